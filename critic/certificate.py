@@ -1,13 +1,13 @@
-"""A judge's certificate: what an audit found of it, and everything that must still be so for that to hold.
+"""A judge's certificate: the results of an audit, and everything that must stay the same for them to hold.
 
-`critic audit --certificate` writes one, `critic judge --certificate` and `serve/judge.py --certificate` hold to it.
+`critic audit --certificate` writes one; `critic judge --certificate` and `serve/judge.py --certificate` check it.
 """
 
 import hashlib
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec import Struct, field
@@ -18,14 +18,17 @@ from critic.records import JudgeConfig, Judgment
 from critic.stats.estimate import Estimate
 
 QUOTED = ("mae", "pearson", "accuracy", "kappa")
-"""The agreement that stands in the line to quote, where it was measured."""
+"""Measures of agreement in the line to quote, if they were measured."""
 
 
 class HowJudged(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a judge was asked. `judge` is its name with the mark of its weights (NAME@HASH), `members` are those of a
-    panel, `prompts` the names of the prompts by their hashes, `setup` how verdicts were drawn and scored, `processors`
-    the hashes of what makes text and images ready for whom, `learned` the forms that the judge learned ("head": one
-    rating on 1..10 is all it gives), where they are known. `answered_by` are the names in its replies."""
+    """The judge of an audit and the way it was asked.
+
+    `judge` is its name with the hash of its weights (NAME@HASH), `members` are those of a panel. `prompts` maps hash to
+    name. `setup` is how verdicts were sampled and scored. `processors` maps model to processor hash. `learned` are the
+    forms that the judge learned, if known ("head": it only gives a rating on 1..10). `answered_by` are the names in its
+    replies.
+    """
 
     judge: str
     members: list[str] = field(default_factory=list)
@@ -37,7 +40,8 @@ class HowJudged(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def of(cls, judgments: Iterable[Judgment], processors: Mapping[str, str]) -> "HowJudged":
-        """How all of them were made. Raises UsageError where there are none, or not all were made alike."""
+        """Return how all the judgments were made. Raises UsageError if there are none, or if they were made in several
+        ways."""
         prompts: dict[str, str] = {}
         answered_by: list[str] = []
         ways: dict[bytes, HowJudged] = {}
@@ -46,23 +50,25 @@ class HowJudged(Struct, frozen=True, kw_only=True, omit_defaults=True):
                 judge=judgment.judge,
                 members=[member.judge for member in judgment.members],
                 prompts=prompts,
-                setup=drawn(judgment.setup),
+                setup=select_sampling(judgment.setup),
                 processors=dict(processors),
                 answered_by=answered_by,
             )
             ways[msgspec.json.encode([how.judge, how.members, how.setup])] = how
             prompts[judgment.prompt_hash] = judgment.prompt
-            names = {name for part in (judgment, *judgment.members) for name in part.answered_by}
+            names = set(judgment.answered_by).union(*(member.answered_by for member in judgment.members))
             answered_by += sorted(names - {*answered_by})
         if len(ways) == 1:
             return ways.popitem()[1]
         raise UsageError("--certificate: it takes judgments made in one way, as critic judge writes them, not a table")
 
 
-def drawn(setup: JudgeConfig) -> dict[str, Any]:
-    """How verdicts are drawn and scored, whoever judges and by which prompt."""
-    names = (name for name in setup.__struct_fields__ if name not in ("judge", "pointwise_prompt"))
-    return {name: msgspec.to_builtins(getattr(setup, name)) for name in names}
+def select_sampling(setup: JudgeConfig) -> dict[str, Any]:
+    """Return how verdicts are sampled and scored: the setup without the judge and its prompt."""
+    sampling = msgspec.to_builtins({name: getattr(setup, name) for name in setup.__struct_fields__})
+    # Those are compared by hashes: a name may stay while the weights or the text change.
+    del sampling["judge"], sampling["pointwise_prompt"]
+    return cast(dict[str, Any], sampling)
 
 
 class JudgedFile(Struct, frozen=True, kw_only=True):
@@ -73,14 +79,14 @@ class JudgedFile(Struct, frozen=True, kw_only=True):
 
 
 class Labels(JudgedFile, frozen=True, kw_only=True):
-    """The people's labels that a judge was compared with."""
+    """The human labels that the judge was compared with."""
 
     rows: int
     raters: int
 
 
 class Certificate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`gate` are the limits that were asked for, in words, and `kept` whether all of them hold."""
+    """A certificate. `gate` lists the requested limits in words; `kept`: all of them hold."""
 
     how: HowJudged
     labels: Labels
@@ -91,7 +97,7 @@ class Certificate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     judged: JudgedFile
 
     def line(self) -> str:
-        """What may be quoted."""
+        """Return the line that may be quoted."""
         measured = []
         for name in QUOTED:
             estimate = self.agreement.get(name)
@@ -105,7 +111,7 @@ class Certificate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 def read(path: Path) -> tuple[Certificate, str]:
-    """A certificate and the hash of its file. Raises UsageError for anything else."""
+    """Return a certificate and the hash of its file. Raises UsageError for any other file."""
     try:
         content = path.read_bytes()
         return msgspec.json.decode(content, type=Certificate), hashlib.sha256(content).hexdigest()
@@ -114,7 +120,8 @@ def read(path: Path) -> tuple[Certificate, str]:
 
 
 def is_certificate(path: Path) -> bool:
-    """Whether a file has the keys of a certificate, also of an older one; results of other tools lack them."""
+    """Return whether a file has the keys of a certificate, of this version or an older one. Results of other tools lack
+    them."""
     try:
         content = msgspec.json.decode(path.read_bytes()) if path.suffix == ".json" else None
     except (OSError, msgspec.DecodeError):
@@ -122,31 +129,35 @@ def is_certificate(path: Path) -> bool:
     return isinstance(content, dict) and {"how", "labels"} <= content.keys()
 
 
-def judged_file(path: Path) -> Path:
-    """The judgments that a certificate was made from, as they were. Raises UsageError where they are not."""
+def find_judged_file(path: Path) -> Path:
+    """Return the judgments that a certificate was made from. Raises UsageError if they are missing or have changed."""
     judged = read(path)[0].judged
+    # The certificate and its judgments may have been copied together.
     file = Path(judged.file) if Path(judged.file).is_file() else path.parent / Path(judged.file).name
     if not file.is_file() or jsonl.sha256(file) != judged.sha256:
         raise UsageError(f"{path}: {judged.file}, by which it was made, is {'changed' if file.is_file() else 'gone'}")
     return file
 
 
-def say_held(
+def print_quotable(
     path: Path,
     processors: Mapping[str, str],
     prompts: Mapping[str, str],
     setup: JudgeConfig,
     members: Sequence[str] = (),
 ) -> None:
-    """What may be quoted of a judge, or a panel's `members`, asked as `setup` says. Raises UsageError as `hold_to`."""
-    now = {"judge": setup.judge, "members": list(members), "setup": drawn(setup)}
-    print(hold_to(path, processors, prompts, **now).line())
+    """Print the line to quote of a judge, or a panel's `members`, asked as in `setup`. Raises UsageError as
+    `check_certificate`."""
+    now = {"judge": setup.judge, "members": list(members), "setup": select_sampling(setup)}
+    print(check_certificate(path, processors, prompts, **now).line())
 
 
-def hold_to(path: Path, processors: Mapping[str, str], prompts: Mapping[str, str], **now: Any) -> Certificate:
-    """The certificate, which says of the judge, of each of its prompts and of all else (`HowJudged`) what is so `now`;
-    says on standard error what cannot be known, and where the labels have changed since. Raises UsageError naming the
-    first thing that is not as it was."""
+def check_certificate(path: Path, processors: Mapping[str, str], prompts: Mapping[str, str], **now: Any) -> Certificate:
+    """Return the certificate if the judge, its prompts and all else in `now` (`HowJudged`) are as it says.
+
+    Prints to standard error what cannot be checked, and whether the labels have changed. Raises UsageError naming the
+    first difference.
+    """
     certificate, _ = read(path)
     how, labels = certificate.how, Path(certificate.labels.file)
     setup = now.pop("setup", {})
@@ -154,12 +165,14 @@ def hold_to(path: Path, processors: Mapping[str, str], prompts: Mapping[str, str
     facts += [(name, how.setup.get(name), value) for name, value in setup.items()]
     facts += [("prompt", list(how.prompts), f"{name}@{key}") for key, name in prompts.items() if key not in how.prompts]
     facts += [(f"processor of {name}", how.processors.get(name, value), value) for name, value in processors.items()]
+    # One difference is enough: the agreement was measured for another judge.
     for name, then, value in facts:
         if then != value:
             raise UsageError(f"--certificate {path}: made with {name} {quoted(then)}, now {quoted(value)}; audit again")
     warnings = [
-        f"the processor of {name} is not told, and may have changed" for name in how.processors.keys() - processors
+        f"the processor of {name} is unknown, and may have changed" for name in how.processors.keys() - processors
     ]
+    # The certificate stays true of the old labels, so this is only a warning.
     if labels.is_file() and jsonl.sha256(labels) != certificate.labels.sha256:
         warnings.append(f"{labels} has changed since; audit again")
     if not certificate.kept:

@@ -1,4 +1,4 @@
-"""`critic STAGE …`: each stage is a module with a command, imported only when it is asked for."""
+"""The command `critic STAGE …`: each stage is a module with a command, imported only on request."""
 
 import re
 import sys
@@ -19,28 +19,31 @@ from typer.main import get_command
 from critic.errors import UsageError, did_you_mean, mask
 
 INTERRUPTED = 130
-"""What Typer makes of Ctrl-C."""
+"""Exit code that Typer gives to Ctrl-C."""
 
 STAGES = {
-    "build": ("critic.stages.build", "A benchmark of your own, from a folder of images to a frozen test."),
-    "describe": ("critic.stages.card", "What a benchmark is made of: counts, lengths, diversity, distributions."),
-    "rewrite": ("critic.stages.rewrite", "Seed questions in five other wordings each, for a person to review."),
-    "run": ("critic.stages.evaluate", "A benchmark in one command: infer, judge and score, resumable."),
+    "build": ("critic.stages.build", "Build a benchmark of your own, from a folder of images to a frozen test."),
+    "describe": ("critic.stages.card", "Describe a benchmark: counts, lengths, diversity, distributions."),
+    "rewrite": ("critic.stages.rewrite", "Reword each seed question five ways, for a person to review."),
+    "run": ("critic.stages.evaluate", "Run a benchmark in one command: infer, judge and score, resumable."),
     "infer": ("critic.stages.infer", "Run a vision-language model through a benchmark's conversations, turn by turn."),
     "train": ("train/sft.py", "Fine-tune a judge on answers that people scored, with DeepSpeed."),
-    "base": ("train/base.py", "A pretrained base for a judge, without a model hub."),
+    "base": ("train/base.py", "Make a pretrained base for a judge, without a model hub."),
     "serve": ("serve/judge.py", "Serve a judge with vLLM behind its OpenAI-compatible API."),
-    "annotate": ("eval_agreement.annotate.command", "People's labels of answers: a blind, planned page, or sheets."),
-    "judge": ("critic.stages.judge", "Score responses with a judge: a checkpoint, a server, or a panel of several."),
-    "merge": ("critic.stages.merge", "Put the files of all shards together: one file, as of one run."),
+    "annotate": (
+        "eval_agreement.annotate.command",
+        "Collect people's labels of answers on a blind, planned page or sheets.",
+    ),
+    "judge": ("critic.stages.judge", "Score responses with a judge: a checkpoint, a server, or a panel."),
+    "merge": ("critic.stages.merge", "Merge the files of all shards into one, as from one run."),
     "import-grades": (
         "critic.stages.people",
-        "People's grades and preferences on a benchmark's replies, as judgments.",
+        "Import people's grades and preferences on a benchmark's replies as judgments.",
     ),
-    "score": ("critic.stages.score", "Benchmark scores from judgments: per task, per category, overall."),
-    "audit": ("eval_agreement.audit", "How well the judge agrees with people: tables and an HTML report."),
-    "attack": ("eval_agreement.attack", "Low-scored answers with prompt injections, for the judge to judge."),
-    "demo": ("critic.stages.demo", "The whole main job on a small sample world: train, serve, judge, audit."),
+    "score": ("critic.stages.score", "Compute benchmark scores from judgments: per task, per category, overall."),
+    "audit": ("eval_agreement.audit", "Measure how well the judge agrees with people: tables and an HTML report."),
+    "attack": ("eval_agreement.attack", "Add prompt injections to low-scored answers, for the judge to judge."),
+    "demo": ("critic.stages.demo", "Do the main job in a small sample world: train, serve, judge, audit."),
 }
 """Stage name -> module or program (its command is `main`), one-line help."""
 
@@ -51,16 +54,16 @@ RENAMED = {
     "--unread": "--on-unparsed",
     "--within": "--target-half-width",
 }
-"""Names that commands and options had until version 0.1, understood for one more release."""
+"""Names of commands and options until version 0.1, accepted for one more release."""
 
 _INSTALLED, _CLONE = Path(__file__).with_name("programs"), Path(__file__).parents[1]
-"""Where the folders of the programs lie: within the package in a wheel (pyproject.toml), beside it in a clone."""
+"""Folders of the programs: within the package in a wheel (pyproject.toml), beside it in a clone."""
 
 _FULL = "No space left on device"
-"""What errors of a full disk say that are no OSError, such as those of safetensors."""
+"""Message of a full disk in errors that are no OSError, such as those of safetensors."""
 
 _LOOP = "Symlink loop from"
-"""How paths say that they cannot be resolved."""
+"""Message of a path that cannot be resolved."""
 
 FIRST = """Begin with one of these:
 
@@ -79,14 +82,17 @@ _SHORTER = [
     (r"; [0-9.<>=]*x[0-9.<>=]*\]$", "]"),
     (r"\[default: \(?([^\[\]]*?)\)?\]$", r"[\1]"),
 ]
-"""What Typer writes about types, defaults and ranges, and how it is said in fewer words."""
+"""Typer's wording of types, defaults and ranges, and a shorter one."""
 
 _new_app = partial(typer.Typer, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 def _load(stage: str) -> Callable[..., int | None]:
-    """The command of a stage. A program's folder goes on the path, as where Python is started on it: its modules have
-    names too general for packages."""
+    """Return the command of a stage.
+
+    A program's folder goes on the path, as if Python were started on it: its modules have names too general for
+    packages.
+    """
     module = STAGES[stage][0]
     if module.endswith(".py"):
         program = (_INSTALLED if _INSTALLED.is_dir() else _CLONE) / module
@@ -97,7 +103,7 @@ def _load(stage: str) -> Callable[..., int | None]:
 
 
 class _Command(TyperCommand):
-    """A command whose --help has the options in their groups, and the examples of its module's docstring."""
+    """A command whose --help groups its options and shows the examples of its module's docstring."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
@@ -122,15 +128,18 @@ class _Command(TyperCommand):
 _HELP = {"help_option_names": ["-h", "--help"]}
 
 
-def _app(name: str, function: Callable[..., int | None]) -> typer.Typer:
+def _build_app(name: str, function: Callable[..., int | None]) -> typer.Typer:
+    """Build an app with one command."""
     app = _new_app(add_completion=False)
     app.command(name, cls=_Command, context_settings=_HELP)(function)
     return app
 
 
 class _OnDemand(TyperGroup):
+    """The stages as commands, each imported when it is run."""
+
     completes = False
-    """Whether names of stages are completed, which needs none of them imported."""
+    """True while names of stages are completed, which imports none of them."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(STAGES)
@@ -138,9 +147,10 @@ class _OnDemand(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in STAGES:
             raise UsageError(f"no stage {cmd_name!r}; {did_you_mean(cmd_name, STAGES)}there are {', '.join(STAGES)}")
+        # Importing the stage would take longer than a user waits for a completion.
         if self.completes:
             return TyperCommand(cmd_name, help=STAGES[cmd_name][1])
-        return get_command(_app(cmd_name, _load(cmd_name)))
+        return get_command(_build_app(cmd_name, _load(cmd_name)))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Stages"):
@@ -151,40 +161,48 @@ class _OnDemand(TyperGroup):
         return super().shell_complete(ctx, incomplete)
 
 
-def _extra(words: list[str]) -> str:
-    """The extra of the installation that a stage needs, which is named like its folder; "" for none."""
+def _find_extra(words: list[str]) -> str:
+    """Return the extra of the installation that a stage needs, named like its folder, or ""."""
     return STAGES[words[0]][0].rpartition("/")[0] if words and words[0] in STAGES else ""
 
 
-def _renamed(words: list[str]) -> list[str]:
-    """The arguments with today's names of the command, which comes first, and of options."""
+def _translate_names(words: list[str]) -> list[str]:
+    """Return the arguments with renamed commands and options in today's names.
+
+    >>> _translate_names(["people", "--sight=all", "card"])
+    ['import-grades', '--turn-context=all', 'card']
+    """
     today = list[str]()
     for number, word in enumerate(words):
         name, equals, value = word.partition("=")
-        known = name in RENAMED and (number == 0 or name.startswith("--"))
-        today.append(f"{RENAMED[name]}{equals}{value}" if known else word)
+        # A command comes first; elsewhere `people` may be a file.
+        is_renamed = name in RENAMED and (number == 0 or name.startswith("--"))
+        today.append(f"{RENAMED[name]}{equals}{value}" if is_renamed else word)
     return today
 
 
 def _run(app: typer.Typer, name: str | None = None) -> None:
-    """Run a command and exit with what it returns: its own code (0 for None), 2 with one line for the
-    caller's mistake, 130 for Ctrl-C."""
-    if isinstance(sys.stdout, TextIOWrapper):  # a file's name may hold bytes that the locale cannot write
+    """Run a command and exit with its own code (0 for None), 2 with one line for the caller's mistake, 130 for
+    Ctrl-C."""
+    # A file's name may hold bytes that the locale cannot write.
+    if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        code = app(_renamed(sys.argv[1:]), prog_name=name, standalone_mode=False) or 0
+        code = app(_translate_names(sys.argv[1:]), prog_name=name, standalone_mode=False) or 0
     except Exception as error:
         if isinstance(error, UsageError):
             message = str(error)
-        elif hasattr(error, "format_message"):  # Typer's own copy of Click: known by what its errors can do
+        # Typer has its own copy of Click, so its errors are recognized by what they can do.
+        elif hasattr(error, "format_message"):
             message = f"{' '.join(error.format_message().split())} (see --help)"
-        elif isinstance(error, ImportError) and (extra := _extra(sys.argv[1:])):
+        elif isinstance(error, ImportError) and (extra := _find_extra(sys.argv[1:])):
             message = f"critic {sys.argv[1]}: {' '.join(str(error).split())}; pip install 'critic[{extra}]'"
         elif getattr(error, "errno", None) in (ENOSPC, EDQUOT) or _FULL in str(error):
             where = f"temporary files in {gettempdir()}, or what is written (TMPDIR=FOLDER moves them)"
             file = getattr(error, "filename", None) or where
             message = f"{getattr(error, 'strerror', None) or _FULL}: {file}; make room and run the same command again"
-        elif isinstance(error, RuntimeError) and _LOOP in str(error):  # of Path.resolve, before Python 3.13
+        # From Path.resolve, before Python 3.13.
+        elif isinstance(error, RuntimeError) and _LOOP in str(error):
             message = f"{error}; a symbolic link leads back to itself"
         elif isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
             message = f"{error.filename}: {error.strerror}"
@@ -199,10 +217,11 @@ def _run(app: typer.Typer, name: str | None = None) -> None:
 
 def run_program(function: Callable[..., int | None]) -> None:
     """Run the one command of a program that is started by path (`python data/human_scores.py …`)."""
-    _run(_app("program", function))
+    _run(_build_app("program", function))
 
 
 def main() -> None:
+    """Run the command line of `critic`."""
     app = _new_app(cls=_OnDemand, context_settings=_HELP)
 
     @app.callback(invoke_without_command=True)

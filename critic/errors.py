@@ -1,4 +1,4 @@
-"""The two families of errors, the caller's mistake and what is worth another try; text from outside made sound."""
+"""Errors of two families, the caller's mistake and a failed call; and foreign text made safe to print and keep."""
 
 import json
 import re
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-if TYPE_CHECKING:  # the records know nothing of errors, and errors no more of records than a name
+# Records do not import errors, and errors take only a type's name from records.
+if TYPE_CHECKING:
     from critic.records import Failure
 
 T = TypeVar("T")
 
-
 SECRET_NAME = re.compile(r"key|token|secret|passw|signature|credential|auth|^(?:sig|pwd)$", re.IGNORECASE)
-"""Names of a URL's parameters whose values are secrets."""
+"""Names of URL parameters whose values are secrets."""
 
 MASK = "***"
 
@@ -43,7 +43,7 @@ def mask(text: str, secrets: Iterable[str] = ()) -> str:
     >>> mask("no route to http://me:pw@host/v1?key=k1&n=2 (Bearer abcd1234)")
     'no route to http://host/v1?key=***&n=2 (Bearer ***)'
     """
-    # Local servers are given keys such as "EMPTY" and "none", which are words of messages.
+    # Local servers are given keys such as "EMPTY" and "none", which occur in ordinary messages.
     for secret in secrets:
         text = text.replace(secret, MASK) if len(secret) > 5 else text
     for pattern, public in _SECRETS:
@@ -56,18 +56,24 @@ class UsageError(Exception):
 
 
 class Hopeless(UsageError):
-    """A server that will answer nothing until somebody sees to it: its account is empty, or the key is wrong."""
+    """A server that answers nothing until somebody acts: its account is empty, or the key is wrong."""
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """The one of the names that an unknown one is like, as a question to put before all of them; "" for none."""
+    """Return the most similar of `names` as a question to print before their list, or "" if none is similar.
+
+    >>> did_you_mean("jugde", ["judge", "score"])
+    'did you mean judge? '
+    """
     alike = get_close_matches(name, list(names), n=1)
     return f"did you mean {alike[0]}? " if alike else ""
 
 
 class Transient(Exception):
-    """A call that may succeed if repeated: time-outs, resets, 429 and 5xx. `retry_after` is the server's own wish in
-    seconds, if it named one, `tries` how often it was made."""
+    """A call that may succeed if repeated: timeouts, resets, 429 and 5xx.
+
+    `retry_after` is the wait in seconds that the server asks for, or None. `tries` is how often the call was made.
+    """
 
     failure: "Failure" = "server_error"
 
@@ -77,8 +83,10 @@ class Transient(Exception):
 
 
 class Refused(Exception):
-    """A call the server will refuse however often it is repeated (4xx); `failure` is its short name. `fields` are those
-    of the request that the server names, which it may do without."""
+    """A call that the server will refuse however often it is repeated (4xx).
+
+    `failure` is its short name. `fields` are the optional request fields that the server names.
+    """
 
     tries = 1
 
@@ -87,15 +95,16 @@ class Refused(Exception):
         self.failure, self.fields = failure, fields
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # Pickled between Ray's processes, where the default would call __init__ with the message only.
         return Refused, (self.failure, str(self))
 
 
 LONGEST_QUOTE = 200
-"""Characters of a cell, a line or a value that an error quotes at most."""
+"""Longest quote of a cell, a line or a value in an error, in characters."""
 
 
 def quoted(value: object) -> str:
-    """Return a value as error lines quote it, on one line: of a longer one the beginning, and how long it is.
+    """Return a value as errors quote it: on one line, a long one shortened to its beginning and its length.
 
     >>> quoted("N/A"), quoted(3.5)
     ("'N/A'", '3.5')
@@ -107,20 +116,24 @@ def quoted(value: object) -> str:
     return f"{beginning}… ({len(text)} characters)"
 
 
-def shortened(text: str) -> str:
-    """Return a list of names, or a message that may quote a value, on one line: of a longer one both ends."""
+def shorten_line(text: str) -> str:
+    """Return a list of names, or a message that may quote a value, on one line; of a long one both ends.
+
+    >>> shorten_line("not\\n a number")
+    'not a number'
+    """
     line = " ".join(text.split())
     return line if len(line) <= LONGEST_QUOTE else f"{line[: LONGEST_QUOTE - 60]}…{line[-59:]}"
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error's kind and words on one line of at most 300 characters, without secrets."""
+    """Return an error's type and message on one line of at most 300 characters, without secrets."""
     return mask(" ".join(f"{type(error).__name__}: {error}".split()))[:300]
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Raises UsageError for what the system says against writing: a full disk, a missing right."""
+def report_write_errors(path: Path) -> Iterator[None]:
+    """Turn the body's OSError (a full disk, no permission) into a UsageError that names `path`."""
     try:
         yield
     except OSError as error:
@@ -142,38 +155,50 @@ def refusing(path: Path, problem: str) -> Iterator[None]:
         raise UsageError(f"{path}: {problem}: {one_line(error)}") from None
 
 
-def whole(value: Any) -> Any:
-    """A JSON value without halves of characters (lone surrogates), which no file can hold: U+FFFD stands for each. What
-    stands for a file name's bytes outside the locale's encoding (surrogateescape) is read as UTF-8."""
+def replace_surrogates(value: Any) -> Any:
+    """Return a JSON value in which lone surrogates, which no file can hold, are U+FFFD.
+
+    Bytes of a file name outside the locale's encoding (surrogateescape) are read as UTF-8.
+    """
     if isinstance(value, str):
         try:
             return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         except UnicodeEncodeError:
+            # UTF-16 joins the two halves of a character, and replaces a single one.
             return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     if isinstance(value, dict):
-        return {whole(name): whole(item) for name, item in value.items()}
-    return [whole(item) for item in value] if isinstance(value, list | tuple) else value
+        return {replace_surrogates(name): replace_surrogates(item) for name, item in value.items()}
+    return [replace_surrogates(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def encode(record: Any) -> bytes:
-    """A record as JSON, its texts `whole`. Raises RecursionError."""
+    """Return a record as JSON, without lone surrogates. Raises RecursionError if it is nested too deep."""
+    # Nearly all records are clean: they are walked through only if the encoder refuses them.
     try:
         return msgspec.json.encode(record)
     except UnicodeEncodeError:
-        return msgspec.json.encode(whole(msgspec.to_builtins(record)))
+        return msgspec.json.encode(replace_surrogates(msgspec.to_builtins(record)))
 
 
 def loads(content: bytes | str, *, unique: bool = False) -> Any:
-    """Return JSON of another program, its texts `whole`; NaN is taken. Raise ValueError for what is no JSON, for what
-    is nested too deep and, if keys are to be `unique`, for an object that has one twice."""
+    """Parse JSON of another program, without lone surrogates; NaN is accepted.
+
+    Raises ValueError for text that is not JSON or is nested too deep and, if keys must be `unique`, for a repeated key.
+
+    >>> loads('{"score": 7, "score": 8}', unique=True)
+    Traceback (most recent call last):
+        ...
+    ValueError: the key 'score' is there twice; keep the one that is meant
+    """
     text = content if isinstance(content, str) else content.decode("utf-8", "replace")
     try:
-        return whole(json.loads(text, object_pairs_hook=_of_pairs if unique else None))
+        return replace_surrogates(json.loads(text, object_pairs_hook=_build_unique if unique else None))
     except RecursionError:
         raise ValueError("nested too deep") from None
 
 
-def _of_pairs(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+def _build_unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the pairs as a dict. Raises ValueError for a repeated key."""
     table = dict(pairs)
     if len(table) < len(pairs):
         names = [name for name, _ in pairs]
@@ -183,12 +208,13 @@ def _of_pairs(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def decode(content: bytes, decoder: msgspec.json.Decoder[T]) -> T:
-    """What the decoder reads, its texts `whole`. Raises ValueError as `loads` does."""
+    """Decode JSON with `decoder`, without lone surrogates. Raises ValueError as `loads` does."""
     try:
         return decoder.decode(content)
     except RecursionError:
         raise ValueError("nested too deep") from None
     except msgspec.DecodeError:
-        if b"\\ud" not in content.lower():  # the escape of half a character
+        # Only the escape of a surrogate is worth a second, slower reading.
+        if b"\\ud" not in content.lower():
             raise
         return decoder.decode(encode(loads(content)))

@@ -1,11 +1,10 @@
-"""Human-scored rows: the file format that judges are trained and audited on (`Row`; critic/README.md says more).
+"""Human-scored rows: the file format that judges are trained and audited on (`Row`; see critic/README.md).
 
     {"id": "7", "task": "Counting", "lang": "en", "question": "How many?", "reference": "3.", "response": "Two.",
      "system": "m", "human_score": 2, "scale_min": 1, "scale_max": 5, "group": "image 7"}
 
-In a table of another kind lists are JSON, and parquet may hold the bytes of images. Other columns that end in
-`_score_1_10` are scores of the same answer by other judges. A pair, a line for each rater and judgments with people's
-labels in them are rows as well.
+In other kinds of tables lists are JSON, and parquet may embed images. Columns that end in `_score_1_10` are other
+judges' scores of the same answer. Pairs, one line for each rater, and judgments with people's labels are rows as well.
 """
 
 import hashlib
@@ -24,7 +23,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic import jsonl, records, tables
-from critic.errors import UsageError, did_you_mean, loads, quoted, shortened
+from critic.errors import UsageError, did_you_mean, loads, quoted, shorten_line
 from critic.judging.answers import say_thoughts, without_thoughts_in
 from critic.judging.thoughts import split_thoughts
 from critic.records import RATINGS, HumanScore, Judgment, Language, ModelTurn, PromptInputs, Question, Response, Turn
@@ -35,20 +34,20 @@ UNUSABLE_FLAGS = {
     "non_string_response": "the response was not text in its source",
     "score_conflict_for_same_response": "the same response has two different scores",
 }
-"""Flags that take a row out of training and testing, and why."""
+"""Flags that exclude a row from training and testing, and the reasons."""
 
 CUT_OFF = "the answer ends within the model's thoughts"
-"""Why such an answer is no label of a whole one: it was cut off, whatever people gave for it."""
+"""Reason to leave out an answer without its end: a score of it is no label of a complete answer."""
 
 BLIND = "blind"
-"""The flag of a row whose images are not shown, even to a judge that sees."""
+"""Flag of a row whose images are hidden even from a judge that takes images."""
 
 EDITED, SWAPPED = "edited", "swapped"
-"""The flags of answers that `critic attack --images` changed: people scored them with their own facts and image."""
+"""Flags of answers that `critic attack --images` changed: people scored them with their own facts and image."""
 
 
 class Row(Struct, kw_only=True):
-    """One line of a human-scored file. `annotators` gives each rater's score on the row's own scale."""
+    """A line of a human-scored file. `annotators` holds each rater's score on the row's own scale."""
 
     id: str
     task: str
@@ -85,7 +84,7 @@ class Row(Struct, kw_only=True):
 
     @property
     def is_pair(self) -> bool:
-        """Whether people compared two sides: the score is then 1 where the first is better, at its scale's end."""
+        """True if people compared two sides. `scale_max` then means that the first is better."""
         return self.other is not None or (self.shown is not None and len(self.shown.sides) > 1)
 
 
@@ -94,11 +93,11 @@ FIELDS = (*(field.name for field in msgspec.structs.fields(Row)), *_OF_PAIRS, "r
 
 
 class OwnColumns(Struct, frozen=True):
-    """How rows of one's own are read: the column of each field, the scale of people's scores, the language of all rows.
+    """Reading rules for the user's own rows: the column of each field, the scale of scores, the language of all rows.
 
-    With any of these, a row needs no more than a question, a response and, where people scored it, their score: its id
-    is then its number in the file (of lines with a rater what they show), its group its image or its question, its
-    language that of the question's letters. `raters` are the columns of scores where each rater has one.
+    With any of these, a row needs only a question, a response and, if people scored it, their score. Its id is then its
+    number in the file (for a rater's line a hash of what the line shows), its group a hash of its image or question,
+    its language that of the question's characters. `raters` are the columns of scores, if each rater has one.
     """
 
     columns: dict[str, str] = field(default_factory=dict)
@@ -108,7 +107,7 @@ class OwnColumns(Struct, frozen=True):
 
     @classmethod
     def parse(cls, mapped: Sequence[str] | None, scale: str | None, lang: Language | None) -> "OwnColumns | None":
-        """Of the options --map COLUMN=FIELD, --scale LOW:HIGH, --lang; None where none is given. Raises UsageError."""
+        """Parse --map COLUMN=FIELD, --scale LOW:HIGH and --lang; None if none is given. Raises UsageError."""
         columns = dict[str, list[str]]()
         for text in mapped or []:
             column, _, name = text.rpartition("=")
@@ -117,35 +116,36 @@ class OwnColumns(Struct, frozen=True):
                 raise UsageError(f"--map {quoted(text)}: expected COLUMN=FIELD, as in answer=response; {choices}")
             columns.setdefault(name, []).append(column)
         raters = columns.pop("human_score") if len(columns.get("human_score", [])) > 1 else []
-        if twice := next((given for given in columns.items() if len(given[1]) > 1), None):
-            raise UsageError(
-                f"--map: {' and '.join(twice[1])} are both {twice[0]}; only human_score is several raters'"
-            )
-        once = {name: column for name, (column,) in columns.items()}
+        # Several columns of scores are raters; of any other field only one can be meant.
+        for name, named in columns.items():
+            if len(named) > 1:
+                raise UsageError(f"--map: {' and '.join(named)} are both {name}; only human_score is several raters'")
+        unique = {name: named[0] for name, named in columns.items()}
         ends = None if scale is None else parse_scale(scale)
-        return cls(once, raters, ends, lang) if once or raters or scale or lang else None
+        return cls(unique, raters, ends, lang) if unique or raters or scale or lang else None
 
-    def renamed(self, location: str, cells: Mapping[str, Any]) -> dict[str, Any]:
-        """The cells of `columns` by their fields' names, and raters' scores."""
+    def rename(self, location: str, cells: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the mapped cells by field, and raters' scores. Raises UsageError for a missing column."""
         if missing := next((name for name in (*self.columns.values(), *self.raters) if name not in cells), None):
             raise UsageError(
-                f"{location}: --map: there is no column {quoted(missing)} among {shortened(', '.join(cells))}"
+                f"{location}: --map: there is no column {quoted(missing)} among {shorten_line(', '.join(cells))}"
             )
         scores = {name: cells[name] for name in self.raters if not tables.is_empty(cells[name])}
         by_rater = {"annotators": scores, "human_score": None} if self.raters else {}
         return {name: cells[column] for name, column in self.columns.items()} | by_rater
 
-    def filled(self, location: str, number: int, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The row with what it lacks; `number` is its place among the rows, from 1."""
+    def fill(self, location: str, number: int, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the row with defaults for what it lacks; `number` is its place among the rows, from 1."""
         question = str(row.get("question"))
         shared = str(row.get("image") or row.get("images") or question)
         low, high = self.scale or (RATINGS[0], RATINGS[-1])
         scale = {"scale_min": low, "scale_max": high}
         default: dict[str, Any] = {"id": str(number), "task": "", "reference": None, "system": None, **scale}
-        default["group"] = _digest(shared)
+        default["group"] = _hash_text(shared)
+        # Lines of several raters belong together if they show the same, in either order of the two sides.
         if row.get("rater") is not None:
             sides = sorted(f"{row.get(f'system{side}')}|{row.get(f'response{side}')}" for side in ("", "_a", "_b"))
-            default["id"] = _digest("|".join([shared, question, str(row.get("history")), *sides]))
+            default["id"] = _hash_text("|".join([shared, question, str(row.get("history")), *sides]))
         default["lang"] = "zh" if tables.CHINESE.search(question) else "en"
         chosen: dict[str, Any] = {"lang": self.lang} if self.lang else {}
         stated = tuple(row[name] for name in scale if row.get(name) is not None)
@@ -154,12 +154,17 @@ class OwnColumns(Struct, frozen=True):
         return {**default, **row, **chosen, **(scale if self.scale else {})}
 
 
-def _digest(text: str) -> str:
+def _hash_text(text: str) -> str:
+    """Return a short hash of a text, in hexadecimal."""
     return hashlib.sha1(text.encode(errors="surrogatepass")).hexdigest()[:12]
 
 
 def parse_scale(text: str) -> tuple[float, float]:
-    """LOW:HIGH of --scale. Raises UsageError."""
+    """Parse LOW:HIGH of --scale. Raises UsageError.
+
+    >>> parse_scale("1:5")
+    (1.0, 5.0)
+    """
     try:
         low, high = (float(end) for end in text.split(":"))
     except ValueError:
@@ -175,18 +180,21 @@ _USUAL_NAMES = {
     "human_score": ("score", "rating", "human", "label", "stars", "grade"),
     "reference": ("gold", "target", "ground_truth", "reference_answer", "answer"),
 }
+"""Names that other files give to our columns, most telling first."""
 _USUAL_PREFERENCES = ("preference", "winner", "human", "label", "verdict", "choice")
 
 
-def _own_names(columns: Sequence[str], fields: Mapping[str, Any]) -> str:
-    """What to add to a command whose rows have other columns than ours, filled in as far as their names tell."""
+def _suggest_mapping(columns: Sequence[str], fields: Mapping[str, Any]) -> str:
+    """Return the options for a file with other columns than ours, filled in as far as the names tell."""
     usual = {name.lower(): name for name in columns}
     words, taken = [], set[str | None]()
     if "form" in usual:
         return "no label by people stands in this judgment: critic import-grades makes judgments that have one"
     if {"response_a", "response_b"} <= usual.keys():
         winners = next((usual[name] for name in _USUAL_PREFERENCES if name in usual), "COLUMN")
-        return f"name the column of the preferences ({shortened(', '.join(columns))}), as in --map {winners}=preference"
+        return (
+            f"name the column of the preferences ({shorten_line(', '.join(columns))}), as in --map {winners}=preference"
+        )
     for wanted, names in _USUAL_NAMES.items():
         column = next((usual[name] for name in names if name in usual and usual[name] not in taken), None)
         taken.add(column)
@@ -195,28 +203,29 @@ def _own_names(columns: Sequence[str], fields: Mapping[str, Any]) -> str:
         if wanted not in present and (column or wanted != "reference"):
             words.append(f"--map {column or 'COLUMN'}={wanted}")
     command = " ".join([*words, "--scale 1:10", "--lang en"])
-    return f"name the file's own columns ({shortened(', '.join(columns))}), as in {command}"
+    return f"name the file's own columns ({shorten_line(', '.join(columns))}), as in {command}"
 
 
 _CRITERION = re.compile(r"\w[\w .-]{0,39}")
 
 _OTHER_KEYS = ("rating", "reason", "评分", "分数", "理由")
-"""What stands in a verdict beside the criteria, in small letters (critic.judging.parse reads these as well)."""
+"""Other keys of a verdict than criteria, in small letters (critic.judging.parse reads them too)."""
 
 
 def check_criteria(criteria: Mapping[str, str], location: str) -> None:
-    """Raises UsageError for a criterion whose name cannot stand in a verdict beside the rating and the reason."""
+    """Raise UsageError for a criterion whose name cannot be a verdict's key beside the rating and the reason."""
     taken = set(_OTHER_KEYS)
     for name in criteria:
         if not _CRITERION.fullmatch(name) or name.lower() in taken:
             raise UsageError(
                 f"{location}: criterion {quoted(name)}: a name is up to 40 letters, digits, spaces, dots and hyphens, "
-                f"differs from the others not in capitals alone, and is none of {', '.join(_OTHER_KEYS)}"
+                f"differs from the others in more than capitals, and is none of {', '.join(_OTHER_KEYS)}"
             )
         taken.add(name.lower())
 
 
 def _check_scores(row: Row, location: str) -> None:
+    """Raise UsageError for a score outside its scale, or answers that do not fit the checklist or criteria."""
     tables.check_ids([row.group], location, "group")
     if not row.scale_min < row.scale_max:
         raise UsageError(f"{location}: scale_min {row.scale_min:g} must be below scale_max {row.scale_max:g}")
@@ -231,10 +240,12 @@ def _check_scores(row: Row, location: str) -> None:
         raise UsageError(f"{location}: criteria_scores of {', '.join(sorted(unknown))}, which criteria does not name")
 
 
-def _other_scores(raw: dict[str, Any], location: str) -> dict[str, float]:
+def _read_other_scores(raw: dict[str, Any], location: str) -> dict[str, float]:
+    """Return other judges' scores on 1..10 by column. Raises UsageError for one outside the scale."""
     columns = {}
     for name in filter(lambda name: name.endswith("_score_1_10"), raw):
-        score = tables.optional_number(location, name, raw[name])
+        score = tables.parse_optional_number(location, name, raw[name])
+        # FastChat's mark of a reply without a verdict is no score.
         if score is not None and score != records.NO_VERDICT:
             if not RATINGS[0] <= score <= RATINGS[-1]:
                 raise UsageError(f"{location}: {name} {score:g} is outside 1..10")
@@ -242,8 +253,8 @@ def _other_scores(raw: dict[str, Any], location: str) -> dict[str, float]:
     return columns
 
 
-def response_of(row: Row, columns: dict[str, float]) -> Response:
-    """The row in the project's vocabulary, scores on 1..10."""
+def build_response(row: Row, columns: dict[str, float]) -> Response:
+    """Return the row as a Response, scores on 1..10."""
 
     def on_ten(scores: dict[str, float] | None) -> dict[str, float]:
         return {name: records.to_ten(score, row.scale_min, row.scale_max) for name, score in (scores or {}).items()}
@@ -258,6 +269,7 @@ def response_of(row: Row, columns: dict[str, float]) -> Response:
     )
     other = None if row.other is None else Response(id="", question=question, text=row.other, system=row.other_system)
     response = Response(id=row.id, question=question, text=row.response, system=row.system, columns=columns)
+    # A preference is a share of the scale, whatever the scale: 0..1.
     if row.is_pair:
         label: dict[str, Any] = {"preference": (row.human_score - row.scale_min) / (row.scale_max - row.scale_min)}
     else:
@@ -274,13 +286,13 @@ _JSON_COLUMNS = (
 )
 
 _OURS = {"other": "other_system", "shown": "form", "form": "shown"}
-"""Columns of our own rows, and what stands beside them there: people's tables mean something else by these names."""
+"""Columns of our own rows and their companions there; in other tables these names mean something else."""
 
 _TEXTS = {field.name for field in msgspec.structs.fields(Row) if field.type in (str, str | None)} | {*_OF_PAIRS}
 
 
-def _of_cells(location: str, cells: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of a table as it would stand in a .jsonl: columns that hold JSON read, numbers that are meant as texts."""
+def _read_cells(location: str, cells: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table's row as it would be in a .jsonl: JSON parsed, numbers that are ids or texts as text."""
     raw: dict[str, Any] = {}
     for name, cell in cells.items():
         raw[name] = cell
@@ -290,9 +302,9 @@ def _of_cells(location: str, cells: Mapping[str, Any]) -> dict[str, Any]:
             except ValueError as error:
                 raise UsageError(f"{location}: column {name} must hold JSON: {error}") from None
         elif name == "image" and cell:
-            raw[name] = tables.image(location, cell)
+            raw[name] = tables.parse_image(location, cell)
         elif name in ("human_score", "scale_min", "scale_max"):
-            raw[name] = tables.optional_number(location, name, cell)
+            raw[name] = tables.parse_optional_number(location, name, cell)
         elif name in _TEXTS:
             raw[name] = tables.cell_text(cell) or ("" if name.startswith("response") else None)
         elif cell == "":
@@ -300,13 +312,15 @@ def _of_cells(location: str, cells: Mapping[str, Any]) -> dict[str, Any]:
     if raw.get("images"):
         if not isinstance(raw["images"], list):
             raise UsageError(f"{location}: images is {quoted(raw['images'])}; expected a list of them, as JSON")
-        raw["images"] = [tables.image(location, image) for image in raw["images"]]
+        raw["images"] = [tables.parse_image(location, image) for image in raw["images"]]
     return raw
 
 
-def _without_nulls(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The row without the columns, raters and criteria that it lacks: data frames write a null for each that others
-    have. A label that is null is still to be given."""
+def _drop_nulls(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row without empty columns, raters and criteria: data frames write a null for each that others have.
+
+    A null label stays: it is still to be given.
+    """
     may_be_null = ("reference", "system", "human_score", "preference")
     row = {name: value for name, value in raw.items() if value is not None or name in may_be_null}
     for name in ("annotators", "criteria", "criteria_scores"):
@@ -316,17 +330,21 @@ def _without_nulls(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _PREFERENCES = {"a": 1.0, "tie": 0.5, "both bad": 0.5, "b": 0.0}
+"""Preferences between two answers, also in Chatbot Arena's words, and their score for the first answer."""
 _PREFERENCES |= {"model_a": 1.0, "tie (bothbad)": 0.5, "model_b": 0.0}
-"""What people may say of two answers, and what that is worth to the first; also in Chatbot Arena's words."""
+"""Preferences between two answers, also in Chatbot Arena's words, and their score for the first answer."""
 
 
-def _labelled(location: str, raw: dict[str, Any], scored: bool) -> dict[str, Any]:
-    """The row of a pair as one of the first answer beside the `other`: a preference is a score on 0..1, and raters'
-    scores make one that is empty. Raises UsageError for a word that is none, and for a pair of one answer."""
+def _read_label(location: str, raw: dict[str, Any], scored: bool) -> dict[str, Any]:
+    """Return a pair's row as one of the first answer beside the `other`; a preference becomes a score on 0..1.
+
+    An empty score is computed from the raters'. Raises UsageError for an unknown preference, and for a pair with one
+    answer.
+    """
     row = {name: value for name, value in raw.items() if name not in _OF_PAIRS}
     if answers := [name for name in ("response_a", "response_b") if raw.get(name) is not None]:
         if len(answers) < 2:
-            raise UsageError(f"{location}: {answers[0]} alone; a pair has both response_a and response_b")
+            raise UsageError(f"{location}: only {answers[0]}; a pair has both response_a and response_b")
         row = {"reference": None, **row, "response": raw["response_a"], "other": raw["response_b"]}
         row |= {"system": raw.get("system_a"), "other_system": raw.get("system_b")}
     word = raw.get("preference")
@@ -342,26 +360,34 @@ def _labelled(location: str, raw: dict[str, Any], scored: bool) -> dict[str, Any
             raise UsageError(f"{location}: preference {quoted(word)}; expected {', '.join(_PREFERENCES)}")
         row |= {"human_score": score, "scale_min": 0, "scale_max": 1}
     is_empty = "human_score" in row and row["human_score"] is None
-    if scored and is_empty and isinstance(given := row.get("annotators"), dict):
-        scores = {name: tables.optional_number(location, name, score) for name, score in given.items()}
-        known = {name: score for name, score in scores.items() if score is not None}
-        row |= {"annotators": known, "human_score": settled(known.values(), _in_words(row)) if known else None}
+    if scored and is_empty and isinstance(raters := row.get("annotators"), dict):
+        scores = dict[str, float]()
+        for name, cell in raters.items():
+            if (score := tables.parse_optional_number(location, name, cell)) is not None:
+                scores[name] = score
+        # A row that nobody scored yet keeps its empty label.
+        mean = settle_scores(scores.values(), _is_preference(row)) if scores else None
+        row |= {"annotators": scores, "human_score": mean}
     return row
 
 
 def _compares(row: Mapping[str, Any]) -> bool:
-    """Whether a row that is still to be checked is of two sides (`Row.is_pair`)."""
+    """Return whether an unchecked row has two sides (`Row.is_pair`)."""
     shown = row.get("shown")
     return row.get("other") is not None or len((shown.get("sides") or ()) if isinstance(shown, dict) else ()) > 1
 
 
-def _in_words(row: Mapping[str, Any]) -> bool:
-    """Whether what is said of two sides is a, b or tie, and no grade."""
+def _is_preference(row: Mapping[str, Any]) -> bool:
+    """Return whether a row's label is a preference (a, b or tie), not a grade."""
     return _compares(row) and (row.get("scale_min"), row.get("scale_max")) == (0, 1)
 
 
-def settled(scores: Collection[float], compares: bool) -> float:
-    """Raters' mean score; of comparisons what most say, a tie where two words are said equally often and most."""
+def settle_scores(scores: Collection[float], compares: bool) -> float:
+    """Return raters' mean score; for preferences the most frequent, a tie if two are equally frequent.
+
+    >>> settle_scores([1.0, 1.0, 0.0], compares=True), settle_scores([1.0, 1.0, 0.0], compares=False)
+    (1.0, 0.6666666666666666)
+    """
     if not compares or not {*scores} <= {*_PREFERENCES.values()}:
         return fmean(scores)
     most = multimode(scores)
@@ -369,27 +395,31 @@ def settled(scores: Collection[float], compares: bool) -> float:
 
 
 _Line = tuple[str, dict[str, Any], dict[str, Any], bool]
-"""A row's location, its cells, the same without nulls and with JSON read, and whether its cells have types."""
+"""A row's location, its cells, the same cleaned (without nulls, JSON parsed), and whether its cells have types."""
 
 
-def _by_rater(lines: Iterable[_Line]) -> Iterator[_Line]:
-    """Lines that say who labelled, those of one id as one row. Raises UsageError as `_of_raters`."""
+def _merge_by_rater(lines: Iterable[_Line]) -> Iterator[_Line]:
+    """Yield one row for all lines of an id that name a rater, and other lines unchanged. Raises UsageError as
+    `_merge_raters`."""
     by_id: dict[str, list[_Line]] = {}
     for location, cells, raw, typed in lines:
         if (rater := raw.pop("rater", None)) is None:
             yield location, cells, raw, typed
         else:
             by_id.setdefault(str(raw.get("id")), []).append((location, {"rater": rater}, raw, typed))
-    yield from (_of_raters(key, by_id.pop(key)) for key in [*by_id])
+    yield from (_merge_raters(key, by_id.pop(key)) for key in [*by_id])
 
 
 _SIDES = {"response": "other", "system": "other_system", "other": "response", "other_system": "system"}
 _SHOWN = ("question", "history", "reference", "image", "images", "shown", "checklist", "criteria", *_SIDES)
 
 
-def _of_raters(key: str, lines: Sequence[_Line]) -> _Line:
-    """One answer's or pair's row of its raters' lines. Raises UsageError for a rater who is there twice, for raters'
-    scales that differ, and where they were shown different things; sides that were exchanged are exchanged back."""
+def _merge_raters(key: str, lines: Sequence[_Line]) -> _Line:
+    """Return one row for the lines of an answer's or a pair's raters.
+
+    Sides that a line shows in the other order are swapped back. Raises UsageError for a repeated rater, for scales that
+    differ, and for lines that show different things.
+    """
     labelled = [line for line in lines if line[2].get("human_score") is not None]
     first, _, row, typed = (labelled or lines)[0]
     labels = dict[str, Row]()
@@ -407,40 +437,42 @@ def _of_raters(key: str, lines: Sequence[_Line]) -> _Line:
             raise UsageError(f"{location}: {rater} on {quoted(key)} is there twice; name answers apart by id or system")
         if differ := [f"{end} {raw.get(end)}" for end in ("scale_min", "scale_max") if raw.get(end) != row.get(end)]:
             raise UsageError(f"{location}: {', '.join(differ)}, and another at {first}: raters' scales disagree")
-        label = _converted(location, raw, typed, [*raw])
+        label = _convert_row(location, raw, typed, [*raw])
         _check_scores(label, location)
         score = label.scale_min + label.scale_max - label.human_score if exchanged else label.human_score
         labels[rater] = replace(label, human_score=score)
-    merged = row | _beside([*labels.values()])
+    merged = row | _merge_details([*labels.values()])
     if labels:
         scores = {rater: label.human_score for rater, label in labels.items()}
-        merged |= {"annotators": scores, "human_score": settled(scores.values(), _in_words(row))}
+        merged |= {"annotators": scores, "human_score": settle_scores(scores.values(), _is_preference(row))}
     return first, merged, merged, typed
 
 
-def _beside(labels: Sequence[Row]) -> dict[str, Any]:
-    """What raters said beside the score: a criterion's mean, what most say of a checklist's item, the first reason."""
+def _merge_details(labels: Sequence[Row]) -> dict[str, Any]:
+    """Return raters' answers beside the score: mean per criterion, majority per checklist item, the first reason."""
     scores = [label.criteria_scores for label in labels]
     criteria = {name: fmean(each[name] for each in scores if name in each) for name in dict.fromkeys(chain(*scores))}
-    items = zip_longest(*(label.checklist_answers for label in labels))
-    votes = ([float(answer) for answer in item if answer is not None] for item in items)
-    answers = [{1.0: True, 0.0: False}.get(settled(vote, True)) if vote else None for vote in votes]
+    answers = list[bool | None]()
+    for item in zip_longest(*(label.checklist_answers for label in labels)):
+        votes = [float(answer) for answer in item if answer is not None]
+        # A tie between yes and no is no answer.
+        answers.append({1.0: True, 0.0: False}.get(settle_scores(votes, True)) if votes else None)
     reason = next((label.reason for label in labels if label.reason), None)
-    beside = {"criteria_scores": criteria, "checklist_answers": answers, "reason": reason}
-    return {name: said for name, said in beside.items() if said}
+    details = {"criteria_scores": criteria, "checklist_answers": answers, "reason": reason}
+    return {name: value for name, value in details.items() if value}
 
 
 _NAMES = {"score": "human_score", "raters": "annotators", "answers": "checklist_answers", "criteria": "criteria_scores"}
 
 
-def _of_judgment(location: str, cells: dict[str, Any]) -> dict[str, Any]:
-    """The row that a judgment is, with people's label where it has one; any other row as it is. Raises UsageError."""
+def _row_of_judgment(location: str, cells: dict[str, Any]) -> dict[str, Any]:
+    """Return the row of a judgment, with people's label if it has one; any other row unchanged. Raises UsageError."""
     if not records.is_judgment(cells):
         return cells
     try:
-        judgment = jsonl.decoder(Judgment)(msgspec.json.encode(cells))
+        judgment = jsonl.build_decoder(Judgment)(msgspec.json.encode(cells))
     except ValueError as error:
-        raise UsageError(f"{location}: {shortened(str(error))}") from None
+        raise UsageError(f"{location}: {shorten_line(str(error))}") from None
     response = judgment.sample.response
     question, human, shown = map(msgspec.to_builtins, (response.question, response.human or {}, judgment.sample.shown))
     row = {"reference": None, **question, "question": response.question.prompt}
@@ -450,7 +482,8 @@ def _of_judgment(location: str, cells: dict[str, Any]) -> dict[str, Any]:
     if (other := judgment.sample.other) is not None:
         row = {name: value for name, value in row.items() if name not in ("human_score", "annotators")}
         row |= {"other": other.answer, "other_system": other.system}
-        if response.human and other.human:  # by how many points people find the first better
+        # The label is how many points people's score of the first is above the other's.
+        if response.human and other.human:
             widest = RATINGS[-1] - RATINGS[0]
             ahead = response.human.score - other.human.score
             row |= {"human_score": ahead, "scale_min": -widest, "scale_max": widest}
@@ -459,9 +492,11 @@ def _of_judgment(location: str, cells: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _of_reply(location: str, cells: dict[str, Any]) -> dict[str, Any] | None:
-    """The row that a reply of `critic infer` is, None for one that failed; any other row as it is. Raises UsageError
-    for a later turn behind the model's own replies, which other models' answers to it do not share."""
+def _row_of_reply(location: str, cells: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the row of a reply of `critic infer`, None for a failed one; any other row unchanged.
+
+    Raises UsageError for a later turn after the model's own replies: other models answered it after other replies.
+    """
     if not cells.keys() >= {"conversation", "sampling"}:
         return cells
     try:
@@ -469,8 +504,9 @@ def _of_reply(location: str, cells: dict[str, Any]) -> dict[str, Any] | None:
         turn.check()
         turn = without_thoughts_in(turn)
     except ValueError as error:
-        raise UsageError(f"{location}: {shortened(str(error))}") from None
-    if turn.turn > 1 and turn.condition not in ("oracle", "rephrased_reference"):  # the references stand before these
+        raise UsageError(f"{location}: {shorten_line(str(error))}") from None
+    # Under these two conditions the references come before the turn, the same for all models.
+    if turn.turn > 1 and turn.condition not in ("oracle", "rephrased_reference"):
         raise UsageError(
             f"{location}: turn {turn.turn} under the condition {turn.condition}; expected --condition oracle"
         )
@@ -481,37 +517,39 @@ def _of_reply(location: str, cells: dict[str, Any]) -> dict[str, Any] | None:
     row |= {"lang": conversation.lang, "task": question.task or "", "question": question.prompt}
     row |= {"reference": question.reference, "group": conversation.group, "response": turn.reply, "system": turn.system}
     row["history"] = msgspec.to_builtins([*conversation.history, *before])
-    row["images"] = [image for exchange in [*earlier, question] for image in exchange.images]
+    row["images"] = [*chain.from_iterable(exchange.images for exchange in [*earlier, question])]
     optional: dict[str, Any] = {"category": conversation.category, "caption": conversation.caption}
     optional |= {"focus": question.focus, "checklist": question.checklist}
     return None if turn.reply is None else {**row, **{name: value for name, value in optional.items() if value}}
 
 
-def files(path: Path, *outs: Path) -> list[Path]:
-    """The tables of a folder (`tables.FORMATS`), or the one file. Raises UsageError if there is none, and where one of
-    `outs` would be written over one."""
+def list_files(path: Path, *outs: Path) -> list[Path]:
+    """Return the tables of a folder (`tables.FORMATS`), or the one file.
+
+    Raises UsageError if there is none, or if one of `outs` would overwrite one.
+    """
     sources = [path]
     if path.is_dir():
         sources = sorted(entry for entry in path.iterdir() if jsonl.suffix(entry) in tables.FORMATS)
     if not sources:
         raise UsageError(f"{path}: the folder holds no .jsonl file, nor another of {', '.join(tables.FORMATS)}")
-    read = set(map(jsonl.identity, sources))
-    if theirs := next((out for out in outs if jsonl.identity(out) in read), None):
-        raise UsageError(f"--out: {theirs} is among the rows that are read; choose another")
-    written = Counter(map(jsonl.identity, outs))
-    if theirs := next((out for out in outs if written[jsonl.identity(out)] > 1), None):
-        raise UsageError(f"--out: {theirs} is another name of what is written beside it; take the link away")
+    read = set(map(jsonl.identify, sources))
+    if clash := next((out for out in outs if jsonl.identify(out) in read), None):
+        raise UsageError(f"--out: {clash} is among the rows that are read; choose another")
+    written = Counter(map(jsonl.identify, outs))
+    if clash := next((out for out in outs if written[jsonl.identify(out)] > 1), None):
+        raise UsageError(f"--out: {clash} is another name of what is written beside it; take the link away")
     return sources
 
 
 def say_left_out(counts: Counter[str]) -> None:
-    """A line to stderr for each reason why rows were left out."""
+    """Print a line to stderr for each reason why rows were left out."""
     for reason, count in counts.most_common():
         print(f"left out {count} rows: {reason}", file=sys.stderr)
 
 
 class Loaded(Struct):
-    """Rows as read, in file order, beside the raw mapping each came from; and why others were left out."""
+    """Rows as read, in file order, with the raw mapping of each; and the reasons why others were left out."""
 
     rows: list[Row]
     raw: list[dict[str, Any]]
@@ -519,27 +557,28 @@ class Loaded(Struct):
     left_out: Counter[str]
 
 
-def column_of(judge: str) -> str:
-    """The column of another judge's scores on 1..10."""
+def score_column(judge: str) -> str:
+    """Return the column of another judge's scores on 1..10."""
     return f"{judge}_score_1_10"
 
 
-def _raw_rows(path: Path, scored: bool, own: OwnColumns | None) -> Iterator[_Line]:
-    """The lines of a file or folder."""
+def _read_raw_rows(path: Path, scored: bool, own: OwnColumns | None) -> Iterator[_Line]:
+    """Yield the lines of a file or folder."""
     number = 0
-    for file in files(path):
+    for file in list_files(path):
         typed = jsonl.suffix(file) == ".jsonl"
         for location, entry in tables.rows(file):
             number += 1
-            cells = _of_judgment(location, entry) if scored else _of_reply(location, entry)
+            cells = _row_of_judgment(location, entry) if scored else _row_of_reply(location, entry)
             if cells is None:
                 continue
+            # In people's tables some of our names mean something else.
             named = {name: cell for name, cell in cells.items() if typed or _OURS.get(name, name) in cells}
-            named |= own.renamed(location, cells) if own else {}
-            raw = _without_nulls(named if typed else _of_cells(location, named))
+            named |= own.rename(location, cells) if own else {}
+            raw = _drop_nulls(named if typed else _read_cells(location, named))
             if own:
-                cells = raw = own.filled(location, number, raw if scored else {**raw, "rater": None})
-            yield location, cells, _labelled(location, raw, scored), typed
+                cells = raw = own.fill(location, number, raw if scored else {**raw, "rater": None})
+            yield location, cells, _read_label(location, raw, scored), typed
 
 
 def walk(
@@ -552,54 +591,60 @@ def walk(
     own: OwnColumns | None = None,
     unlabelled: bool = False,
 ) -> Iterator[tuple[Row, dict[str, Any], Response]]:
-    """The usable rows of a file or folder, one after the other: as read, as they stand there, in the project's words.
+    """Yield the usable rows of a file or folder: as a Row, as in the file, as a Response.
 
-    Rows that carry an unusable flag, or lack a reference, unless the flag that says so is in `keep_flags`, are
-    counted in `left_out` by reason, as are those whose label is empty; the rest is checked. With `judges` a row may
-    lack a label where one of these judges gave a score, `unlabelled` any may; rows without a judge's are counted as
-    well. With `pictures` a row that has images needs no reference: they tell what is right. Without `scored` a row
-    may lack people's score, and then all but id, question and response; it may be a reply of `critic infer`. Raises
-    UsageError, naming file, line and column, for a missing column, a score outside its scale, or an id that comes
-    twice, and where no row has a judge's score.
+    Rows with an unusable flag, without a reference, or with an empty label are counted in `left_out` by reason.
+    `keep_flags` keeps rows with such a flag. The rest is checked.
+
+    `judges`: a row may lack a label if one of these judges gave a score; rows without such a score are counted as well.
+    `unlabelled`: any row may lack a label. `pictures`: rows with images need no reference. `scored` False: a row needs
+    only id, question and response, and may be a reply of `critic infer`.
+
+    Raises UsageError, naming file, line and column, for a missing column, a score outside its scale or a repeated id,
+    and if no row has a judge's score.
     """
     ids, seen, answers, thinking = tables.Ids(), set[str](), 0, 0
-    lines = _raw_rows(path, scored, own)
-    for location, cells, raw, typed in _by_rater(lines) if scored else lines:
-        columns, lacks = _other_scores(raw, location), raw.get("human_score") is None
+    lines = _read_raw_rows(path, scored, own)
+    for location, cells, raw, typed in _merge_by_rater(lines) if scored else lines:
+        columns, lacks = _read_other_scores(raw, location), raw.get("human_score") is None
         seen.update(columns)
-        unscored_by = [column_of(judge) for judge in judges if column_of(judge) not in columns]
+        unscored_by = [score_column(judge) for judge in judges if score_column(judge) not in columns]
         empty = lacks and scored and not unlabelled and len(unscored_by) == len(judges)
         if empty and (judges or "human_score" in raw):
             left_out[", nor ".join(["no score by people", *([", ".join(unscored_by)] if judges else [])])] += 1
             continue
-        whole = _with_a_score(raw, scored) if lacks and (judges or unlabelled or not scored) else raw
-        row = _converted(location, whole, typed, [*cells])
+        # The score put in its place is taken out of the response again.
+        filled = _fill_score(raw, scored) if lacks and (judges or unlabelled or not scored) else raw
+        row = _convert_row(location, filled, typed, [*cells])
         ids.add(location, row.id)
-        if reason := _unusable(row, keep_flags, pictures):
+        if reason := _find_unusable(row, keep_flags, pictures):
             left_out[reason] += 1
             continue
         _check_scores(row, location)
-        has_thoughts, ends = _take_thoughts_out(row)
+        has_thoughts, ends = _remove_thoughts(row)
         answers, thinking = answers + 1, thinking + has_thoughts
+        # People scored an answer that has no end: no label of a complete one. A judge fails it by name.
         if any(ends) and scored:
             left_out[CUT_OFF] += 1
             continue
         left_out.update(f"no {name}" for name in unscored_by)
-        response = response_of(row, columns)
+        response = build_response(row, columns)
         if any(ends):
             response = replace(response, cut_off=True)
         if lacks:
             response = replace(response, human=None, preference=None)
-        yield row, dict(cells) if typed else _typed(raw, row, columns), response
+        yield row, dict(cells) if typed else _restore_types(raw, row, columns), response
     say_thoughts(path, thinking, answers)
-    if missing := [column_of(judge) for judge in judges if column_of(judge) not in seen]:
+    if missing := [score_column(judge) for judge in judges if score_column(judge) not in seen]:
         choices = ", ".join(sorted(seen)) or "none of another judge"
         raise UsageError(f"{path}: no row has {missing[0]}; the columns on 1..10: {choices}")
 
 
-def _take_thoughts_out(row: Row) -> tuple[bool, list[bool]]:
-    """Leave a row's answers and history without the thoughts that models wrote before them. Return whether there were
-    any, and of each answer whether it ends within them."""
+def _remove_thoughts(row: Row) -> tuple[bool, list[bool]]:
+    """Remove from a row's answers and history the thoughts that models wrote before them.
+
+    Return whether there were any, and for each answer whether it ends within them.
+    """
     row.history = [Turn(turn.user, split_thoughts(turn.assistant).answer) for turn in row.history]
     splits = [split_thoughts(text) for text in (row.response, row.other) if text is not None]
     row.response = splits[0].answer
@@ -608,36 +653,41 @@ def _take_thoughts_out(row: Row) -> tuple[bool, list[bool]]:
     return any(split.thoughts for split in splits), [not split.closed for split in splits]
 
 
-def _typed(raw: dict[str, Any], row: Row, columns: dict[str, float]) -> dict[str, Any]:
-    """A row out of a CSV file with its numbers and lists in place of their texts."""
+def _restore_types(raw: dict[str, Any], row: Row, columns: dict[str, float]) -> dict[str, Any]:
+    """Return a row from a CSV file with numbers and lists instead of their texts."""
     typed = msgspec.to_builtins(row) | columns
     return {name: typed.get(name, value) for name, value in raw.items()}
 
 
-def _converted(location: str, raw: dict[str, Any], strict: bool, columns: Sequence[str]) -> Row:
+def _convert_row(location: str, raw: dict[str, Any], strict: bool, columns: Sequence[str]) -> Row:
+    """Return the mapping as a Row. Raises UsageError, with the options to map columns if one is missing."""
     try:
         return msgspec.convert(raw, Row, strict=strict)
     except msgspec.ValidationError as error:
-        hint = f"; {_own_names(columns, raw)}" if "missing required field" in str(error) else ""
-        raise UsageError(f"{location}: {shortened(str(error))}{hint}") from None
+        hint = f"; {_suggest_mapping(columns, raw)}" if "missing required field" in str(error) else ""
+        raise UsageError(f"{location}: {shorten_line(str(error))}{hint}") from None
 
 
-def _with_a_score(raw: dict[str, Any], scored: bool) -> dict[str, Any]:
-    """A row without people's score, with one that stands in its place; where rows are not `scored`, also with what else
-    it may lack: all but id, question and response. It is then Chinese where a Chinese character stands in it, and a
-    group of its own."""
+def _fill_score(raw: dict[str, Any], scored: bool) -> dict[str, Any]:
+    """Return a row without people's score with a placeholder for it.
+
+    If rows are not `scored`, it also gets all but id, question and response. It is then Chinese if it contains a
+    Chinese character, and a group of its own.
+    """
     own = {name: value for name, value in raw.items() if name not in ("human_score", "annotators", "label_probability")}
     if scored:
         return {**own, "human_score": raw.get("scale_min"), "criteria_scores": {}}
     lang = "zh" if tables.CHINESE.search(f"{raw.get('question')}{raw.get('response')}") else "en"
     default = {"task": "", "lang": lang, "reference": None, "system": None, "group": raw.get("id", "")}
     default |= {"scale_min": RATINGS[0], "scale_max": RATINGS[-1]}
-    row = {**own, **default, **own}  # its own come first: an error names the row's own column
+    # Its own columns come first: an error then names one of them.
+    row = {**own, **default, **own}
     return {**row, "human_score": row["scale_min"]}
 
 
-def _unusable(row: Row, keep_flags: frozenset[str], pictures: bool) -> str | None:
-    """Why a row is left out."""
+def _find_unusable(row: Row, keep_flags: frozenset[str], pictures: bool) -> str | None:
+    """Return the reason why a row is left out, or None."""
+    # An image shows what is right.
     kept = keep_flags | {"no_reference"} if pictures and (row.image or row.images) else keep_flags
     flags = [flag for flag in row.flags if flag in UNUSABLE_FLAGS and flag not in kept]
     if not row.reference and not row.is_pair and row.shown is None and "no_reference" not in kept:
@@ -645,20 +695,21 @@ def _unusable(row: Row, keep_flags: frozenset[str], pictures: bool) -> str | Non
     return UNUSABLE_FLAGS[flags[0]] if flags else None
 
 
-def load(path: Path, **how: Any) -> Loaded:
-    """All that `walk` gives by its options, in memory."""
+def load(path: Path, **options: Any) -> Loaded:
+    """Return all that `walk` yields, in memory; `options` are its own."""
     loaded = Loaded([], [], [], Counter())
-    for row, raw, response in walk(path, loaded.left_out, **how):
+    for row, raw, response in walk(path, loaded.left_out, **options):
         loaded.rows.append(row)
         loaded.raw.append(raw)
         loaded.responses.append(response)
     return loaded
 
 
-def one_class(responses: Sequence[Response]) -> str | None:
-    """What to say where people say the same of all rows, so that nothing can be learned from them or tested on them."""
+def describe_one_class(responses: Sequence[Response]) -> str | None:
+    """Return a message if all rows have the same label, so that nothing can be learned or tested; else None."""
     humans = [response.human for response in responses if response.human is not None]
     labels = [(human.score, human.answers, human.criteria) for human in humans]
+    # A single row may be a try of the command.
     if len(labels) < 2 or any(label != labels[0] for label in labels):
         return None
     return (

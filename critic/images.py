@@ -1,6 +1,6 @@
-"""Images by path under a data root, or as data URIs: checked before they are sent, and never from elsewhere.
+"""Images by path under a data root, or as data URIs. They are checked before they are sent, and come from nowhere else.
 
-Pillow is needed, and imported, only where an image is loaded.
+Pillow is imported only when an image is loaded.
 """
 
 import base64
@@ -21,20 +21,20 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from critic.errors import UsageError, one_line, whole
+from critic.errors import UsageError, one_line, replace_surrogates
 from critic.records import Conversation, ImageFailure
 
 MAX_BYTES = 20_000_000
-"""The largest image file, in bytes, unless said otherwise."""
+"""Default size limit of an image file, in bytes."""
 
 MAX_PIXELS = 64_000_000
-"""The largest image that is decoded, in pixels; what its header says is looked at first."""
+"""Size limit of an image, in pixels, checked in its header before it is decoded."""
 
 ORIENTATION = 0x0112
-"""The EXIF tag that says which side of a picture is up (1: the first row)."""
+"""EXIF tag of the side of a picture that is up (1: the first row)."""
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
-"""What vision-language servers take."""
+"""Formats that vision-language servers accept."""
 
 
 class ImageError(Exception):
@@ -46,7 +46,7 @@ class ImageError(Exception):
 
 
 class Image(Struct, frozen=True, kw_only=True):
-    """An image as it is sent, upright. `sha256` is that of the bytes sent; `resized`: it is smaller than its file."""
+    """An image as it is sent, upright. `sha256` is of the bytes sent; `resized`: it is smaller than its file."""
 
     path: str
     sha256: str
@@ -55,13 +55,15 @@ class Image(Struct, frozen=True, kw_only=True):
 
 
 BY_HASH = "sha256:"
-"""How the names begin of images that a benchmark's file holds itself."""
+"""Prefix of the names of images that a benchmark's file contains."""
 
 
 class Images:
-    """The images under `root`, and those that are given as data URIs, by themselves or in `uris` by name. An image of
-    more than `resize_to` pixels is made smaller, its proportions kept; one of more than `max_bytes` bytes or MAX_PIXELS
-    pixels is refused. Raises UsageError where Pillow or the root is missing."""
+    """The images under `root`, and data URIs, given directly or by name in `uris`.
+
+    An image of more than `resize_to` pixels is shrunk, keeping its proportions. One of more than `max_bytes` bytes or
+    MAX_PIXELS pixels is refused. Raises UsageError if Pillow or the root is missing.
+    """
 
     def __init__(
         self,
@@ -73,35 +75,37 @@ class Images:
     ) -> None:
         if not root.is_dir():
             raise UsageError(f"--data-root {root}: no such folder")
-        # It warns of sizes that are refused here by name.
-        warnings.simplefilter("ignore", pillow().DecompressionBombWarning)
+        # Pillow warns of sizes that are refused here by name.
+        warnings.simplefilter("ignore", import_pillow().DecompressionBombWarning)
         self._root, self._max_bytes, self.resize_to = root.resolve(), max_bytes, resize_to
-        # Rows beside each other are often about the same image.
+        # Neighbouring rows often share an image.
         self.uris, self._kept = dict(uris or {}), lru_cache(16)(self._load)
 
     def facts(self) -> dict[str, Any]:
-        """For a sidecar: where images are from, and what is made of them."""
+        """Return the facts for a sidecar: where images come from, and their limits."""
         return {"data_root": str(self._root), "max_bytes": self._max_bytes, "max_pixels": self.resize_to}
 
     def state(self, names: Iterable[str]) -> str:
-        """Another hash where one of these files came, went or was written since. Data URIs are what they are."""
+        """Return a hash that changes when one of the files appears, disappears or is written. Data URIs never
+        change."""
         digest = hashlib.sha256()
         for name in sorted(names):
             if not name.startswith("data:") and name not in self.uris:
                 try:
-                    file = self._file(name).stat()
-                    seen = [file.st_size, file.st_mtime_ns]
-                except (OSError, ValueError):  # none, or a name that none can have
-                    seen = []
-                digest.update(f"{name}\0{seen}\0".encode())
+                    file = self._find_file(name).stat()
+                    version = [file.st_size, file.st_mtime_ns]
+                # A missing file, or a name that no file can have.
+                except (OSError, ValueError):
+                    version = []
+                digest.update(f"{name}\0{version}\0".encode())
         return digest.hexdigest()
 
     def require(self, names: Iterable[str]) -> None:
-        """Say how many of the files are not there, before anything is asked. Raises UsageError where none is."""
+        """Print how many of the files are missing, before any request. Raises UsageError if all are."""
         files = [name for name in dict.fromkeys(names) if not re.match(r"\w+:", name) and name not in self.uris]
-        missing = [name for name in files if not os.path.isfile(self._file(name))]  # noqa: PTH113 - raises nothing
+        missing = [name for name in files if not os.path.isfile(self._find_file(name))]  # noqa: PTH113 - raises nothing
         if missing:
-            first = self._root / whole(missing[0])
+            first = self._root / replace_surrogates(missing[0])
             text = (
                 f"{len(missing)} of {len(files)} images are not there, the first {first}; --data-root FOLDER says where"
             )
@@ -109,56 +113,60 @@ class Images:
                 raise UsageError(text)
             print(f"warning: {text}", file=sys.stderr)
 
-    def _file(self, name: str) -> Path:
-        """Where an image lies; one that is not there under its name by the path as Windows writes it."""
-        file = self._root / os.fsdecode(name.encode())  # also where the locale is not UTF-8
+    def _find_file(self, name: str) -> Path:
+        """Return the path of an image; a name with backslashes that does not exist is read as a Windows path."""
+        # Names are UTF-8, also if the locale is not.
+        file = self._root / os.fsdecode(name.encode())
         return file if "\\" not in name or file.exists() else self._root / os.fsdecode(name.replace("\\", "/").encode())
 
     def load(self, name: str, uri: str | None = None) -> Image:
-        """The image at the path `name`, or the one in the data URI that goes by that name or is it. Raises ImageError.
-        The whole image is decoded, so that one that is cut off is found here."""
+        """Return the image at the path `name`, or in the data URI that is `name` or belongs to it. Raises ImageError.
+
+        The whole image is decoded, so that a truncated one is found here.
+        """
         return self._kept(name, name if name.startswith("data:") else uri or self.uris.get(name))
 
     def _load(self, name: str, uri: str | None) -> Image:
+        """Return the image, checked and encoded for sending. Raises ImageError that names it."""
         try:
-            data, kind, resized = self._checked(self.read(name, uri))
+            data, kind, resized = self._check(self.read(name, uri))
         except ImageError as error:
             raise ImageError(error.failure, f"{name if name != uri else 'data URI'}: {error}") from None
         sent = f"data:{kind};base64,{base64.b64encode(data).decode()}"
         return Image(path=name, sha256=hashlib.sha256(data).hexdigest(), uri=sent, resized=resized)
 
     def read(self, name: str, uri: str | None = None) -> bytes:
-        """The bytes of an image as they are, not decoded. Raises ImageError."""
+        """Return the bytes of an image, not decoded. Raises ImageError."""
         if (uri := uri or self.uris.get(name)) is not None:
-            return _from_uri(uri, self._max_bytes)
+            return _decode_uri(uri, self._max_bytes)
         if "://" in name:
             raise ImageError("image_outside_root", "URLs are not fetched; images come from the data root")
         try:
-            path = self._file(name).resolve()
+            path = self._find_file(name).resolve()
             if not path.is_relative_to(self._root):
                 raise ImageError("image_outside_root", "leaves the data root")
             if not path.is_file():
                 raise ImageError("image_missing", "no such file under the data root")
             _check_size(path.stat().st_size, self._max_bytes)
             return path.read_bytes()
-        except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a NUL in the name, no right to read
-            # A record is published: the path on this machine stays out of it.
+        # A loop of links, a NUL in the name, no permission. A record is published, so the path stays out of it.
+        except (OSError, RuntimeError, ValueError) as error:
             raise ImageError("image_missing", getattr(error, "strerror", None) or one_line(error)) from None
 
-    def _checked(self, data: bytes) -> tuple[bytes, str, bool]:
-        """The bytes to send, their MIME type, and whether they were made smaller."""
-        with decoded(data) as image:
+    def _check(self, data: bytes) -> tuple[bytes, str, bool]:
+        """Return the bytes to send, their MIME type, and whether they were shrunk."""
+        with decode_image(data) as image:
             if self.resize_to is not None and image.width * image.height > self.resize_to:
-                return _smaller(image, self.resize_to), "image/png", True
-            # MPO is what Pillow calls a JPEG with more pictures behind the first.
+                return _shrink(image, self.resize_to), "image/png", True
+            # Pillow calls a JPEG with several pictures MPO.
             kind = "jpeg" if image.format == "MPO" else image.format.lower()
-            # Not every server heeds the camera's note on which side is up, which people's browsers do.
-            upright = data if image.getexif().get(ORIENTATION, 1) == 1 else _turned(image, kind)
+            # Browsers, in which people rated it, heed the camera's orientation tag; not every server does.
+            upright = data if image.getexif().get(ORIENTATION, 1) == 1 else _turn_upright(image, kind)
             return upright, f"image/{kind}", False
 
 
-def pillow() -> Any:
-    """Pillow's images. Raises UsageError where it is not installed."""
+def import_pillow() -> Any:
+    """Import Pillow's Image module. Raises UsageError if it is not installed."""
     try:
         from PIL import Image as module  # noqa: PLC0415 - not part of a plain installation
     except ImportError:
@@ -169,10 +177,13 @@ def pillow() -> Any:
 
 
 @contextmanager
-def decoded(data: bytes) -> Iterator[Any]:
-    """A picture of the FORMATS, decoded, as Pillow has it. Raises ImageError for one of more than MAX_PIXELS
-    pixels, which its header tells before, and for what is cut off or no picture; UsageError without Pillow."""
-    module = pillow()
+def decode_image(data: bytes) -> Iterator[Any]:
+    """Yield a picture of one of the FORMATS, decoded, as a Pillow image.
+
+    Raises ImageError for more than MAX_PIXELS pixels (by its header), and for data that is truncated or no picture;
+    UsageError without Pillow.
+    """
+    module = import_pillow()
     try:
         with module.open(io.BytesIO(data), formats=FORMATS) as image:
             width, height = image.size
@@ -188,21 +199,24 @@ def decoded(data: bytes) -> Iterator[Any]:
         raise ImageError("image_unreadable", f"{type(error).__name__}: {error}") from None
 
 
-def eight_bits(image: Any) -> Any:
-    """A picture as people see it: grey of 16 bits brought down to 8, which Pillow's `convert` makes white, and what is
-    transparent on white. One of 8 bits without transparency is given back as it is."""
+def convert_to_8_bits(image: Any) -> Any:
+    """Return a picture as people see it: 16-bit grey scaled to 8 bits (Pillow's `convert` makes it white), transparency
+    on white.
+
+    A picture of 8 bits without transparency is returned unchanged.
+    """
     if image.mode == "I" or image.mode.startswith("I;16"):
         import numpy as np  # noqa: PLC0415 - only such pictures need it
 
-        return pillow().fromarray((np.clip(np.asarray(image, dtype=np.int64), 0, 65535) // 257).astype(np.uint8))
+        return import_pillow().fromarray((np.clip(np.asarray(image, dtype=np.int64), 0, 65535) // 257).astype(np.uint8))
     if "A" not in image.getbands() and "transparency" not in image.info:
         return image
     shown = image.convert("RGBA")
-    return pillow().alpha_composite(pillow().new("RGBA", shown.size, "white"), shown).convert("RGB")
+    return import_pillow().alpha_composite(import_pillow().new("RGBA", shown.size, "white"), shown).convert("RGB")
 
 
-def named_images(conversations: Iterable[Conversation]) -> tuple[list[Conversation], dict[str, str]]:
-    """The conversations with each data URI replaced by a short name, and the data URIs by name."""
+def name_images(conversations: Iterable[Conversation]) -> tuple[list[Conversation], dict[str, str]]:
+    """Return the conversations with each data URI replaced by a short name, and the data URIs by name."""
     uris: dict[str, str] = {}
 
     def name(image: str) -> str:
@@ -219,8 +233,8 @@ def named_images(conversations: Iterable[Conversation]) -> tuple[list[Conversati
     return named, uris
 
 
-def _turned(image: Any, kind: str) -> bytes:
-    """Return a picture in its own format as its EXIF orientation says that it stands, without that note."""
+def _turn_upright(image: Any, kind: str) -> bytes:
+    """Return a picture turned as its EXIF orientation says, in its own format and without the tag."""
     from PIL import ImageOps  # noqa: PLC0415 - not part of a plain installation
 
     out = io.BytesIO()
@@ -229,11 +243,11 @@ def _turned(image: Any, kind: str) -> bytes:
     return out.getvalue()
 
 
-def _smaller(image: Any, pixels: int) -> bytes:
-    """A PNG of at most `pixels` pixels, upright."""
+def _shrink(image: Any, pixels: int) -> bytes:
+    """Return a PNG of at most `pixels` pixels, upright."""
     from PIL import ImageOps  # noqa: PLC0415 - not part of a plain installation
 
-    upright = eight_bits(ImageOps.exif_transpose(image))
+    upright = convert_to_8_bits(ImageOps.exif_transpose(image))
     scale = math.sqrt(pixels / (upright.width * upright.height))
     width = min(max(1, int(upright.width * scale)), pixels)
     height = min(max(1, int(upright.height * scale)), pixels // width)
@@ -242,10 +256,16 @@ def _smaller(image: Any, pixels: int) -> bytes:
     return out.getvalue()
 
 
-def _from_uri(uri: str, max_bytes: int) -> bytes:
+def _decode_uri(uri: str, max_bytes: int) -> bytes:
+    """Return the bytes in a data URI. Raises ImageError.
+
+    >>> _decode_uri("data:image/png;base64,aGk=", max_bytes=10)
+    b'hi'
+    """
     head, comma, text = uri.partition(",")
     if not comma or not head.startswith("data:") or not head.endswith(";base64"):
         raise ImageError("image_unreadable", "a data URI must read data:image/…;base64,…")
+    # Estimated before decoding, so that a huge text is refused without a copy.
     _check_size(3 * (len(text) // 4 - 1), max_bytes)
     try:
         data = base64.b64decode(text, validate=True)
@@ -256,5 +276,6 @@ def _from_uri(uri: str, max_bytes: int) -> bytes:
 
 
 def _check_size(size: int, max_bytes: int) -> None:
+    """Raise ImageError if an image has too many bytes."""
     if size > max_bytes:
         raise ImageError("image_too_large", f"{size:,} bytes; at most {max_bytes:,}")

@@ -1,5 +1,7 @@
-"""JSON-lines files, packed (.gz) or not: read with file:line errors, append so that a killed run can resume, and the
-sidecar that says what made a file."""
+"""JSON Lines files, packed (.gz) or plain, and the sidecar that records how a file was made.
+
+Errors name file and line. Files are appended so that a killed run can resume.
+"""
 
 import errno
 import fcntl
@@ -20,24 +22,28 @@ from typing import Any, BinaryIO, Self, TypeVar, cast
 
 import msgspec
 
-from critic.errors import UsageError, decode, encode, loads, shortened, whole, writing
+from critic.errors import UsageError, decode, encode, loads, replace_surrogates, report_write_errors, shorten_line
 
 T = TypeVar("T")
 
 _encode = msgspec.json.Encoder().encode
 
 _MALFORMED = re.compile(r"malformed.*\(byte (\d+)\)")
-"""Where the decoder stopped."""
+"""Position in the decoder's error message."""
 
 
 def suffix(path: Path) -> str:
-    """What a file holds by its name: what stands before .gz where it is packed."""
+    """Return the suffix that names a file's format: the one before .gz if it is packed.
+
+    >>> suffix(Path("scores.csv.gz"))
+    '.csv'
+    """
     return path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
-    """A file to read, unpacked. Raises UsageError where what is packed is torn."""
+def open_plain(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for reading, unpacked. Raises UsageError if a packed file is truncated."""
     if path.suffix != ".gz":
         with path.open("rb") as file:
             yield file
@@ -49,54 +55,59 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         raise UsageError(f"{path}: not whole, or no .gz: {error}") from None
 
 
-def _line(path: Path, record: Any) -> bytes:
-    """A record as a line. Raises UsageError for one that is nested too deep."""
+def _encode_line(path: Path, record: Any) -> bytes:
+    """Return a record as a line. Raises UsageError if it is nested too deep."""
     try:
         return encode(record) + b"\n"
     except RecursionError:
         raise UsageError(f"{path}: a record is nested too deep") from None
 
 
-def decoder(record: type[T]) -> Callable[[bytes], T]:
-    """Return what decodes a line of records, of today's version and (by the record's `upgrade`) of earlier ones. It
-    raises ValueError for a line that is no record, also by the record's own `check`."""
+def build_decoder(record: type[T]) -> Callable[[bytes], T]:
+    """Return a function that decodes one line of records, of this version or (by the record's `upgrade`) an earlier
+    one.
+
+    It raises ValueError for a line that is no such record, or that the record's own `check` refuses.
+    """
     today, upgrade, check = (
         msgspec.json.Decoder(record),
         getattr(record, "upgrade", None),
         getattr(record, "check", None),
     )
 
-    def decoded(line: bytes) -> T:
+    def decode_line(line: bytes) -> T:
         try:
             value = decode(line, today)
         except msgspec.ValidationError:
-            if (upgraded := _upgraded(upgrade, line)) is None:
+            # The error about today's form is reported: it names the wrong key.
+            if (upgraded := _upgrade(upgrade, line)) is None:
                 raise
             value = cast(T, upgraded)
         if check is not None:
             check(value)
         return value
 
-    return decoded
+    return decode_line
 
 
-def _upgraded(upgrade: Callable[[Any], Any] | None, line: bytes) -> Any:
-    """Return the record of an earlier version in today's form, or None if it is none."""
+def _upgrade(upgrade: Callable[[Any], Any] | None, line: bytes) -> Any:
+    """Return a record of an earlier version in today's form, or None if it is none."""
     if upgrade is None:
         return None
     try:
         return upgrade(loads(line))
-    except (AttributeError, LookupError, TypeError):  # a part is of another kind than any version wrote
+    # A part has another type than any version wrote.
+    except (AttributeError, LookupError, TypeError):
         return None
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the non-blank lines of a file with their numbers, from 1. Raise UsageError if the file is missing or has no
-    line."""
+def _iterate_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the non-blank lines of a file with their numbers, from 1. Raises UsageError if it is missing or has
+    none."""
     if not path.is_file():
         raise UsageError(f"{path}: a folder; expected a file" if path.is_dir() else f"{path}: no such file")
     has_line = False
-    with opened(path) as file:
+    with open_plain(path) as file:
         for number, line in enumerate(file, 1):
             text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
             if text.isspace() or not text:
@@ -108,6 +119,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _check_utf8(path: Path, number: int, line: bytes) -> None:
+    """Raise UsageError if a line is not UTF-8."""
     try:
         line.decode()
     except UnicodeDecodeError as error:
@@ -115,71 +127,79 @@ def _check_utf8(path: Path, number: int, line: bytes) -> None:
         raise UsageError(f"{path}:{number}: {problem}") from None
 
 
-def lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the non-blank lines of a UTF-8 file with their numbers, from 1. Raise UsageError if the file is missing, is
-    not UTF-8, or has no line."""
-    for number, line in _lines(path):
+def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the non-blank lines of a UTF-8 file with their numbers, from 1. Raises UsageError if it is missing, not
+    UTF-8 or has none."""
+    for number, line in _iterate_lines(path):
         _check_utf8(path, number, line)
         yield number, line
 
 
 def read(path: Path, record: type[T]) -> Iterator[tuple[int, T]]:
-    """Yield the records of a file with their line numbers. Raise UsageError naming file, line and key for a line that
-    is no such record, and for a key that an object has twice, of which JSON readers keep the last."""
-    decoded = decoder(record)
-    for number, line in _lines(path):
+    """Yield the records of a file with their line numbers.
+
+    Raises UsageError naming file, line and key for a line that is no such record, and for a repeated key, of which JSON
+    readers keep only the last.
+    """
+    decoded = build_decoder(record)
+    for number, line in _iterate_lines(path):
         try:
             value = decoded(line)
             _check_keys(line, value)
         except ValueError as error:
             _check_utf8(path, number, line)
+            # Python's json and pandas write NaN, which no JSON reader has to accept.
             where = _MALFORMED.search(str(error))
             no_number = where and line[int(where[1]) :].startswith((b"NaN", b"Infinity"))
             hint = "; NaN and Infinity are no JSON: write null" if no_number else ""
-            raise UsageError(f"{path}:{number}: {shortened(str(error))}{hint}") from None
+            raise UsageError(f"{path}:{number}: {shorten_line(str(error))}{hint}") from None
         yield number, value
 
 
 def _check_keys(line: bytes, value: Any) -> None:
-    """Raise ValueError if an object of a line, decoded as `value`, has a key twice.
+    """Raise ValueError if an object of a line, decoded as `value`, has a repeated key.
 
-    A key that comes twice leaves the value with fewer colons than the line. Counting them takes a tenth of the time of
-    a reader that sees every key, which is asked only if the counts differ (a colon may be written as an escape).
+    A repeated key leaves the value with fewer colons than the line. Counting them takes a tenth of the time of a parser
+    that sees every key. That parser runs only if the counts differ (a colon may be written as an escape).
     """
     colons = line.count(b":")
     if type(value) is dict and len(value) == colons:
         return
     try:
         encoded = _encode(value)
-        if type(value) is not dict and encoded != line.rstrip():  # not as we write records
+        # A line with other spaces or keys than we write is counted in its own form.
+        if type(value) is not dict and encoded != line.rstrip():
             encoded = _encode(msgspec.json.decode(line))
         if encoded.count(b":") == colons:
             return
-    except (ValueError, RecursionError):  # halves of characters, which have to be replaced first
+    # Lone surrogates, which `loads` replaces first.
+    except (ValueError, RecursionError):
         pass
     loads(line, unique=True)
 
 
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+"""Errors of a file system that has no locks."""
 
 
-def resolved(path: Path) -> Path:
-    """What symbolic links lead to, also where it is not there yet. Raises UsageError for a device or a pipe, beside
-    which nothing can be written."""
+def resolve_links(path: Path) -> Path:
+    """Return the target of symbolic links, even if it does not exist yet. Raises UsageError for a device or a pipe."""
     real = Path(os.path.realpath(path))
     if real.exists() and not (real.is_file() or real.is_dir()):
         raise UsageError(f"{path}: a device or a pipe; give the name of a file")
     return real
 
 
-def _locked(name: Path, path: Path) -> BinaryIO:
-    """The file `name`, made where it is not there, and locked until this process closes it. The system releases the
-    lock of a process that is killed, also where others that it started live on. A file system without locks is written
-    without. Raises UsageError where another process has the lock."""
+def _open_locked(name: Path, path: Path) -> BinaryIO:
+    """Open the file `name`, created if missing, locked until this process closes it.
+
+    The system releases the lock of a killed process, even if its children live on. On a file system without locks none
+    is taken. Raises UsageError naming `path` if another process holds the lock.
+    """
     while True:
         file = name.open("ab")
         try:
-            # Not flock, whose lock a forked child would keep.
+            # Not flock: a forked child would keep its lock.
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EAGAIN):
@@ -191,65 +211,71 @@ def _locked(name: Path, path: Path) -> BinaryIO:
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file.fileno()), name.stat()):
                 return file
-        file.close()  # of a run that ended in between, and took it away
+        # The run that held it ended in between and deleted it: lock the new file.
+        file.close()
 
 
-def identity(path: Path) -> tuple[int, int] | Path:
-    """Return what all names of one file have in common, hard and symbolic links alike: of a path where nothing is yet,
-    what its links lead to."""
+def identify(path: Path) -> tuple[int, int] | Path:
+    """Return what all names of one file have in common, hard and symbolic links alike; for a missing file the target of
+    its links."""
     try:
-        there = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return path.resolve()
-    return there.st_dev, there.st_ino
+    return status.st_dev, status.st_ino
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """While nobody else writes a file that grows, or in a folder: its lock is `path`.lock, or .lock in the folder, and
-    goes with the end; what is left of it by a run that is killed is an empty file, which locks nothing. Names that
-    links lead from have the same lock. Raises UsageError where another process has it, and for a file with another
-    name (a hard link), which has a lock of its own."""
-    real = resolved(path)
+def lock_file(path: Path) -> Iterator[None]:
+    """Keep other processes from writing a growing file, or in a folder, while the body runs.
+
+    The lock is `path`.lock, or .lock in a folder, and is deleted at the end. A killed run leaves an empty file that
+    locks nothing. Names that symbolic links lead from share the lock. Raises UsageError if another process holds it,
+    and for a file with a second name (a hard link), which would have a lock of its own.
+    """
+    real = resolve_links(path)
     if real.is_file() and (names := real.stat().st_nlink) > 1:
         problem = (
             f"has {names} names (hard links), by each of which a run could write it; copy it, or give another --out"
         )
         raise UsageError(f"{path}: {problem}")
     name = real / ".lock" if real.is_dir() else real.with_name(real.name + ".lock")
-    with writing(path):
+    with report_write_errors(path):
         name.parent.mkdir(parents=True, exist_ok=True)
-        held = _locked(name, path)
+        lock = _open_locked(name, path)
     try:
         yield
     finally:
-        # Before it is let go: whoever takes it then sees that it is gone (`_locked`).
+        # Deleted before it is released: the next process then sees that it is gone (`_open_locked`).
         name.unlink(missing_ok=True)
-        held.close()
+        lock.close()
 
 
-def alone_in(folder: Path) -> AbstractContextManager[None]:
-    """`alone` in a folder, which is made: its lock is inside from the first run on."""
-    with writing(folder):
+def lock_folder(folder: Path) -> AbstractContextManager[None]:
+    """Create a folder and lock it (`lock_file`): the lock is inside from the first run on."""
+    with report_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    return alone(folder)
+    return lock_file(folder)
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of `path` once it is whole, under this one of its names: a crash leaves the old file
-    or none, any other failure gives back the room of what was written. The sidecar of the old file goes first. Raises
-    UsageError where the system does not let it be written, and where another process is writing it."""
-    real = resolved(path)
+def replace_file(path: Path) -> Iterator[BinaryIO]:
+    """Yield a file that replaces `path` once the body is done, under this one of its names.
+
+    A crash leaves the old file or none. Any other failure deletes what was written. The sidecar of the old file is
+    deleted first. Raises UsageError if it cannot be written, or if another process is writing it.
+    """
+    real = resolve_links(path)
     partial = real.with_name(real.name + ".partial")
-    with writing(path):
+    with report_write_errors(path):
         real.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(partial, path) as file:
+        with _open_locked(partial, path) as file:
             try:
                 file.truncate(0)
                 file.seek(0)
                 yield file
-                if not file.closed:  # a packer closes what it writes to
+                # gzip closes the file that it writes to.
+                if not file.closed:
                     file.flush()
                 sidecar(path).unlink(missing_ok=True)
                 partial.replace(real)
@@ -259,8 +285,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def removed_on_failure(folder: Path) -> Iterator[None]:
-    """While a folder is made that is renamed once it is whole: an error gives back the room of what was written."""
+def remove_on_failure(folder: Path) -> Iterator[None]:
+    """Delete a folder under construction if the body raises."""
     try:
         yield
     except Exception:
@@ -268,32 +294,36 @@ def removed_on_failure(folder: Path) -> Iterator[None]:
         raise
 
 
-def _packing(file: BinaryIO, path: Path) -> AbstractContextManager[BinaryIO]:
+def _pack(file: BinaryIO, path: Path) -> AbstractContextManager[BinaryIO]:
+    """Return a context that compresses what is written to `file` if `path` ends in .gz."""
     if path.suffix == ".gz":
+        # Without a time stamp, so that the same records give the same bytes.
         return cast(AbstractContextManager[BinaryIO], gzip.GzipFile("", "wb", fileobj=file, mtime=0))
     return nullcontext(file)
 
 
 def write(path: Path, records: Iterable[Any]) -> int:
-    """Write records to `path` in one step (a crash leaves the old file or none); returns how many. Like everything here
-    that writes, it raises UsageError for what the system says against it."""
+    """Write records to `path` in one step (a crash leaves the old file or none). Return how many.
+
+    Like every writer here it raises UsageError if the system refuses to write.
+    """
     count = 0
-    with replacing(path) as unpacked, _packing(unpacked, path) as file:
+    with replace_file(path) as unpacked, _pack(unpacked, path) as file:
         for record in records:
-            file.write(_line(path, record))
+            file.write(_encode_line(path, record))
             count += 1
     return count
 
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file in one step."""
-    with replacing(path) as plain, _packing(plain, path) as file:
+    with replace_file(path) as plain, _pack(plain, path) as file:
         file.write(content)
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a text as UTF-8 in one step."""
-    write_bytes(path, whole(text).encode())
+    write_bytes(path, replace_surrogates(text).encode())
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -302,16 +332,18 @@ def write_json(path: Path, value: Any) -> None:
 
 
 PLACES = ("file", "folder", "data_root", "server")
-"""Keys of what is published whose values say where something lies on this machine."""
+"""Keys of published facts whose values are places on this machine."""
 
 
-def place(path: Path | str, beside: Path) -> str:
-    """Return a path as it is published: an absolute one relative to the folder `beside` or, if the two have nothing in
-    common, to the folder where this runs; else only its name. A relative path, and what is no path, stays as it is.
+def relative_place(path: Path | str, beside: Path) -> str:
+    """Return a path as it is published.
 
-    >>> place("/home/me/study/images", Path("/home/me/study/out"))
+    An absolute path becomes relative to the folder `beside` or, if they have nothing in common, to the working
+    directory; outside both only its name is kept. A relative path, and text that is no path, stay as they are.
+
+    >>> relative_place("/home/me/study/images", Path("/home/me/study/out"))
     '../images'
-    >>> place("/none/images", Path("/home/me"))
+    >>> relative_place("/none/images", Path("/home/me"))
     'images'
     """
     text, folder = str(path), os.path.abspath(beside)  # noqa: PTH100 - links would show where they lead
@@ -323,7 +355,7 @@ def place(path: Path | str, beside: Path) -> str:
 
 
 def _replace_places(value: Any, change: Callable[[str], str]) -> Any:
-    """Return facts with every one of the PLACES changed."""
+    """Return facts with `change` applied to every value of the PLACES."""
     if isinstance(value, list):
         return [_replace_places(item, change) for item in value]
     if not isinstance(value, dict):
@@ -334,39 +366,41 @@ def _replace_places(value: Any, change: Callable[[str], str]) -> Any:
     }
 
 
-def without_places(facts: Any, beside: Path) -> Any:
-    """Return facts as they are published in the folder `beside`: with no path of this machine."""
-    return _replace_places(facts, lambda item: place(item, beside) if os.path.exists(item) else item)  # noqa: PTH110
+def hide_places(facts: Any, beside: Path) -> Any:
+    """Return facts as they are published in the folder `beside`: without paths of this machine."""
+    return _replace_places(facts, lambda item: relative_place(item, beside) if os.path.exists(item) else item)  # noqa: PTH110
 
 
-def with_places(path: Path) -> dict[str, Any]:
-    """Return what a file's sidecar says, with the paths of this machine."""
+def restore_places(path: Path) -> dict[str, Any]:
+    """Return the facts of a file's sidecar with the paths of this machine."""
     folder = sidecar(path).parent
 
-    def found(item: str) -> str:
+    def restore(item: str) -> str:
         return str(folder / item) if (folder / item).exists() else item
 
-    return cast(dict[str, Any], _replace_places(facts(path), found))
+    return cast(dict[str, Any], _replace_places(facts(path), restore))
 
 
 def write_sidecar(path: Path, facts: dict[str, Any]) -> None:
-    """Write `path`.run.json: what made the file. Written last, and gone as soon as the file is changed (`write`,
-    `rewrite`, `Appender`), so its presence means `path` is whole. It is published: absolute paths become relative to
-    its folder (`place`)."""
+    """Write `path`.run.json, the facts about how the file was made.
+
+    It is written last, and deleted as soon as the file changes (`write`, `rewrite`, `Appender`): its presence means
+    that `path` is complete. It is published, so absolute paths become relative to its folder (`relative_place`).
+    """
     finished = datetime.now(UTC).isoformat(timespec="seconds")
     beside = sidecar(path)
     content = {"critic": version("critic"), "finished": finished, **facts}
-    write_json(beside, without_places(content, beside.parent))
+    write_json(beside, hide_places(content, beside.parent))
 
 
 def sidecar(path: Path) -> Path:
-    """Beside the file that links lead to, whatever name the file goes by."""
-    real = resolved(path)
+    """Return the path of the sidecar, beside the target of links, whatever name the file goes by."""
+    real = resolve_links(path)
     return real.with_name(real.name + ".run.json")
 
 
 def facts(path: Path) -> dict[str, Any]:
-    """What the file's sidecar says; nothing where there is none, or none that can be read."""
+    """Return the facts in the file's sidecar; empty if there is none, or none that can be read."""
     try:
         content = loads(sidecar(path).read_bytes())
     except (OSError, ValueError):
@@ -375,19 +409,22 @@ def facts(path: Path) -> dict[str, Any]:
 
 
 def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def is_empty(path: Path) -> bool:
-    """Whether a file that is there has no line."""
-    with opened(path) as file:
+    """Return whether an existing file has no line."""
+    with open_plain(path) as file:
         return not file.read(1)
 
 
 def repair(path: Path) -> None:
-    """Cut a torn last line off a file that a killed run was appending to; one that lacks but its end gets that. Raises
-    UsageError for a file that is not of plain lines, and leaves it as it is."""
+    """Cut a torn last line off a file that a killed run was appending to; add a missing line end.
+
+    Raises UsageError for a file that is not plain JSON Lines, and leaves it unchanged.
+    """
     if path.suffix == ".gz":
         raise UsageError(f"{path}: written line by line, to go on where it stops: name it .jsonl")
     size = path.stat().st_size if path.is_file() else 0
@@ -399,44 +436,50 @@ def repair(path: Path) -> None:
             last = content[keep:]
         if not last:
             return
-        if not (_is_whole(first) if first else last[:1] in (b"{", b"[")):
+        # Nothing is cut off a file of another kind that was named by mistake.
+        if not (_is_record(first) if first else last[:1] in (b"{", b"[")):
             raise UsageError(f"{path}: not JSON Lines; give another name for what is written line by line")
-        if _is_whole(last):
+        if _is_record(last):
             file.seek(size)
             file.write(b"\n")
         else:
             file.truncate(keep)
 
 
-def _is_whole(line: bytes) -> bool:
-    """Whether it is a record: a number could be the beginning of another."""
+def _is_record(line: bytes) -> bool:
+    """Return whether a line is a complete record. A number is none: it could be the beginning of a longer one."""
     with suppress(msgspec.DecodeError, RecursionError):
         return isinstance(msgspec.json.decode(line), dict | list)
     return False
 
 
 class Appender:
-    """Appends records to a file, each line handed to the system whole as soon as it is known, and none behind a line
-    that could not be written whole. The file's sidecar is taken away at once. Raises UsageError for what the system
-    says against writing. One process at a time may write a file: `alone`."""
+    """A file to which records are appended, each as one complete line as soon as it is known.
+
+    Nothing follows a line that could not be written completely. The file's sidecar is deleted at once. Raises
+    UsageError if the system refuses to write. One process at a time may write a file (`lock_file`).
+    """
 
     def __init__(self, path: Path) -> None:
         self._path, self._broken = path, False
-        with writing(path):
+        with report_write_errors(path):
             repair(path)
             path.parent.mkdir(parents=True, exist_ok=True)
             sidecar(path).unlink(missing_ok=True)
             self._file = path.open("ab", buffering=0)
 
     def append(self, record: Any) -> None:
-        if self._broken:  # the run is ending; what else is ready must not follow half a line
+        """Append one record."""
+        # The run is ending: what else is ready must not follow half a line.
+        if self._broken:
             return
         self._broken = True
-        with writing(self._path):
-            self._write(_line(self._path, record))
+        with report_write_errors(self._path):
+            self._write(_encode_line(self._path, record))
         self._broken = False
 
     def _write(self, line: bytes) -> None:
+        """Write all bytes of a line; one call of the system may take only some."""
         while line:
             line = line[self._file.write(line) :]
 
@@ -445,10 +488,11 @@ class Appender:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            with writing(self._path), self._file:
+            with report_write_errors(self._path), self._file:
                 os.fsync(self._file.fileno())
         except UsageError:
-            if kind is None:  # else the first error says more
+            # After another error, that one says more.
+            if kind is None:
                 raise
 
 

@@ -1,4 +1,4 @@
-"""The vocabulary of every stage. Each record wraps the one before, so no stage joins files by id."""
+"""Records that all stages share. Each record contains the one before, so no stage joins files by id."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -8,45 +8,57 @@ from msgspec import Struct, field
 
 Language = Literal["zh", "en"]
 Message = Mapping[str, Any]
-"""A chat message, `role` and `content`: a text, or parts as chat templates of models that see take them, `{"type":
-"text", "text": …}` and `{"type": "image", "image": name of an image}`."""
+"""A chat message with `role` and `content`.
+
+The content is a text, or parts as chat templates of vision models take them: `{"type": "text", "text": …}` and
+`{"type": "image", "image": name of an image}`.
+"""
 
 Showing = Literal["blind", "show"]
-"""Whether a judge is shown the images of what it judges."""
+"""Images of the answer: hidden from the judge, or shown to it."""
 
 RATINGS = tuple(range(1, 11))
-"""The ratings a judge may give (AlignMMBench §4.1): whole numbers 1..10."""
+"""Ratings that a judge may give (AlignMMBench, section 4.1): whole numbers 1..10."""
 
 NO_VERDICT = -1.0
-"""What FastChat writes as the score of a reply in which it found no verdict."""
+"""Score that FastChat writes for a reply without a verdict."""
 
-NOT_LEARNED = "did not learn {}, in which it was asked (--force-form): what it says there is no measure of it"
+NOT_LEARNED = "did not learn {}, in which it was asked (--force-form): its verdicts there do not measure it"
+"""Warning about a form that a judge was asked in without training."""
 Position = Literal["model", "opponent"]
 PLAYERS: tuple[Position, Position] = ("model", "opponent")
+"""The two sides of a comparison."""
 
 Scale = tuple[int, int]
-"""The lowest and the highest rating of a scale."""
+"""Lowest and highest rating of a scale."""
 
 TEN: Scale = (RATINGS[0], RATINGS[-1])
+"""Scale of RATINGS."""
 
 
 def to_ten(score: float, low: float, high: float) -> float:
-    """A score on low..high moved linearly onto 1..10."""
+    """Return a score on low..high moved linearly onto 1..10.
+
+    >>> to_ten(3, 1, 5)
+    5.5
+    """
     return TEN[0] + (TEN[1] - TEN[0]) * (score - low) / (high - low)
 
 
 class Turn(Struct, frozen=True):
-    """One finished exchange of a dialogue history."""
+    """A finished exchange of a dialogue history."""
 
     user: str
     assistant: str
 
 
 class Question(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a model was asked. `group` is the unit of splitting and resampling: rows that share it share a question or
-    an image. For a judge only: `caption` describes the image to one that cannot see it, `focus` says what an open
-    answer has to achieve, `checklist` are yes/no questions about the answer, `criteria` what it is rated on besides
-    (name -> what the name means)."""
+    """A question to a model.
+
+    `group` is the unit of splitting and resampling: rows of a group share a question or an image. For a judge only:
+    `caption` describes the image to a judge that cannot see it, `focus` is the aim of an open answer, `checklist` are
+    yes/no questions about the answer, `criteria` are rated besides it (name -> meaning).
+    """
 
     id: str
     prompt: str
@@ -65,14 +77,16 @@ class Question(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 Scope = Literal["turn", "conversation"]
-"""What was scored: an answer to the last question, or the whole conversation that ends with it."""
+"""Unit that was scored: the answer to the last question, or the whole conversation that ends with it."""
 
 
 class HumanScore(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What people said of a response: `score` on 1..10 (the raters' mean), each rater's own
-    score on 1..10 where known, and a short reason where one was written down. `answers` are theirs to the question's
-    checklist, in its order, `criteria` their scores on 1..10 by the name of the criterion. `probability` (0..1) is the
-    chance that the response had of being drawn for people, None where all had the same."""
+    """People's score of a response.
+
+    `score` is the raters' mean on 1..10; `raters` holds each rater's score on 1..10 if known. `reason` is a short
+    reason. `answers` are to the question's checklist, in its order; `criteria` are scores on 1..10 by criterion.
+    `probability` (0..1) is the chance of the response to be sampled for rating; None if all had the same.
+    """
 
     score: float
     raters: dict[str, float] = field(default_factory=dict)
@@ -84,7 +98,7 @@ class HumanScore(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Exchange(Struct, frozen=True, omit_defaults=True):
-    """A question, with the images that are shown with it, and what was replied."""
+    """A question, its images, and the reply."""
 
     question: str
     answer: str
@@ -92,8 +106,11 @@ class Exchange(Struct, frozen=True, omit_defaults=True):
 
 
 class Candidate(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One assistant's part: the exchanges that count, oldest first, and where a turn is judged its reply to it and,
-    where they are shown, the exchanges behind it."""
+    """One assistant's side.
+
+    `earlier` are the exchanges that count, oldest first. If a turn is judged, `answer` is the reply to it and `later`
+    are the exchanges after it, if they are shown.
+    """
 
     earlier: list[Exchange] = field(default_factory=list)
     answer: str | None = None
@@ -101,7 +118,7 @@ class Candidate(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TurnJudgment(Struct, frozen=True, omit_defaults=True):
-    """The judgment of an earlier turn: a grade or a side's label, and the reason, if there was one."""
+    """The judgment of an earlier turn: a grade or a side's label, and the reason or None."""
 
     turn: int
     verdict: str
@@ -109,14 +126,14 @@ class TurnJudgment(Struct, frozen=True, omit_defaults=True):
 
 
 class PromptInputs(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All that a prompt shows. A single answer is a conversation of one turn and one side; two `sides` are compared.
+    """Everything that a prompt shows. A single answer is a conversation of one turn and one side; two `sides` are
+    compared.
 
-    `question` is None where a whole conversation is judged. `references` are by turn from 1, None where a turn has
-    none. `focus` says what an open answer has to achieve, `checklist` are yes/no questions about it, `criteria` what
-    it is rated on besides (name -> what it means). `verdicts` are those on single turns, shown where the whole is
-    judged, `turned` the same for the other order of the two sides, where they differ in more than names. `own_answer`
-    is the judge's own answer to the question, given before it saw the one it judges. `images` are shown with the
-    question: paths below a data root, or other names of them.
+    `question` is None if a whole conversation is judged. `references` are by turn from 1, None if a turn has none.
+    `focus`, `checklist` and `criteria` are as in Question. `verdicts` on single turns are shown if the whole is judged;
+    `turned` are the same for the other order of the sides, if they differ in more than names. `own_answer` is the
+    judge's own answer, given before it saw the one it judges. `images` are shown with the question: paths below a data
+    root, or other names of images.
     """
 
     sides: list[Candidate] = field(default_factory=list)
@@ -133,16 +150,21 @@ class PromptInputs(Struct, frozen=True, kw_only=True, omit_defaults=True):
     images: list[str] = field(default_factory=list)
 
     def pictures(self) -> list[str]:
-        """All images that are shown, each once."""
-        exchanges = [exchange for side in self.sides for exchange in (*side.earlier, *side.later)]
-        return list(dict.fromkeys([*(name for exchange in exchanges for name in exchange.images), *self.images]))
+        """Return all images that are shown, each once."""
+        names = list[str]()
+        for side in self.sides:
+            for exchange in (*side.earlier, *side.later):
+                names += exchange.images
+        return list(dict.fromkeys([*names, *self.images]))
 
 
 class Response(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A model's answer to a question. `columns` holds other judges' scores of it, on 1..10, by column name
-    (`gpt4_score_1_10`). Where people compared it, `preference` is what they said: 1 it is better, 1/2 neither, 0 the
-    `other` is. Of a turn or the whole of a model's conversation, `shown` is what a judge sees in the form `form`.
-    `cut_off`: the reply ended within the model's thoughts, so that `text` is empty."""
+    """A model's answer to a question.
+
+    `columns` holds other judges' scores on 1..10, by column name (`gpt4_score_1_10`). `preference`, from people: 1.0 if
+    this answer is better, 0.5 for a tie, 0.0 if `other` is. `shown` is the input of a judge in the form `form`, for a
+    turn or a whole conversation. `cut_off`: the reply ended within the model's thoughts, so `text` is empty.
+    """
 
     id: str
     question: Question
@@ -176,14 +198,19 @@ Failure = (
     ]
     | ImageFailure
 )
-"""Why a judgment has no score. `truncated`: the reply ended at the token limit before a rating. `refused`: by the
-server or by the model. `budget`: nothing was asked, for what the run might spend was spent. `not_run`: there is no
-answer to judge."""
+"""Reasons why a judgment has no score.
+
+`truncated`: the reply ended at the token limit before a rating. `refused`: by the server or by the model. `budget`:
+nothing was asked since the token budget was spent. `not_run`: there is no answer to judge.
+"""
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """What a distribution over 1..10 says: its most probable rating, mean, median and standard deviation
-    (rating points), and its entropy (bits; 0 is certain, 3.32 knows nothing)."""
+    """Statistics of a rating distribution over 1..10.
+
+    The most probable rating, mean, median and standard deviation are in rating points. The entropy is in bits: 0 for
+    certainty, 3.32 for a uniform distribution.
+    """
 
     argmax: float
     expected: float
@@ -193,15 +220,15 @@ class Summary(Struct, frozen=True, kw_only=True):
 
 
 class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A judge's reply, read: what it says, or `failure` for why it says nothing.
+    """A judge's reply, parsed; `failure` is set if it holds no verdict.
 
-    A form asks for a `rating`, moved onto 1..10; for a `value` (A, B or tie; yes or no; the judge's own answer); for
-    `answers` to a checklist, in its order, None where one is missing. `criteria` holds the ratings by several criteria
-    beside the overall one, each with its own failure.
+    A form asks for a `rating`, moved onto 1..10; for a `value` (A, B or tie; yes or no; the judge's own answer); or for
+    `answers` to a checklist, in its order, None for a missing one. `criteria` holds the ratings by criterion, each with
+    its own failure.
 
-    `distribution[i]` is the judge's probability of the scale's rating lowest + i (numbers that sum to 1), and `summary`
-    what it says, on 1..10; both are None where the judge gave no token probabilities. `scale` is None for 1..10. Of a
-    pair that a scoring head compared, `distribution` is the probability that B is better, and that A is.
+    `distribution[i]` is the probability of the scale's rating lowest + i (they sum to 1); `summary` is on 1..10. Both
+    are None if the judge gave no log probabilities. `scale` is None for 1..10. For a pair that a scoring head compared,
+    `distribution` is the probability that B is better, and that A is.
     """
 
     rating: float | None = None
@@ -216,8 +243,11 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SamplingParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How verdicts are asked for: whether a reason is written beside the rating, at which `temperature`. `images`:
-    whether the judge is shown them, made smaller to at most `max_image_pixels`."""
+    """The sampling of verdicts.
+
+    `reason`: a reason is written beside the rating. `images`: shown to the judge or not, shrunk to at most
+    `max_image_pixels` pixels.
+    """
 
     reason: bool = True
     temperature: float = 0.0
@@ -226,17 +256,19 @@ class SamplingParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 GREEDY = SamplingParams()
+"""Default sampling: temperature 0, with a reason."""
 
 
 class Example(Struct, frozen=True, kw_only=True):
-    """A training example: the messages of a judging prompt in one form (`critic.judging.forms`), the verdict to learn.
+    """A training example: the messages of a judging prompt in one form (`critic.judging.forms`), and the target
+    verdict.
 
-    `id` is the response's, of two answers both ("ID1+ID2"). `score` is people's mean on 1..10, None for two answers.
-    `label[i]` is the share of raters who gave the form's rating lowest + i, a score between two ratings shared between
-    them (the shares sum to 1); None where the raters are not known or the verdict is no rating. `free`: the target is
-    no verdict with keys, but a text. `images` are those that the messages show, in their order. Of a pair for a head
-    that scores each answer alone, `messages` ask for the first, `other` for the second, and `label` is how far people
-    find the first ahead: -1..1, 0 for a tie.
+    `id` is the response's, or both ("ID1+ID2") for a pair. `score` is people's mean on 1..10, None for a pair.
+    `label[i]` is the share of raters who gave the form's rating lowest + i; a score between two ratings is split
+    between them (the shares sum to 1). It is None if the raters are unknown or the verdict is no rating. `free`: the
+    target is free text. `images` are those in the messages, in order. For a head that scores each answer of a pair,
+    `messages` ask for the first and `other` for the second; `label` is how far people prefer the first: -1..1, 0 for a
+    tie.
     """
 
     id: str
@@ -252,9 +284,12 @@ class Example(Struct, frozen=True, kw_only=True):
 
 
 class ConversationTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One turn asked of a model. `images` are shown with this turn: paths relative to a data root, or data URIs.
-    `focus` says what an open answer is compared on (ConvBench's creation turn); `checklist` are yes/no questions about
-    the answer, `aspects` the main and the sub-aspect of each (MultiVerse). `references` are as in Question."""
+    """One turn of a conversation with a model.
+
+    `images` are shown with this turn: paths relative to a data root, or data URIs. `focus` is the aim on which open
+    answers are compared (ConvBench's creation turn). `checklist` are yes/no questions about the answer, `aspects` the
+    main aspect and sub-aspect of each (MultiVerse). `references` are as in Question.
+    """
 
     prompt: str
     reference: str | None = None
@@ -269,17 +304,22 @@ class ConversationTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
 _OF_TURN = ("reference", "references", "images", "focus", "checklist")
 _OF_ALL = ("lang", "group", "caption", "category", "history", "criteria")
 _OF_LABELS = ("human", "columns", "preference", "shown")
-"""What a question and its turn, it and its conversation, and a response and its sample say alike."""
+"""Fields that two records share: a question and its turn, a question and its conversation, a response and its
+sample."""
 
 
-def _of(record: Struct, names: Sequence[str]) -> dict[str, Any]:
+def _copy_fields(record: Struct, names: Sequence[str]) -> dict[str, Any]:
+    """Return the named fields of a record."""
     return {name: getattr(record, name) for name in names}
 
 
 class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is asked of a model turn by turn. `history` is given, not generated, and comes before turn 1. `group` is the
-    unit of resampling, `criteria` are what an answer is rated on besides, as in Question. `caption` describes the image
-    to a judge that cannot see it. `benchmark` is empty of a question out of somebody's own rows."""
+    """The turns that a model is asked.
+
+    `history` is given, not generated, and comes before turn 1. `group` is the unit of resampling; `criteria` are as in
+    Question. `caption` describes the image to a judge that cannot see it. `benchmark` is empty for a question from the
+    user's own rows.
+    """
 
     id: str
     benchmark: str = ""
@@ -295,12 +335,13 @@ class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def of(cls, question: Question, benchmark: str = "") -> "Conversation":
-        """A single question as a conversation of one turn, after the history that it carries."""
-        turn = ConversationTurn(prompt=question.prompt, task=question.task, **_of(question, _OF_TURN))
-        return cls(id=question.id, benchmark=benchmark, turns=[turn], **_of(question, _OF_ALL))
+        """Return a single question as a conversation of one turn, after its history."""
+        turn = ConversationTurn(prompt=question.prompt, task=question.task, **_copy_fields(question, _OF_TURN))
+        return cls(id=question.id, benchmark=benchmark, turns=[turn], **_copy_fields(question, _OF_ALL))
 
 
 NOTHING_ASKED = Conversation(id="", lang="en", group="", turns=[])
+"""Conversation of a sample that keeps only its id."""
 
 
 TurnFailure = (
@@ -308,11 +349,11 @@ TurnFailure = (
     | Literal["not_run"]
     | ImageFailure
 )
-"""Why a turn has no reply. `not_run`: an earlier turn failed, and its reply was to be shown."""
+"""Reasons why a turn has no reply. `not_run`: an earlier turn failed whose reply was to be shown."""
 
 
 class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How replies are drawn and prompts are made to fit: alike for all turns of a file."""
+    """The sampling of replies and the limits of prompts: the same for all turns of a file."""
 
     max_tokens: int
     temperature: float = 0.0
@@ -321,7 +362,7 @@ class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SentImage(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An image that was sent; `sha256` is that of the bytes sent. `resized`: made smaller than its file."""
+    """An image that was sent. `sha256` is of the bytes sent; `resized`: smaller than its file."""
 
     path: str
     sha256: str
@@ -329,7 +370,7 @@ class SentImage(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SentMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One message as it was sent, its images before its text."""
+    """A message as it was sent, its images before its text."""
 
     role: Literal["user", "assistant"]
     content: str
@@ -339,11 +380,11 @@ class SentMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class ModelTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A model's reply to one turn (from 1) of a conversation under a condition.
 
-    `reply` is None exactly when `failure` is set; `seen` is what was really sent, empty when nothing was. Records with
-    one `call` share one generation: its tokens and seconds are counted once. Token counts are None where the server
-    does not give them. `finish` is the server's word for why the reply ended ("length": at `max_tokens`).
-    `answered_by` is who the reply says it is from: the model's name and, in brackets, its fingerprint.
-    `thoughts` stood before the reply, or came apart from it: they are judged by nobody, and no later turn shows them.
+    `reply` is None exactly if `failure` is set. `seen` is what was sent, empty if nothing was. Records with the same
+    `call` share one generation: its tokens and seconds count once. Token counts are None if the server does not report
+    them. `finish` is the server's word for why the reply ended ("length": at `max_tokens`). `answered_by` is the
+    model's name in the reply and, in brackets, its fingerprint. `thoughts` came before the reply or apart from it:
+    nobody judges them, and no later turn shows them.
     """
 
     conversation: Conversation
@@ -366,13 +407,13 @@ class ModelTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
     answered_by: list[str] = field(default_factory=list)
 
     def check(self) -> None:
-        """Raise ValueError if the parts of a record do not fit together."""
+        """Raise ValueError if the fields contradict each other."""
         turns, behind = len(self.conversation.turns), len(self.conversation.history) + self.turn
         if not 1 <= self.turn <= turns:
             raise ValueError(f"turn {self.turn} of a conversation that has {turns}")
         if (self.reply is None) == (self.failure is None):
             raise ValueError("expected either a `reply` or a `failure`")
-        # Who makes such a file without `seen` has its turns judged without what was said before.
+        # A file of another tool may lack `seen`; its turns are then judged without what was said before.
         if self.reply is not None and self.seen and (len(self.seen) % 2 == 0 or len(self.seen) >= 2 * behind):
             raise ValueError(
                 f"`seen` has {len(self.seen)} messages; expected those before turn {self.turn}, and its own"
@@ -380,31 +421,32 @@ class ModelTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 Order = Literal["both", "random", "forced"]
-"""Of two answers: shown in both orders, a tie where the two verdicts differ; in a random order; in a random order
-without ties (ConvBench)."""
+"""Order of two answers: both orders, a tie if the verdicts differ; a random order; a random order without ties
+(ConvBench)."""
 
 OnUnparsed = Literal["fail", "tie"]
-"""What becomes of a comparison in which no verdict can be read: a named failure, or a tie
-(VisIT-Bench, appendix F)."""
+"""Result of a comparison without a readable verdict: a named failure, or a tie (VisIT-Bench, appendix F)."""
 
 TurnContext = Literal["before", "all"]
-"""In sight of which other turns a turn is judged: those before it, or all (ConvBench's own prompts)."""
+"""Turns shown when a turn is judged: those before it, or all (ConvBench's own prompts)."""
 
 Pairing = Literal["all", "random", "newcomer"]
-"""Of several models: each conversation is fought by every two of them, by each with an opponent drawn for it, or by the
-first alone with one drawn, which joins a finished tournament so (VisIT-Bench, appendix F)."""
+"""Comparisons among several models, by conversation: every pair; each model with a random opponent; or the first with a
+random opponent, which adds it to a finished tournament (VisIT-Bench, appendix F)."""
 
 Ablation = Literal["standard", "no_focus", "no_turn_verdicts"]
-"""How a judge is asked: as the protocol says; a turn without its focus points; a whole conversation without the
-judgments of its turns (ConvBench's ablations)."""
+"""Variants of judging: as the protocol says; without focus points; a whole conversation without the judgments of its
+turns (ConvBench's ablations)."""
 
 
 class JudgeConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How verdicts are asked for and scored: alike for all judgments of a file. `seed` is that of random orders.
-    `reference_backed`: two models are compared in sight of the reference. `unread` is what becomes of a comparison
-    without a verdict. `reason_first`: conversations are judged by the forms that have the reason before the verdict.
-    `sight`: with which other turns a turn is judged. `battles`: which of several models meet, where it is not one that
-    meets the others. `unlearned` names the forms that the judge did not learn, and was asked in all the same."""
+    """The sampling and scoring of verdicts: the same for all judgments of a file.
+
+    `seed` is for random orders. `reference_backed`: two models are compared with the reference in view. `unread` is the
+    result of a comparison without a verdict. `reason_first`: conversations use the forms with the reason before the
+    verdict. `sight` is the turns shown when a turn is judged. `battles` is the pairing of several models, None if one
+    meets all others. `unlearned` names the forms that the judge was asked in without training.
+    """
 
     judge: str
     score_kind: str
@@ -420,18 +462,23 @@ class JudgeConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
     unlearned: str = ""
 
 
-def differing(before: JudgeConfig, now: JudgeConfig, where: str = "now") -> str:
-    """The first thing in which two setups differ; they must differ in one. `where` the second one is so."""
+def describe_difference(before: JudgeConfig, now: JudgeConfig, where: str = "now") -> str:
+    """Return the first difference of two setups, which must differ; `where` says where `now` holds.
+
+    >>> describe_difference(JudgeConfig(judge="a", score_kind="mean"), JudgeConfig(judge="b", score_kind="mean"))
+    "judge 'a', now 'b'"
+    """
     name = next(name for name in JudgeConfig.__struct_fields__ if getattr(before, name) != getattr(now, name))
     return f"{name} {getattr(before, name)!r}, {where} {getattr(now, name)!r}"
 
 
 class Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One question to the judge and what was read in its reply: a grade, A, B or tie, or yes and no by item. `first`
-    says who stood first of two. `shortened` counts what
-    was left out of the prompt: exchanges of the history, characters of references and of replies. `images` is how many
-    were sent with it. Tokens are those of all that was asked for the reply, also of one that there was no room for.
-    `answered_by` is who the reply says it is from."""
+    """One request to the judge and what was parsed from its reply: a grade, A, B or tie, or yes and no by item.
+
+    `first` is the side that came first. `shortened` counts what was left out of the prompt: exchanges of the history,
+    characters of references and of replies. `images` is how many were sent. Token counts include replies that were
+    discarded for lack of room. `answered_by` is the model's name in the reply.
+    """
 
     reply: str
     value: str | None = None
@@ -447,13 +494,12 @@ class Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Sample(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was judged: the `answer` of the model `system` to a turn of a conversation (from 1), which it gave in sight
-    of the history that the `condition` says; or the whole conversation (`turn` None). A question out of somebody's own
-    rows is a conversation of one turn.
+    """The subject of a judgment: an answer, or a whole conversation (`turn` None).
 
-    `id` is the answer's own, or the conversation's; `length` is what the answer has, in characters. Where two are
-    compared, `opponent` is the other model (None: the reference), and `other` its answer where it stands in a row of
-    its own. `human`, `columns`, `preference` and `shown` are as in Response.
+    `answer` is the reply of the model `system` to a turn (from 1), given after the history of the `condition`. A
+    question from the user's own rows is a conversation of one turn. `id` is the answer's own, or the conversation's.
+    `length` is the answer's, in characters. If two are compared, `opponent` is the other model (None: the reference)
+    and `other` its answer, if it is a row of its own. `human`, `columns`, `preference` and `shown` are as in Response.
     """
 
     id: str = ""
@@ -472,7 +518,7 @@ class Sample(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def of(cls, response: Response, other: Response | None = None) -> "Sample":
-        """An answer out of a row, beside another one to the same question where two are compared."""
+        """Build a sample from a row's answer, and another answer to the same question if two are compared."""
         return cls(
             id=response.id,
             conversation=Conversation.of(response.question),
@@ -482,50 +528,49 @@ class Sample(Struct, frozen=True, kw_only=True, omit_defaults=True):
             length=len(response.text),
             opponent=None if other is None else other.system or "another",
             other=None if other is None else cls.of(other),
-            **_of(response, _OF_LABELS),
+            **_copy_fields(response, _OF_LABELS),
         )
 
     @property
     def response(self) -> Response:
-        """The same as a row has it: of a turn what was said before it is its history, a whole conversation is shown
-        by its last turn."""
+        """The sample as a row: earlier turns are its history, a whole conversation is represented by its last turn."""
         conversation = self.conversation
         turns = conversation.turns[: self.turn] or [ConversationTurn(prompt="")]
         turn = turns[-1]
-        shared = {**_of(turn, _OF_TURN), **_of(conversation, _OF_ALL)}
+        shared = {**_copy_fields(turn, _OF_TURN), **_copy_fields(conversation, _OF_ALL)}
         question = Question(id=conversation.id, prompt=turn.prompt, task=turn.task or "none", **shared)
-        labels = _of(self, _OF_LABELS)
+        labels = _copy_fields(self, _OF_LABELS)
         return Response(id=self.id, question=question, text=self.answer or "", system=self.system, **labels)
 
     @property
     def key(self) -> str:
-        """What tells the answers of a file apart: of two that are compared both ids, where each has its own."""
+        """Key of the sample within a file; both ids if two answers with own ids are compared."""
         return self.id if self.other is None or not self.other.id else f"{self.id}+{self.other.id}"
 
     @property
     def asked(self) -> ConversationTurn | None:
-        """The turn that was answered, None of a whole conversation."""
+        """The turn that was answered, or None for a whole conversation."""
         return None if self.turn is None else self.conversation.turns[self.turn - 1]
 
 
 class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A sample judged once: by the form `prompt`, which a `protocol` (critic.judging.protocols) chose for it where a
-    benchmark's conversations are judged.
+    """A sample judged once, by the form `prompt`, which a `protocol` (critic.judging.protocols) chose if a benchmark's
+    conversations are judged.
 
-    `score` is what counts; it is None exactly when `verdict.failure` is set. Of a rating it is 1..10: the rating, or
-    the mean or median of its distribution (`setup.score_kind`). Of two answers it is 1 where the sample's is better, 0
-    where the other is, 1/2 for a tie; of yes and no 1 or 0; of a checklist the share of yes.
+    `score` is the result, None exactly if `verdict.failure` is set. A rating gives 1..10: the rating, or the mean or
+    median of its distribution (`setup.score_kind`). A comparison gives 1 if the sample's answer is better, 0 if the
+    other is, 1/2 for a tie. Yes gives 1 and no 0; a checklist gives the share of yes.
 
-    `members` holds each judge's part where a panel judged, without what it shares with the
-    panel's: `score` and `verdict.rating` are then the panel's aggregate, `verdict.distribution` is the mean of the
-    members'. `calls` holds each question to the judge where a form takes several, or a protocol asks. Judgments of one
-    conversation whose `asked` is the same share their calls, and tokens count once; it is None where nothing was asked.
+    `members` holds the parts of a panel's judges, without what they share with the panel. `score` and `verdict.rating`
+    are then the panel's aggregate, and `verdict.distribution` is the mean of the members'. `calls` holds each request
+    if a form or protocol needs several. Judgments of one conversation with the same `asked` share their calls, and
+    tokens count once; `asked` is None if nothing was asked.
 
-    `judging` is how the judge was asked ("no_focus": without focus points), `unread`: it is a tie because no verdict
-    could be read (Setup.unread). `unjudged`: how many turns' judgments, which failed, that of the whole had to do
-    without. `shortened` counts the characters left out of the prompt, by section. `images` is how many reached the
-    judge with the answer, fewest of a panel's members. `answered_by` are those that the judge's replies say they are
-    from (model and fingerprint): several where another model answered under the same name within one judgment.
+    `judging` is the ablation ("no_focus": without focus points). `unread`: a tie since no verdict could be parsed
+    (Setup.unread). `unjudged` is the number of failed turn judgments that the judgment of the whole went without.
+    `shortened` counts the characters left out of the prompt, by section. `images` is how many reached the judge with
+    the answer, the fewest among a panel's members. `answered_by` are the names in the judge's replies (model and
+    fingerprint), several if another model answered under the same name.
     """
 
     sample: Sample
@@ -554,6 +599,7 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def check(self) -> None:
         """Raise ValueError for a verdict on a turn that the conversation does not have."""
         turn, turns = self.sample.turn, len(self.sample.conversation.turns)
+        # A line edited by hand, or of another file's conversation: every later stage indexes the turns.
         if turn is not None and not 1 <= turn <= turns:
             raise ValueError(f"a verdict on turn {turn} of a conversation that has {turns}")
 
@@ -563,11 +609,12 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def id(self) -> str:
-        """What people's labels of the same go by."""
+        """The id that people's labels of the same sample have."""
         sample = self.sample
+        # A row of the user's own keeps its id, by which people's labels name it.
         if self.protocol is None:
             return sample.key
-        return verdict_id(sample.id, sample.condition, self.protocol, sample.turn, self.judging, sample.opponent)
+        return build_verdict_id(sample.id, sample.condition, self.protocol, sample.turn, self.judging, sample.opponent)
 
     @property
     def score_kind(self) -> str:
@@ -599,25 +646,29 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def part(self) -> "Judgment":
-        """What a panel's judgment keeps of a member's: how it judged, and what came of it."""
-        # Of the sample the id alone, for Parquet keeps no table without a key.
+        """The part of a member's judgment that a panel keeps: how it judged, and the result."""
+        # The id stays in the sample: Parquet cannot store a struct without fields.
         names = ("setup", "verdict", "score", "answered_by")
-        return Judgment(sample=Sample(id=self.sample.id), **_of(self, names))
+        return Judgment(sample=Sample(id=self.sample.id), **_copy_fields(self, names))
 
     @classmethod
     def upgrade(cls, row: Any) -> "Judgment | None":
-        """A line as versions before 2026-11-26 wrote it: of an answer (`response`), or of a conversation
-        (`conversation` and, in `verdict`, what was judged and the score); or None. Raises ValidationError."""
+        """Return the judgment in a line of versions before 2026-11-26, or None if it is none.
+
+        It was of an answer (`response`), or of a conversation (`conversation`, and what was judged and the score in
+        `verdict`). Raises ValidationError.
+        """
         if not isinstance(row, dict) or not isinstance(row.get("verdict"), dict):
             return None
+        # The two kinds of judgment were two records then.
         if isinstance(row.get("response"), dict):
-            return msgspec.convert(_of_answer(row), cls)
+            return msgspec.convert(_upgrade_answer(row), cls)
         if isinstance(row.get("conversation"), dict) and isinstance(row.get("setup"), dict):
-            return msgspec.convert(_of_conversation(row), cls)
+            return msgspec.convert(_upgrade_conversation(row), cls)
         return None
 
 
-def verdict_id(
+def build_verdict_id(
     key: str,
     condition: str,
     protocol: str,
@@ -625,14 +676,19 @@ def verdict_id(
     judging: str = "standard",
     opponent: str | None = None,
 ) -> str:
-    """The id by which people's labels of a verdict on the conversation `key` go (see eval_agreement.items)."""
+    """Return the id of people's labels of a verdict on the conversation `key` (see eval_agreement.items).
+
+    >>> build_verdict_id("7", "own", "pairwise", turn=2, opponent="llava")
+    '7/own/pairwise/2/opponent=llava'
+    """
     named = {"judging": judging, "opponent": opponent}
+    # Defaults are left out, so that labels collected before these options existed still match.
     extras = [f"{name}={value}" for name, value in named.items() if value not in (None, "standard")]
     return "/".join([key, condition, protocol, str(turn or "whole"), *extras])
 
 
-def spent(records: Sequence[Judgment | Call]) -> dict[str, Any]:
-    """What several judgments or calls took together."""
+def sum_usage(records: Sequence[Judgment | Call]) -> dict[str, Any]:
+    """Return the tokens of several judgments or calls together, and the most attempts of one."""
     return {
         "prompt_tokens": sum(record.prompt_tokens for record in records),
         "cached_tokens": sum(record.cached_tokens for record in records),
@@ -641,10 +697,12 @@ def spent(records: Sequence[Judgment | Call]) -> dict[str, Any]:
     }
 
 
-def _of_answer(row: dict[str, Any]) -> dict[str, Any]:
-    """An older judgment of an answer in the keys of today."""
+def _upgrade_answer(row: dict[str, Any]) -> dict[str, Any]:
+    """Return an older judgment of an answer with today's keys."""
     other = row.pop("other", None)
-    answers = [msgspec.convert(answer, Response) for answer in (row.pop("response"), other) if answer is not None]
+    answers = [msgspec.convert(row.pop("response"), Response)]
+    if other is not None:
+        answers.append(msgspec.convert(other, Response))
     setup: dict[str, Any] = {"pointwise_prompt": row.get("prompt")}
     setup |= {name: row.pop(name) for name in ("judge", "score_kind", "decoding") if name in row}
     members = [
@@ -659,42 +717,38 @@ def _of_answer(row: dict[str, Any]) -> dict[str, Any]:
     return row | {"sample": Sample.of(*answers), "setup": setup, "members": members}
 
 
-def _of_conversation(row: dict[str, Any]) -> dict[str, Any]:
-    """An older judgment of a turn or a whole conversation in the keys of today."""
+def _upgrade_conversation(row: dict[str, Any]) -> dict[str, Any]:
+    """Return an older judgment of a turn or a whole conversation with today's keys."""
     old, setup, conversation = row.pop("verdict"), row["setup"], row.pop("conversation")
     names = ("system", "condition", "turn", "opponent", "length")
     sample = {name: old[name] for name in names if name in old}
     sample |= {"id": old.get("conversation"), "conversation": conversation, "answer": row.pop("answer", None)}
-    whole, protocol = "turn" not in old, old.get("protocol")
+    protocol = old.get("protocol")
     form = setup.get("pointwise_prompt", "pointwise") if protocol == "pointwise" else protocol
     if protocol in ("direct", "pairwise"):
-        form = f"{protocol}_{'whole' if whole else 'turn'}"
+        form = f"{protocol}_{'turn' if 'turn' in old else 'whole'}"
     verdict = row.pop("rating", None) or {}
     verdict |= {"failure": old.get("failure"), "answers": row.pop("answers", []), "reason": row.pop("reason", None)}
+    # The side was not written then, but follows from the score.
     if protocol == "pairwise":
         verdict["value"] = {1.0: "A", 0.5: "tie", 0.0: "B"}.get(old.get("score"))
     kept = ("protocol", "judging", "score", "unread", "unjudged")
     calls = row.get("calls", [])
-    spent: dict[str, Any] = {
-        f"{kind}_tokens": sum(call.get(f"{kind}_tokens", 0) for call in calls)
-        for kind in ("prompt", "cached", "completion")
-    }
-    return (
-        row
-        | spent
-        | {name: old[name] for name in kept if name in old}
-        | {
-            "sample": sample,
-            "verdict": verdict,
-            "prompt": form,
-            "reply": calls[0].get("reply", "") if calls else "",
-            "attempts": max((call.get("attempts", 1) for call in calls), default=1),
-        }
-    )
+    upgraded = row | {name: old[name] for name in kept if name in old}
+    upgraded |= {"sample": sample, "verdict": verdict, "prompt": form}
+    for name in ("prompt_tokens", "cached_tokens", "completion_tokens"):
+        upgraded[name] = sum(call.get(name, 0) for call in calls)
+    upgraded["reply"] = calls[0].get("reply", "") if calls else ""
+    upgraded["attempts"] = max((call.get("attempts", 1) for call in calls), default=1)
+    return upgraded
 
 
 def is_judgment(row: Any) -> bool:
-    """Return whether a line of JSON is meant as a judgment, of today or of an earlier version."""
+    """Return whether a line of JSON is meant as a judgment, of this version or an earlier one.
+
+    >>> is_judgment({"sample": {"id": "7"}, "verdict": {"rating": 8}})
+    True
+    """
     if not isinstance(row, dict) or not isinstance(row.get("verdict"), dict):
         return False
     return bool({"sample", "response"} & row.keys()) or {"conversation", "setup"} <= row.keys()

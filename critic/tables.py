@@ -1,4 +1,4 @@
-"""Tables in files: rows of .csv, .tsv, .jsonl, .json, .parquet and .xlsx, each with the place that an error names."""
+"""Read tables in files: rows of .csv, .tsv, .jsonl, .json, .parquet and .xlsx, each with a place for error messages."""
 
 import base64
 import csv
@@ -23,76 +23,84 @@ Row = dict[str, Any]
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet", ".xlsx")
-"""Tables that a folder of rows may hold, .parquet by a library that is not part of a plain installation."""
+"""Tables that a folder of rows may hold. Reading .parquet needs a library that a plain installation lacks."""
 
 READABLE = (*FORMATS, ".json")
-"""Formats that are read where a file is named. A folder's .json may be anything: a summary, a configuration."""
+"""Formats that are read if a file is named. A .json in a folder may be anything: a summary, a configuration."""
 
 CELL_LIMIT = 32_767
-"""Characters that a cell of a workbook can hold (Excel's specifications and limits); writers cut longer texts there."""
+"""Most characters of a workbook's cell (Excel specifications and limits). Writers cut longer texts there."""
 
 _SEPARATORS = {".csv": ",;\t", ".tsv": "\t"}
 
 _WORKBOOK = re.compile(r"xl/workbook\d*\.xml")
 _UNCOMPUTED = re.compile(rb'<(\w+:)?calcPr\b[^>]*\bfullCalcOnLoad="(1|true)"')
-"""How a workbook says that its formulas are yet to be computed, as those do that pandas, xlsxwriter, openpyxl write."""
+"""Mark of a workbook with formulas not yet computed, as pandas, xlsxwriter and openpyxl write it."""
 
 _ESCAPED, _TO_ESCAPE = re.compile("_x([0-9A-Fa-f]{4})_"), re.compile("\r|_(?=x[0-9A-Fa-f]{4}_)")
-"""Escapes of UTF-16 code units in a workbook's texts, and what is escaped when one is written."""
+"""Escapes of UTF-16 code units in a workbook's texts, and what must be escaped in one."""
 
 _ROUNDED = re.compile(r"[+-]?\d([.,]\d+)?[eE]\+\d+")
-"""What spreadsheet programs and data frames make of a long whole number."""
+"""Spelling of a long whole number that a spreadsheet program or data frame has rounded."""
 
 _EXACT = 1e15
-"""Whole numbers from here up have digits that a spreadsheet program does not keep."""
+"""Smallest whole number whose digits a spreadsheet program does not keep."""
 
 _HIGH = re.compile(rb"[\x80-\xff]+")
 
 _EMPTY = frozenset(("", "-", "#n/a", "#na", "<na>", "n/a", "na", "nan", "none", "null"))
-"""What people and programs write, in small letters, into a cell that holds no number and no label."""
+"""Spellings, in small letters, of a cell that holds no number and no label."""
 
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")
 
 MEDIA_TYPES = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif", b"RIFF": "image/webp"}
-"""How the images inside parquet files begin."""
+"""First bytes of images in parquet files, and their MIME types."""
 
 
-def place(path: Path, number: int) -> str:
-    """Where a row is: file:line, for spreadsheets and parquet file:row N."""
+def locate_row(path: Path, number: int) -> str:
+    """Return the place of a row: file:line, or file:row N for spreadsheets and parquet.
+
+    >>> locate_row(Path("scores.xlsx"), 7)
+    'scores.xlsx:row 7'
+    """
     return f"{path}:{number}" if jsonl.suffix(path) in (".csv", ".tsv", ".jsonl") else f"{path}:row {number}"
 
 
 def rows(path: Path, formats: Collection[str] = READABLE) -> Iterator[tuple[str, Row]]:
-    """Yield the rows of a table by column, each with its place. Cells of .csv are text; the header of .csv and of
-    .xlsx, of which one sheet has rows, is the first line.
+    """Yield the rows of a table by column, each with its place.
 
-    Raises UsageError for a file that is missing, empty, torn or of another format, naming the line; for a text that a
-    workbook's cell has cut; and if the library that reads the format is not installed.
+    Cells of .csv are text. The header of .csv and .xlsx is the first line; one sheet of .xlsx has rows.
+
+    Raises UsageError naming the line for a file that is missing, empty, truncated or of another format, for a text that
+    a workbook's cell has cut, and if the library for the format is not installed.
     """
     in_workbook = jsonl.suffix(path) == ".xlsx"
-    for number, row in _numbered(path, formats):
+    for number, row in _read_numbered(path, formats):
         if in_workbook and (cut := next((column for column, cell in row.items() if is_cut(cell)), None)):
             raise UsageError(
-                f"{place(path, number)}: {cut!r} has {CELL_LIMIT} characters, all that a cell of a workbook holds, and "
-                "is probably cut: write the table again from its source as .csv or .jsonl, or leave the row out"
+                f"{locate_row(path, number)}: {cut!r} has {CELL_LIMIT} characters, all that a cell of a workbook "
+                "holds, and is probably cut: write the table again from its source as .csv or .jsonl, or leave out the "
+                "row"
             )
-        yield place(path, number), row
+        yield locate_row(path, number), row
 
 
-def frame(path: Path) -> "pd.DataFrame":
-    """Return a table as a data frame: cells as they stand there, the index is the line that a row begins on
-    (spreadsheets: the row, parquet and .json: the row from 1). Raises UsageError as `rows` does, but keeps cells that a
-    workbook has cut (`is_cut`): of an audit they are a note."""
+def read_frame(path: Path) -> "pd.DataFrame":
+    """Return a table as a data frame with cells as they are.
+
+    The index is the line that a row begins on (spreadsheets: the row; parquet and .json: the row from 1). Raises
+    UsageError as `rows` does, but keeps cells that a workbook has cut (`is_cut`), since an audit only notes them.
+    """
     if jsonl.suffix(path) in _SEPARATORS and path.is_file():
-        return _csv(path)
+        return _read_csv(path)
     import pandas as pd  # noqa: PLC0415 - rows of JSON lines are read without it
 
-    numbers, records = zip(*_numbered(path, READABLE), strict=True)
+    numbers, records = zip(*_read_numbered(path, READABLE), strict=True)
     return pd.DataFrame(records, index=numbers, dtype=object)
 
 
-def first(path: Path) -> Row | None:
-    """Return the first row of a table; None for another file, or one that begins otherwise. Never raises."""
+def read_first_row(path: Path) -> Row | None:
+    """Return the first row of a table, or None for any other file. Never raises."""
     try:
         is_other = jsonl.suffix(path) not in READABLE or jsonl.suffix(path) == ".jsonl"
         read = jsonl.read(path, Row) if is_other else rows(path)
@@ -101,10 +109,12 @@ def first(path: Path) -> Row | None:
         return None
 
 
-def _numbered(path: Path, formats: Collection[str]) -> Iterator[tuple[int, Row]]:
+def _read_numbered(path: Path, formats: Collection[str]) -> Iterator[tuple[int, Row]]:
+    """Yield the rows of a table with their numbers. Raises UsageError as `rows`."""
     kind = jsonl.suffix(path)
     if path.is_dir():
         raise UsageError(f"{path}: a folder; expected a file, {', '.join(formats)}")
+    # Both are packed already, and their readers need to seek.
     if kind not in formats or (kind != path.suffix and kind in (".xlsx", ".parquet")):
         raise UsageError(f"{path}: cannot read {path.suffix or 'a file without suffix'}; expected {', '.join(formats)}")
     if not path.is_file():
@@ -113,14 +123,14 @@ def _numbered(path: Path, formats: Collection[str]) -> Iterator[tuple[int, Row]]
         yield from jsonl.read(path, Row)
         return
     number = 0
-    readers = {".xlsx": _xlsx, ".parquet": _parquet, ".json": _json}
-    for number, row in readers[kind](path) if kind in readers else _csv_rows(path):
+    readers = {".xlsx": _read_xlsx, ".parquet": _read_parquet, ".json": _read_json_table}
+    for number, row in readers[kind](path) if kind in readers else _read_csv_rows(path):
         yield number, row
     if not number:
         raise UsageError(f"{path}: no rows")
 
 
-def _json(path: Path) -> Iterator[tuple[int, Row]]:
+def _read_json_table(path: Path) -> Iterator[tuple[int, Row]]:
     """Yield the rows of a .json table, numbered from 1. Raises UsageError for any other document."""
     document = as_records(read_json(path))
     if not isinstance(document, list) or not all(isinstance(row, dict) for row in document):
@@ -129,17 +139,18 @@ def _json(path: Path) -> Iterator[tuple[int, Row]]:
 
 
 def read_json(path: Path) -> Any:
-    """Return the document in a .json file, packed or not. Raises UsageError if it is torn."""
+    """Return the document in a .json file, packed or plain. Raises UsageError if it is truncated."""
     try:
-        with jsonl.opened(path) as plain:
+        with jsonl.open_plain(path) as plain:
             return json.load(plain)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not .json: {one_line(error)}") from None
 
 
 def as_records(document: Any) -> Any:
-    """Return the rows of a table that is written by columns, as pandas writes it (`orient` split, list or columns), as
-    a list of rows; any other document as it is.
+    """Return a table that pandas wrote by columns (`orient` split, list or columns) as a list of rows.
+
+    Any other document is returned unchanged.
 
     >>> as_records({"index": {"0": 7, "1": 8}, "prediction": {"0": "two", "1": "three"}})
     [{'index': 7, 'prediction': 'two'}, {'index': 8, 'prediction': 'three'}]
@@ -157,29 +168,33 @@ def as_records(document: Any) -> Any:
             return document
         values = [list(cells.values()) for cells in values]
     of_cells = all(isinstance(cells, list) and not _is_list_of_rows(cells) for cells in values)
+    # A document with one list may be anything, such as {"data": [...]}.
     if not values[1:] or not of_cells or len({len(cells) for cells in values}) > 1:
         return document
     return [dict(zip(document, cells, strict=True)) for cells in zip(*values, strict=True)]
 
 
 def _is_list_of_rows(cells: list[Any]) -> bool:
+    """Return whether a cell list holds objects only, as a list of rows does."""
     return bool(cells) and all(isinstance(cell, dict) for cell in cells)
 
 
-def _csv_rows(path: Path) -> Iterator[tuple[int, Row]]:
-    table = _csv(path)
+def _read_csv_rows(path: Path) -> Iterator[tuple[int, Row]]:
+    """Yield the rows of a .csv or .tsv with the lines they begin on."""
+    table = _read_csv(path)
     for number, cells in zip(table.index, table.itertuples(index=False, name=None), strict=True):
         yield number, dict(zip(table.columns, cells, strict=True))
 
 
-def _csv(path: Path) -> "pd.DataFrame":
-    """Cells as text. The header is split by the separator that makes most columns, of several the first."""
+def _read_csv(path: Path) -> "pd.DataFrame":
+    """Return a .csv or .tsv as text cells. The separator is the one that splits the header into most columns."""
     import pandas as pd  # noqa: PLC0415 - rows of JSON lines are read without it
 
-    csv.field_size_limit(1 << 30)  # cells may hold images as data URIs
-    with jsonl.opened(path) as plain:
+    # Cells may hold images as data URIs.
+    csv.field_size_limit(1 << 30)
+    with jsonl.open_plain(path) as plain:
         content = plain.read()
-    name = encoding(content)
+    name = detect_encoding(content)
     try:
         text = content.decode(name).removeprefix("\ufeff")
     except UnicodeDecodeError as error:
@@ -205,8 +220,10 @@ def _csv(path: Path) -> "pd.DataFrame":
 
 
 def _check_cells(path: Path, reader: Any) -> None:
-    """Raises UsageError for a row of more or fewer cells than the header, where pandas would add empty ones, and for a
-    quote that is not closed."""
+    """Raise UsageError for a row with more or fewer cells than the header, and for a quote that is not closed.
+
+    Pandas would fill up such a row with empty cells.
+    """
     width = end = 0
     try:
         for cells in reader:
@@ -218,12 +235,19 @@ def _check_cells(path: Path, reader: Any) -> None:
         raise UsageError(f"{path}:{reader.line_num}: not CSV: {error}") from None
 
 
-def encoding(content: bytes) -> str:
-    """The encoding of a text: utf-8, utf-16, gb18030 (of which GBK is a part) or cp1252. Text that is mostly UTF-8 is
-    UTF-8 also where a byte is torn: read as cp1252, every letter with an accent would be two others."""
+def detect_encoding(content: bytes) -> str:
+    """Return the encoding of a text: utf-8, utf-16, gb18030 (a superset of GBK) or cp1252.
+
+    A text that is mostly UTF-8 counts as UTF-8 even if a byte is damaged: as cp1252 every accented letter would become
+    two others.
+
+    >>> detect_encoding("答案".encode("gbk"))
+    'gb18030'
+    """
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "utf-16"
-    if b"\0" in content[:2]:  # the first letter of a column's name, without a byte order mark
+    # UTF-16 without a byte order mark: a zero byte beside the first letter of a column's name.
+    if b"\0" in content[:2]:
         return "utf-16-be" if content[:1] == b"\0" else "utf-16-le"
     try:
         content.decode()
@@ -232,12 +256,13 @@ def encoding(content: bytes) -> str:
         letters = [letter for letter in content.decode(errors="replace") if letter > "\x7f"]
     if letters.count("\ufffd") * 4 < len(letters):
         return "utf-8"
-    # Chinese characters are bytes above ASCII in pairs, Western letters one between plain letters.
+    # In GBK a Chinese character is two bytes above ASCII; in cp1252 a Western letter is one, between plain letters.
     runs = _HIGH.findall(content)
     return "gb18030" if sum(len(run) > 1 for run in runs) * 2 > len(runs) else "cp1252"
 
 
-def _parquet(path: Path) -> Iterator[tuple[int, Row]]:
+def _read_parquet(path: Path) -> Iterator[tuple[int, Row]]:
+    """Yield the rows of a parquet file, numbered from 1."""
     try:
         from pyarrow import parquet  # noqa: PLC0415 - not part of a plain installation
     except ImportError:
@@ -254,8 +279,8 @@ def _parquet(path: Path) -> Iterator[tuple[int, Row]]:
         raise UsageError(f"{where}: {one_line(error)}") from None
 
 
-def _xlsx(path: Path) -> Iterator[tuple[int, Row]]:
-    """Yield the rows of the only sheet that has some. Pandas makes whole numbers of rounded ones, and knows no
+def _read_xlsx(path: Path) -> Iterator[tuple[int, Row]]:
+    """Yield the rows of the only sheet that has some. Pandas would turn rounded numbers into whole ones, and skips
     formulas."""
     number, formulas, header = 0, list[tuple[int, str]](), list[str]()
     records = list[tuple[int, Row]]()
@@ -263,32 +288,39 @@ def _xlsx(path: Path) -> Iterator[tuple[int, Row]]:
         with ZipFile(path) as parts:
             books = [parts.read(name) for name in parts.namelist() if _WORKBOOK.fullmatch(name)]
         computed = not any(map(_UNCOMPUTED.search, books))
-        values, sources = (_workbook(path, data_only=only) for only in (True, False))
-        title = _only_sheet(path, values)
+        values, sources = (_open_workbook(path, data_only=only) for only in (True, False))
+        title = _find_only_sheet(path, values)
         sheets = zip(values[title].iter_rows(), sources[title].iter_rows(), strict=True)
         for number, (cells, written) in enumerate(sheets, 1):
             if number == 1:
-                header = _header(cells)
+                header = _read_header(cells)
                 continue
             named = [pair for pair in zip(header, cells, written, strict=False) if pair[0]]
-            formulas += [
-                (number, source.coordinate) for _, cell, source in named if _is_uncomputed(cell, source, computed)
-            ]
+            row = Row()
+            for column, cell, source in named:
+                row[column] = _read_value(cell.value)
+                if _is_uncomputed(cell, source, computed):
+                    formulas.append((number, source.coordinate))
+            # Programs store rows that were emptied as well.
             if any(cell.value is not None for cell in cells):
-                records.append((number, {column: _value(cell.value) for column, cell, _ in named}))
+                records.append((number, row))
     except UsageError:
         raise
-    except Exception as error:  # whatever a damaged archive makes zipfile and openpyxl raise
-        where = f"{place(path, number + 1)}: the sheet is torn" if number else f"{path}: not a spreadsheet"
+    # A damaged archive makes zipfile and openpyxl raise anything.
+    except Exception as error:
+        where = f"{locate_row(path, number + 1)}: the sheet is torn" if number else f"{path}: not a spreadsheet"
         raise UsageError(f"{where}: {one_line(error)}") from None
     _check_header(path, header)
     _check_formulas(path, formulas)
     yield from records
 
 
-def _workbook(path: Path, *, data_only: bool) -> Any:
-    """Open a workbook whose texts are as they stand in the file. openpyxl drops `x005F_` from shared strings, after
-    which `_x005F_x000D_`, the escape of a written `_x000D_`, could not be told from a carriage return."""
+def _open_workbook(path: Path, *, data_only: bool) -> Any:
+    """Open a workbook with its texts as they are in the file.
+
+    openpyxl drops `x005F_` from shared strings. `_x005F_x000D_`, the escape of a written `_x000D_`, would then look
+    like a carriage return.
+    """
     from openpyxl.cell.text import Text  # noqa: PLC0415 - only such tables need it
     from openpyxl.reader.excel import SHARED_STRINGS, ExcelReader  # noqa: PLC0415
     from openpyxl.xml.constants import SHEET_MAIN_NS  # noqa: PLC0415
@@ -311,8 +343,8 @@ def _workbook(path: Path, *, data_only: bool) -> Any:
 
 
 def decode_xstring(text: str) -> str:
-    """Return a workbook's text with its escapes `_xHHHH_` read as the UTF-16 code units that they stand for; `_x005F_`
-    is an underscore (ECMA-376-1, 22.9.2.19, ST_Xstring).
+    """Return a workbook's text with its escapes `_xHHHH_` replaced by the UTF-16 code units; `_x005F_` is an underscore
+    (ECMA-376-1, 22.9.2.19, ST_Xstring).
 
     >>> decode_xstring("one_x000D_\\ntwo _x005F_x000D_")
     'one\\r\\ntwo _x000D_'
@@ -320,14 +352,16 @@ def decode_xstring(text: str) -> str:
     if "_x" not in text:
         return text
     decoded = _ESCAPED.sub(lambda unit: chr(int(unit[1], 16)), text)
-    # Characters above U+FFFF are two units, which are joined here.
+    # A character above U+FFFF is two units, which are joined here.
     return decoded.encode("utf-16-le", errors="surrogatepass").decode("utf-16-le", errors="replace")
 
 
 def encode_xstring(text: str) -> str:
-    """Return a text as a workbook holds it. Escaped are carriage returns, which XML reads as line feeds, and
-    underscores that would begin an escape (ECMA-376-1, 22.9.2.19)."""
-    return _TO_ESCAPE.sub(lambda found: f"_x{ord(found[0]):04X}_", text)
+    """Return a text as a workbook stores it (ECMA-376-1, 22.9.2.19).
+
+    Carriage returns are escaped, which XML reads as line feeds, and underscores that would begin an escape.
+    """
+    return _TO_ESCAPE.sub(lambda match: f"_x{ord(match[0]):04X}_", text)
 
 
 def is_cut(cell: Any) -> bool:
@@ -335,42 +369,45 @@ def is_cut(cell: Any) -> bool:
     return isinstance(cell, str) and len(cell) >= CELL_LIMIT
 
 
-def _only_sheet(path: Path, book: Any) -> str:
-    """The name of the sheet that has rows, of an empty book the first. Raises UsageError where several have."""
+def _find_only_sheet(path: Path, book: Any) -> str:
+    """Return the name of the sheet with rows; of an empty book the first. Raises UsageError if several have rows."""
     full = [sheet.title for sheet in book.worksheets if any(map(any, sheet.iter_rows(values_only=True)))]
     if full[1:]:
         raise UsageError(f"{path}: the sheets {', '.join(full)} have rows; save the one that is meant as its own file")
     return str(full[0] if full else book.sheetnames[0])
 
 
-def _header(cells: Iterable[Any]) -> list[str]:
-    return ["" if cell.value is None else str(_value(cell.value)).strip() for cell in cells]
+def _read_header(cells: Iterable[Any]) -> list[str]:
+    """Return the names of a sheet's columns; empty cells are empty names."""
+    return ["" if cell.value is None else str(_read_value(cell.value)).strip() for cell in cells]
 
 
 def _is_uncomputed(cell: Any, source: Any, computed: bool) -> bool:
-    """Whether a cell is a formula without a value. A text of no characters is a value, of the type str."""
+    """Return whether a cell is a formula without a value. An empty text is a value, of the type str."""
     return bool(source.data_type == "f") and not (computed and (cell.value is not None or cell.data_type == "str"))
 
 
 def _check_formulas(path: Path, formulas: Sequence[tuple[int, str]]) -> None:
+    """Raise UsageError if cells may be uncomputed formulas."""
     if formulas:
         number, coordinate = formulas[0]
         raise UsageError(
-            f"{place(path, number)}: {coordinate}{first_of(len(formulas))} is a formula that may not be computed; a "
-            'text that begins with "=" became one when the file was written: write it as .csv or .jsonl; what is meant '
-            "to be one is computed when a spreadsheet program opens the file and saves it"
+            f"{locate_row(path, number)}: {coordinate}{say_first_of(len(formulas))} is a formula that may not be "
+            'computed; a text that begins with "=" became one when the file was written: write it as .csv or .jsonl; '
+            "what is meant to be one is computed when a spreadsheet program opens the file and saves it"
         )
 
 
-def _value(cell: Any) -> Any:
-    """Return a cell of a sheet: a text without escapes, or a number. Every number there is a float, also one that its
-    writer wrote out as a whole one."""
+def _read_value(cell: Any) -> Any:
+    """Return a sheet's cell: a text without escapes, or a number. Large whole numbers become floats, since the sheet
+    rounded them."""
     if isinstance(cell, str):
         return decode_xstring(cell)
     return float(cell) if type(cell) is int and abs(cell) >= _EXACT else cell
 
 
 def _check_header(path: Path, header: Sequence[str]) -> None:
+    """Raise UsageError if a table has no header, or a column twice."""
     names = [column.strip() for column in header if column.strip()]
     if not names:
         raise UsageError(f"{path}: no header row; expected the names of the columns in the first line")
@@ -378,8 +415,8 @@ def _check_header(path: Path, header: Sequence[str]) -> None:
         raise UsageError(f"{path}:1: the column {quoted(twice[0])} is there twice")
 
 
-def text(location: str, row: Mapping[str, Any], column: str) -> str:
-    """A cell that must say something. Raises UsageError naming location and column for an empty one."""
+def require_text(location: str, row: Mapping[str, Any], column: str) -> str:
+    """Return a cell's text. Raises UsageError naming location and column if it is empty."""
     cell = optional_text(row, column)
     if cell is None:
         raise UsageError(f"{location}: {quoted(column)} is empty")
@@ -387,14 +424,20 @@ def text(location: str, row: Mapping[str, Any], column: str) -> str:
 
 
 def optional_text(row: Mapping[str, Any], column: str) -> str | None:
-    """A cell as text; None where it is empty, absent or NaN."""
+    """Return a cell's text, stripped, or None if it is empty, absent or NaN."""
     text = cell_text(row.get(column))
     return text and (text.strip() or None)
 
 
 def cell_text(value: Any) -> str | None:
-    """A cell as text; None where it is empty or NaN. Whole numbers lose the .0 that spreadsheets add; those that a
-    float may have rounded are written with an exponent, which `check_ids` refuses."""
+    """Return a cell as text, or None if it is empty or NaN.
+
+    Whole numbers lose the .0 that spreadsheets add. Those that a float may have rounded get an exponent, which
+    `check_ids` refuses.
+
+    >>> cell_text(12.0), cell_text(1e17)
+    ('12', '1.00000000000000e+17')
+    """
     if isinstance(value, float):
         if math.isnan(value):
             return None
@@ -404,18 +447,25 @@ def cell_text(value: Any) -> str | None:
 
 
 def is_empty(cell: Any) -> bool:
-    """Whether a cell of numbers or labels holds none, or says so: `N/A`, NaN and the like."""
+    """Return whether a cell of numbers or labels is empty: blank, `N/A`, NaN and the like."""
     return cell is None or str(cell).strip().lower() in _EMPTY
 
 
-def number(cell: Any, below: float = math.inf) -> float:
-    """A cell as a number, with a decimal point or comma; NaN where it is empty. `below` is what no number of its column
-    reaches. Raises ValueError with what is wrong."""
+def parse_number(cell: Any, below: float = math.inf) -> float:
+    """Return a cell as a number, with decimal point or comma; NaN if it is empty.
+
+    No number of the column reaches `below`. Raises ValueError with the problem.
+
+    >>> parse_number("7,5")
+    7.5
+    """
     if isinstance(cell, str) and "," in cell:
+        # "4,333" is a rating only if ratings stay below a thousand.
         if below > 1000 and _THOUSANDS.fullmatch(cell.strip()):
             raise ValueError("may have decimals or thousands behind the comma; write it without")
         cell = cell.replace(",", ".")
     try:
+        # float() would take True as 1.
         value = math.nan if isinstance(cell, bool) else float(cell)
     except (TypeError, ValueError, OverflowError):
         value = math.nan
@@ -426,47 +476,56 @@ def number(cell: Any, below: float = math.inf) -> float:
     return value
 
 
-def optional_number(location: str | Callable[[], str], column: str, cell: Any, below: float = math.inf) -> float | None:
-    """A cell as `number` reads it; None where it is empty. Raises UsageError naming column and location, which may be
-    called for it."""
+def parse_optional_number(
+    location: str | Callable[[], str], column: str, cell: Any, below: float = math.inf
+) -> float | None:
+    """Return a cell as a number (see `parse_number`), or None if it is empty.
+
+    Raises UsageError naming column and location; a `location` function is called only then.
+    """
     try:
-        value = number(cell, below)
+        value = parse_number(cell, below)
     except ValueError as error:
         where = location if isinstance(location, str) else location()
         raise UsageError(f"{where}: {column} {quoted(cell)} {error}") from None
     return None if math.isnan(value) else value
 
 
-def first_of(count: int) -> str:
-    """What an error says behind the first of several cells or rows."""
+def say_first_of(count: int) -> str:
+    """Return the words after the first of `count` cells or rows in an error."""
     return f", the first of {count}," if count > 1 else ""
 
 
 def check_ids(keys: Iterable[str | None], location: str | Callable[[int], str], column: str = "id") -> None:
-    """Raises UsageError for ids that were longer numbers before a spreadsheet program or a data frame rounded them:
-    different ones may be the same now. `location` is where they stand, `location(i)` where id i does."""
+    """Raise UsageError for ids that were longer numbers until a spreadsheet program or a data frame rounded them.
+
+    Different ids may be equal now. `location` is their place, or a function from an id's index to its place.
+    """
     rounded = [(number, key) for number, key in enumerate(keys) if key and "+" in key and _ROUNDED.fullmatch(key)]
     if not rounded:
         return
     number, key = rounded[0]
     where = location if isinstance(location, str) else location(number)
     raise UsageError(
-        f"{where}: the {column} {quoted(key)}{first_of(len(rounded))} is a long "
+        f"{where}: the {column} {quoted(key)}{say_first_of(len(rounded))} is a long "
         "number that a spreadsheet program or a data frame has rounded; write the file again from its source with the "
         f"{column} as text, and open it in no such program before"
     )
 
 
-def language(location: str, row: Mapping[str, Any]) -> Any:
-    """The row's own `lang`, a column that published files lack: they are English."""
+def parse_language(location: str, row: Mapping[str, Any]) -> Any:
+    """Return the row's `lang`: zh or en, or en if it has none, like published files. Raises UsageError for others."""
     lang = optional_text(row, "lang") or "en"
     if lang not in ("zh", "en"):
         raise UsageError(f"{location}: 'lang' is {quoted(lang)}; expected zh or en")
     return lang
 
 
-def image(location: str, value: Any) -> str:
-    """An image as conversations hold it: a path, or a data URI of the bytes that a parquet file embeds."""
+def parse_image(location: str, value: Any) -> str:
+    """Return an image as conversations hold it: a path, or a data URI of bytes that a parquet file embeds.
+
+    Raises UsageError for anything else.
+    """
     if isinstance(value, str) and value.strip():
         return value.strip()
     value = value if isinstance(value, dict) else {"bytes": value}
@@ -482,12 +541,13 @@ def image(location: str, value: Any) -> str:
 
 
 class Ids:
-    """Ids already seen. Raises UsageError naming both locations for a second one."""
+    """Ids already seen. `add` raises UsageError naming both locations for a repeated one."""
 
     def __init__(self) -> None:
         self._locations: dict[str, str] = {}
 
     def add(self, location: str, key: str) -> str:
+        """Remember and return an id."""
         check_ids([key], location)
         if key in self._locations:
             raise UsageError(f"{location}: duplicate id {quoted(key)}, first at {self._locations[key]}")
@@ -496,18 +556,20 @@ class Ids:
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> int:
-    """Write rows as CSV in one step and return how many there are; all CSV of the project is written here. Cells and
-    headers that a spreadsheet program would take for a formula stay text, and any line break is inside quotes."""
+    """Write rows as CSV in one step and return how many; all CSV of the project is written here.
+
+    Cells and headers that a spreadsheet program would read as formulas stay text, and any line break is quoted.
+    """
     lines = list[str]()
     columns = list(dict.fromkeys(column for row in rows for column in row))
-    # Before Python 3.13 csv quotes only the line breaks of its own line terminator, which has to hold both of them.
+    # Before Python 3.13 csv quotes only the line breaks of its own line terminator, so that must contain both.
     writer = csv.writer(SimpleNamespace(write=lines.append), lineterminator="\r\n")
-    writer.writerow(map(harmless, columns))
-    writer.writerows([harmless(row.get(column, "")) for column in columns] for row in rows)
+    writer.writerow(map(escape_formula, columns))
+    writer.writerows([escape_formula(row.get(column, "")) for column in columns] for row in rows)
     jsonl.write_text(path, "".join(line.removesuffix("\r\n") + "\n" for line in lines))
     return len(rows)
 
 
-def harmless(value: Any) -> Any:
+def escape_formula(value: Any) -> Any:
     """Return a cell that no spreadsheet program reads as a formula."""
     return f"'{value}" if isinstance(value, str) and value.startswith(tuple("=+-@\t\r")) else value

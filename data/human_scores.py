@@ -137,7 +137,7 @@ def main(
 ) -> None:
     """Validate people's labels, scores or preferences, and write the splits."""
     own = human_scored.OwnColumns.parse(mapped, scale, lang)
-    sources = human_scored.files(rows, *(out / f"{name}.jsonl" for name in PARTS))
+    sources = human_scored.list_files(rows, *(out / f"{name}.jsonl" for name in PARTS))
     loaded = human_scored.load(rows, pictures=pictures, own=own)
     if not loaded.rows:
         raise UsageError(f"{rows}: no usable row ({_listed(loaded.left_out)})")
@@ -150,7 +150,7 @@ def main(
     jsonl.write_json(
         out / "splits.json",
         {
-            "sources": {jsonl.place(file, out): jsonl.sha256(file) for file in sources},
+            "sources": {jsonl.relative_place(file, out): jsonl.sha256(file) for file in sources},
             "rows": {name: len(lines) for name, lines in parts.items()},
             "sha256": _write(out, parts),
             "left_out": dict(loaded.left_out),
@@ -162,7 +162,7 @@ def main(
     print(f"{out}: " + ", ".join(f"{name} {len(lines)} rows" for name, lines in parts.items()))
     print(f"leak check: training rows that share material with another group of the internal test, taken out: {leaks}")
     human_scored.say_left_out(loaded.left_out)
-    if one_class := human_scored.one_class(loaded.responses):
+    if one_class := human_scored.describe_one_class(loaded.responses):
         print(f"{rows}: {one_class}", file=sys.stderr)
 
 

@@ -82,7 +82,7 @@ def main(
     jsonl.write(out, lines)
     counts = Counter(str(line["id"]).rpartition(SEPARATOR)[2] for line in lines)
     facts: dict[str, Any] = {
-        "sources": {jsonl.place(source, out.parent): jsonl.sha256(source) for source in sources},
+        "sources": {jsonl.relative_place(source, out.parent): jsonl.sha256(source) for source in sources},
         "draw": {"limit": limit},
         "counts": {"usable": len(usable), "drawn": len(drawn), "rows": len(lines), **counts},
         "left_out": dict(loaded.left_out),
@@ -99,7 +99,7 @@ def _sources(rows: Path, out: Path) -> list[Path]:
     """List the files of human-scored rows. Raises UsageError unless `out` is a .jsonl file."""
     if jsonl.suffix(out) != ".jsonl":
         raise UsageError(f"--out {out}: what is written is JSON lines; name it as in {out.with_suffix('.jsonl').name}")
-    return human_scored.files(rows, out)
+    return human_scored.list_files(rows, out)
 
 
 def draw(loaded: Loaded, usable: Sequence[int], limit: int) -> list[int]:

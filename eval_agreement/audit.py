@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from critic import human_scored, jsonl, tables
-from critic.certificate import HowJudged, is_certificate, judged_file
+from critic.certificate import HowJudged, find_judged_file, is_certificate
 from critic.errors import UsageError
 from critic.page.blocks import Section, as_text
 from critic.records import Judgment
@@ -408,7 +408,7 @@ def _then_and_now(
     Raises UsageError unless exactly one judge is given beside --since or --exchange.
     """
     # A certificate names the file of judgments that it was made from.
-    before, then = "then", str(judged_file(since) if since and is_certificate(since) else since)
+    before, then = "then", str(find_judged_file(since) if since and is_certificate(since) else since)
     # A retired judge has a name of its own, under which its scores are shown.
     if exchange:
         ((before, _),) = inputs.parse_judges([exchange], "--exchange").items()
@@ -460,7 +460,7 @@ def _write(audited: _Audited, target: _Target) -> int:
     """
     outcomes = audited.outcomes
     # Absolute paths would say where the user works, and differ between machines.
-    content = jsonl.without_places(audited.content, target.out)
+    content = jsonl.hide_places(audited.content, target.out)
     if target.certificate and audited.how and audited.certified:
         write_certificate(target.certificate, audited.how, audited.certified, outcomes)
     jsonl.write_json(target.out / "summary.json", content)

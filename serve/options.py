@@ -11,7 +11,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from critic.backends.identity import other_settings, parsed
+from critic.backends.identity import describe_settings, parse_options
 from critic.errors import UsageError
 
 LAYER = ["--middleware", "layer.JudgeLayer"]
@@ -51,14 +51,14 @@ def vllm_parser() -> Any:
 def check(parser: Any, ours: list[str], extra: list[str]) -> str:
     """What of vLLM's settings makes another judge (`other_settings`). Raises UsageError where `extra`, the user's
     options, are none of vLLM's, or change a guarded setting."""
-    expected, actual = parsed(parser, [*ours, *LAYER]), parsed(parser, [*ours, *extra, *LAYER])
+    expected, actual = parse_options(parser, [*ours, *LAYER]), parse_options(parser, [*ours, *extra, *LAYER])
     for name, problem in GUARDED.items():
         if actual[name] != expected[name]:
             raise UsageError(problem)
     check_adapters(actual)
     if actual["middleware"][-1:] != LAYER[1:]:
         raise UsageError("what stands behind the -- hides the judge's layer from vLLM")
-    return other_settings(expected, actual)
+    return describe_settings(expected, actual)
 
 
 def check_adapters(settings: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from contracts import FORBIDDING
 from replies import Refusal
 from schemas import ends
 
-from critic.errors import loads, whole
+from critic.errors import loads, replace_surrogates
 
 MOST_VALUES = 500_000
 """Commas in a body: while Python reads it, nobody is answered."""
@@ -55,7 +55,7 @@ def read(body: bytes) -> tuple[Any, bool]:
     try:
         sent = json.loads(body)
         request = _with_a_form(sent) if isinstance(sent, dict) else sent
-        if ESCAPED_HALF.search(body) and whole(request) != request:
+        if ESCAPED_HALF.search(body) and replace_surrogates(request) != request:
             raise _refused("the request holds half of a surrogate pair (\\ud800 to \\udfff), which is no character")
         for name, value in _fields(request):
             if name in CONSTRAINTS and isinstance(value, dict | list):

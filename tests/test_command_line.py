@@ -1,4 +1,4 @@
-"""The command line itself: what --help says and how fast, what is said of a name that is none, completion."""
+"""The command line itself: the text and speed of --help, unknown names, completion."""
 
 import re
 import subprocess
@@ -55,7 +55,7 @@ OWN = [*("--map", "prompt=question", "--map", "answer=response", "--map", "stars
     ],
 )
 def test_rows_of_ones_own_are_read_wherever_rows_are(tmp_path: Path, words: list[str], made: str, part: str) -> None:
-    """Without --map, the refusal has the line to add; with it, texts and scores come from the columns that it names."""
+    """Without --map the refusal contains the option to add; with it, texts and scores come from the named columns."""
     table = [{"prompt": f"{n}?", "answer": f"a-{n}", "reference": "r", "stars": 1 + n % 5} for n in range(10)]
     rows = write_jsonl(tmp_path / "rows.jsonl", table)
     command = [word.format(rows=rows, out=tmp_path / "db") for word in words]
@@ -71,7 +71,7 @@ SAMPLES = ROOT / "data/samples"
 
 
 def test_what_is_wrong_is_said_with_what_to_do(tmp_path: Path) -> None:
-    """Before anything is asked of a judge, and what is there already stays as it is."""
+    """No judge is asked before, and existing files stay unchanged."""
     rows, reply = SAMPLES / "human_scored.jsonl", tmp_path / "reply.jsonl"
     reply.write_text('{"text": "{\\"Rating\\": 7, \\"Reason\\": \\"x\\"}"}\n')
     notes, table, pictured = tmp_path / "notes.jsonl", tmp_path / "vlmevalkit.tsv", tmp_path / "pictured.jsonl"
@@ -119,7 +119,7 @@ def test_infer_counts_the_calls_that_it_made(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stage", ["base", "train", "serve", "annotate"])
 def test_help_needs_no_extra(stage: str, tmp_path: Path) -> None:
-    """Nor does the line that names the extra, where one is needed."""
+    """The line that names a missing extra needs none either."""
     heavy = ("torch", "transformers", "tokenizers", "deepspeed", "vllm", "huggingface_hub", "gguf", "starlette", "PIL")
     hide = f"import sys; sys.modules.update(dict.fromkeys({heavy!r})); from critic.cli import main; main()"
     words = [sys.executable, "-c", hide, stage]

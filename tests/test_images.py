@@ -1,4 +1,4 @@
-"""Images that may be sent and images that may not: each refused by its name, large ones before they are decoded."""
+"""Images that may be sent and images that may not: each is refused by name, large ones before they are decoded."""
 
 import base64
 import io
@@ -26,7 +26,7 @@ def picture(path: Path, size: tuple[int, int] = (60, 40), kind: str = "PNG", mod
 
 
 def png_header(width: int, height: int) -> bytes:
-    """A PNG that says it is that large and holds a few bytes of data."""
+    """Return a PNG that declares this size and holds a few bytes of data."""
 
     def chunk(name: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
@@ -52,13 +52,13 @@ def root(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF"])
 def test_the_files_own_bytes_are_sent(root: Path, kind: str) -> None:
     data = picture(root / "image", kind=kind).read_bytes()
-    found = Images(root).load("image")
-    head, text = found.uri.split(",")
+    image = Images(root).load("image")
+    head, text = image.uri.split(",")
     assert head == f"data:image/{kind.lower()};base64" and base64.b64decode(text) == data
-    assert not found.resized and found.path == "image"
+    assert not image.resized and image.path == "image"
     import hashlib
 
-    assert found.sha256 == hashlib.sha256(data).hexdigest()
+    assert image.sha256 == hashlib.sha256(data).hexdigest()
 
 
 def test_paths_that_leave_the_root(root: Path) -> None:
@@ -110,7 +110,7 @@ def test_no_path_reads_outside_the_root(tmp_path_factory: pytest.TempPathFactory
 
 
 def test_the_state_of_files_changes_with_them(tmp_path: Path) -> None:
-    """Also where some of the names are no file's."""
+    """Some of the names belong to no file."""
     names = ["a.png", "x" * 400, "a\0b", "https://a/b.png", "data:,"]
 
     def state() -> str:
@@ -144,7 +144,7 @@ def test_a_format_that_servers_do_not_take(root: Path) -> None:
 
 @pytest.mark.parametrize("side", [9_000, 12_000, 40_000])
 def test_a_bomb_is_refused_by_its_header(root: Path, side: int) -> None:
-    """Of the three, Pillow itself refuses only the last. Decoding would find that the data ends too early."""
+    """Pillow itself refuses only the last of the three. Decoding would find that the data ends too early."""
     (root / "bomb.png").write_bytes(png_header(side, side))
     assert failure(Images(root), "bomb.png") == "image_too_large"
 
@@ -163,9 +163,9 @@ def test_a_file_of_too_many_bytes_is_not_read(root: Path) -> None:
 )
 def test_large_images_are_made_smaller(root: Path, size: tuple[int, int], mode: str) -> None:
     picture(root / "large.png", size, mode=mode)
-    found = Images(root, resize_to=400).load("large.png")
-    sent = Picture.open(io.BytesIO(base64.b64decode(found.uri.split(",")[1])))
-    assert found.resized and sent.width * sent.height <= 400
+    image = Images(root, resize_to=400).load("large.png")
+    sent = Picture.open(io.BytesIO(base64.b64decode(image.uri.split(",")[1])))
+    assert image.resized and sent.width * sent.height <= 400
     if min(size) > 1:
         assert sent.width / sent.height == pytest.approx(size[0] / size[1], rel=0.1)
     same = Images(root, resize_to=size[0] * size[1]).load("large.png")
@@ -175,8 +175,8 @@ def test_large_images_are_made_smaller(root: Path, size: tuple[int, int], mode: 
 def test_a_smaller_image_of_16_bits_or_with_transparency_is_not_blank(root: Path) -> None:
     def sent(image: Any) -> Any:
         image.save(root / "large.png")
-        found = Images(root, resize_to=400).load("large.png")
-        return Picture.open(io.BytesIO(base64.b64decode(found.uri.split(",")[1])))
+        loaded = Images(root, resize_to=400).load("large.png")
+        return Picture.open(io.BytesIO(base64.b64decode(loaded.uri.split(",")[1])))
 
     gradient = np.linspace(0, 65535, 10_000).reshape(100, 100).astype("uint16")
     assert np.asarray(sent(Picture.fromarray(gradient)).convert("L")).mean() == pytest.approx(127, abs=3)
@@ -191,31 +191,31 @@ def test_a_smaller_image_stands_upright(root: Path) -> None:
     exif = image.getexif()
     exif[274] = 6  # to be turned by a quarter
     image.save(root / "turned.jpg", exif=exif)
-    found = Images(root, resize_to=800).load("turned.jpg")
-    sent = Picture.open(io.BytesIO(base64.b64decode(found.uri.split(",")[1])))
+    loaded = Images(root, resize_to=800).load("turned.jpg")
+    sent = Picture.open(io.BytesIO(base64.b64decode(loaded.uri.split(",")[1])))
     assert sent.height > sent.width
 
 
 @pytest.mark.parametrize("name", ["turned.jpg", "turned.png", "turned.webp"])
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_an_image_that_is_small_enough_stands_upright_as_well(root: Path, name: str, orientation: int) -> None:
-    """The red corner goes where a browser shows it, and the note is gone."""
+    """The red corner is where a browser shows it, and the tag is gone."""
     pixels = np.zeros((16, 32, 3), "uint8")
     pixels[:8, :8, 0] = 255
     image = Picture.fromarray(pixels)
     exif = image.getexif()
     exif[274] = orientation
     image.save(root / name, exif=exif)
-    found = Images(root).load(name)
-    sent = Picture.open(io.BytesIO(base64.b64decode(found.uri.split(",")[1])))
-    assert found.uri.startswith(f"data:image/{sent.format.lower()};") and not found.resized
+    loaded = Images(root).load(name)
+    sent = Picture.open(io.BytesIO(base64.b64decode(loaded.uri.split(",")[1])))
+    assert loaded.uri.startswith(f"data:image/{sent.format.lower()};") and not loaded.resized
     assert sent.size == ((32, 16) if orientation < 5 else (16, 32)) and sent.getexif().get(274, 1) == 1
     corners = {1: (0, 0), 2: (1, 0), 3: (1, 1), 4: (0, 1), 5: (0, 0), 6: (1, 0), 7: (1, 1), 8: (0, 1)}
     right, low = corners[orientation]
     corner = sent.convert("RGB").getpixel((2 + right * (sent.width - 5), 2 + low * (sent.height - 5)))
     assert corner[0] > 200, corner
     if orientation == 1:
-        assert base64.b64decode(found.uri.split(",")[1]) == (root / name).read_bytes()
+        assert base64.b64decode(loaded.uri.split(",")[1]) == (root / name).read_bytes()
 
 
 def test_data_uris(root: Path) -> None:

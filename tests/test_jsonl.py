@@ -1,4 +1,4 @@
-"""JSON-lines files: errors that say where, resume after a torn write."""
+"""JSON Lines files: errors with their place, and resuming after a torn write."""
 
 import csv
 import hashlib
@@ -52,7 +52,7 @@ def test_errors_say_file_line_and_key(tmp_path: Path) -> None:
     ],
 )
 def test_a_key_that_comes_twice_is_refused_by_line(tmp_path: Path, line: str, key: str) -> None:
-    """Readers of JSON keep the last, and say nothing."""
+    """JSON readers keep the last one silently."""
     path = tmp_path / "rows.jsonl"
     path.write_text(f'{{"id": "x"}}\n{line}\n', "utf-8")
     with pytest.raises(UsageError, match=r"rows.jsonl:2: the key '.* is there twice") as raised:
@@ -104,7 +104,7 @@ def test_error_lines_quote_at_most_200_characters(
 
 @given(st.dictionaries(st.text(max_size=4), st.one_of(st.text(), st.lists(st.dictionaries(st.text(), st.integers())))))
 def test_a_line_of_keys_that_differ_is_read(value: dict[str, Any]) -> None:
-    """Whatever its texts hold: colons, quotation marks, escapes."""
+    """Its texts may contain colons, quotation marks and escapes."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.jsonl"
         path.write_text(json.dumps(value) + "\n" + json.dumps(value, ensure_ascii=False) + "\n", "utf-8")
@@ -129,7 +129,7 @@ def test_half_a_character_in_a_line_is_replaced(tmp_path: Path, escaped: str, te
 
 @pytest.fixture
 def usual_depth() -> Iterator[None]:
-    """Python's own limit: libraries that other tests import raise it, and then deeper lines are read."""
+    """Restore Python's own recursion limit: libraries of other tests raise it, and then deeper lines can be read."""
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(1000)
     yield
@@ -155,16 +155,16 @@ ANYTHING = st.recursive(
 
 @given(st.lists(ANYTHING, max_size=3))
 def test_what_is_written_can_be_read(values: list[Any]) -> None:
-    """Through both writers."""
+    """Both writers are tried."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "any.jsonl"
         with jsonl.Appender(path) as file:
             for value in values:
                 file.append({"value": value})
-        found = [record["value"] for _, record in jsonl.read(path, dict[str, Any])] if values else []
-        assert len(found) == len(values)
+        read_back = [record["value"] for _, record in jsonl.read(path, dict[str, Any])] if values else []
+        assert len(read_back) == len(values)
         jsonl.write(path, [{"value": value} for value in values])
-        assert not values or [record["value"] for _, record in jsonl.read(path, dict[str, Any])] == found
+        assert not values or [record["value"] for _, record in jsonl.read(path, dict[str, Any])] == read_back
 
 
 def test_a_byte_order_mark_and_a_missing_last_line_end_are_no_matter(tmp_path: Path) -> None:
@@ -181,14 +181,14 @@ def test_after_a_cut_at_any_byte_whole_lines_stay(cut: int) -> None:
         with jsonl.Appender(path) as file:
             for turn in turns:
                 file.append(turn)
-        whole = path.read_bytes()
-        path.write_bytes(whole[:cut])
+        content = path.read_bytes()
+        path.write_bytes(content[:cut])
         with jsonl.Appender(path) as file:
             kept = path.read_bytes().count(b"\n")
-            assert kept == whole[: cut + 1].count(b"\n"), "a line that lacks but its end is whole"
+            assert kept == content[: cut + 1].count(b"\n"), "a line that lacks but its end is whole"
             for turn in turns[kept:]:
                 file.append(turn)
-        assert path.read_bytes() == whole
+        assert path.read_bytes() == content
 
 
 @pytest.mark.parametrize("content", [b'{\n  "a": 1\n}', b"notes", b"# Title\n\nno end", b"1\n2\n3", b"a,b\n1,2"])
@@ -249,7 +249,7 @@ def test_what_another_name_leads_to_is_written_and_the_name_stays(how: str, tmp_
     assert not jsonl.sidecar(other).exists() and not jsonl.sidecar(real).exists()
     jsonl.write(other, turns * 2)
     assert real.samefile(other) and len([*jsonl.read(real, Turn)]) == 2
-    with jsonl.alone(other):
+    with jsonl.lock_file(other):
         assert real.with_name(f"{real.name}.lock").is_file()
     assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {real.name, other.name}
     with pytest.raises(UsageError, match="a device or a pipe"):
@@ -276,6 +276,8 @@ def test_what_a_full_disk_stops_leaves_what_was_there_and_nothing_else(suffix: s
 
 def test_places_are_relative_or_names() -> None:
     beside = Path("/home/me/study")
-    assert [jsonl.place(path, beside) for path in ("/home/me/study/a", "/home/me/b", "/data/c", "d", "http://h")] == [
+    assert [
+        jsonl.relative_place(path, beside) for path in ("/home/me/study/a", "/home/me/b", "/data/c", "d", "http://h")
+    ] == [
         *("a", "../b", "c", "d", "http://h"),
     ]

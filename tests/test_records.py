@@ -1,6 +1,6 @@
-"""Files written before are still read: lines of every record as an earlier version wrote them (`tests/records/`).
+"""Files of earlier versions are still read: a line of every record as an earlier version wrote it (`tests/records/`).
 
-To add a record: have it written once by the version that brings it, and commit a line. None is ever changed.
+To add a record, let the version that introduces it write one, and commit the line. Lines are never changed.
 """
 
 from pathlib import Path
@@ -20,7 +20,7 @@ from eval_agreement.reading.audit_items import items_of
 
 RECORDS = ROOT / "tests/records"
 OF_BEFORE = {("extraction", False), ("samples", 2), ("temperature", 1.0)}
-"""What committed lines say of options that went."""
+"""Values in committed lines for options that no longer exist."""
 
 WRITTEN: dict[str, type[Any]] = {
     "judgments": Judgment,
@@ -38,12 +38,12 @@ def test_what_was_written_before_is_read_and_nothing_of_it_lost(name: str) -> No
         written = msgspec.json.encode(record)
         lost = said(msgspec.json.decode(line)) - said(msgspec.json.decode(written))
         assert lost <= OF_BEFORE
-        assert jsonl.decoder(WRITTEN[name])(written) == record
+        assert jsonl.build_decoder(WRITTEN[name])(written) == record
 
 
 @pytest.mark.parametrize("kind", ["answers", "conversations"])
 def test_a_file_of_an_earlier_version_is_gone_on_with(kind: str, tmp_path: Path, scripted: Any) -> None:
-    """What it has is not asked for again, and what is added to it is scored and audited beside it."""
+    """Its judgments are not asked for again, and new ones are scored and audited with them."""
     server, out = scripted(answer_all), tmp_path / "j.jsonl"
     if kind == "answers":
         file = write_jsonl(tmp_path / "rows.jsonl", [human_row(number, system="m") for number in range(4)])
@@ -51,16 +51,16 @@ def test_a_file_of_an_earlier_version_is_gone_on_with(kind: str, tmp_path: Path,
         file = replies(tmp_path / "r.jsonl", "convbench")
     words = ["critic", "judge", file, "--out", out, "--base-url", server.url]
     assert run(*words).returncode == 0
-    whole = [line for _, line in jsonl.read(out, Judgment)]
-    asked, half = len(server.requests), len(whole) // 2
-    write_jsonl(out, [as_before(line) for line in whole[:half]])
+    complete = [line for _, line in jsonl.read(out, Judgment)]
+    count, half = len(server.requests), len(complete) // 2
+    write_jsonl(out, [as_before(line) for line in complete[:half]])
     done = run(*words)
     assert done.returncode == 0 and f"{half} judged before, {half} to go" in done.stderr, done.stderr
-    assert len(server.requests) - asked < asked
-    found = [line for _, line in jsonl.read(out, Judgment)]
+    assert len(server.requests) - count < count
+    judgments = [line for _, line in jsonl.read(out, Judgment)]
     # What a judge was shown of a conversation older lines do not say.
-    whole[:half] = [replace(line, sample=replace(line.sample, shown=None)) for line in whole[:half]]
-    assert found[:half] == whole[:half] and {*map(repr, found)} == {*map(repr, whole)}
+    complete[:half] = [replace(line, sample=replace(line.sample, shown=None)) for line in complete[:half]]
+    assert judgments[:half] == complete[:half] and {*map(repr, judgments)} == {*map(repr, complete)}
     if kind == "answers":
         assert run("critic", "audit", out, "--out", tmp_path / "audit").returncode == 0
     scored = run("critic", "score", out, "--out", tmp_path / "scores")
@@ -68,7 +68,7 @@ def test_a_file_of_an_earlier_version_is_gone_on_with(kind: str, tmp_path: Path,
 
 
 def as_before(line: Judgment) -> dict[str, Any]:
-    """A judgment as versions before 2026-11-26 wrote it."""
+    """Return a judgment as versions before 2026-11-26 wrote it."""
     row: dict[str, Any] = msgspec.to_builtins(line)
     one = line.sample
     sample, setup, verdict = row.pop("sample"), row.pop("setup"), row.pop("verdict")
@@ -83,11 +83,11 @@ def as_before(line: Judgment) -> dict[str, Any]:
 
 
 def said(value: Any, key: str = "") -> set[tuple[str, Any]]:
-    """Every number and text of a line by the innermost key that it stands under."""
+    """Return every number and text of a line by its innermost key."""
     if isinstance(value, dict):
-        return {one for name, inner in value.items() for one in said(inner, NAMES.get(str(name), str(name)))}
+        return {each for name, inner in value.items() for each in said(inner, NAMES.get(str(name), str(name)))}
     if isinstance(value, list):
-        return {one for inner in value for one in said(inner, key)}
+        return {each for inner in value for each in said(inner, key)}
     return set() if value is None else {(key, value)}
 
 
@@ -101,14 +101,14 @@ def test_every_file_of_records_is_read() -> None:
 
 def test_what_they_say_is_what_they_said() -> None:
     """Ratings with distributions, samples and panels, a named failure; grades, pairs and checklists."""
-    found = [judgment for _, judgment in jsonl.read(RECORDS / "judgments.jsonl", Judgment)]
-    assert [judgment.verdict.failure for judgment in found] == [None, None, None, "no_distribution"]
-    assert all(judgment.score == pytest.approx(6.75) for judgment in found[:3]) and found[3].score is None
-    assert len(found[2].members) == 2
-    assert all(form_of(judgment.prompt).shown == 1 for judgment in found)
+    judgments = [judgment for _, judgment in jsonl.read(RECORDS / "judgments.jsonl", Judgment)]
+    assert [judgment.verdict.failure for judgment in judgments] == [None, None, None, "no_distribution"]
+    assert all(judgment.score == pytest.approx(6.75) for judgment in judgments[:3]) and judgments[3].score is None
+    assert len(judgments[2].members) == 2
+    assert all(form_of(judgment.prompt).shown == 1 for judgment in judgments)
     talks = [line for _, line in jsonl.read(RECORDS / "conversation_judgments.jsonl", Judgment)]
     assert {line.protocol for line in talks} == {"direct", "pairwise", "checklist", "quality", "pointwise"}
-    kinds = {item.kind for line in [*found, *talks] for item in items_of(line)}
+    kinds = {item.kind for line in [*judgments, *talks] for item in items_of(line)}
     assert kinds == {"score", "preference", "yes or no"}
 
 

@@ -57,7 +57,7 @@ TEXT = {
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
 @pytest.mark.parametrize("encoding", TEXT)
 def test_a_csv_of_any_usual_encoding_and_separator_says_the_same(tmp_path: Path, encoding: str, separator: str) -> None:
-    """Other separators may stand in the header's own cells; lines are those of the file."""
+    """The header's cells may contain other separators; lines are those of the file."""
     rows = [["id", '"text, with; marks"', "score"], ["a", f'"{TEXT[encoding]}\n"', "1"], ["b", TEXT[encoding][:1], "2"]]
     path = tmp_path / "t.csv"
     path.write_bytes("\r\n".join(separator.join(row) for row in rows).encode(encoding))
@@ -75,15 +75,15 @@ def test_a_csv_of_any_usual_encoding_and_separator_says_the_same(tmp_path: Path,
     ],
 )
 def test_a_cell_is_a_number_or_empty(cell: object, number: float | None) -> None:
-    found = tables.number(cell, below=10)
-    assert math.isnan(found) if number is None else found == number
+    value = tables.parse_number(cell, below=10)
+    assert math.isnan(value) if number is None else value == number
 
 
 @pytest.mark.parametrize("cell", ["4,333", "good", "1.234,5", "1,234,567", True, "inf", [1], "1,2.5"])
 def test_a_cell_that_may_be_another_number_is_refused(cell: object) -> None:
-    """Without a bound `4,333` may be thousands: a length in characters."""
+    """Without a bound `4,333` may be thousands, such as a length in characters."""
     with pytest.raises(ValueError, match=r"is not a|behind the comma"):
-        tables.number(cell)
+        tables.parse_number(cell)
 
 
 @pytest.mark.parametrize(("name", "content", "message"), BROKEN, ids=[name for name, _, _ in BROKEN])
@@ -106,7 +106,7 @@ def test_a_missing_library_is_asked_for(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def workbook(path: Path, formula: str, cached: str, mark: bytes, heading: str = "text", kind: bytes = b"") -> Path:
-    """A sheet with a formula in B3, with the value, its type and the word on computing that a program would write."""
+    """Write a sheet with a formula in B3, with the value, type and computing mark that a program would write."""
     import openpyxl
 
     book = openpyxl.Workbook()
@@ -114,22 +114,22 @@ def workbook(path: Path, formula: str, cached: str, mark: bytes, heading: str = 
         book.active.append(row)
     book.active["B2"].data_type = "s"  # a text, whatever it begins with
     book.save(path)
-    with zipfile.ZipFile(path) as made:
-        parts = {name: made.read(name) for name in made.namelist()}
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
     sheet, book_part = "xl/worksheets/sheet1.xml", "xl/workbook.xml"
     written = re.sub(rb"(</f>)<v ?/>|(</f>)<v></v>", rb"</f>" + cached.encode(), parts[sheet])
     assert b"</f>" + cached.encode() in written and b'fullCalcOnLoad="1"' in parts[book_part]
     written = written.replace(b'r="B3"', b'r="B3"' + kind)
     parts |= {sheet: written, book_part: parts[book_part].replace(b'fullCalcOnLoad="1"', mark)}
-    with zipfile.ZipFile(path, "w") as made:
+    with zipfile.ZipFile(path, "w") as archive:
         for name, content in parts.items():
-            made.writestr(name, content)
+            archive.writestr(name, content)
     return path
 
 
 @pytest.mark.parametrize("cached", ["<v/>", "<v>0</v>"])
 def test_a_text_that_became_a_formula_is_refused(tmp_path: Path, cached: str) -> None:
-    """As openpyxl and xlsxwriter write it: nothing was computed, and the text is gone."""
+    """openpyxl and xlsxwriter write it so: nothing is computed, and the text is lost."""
     path = workbook(tmp_path / "t.xlsx", "12", cached, b'fullCalcOnLoad="1"')
     with pytest.raises(UsageError, match=r"t\.xlsx:row 3: B3 is a formula that may not be computed; .*\.csv"):
         list(tables.rows(path))
@@ -143,10 +143,10 @@ def test_a_text_that_became_a_formula_is_refused(tmp_path: Path, cached: str) ->
 def test_a_formula_that_was_computed_has_its_value(
     tmp_path: Path, cached: str, kind: bytes, value: float | None
 ) -> None:
-    """Also a text of no characters, which spreadsheet programs write as one of the type `str`."""
+    """An empty text is a value too, which spreadsheet programs write with the type `str`."""
     path = workbook(tmp_path / "t.xlsx", "AVERAGE(C3:D3)", cached, b"", kind=kind)
-    found = [row for _, row in tables.rows(path)]
-    assert found == [{"id": "a", "text": "=1+1 is 2"}, {"id": "b", "text": value}]
+    rows = [row for _, row in tables.rows(path)]
+    assert rows == [{"id": "a", "text": "=1+1 is 2"}, {"id": "b", "text": value}]
 
 
 @pytest.mark.parametrize("cached", ["<v/>", ""])
@@ -164,9 +164,9 @@ WHOLE = [3.0, 123456789012345.0, 1234567890123456789, "123456789012345678", "1.5
 
 @pytest.mark.parametrize("key", ROUNDED)
 def test_an_id_that_a_spreadsheet_program_rounded_is_refused(tmp_path: Path, key: object) -> None:
-    """Alone, and in a column with whole ones: the first of them is named, and how many there are."""
+    """In a column with intact ids the first rounded one is named, with their number."""
     path = tmp_path / "t.jsonl"
-    path.write_text("".join(json.dumps({"id": one, "score": 5}) + "\n" for one in ("a", key, key)), "utf-8")
+    path.write_text("".join(json.dumps({"id": each, "score": 5}) + "\n" for each in ("a", key, key)), "utf-8")
     with pytest.raises(UsageError, match=r"t\.jsonl:2: the id '1.*, the first of 2, is a long number .* as text"):
         Source(path).keys()
     with pytest.raises(UsageError, match=r"here: the id .* is a long number"):
@@ -179,17 +179,17 @@ def test_an_id_that_a_spreadsheet_program_rounded_is_refused(tmp_path: Path, key
 
 def test_an_id_that_is_whole_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
-    path.write_text("".join(json.dumps({"id": one}) + "\n" for one in WHOLE), "utf-8")
+    path.write_text("".join(json.dumps({"id": each}) + "\n" for each in WHOLE), "utf-8")
     expected = ["3", "123456789012345", "1234567890123456789", *WHOLE[3:]]
     assert Source(path).keys() == expected
 
 
 def test_a_csv_row_is_named_by_the_line_that_it_begins_on(tmp_path: Path) -> None:
-    """Behind cells of several lines, empty ones among them, and empty lines between rows."""
+    """Cells of several lines, empty cells and blank lines between rows come before it."""
     path = tmp_path / "t.csv"
     path.write_text('\ufeffid,text\r\na,"one\n\nthree"\r\n\r\nb,x\r\n', "utf-8", newline="")
-    found = list(tables.rows(path))
-    assert found == [(f"{path}:2", {"id": "a", "text": "one\n\nthree"}), (f"{path}:6", {"id": "b", "text": "x"})]
+    rows = list(tables.rows(path))
+    assert rows == [(f"{path}:2", {"id": "a", "text": "one\n\nthree"}), (f"{path}:6", {"id": "b", "text": "x"})]
 
 
 def test_what_spreadsheet_programs_leave_of_emptied_rows_and_columns_is_nothing(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ XSTRINGS = {
 
 @pytest.mark.parametrize("stored", ["inline", "shared", "formula"])
 def test_escapes_in_a_workbook_are_read_as_their_characters(tmp_path: Path, stored: str) -> None:
-    """Wherever a text stands: in its cell, in the table of shared strings, as the value of a formula, in a heading."""
+    """The text may be in its cell, in the shared strings, the value of a formula, or a heading."""
     path = write_xlsx(tmp_path / "t.xlsx", [{"an_x000D_swer": text} for text in XSTRINGS])
     with zipfile.ZipFile(path) as packed:
         parts = {name: packed.read(name) for name in packed.namelist()}
@@ -241,7 +241,7 @@ def test_escapes_in_a_workbook_are_read_as_their_characters(tmp_path: Path, stor
             for name, content in parts.items():
                 packed.writestr(name, content)
     assert [row for _, row in tables.rows(path)] == [{"an\rswer": text} for text in XSTRINGS.values()]
-    assert tables.frame(path)["an\rswer"].tolist() == [*XSTRINGS.values()]
+    assert tables.read_frame(path)["an\rswer"].tolist() == [*XSTRINGS.values()]
 
 
 def test_what_a_workbook_is_written_with_comes_back(tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_a_text_that_a_workbook_has_cut_is_named(tmp_path: Path) -> None:
     path = write_xlsx(tmp_path / "t.xlsx", rows)  # openpyxl, as other writers, cuts it without a word
     with pytest.raises(UsageError, match=r"t\.xlsx:row 3: 'response' has 32767 characters, .* \.csv or \.jsonl"):
         list(tables.rows(path))
-    assert [*tables.frame(path)["response"].str.len()] == [32_766, 32_767]
+    assert [*tables.read_frame(path)["response"].str.len()] == [32_766, 32_767]
     tables.write_csv(tmp_path / "t.csv", rows)
     assert [row["response"] for _, row in tables.rows(tmp_path / "t.csv")] == [row["response"] for row in rows]
 
@@ -288,7 +288,7 @@ def test_a_table_in_json_is_read_however_it_is_written(tmp_path: Path, orient: s
     path.write_text(json.dumps(JSON_TABLES[orient]))
     records = JSON_TABLES["records"]
     assert list(tables.rows(path)) == [(f"{path}:row {number}", row) for number, row in enumerate(records, 1)]
-    assert tables.frame(path).to_dict("records") == records and tables.first(path) == records[0]
+    assert tables.read_frame(path).to_dict("records") == records and tables.read_first_row(path) == records[0]
 
 
 @pytest.mark.parametrize("document", [{"0": {"index": 7}, "1": {"index": 8}}, {"a": 1}, [1], 3, {"a": [1]}, {}])
@@ -297,7 +297,7 @@ def test_other_json_is_no_table(tmp_path: Path, document: object) -> None:
     assert tables.as_records(document) == document
     with pytest.raises(UsageError, match=r"t\.json: no table; expected a list of rows"):
         list(tables.rows(tmp_path / "t.json"))
-    assert tables.first(tmp_path / "t.json") is None
+    assert tables.read_first_row(tmp_path / "t.json") is None
 
 
 def test_of_several_sheets_that_have_rows_none_is_chosen(tmp_path: Path) -> None:
@@ -340,21 +340,21 @@ def test_packed_rows_and_parquet_with_images_say_what_plain_rows_say(tmp_path: P
     (tmp_path / "rows.jsonl").write_bytes(plain)
     expected = human_scored.load(tmp_path / "rows.jsonl")
     (tmp_path / "rows.jsonl.gz").write_bytes(gzip.compress(plain))
-    found = human_scored.load(tmp_path / "rows.jsonl.gz")
-    assert found.responses == expected.responses and found.raw == expected.raw
+    loaded = human_scored.load(tmp_path / "rows.jsonl.gz")
+    assert loaded.responses == expected.responses and loaded.raw == expected.raw
     (table := tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"id,score\na,3\nb,4\n"))
     cells = [{"id": "a", "score": "3"}, {"id": "b", "score": "4"}]
     assert list(tables.rows(table)) == [(f"{table}:2", cells[0]), (f"{table}:3", cells[1])]
     png = b"\x89PNG\r\n\x1a\n"
     pictured = [{**row, "image": {"bytes": png, "path": None} if number else None} for number, row in enumerate(rows)]
     parquet.write_table(pyarrow.Table.from_pylist(pictured), tmp_path / "rows.parquet")
-    found = human_scored.load(tmp_path / "rows.parquet")
+    loaded = human_scored.load(tmp_path / "rows.parquet")
     address = "data:image/png;base64,iVBORw0KGgo="
     plain_bytes = [{**row, "image": png if number else None} for number, row in enumerate(rows)]
     parquet.write_table(pyarrow.Table.from_pylist(plain_bytes), tmp_path / "bytes.parquet")
-    assert human_scored.load(tmp_path / "bytes.parquet").responses == found.responses
-    for number, (one, same) in enumerate(zip(found.responses, expected.responses, strict=True)):
-        assert one == replace(same, question=replace(same.question, images=[address] if number else []))
+    assert human_scored.load(tmp_path / "bytes.parquet").responses == loaded.responses
+    for number, (each, same) in enumerate(zip(loaded.responses, expected.responses, strict=True)):
+        assert each == replace(same, question=replace(same.question, images=[address] if number else []))
 
 
 def test_what_is_packed_is_written_in_one_step_and_refused_where_it_is_torn(tmp_path: Path) -> None:

@@ -124,9 +124,9 @@ def build_folder(out: Path) -> Iterator[Path]:
     target = out.resolve()  # "." has no name to make another one of, and a link stays one
     partial = target.with_name(f"{target.name}.partial")
     fresh = partial / "folder"
-    with jsonl.alone_in(partial):
+    with jsonl.lock_folder(partial):
         shutil.rmtree(fresh, ignore_errors=True)
-        with jsonl.removed_on_failure(fresh):
+        with jsonl.remove_on_failure(fresh):
             yield fresh
             fresh.rename(target)
         shutil.rmtree(partial)

@@ -15,7 +15,7 @@ from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_h
 from transformers.models.auto import modeling_auto
 
 from critic import jsonl
-from critic.backends.identity import processor_hash
+from critic.backends.identity import hash_processor
 
 CARD = Path(__file__).with_name("card.jinja")
 
@@ -53,7 +53,7 @@ def save(
     let_others_read(out / "tokenizer_config.json")
     weights = {file.name: jsonl.sha256(file) for file in sorted(out.glob("*.safetensors"))}
     origins: dict[str, Any] = {"base": base and read_origin(base)}
-    origins |= {"weights": weights, "processor": processor_hash(str(out))}
+    origins |= {"weights": weights, "processor": hash_processor(str(out))}
     whole = {**facts, **{name: value for name, value in origins.items() if value is not None}}
     (out / "README.md").write_text(card(whole, is_head=bool(head)), "utf-8")
     jsonl.write_json(out / "critic.json", whole)
@@ -117,12 +117,12 @@ def replace(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], head
 
     `mend` repairs an exchange that was interrupted.
     """
-    out = jsonl.resolved(out)
+    out = jsonl.resolve_links(out)
     fresh, old = out.with_name(out.name + ".partial"), out.with_name(out.name + ".old")
     if trainer.args.should_save:
         shutil.rmtree(fresh, ignore_errors=True)
     trainer.accelerator.wait_for_everyone()
-    with jsonl.removed_on_failure(fresh):
+    with jsonl.remove_on_failure(fresh):
         save(trainer, tokenizer, fresh, facts, head, merge=merge)
     if trainer.args.should_save:
         shutil.rmtree(old, ignore_errors=True)
@@ -135,7 +135,7 @@ def replace(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], head
 
 def mend(out: Path) -> None:
     """Put the old folder back if a `replace` was killed between taking it away and putting the new one there."""
-    out = jsonl.resolved(out)
+    out = jsonl.resolve_links(out)
     old = out.with_name(out.name + ".old")
     if old.is_dir() and not out.is_dir():
         old.rename(out)

@@ -96,7 +96,7 @@ def features_of(model: Any, rows: datasets.Dataset, pad: int, folder: Path) -> F
         computed += len(part)
         if is_first():
             # A part that was written by half must not be taken for one.
-            with jsonl.replacing(file) as output:
+            with jsonl.replace_file(file) as output:
                 np.save(output, states)
             rate, done = computed / (time.monotonic() - begun), start + len(part)
             print(

@@ -81,7 +81,7 @@ def fingerprint(recipe: Recipe, train: Path) -> dict[str, Any]:
     """Return what the token ids depend on: data, forms, prompts, limits, and where the tokenizer comes from."""
     return {
         "format": FORMAT,
-        "data": sorted(jsonl.sha256(file) for file in human_scored.files(train)),
+        "data": sorted(jsonl.sha256(file) for file in human_scored.list_files(train)),
         "forms": dict(sorted(recipe.forms.items())),
         "labels": labels(recipe),
         "teachers": [jsonl.sha256(Path(name)) for name in made_files(recipe)],
@@ -275,7 +275,7 @@ def _label_rows(loaded: Loaded, name: str, weight: float, recipe: Recipe) -> Lab
     if name == PEOPLE:
         chosen = [answer for answer in loaded.responses if answer.human is not None or answer.preference is not None]
     else:
-        column = human_scored.column_of(name)
+        column = human_scored.score_column(name)
         scores = {
             answer.id: HumanScore(score=answer.columns[column])
             for answer in loaded.responses
@@ -381,7 +381,7 @@ def _build(
             "rows": len(rows),
             "forms": dict(sorted(Counter(rows["form"]).items())),
             **({"labels": by_source} if recipe.labels or recipe.counterfactuals else {}),
-            "one_class": human_scored.one_class(every_row),
+            "one_class": human_scored.describe_one_class(every_row),
             **({"far_apart": conflict} if (conflict := far_apart(loaded.responses)) else {}),
         }
         del tokenized, rows

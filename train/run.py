@@ -192,7 +192,7 @@ def describe(recipe: Recipe, train: Path, internal: Path | None = None) -> dict[
     return {
         "recipe": {key: keys[key] for key in keys if key not in ("keep", "" if recipe.foreign else "evaluation")},
         "prompts": {name: prompt_hash(name, sees(recipe)) for name in prompt_names(recipe)},
-        "data": {file.name: jsonl.sha256(file) for file in human_scored.files(train)}
+        "data": {file.name: jsonl.sha256(file) for file in human_scored.list_files(train)}
         | {name: jsonl.sha256(Path(name)) for name in also},
         **({"base_weights": {file.name: jsonl.sha256(file) for file in weights}} if weights else {}),
     }
@@ -246,7 +246,7 @@ def main(run: TrainingRun) -> None:
     """Fine-tune a judge on human-scored rows, as one of a launcher's processes."""
     run = msgspec.structs.replace(run, recipe=preflight.pin_revision(run.recipe, checkpoints.noted(run.out, "recipe")))
     facts = describe(run.recipe, run.train, run.internal)
-    with jsonl.alone_in(run.out) if cpu.is_first() else nullcontext():
+    with jsonl.lock_folder(run.out) if cpu.is_first() else nullcontext():
         if finished(run.out, facts):
             print(f"{run.out} holds this judge already")
         else:

@@ -158,7 +158,7 @@ def main(
     preflight.require_served_tokens(settings)
     columns, teachers = judges(settings)
     beside = map(Path, [*made_files(settings), settings.foreign or train])
-    for file in [*human_scored.files(train), internal or train, *beside]:
+    for file in [*human_scored.list_files(train), internal or train, *beside]:
         file.stat()
     if own := human_scored.OwnColumns.parse(mapped, scale, lang):
         data_root = data_root or (train if train.is_dir() else train.parent)

@@ -1,4 +1,4 @@
-"""How text is generated: what is asked, what comes back, and what every source of replies can do."""
+"""Requests, replies and the interface that every source of replies has."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol, Self
@@ -11,26 +11,31 @@ ChatMessage = Mapping[str, Any]
 (`{"type": "image_url", "image_url": {"url": "data:image/png;base64,…"}}`, `{"type": "text", "text": …}`)."""
 
 CONNECTIONS, ATTEMPTS, TIMEOUT = 32, 5, 300.0
-"""Requests under way at once to a server, tries of each, and seconds of a try."""
+"""Default number of requests in flight per server, tries per request, and seconds per try."""
 
 FAVOUR = 100.0
-"""What is added to the logit of a favoured token: the most that OpenAI-compatible servers take."""
+"""Bias added to the logit of a favoured token: the most that OpenAI-compatible servers take."""
 
 
 NO_ANSWER = "no OpenAI-compatible server answers"
+"""Begins every message about a server that does not answer, so that callers can tell it from other problems."""
 
-NO_TEXT = "a scoring head writes no text: it gives ratings on 1..10, or scores of answers that are compared, alone"
+NO_TEXT = "a scoring head writes no text: it gives only ratings on 1..10, or scores of answers to compare"
+"""Message for a request for text that goes to a scoring head."""
 
 
 NoAnswer = Literal["empty", "truncated", "refused", "content_filter"]
+"""Failures of a reply that holds no answer."""
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """One chat completion. `schema` (JSON Schema) or `regex` constrains the reply; `continue_final`: go on with the
-    last message instead of answering it; `top_logprobs`: so many alternatives of every generated token, of which a
-    source may give the digits alone, and only where one stands. `forced_token`, a text that is one token, is written
-    wherever `regex` allows it, if the source of replies can do that; the alternatives' probabilities stay those of the
-    model. `classify` asks a scoring head for its classes alone."""
+    """A chat completion request.
+
+    `schema` (JSON Schema) or `regex` constrains the reply. `continue_final`: continue the last message instead of
+    answering it. `top_logprobs` is the number of alternatives per generated token; a source may give those of digits
+    only. `forced_token`, a text that is one token, is written wherever `regex` allows it if the source can do that; the
+    log probabilities stay those of the model. `classify` asks a scoring head for its classes only.
+    """
 
     messages: Sequence[ChatMessage]
     max_tokens: int
@@ -45,21 +50,23 @@ class Request(Struct, frozen=True, kw_only=True):
 
 
 class Token(Struct, frozen=True):
-    """A generated token and its most probable alternatives (itself among them): text, log probability."""
+    """A generated token and its most probable alternatives (itself included): text, log probability."""
 
     text: str
     alternatives: list[tuple[str, float]]
 
 
 class Reply(Struct, frozen=True, kw_only=True):
-    """What came back. `truncated`: it ended at `max_tokens`; `finish` is the server's own word for why it ended
-    ("refusal": the text is the model's refusal). `tokens` is empty unless log probabilities were asked for and given.
-    `counted`: the server says how many tokens it took. `reasoned`: the model reasoned before `text`, out of sight;
-    `thoughts` is that reasoning, if the server gives it.
-    `classes` are a scoring head's probabilities, or its one score. `attempts` is 0 of a reply from a cache.
-    `ten_given_one`: the probability that a 1 at the rating would have been a 10, where another rating was written and
-    the source of replies tells. `answered_by`: the model's name and, in brackets, its fingerprint, if the
-    reply says so."""
+    """A reply to a request.
+
+    `truncated`: it ended at `max_tokens`. `finish` is the server's own word for why it ended ("refusal": `text` is the
+    model's refusal). `tokens` is empty unless log probabilities were requested and given. `counted`: the server reports
+    token usage. `reasoned`: the model reasoned before `text`; `thoughts` is that reasoning if the server gives it.
+    `classes` are a scoring head's probabilities, or its one score. `attempts` is 0 for a reply from the cache.
+    `ten_given_one` is the probability (0..1) that a 1 at the rating would have become a 10, if another rating was
+    written and the source reports it. `answered_by` is the model's name and, in brackets, its fingerprint, if the reply
+    names them.
+    """
 
     text: str
     truncated: bool = False
@@ -78,10 +85,13 @@ class Reply(Struct, frozen=True, kw_only=True):
 
 
 class ModelInfo(Struct, frozen=True):
-    """A model that gives replies; `context` is its longest prompt plus reply, in tokens. `is_vllm`: it obeys
-    `Request.continue_final` and `regex`. `processor` is the hash of what makes text and images ready for it, `forms`
-    are those that it was trained in, where known. `is_classifier`: it answers `Request.classify` alone. A head that
-    scores answers one at a time has a `tie_band`: two whose scores differ by no more are equally good."""
+    """A model that gives replies.
+
+    `context` is the longest prompt plus reply, in tokens. `is_vllm`: it obeys `Request.continue_final` and `regex`.
+    `processor` is the hash of its tokenizer, chat template and image processor. `forms` are the forms it was trained
+    in, if known. `is_classifier`: it answers only `Request.classify`. `tie_band` belongs to a head that scores answers
+    one at a time: two scores that differ by no more are a tie.
+    """
 
     name: str
     context: int | None
@@ -93,8 +103,11 @@ class ModelInfo(Struct, frozen=True):
 
 
 class Backend(Protocol):
-    """A source of replies, open while it is used as a context. `endpoint` says in messages where it is; so many
-    requests as `max_concurrency` keep it busy; `retries` counts the calls that were tried again."""
+    """A source of replies, open while it is used as a context.
+
+    `endpoint` names it in messages. `max_concurrency` requests keep it busy. `retries` counts calls that were tried
+    again.
+    """
 
     @property
     def endpoint(self) -> str: ...
@@ -113,17 +126,25 @@ class Backend(Protocol):
     async def __aexit__(self, *_: object) -> None: ...
 
     async def chat(self, request: Request) -> Reply:
-        """Raises Refused for what will never be answered, Transient when the tries are used up."""
+        """Return the reply. Raises Refused for a request that will never be answered, Transient when the tries are used
+        up."""
 
     def sees(self) -> bool | None:
-        """Whether the model takes images; None where that is not known."""
+        """Return whether the model takes images, or None if that is not known."""
 
     def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
-        """Tokens of a prompt as the model's chat template renders it. Raises Refused where that cannot be told."""
+        """Return the tokens of a prompt in the model's chat template. Raises Refused if they cannot be counted."""
 
 
-def unanswered(reply: Reply) -> tuple[NoAnswer, str | None] | None:
-    """Why a reply is no answer and, where more is known, how the server says that; None where it may be one."""
+def find_failure(reply: Reply) -> tuple[NoAnswer, str | None] | None:
+    """Return the failure of a reply that holds no answer, and the server's detail or None; None for an answer.
+
+    >>> find_failure(Reply(text=" ", truncated=True))
+    ('truncated', None)
+    >>> find_failure(Reply(text="Rating: 7")) is None
+    True
+    """
+    # A refusal has text, which must not pass for an answer.
     if reply.finish == "refusal":
         return "refused", " ".join(reply.text.split())[:300] or None
     if reply.text.strip():
@@ -133,53 +154,54 @@ def unanswered(reply: Reply) -> tuple[NoAnswer, str | None] | None:
     return "truncated" if reply.truncated else "empty", None
 
 
-def spent(reply: Reply) -> dict[str, Any]:
-    """The tokens that a reply took: none of one from a cache, which nobody was asked for."""
+def read_usage(reply: Reply) -> dict[str, Any]:
+    """Return a reply's token counts by name; all 0 for a reply from the cache, which cost nothing."""
     names = ("prompt_tokens", "cached_tokens", "completion_tokens")
     return {name: getattr(reply, name) if reply.attempts else 0 for name in names}
 
 
-def instead(reply: Reply, lost: Reply | None) -> Reply:
-    """A reply that was asked for in place of another, which is paid for and read by nobody: with the tokens of both."""
+def add_cost(reply: Reply, lost: Reply | None) -> Reply:
+    """Return `reply` with the tokens of `lost` added, a paid reply that it replaces and nobody reads."""
     if lost is None:
         return reply
-    before, now = spent(lost), spent(reply)
+    before, now = read_usage(lost), read_usage(reply)
     both = {name: count + before[name] for name, count in now.items()}
     return replace(reply, attempts=max(reply.attempts, lost.attempts), **both)
 
 
-def processors(sources: Iterable[Backend]) -> dict[str, str]:
-    """The hashes of what makes text and images ready for models, by their names, where they are known."""
+def collect_processors(sources: Iterable[Backend]) -> dict[str, str]:
+    """Return processor hashes by model name, of the sources that have one."""
     return {source.served.name: source.served.processor for source in sources if source.served.processor}
 
 
-def images(messages: Sequence[ChatMessage]) -> int:
-    """How many images are in the messages."""
+def count_images(messages: Sequence[ChatMessage]) -> int:
+    """Return the number of images in the messages."""
     return sum(part["type"] == "image_url" for message in messages for part in parts_of(message))
 
 
 def parts_of(message: ChatMessage) -> Sequence[Mapping[str, Any]]:
-    """The message's content in parts, a plain text as one."""
+    """Return the message's content as parts; a plain text is one part."""
     content: Any = message["content"]
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-def with_uris(message: ChatMessage, uris: Mapping[str, str]) -> ChatMessage:
-    """The message as servers take it, each image that it names as its data URI."""
+def embed_images(message: ChatMessage, uris: Mapping[str, str]) -> ChatMessage:
+    """Return the message as servers take it: each image name becomes its data URI from `uris`."""
     if isinstance(message["content"], str):
         return message
 
-    def sent(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    def embed(part: Mapping[str, Any]) -> Mapping[str, Any]:
         return image_part(uris[part["image"]]) if part["type"] == "image" else part
 
-    return {**message, "content": [sent(part) for part in message["content"]]}
+    return {**message, "content": [embed(part) for part in message["content"]]}
 
 
 def image_part(uri: str) -> dict[str, Any]:
+    """Return the message part that shows the image at `uri`."""
     return {"type": "image_url", "image_url": {"url": uri}}
 
 
-def text(message: ChatMessage) -> str:
-    """The message's content as one string, an image as its URL."""
+def join_text(message: ChatMessage) -> str:
+    """Return the message's content as one string, each image as its URL."""
     parts = parts_of(message)
     return "\n".join(part["image_url"]["url"] if part["type"] == "image_url" else part["text"] for part in parts)

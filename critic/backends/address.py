@@ -1,4 +1,4 @@
-"""Addresses of servers: where requests go, and how an address is named without its secrets."""
+"""Addresses of servers: read a base URL, build the URLs of its routes, and print it without secrets."""
 
 import re
 from typing import NamedTuple
@@ -7,13 +7,16 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 from critic.errors import SECRET_NAME
 
 _DEPLOYMENT = re.compile(r"/deployments/([^/]+)$")
-"""Where Azure's URLs name what they serve."""
+"""Part of an Azure URL that names the deployed model."""
 
 
 class Address(NamedTuple):
-    """A server's address in parts. `api` is the base URL, without credentials, slash and query: `/chat/completions`
-    follows it. `query` goes with every request. `user` is USER:PASSWORD, decoded. `azure`: keys are sent as `api-key`,
-    and the list of models is not that of the deployments. `deployment` is the model that the URL itself names."""
+    """A server's address in parts.
+
+    `api` is the base URL without credentials, final slash and query; `/chat/completions` follows it. `query` goes with
+    every request. `user` is USER:PASSWORD, decoded. `azure`: keys go into the header `api-key`, and the list of models
+    is not the list of deployments. `deployment` is the model named in the URL, or None.
+    """
 
     api: str
     query: str
@@ -28,7 +31,7 @@ class Address(NamedTuple):
 
     @property
     def secrets(self) -> list[str]:
-        """The password and the keys that the URL holds."""
+        """The password and the keys in the URL."""
         keys = [value for name, value in parse_qsl(self.query) if SECRET_NAME.search(name)]
         return [*keys, (self.user or "").partition(":")[2]]
 
@@ -44,13 +47,15 @@ class Address(NamedTuple):
         return f"{url}?{self.query}" if self.query else url
 
 
-def base_url(url: str) -> str:
-    """Return the one spelling of a base URL: without slash or `/chat/completions` at its end, and with `/v1` if it has
-    no path of its own, as OpenAI's client has it. What is no URL is returned as it is.
+def normalize_url(url: str) -> str:
+    """Return the standard spelling of a base URL, as OpenAI's client expects it.
 
-    >>> base_url("https://open.bigmodel.cn/api/paas/v4/chat/completions")
+    A final slash or `/chat/completions` is dropped; `/v1` is added if there is no path. A text that is no URL is
+    returned unchanged.
+
+    >>> normalize_url("https://open.bigmodel.cn/api/paas/v4/chat/completions")
     'https://open.bigmodel.cn/api/paas/v4'
-    >>> base_url("http://127.0.0.1:8000/")
+    >>> normalize_url("http://127.0.0.1:8000/")
     'http://127.0.0.1:8000/v1'
     """
     if "://" not in url:
@@ -61,10 +66,11 @@ def base_url(url: str) -> str:
 
 
 def parse(url: str) -> Address:
-    """Read a base URL in any spelling."""
-    scheme, place, path, query, _ = urlsplit(base_url(url))
+    """Parse a base URL in any spelling."""
+    scheme, place, path, query, _ = urlsplit(normalize_url(url))
     user, _, host = place.rpartition("@")
     deployment = _DEPLOYMENT.search(path)
+    # Azure behind a company's own host is known by the API version that only Azure asks for.
     return Address(
         api=f"{scheme}://{host}{path}",
         query=query,
@@ -74,11 +80,12 @@ def parse(url: str) -> Address:
     )
 
 
-def shown(url: str) -> str:
-    """Return the address as it is printed and kept: without user, password, and keys in the query. What is no URL is
-    returned as it is.
+def redact_url(url: str) -> str:
+    """Return the address as it is printed and kept: without user, password and keys in the query.
 
-    >>> shown("https://me:pw@api.example/v1/?api-version=2&key=k1")
+    A text that is no URL is returned unchanged.
+
+    >>> redact_url("https://me:pw@api.example/v1/?api-version=2&key=k1")
     'https://api.example/v1?api-version=2'
     """
     if "://" not in url:

@@ -1,4 +1,4 @@
-"""Which judge a checkpoint's folder is: its name, what training wrote about it, and what makes another judge of it."""
+"""Identify a judge by its folder: its name, the notes of its training, and the settings that change it."""
 
 import contextlib
 import hashlib
@@ -13,11 +13,11 @@ from critic import jsonl
 from critic.errors import UsageError, loads
 
 PROCESSOR = ("tokenizer*", "special_tokens_map.json", "chat_template*", "*processor_config.json")
-"""Files of a model's folder that make text and images ready for it."""
+"""Files of a model's folder that prepare text and images."""
 
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 MOST_HEADER = 100_000_000
-"""Bytes; safetensors itself allows no longer header."""
+"""Longest header of a safetensors file, in bytes (the format's own limit)."""
 
 OTHERS = (
     *("tokenizer", "tokenizer_mode", "tokenizer_revision", "revision", "code_revision", "dtype", "kv_cache_dtype"),
@@ -26,13 +26,13 @@ OTHERS = (
     *("language_model_only", "logits_processors", "generation_config", "override_generation_config"),
     *("chat_template", "chat_template_content_format", "default_chat_template_kwargs", "trust_request_chat_template"),
 )
-"""vLLM's settings that make another judge of the same folder."""
+"""Settings of vLLM that make another judge of the same folder."""
 
 SIGHT = ("vision", "visual", "image", "img", "video", "mm_vision", "vit_")
-"""How the keys of a configuration begin that speak of images."""
+"""Prefixes of configuration keys that concern images."""
 
 
-def notes(folder: Path) -> dict[str, Any]:
+def read_notes(folder: Path) -> dict[str, Any]:
     """Return what training wrote about a judge (`critic.json`) with its `architectures` (config.json).
 
     Empty for other models. Raises UsageError for a folder that holds no model, and for notes that are none.
@@ -55,13 +55,17 @@ def notes(folder: Path) -> dict[str, Any]:
 
 
 def own_name(model: str, facts: dict[str, Any], extra: Sequence[str] = (), settings: str = "") -> str:
-    """A judge's name: its folder's, with a mark of its weights, of what makes text and images ready where it sees or
-    where that is not as training left it, and of `other_settings`; the hub's name of another model."""
+    """Return a judge's name: its folder's name and a hash of all that determines its verdicts.
+
+    The hash covers the weights and `settings` (`describe_settings`). It covers the processor if the model takes images
+    or the processor differs from training. A model of the hub keeps its name there.
+    """
     if not Path(model).is_dir():
         return model
-    made_of = "".join(facts.get("weights", {}).values()) or _mark_of_weights(Path(model))
+    made_of = "".join(facts.get("weights", {}).values()) or _hash_weights(Path(model))
     if made_of:
-        processor = processor_hash(model, extra) or ""
+        # A text judge with the processor of its training keeps the name that older files know it by.
+        processor = hash_processor(model, extra) or ""
         made_of += processor if sees_images(model) or facts.get("processor", processor) != processor else ""
         made_of += settings
     mark = f"@{hashlib.sha256(made_of.encode()).hexdigest()[:8]}" if made_of else ""
@@ -69,13 +73,15 @@ def own_name(model: str, facts: dict[str, Any], extra: Sequence[str] = (), setti
 
 
 EDGE = 65_536
-"""Bytes at the end of a file of weights that tell two trainings of one base apart; the header is the same."""
+"""Bytes at the end of a weights file that are hashed. The header is the same for two trainings of one base."""
 
 
-def _mark_of_weights(folder: Path) -> str:
-    """Return a hash of what a folder without notes holds: its configuration, and of each file of weights the name, the
-    size, the header (safetensors: the names, types and shapes of its tensors) and the last bytes. Reading them all
-    would take minutes."""
+def _hash_weights(folder: Path) -> str:
+    """Return a hash for a folder without notes: its configuration, and each weights file's name, size, header and last
+    bytes.
+
+    The header of safetensors holds the names, types and shapes of all tensors. Reading whole files would take minutes.
+    """
     config = folder / "config.json"
     digest = hashlib.sha256(config.read_bytes() if config.is_file() else b"")
     files = sorted(file for kind in WEIGHTS for file in folder.glob(kind))
@@ -90,60 +96,72 @@ def _mark_of_weights(folder: Path) -> str:
     return digest.hexdigest() if files else ""
 
 
-def parsed(parser: Any, words: Sequence[str]) -> dict[str, Any]:
-    """vLLM's settings by its own `parser`. Raises UsageError for what it does not take."""
+def parse_options(parser: Any, words: Sequence[str]) -> dict[str, Any]:
+    """Return vLLM's settings as its own `parser` reads `words`. Raises UsageError for an unknown option."""
     output = io.StringIO()
     try:
         with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
             return dict(vars(parser.parse_args(list(words))))
     except SystemExit:
-        lines = [line.partition("error: ")[2] for line in output.getvalue().splitlines() if "error: " in line]
-        raise UsageError(f"behind the --: {lines[-1] if lines else 'only options of vLLM'}") from None
+        problem = "only options of vLLM"
+        # argparse prints its usage first, and the error last.
+        for line in output.getvalue().splitlines():
+            if "error: " in line:
+                problem = line.partition("error: ")[2]
+        raise UsageError(f"behind the --: {problem}") from None
     except Exception as error:
         raise UsageError(f"behind the --: {error}") from None
 
 
-def other_settings(plain: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    """Those of vLLM's settings that make another judge than the `plain` ones do, as a text, files as their hashes."""
-    others = {name: _content(settings[name]) for name in OTHERS if settings.get(name) != plain.get(name)}
+def describe_settings(plain: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """Return vLLM's settings that make another judge than the `plain` ones, as JSON (files as hashes); empty if
+    none."""
+    others = {name: _describe_value(settings[name]) for name in OTHERS if settings.get(name) != plain.get(name)}
     return json.dumps(others, sort_keys=True, default=repr) if others else ""
 
 
-def _content(value: Any) -> Any:
-    if not isinstance(value, str) or len(value) > 255 or "\n" in value:  # a text, and no name
+def _describe_value(value: Any) -> Any:
+    """Return a file's or folder's hash in place of its path; any other value unchanged."""
+    # A chat template may be given as text, which no file system takes as a name.
+    if not isinstance(value, str) or len(value) > 255 or "\n" in value:
         return value
-    return jsonl.sha256(Path(value)) if Path(value).is_file() else processor_hash(value) or value
+    return jsonl.sha256(Path(value)) if Path(value).is_file() else hash_processor(value) or value
 
 
-def processor_hash(model: str, extra: Sequence[str] = ()) -> str | None:
-    """The hash of tokenizer, chat template and image processor in a model's folder, and of the settings (pixels, tiles)
-    that the `extra` options of vLLM give it. None for a model that is not in a folder."""
+def hash_processor(model: str, extra: Sequence[str] = ()) -> str | None:
+    """Return the hash of a folder's tokenizer, chat template and image processor, or None if `model` is no folder.
+
+    The settings (pixels, tiles) that the `extra` options of vLLM give the processor are hashed with them.
+    """
     files = sorted(path for part in PROCESSOR for path in Path(model).glob(part)) if Path(model).is_dir() else []
     digests = "".join(f"{path.name} {jsonl.sha256(path)}\n" for path in files)
-    spelt = [word.partition("=")[0].replace("_", "-") for word in extra]
-    indices = [index for index, word in enumerate(spelt) if word.startswith(("--mm-processor-k", "--media-io-k"))]
-    digests += "".join(f"{extra[index : index + 1 + ('=' not in extra[index])]}\n" for index in indices)
+    for index, word in enumerate(extra):
+        name, equals, _ = word.partition("=")
+        # vLLM takes underscores and abbreviations; without "=" the value is the next word.
+        if name.replace("_", "-").startswith(("--mm-processor-k", "--media-io-k")):
+            digests += f"{extra[index : index + (1 if equals else 2)]}\n"
     return hashlib.sha256(digests.encode()).hexdigest() if files else None
 
 
 def sees_images(model: str) -> bool | None:
-    """Whether a model's configuration or its processor speaks of images; None where there is no configuration."""
+    """Return whether a model's configuration or processor mentions images, or None if there is no configuration."""
     config = Path(model) / "config.json"
     if not config.is_file():
         return None
-    ready = (file.read_text("utf-8") for file in Path(model).glob("*processor_config.json"))
-    return any(key.startswith(SIGHT) for key in json.loads(config.read_text("utf-8"))) or any(
-        re.search("(?i)image", text) for text in ready
-    )
+    if any(key.startswith(SIGHT) for key in json.loads(config.read_text("utf-8"))):
+        return True
+    # Some remote code keeps its vision settings out of the configuration.
+    processors = Path(model).glob("*processor_config.json")
+    return any(re.search("(?i)image", file.read_text("utf-8")) for file in processors)
 
 
 def is_classifier(facts: dict[str, Any]) -> bool:
-    """Return whether a judge is a scoring head, by its `notes`."""
+    """Return whether a judge is a scoring head, by its `read_notes`."""
     return any(name.endswith("ForSequenceClassification") for name in facts.get("architectures", ()))
 
 
-def of_head(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return what a server says of a scoring head by its `notes`; nothing of a judge that writes.
+def describe_head(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return what a server says of a scoring head by its `read_notes`; nothing of a judge that writes.
 
     `gives` is what it gives. A head that compares has a `tie_band` as well: the difference of two scores up to which
     it says tie.
@@ -153,7 +171,11 @@ def of_head(facts: dict[str, Any]) -> dict[str, Any]:
     return {"gives": "one rating on 1..10"} if is_classifier(facts) else {}
 
 
-def learned_forms(facts: dict[str, Any]) -> tuple[str, ...]:
-    """The forms that a judge's notes say it was trained in, in any language."""
+def list_learned_forms(facts: dict[str, Any]) -> tuple[str, ...]:
+    """Return the forms that a judge's notes say it was trained in, in any language.
+
+    >>> list_learned_forms({"recipe": {"forms": {"pointwise@en": 0.5, "pointwise@zh": 0.5, "pairwise": 0.0}}})
+    ('pointwise',)
+    """
     shares: dict[str, float] = facts.get("recipe", {}).get("forms", {})
     return tuple(dict.fromkeys(form.partition("@")[0] for form, share in shares.items() if share > 0.0))

@@ -1,4 +1,4 @@
-"""What stands between a stage and a source of replies: a cache of replies, and a budget."""
+"""Layers between a stage and a source of replies: a cache of replies and a token budget."""
 
 import hashlib
 import sqlite3
@@ -12,12 +12,12 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from critic.backends import Backend, ChatMessage, ModelInfo, Reply, Request, spent
+from critic.backends import Backend, ChatMessage, ModelInfo, Reply, Request, read_usage
 from critic.errors import Refused, UsageError
 
 
 class Layer:
-    """A backend around another one, to which it leaves all that it does not do itself."""
+    """A backend that wraps another and leaves to it all that it does not do itself."""
 
     endpoint: str
     max_concurrency: int
@@ -43,33 +43,36 @@ class Layer:
         return await self.inner.chat(request)
 
 
-def layers(backend: Backend) -> Iterator[Backend]:
-    """A backend and those inside it, the outermost first."""
+def walk_layers(backend: Backend) -> Iterator[Backend]:
+    """Yield a backend and those inside it, the outermost first."""
     yield backend
     while isinstance(backend, Layer):
         backend = backend.inner
         yield backend
 
 
-def lacking(backend: Backend) -> set[str]:
-    """What was left out of requests because a server refused it."""
-    *_, inner = layers(backend)
+def list_unsupported(backend: Backend) -> set[str]:
+    """Return the request fields that were left out because a server refused them."""
+    *_, inner = walk_layers(backend)
     sources = [inner, *(endpoint.backend for endpoint in getattr(inner, "endpoints", ()))]
     return {name for source in sources for name in getattr(source, "unsupported", ())}
 
 
 class Cached(Layer):
-    """Replies are kept in the SQLite file `path` by the model's NAME@HASH, the hash of its processor, and the request.
-    One that is there is not asked for again, unless `fresh`, and has 0 attempts. Raises UsageError for what the system
-    says against the file."""
+    """A cache of replies in the SQLite file `path`, by model name (NAME@HASH), processor hash and request.
+
+    A cached reply is returned without a request unless `fresh`; it has 0 attempts. Raises UsageError if the file cannot
+    be used.
+    """
 
     def __init__(self, inner: Backend, path: Path, fresh: bool = False) -> None:
         super().__init__(inner)
         self.path, self.fresh = path, fresh
         self._file: sqlite3.Connection
         name = inner.served.name
+        # Another model under the same name would be answered from this one's replies.
         if "@" not in name:
-            problem = f"{name} has no mark of its weights (NAME@HASH): its replies are known by its name alone"
+            problem = f"{name} has no mark of its weights (NAME@HASH): replies are cached by its name only"
             print(f"--cache {path}: {problem}", file=sys.stderr)
 
     async def __aenter__(self) -> Self:
@@ -89,15 +92,17 @@ class Cached(Layer):
         await super().__aexit__(*error)
 
     async def chat(self, request: Request) -> Reply:
-        """Raises Refused and Transient as the backend inside does; neither is kept."""
-        made_of = [self.served.name, self.served.processor, request]
-        name = hashlib.sha256(msgspec.msgpack.encode(made_of, order="deterministic")).digest()
+        """Return the cached reply, or ask and keep it. Raises Refused and Transient as the inner backend does; neither
+        is cached."""
+        key = [self.served.name, self.served.processor, request]
+        name = hashlib.sha256(msgspec.msgpack.encode(key, order="deterministic")).digest()
         try:
-            asking = "SELECT reply FROM replies WHERE name = ?"
-            known = None if self.fresh else self._file.execute(asking, (name,)).fetchone()
-            if known is not None:
-                return replace(msgspec.msgpack.decode(zlib.decompress(known[0]), type=Reply), attempts=0)
+            if not self.fresh:
+                row = self._file.execute("SELECT reply FROM replies WHERE name = ?", (name,)).fetchone()
+                if row is not None:
+                    return replace(msgspec.msgpack.decode(zlib.decompress(row[0]), type=Reply), attempts=0)
             reply = await self.inner.chat(request)
+            # The fastest level: the reply is needed now, and most of it compresses well.
             packed = zlib.compress(msgspec.msgpack.encode(reply), 1)
             self._file.execute("INSERT OR REPLACE INTO replies VALUES (?, ?)", (name, packed))
         except (sqlite3.Error, OSError) as error:
@@ -106,8 +111,11 @@ class Cached(Layer):
 
 
 class Budget(Struct, kw_only=True):
-    """What a run may spend, all judges of a panel together: `limit` tokens, cached ones included. What is under way
-    when it is spent comes on top. `uncounted` is where a reply came from that does not say what it took."""
+    """The token budget of a run, shared by all judges of a panel.
+
+    `limit` counts prompt and completion tokens, those in the server's prefix cache included. Requests in flight when it
+    is spent come on top. `uncounted` is the endpoint of a reply without token counts, or None.
+    """
 
     limit: int
     used: int = 0
@@ -115,8 +123,10 @@ class Budget(Struct, kw_only=True):
 
 
 class Limited(Layer):
-    """Asks no more once the budget is spent, and refuses by the name of `budget`. Raises UsageError behind a reply that
-    does not say what it took."""
+    """A backend that asks until the budget is spent, and then refuses with the failure `budget`.
+
+    Raises UsageError after a reply without token counts, since nothing could hold the budget then.
+    """
 
     def __init__(self, inner: Backend, budget: Budget) -> None:
         super().__init__(inner)
@@ -128,7 +138,7 @@ class Limited(Layer):
         if self.budget.used >= self.budget.limit:
             raise Refused("budget", f"--budget {self.budget.limit}tokens is spent")
         reply = await self.inner.chat(request)
-        tokens = spent(reply)
+        tokens = read_usage(reply)
         self.budget.used += tokens["prompt_tokens"] + tokens["completion_tokens"]
         if not reply.counted:
             self.budget.uncounted = self.endpoint

@@ -1,4 +1,5 @@
-"""One judge behind several endpoints: a request goes to the one with the fewest in flight, a dead one is left out."""
+"""A pool of endpoints that serve one judge: a request goes to the least busy one, a failed one is left out for a
+while."""
 
 import asyncio
 import math
@@ -12,37 +13,40 @@ from typing import Protocol, Self
 from msgspec.structs import replace
 
 from critic.backends import NO_ANSWER, Backend, ChatMessage, ModelInfo, Reply, Request
-from critic.backends.address import shown
+from critic.backends.address import redact_url
 from critic.backends.openai import FIRST_PAUSE, LONGEST_PAUSE, LONGEST_WISH
 from critic.errors import Hopeless, Refused, Transient, UsageError
 
 
 class Choosing(Backend, Protocol):
-    """A backend that can be asked what it serves."""
+    """A backend that can look up the model it serves."""
 
     def choose(self, name: str | None) -> ModelInfo:
-        """Raises UsageError where it does not answer, or serves nothing of this name."""
+        """Return the model. Raises UsageError if the server does not answer or has no model of this name."""
 
 
 class Upstream:
-    """One server of a pool; `backend` is None until it has answered. After a failure it rests until `rests_until`
-    (seconds of the monotonic clock); `failures` counts how often in a row. `checked`: it serves the pool's judge, and
-    has not failed since. `reported`: it was said that it is left out."""
+    """One server of a pool; `backend` is None until it has answered.
+
+    After a failure it rests until `rests_until` (seconds of the monotonic clock). `failures` counts failures in a row.
+    `checked`: it serves the pool's judge and has not failed since. `reported`: its absence was printed.
+    """
 
     def __init__(self, url: str) -> None:
         # Messages name it without its credentials.
-        self.address, self.url, self.problem = url, shown(url), ""
+        self.address, self.url, self.problem = url, redact_url(url), ""
         self.backend: Choosing | None = None
         self.in_flight = self.asked = self.failures = 0
         self.rests_until = 0.0
         self.checked = self.reported = False
 
     def may_be_asked(self, limit: int) -> bool:
-        # One that failed last may still be down: it is tried with one request, not with as many as it takes.
+        """Return whether a request may be sent to it now, if each endpoint takes `limit`."""
+        # After a failure it may still be down: it is tried with one request, not with as many as it takes.
         return self.rests_until <= time.monotonic() and self.in_flight < (1 if self.failures else limit)
 
     def fail(self, problem: str, wish: float | None = None) -> None:
-        """Leave it out for a while: for longer each time, and for as long as it asks for itself."""
+        """Leave it out for a while: longer each time, and at least for the `wish` (seconds) of the server."""
         now = time.monotonic()
         self.problem, self.checked = problem, False
         # Requests that were under way together fail together: that is one failure.
@@ -52,12 +56,12 @@ class Upstream:
         self.rests_until = max(self.rests_until, now + pause * random.uniform(0.8, 1.2))
 
     def retire(self, problem: str, attempts: int) -> None:
-        """Leave it out for the rest of the run, as one that failed as often as a request is tried."""
+        """Leave it out for the rest of the run, as if it had failed in all `attempts`."""
         self.report(problem)
         self.problem, self.failures, self.rests_until = problem, attempts, math.inf
 
     def report(self, problem: str) -> None:
-        """Say once that it is left out, until it is back."""
+        """Print once that it is left out, until it is back."""
         # It is tried again and again: a line each time would bury all others.
         if not self.reported:
             print(f"{self.url} is left out: {problem}", file=sys.stderr)
@@ -65,14 +69,16 @@ class Upstream:
 
 
 class Pool:
-    """The servers at `urls`, all of which must serve one judge (`ModelInfo`); `connect` gives a backend that tries once
-    and has its model chosen. An endpoint that fails is left out, each time for longer, and its request goes elsewhere.
-    Raises UsageError where none answers, or where two serve different judges."""
+    """A backend over the servers at `urls`, all of which must serve one judge (`ModelInfo`).
+
+    `connect` returns a backend that tries once and has chosen its model. An endpoint that fails is left out, each time
+    for longer, and its request goes elsewhere. Raises UsageError if none answers, or if two serve different judges.
+    """
 
     def __init__(self, urls: Sequence[str], connect: Callable[[str], Choosing], attempts: int, limit: int) -> None:
         self._connect, self._attempts, self._limit = connect, attempts, limit
         self.endpoints = [Upstream(url) for url in urls]
-        self.endpoint, self.max_concurrency, self.retries = ",".join(map(shown, urls)), limit * len(urls), 0
+        self.endpoint, self.max_concurrency, self.retries = ",".join(map(redact_url, urls)), limit * len(urls), 0
         with ThreadPoolExecutor(min(32, len(urls))) as threads:
             list(threads.map(self._reach, self.endpoints))
         # One of many may be late; none at all is a wrong address or a server that is down.
@@ -86,12 +92,12 @@ class Pool:
                 self._check(endpoint, endpoint.backend.served)
 
     def _backends(self) -> list[Choosing]:
-        """Those that have answered, the ones that failed least first."""
+        """Return the backends that have answered, those with the fewest failures first."""
         ranked = sorted(self.endpoints, key=lambda endpoint: endpoint.failures)
         return [endpoint.backend for endpoint in ranked if endpoint.backend is not None]
 
     def _reach(self, endpoint: Upstream) -> None:
-        """Raises UsageError for an endpoint that answers, but lacks the model."""
+        """Connect an endpoint. Raises UsageError for one that answers but lacks the model."""
         try:
             endpoint.backend = self._connect(endpoint.address)
         except UsageError as error:
@@ -103,7 +109,7 @@ class Pool:
             endpoint.report(f"{error}; it is tried again")
 
     def _check(self, endpoint: Upstream, served: ModelInfo) -> None:
-        """Raises UsageError where an endpoint serves another judge than the pool."""
+        """Raise UsageError if an endpoint serves another judge than the pool."""
         for name in ModelInfo.__struct_fields__:
             now, others = getattr(served, name), getattr(self.served, name)
             if now != others:
@@ -121,12 +127,15 @@ class Pool:
         return self._backends()[0].sees()
 
     def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
-        """Raises Refused where the servers do not tell, Transient where none answers."""
+        """Return the count of the first endpoint. Raises Refused if the servers do not count, Transient if none
+        answers."""
         return self._backends()[0].count_tokens(messages)
 
     async def chat(self, request: Request) -> Reply:
-        """Return the reply of the endpoint that is least busy. Raises Refused and Transient as an OpenAIBackend does,
-        and Hopeless once every endpoint is."""
+        """Return the reply of the least busy endpoint.
+
+        Raises Refused and Transient as an OpenAIBackend does, and Hopeless once every endpoint is.
+        """
         for attempt in range(1, self._attempts + 1):
             endpoint, backend = await self._next()
             endpoint.in_flight += 1
@@ -142,7 +151,7 @@ class Pool:
                 if all(other.rests_until == math.inf for other in self.endpoints):
                     raise
             except Refused as error:
-                # A model that is gone from one server may still be at others; any other refusal is the request's.
+                # A model that is gone from one server may still be at others. Any other refusal concerns the request.
                 if "HTTP 404" not in str(error):
                     raise
                 endpoint.fail(str(error))
@@ -157,15 +166,15 @@ class Pool:
         raise Transient(problem, tries=self._attempts)
 
     async def _next(self) -> tuple[Upstream, Choosing]:
-        """The endpoint to ask. Waits while all rest or are busy. Raises Transient where all failed too often."""
+        """Return the endpoint to ask; wait while all rest or are busy. Raises Transient if all failed too often."""
         while True:
             free = [endpoint for endpoint in self.endpoints if endpoint.may_be_asked(self._limit)]
             if free:
-                # Of equally busy ones the one that was asked least, or the first would get all of a slow run.
+                # Of equally busy ones the least used, or the first would get all of a slow run.
                 endpoint = min(free, key=lambda endpoint: (endpoint.in_flight, endpoint.asked))
                 if endpoint.backend is not None and endpoint.checked:
                     return endpoint, endpoint.backend
-                # One that was away may have come back as another judge. To look is no try of the request.
+                # It may have come back as another judge. Looking is no try of the request.
                 await self._look_at(endpoint)
             # Each has failed as often in a row as a request may be tried.
             elif all(endpoint.failures >= self._attempts for endpoint in self.endpoints):
@@ -174,7 +183,7 @@ class Pool:
                 await asyncio.sleep(0.05)
 
     async def _look_at(self, endpoint: Upstream) -> None:
-        """Ask an endpoint that was away what it serves, while nobody else asks it."""
+        """Look up what an endpoint serves that was away, while no request goes to it."""
         endpoint.in_flight += 1
         try:
             if endpoint.backend is None:

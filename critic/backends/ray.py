@@ -1,6 +1,6 @@
-"""Ray: one model in many actors of a cluster, each our in-process backend, which stand in the pool as servers do.
+"""Ray: one model in many actors of a cluster, each an in-process backend, pooled as servers are.
 
-`pip install 'critic[ray]'` on every node, the model's folder at the same place on each.
+Needs `pip install 'critic[ray]'` on every node, and the model's folder at the same path on each.
 """
 
 import asyncio
@@ -16,21 +16,24 @@ from critic.errors import Refused, Transient, UsageError, one_line
 
 
 class Worker:
-    """What an actor runs: the backend that `make` gives, opened when it is first asked, and again after a restart. What
-    is wrong with a call it gives back, since Ray would raise another error in its place."""
+    """The code of an actor: the backend that `make` builds, opened on first use and again after a restart.
+
+    It returns Refused and Transient instead of raising them, since Ray would raise another error in their place.
+    """
 
     def __init__(self, make: Callable[[], Backend]) -> None:
         self._make, self._opening = make, asyncio.Lock()
         self._backend: Backend | None = None
 
     async def _opened(self) -> Backend:
+        """Return the backend, opened once however many calls wait for it."""
         async with self._opening:
             if self._backend is None:
                 self._backend = await self._make().__aenter__()
             return self._backend
 
     async def started(self) -> tuple[ModelInfo, bool | None] | str:
-        """What is served and whether it sees, or why it cannot be had."""
+        """Return the model and whether it takes images, or the reason why it cannot start."""
         try:
             backend = await self._opened()
         except UsageError as error:
@@ -42,7 +45,8 @@ class Worker:
             return await (await self._opened()).chat(request)
         except (Refused, Transient) as error:
             return error
-        except UsageError as error:  # the engine is gone: Ray starts another in a new process
+        # The engine is gone. Ray starts another in a new process.
+        except UsageError as error:
             print(error, file=sys.stderr, flush=True)
             os._exit(1)
 
@@ -55,8 +59,10 @@ class Worker:
 
 
 class Replica:
-    """An actor as one endpoint of a pool. One that is lost rests for as long as it took to start (`seconds`). Raises
-    UsageError where it does not run (yet)."""
+    """An actor as an endpoint of a pool. A lost one rests for `seconds`, the time its start took.
+
+    Raises UsageError if it does not run (yet).
+    """
 
     def __init__(self, actor: Any, seconds: float, timeout: float) -> None:
         self.endpoint, self.max_concurrency, self.retries = "ray", 0, 0
@@ -74,13 +80,14 @@ class Replica:
         return self._sees
 
     def choose(self, _: str | None) -> ModelInfo:
-        """What it serves now. Called from another thread than the event loop's, as `count_tokens` is."""
+        """Return the model it serves now. Called from another thread than the event loop's, like `count_tokens`."""
         import ray  # noqa: PLC0415 - not part of a plain installation
 
         try:
             state: Any = ray.get(self._actor.started.remote(), timeout=5.0)
         except ray.exceptions.RayError as error:
             raise UsageError(f"{NO_ANSWER}: {one_line(error)}") from None
+        # The actor runs, but its backend could not be opened.
         if isinstance(state, str):
             raise UsageError(state)
         served: ModelInfo
@@ -111,9 +118,11 @@ class Replica:
 
 
 class RayBackend(Layer):
-    """`replicas` of the backend that `make` gives, each in an actor with so many `gpus` of the Ray cluster at `address`
-    (None: RAY_ADDRESS, or one that is started here). They start when the context is entered: raises UsageError where
-    Ray is not installed or reached, and where no replica starts."""
+    """`replicas` of the backend that `make` builds, each in an actor with `gpus` GPUs.
+
+    `address` is the Ray cluster's (None: RAY_ADDRESS, or a cluster started here). The actors start when the context is
+    entered. Raises UsageError if Ray is not installed or not reached, or if no replica starts.
+    """
 
     def __init__(
         self, make: Callable[[], Backend], address: str | None, replicas: int, gpus: int, attempts: int, timeout: float
@@ -134,12 +143,13 @@ class RayBackend(Layer):
             ray.init(self._address, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise UsageError(f"--ray-address {self._address}: {one_line(error)}") from None
-        how = {"num_cpus": 1, "num_gpus": self._gpus, "scheduling_strategy": "SPREAD", "max_restarts": -1}
-        worker: Any = ray.remote(Worker).options(max_concurrency=self._limit, **how)
+        # max_restarts -1: a lost actor is started again as often as it is lost.
+        options = {"num_cpus": 1, "num_gpus": self._gpus, "scheduling_strategy": "SPREAD", "max_restarts": -1}
+        worker: Any = ray.remote(Worker).options(max_concurrency=self._limit, **options)
         actors = {name: worker.remote(self._make) for name in self._names}
         print(f"starting {len(self._names)} replicas of {self._model} on Ray", file=sys.stderr, flush=True)
         start, states = time.monotonic(), [actor.started.remote() for actor in actors.values()]
-        # The others join when they have started: to the pool they are endpoints that do not answer yet.
+        # The others join once they have started: until then they are endpoints that do not answer yet.
         await asyncio.to_thread(ray.wait, states, num_returns=1)
         seconds = time.monotonic() - start
         from critic.backends.pool import Pool  # noqa: PLC0415 - actors, which import this file, ask no server

@@ -1,4 +1,4 @@
-"""How servers refuse: the field that they do not take, how long they ask to be left alone, and an empty account."""
+"""Read how servers refuse: the field they do not accept, the wait they ask for, and an empty account."""
 
 import math
 import re
@@ -19,8 +19,8 @@ OPTIONAL = {
     "logprobs": (r"(?:top[ _]?|response[ _]?)?log.?prob\w*", "asked without: ratings have no distribution"),
     "logit_bias": (r"logit.?bias", "asked without"),
 }
-"""Fields of a request that a server may do without: how refusals name them, and what is done instead, in words.
-`top_logprobs` goes with `logprobs`."""
+"""Request fields that a server may do without: pattern of their names in refusals, and the consequence. `top_logprobs`
+goes with `logprobs`."""
 
 _PATTERNS = {
     # Chinese stands beside a name without a blank: \b would see no border.
@@ -28,45 +28,51 @@ _PATTERNS = {
     for name, (words, _) in OPTIONAL.items()
 }
 _NEEDED = re.compile(r"(?:body[ .])?(?:messages|model)(?![A-Za-z0-9_])")
+"""Fields that no request can do without."""
 
 
-def sendable(body: Mapping[str, Any], unsupported: set[str]) -> dict[str, Any]:
-    """Return the request without the fields that a server does not take; `max_tokens` has a successor."""
+def drop_unsupported(body: Mapping[str, Any], unsupported: set[str]) -> dict[str, Any]:
+    """Return the request without the fields that a server refuses; `max_completion_tokens` replaces `max_tokens`."""
     sent = {name: value for name, value in body.items() if name.removeprefix("top_") not in unsupported}
     if "max_tokens" in body.keys() - sent.keys() and "max_completion_tokens" not in unsupported:
         sent["max_completion_tokens"] = body["max_tokens"]
     return sent
 
 
-def refused_fields(answer: Any, words: str, sent: Mapping[str, Any]) -> list[str]:
-    """Return the OPTIONAL fields of `sent` that an error names, the likeliest first.
+def find_refused_fields(answer: Any, words: str, sent: Mapping[str, Any]) -> list[str]:
+    """Return the OPTIONAL fields of `sent` that an error names, the most likely first.
 
-    Servers name a field by itself, as `param` (OpenAI, Azure), `loc` (FastAPI: Mistral, vLLM) or `field` (Google), or
-    in their `words` only. A refusal that names `messages` or `model` by itself is about these.
+    Servers name a field in a key of its own, `param` (OpenAI, Azure), `loc` (FastAPI: Mistral, vLLM) or `field`
+    (Google), or only in their message (`words`). A refusal whose key names `messages` or `model` is about these.
+
+    >>> find_refused_fields({"error": {"param": "temperature"}}, "Unsupported value.", {"temperature": 0.0, "seed": 1})
+    ['temperature']
     """
-    places = list(_places(answer))
+    places = list(_walk_places(answer))
     candidates = {name: pattern for name, pattern in _PATTERNS.items() if name in sent}
     others = [place for place in places if not _NEEDED.match(place)]
     named = [name for place in others for name, pattern in candidates.items() if pattern.search(place)]
     if named or len(others) < len(places):
         return list(dict.fromkeys(named))
-    found = {name: match.start() for name, pattern in candidates.items() if (match := pattern.search(words))}
-    return sorted(found, key=lambda name: found[name])
+    # The message names the culprit first, and often others beside it.
+    positions = {name: match.start() for name, pattern in candidates.items() if (match := pattern.search(words))}
+    return sorted(positions, key=positions.__getitem__)
 
 
-def _places(answer: Any, depth: int = 6) -> Iterator[str]:
-    """Yield what an error's keys say that it is about."""
+def _walk_places(answer: Any, depth: int = 6) -> Iterator[str]:
+    """Yield the values of an error's keys that name a field."""
     if not depth:
         return
     if isinstance(answer, list):
         for item in answer:
-            yield from _places(item, depth - 1)
+            yield from _walk_places(item, depth - 1)
     elif isinstance(answer, dict):
         for name, value in answer.items():
             if name in ("param", "loc", "field") and value:
                 yield " ".join(map(str, value)) if isinstance(value, list) else str(value)
-            elif name != "input":  # FastAPI repeats the request there
-                yield from _places(value, depth - 1)
+            # FastAPI repeats the request in `input`.
+            elif name != "input":
+                yield from _walk_places(value, depth - 1)
 
 
 _NO_CREDIT = re.compile(
@@ -77,25 +83,27 @@ _NO_CREDIT = re.compile(
     r"|good standing|payment required|monthly spending limit|欠费|余额不足|余额已用|账户已停|\(1113\)",
     re.IGNORECASE,
 )
-"""How servers say that an account is empty: OpenAI, Azure, Anthropic, DeepSeek, Moonshot, xAI, OpenRouter, SiliconFlow,
-Zhipu (1113), DashScope (Arrearage), Volcengine (AccountOverdueError), MiniMax. Google's "exceeded your current quota"
-is no such: it says so of a minute's limit as well."""
+"""Messages of an empty account: OpenAI, Azure, Anthropic, DeepSeek, Moonshot, xAI, OpenRouter, SiliconFlow, Zhipu
+(1113), DashScope (Arrearage), Volcengine (AccountOverdueError), MiniMax.
+
+Google's "exceeded your current quota" is left out: it is also sent for a limit per minute.
+"""
 
 
 def is_out_of_credit(status: int, words: str, sent: bytes) -> bool:
-    """Return whether a refusal says that the account is empty, and does not just repeat what was `sent`."""
-    said = _NO_CREDIT.search(words)
-    return status == 402 or (said is not None and said[0].encode() not in sent)
+    """Return whether a refusal says that the account is empty, and does not just repeat the request `sent`."""
+    match = _NO_CREDIT.search(words)
+    return status == 402 or (match is not None and match[0].encode() not in sent)
 
 
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")
 _UNITS = (86400.0, 3600.0, 60.0, 1.0, 0.001)
 _IN_BODY = re.compile(r'(?:"retryDelay": ?"|try again in )((?:\d+(?:\.\d+)?(?:ms|[dhms]))+)')
-"""How long Google and OpenAI ask to wait in an error's body."""
+"""Wait in an error's body (Google, OpenAI)."""
 
 
-def _seconds(words: str) -> float | None:
-    """Read a time to wait: seconds, or a duration such as `6m0s` and `20ms`."""
+def _parse_seconds(words: str) -> float | None:
+    """Parse a wait: seconds, or a duration such as `6m0s` and `20ms`. Return None for anything else."""
     with suppress(ValueError):
         return number if math.isfinite(number := float(words)) else None
     parts = _DURATION.fullmatch(words.strip())
@@ -104,9 +112,9 @@ def _seconds(words: str) -> float | None:
     return sum(float(part) * unit for part, unit in zip(parts.groups(), _UNITS, strict=True) if part)
 
 
-def _until(words: str, now: datetime) -> float | None:
-    """Read a moment as the seconds until then: an HTTP date in any of its three forms (RFC 9110, section 5.6.7), or ISO
-    8601."""
+def _parse_moment(words: str, now: datetime) -> float | None:
+    """Parse a date and return the seconds until then: an HTTP date in any of its three forms (RFC 9110, section 5.6.7),
+    or ISO 8601."""
     for read in (parsedate_to_datetime, datetime.fromisoformat):
         with suppress(ValueError, TypeError, OverflowError):
             moment = read(words)
@@ -114,43 +122,49 @@ def _until(words: str, now: datetime) -> float | None:
     return None
 
 
-def _wait(words: str, now: datetime) -> float | None:
-    """Read a wait in any spelling; a number past 2001 in seconds or milliseconds is a moment."""
-    seconds = _seconds(words)
+def _parse_wait(words: str, now: datetime) -> float | None:
+    """Parse a wait in any spelling, in seconds. A number past 2001, in seconds or milliseconds, is a moment."""
+    seconds = _parse_seconds(words)
     if seconds is None:
-        return _until(words, now)
+        return _parse_moment(words, now)
     if seconds > 1e9:
         return seconds / (1000 if seconds > 1e11 else 1) - now.timestamp()
     return seconds
 
 
-def retry_after(headers: Mapping[str, str], body: str = "") -> float | None:
-    """Return the seconds that a server asks to be left alone (0 or more), or None if it does not say.
+def read_retry_after(headers: Mapping[str, str], body: str = "") -> float | None:
+    """Return the seconds that a server asks to wait (0 or more), or None if it does not say.
 
     In this order: `retry-after-ms` (OpenAI, Azure), `Retry-After` in seconds or as a date (RFC 9110, section 10.2.3),
     the error's `body`, `ratelimit-reset` and its relatives. Dates are compared with the server's own clock (`Date`).
     The caller bounds the wait.
 
-    >>> retry_after({"retry-after": "Sun, 06 Nov 1994 08:49:37 GMT", "date": "Sun, 06 Nov 1994 08:49:30 GMT"})
+    >>> read_retry_after({"retry-after": "Sun, 06 Nov 1994 08:49:37 GMT", "date": "Sun, 06 Nov 1994 08:49:30 GMT"})
     7.0
-    >>> retry_after({"x-ratelimit-reset-requests": "1m0.5s"})
+    >>> read_retry_after({"x-ratelimit-reset-requests": "1m0.5s"})
     60.5
     """
-    known = {name.lower(): value.strip() for name, value in headers.items()}
+    fields = {name.lower(): value.strip() for name, value in headers.items()}
     now = datetime.now(UTC)
-    with suppress(ValueError, TypeError):
-        now = parsedate_to_datetime(known["date"]).replace(tzinfo=UTC) if "date" in known else now
-    wait = None
-    if milliseconds := _seconds(known.get("retry-after-ms", "")):
-        wait = milliseconds / 1000
-    if wait is None and "retry-after" in known:
-        wait = _wait(known["retry-after"], now)
+    with suppress(ValueError, TypeError, KeyError):
+        now = parsedate_to_datetime(fields["date"]).replace(tzinfo=UTC)
+    if milliseconds := _parse_seconds(fields.get("retry-after-ms", "")):
+        return max(milliseconds / 1000, 0.0)
+    wait = _parse_wait(fields.get("retry-after", ""), now)
     if wait is None and (in_body := _IN_BODY.search(body)):
-        wait = _seconds(in_body[1])
+        wait = _parse_seconds(in_body[1])
     if wait is None:
-        resets = {name: _wait(value, now) for name, value in known.items() if "ratelimit" in name and "reset" in name}
-        # Of several limits, those that are not used up say nothing of this refusal.
-        used_up = [name for name in resets if known.get(name.replace("reset", "remaining"), "0") in ("0", "0.0")]
-        waits = [resets[name] for name in used_up or resets]
-        wait = max((each for each in waits if each is not None), default=None)
+        wait = _find_reset(fields, now)
     return None if wait is None else max(wait, 0.0)
+
+
+def _find_reset(fields: Mapping[str, str], now: datetime) -> float | None:
+    """Return the seconds until the last of the used-up rate limits is reset, or None if no header says."""
+    used_up, others = list[float](), list[float]()
+    for name, value in fields.items():
+        if "ratelimit" not in name or "reset" not in name or (wait := _parse_wait(value, now)) is None:
+            continue
+        # Of several limits, those that are not used up say nothing about this refusal.
+        is_used_up = fields.get(name.replace("reset", "remaining"), "0") in ("0", "0.0")
+        (used_up if is_used_up else others).append(wait)
+    return max(used_up or others, default=None)

@@ -1,4 +1,4 @@
-"""Replies from a file or a function: rehearsals and tests without any model."""
+"""Replies from a file or a function, for rehearsals and tests without a model."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -6,15 +6,18 @@ from pathlib import Path
 from typing import Self
 
 from critic import jsonl
-from critic.backends import CONNECTIONS, ChatMessage, ModelInfo, Reply, Request, parts_of, text
-from critic.errors import whole
+from critic.backends import CONNECTIONS, ChatMessage, ModelInfo, Reply, Request, join_text, parts_of
+from critic.errors import replace_surrogates
 
 IMAGE_TOKENS = 100
+"""Tokens of an image in a scripted prompt."""
 
 
 class ScriptedBackend:
-    """Answers every request with `answer(request)`, which may raise Refused or Transient. A token is a character of the
-    prompt, for `context` as well; an image has IMAGE_TOKENS."""
+    """A backend that answers every request with `answer(request)`, which may raise Refused or Transient.
+
+    A token is one character of the prompt, also in `context`; an image has IMAGE_TOKENS.
+    """
 
     def __init__(
         self,
@@ -41,18 +44,23 @@ class ScriptedBackend:
         return self._sees
 
     def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
-        parts = (part for message in messages for part in parts_of(message))
-        return sum(IMAGE_TOKENS if part["type"] == "image_url" else len(part["text"]) for part in parts)
+        count = 0
+        for message in messages:
+            for part in parts_of(message):
+                count += IMAGE_TOKENS if part["type"] == "image_url" else len(part["text"])
+        return count
 
 
 def from_file(path: Path) -> ScriptedBackend:
-    """A backend that gives the replies of a JSONL file (`Reply` records, at least `{"text": …}`). Which one is a matter
-    of the prompt alone, so that neither order nor concurrency changes an answer. Raises UsageError naming file and line
-    for a line that is no reply."""
+    """Return a backend that gives the replies of a JSONL file (`Reply` records, at least `{"text": …}`).
+
+    Raises UsageError naming file and line for a line that is no reply.
+    """
     replies = [reply for _, reply in jsonl.read(path, Reply)]
 
     def answer(request: Request) -> Reply:
-        digest = hashlib.sha256("\0".join(text(message) for message in request.messages).encode()).digest()
+        # Only the prompt selects the reply, so that neither order nor concurrency changes it.
+        digest = hashlib.sha256("\0".join(join_text(message) for message in request.messages).encode()).digest()
         return replies[int.from_bytes(digest[:8], "big") % len(replies)]
 
-    return ScriptedBackend(answer, name=whole(path.stem))
+    return ScriptedBackend(answer, name=replace_surrogates(path.stem))

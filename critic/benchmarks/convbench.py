@@ -99,14 +99,14 @@ def read_conversations(path: Path) -> list[Conversation]:
         annotated = not row.keys().isdisjoint(ANNOTATED)
         if missing := [column for column in (*PUBLIC, *(ANNOTATED if annotated else ())) if column not in row]:
             raise UsageError(f"{path}: the sheet lacks {', '.join(missing)}; ask ConvBench's authors for the full one")
-        image = tables.text(location, row, IMAGE)
+        image = tables.require_text(location, row, IMAGE)
         turns = [
             ConversationTurn(
-                prompt=tables.text(location, row, INSTRUCTIONS[turn]),
-                reference=tables.text(location, row, REFERENCES[turn]) if annotated else None,
-                task=tables.text(location, row, TASKS[turn]) if annotated else None,
+                prompt=tables.require_text(location, row, INSTRUCTIONS[turn]),
+                reference=tables.require_text(location, row, REFERENCES[turn]) if annotated else None,
+                task=tables.require_text(location, row, TASKS[turn]) if annotated else None,
                 images=[image] if turn == 0 else [],
-                focus=tables.text(location, row, FOCUS) if annotated and turn == 2 else None,
+                focus=tables.require_text(location, row, FOCUS) if annotated and turn == 2 else None,
             )
             for turn in range(3)
         ]
@@ -114,10 +114,10 @@ def read_conversations(path: Path) -> list[Conversation]:
             Conversation(
                 id=ids.add(location, tables.optional_text(row, "ID") or str(len(conversations) + 1)),
                 benchmark="convbench",
-                lang=tables.language(location, row),
+                lang=tables.parse_language(location, row),
                 group=image,
                 turns=turns,
-                caption=tables.text(location, row, CAPTION) if annotated else None,
+                caption=tables.require_text(location, row, CAPTION) if annotated else None,
             )
         )
     return conversations

@@ -79,9 +79,9 @@ def read_conversations(path: Path) -> list[Conversation]:
             Conversation(
                 id=key,
                 benchmark="multiverse",
-                lang=tables.language(location, raw),
+                lang=tables.parse_language(location, raw),
                 group=key,  # each conversation has an image of its own
-                turns=_turns(location, row, tables.image(location, raw.get("image"))),
+                turns=_turns(location, row, tables.parse_image(location, raw.get("image"))),
                 goal=row.main_goal_category,
                 domain=row.image_main_category,
             )

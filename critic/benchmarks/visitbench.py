@@ -50,8 +50,8 @@ def read_conversations(path: Path) -> list[Conversation]:
         _check_columns(path, row)
         key = ids.add(location, tables.optional_text(row, "id") or str(number))
         images = _images(location, row)
-        category = tables.text(location, row, "instruction_category")
-        prompt, reference = tables.text(location, row, "instruction"), _reference(location, row)
+        category = tables.require_text(location, row, "instruction_category")
+        prompt, reference = tables.require_text(location, row, "instruction"), _reference(location, row)
         # Rows about the same images share a group; embedded images are identified by their hashes.
         names = [
             hashlib.sha256(image.encode()).hexdigest()[:16] if image.startswith("data:") else image for image in images
@@ -60,7 +60,7 @@ def read_conversations(path: Path) -> list[Conversation]:
             Conversation(
                 id=key,
                 benchmark="visitbench",
-                lang=tables.language(location, row),
+                lang=tables.parse_language(location, row),
                 group=" ".join(sorted(names)),
                 turns=[ConversationTurn(prompt=prompt, reference=reference, task=category, images=images)],
                 caption=_caption(location, row, len(images)),
@@ -89,7 +89,7 @@ def _first(row: tables.Row, names: Collection[str]) -> str:
 def _images(location: str, row: tables.Row) -> list[str]:
     """Return the images: a URL's file name, paths and data URIs unchanged."""
     column = _first(row, IMAGES)
-    images = [tables.image(location, value) for value in _listed(location, row, column)]
+    images = [tables.parse_image(location, value) for value in _listed(location, row, column)]
     images = [unquote(urlsplit(image).path).rsplit("/", 1)[-1] if _URL.match(image) else image for image in images]
     if not images or len(set(images)) < len(images):
         raise UsageError(f"{location}: {quoted(column)} has {'one image twice' if images else 'no image'}")
@@ -134,14 +134,14 @@ def _reference(location: str, row: tables.Row) -> str | None:
     """Return the human reference, or the GPT-4 answer if people confirmed it, or None."""
     # A person's own answer needs no confirmation by others.
     if "output_human_annotated" in row:
-        return tables.text(location, row, "output_human_annotated")
+        return tables.require_text(location, row, "output_human_annotated")
     confirmed = _is_true(location, row, CORRECT) and not _is_true(location, row, CAPTION_PROBLEM)
-    return tables.text(location, row, "gpt4_prediction") if confirmed else None
+    return tables.require_text(location, row, "gpt4_prediction") if confirmed else None
 
 
 def _is_true(location: str, row: tables.Row, column: str) -> bool:
     """Parse a truth value. Raises UsageError for any other word."""
-    text = tables.text(location, row, column).lower()
+    text = tables.require_text(location, row, column).lower()
     if text not in TRUE | FALSE:
         raise UsageError(f"{location}: {quoted(column)} is {quoted(text)}; expected true or false")
     return text in TRUE

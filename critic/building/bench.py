@@ -172,10 +172,10 @@ def freeze(
     The folder replaces an earlier one only once it is complete. Returns the hash of all files. Raises UsageError if
     an image has changed since it was hashed.
     """
-    target = jsonl.resolved(folder)
+    target = jsonl.resolve_links(folder)
     partial = target.with_name(f"{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    with jsonl.removed_on_failure(partial):
+    with jsonl.remove_on_failure(partial):
         copies = dict[str, str]()
         hashes = dict[str, str]()
         for conversation in conversations:

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from critic import jsonl
 from critic.errors import UsageError
-from critic.images import MAX_BYTES, ImageError, decoded, eight_bits
+from critic.images import MAX_BYTES, ImageError, convert_to_8_bits, decode_image
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif")
 
@@ -60,7 +60,7 @@ def perceptual_hash(image: Any) -> str:
     from PIL import Image  # noqa: PLC0415 - not part of a plain installation
     from scipy import fft  # noqa: PLC0415 - takes half a second, which the other commands need not wait
 
-    grey = np.asarray(eight_bits(image).convert("L").resize((32, 32), Image.Resampling.LANCZOS))
+    grey = np.asarray(convert_to_8_bits(image).convert("L").resize((32, 32), Image.Resampling.LANCZOS))
     low = fft.dct(fft.dct(grey, axis=0), axis=1)[:8, :8]
     return np.packbits(low > np.median(low)).tobytes().hex()
 
@@ -76,7 +76,7 @@ def image_file(root: Path, name: str) -> ImageFile:
             raise ImageError("image_too_large", f"more than {MAX_BYTES:,} bytes")
         data = (root / name).read_bytes()
         facts |= {"bytes": len(data), "md5": hashlib.md5(data, usedforsecurity=False).hexdigest()}
-        with decoded(data) as image:
+        with decode_image(data) as image:
             return ImageFile(**facts, width=image.width, height=image.height, phash=perceptual_hash(image))
     except (ImageError, OSError) as error:
         failure = error.failure if isinstance(error, ImageError) else "image_missing"

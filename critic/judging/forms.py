@@ -12,8 +12,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic import records
-from critic.backends import Reply, unanswered, with_uris
-from critic.errors import UsageError, did_you_mean, whole
+from critic.backends import Reply, embed_images, find_failure
+from critic.errors import UsageError, did_you_mean, replace_surrogates
 from critic.judging.kinds import Kind
 from critic.judging.kinds import load as kind
 from critic.judging.prompt import Prompt, load
@@ -172,7 +172,7 @@ class JudgeRequest(Struct, frozen=True, kw_only=True):
 
     def sent(self, messages: Sequence[Message]) -> list[Message]:
         """Messages as they are sent, each image as its data URI."""
-        return [with_uris(message, self.uris) for message in messages] if self.prompt.sees else [*messages]
+        return [embed_images(message, self.uris) for message in messages] if self.prompt.sees else [*messages]
 
     def keys(self, reason: bool = True) -> tuple[str, ...]:
         """Return the keys of a verdict in the output format's order, with the `reason` if the format has one."""
@@ -204,11 +204,13 @@ class JudgeRequest(Struct, frozen=True, kw_only=True):
     def read(self, text: str, truncated: bool) -> Verdict:
         """Read the verdict in a text: in our form, or as the papers' judges state one."""
         verdict = self.form.kind.read(self.prompt, self.material, text, truncated)
-        return replace(verdict, reason=whole(verdict.reason))  # JSON in the text can spell half a character
+        return replace(
+            verdict, reason=replace_surrogates(verdict.reason)
+        )  # JSON in the text can spell half a character
 
     def answer(self, reply: Reply) -> Verdict:
         """Read the verdict in a reply, or name why there is none."""
-        if lost := unanswered(reply):
+        if lost := find_failure(reply):
             return Verdict(failure=lost[0])
         verdict = self.read(reply.text, reply.truncated)
         cut_off = verdict.failure is not None and reply.finish == "content_filter"

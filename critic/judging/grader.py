@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from critic.backends import NO_TEXT, Backend, Reply, Request, Token, images, instead, spent, unanswered
+from critic.backends import NO_TEXT, Backend, Reply, Request, Token, add_cost, count_images, find_failure, read_usage
 from critic.errors import Refused, UsageError
 from critic.judging import distribution, parse
 from critic.judging.forms import JudgeRequest, rates
@@ -134,7 +134,7 @@ class Grader:
         if fitted is None:
             raise Refused("context_length_exceeded", "rubric and question alone do not fit")
         asked = replace(asked, fitted=fitted)
-        return asked, instead(await self._chat(asked, request(asked)), lost)
+        return asked, add_cost(await self._chat(asked, request(asked)), lost)
 
     async def _chat(self, asked: JudgeRequest, request: Request) -> Reply:
         reply = await self.backend.chat(request)
@@ -143,7 +143,7 @@ class Grader:
         # A reply that is no answer has no tokens either, which says nothing of the server.
         # Of a judge that can be probed only a probe shows it.
         shows = request.schema is None or not self._probes
-        if request.top_logprobs and self.logprobs is None and (reply.tokens or (shows and unanswered(reply) is None)):
+        if request.top_logprobs and self.logprobs is None and (reply.tokens or (shows and find_failure(reply) is None)):
             self.logprobs = bool(reply.tokens)
         return reply
 
@@ -269,9 +269,9 @@ def call_of(asked: JudgeRequest, reply: Reply) -> Call:
         reply=reply.text,
         shortened=asked.fitted.shortened if asked.fitted else {},
         attempts=reply.attempts,
-        images=images(asked.messages),
+        images=count_images(asked.messages),
         answered_by=reply.answered_by,
-        **spent(reply),
+        **read_usage(reply),
     )
 
 

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic import records
-from critic.backends import Backend, Reply, unanswered
+from critic.backends import Backend, Reply, find_failure
 from critic.errors import Refused, Transient
 from critic.images import ImageError, Images
 from critic.judging import distribution, forms
@@ -71,7 +71,7 @@ class Judge:
         return self._judgment(planned, await self.opinion(asked, self.presentation_orders(planned)))
 
     def _judgment(self, planned: PlannedVerdict, result: JudgeResult) -> Judgment:
-        calls, form, tokens = result.calls, planned.form, records.spent(result.calls)
+        calls, form, tokens = result.calls, planned.form, records.sum_usage(result.calls)
         return Judgment(
             sample=planned.sample,
             setup=replace(self.setup, score_kind=self.grader.score_kind),
@@ -235,7 +235,7 @@ def _call(asked: JudgeRequest, reply: Reply, verdict: Verdict | None, first: Pos
 
 def _detail(reply: Reply) -> str | None:
     """Return what is known of a reply that is no answer, or None."""
-    lost = unanswered(reply)
+    lost = find_failure(reply)
     return lost[1] if lost else None
 
 
@@ -298,5 +298,5 @@ def panel_judgment(members: Sequence[Judgment], how: Aggregation, name: str) -> 
         calls=[],
         answered_by=[],
         images=min(member.images for member in members),
-        **records.spent(members),
+        **records.sum_usage(members),
     )

@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from critic import jsonl, tables
-from critic.errors import UsageError, quoted, shortened
+from critic.errors import UsageError, quoted, shorten_line
 from critic.judging.answers import with_reply
 from critic.judging.history import CONDITIONS, messages
 from critic.records import Conversation, ModelTurn, Sampling, SentMessage, TurnFailure
@@ -111,7 +111,7 @@ def _check_questions(differ: Sequence[str]) -> None:
 
 def benchmark_of(path: Path, questions: Path | None) -> str | None:
     """The benchmark that a file's records name, None for rows of none. Raises UsageError for replies without one."""
-    row = tables.first(path) or {}
+    row = tables.read_first_row(path) or {}
     if isinstance(conversation := row.get("conversation"), dict):
         return str(conversation.get("benchmark"))
     if any(layout.fits(row) for layout in LAYOUTS) and not ("predict" in row and questions):
@@ -125,7 +125,7 @@ def benchmark_of(path: Path, questions: Path | None) -> str | None:
 def is_table(path: Path) -> bool:
     """Return whether a file holds replies that another program made, rather than what critic infer writes."""
     if jsonl.suffix(path) == ".jsonl":
-        row = tables.first(path)
+        row = tables.read_first_row(path)
         return row is not None and "conversation" not in row
     return jsonl.suffix(path) in tables.READABLE
 
@@ -140,7 +140,7 @@ def read(path: Path, conversations: Sequence[Conversation], system: str) -> Iter
     differ = list[str]()
     for location, row in tables.rows(path):
         layout = layout or _layout(location, row)
-        key = tables.text(location, row, layout.id)
+        key = tables.require_text(location, row, layout.id)
         tables.check_ids([key], location, layout.id)
         if layout.numbered and key.isdigit() and int(key) < len(conversations):
             key = conversations[int(key)].id
@@ -168,7 +168,9 @@ def _layout(location: str, row: tables.Row) -> Layout:
     known = next((layout for layout in LAYOUTS if layout.fits(row)), None)
     if known is None:
         layouts = "; ".join(f"{layout.id}, {layout.text}" for layout in LAYOUTS)
-        raise UsageError(f"{location}: columns {shortened(', '.join(row))} are no known layout of replies: {layouts}")
+        raise UsageError(
+            f"{location}: columns {shorten_line(', '.join(row))} are no known layout of replies: {layouts}"
+        )
     return known
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from critic import jsonl, records
-from critic.errors import UsageError, quoted, whole
+from critic.errors import UsageError, quoted, replace_surrogates
 from critic.judging import replies
 from critic.judging.answers import say_thoughts, without_thoughts_in
 from critic.judging.history import CONDITIONS
@@ -107,7 +107,7 @@ def read_transcripts(
     if not replies.is_table(path):
         lines = jsonl.read(path, ModelTurn)
     elif conversations:
-        lines = enumerate(replies.read(path, conversations, name or whole(path.stem)), 1)
+        lines = enumerate(replies.read(path, conversations, name or replace_surrogates(path.stem)), 1)
     else:
         raise UsageError(f"{path}: a table of replies, not critic infer's; give the benchmark's file with --questions")
     thinking = answers = 0

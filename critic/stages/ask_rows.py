@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic import jsonl
-from critic.backends import Backend, Request, image_part, unanswered
+from critic.backends import Backend, Request, find_failure, image_part
 from critic.building import replies
 from critic.building.pictures import DroppedImage, ImageFile
 from critic.building.replies import Problem, StepReply
@@ -187,7 +187,7 @@ class AskRows(Stage[BuildRow, AskedRow]):
         return replace(self._request, messages=[{"role": "user", "content": [*shown, text]}])
 
     def _read(self, row: BuildRow, record: AskedRow, reply: Any) -> AskedRow:
-        if lost := unanswered(reply):
+        if lost := find_failure(reply):
             return replace(record, failure=lost[0], detail=lost[1])
         if reply.truncated:
             return replace(record, failure="truncated")

@@ -64,7 +64,7 @@ def main(
     )
     building = BenchmarkBuild(folder, out, lang, source)
     try:
-        with jsonl.alone_in(out):
+        with jsonl.lock_folder(out):
             chosen = choose_images(building, min_side=min_side, quality=quality, rare=rare, cap=cap)
             if plan is not None:
                 build(building, chosen, plan, blind=blind, unreviewed=unreviewed, endpoint=settings)

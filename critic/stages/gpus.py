@@ -33,9 +33,9 @@ def on_gpus(
 
     Raises UsageError if one of the processes did not come to its end.
     """
-    out = check_plain(jsonl.resolved(check_plain(options["out"])))
+    out = check_plain(jsonl.resolve_links(check_plain(options["out"])))
     folder = out.with_name(f"{out.name}.parts")
-    with jsonl.alone(out):
+    with jsonl.lock_file(out):
         begun = [int(count) for path in folder.glob("*.jsonl") for count in re.findall(r"-of-(\d+)", path.name)]
         if out.is_file() and not begun:
             raise UsageError(f"{out}: made without --gpus; go on without it, or choose another --out")

@@ -18,9 +18,9 @@ import typer
 from msgspec.structs import replace
 
 from critic import benchmarks, jsonl
-from critic.backends import Backend, ChatMessage, Reply, Request, image_part, spent, unanswered
-from critic.errors import Refused, Transient, UsageError, quoted, whole
-from critic.images import Image, ImageError, named_images
+from critic.backends import Backend, ChatMessage, Reply, Request, find_failure, image_part, read_usage
+from critic.errors import Refused, Transient, UsageError, quoted, replace_surrogates
+from critic.images import Image, ImageError, name_images
 from critic.judging import history
 from critic.judging.answers import with_reply, without_thoughts_in
 from critic.judging.history import CONDITIONS, HistoryMessage
@@ -182,7 +182,7 @@ class Infer(Stage[Conversation, ModelTurn]):
         self.note(None)
         self.note_answered([reply.answered_by])
         failure, detail = self._problem_of(reply)
-        took = spent(reply) if reply.counted or not reply.attempts else {}
+        took = read_usage(reply) if reply.counted or not reply.attempts else {}
         record = replace(
             record,
             thoughts=reply.thoughts or None,
@@ -201,7 +201,7 @@ class Infer(Stage[Conversation, ModelTurn]):
         context, used = self.backend.served.context, reply.prompt_tokens + reply.completion_tokens
         if reply.truncated and reply.completion_tokens < self.sampling.max_tokens and context and used >= context:
             return "context_length_exceeded", f"the reply was cut at the end of the context of {context} tokens"
-        return unanswered(reply) or (None, None)
+        return find_failure(reply) or (None, None)
 
     def summary(self, records: Iterable[ModelTurn]) -> RunSummary:
         return summary(records, self.out, self._generated)
@@ -284,7 +284,9 @@ def main(
     endpoint: Endpoint,
     name: Annotated[
         str | None,
-        typer.Option(parser=whole, metavar="TEXT", help="The model's name in the records.", show_default="its own"),
+        typer.Option(
+            parser=replace_surrogates, metavar="TEXT", help="The model's name in the records.", show_default="its own"
+        ),
     ] = None,
     condition: Annotated[
         list[str] | None,
@@ -309,7 +311,7 @@ def main(
     of_paper = benchmarks.load(benchmark).conditions
     usual = of_paper if published else of_paper[:1]
     names = options.chosen("condition", condition or usual, CONDITIONS)
-    conversations, uris = named_images(benchmarks.read(benchmark, benchmark_file)[:limit])
+    conversations, uris = name_images(benchmarks.read(benchmark, benchmark_file)[:limit])
     _check(benchmark_file, conversations, names)
     root = endpoint.data_root or benchmark_file.parent
     # Where no image is shown, neither Pillow nor a folder is needed.

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from critic import human_scored, records
 from critic.benchmarks import BENCHMARKS, load
-from critic.errors import whole
+from critic.errors import replace_surrogates
 from critic.judging.distribution import Aggregation, ScoreKind
 from critic.judging.forms import FORMS, REASON_FIRST, form_of, inquiry
 from critic.judging.judge import Judge, ResponseJudge
@@ -116,7 +116,8 @@ def main(
         ),
     ] = None,
     name: Annotated[
-        str | None, _judge(parser=whole, metavar="NAME", help="Its name in the records.", show_default="the model's")
+        str | None,
+        _judge(parser=replace_surrogates, metavar="NAME", help="Its name in the records.", show_default="the model's"),
     ] = None,
     aggregate: Annotated[Aggregation, _judge(metavar="HOW", help="A panel's score: mean or median.")] = "mean",
     certificate: Annotated[

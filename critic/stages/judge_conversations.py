@@ -13,10 +13,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from critic import benchmarks, jsonl
-from critic.backends import processors
-from critic.certificate import say_held
+from critic.backends import collect_processors
+from critic.certificate import print_quotable
 from critic.errors import UsageError, quoted
-from critic.images import BY_HASH, Images, named_images
+from critic.images import BY_HASH, Images, name_images
 from critic.judging import protocols, transcripts
 from critic.judging.assignments import VerdictPlan, form_name, judge_all
 from critic.judging.forms import form_of
@@ -90,7 +90,7 @@ def judge_conversations(
         (setup.battles is None or several, "--battles is one of three models or more: --against A --against B"),
     )
     _check_options(setup, chosen, judgings, len(files) > 1)
-    published, uris = named_images(benchmarks.read(benchmark, questions)) if questions is not None else ([], {})
+    published, uris = name_images(benchmarks.read(benchmark, questions)) if questions is not None else ([], {})
     models = [transcripts.read_transcripts(path, benchmark, published) for path in files]
     conversations = [transcript.conversation for transcript in models[0].values()]
     _say_unfinished(files)
@@ -109,7 +109,7 @@ def judge_conversations(
     judge.setup = setup = replace(setup, unlearned=not_learned(judge.backend, forms, "protocol", force_form))
     if run.certificate is not None:
         prompts = dict(zip(map(judge.hash_of, forms), forms, strict=True))
-        say_held(run.certificate, processors([judge.backend]), prompts, setup)
+        print_quotable(run.certificate, collect_processors([judge.backend]), prompts, setup)
     sources = {
         "replies": source(replies),
         "benchmark": benchmark,

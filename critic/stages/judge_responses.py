@@ -9,8 +9,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from critic import jsonl
-from critic.backends import processors
-from critic.certificate import say_held
+from critic.backends import collect_processors
+from critic.certificate import print_quotable
 from critic.errors import UsageError, quoted
 from critic.human_scored import CUT_OFF, say_left_out
 from critic.judging.distribution import Aggregation
@@ -144,8 +144,8 @@ def judge_responses(
     panel = name or f"{how}({', '.join(names)})" if len(judges) > 1 else ""
     if run.certificate is not None:
         setup = replace(first.setup, judge=panel or first.name)
-        made_ready = processors(judge.backend for judge in judges)
-        say_held(run.certificate, made_ready, {first.prompt_hash: first.prompt}, setup, names if panel else ())
+        made_ready = collect_processors(judge.backend for judge in judges)
+        print_quotable(run.certificate, made_ready, {first.prompt_hash: first.prompt}, setup, names if panel else ())
     if not panel:
         return JudgeResponses(run, first, responses, source).run()
     with growing(run.out) as out:
@@ -177,7 +177,7 @@ def _finish_panel(run: RunOptions, members: Sequence[JudgeResponses], how: Aggre
         "judge": panel,
         "aggregate": how,
         "members": [{"judge": member.judge.setup.judge, "file": str(member.out)} for member in members],
-        "processors": processors(member.judge.backend for member in members),
+        "processors": collect_processors(member.judge.backend for member in members),
     }
     lacking = {name for member in members for name in jsonl.facts(member.out).get("server_lacks", ())}
     if lacking:

@@ -11,10 +11,10 @@ import msgspec
 from msgspec.structs import replace
 
 from critic import certificate, jsonl
-from critic.backends import processors
+from critic.backends import collect_processors
 from critic.errors import UsageError, quoted
 from critic.judging.planned import PlannedVerdict, key_in_file
-from critic.records import JudgeConfig, Judgment, differing
+from critic.records import JudgeConfig, Judgment, describe_difference
 from critic.stages.run import RunOptions, RunSummary, Spent, Stage, failed, known, once
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class JudgeSamples(Stage[Item, Judgment]):
             "judge": judge.setup.judge,
             "model": judge.backend.served.name,
             "server": judge.backend.endpoint,
-            "processors": processors([judge.backend]),
+            "processors": collect_processors([judge.backend]),
             "learned": [*judge.backend.served.forms, *(["head"] if judge.backend.served.is_classifier else [])],
             "max_tokens": judge.max_tokens,
             "images": judge.images.facts() if judge.images else None,
@@ -57,7 +57,7 @@ class JudgeSamples(Stage[Item, Judgment]):
         # What failed before the first reply showed whether there are log probabilities has no kind of score yet.
         setup = self.setup if record.score is not None else replace(self.setup, score_kind=record.score_kind)
         if record.setup != setup:
-            return f"made with {differing(record.setup, setup)}; choose another --out"
+            return f"made with {describe_difference(record.setup, setup)}; choose another --out"
         if self.key(record) not in self.wanted:
             of_shard = "" if self.options.shard is None else f" of shard {self.options.shard}"
             return f"judges {quoted(self.key(record))}, which is not asked for now{of_shard}; choose another --out"

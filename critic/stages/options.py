@@ -14,10 +14,10 @@ from msgspec.structs import asdict, replace
 
 from critic import jsonl
 from critic.backends import ATTEMPTS, CONNECTIONS, TIMEOUT, Backend
-from critic.backends.address import base_url, shown
-from critic.backends.middleware import Budget, Cached, Limited, layers
+from critic.backends.address import normalize_url, redact_url
+from critic.backends.middleware import Budget, Cached, Limited, walk_layers
 from critic.backends.scripted import from_file
-from critic.backends.vllm import VllmBackend, devices, gpus
+from critic.backends.vllm import VllmBackend, count_gpus, list_devices
 from critic.errors import UsageError, one_line
 from critic.images import MAX_BYTES, Images
 from critic.judging.forms import ONE_SIDE, head_gives
@@ -50,7 +50,7 @@ DataRoot = Annotated[Path | None, data(metavar="FOLDER", help="Where images lie.
 def root_of(rows: Path, questions: Path | None = None) -> Path:
     """Return the folder of images, unless said otherwise: of replies only, the one that their model was shown, which
     their sidecar names relative to itself."""
-    recorded = jsonl.with_places(rows).get("data_root") if questions is None else None
+    recorded = jsonl.restore_places(rows).get("data_root") if questions is None else None
     root = Path(os.fsdecode(recorded.encode())) if isinstance(recorded, str) else None
     return root if root is not None and root.is_dir() else (questions or rows).parent
 
@@ -104,11 +104,11 @@ def urls(where: str) -> list[str]:
         words = Path(where[1:]).read_text("utf-8").split("\n") if where.startswith("@") else where.split(",")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{where}: no file of servers: {one_line(error)}") from None
-    named = [base_url(word.strip()) for word in words if word.strip() and not word.strip().startswith("#")]
+    named = [normalize_url(word.strip()) for word in words if word.strip() and not word.strip().startswith("#")]
     check((named, f"{where}: names no server"))
     servers = dict[str, str]()
     for url in named:
-        servers.setdefault(shown(url), url)
+        servers.setdefault(redact_url(url), url)
     return list(servers.values())
 
 
@@ -172,7 +172,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         check((local, f"--gpus {self.gpus}: needs a checkpoint folder that is there; servers have GPUs of their own"))
         alone = not (self.shard or self.engine or self.budget)
         check((alone, f"--gpus {self.gpus}: cannot be used with --shard, --engine or --budget"))
-        return devices(str(self.gpus), max(1, gpus(self.vllm_options or [])))
+        return list_devices(str(self.gpus), max(1, count_gpus(self.vllm_options or [])))
 
     def images(self, root: Path, uris: Mapping[str, str] | None = None) -> Images:
         """The images below `root`, as the options say that they are sent."""
@@ -233,7 +233,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
             backends = [self.connect(self.base_url, self.model)]
         else:
             raise UsageError(f"give {option} FOLDER (vLLM in this process) or --base-url URL")
-        runs_vllm = any(isinstance(layer, VllmBackend) for backend in backends for layer in layers(backend))
+        runs_vllm = any(isinstance(layer, VllmBackend) for backend in backends for layer in walk_layers(backend))
         if self.vllm_options and not runs_vllm:
             words = " ".join(self.vllm_options)
             raise UsageError(f"{words}: options of vLLM need a {option} that is a checkpoint folder")
@@ -256,7 +256,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
             return self.connect(url, named or self.model)
         path, words = Path(value), list(self.vllm_options or ())
         if path.is_dir():
-            return self._run(partial(VllmBackend, path.resolve() if self.engine else path, words), gpus(words))
+            return self._run(partial(VllmBackend, path.resolve() if self.engine else path, words), count_gpus(words))
         if path.is_file():
             return self._run(partial(from_file, path.resolve()), 0)
         expected = "expected a checkpoint folder, a server's URL, URL#MODEL, @FILE of URLs, or a file of replies"

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from critic import benchmarks, human_scored, jsonl, records, tables
 from critic.errors import UsageError, quoted
-from critic.images import named_images
+from critic.images import name_images
 from critic.judging import protocols
 from critic.judging.assignments import Assignment
 from critic.judging.replies import benchmark_of
@@ -45,7 +45,7 @@ def read_opinions(
     opponent = opponent or "reference"
     words = {"model": 1.0, "tie": 0.5, opponent.lower(): 0.0, "a": 1.0, "b": 0.0, "both bad": 0.5}
     for location, row in tables.rows(path):
-        key, condition = tables.text(location, row, "id"), tables.optional_text(row, "condition") or "own"
+        key, condition = tables.require_text(location, row, "id"), tables.optional_text(row, "condition") or "own"
         if (key, condition) not in transcripts and (named := _ANNOTATED.match(key)):
             key, condition = named["id"], named["condition"]
         preference = tables.optional_text(row, "preference")
@@ -77,7 +77,7 @@ def _graded(benchmark: str) -> str:
 
 def _grade(location: str, text: str, scale: tuple[float, float]) -> float:
     """A grade on 1..10."""
-    grade = tables.optional_number(location, "grade", text)
+    grade = tables.parse_optional_number(location, "grade", text)
     if grade is None or not scale[0] <= grade <= scale[1]:
         raise UsageError(
             f"{location}: grade {quoted(text)}; expected a number from {scale[0]:g} to {scale[1]:g} (--scale)"
@@ -109,7 +109,7 @@ def main(
     benchmark = benchmark or benchmark_of(replies, questions)
     if benchmark is None:
         raise UsageError(f"{replies}: names no benchmark; give --benchmark")
-    conversations: list[Conversation] = named_images(benchmarks.read(benchmark, questions))[0] if questions else []
+    conversations: list[Conversation] = name_images(benchmarks.read(benchmark, questions))[0] if questions else []
     transcripts = read_transcripts(replies, benchmark, conversations, system)
     theirs, opponent = Transcripts(), against
     if against and Path(against).is_file():
@@ -121,7 +121,7 @@ def main(
     # The whole last: a judge sees the verdicts on its turns.
     for (key, condition, turn, protocol), grades in sorted(opinions.items(), key=lambda opinion: opinion[0][2] is None):
         compares, of = protocols.load(protocol).compares, (key, condition, protocol)
-        score = human_scored.settled(grades.values(), compares)
+        score = human_scored.settle_scores(grades.values(), compares)
         rival = theirs.get((key, condition)) if compares else None
         earlier = judgments if turn is None else []
         beside = [judgment for judgment in earlier if (judgment.sample.id, judgment.condition, judgment.protocol) == of]

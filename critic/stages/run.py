@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from critic import human_scored, jsonl
 from critic.backends import Backend
-from critic.backends.middleware import lacking, layers
+from critic.backends.middleware import list_unsupported, walk_layers
 from critic.backends.vllm import VllmBackend
 from critic.errors import UsageError, encode, one_line, quoted
 from critic.records import Call, Judgment, ModelTurn
@@ -161,7 +161,7 @@ class Stage(ABC, Generic[Item, Record]):
             "seconds": round(time.monotonic() - start, 1),
             f"{self.counted}_in_this_run": left,
         }
-        if without := {*self.without, *lacking(self.backend), *earlier.get("server_lacks", ())}:
+        if without := {*self.without, *list_unsupported(self.backend), *earlier.get("server_lacks", ())}:
             facts["server_lacks"] = sorted(without)
         if self.answered_by:
             facts["answered_by"] = list(self.answered_by)
@@ -190,7 +190,7 @@ class Stage(ABC, Generic[Item, Record]):
         """Work on the items, `concurrency` at a time; each record is in the file once it is known."""
         waiting, failed = iter(self.items()), 0
         with jsonl.Appender(self.out) as file, progress(self.name, self.unit, left) as bar:
-            for source in layers(self.backend):
+            for source in walk_layers(self.backend):
                 if isinstance(source, VllmBackend):
                     source.rows = left
             async with self.backend as backend:
@@ -255,10 +255,10 @@ def check_plain(path: Path) -> Path:
 def growing(path: Path) -> Iterator[Path]:
     """The file that links lead to, so that what lies beside it is the same by each name, while no other process writes
     it. Raises UsageError as `check_plain` and `alone` do."""
-    path = check_plain(jsonl.resolved(check_plain(path)))
+    path = check_plain(jsonl.resolve_links(check_plain(path)))
     if any((parts := path.with_name(f"{path.name}.parts")).glob("*.jsonl")):
         raise UsageError(f"{path}: made with --gpus, whose records are in {parts}: go on with --gpus")
-    with jsonl.alone(path):
+    with jsonl.lock_file(path):
         yield path
 
 
@@ -272,7 +272,7 @@ def source(path: Path) -> dict[str, str]:
     """What a sidecar says of what was read: where it was, and a hash of the file, or of a folder's files and names."""
     if not path.is_dir():
         return {"file": str(path), "sha256": jsonl.sha256(path)}
-    inside = [(file.name, jsonl.sha256(file)) for file in human_scored.files(path)]
+    inside = [(file.name, jsonl.sha256(file)) for file in human_scored.list_files(path)]
     return {"file": str(path), "sha256": hashlib.sha256(encode(inside)).hexdigest()}
 
 
@@ -285,7 +285,7 @@ def known(out: Path, record: type[Record], problem: Callable[[Record], str | Non
         first = file.readline().removeprefix(b"\xef\xbb\xbf")  # which an editor may have put there
     try:
         if first.strip() and first.endswith(b"\n"):  # a file of something else is left as it is
-            jsonl.decoder(record)(first)
+            jsonl.build_decoder(record)(first)
     except ValueError as error:
         why = one_line(error).partition(": ")[2]
         raise UsageError(f"--out {out}: no judgments or replies of an earlier run ({why}); choose another") from None

@@ -17,15 +17,15 @@ from msgspec.structs import replace
 
 from critic import benchmarks, jsonl, tables
 from critic.benchmarks import BENCHMARKS, Benchmark, Run
-from critic.errors import UsageError, quoted, whole
-from critic.images import named_images
+from critic.errors import UsageError, quoted, replace_surrogates
+from critic.images import name_images
 from critic.judging import protocols
 from critic.judging.forms import BY_NAME
 from critic.judging.planned import key as verdict_key
 from critic.page import leaderboards, page
 from critic.page.blocks import Section, as_text
 from critic.page.tournaments import tournaments
-from critic.records import NOT_LEARNED, Conversation, JudgeConfig, Judgment, differing, is_judgment
+from critic.records import NOT_LEARNED, Conversation, JudgeConfig, Judgment, describe_difference, is_judgment
 from critic.stages.run import failed
 from critic.stats.aggregate import asked_of, by_cell
 from critic.stats.leaderboard import LeaderboardRow, score_of
@@ -75,7 +75,9 @@ def main(
     print(as_text(sections))
     boards += battles.boards
     beside = Path() if out is None else out.parent if out.suffix == ".json" else out
-    origin = {jsonl.place(path, beside): {"sha256": jsonl.sha256(path), **jsonl.facts(path)} for path in judgments}
+    origin = {
+        jsonl.relative_place(path, beside): {"sha256": jsonl.sha256(path), **jsonl.facts(path)} for path in judgments
+    }
     scores = {
         "benchmark": name,
         "systems": {**report.summary, **battles.summary},
@@ -111,7 +113,7 @@ def _facts(runs: Sequence[Run], count: int, boards: Sequence[leaderboards.Leader
 
 def _benchmark_of(path: Path) -> str:
     """The benchmark that a file's records are of. Raises UsageError for a file of something else."""
-    first = tables.first(path)
+    first = tables.read_first_row(path)
     if first is None:
         return OF_SINGLE_ANSWERS  # of a file that cannot be read the reader says why
     if not is_judgment(first):
@@ -129,8 +131,8 @@ def read_runs(paths: Sequence[Path], benchmark: str) -> list[Run]:
 
     Raises UsageError for a file of another benchmark, of several models or judges, or given twice.
     """
-    names = Counter(map(jsonl.identity, paths))
-    if twice := next((path for path in paths if names[jsonl.identity(path)] > 1), None):
+    names = Counter(map(jsonl.identify, paths))
+    if twice := next((path for path in paths if names[jsonl.identify(path)] > 1), None):
         raise UsageError(f"{twice}: given twice, by this name or another")
     conversations: dict[str, Conversation] = {}
     runs = [run for path in paths for run in _runs_of(path, benchmark, conversations)]
@@ -194,7 +196,7 @@ def _scorable(line: Judgment, path: Path, number: int, benchmark: str) -> Judgme
         return line
     # Answers to one question are told apart by their own ids.
     conversation = replace(line.conversation, id=line.sample.id, benchmark=judged_benchmark)
-    sample = replace(line.sample, conversation=conversation, system=line.sample.system or whole(path.stem))
+    sample = replace(line.sample, conversation=conversation, system=line.sample.system or replace_surrogates(path.stem))
     return replace(line, sample=sample, protocol=_protocol(line))
 
 
@@ -216,7 +218,7 @@ def _run(path: Path, turns: list[Judgment], lines: Mapping[tuple[str, JudgeConfi
             raise UsageError(f"{path}: several {kind} ({', '.join(sorted(values))}); one of each in a file")
     (setup, _), *others = ((setup, line) for (system, setup), line in lines.items() if system in systems)
     for other, line in others:
-        raise UsageError(f"{path}:{line}: {differing(setup, other, 'here')}; one of each in a file")
+        raise UsageError(f"{path}:{line}: {describe_difference(setup, other, 'here')}; one of each in a file")
     # A file of comparisons between two models is named by both, unless it has verdicts on the reference as well.
     system, opponents = systems[0], sorted({judgment.opponent or "" for judgment in turns})
     against = " and ".join(opponents) if len(opponents) < 3 else f"{len(opponents)} models"
@@ -233,7 +235,7 @@ def _conversations(runs: Sequence[Run], benchmark: str, questions: Path | None) 
             judged.setdefault(judgment.sample.id, (judgment.conversation, run.path))
     if questions is None:
         return [conversation for conversation, _ in judged.values()]
-    by_id = {conversation.id: conversation for conversation in named_images(benchmarks.read(benchmark, questions))[0]}
+    by_id = {conversation.id: conversation for conversation in name_images(benchmarks.read(benchmark, questions))[0]}
     for key, (conversation, path) in judged.items():
         if by_id.get(key) != conversation:
             raise UsageError(f"{questions}: conversation {quoted(key)} of {path} is not there, or not as here")
@@ -285,7 +287,7 @@ def _counts(runs: Sequence[Run], benchmark: Benchmark) -> Section:
         # Differences between models are those of their judges as well where these were asked in two ways.
         setup = replace(runs[0].setup, judge=run.setup.judge)
         if run.setup != setup:
-            how = differing(setup, run.setup, "here")
+            how = describe_difference(setup, run.setup, "here")
             readings.append(f"{run.name} was judged otherwise than {runs[0].name}: there {how}.")
     return Section(heading="Verdicts", readings=readings)
 

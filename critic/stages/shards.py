@@ -52,7 +52,7 @@ def merge(parts: Sequence[Path], out: Path, max_failed: float, summaries: Mappin
     # A shard that no group fell into says nothing of how the others were made.
     full = [part for part in shards if not jsonl.is_empty(part.path)] or shards
     _check_alike(full)
-    first = jsonl.with_places(full[0].path)  # which may lie in another folder than the whole
+    first = jsonl.restore_places(full[0].path)  # which may lie in another folder than the whole
     record, unit = next((KINDS[name] for name in KINDS if name in first), (None, ""))
     if record is None:
         raise UsageError(f"{shards[0].path}: expected what critic judge or critic infer made with --shard")
@@ -115,10 +115,10 @@ def _lines(shards: Sequence[ShardFile], record: type[Any], counted: str) -> Iter
 
     Raises UsageError for a line that is there twice, or in another shard than its group.
     """
-    decode = jsonl.decoder(record)
+    decode = jsonl.build_decoder(record)
     for part in shards:
         keys = set[Hashable]()
-        for number, line in jsonl.lines(part.path) if not jsonl.is_empty(part.path) else ():
+        for number, line in jsonl.read_lines(part.path) if not jsonl.is_empty(part.path) else ():
             try:
                 row = decode(line)
             except ValueError as error:

@@ -24,7 +24,7 @@ from critic.building.review import NO
 from critic.errors import UsageError, one_line, quoted
 from critic.images import ImageError, Images
 from critic.page.page import render
-from critic.tables import harmless, write_csv
+from critic.tables import escape_formula, write_csv
 from eval_agreement.annotate.plan import draw, is_swapped
 from eval_agreement.annotate.schemes import SCHEMES, Ask, LabelItem, Scheme, exchanged, read_choices
 from eval_agreement.annotate.store import RaterTask, RaterVerdict, Store
@@ -183,7 +183,7 @@ def _cell(value: str) -> str:
 
 
 def _plain(value: str) -> str:
-    return str(harmless(_NOT_IN_XML.sub("", value)))
+    return str(escape_formula(_NOT_IN_XML.sub("", value)))
 
 
 def _column(ask: Ask) -> str:
@@ -351,7 +351,7 @@ def _of_flat(rows: Sequence[Mapping[str, Any]]) -> Iterator[_Label]:
         cells = {name: tables.cell_text(cell) or "" for name, cell in row.items()}
         choices = {_number(name): text for name, text in cells.items() if _number(name) and text}
         if choices:
-            seconds = tables.optional_number("lead_time", "lead_time", row.get("lead_time"))
+            seconds = tables.parse_optional_number("lead_time", "lead_time", row.get("lead_time"))
             verdict = RaterVerdict(reason=cells.get("reason", ""), seconds=seconds or None)
             yield cells.get("annotator") or "label-studio", cells["item"], dict(row), choices, verdict
 

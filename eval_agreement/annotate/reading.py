@@ -12,7 +12,7 @@ from critic import benchmarks, human_scored, jsonl, tables
 from critic.errors import UsageError, quoted
 from critic.human_scored import OwnColumns
 from critic.judging.answers import without_thoughts_in
-from critic.records import Conversation, ModelTurn, Response, Turn, verdict_id
+from critic.records import Conversation, ModelTurn, Response, Turn, build_verdict_id
 from critic.stages.judge_responses import FormResponses
 from critic.tables import cell_text
 from eval_agreement.annotate.schemes import OVERALL, SCHEMES, Ask, Kind, LabelItem, Scheme, ShownPart, exchanged
@@ -115,7 +115,7 @@ def _of_replies(scheme: Scheme, path: Path, against: Path | None) -> Iterator[La
         protocol, system = "pairwise" if scheme.two else "direct", opponent[0].system if opponent else None
         asks = [*(Ask(str(turn.turn), turn=turn.turn) for turn in turns), Ask("whole")]
         row = {"category": conversation.category, "lang": conversation.lang, "system": first.system}
-        verdict = verdict_id(conversation.id, first.condition, protocol, opponent=system)
+        verdict = build_verdict_id(conversation.id, first.condition, protocol, opponent=system)
         shown = _dialogue(conversation.history) + _nonempty(parts)
         yield LabelItem(id=verdict, parts=shown, asks=asks, row=row, **_about(conversation))
 
@@ -145,9 +145,14 @@ def _of_columns(scheme: Scheme, path: Path) -> Iterator[LabelItem]:
     """Rows of a table whose columns a scheme of its own names; of a picture given as an address the file's name."""
     ids = tables.Ids()
     for number, (location, row) in enumerate(tables.rows(path), 1):
-        key, lang = ids.add(location, tables.optional_text(row, "id") or str(number)), tables.language(location, row)
-        images = [re.sub(r"https?://.*/", "", tables.image(location, row.get(scheme.images)))] if scheme.images else []
-        parts = [ShownPart(kind, tables.text(location, row, column)) for kind, column in scheme.shows.items()]
+        key, lang = (
+            ids.add(location, tables.optional_text(row, "id") or str(number)),
+            tables.parse_language(location, row),
+        )
+        images = (
+            [re.sub(r"https?://.*/", "", tables.parse_image(location, row.get(scheme.images)))] if scheme.images else []
+        )
+        parts = [ShownPart(kind, tables.require_text(location, row, column)) for kind, column in scheme.shows.items()]
         group = images[0] if images else key
         yield LabelItem(id=key, lang=lang, group=group, parts=parts, asks=scheme.asks, images=images, row=row)
 

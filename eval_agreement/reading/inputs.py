@@ -126,7 +126,7 @@ def found_sources(
     if content == "judgments":
         return None
     if content == "human-scored rows":
-        columns = [name for name in tables.first(paths[0]) or {} if name.endswith(COLUMN_SUFFIX)]
+        columns = [name for name in tables.read_first_row(paths[0]) or {} if name.endswith(COLUMN_SUFFIX)]
         if not columns:
             raise UsageError(
                 f"{paths[0]}: no column NAME{COLUMN_SUFFIX} of a judge; give --human FILE --judge NAME=FILE"
@@ -170,7 +170,7 @@ def check_no_attacks(ids: Iterable[str], path: Path) -> None:
     names = "|".join((*suite(), *ARMS))
     marked = re.compile(rf"{SEPARATOR}({names})(?=$|[+/])")  # behind an id: a second answer, a criterion, an item
     if copies := [key for key in ids if SEPARATOR in key and marked.search(key)]:
-        first = f"{quoted(copies[0])}{tables.first_of(len(copies))}"
+        first = f"{quoted(copies[0])}{tables.say_first_of(len(copies))}"
         raise UsageError(
             f"{path}: {first} is a copy of an answer that critic attack made; give "
             f"judgments of these to --attacked, and audit the answers as they are"

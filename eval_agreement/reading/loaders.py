@@ -14,7 +14,7 @@ import pandas as pd
 from msgspec.structs import asdict, replace
 
 from critic import human_scored, jsonl, tables
-from critic.errors import UsageError, quoted, shortened
+from critic.errors import UsageError, quoted, shorten_line
 from critic.judging.thoughts import split_thoughts
 from critic.records import NO_VERDICT, NOT_LEARNED, Judgment, Question, Response, to_ten
 from critic.stats.arrays import Floats
@@ -333,7 +333,7 @@ def _first(source: Source, rows: Labels, more: str = "") -> Labels:
         if differs.any():
             row = int(differs.argmax())
             now, before = (
-                f"{value:g}" if isinstance(value, float) else shortened(str(value))
+                f"{value:g}" if isinstance(value, float) else shorten_line(str(value))
                 for value in (rows[name].iloc[row], first.iloc[row])
             )
             key = rows.index.get_level_values(0)[row]

@@ -67,7 +67,7 @@ def code_of(cell: Any) -> float | None:
 @lru_cache(maxsize=4096, typed=True)  # True and 1 are equal, and only one of them is a number here
 def _number(cell: Any) -> float | None:
     try:
-        number = tables.number(cell)
+        number = tables.parse_number(cell)
     except ValueError:
         return None
     return None if math.isnan(number) else number

@@ -21,7 +21,7 @@ import pandas as pd
 from msgspec import Struct, field
 
 from critic import jsonl, tables
-from critic.errors import UsageError, one_line, quoted, shortened
+from critic.errors import UsageError, one_line, quoted, shorten_line
 from critic.records import NO_VERDICT
 from eval_agreement.measures.preferences import PEOPLE
 from eval_agreement.reading.audit_items import Kind
@@ -183,7 +183,7 @@ def _read(path: Path, mapped: Mapping[str, str]) -> ResultFile:
     votes = _by_line(path, frame, rows, shape, mapped) if shape.kind else {}
     people, judges = _by_column(frame, shape, {*taken}, mapped)
     if wrong := [name for name in (*people, *judges) if name not in frame]:
-        raise UsageError(f"{path}: no column {quoted(wrong[0])}; there are {shortened(', '.join(frame))}")
+        raise UsageError(f"{path}: no column {quoted(wrong[0])}; there are {shorten_line(', '.join(frame))}")
     if not shape.kind or "judge" in mapped:
         votes = {name: vote for name, vote in votes.items() if name == PEOPLE}
         votes |= {name: Source(path, column, table=frame) for column, name in judges.items()}
@@ -230,7 +230,7 @@ def _document(path: Path) -> tuple[list[int], Any]:
     if not path.exists():
         raise UsageError(f"{path}: no such file")
     if kind not in (".json", ".eval") or path.is_dir():
-        frame = tables.frame(path)
+        frame = tables.read_frame(path)
         return list(frame.index), frame.to_dict("records")
     with suppress(ImportError):
         import_module("zipfile_zstd")  # teaches zipfile; inspect_ai brings it
@@ -289,7 +289,9 @@ def _take(
         columns = [[content_text(_at(row, path)) for row in rows] for path in paths]
         columns = [cells for cells in columns if {*cells} != {None}]
         if usual in mapped and not columns:
-            raise UsageError(f"--map {mapped[usual]}={usual}: nothing there; there are {shortened(', '.join(frame))}")
+            raise UsageError(
+                f"--map {mapped[usual]}={usual}: nothing there; there are {shorten_line(', '.join(frame))}"
+            )
         if columns:
             joined = ("/".join(filter(None, cells)) for cells in zip(*columns, strict=True))
             frame[usual] = columns[0] if len(columns) == 1 else list(joined)
@@ -409,7 +411,7 @@ def _kinds(cells: Iterable[Any], codes: Codes | None = None) -> list[Kind]:
 def _number(cell: Any) -> float | None:
     """A cell as a number: yes is 1, no is 0."""
     try:
-        number = tables.number(cell)
+        number = tables.parse_number(cell)
     except ValueError:
         return {"yes": 1.0, "no": 0.0}.get(_label("yes or no", cell) or "")
     return None if math.isnan(number) else number

@@ -8,7 +8,7 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Any, Literal
 
 from critic import jsonl, tables
-from critic.errors import UsageError, quoted, shortened
+from critic.errors import UsageError, quoted, shorten_line
 from critic.records import RATINGS, is_judgment
 from critic.stats.verdicts import Label
 
@@ -79,18 +79,18 @@ class Source:
 
     @cached_property
     def frame(self) -> "pd.DataFrame":
-        """The data frame (`critic.tables.frame`), with the `named` columns repeated under their usual names."""
-        frame = tables.frame(self.path) if self.table is None else self.table
+        """The data frame (`critic.tables.read_frame`), with the `named` columns repeated under their usual names."""
+        frame = tables.read_frame(self.path) if self.table is None else self.table
         return frame.assign(**{usual: frame[name] for usual, name in self.named if name in frame})
 
     def place(self, row: int) -> str:
         """Return file and line of a row, counted from 0, for messages."""
-        return tables.place(self.path, self.frame.index[row])
+        return tables.locate_row(self.path, self.frame.index[row])
 
     def cells(self, name: str) -> list[Any]:
         """Return a column. Raises UsageError with the existing columns if it is missing."""
         if name not in self.frame:
-            there = shortened(", ".join(self.frame))
+            there = shorten_line(", ".join(self.frame))
             raise UsageError(f"{self.path}: no column {quoted(name)}; there are {there} (name one as FILE:COLUMN)")
         return list(self.frame[name])
 
@@ -115,7 +115,7 @@ class Source:
         """
         numbers: list[float | None] = []
         for row, cell in enumerate(self.cells(name)):
-            number = tables.optional_number(partial(self.place, row), name, cell, high)
+            number = tables.parse_optional_number(partial(self.place, row), name, cell, high)
             number = None if number == none else number
             if number is not None and not low <= number <= high:
                 raise UsageError(f"{self.place(row)}: {name} {number:g} is outside {low:g}..{high:g}{more}")
@@ -138,7 +138,7 @@ class Source:
         cut = self.frame.map(tables.is_cut).to_numpy().any(axis=1)
         first = self.place(int(cut.argmax())) if cut.any() else ""
         whole = f"a text of {tables.CELL_LIMIT} characters, all that a cell holds: it is cut, and its length too small"
-        return [f"{first}{tables.first_of(int(cut.sum()))} has {whole}"] if first else []
+        return [f"{first}{tables.say_first_of(int(cut.sum()))} has {whole}"] if first else []
 
     def empty_notes(self, name: str) -> list[str]:
         """Return a note on cells of a column that hold a word for empty, such as `nan`; empty if there are none."""

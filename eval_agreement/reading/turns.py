@@ -120,7 +120,7 @@ def _chosen(path: Path, frame: "pd.DataFrame", row: int, talk: Sequence[Turn], t
     if turn is None or not talk:
         return talk
     if turn > len(talk):
-        where = tables.place(path, frame.index[row])
+        where = tables.locate_row(path, frame.index[row])
         raise UsageError(f"{where}: a verdict on turn {turn} of a conversation that has {len(talk)}")
     return talk[turn - 1 : turn]
 

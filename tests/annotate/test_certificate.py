@@ -86,7 +86,7 @@ def test_a_servers_processor_is_held(tmp_path: Path, scripted: Any) -> None:
     assert_one_line_error(run(*words, "--out", tmp_path / "n.jsonl", *file), "processor of tiny", "audit again")
     server.told = {}
     unknown = run(*words, "--out", tmp_path / "u.jsonl", *file)
-    assert unknown.returncode == 0 and "the processor of tiny is not told" in unknown.stderr
+    assert unknown.returncode == 0 and "the processor of tiny is unknown" in unknown.stderr
 
 
 def test_a_panel_is_certified_with_its_members(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from critic import human_scored, tables
-from critic.records import verdict_id
+from critic.records import build_verdict_id
 from critic.tables import write_csv
 from eval_agreement.annotate.people import by_rater as by_rater_facts
 from eval_agreement.annotate.people import owner_page, sections
@@ -115,7 +115,7 @@ def test_conversations_come_back_where_they_are_read(tmp_path: Path, scheme: str
     path = exported(store)
     lines = read_jsonl(path)
     talk, opponent = read_jsonl(talks)[0]["conversation"]["id"], "theirs" if scheme == "against" else None
-    expected = {verdict_id(talk, "own", protocol, turn, opponent=opponent) for turn in (1, 2, 3, None)}
+    expected = {build_verdict_id(talk, "own", protocol, turn, opponent=opponent) for turn in (1, 2, 3, None)}
     assert {line["id"] for line in lines if line["id"].startswith(f"{talk}/")} == expected
     assert kind_of(Source(path)) == kind and all(line[kind] is not None for line in lines)
     assert {line["turn"] for line in lines} == {"1", "2", "3", "whole"}

@@ -1,4 +1,4 @@
-"""Who answered: the model and the fingerprint that replies name are kept, and another one is said, or stops the run."""
+"""Names in replies: the model and fingerprint are kept, and a second one is reported or stops the run."""
 
 import json
 from collections.abc import Callable
@@ -31,8 +31,8 @@ def judge(server: Scripted, out: Path, *words: object, count: int = 3) -> Done:
     return run("critic", "judge", rows, "--out", out, "--judge", server.url, *how, *words)
 
 
-def routed(change_at: int, names: tuple[str, str] = ("m-2025", "m-2026"), **more: str) -> Callable[..., Any]:
-    """Answers as another model from that request on."""
+def change_model(change_at: int, names: tuple[str, str] = ("m-2025", "m-2026"), **more: str) -> Callable[..., Any]:
+    """Return a script that answers as another model after `change_at` requests."""
     count = 0
 
     def answer(body: dict[str, Any]) -> Any:
@@ -45,15 +45,15 @@ def routed(change_at: int, names: tuple[str, str] = ("m-2025", "m-2026"), **more
 
 def test_another_model_behind_the_same_name_is_recorded_and_said_once(tmp_path: Path, scripted: Servers) -> None:
     out = tmp_path / "out.jsonl"
-    done = judge(scripted(routed(2, system_fingerprint="fp_a")), out, count=5)
+    done = judge(scripted(change_model(2, system_fingerprint="fp_a")), out, count=5)
     assert done.returncode == 0 and done.stderr.count("answered as m-2025 (fp_a) before, now as m-2026 (fp_a)") == 1
     names = [line["answered_by"] for line in read_jsonl(out)]
     assert names == [["m-2025 (fp_a)"]] * 2 + [["m-2026 (fp_a)"]] * 3
     assert jsonl.facts(out)["answered_by"] == ["m-2025 (fp_a)", "m-2026 (fp_a)"]
-    resumed = judge(scripted(routed(9, system_fingerprint="fp_b")), out, count=6)
+    resumed = judge(scripted(change_model(9, system_fingerprint="fp_b")), out, count=6)
     assert resumed.returncode == 0 and "now as m-2025 (fp_b)" in resumed.stderr
     assert len(jsonl.facts(out)["answered_by"]) == 3
-    same = judge(scripted(routed(9)), again := tmp_path / "again.jsonl", count=5)
+    same = judge(scripted(change_model(9)), again := tmp_path / "again.jsonl", count=5)
     assert same.returncode == 0 and "answered as" not in same.stderr
     since = run("critic", "audit", again, "--since", out, "--out", tmp_path / "since")
     assert "answered as m-2025 (fp_a), m-2026 (fp_a), m-2025 (fp_b) then, as m-2025 now" in since.stdout, since.stderr
@@ -61,35 +61,35 @@ def test_another_model_behind_the_same_name_is_recorded_and_said_once(tmp_path: 
 
 def test_a_cache_keeps_who_answered(tmp_path: Path, scripted: Servers) -> None:
     cache = ("--cache", tmp_path / "cache.db")
-    assert judge(scripted(routed(9)), tmp_path / "a.jsonl", *cache, count=2).returncode == 0
-    done = judge(scripted(routed(0)), tmp_path / "b.jsonl", *cache, count=3)
+    assert judge(scripted(change_model(9)), tmp_path / "a.jsonl", *cache, count=2).returncode == 0
+    done = judge(scripted(change_model(0)), tmp_path / "b.jsonl", *cache, count=3)
     assert done.stderr.count("answered as m-2025 before, now as m-2026") == 1
 
 
 def test_under_a_certificate_another_model_stops_the_run(tmp_path: Path, scripted: Servers) -> None:
     judged, certificate = tmp_path / "judged.jsonl", tmp_path / "c.json"
-    assert judge(scripted(routed(99)), judged, count=12).returncode == 0
+    assert judge(scripted(change_model(99)), judged, count=12).returncode == 0
     done = run("critic", "audit", judged, "--certificate", certificate, "--out", tmp_path / "audit")
     assert done.returncode == 0, done.stderr
     assert json.loads(certificate.read_text("utf-8"))["how"]["answered_by"] == ["m-2025"]
     for number, change_at in enumerate((0, 2)):
         out = tmp_path / f"{number}.jsonl"
-        stopped = judge(scripted(routed(change_at)), out, "--certificate", certificate, count=12)
+        stopped = judge(scripted(change_model(change_at)), out, "--certificate", certificate, count=12)
         assert_one_line_error(stopped, "answered as m-2025 before, now as m-2026", "audit again")
         assert len(read_jsonl(out) if out.is_file() else []) == change_at, "what the other model said is not kept"
-    held = judge(scripted(routed(99)), tmp_path / "held.jsonl", "--certificate", certificate, count=12)
+    held = judge(scripted(change_model(99)), tmp_path / "held.jsonl", "--certificate", certificate, count=12)
     assert held.returncode == 0 and "answered as" not in held.stderr, held.stderr
 
 
 def test_other_weights_than_the_list_names_are_noticed_at_the_first_reply(tmp_path: Path, scripted: Servers) -> None:
-    server = scripted(routed(9, ("judge@bbbbbbbb", "")))
+    server = scripted(change_model(9, ("judge@bbbbbbbb", "")))
     server.told = {"id": "judge@aaaaaaaa"}
     done = judge(server, tmp_path / "out.jsonl", count=2)
     assert done.stderr.count("answered as judge@aaaaaaaa before, now as judge@bbbbbbbb") == 1
 
 
 def test_a_panel_and_shards_keep_who_answered(tmp_path: Path, scripted: Servers) -> None:
-    servers = [scripted(routed(9, (name, ""))) for name in ("m-1", "m-2")]
+    servers = [scripted(change_model(9, (name, ""))) for name in ("m-1", "m-2")]
     out, urls = tmp_path / "panel.jsonl", [word for server in servers for word in ("--judge", server.url)]
     done = run("critic", "judge", human_rows(tmp_path, 2), "--out", out, "--score", "argmax", *urls)
     assert done.returncode == 0 and jsonl.facts(out)["answered_by"] == ["m-1", "m-2"], done.stderr
@@ -106,6 +106,6 @@ def test_a_panel_and_shards_keep_who_answered(tmp_path: Path, scripted: Servers)
 def test_infer_keeps_who_answered(tmp_path: Path, scripted: Servers) -> None:
     out = tmp_path / "replies.jsonl"
     words = ["--benchmark", "convbench", "--condition", "no_image", "--limit", 1, "--concurrency", 1, "--base-url"]
-    done = run("critic", "infer", CONVERSATIONS, "--out", out, *words, scripted(routed(2)).url)
+    done = run("critic", "infer", CONVERSATIONS, "--out", out, *words, scripted(change_model(2)).url)
     assert done.stderr.count("answered as m-2025 before, now as m-2026") == 1, done.stderr
     assert {line["answered_by"][0] for line in read_jsonl(out)} == {"m-2025", "m-2026"}

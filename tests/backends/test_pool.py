@@ -1,4 +1,4 @@
-"""One judge behind many endpoints: who is asked, who is left out, and who is not the same judge."""
+"""One judge behind many endpoints: which is asked, which is left out, and which is another judge."""
 
 import asyncio
 import itertools
@@ -26,15 +26,15 @@ Stands = Callable[..., list[StandIn]]
 
 @pytest.fixture
 def stands() -> Iterator[Stands]:
-    made: list[StandIn] = []
+    servers: list[StandIn] = []
 
     def make(count: int, **how: Any) -> list[StandIn]:
-        made.extend(StandIn(**how) for _ in range(count))
-        return made[-count:]
+        servers.extend(StandIn(**how) for _ in range(count))
+        return servers[-count:]
 
     yield make
-    for one in made:
-        one.close()
+    for server in servers:
+        server.close()
 
 
 def asked(prompt: str) -> Request:
@@ -43,24 +43,24 @@ def asked(prompt: str) -> Request:
 
 
 def opened(servers: list[StandIn], **how: Any) -> pool.Pool:
-    made = options.Endpoint(**{"timeout": 60.0, **how}).connect(",".join(one.url for one in servers), None)
-    assert isinstance(made, pool.Pool)
-    return made
+    backend = options.Endpoint(**{"timeout": 60.0, **how}).connect(",".join(server.url for server in servers), None)
+    assert isinstance(backend, pool.Pool)
+    return backend
 
 
-async def ask(made: pool.Pool, prompts: list[str], concurrency: int = 16) -> None:
+async def ask(backend: pool.Pool, prompts: list[str], concurrency: int = 16) -> None:
     waiting = iter(prompts)
 
     async def work() -> None:
         for prompt in waiting:
-            await made.chat(asked(prompt))
+            await backend.chat(asked(prompt))
 
     await asyncio.gather(*(work() for _ in range(concurrency)))
 
 
 def judge(data: Path, servers: list[StandIn], *words: object) -> Any:
     out = data.parent / "out.jsonl"
-    spelled = ",".join(one.url for one in servers)
+    spelled = ",".join(server.url for server in servers)
     return run("critic", "judge", data, "--out", out, "--judge", spelled, *words)
 
 
@@ -74,12 +74,12 @@ def test_every_endpoint_works_and_each_row_is_judged_once(tmp_path: Path, stands
     done = judge(human_rows(tmp_path, 90), servers)
     assert done.returncode == 0, done.stderr
     assert len(scores(tmp_path)) == len(dict(scores(tmp_path))) == 90 and all(score for _, score in scores(tmp_path))
-    assert all(one.asked >= 20 for one in servers) and sum(one.asked for one in servers) == 90
+    assert all(server.asked >= 20 for server in servers) and sum(server.asked for server in servers) == 90
     assert jsonl.facts(tmp_path / "out.jsonl")["tokens"] == {"prompt": 9000, "cached": 0, "completion": 90 * 9}
 
 
 def test_a_slow_endpoint_gets_less(stands: Stands) -> None:
-    """Slow is, whatever the machine, that 64 answers of the other take less."""
+    """It is slow on any machine: each of its answers takes as long as 64 of the other."""
     (fast,) = stands(1)
 
     class Slow(StandIn):
@@ -92,8 +92,8 @@ def test_a_slow_endpoint_gets_less(stands: Stands) -> None:
     slow = Slow()
 
     async def go() -> None:
-        async with opened([slow, fast]) as made:
-            await ask(made, [str(number) for number in range(200)])
+        async with opened([slow, fast]) as backend:
+            await ask(backend, [str(number) for number in range(200)])
 
     asyncio.run(go())
     slow.close()
@@ -104,17 +104,17 @@ def test_a_dead_endpoint_is_left_out_and_comes_back(stands: Stands) -> None:
     dying, living = stands(2, seconds=0.01)
 
     async def go() -> None:
-        async with opened([dying, living]) as made:
-            await ask(made, [str(number) for number in range(40)])
+        async with opened([dying, living]) as backend:
+            await ask(backend, [str(number) for number in range(40)])
             await asyncio.to_thread(dying.close)
-            await ask(made, [str(number) for number in range(40, 80)])
-            assert made.endpoints[0].failures >= 1 and not made.endpoints[0].checked
+            await ask(backend, [str(number) for number in range(40, 80)])
+            assert backend.endpoints[0].failures >= 1 and not backend.endpoints[0].checked
             again = await asyncio.to_thread(dying.again)
             try:
                 ends = time.monotonic() + 120
                 numbers = itertools.count(80)
                 while again.answered < 5 and time.monotonic() < ends:
-                    await ask(made, [str(next(numbers)) for _ in range(8)])
+                    await ask(backend, [str(next(numbers)) for _ in range(8)])
                 assert again.answered >= 5
             finally:
                 await asyncio.to_thread(again.close)
@@ -123,20 +123,20 @@ def test_a_dead_endpoint_is_left_out_and_comes_back(stands: Stands) -> None:
 
 
 def test_one_that_comes_back_as_another_judge_stays_out(stands: Stands, capsys: Any) -> None:
-    """Under the same name: its context tells."""
+    """It has the same name but another context."""
     changing, living = stands(2, seconds=0.01)
 
     async def go() -> None:
-        async with opened([changing, living]) as made:
-            await ask(made, [str(number) for number in range(20)])
+        async with opened([changing, living]) as backend:
+            await ask(backend, [str(number) for number in range(20)])
             changing.fault = "reset"
-            await ask(made, [str(number) for number in range(20, 40)])
+            await ask(backend, [str(number) for number in range(20, 40)])
             changing.fault, changing.context, before = None, 4096, changing.asked
             ends = time.monotonic() + 120
             numbers = itertools.count()  # the same words would go where they are known
-            while not made.endpoints[0].reported and time.monotonic() < ends:
-                await ask(made, [f"again {next(numbers)}"])
-            await ask(made, [str(number) for number in range(40, 60)])
+            while not backend.endpoints[0].reported and time.monotonic() < ends:
+                await ask(backend, [f"again {next(numbers)}"])
+            await ask(backend, [str(number) for number in range(40, 60)])
             assert changing.asked == before
 
     asyncio.run(go())
@@ -163,7 +163,7 @@ def test_without_any_endpoint_it_says_so_and_with_one_it_goes_on(tmp_path: Path,
 
 
 def test_endpoints_that_are_not_there_cost_no_row_a_try(tmp_path: Path, stands: Stands) -> None:
-    """However many there are, and each of them is looked at before a busy one is asked."""
+    """Any number of missing endpoints is looked up before a busy one is asked."""
     alive, *dead = stands(8, seconds=0.2)
     for server in dead:
         server.close()
@@ -174,39 +174,39 @@ def test_endpoints_that_are_not_there_cost_no_row_a_try(tmp_path: Path, stands: 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_what_was_closed_is_opened_again(stands: Stands, count: int) -> None:
-    """In another event loop, and asked there what it asks before and beside its requests."""
+    """In another event loop it opens both of its clients again."""
     servers = stands(count)
-    made = options.Endpoint(timeout=2.0).connect(",".join(one.url for one in servers), None)
+    backend = options.Endpoint(timeout=2.0).connect(",".join(server.url for server in servers), None)
 
     async def go(number: int) -> None:
-        async with made:
-            assert (await made.chat(asked(f"{number}"))).text
+        async with backend:
+            assert (await backend.chat(asked(f"{number}"))).text
             with pytest.raises(Refused, match="no tokens can be counted"):
-                made.count_tokens([])
+                backend.count_tokens([])
 
     async def left_alone() -> None:
-        async with made:
+        async with backend:
             with pytest.raises(TimeoutError):
-                await asyncio.wait_for(made.chat(asked("?")), 0.5)
+                await asyncio.wait_for(backend.chat(asked("?")), 0.5)
 
-    for one in servers:
-        one.fault = "hang"
+    for server in servers:
+        server.fault = "hang"
     asyncio.run(left_alone())
-    for one in servers:
-        one.fault = None
+    for server in servers:
+        server.fault = None
     for number in range(3):
         asyncio.run(go(number))
-    assert sum(one.answered for one in servers) == 3 + 3
+    assert sum(server.answered for server in servers) == 3 + 3
 
 
 def test_where_all_are_gone_the_run_ends(tmp_path: Path, stands: Stands) -> None:
     servers = stands(2, seconds=0.05)
 
     def go() -> None:
-        while sum(one.answered for one in servers) < 30:
+        while sum(server.answered for server in servers) < 30:
             time.sleep(0.005)
-        for one in servers:
-            one.fault = "500"
+        for server in servers:
+            server.fault = "500"
 
     going = threading.Thread(target=go)
     going.start()
@@ -232,11 +232,11 @@ def test_two_spellings_of_a_server_are_one_endpoint() -> None:
 def test_infer_asks_the_pool(tmp_path: Path, stands: Stands) -> None:
     servers = stands(2, seconds=0.01)
     out, file = tmp_path / "replies.jsonl", ROOT / "data/samples/convbench/ConvBench.csv"
-    spelled = ",".join(one.url for one in servers)
+    spelled = ",".join(server.url for server in servers)
     words = ["--benchmark", "convbench", "--condition", "no_image", "--limit", 6, "--base-url", spelled]
     done = run("critic", "infer", file, "--out", out, *words)
     assert done.returncode == 0, done.stderr
-    assert all(one.asked > 2 for one in servers)
+    assert all(server.asked > 2 for server in servers)
 
 
 @pytest.mark.parametrize("answer", [b'{"data": []}', b'{"data": [3]}', b"[]"])

@@ -1,4 +1,4 @@
-"""A judge in the actors of a Ray cluster of several nodes, and what becomes of a run when a part of it dies.
+"""A judge in the actors of a Ray cluster of several nodes, and a run in which a part of the cluster dies.
 
 pip install 'critic[ray]', then: pytest -m slow tests/backends/test_ray.py
 """
@@ -23,7 +23,7 @@ from conftest import ROOT, assert_one_line_error, command, human_row, run, run_a
 from critic.backends import Reply, Request
 from critic.backends.ray import RayBackend
 from critic.backends.scripted import ScriptedBackend
-from critic.backends.vllm import gpus
+from critic.backends.vllm import count_gpus
 from critic.errors import Refused, Transient, UsageError
 
 slow = pytest.mark.slow
@@ -32,16 +32,16 @@ ROWS = 3000
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """Three nodes that can hold one replica each."""
+    """Start a cluster of three nodes that can hold one replica each."""
     pytest.importorskip("ray", reason="needs the ray extra")
     from ray.cluster_utils import Cluster
 
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     for _ in range(3):
-        made.add_node(num_cpus=1)
-    yield made
-    made.shutdown()
+        nodes.add_node(num_cpus=1)
+    yield nodes
+    nodes.shutdown()
 
 
 def replies(path: Path) -> Path:
@@ -58,39 +58,39 @@ def judging(path: Path, cluster: Any, out: str = "out.jsonl", rows: int = ROWS) 
 
 
 def started(words: list[object], out: Path, lines: int = 300) -> "subprocess.Popen[str]":
-    """The run once it has written so many lines, and can be disturbed."""
-    made = subprocess.Popen(command(*words), cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    while made.poll() is None and not (out.is_file() and out.read_bytes().count(b"\n") >= lines):
+    """Start the run, and wait until it has written `lines` lines."""
+    process = subprocess.Popen(command(*words), cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and not (out.is_file() and out.read_bytes().count(b"\n") >= lines):
         time.sleep(0.02)
-    assert made.poll() is None, made.communicate()[1]
-    return made
+    assert process.poll() is None, process.communicate()[1]
+    return process
 
 
 def workers() -> list[int]:
-    """The processes of the actors."""
-    found = []
+    """Return the processes of the actors."""
+    processes = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             if entry.read_bytes().startswith(b"ray::Worker") and entry.stat().st_uid == os.getuid():
-                found.append(int(entry.parent.name))
+                processes.append(int(entry.parent.name))
         except OSError:
             pass
-    return found
+    return processes
 
 
 def nodes_of(workers: list[int], cluster: Any) -> list[Any]:
-    """The nodes, but the head, that hold one of these processes."""
-    parents = {int(Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()[1]) for one in workers}
+    """Return the nodes, except the head, that hold one of these processes."""
+    parents = {int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1]) for worker in workers}
     raylets = {node: {p.process.pid for p in node.all_processes["raylet"]} for node in cluster.worker_nodes}
     return [node for node, pids in raylets.items() if pids & parents]
 
 
 def assert_whole(path: Path, out: str = "out.jsonl") -> None:
-    """The lines of a run without Ray: none lost, none doubled, none failed."""
+    """Assert that the lines are those of a run without Ray: none lost, none doubled, none failed."""
     assert run(*judging(path, None, "alone.jsonl")).returncode == 0
-    there, alone = ((path / name).read_text("utf-8").splitlines() for name in (out, "alone.jsonl"))
+    lines, expected = ((path / name).read_text("utf-8").splitlines() for name in (out, "alone.jsonl"))
     # How often a row was asked for is what may differ.
-    assert [_told(line) for line in sorted(there)] == [_told(line) for line in sorted(alone)] and len(there) == ROWS
+    assert [_told(line) for line in sorted(lines)] == [_told(line) for line in sorted(expected)] and len(lines) == ROWS
 
 
 def _told(line: str) -> Any:
@@ -107,11 +107,11 @@ def test_every_replica_judges_and_the_file_is_that_of_one_process(tmp_path: Path
 
 @slow
 def test_a_killed_worker_is_started_again_and_no_row_is_lost_or_doubled(tmp_path: Path, cluster: Any) -> None:
-    made = started(judging(tmp_path, cluster), tmp_path / "out.jsonl")
+    process = started(judging(tmp_path, cluster), tmp_path / "out.jsonl")
     victim = workers()[0]
     os.kill(victim, signal.SIGKILL)
-    _, said = made.communicate(timeout=120)
-    assert made.returncode == 0, said
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0, stderr
     assert_whole(tmp_path)
     facts = json.loads((tmp_path / "out.jsonl.run.json").read_text())
     assert facts["retries"] >= 1 and facts["failed"] == {}
@@ -119,12 +119,12 @@ def test_a_killed_worker_is_started_again_and_no_row_is_lost_or_doubled(tmp_path
 
 @slow
 def test_a_killed_node_takes_no_row_with_it(tmp_path: Path, cluster: Any) -> None:
-    made = started(judging(tmp_path, cluster), tmp_path / "out.jsonl")
+    process = started(judging(tmp_path, cluster), tmp_path / "out.jsonl")
     (node, *_) = nodes_of(workers(), cluster)
     cluster.remove_node(node, allow_graceful=False)
-    _, said = made.communicate(timeout=180)
+    _, stderr = process.communicate(timeout=180)
     cluster.add_node(num_cpus=1)
-    assert made.returncode == 0, said
+    assert process.returncode == 0, stderr
     assert_whole(tmp_path)
     assert json.loads((tmp_path / "out.jsonl.run.json").read_text())["retries"] >= 1
 
@@ -132,11 +132,11 @@ def test_a_killed_node_takes_no_row_with_it(tmp_path: Path, cluster: Any) -> Non
 @slow
 def test_the_only_replica_is_waited_for(tmp_path: Path, cluster: Any) -> None:
     words = [1 if word == 2 else word for word in judging(tmp_path, cluster)]
-    made = started(words, tmp_path / "out.jsonl")
+    process = started(words, tmp_path / "out.jsonl")
     for victim in workers():
         os.kill(victim, signal.SIGKILL)
-    _, said = made.communicate(timeout=120)
-    assert made.returncode == 0, said
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0, stderr
     assert_whole(tmp_path)
 
 
@@ -144,9 +144,9 @@ def test_the_only_replica_is_waited_for(tmp_path: Path, cluster: Any) -> None:
 def test_a_killed_driver_goes_on_where_it_was(tmp_path: Path, cluster: Any) -> None:
     out = tmp_path / "out.jsonl"
     for lines in (300, 900):
-        made = started(judging(tmp_path, cluster), out, lines)
-        made.kill()
-        made.communicate()
+        process = started(judging(tmp_path, cluster), out, lines)
+        process.kill()
+        process.communicate()
     assert 900 <= out.read_bytes().count(b"\n") < ROWS
     done = run_apart(*judging(tmp_path, cluster))
     assert done.returncode == 0 and "judged before" in done.stderr, done.stderr
@@ -169,7 +169,7 @@ def test_conversations_and_their_replies_go_the_same_way(tmp_path: Path, cluster
 
     def told(name: str) -> list[str]:
         lines = [json.loads(line) for line in (tmp_path / name).read_text("utf-8").splitlines()]
-        return sorted(json.dumps({**one, "seconds": 0, "attempts": 0}, sort_keys=True) for one in lines)
+        return sorted(json.dumps({**each, "seconds": 0, "attempts": 0}, sort_keys=True) for each in lines)
 
     assert told("ray.jsonl") == told("alone.jsonl")
     assert told("ray-judged.jsonl") == told("alone-judged.jsonl")
@@ -177,32 +177,34 @@ def test_conversations_and_their_replies_go_the_same_way(tmp_path: Path, cluster
 
 @slow
 def test_a_checkpoint_judges_in_vllm_in_two_actors(tmp_path: Path, cluster: Any, tiny_judge: Path) -> None:
-    """Batches differ, and with them the last digits of what is computed: ratings may not."""
+    """Batches differ, so the last digits differ; ratings must not."""
     write_jsonl(tmp_path / "rows.jsonl", [human_row(n, id=f"r{n}", image=None) for n in range(24)])
     words = ("critic", "judge", tmp_path / "rows.jsonl", "--judge", tiny_judge, "--no-reason", "--out")
     on_ray = ("--engine", "ray", "--ray-address", cluster.address, "--replicas", 2)
-    made = {}
+    by_way = {}
     for name, where in (("ray", on_ray), ("alone", ())):
         done = run_apart(*words, tmp_path / f"{name}.jsonl", *where)
         assert done.returncode == 0, done.stderr
         lines = map(json.loads, (tmp_path / f"{name}.jsonl").read_text("utf-8").splitlines())
-        made[name] = {line["sample"]["id"]: line for line in lines}
-    assert made["ray"].keys() == made["alone"].keys() and len(made["ray"]) == 24
-    for key, line in made["ray"].items():
-        assert line["setup"]["judge"] == made["alone"][key]["setup"]["judge"] and "@" in line["setup"]["judge"]
-        assert line["score"] == pytest.approx(made["alone"][key]["score"], abs=0.05)
+        by_way[name] = {line["sample"]["id"]: line for line in lines}
+    assert by_way["ray"].keys() == by_way["alone"].keys() and len(by_way["ray"]) == 24
+    for key, line in by_way["ray"].items():
+        assert line["setup"]["judge"] == by_way["alone"][key]["setup"]["judge"] and "@" in line["setup"]["judge"]
+        assert line["score"] == pytest.approx(by_way["alone"][key]["score"], abs=0.05)
 
 
 class Ref(concurrent.futures.Future[Any]):
-    """What an actor will say."""
+    """The future result of an actor."""
 
     def __await__(self) -> Any:
         return asyncio.wrap_future(self).__await__()
 
 
 class StandInRay(ModuleType):
-    """As much of Ray as we use, in this process: an actor is a thread, `kill` ends what is under way there and the next
-    call finds it started again, unless it is `gone`."""
+    """The part of Ray that we use, in this process.
+
+    An actor is a thread. `kill` ends its calls in flight, and the next call finds it restarted, unless it is `gone`.
+    """
 
     def __init__(self) -> None:
         super().__init__("ray")
@@ -227,7 +229,7 @@ class StandInRay(ModuleType):
             raise self.exceptions.GetTimeoutError from None
 
     def wait(self, refs: list[Ref], **_: Any) -> tuple[list[Ref], list[Ref]]:
-        return [one for one in refs if one.done()], [one for one in refs if not one.done()]
+        return [each for each in refs if each.done()], [each for each in refs if not each.done()]
 
     def remote(self, worker: type) -> Any:
         def actor(make: Callable[[], Any]) -> Any:
@@ -236,9 +238,9 @@ class StandInRay(ModuleType):
 
         how = ModuleType("options")
         how.remote = actor  # type: ignore[attr-defined]
-        made = ModuleType("remote")
-        made.options = lambda **_: how  # type: ignore[attr-defined]
-        return made
+        module = ModuleType("remote")
+        module.options = lambda **_: how  # type: ignore[attr-defined]
+        return module
 
 
 class Actor:
@@ -249,7 +251,7 @@ class Actor:
 
     def kill(self, gone: bool = False) -> None:
         self.worker, self.gone = self.make(), gone
-        for ref in [one for one in self.under_way if not one.done()]:
+        for ref in [each for each in self.under_way if not each.done()]:
             ref.set_exception(self.lost("the actor died"))
 
     def __getattr__(self, name: str) -> Any:
@@ -264,9 +266,9 @@ class Actor:
                 asyncio.run_coroutine_threadsafe(self._do(getattr(self.worker, name)(*given), ref), self.loop)
             return ref
 
-        made = ModuleType(name)
-        made.remote = remote  # type: ignore[attr-defined]
-        return made
+        backend = ModuleType(name)
+        backend.remote = remote  # type: ignore[attr-defined]
+        return backend
 
     async def _do(self, work: Coroutine[Any, Any, Any], ref: Ref) -> None:
         said = await work
@@ -277,14 +279,14 @@ class Actor:
 
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandInRay:
-    made = StandInRay()
-    monkeypatch.setitem(sys.modules, "ray", made)
-    monkeypatch.setitem(sys.modules, "ray.exceptions", made.exceptions)
-    return made
+    stand = StandInRay()
+    monkeypatch.setitem(sys.modules, "ray", stand)
+    monkeypatch.setitem(sys.modules, "ray.exceptions", stand.exceptions)
+    return stand
 
 
 class Answering(ScriptedBackend):
-    """Says what it is told, after a moment."""
+    """A backend that gives fixed replies after a moment."""
 
     async def chat(self, request: Request) -> Reply:
         await asyncio.sleep(0.01)
@@ -315,15 +317,15 @@ async def ask(backend: RayBackend, count: int) -> None:
 
 def test_two_replicas_share_the_work_and_say_why_they_refuse(stand_in: StandInRay) -> None:
     async def go() -> None:
-        async with replicas() as made:
-            await ask(made, 40)
-            assert all(one.asked > 10 for one in stand_in.actors)
-            assert await asyncio.to_thread(made.count_tokens, asked("abc").messages) == 3
-            with pytest.raises(Refused, match="9 tokens") as found:
-                await made.chat(asked("too long"))
-            assert found.value.failure == "context_length_exceeded"
+        async with replicas() as backend:
+            await ask(backend, 40)
+            assert all(actor.asked > 10 for actor in stand_in.actors)
+            assert await asyncio.to_thread(backend.count_tokens, asked("abc").messages) == 3
+            with pytest.raises(Refused, match="9 tokens") as refusal:
+                await backend.chat(asked("too long"))
+            assert refusal.value.failure == "context_length_exceeded"
             with pytest.raises(Transient, match="after 2 tries"):
-                await made.chat(asked("never"))
+                await backend.chat(asked("never"))
 
     asyncio.run(go())
     assert stand_in.open == 0
@@ -331,24 +333,24 @@ def test_two_replicas_share_the_work_and_say_why_they_refuse(stand_in: StandInRa
 
 def test_what_a_dead_replica_had_is_asked_elsewhere_until_it_is_back(stand_in: StandInRay) -> None:
     async def go() -> None:
-        async with replicas() as made:
-            await ask(made, 4)
+        async with replicas() as backend:
+            await ask(backend, 4)
             first = stand_in.actors[0]
             first.kill(gone=True)
-            await ask(made, 20)
+            await ask(backend, 20)
             before = first.asked
-            await ask(made, 20)
-            assert made.retries >= 1 and first.asked <= before + 1
+            await ask(backend, 20)
+            assert backend.retries >= 1 and first.asked <= before + 1
             first.gone, ends = False, time.monotonic() + 20
             while first.asked < before + 12 and time.monotonic() < ends:
-                await ask(made, 8)
+                await ask(backend, 8)
             assert first.asked >= before + 12
 
-            under_way = asyncio.create_task(ask(made, 8))
+            under_way = asyncio.create_task(ask(backend, 8))
             while not first.under_way:
                 if under_way.done():  # on a busy machine they may be answered between two looks
                     await under_way
-                    under_way = asyncio.create_task(ask(made, 8))
+                    under_way = asyncio.create_task(ask(backend, 8))
                 await asyncio.sleep(0.001)
             first.kill()
             await under_way
@@ -365,13 +367,16 @@ def test_replicas_that_cannot_start_or_are_two_judges_end_the_run(stand_in: Stan
         raise UsageError("no GPU memory left")
 
     names = iter(["here", "one@1", "other@2"])
-    for make, said in ((broken, "no GPU memory left"), (lambda: Answering(answer, name=next(names)), "not the same")):
+    for make, message in (
+        (broken, "no GPU memory left"),
+        (lambda: Answering(answer, name=next(names)), "not the same"),
+    ):
 
         async def go(make: Callable[[], Any] = make) -> None:
             async with replicas(make):
                 pass
 
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=message):
             asyncio.run(go())
 
 
@@ -394,5 +399,5 @@ def test_without_ray_one_line_says_what_to_install(tmp_path: Path, monkeypatch: 
     ("words", "count"), [([], 1), (["--tensor-parallel-size", "4"], 4), (["-tp=2", "-pp", "2"], 4)]
 )
 def test_a_replica_gets_the_gpus_of_its_engine(monkeypatch: pytest.MonkeyPatch, words: list[str], count: int) -> None:
-    monkeypatch.setattr("critic.backends.vllm.build", lambda: "vllm")
-    assert gpus(words) == count
+    monkeypatch.setattr("critic.backends.vllm.find_build", lambda: "vllm")
+    assert count_gpus(words) == count

@@ -1,4 +1,4 @@
-"""One judge trained with the rating first and with the reason first, and asked for each: by vLLM in a process, by a
+"""One judge trained with the rating first and with the reason first, asked in both ways: by vLLM in a process, by a
 real server, and by both as a panel."""
 
 import json
@@ -29,7 +29,7 @@ from conftest import (
 
 from critic import human_scored
 from critic.backends import Request
-from critic.backends.openai import OURS, OpenAIBackend, _tokens
+from critic.backends.openai import OURS, OpenAIBackend, _parse_tokens
 from critic.judging.distribution import zero_share
 from critic.judging.grader import Grader, _behind
 
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.e2e
 
 KEYS = {"pointwise": ["Rating", "Reason"], "pointwise_reason_first": ["Reason", "Rating"]}
 SAME = 1e-3 if on_gpu() else 1e-4
-"""How far the probabilities of one rating may lie apart: float32 sums in another order, in another batch."""
+"""Largest difference between probabilities of one rating: float32 sums in another order, in another batch."""
 
 FLOAT = ["--", "--dtype", "float32", "--gpu-memory-utilization", "0.2"] if on_gpu() else []
 """A CPU computes these weights in float32 anyway; on a GPU a server and an engine in here share its memory."""
@@ -45,7 +45,7 @@ FLOAT = ["--", "--dtype", "float32", "--gpu-memory-utilization", "0.2"] if on_gp
 LONG, TOO_LONG = "row-60", "row-61"
 
 PLAIN = {"x-critic-contract": "none"}
-"""What has our server leave a request and its reply to vLLM."""
+"""Headers that make our server leave a request and its reply to vLLM."""
 
 WAYS: dict[str, list[str]] = {
     "here": ["--judge", "FOLDER"],
@@ -70,7 +70,7 @@ pathlib.Path(sys.argv[2]).write_text(json.dumps([[done.returncode, done.stderr] 
 
 
 class Judged:
-    """What became of the same rows by every way."""
+    """The judgments of the same rows by every way."""
 
     def __init__(self, folder: Path, judge: Path, server: str) -> None:
         from training import sample_rows
@@ -82,21 +82,23 @@ class Judged:
         ]
         self.folder, self.places = folder, {"FOLDER": str(judge), "SERVER": server}
         self.data = write_jsonl(folder / "rows.jsonl", self.rows)
-        made = [folder / "no config", folder / "no architecture"]
-        for each in made:
+        folders = [folder / "no config", folder / "no architecture"]
+        for each in folders:
             each.mkdir()
         for name in ("config.json", "tokenizer_config.json"):
-            (made[1] / name).write_text("{}")
+            (folders[1] / name).write_text("{}")
         lines = [self.words(way) for way in IN_A_PROCESS]
-        lines += [["judge", str(self.data), "--judge", str(each), "--out", str(folder / "none.jsonl")] for each in made]
+        lines += [
+            ["judge", str(self.data), "--judge", str(each), "--out", str(folder / "none.jsonl")] for each in folders
+        ]
         program = [sys.executable, "-c", ONE_AFTER_THE_OTHER, json.dumps(lines), str(folder / "done.json")]
         with subprocess.Popen(program, cwd=ROOT / "tests", stderr=subprocess.PIPE, text=True) as process:
             self.done = {way: run("critic", *self.words(way)) for way in WAYS if way not in IN_A_PROCESS}
             _, errors = process.communicate(timeout=400)
         assert process.returncode == 0, errors
         names = [*IN_A_PROCESS, "no config", "no architecture"]
-        for name, (code, said) in zip(names, json.loads((folder / "done.json").read_text("utf-8")), strict=True):
-            self.done[name] = Done(lines[0], code, "", said)
+        for name, (code, stderr) in zip(names, json.loads((folder / "done.json").read_text("utf-8")), strict=True):
+            self.done[name] = Done(lines[0], code, "", stderr)
 
     def words(self, way: str) -> list[str]:
         places = [self.places.get(word, word) for word in WAYS[way]]
@@ -105,7 +107,7 @@ class Judged:
         return [*words, *tokens, *(FLOAT if way in IN_A_PROCESS else [])]
 
     def lines(self, way: str) -> dict[str, dict[str, Any]]:
-        """Row -> its judgment."""
+        """Return the judgments by row."""
         assert self.done[way].returncode == 0, self.done[way].stderr
         found = [json.loads(line) for line in (self.folder / f"{way}.jsonl").read_text("utf-8").splitlines()]
         assert Counter(line["sample"]["id"] for line in found) == Counter(row["id"] for row in self.rows)
@@ -114,9 +116,9 @@ class Judged:
 
 @pytest.fixture(scope="module")
 def tiny_serving(tiny_judge: Path) -> Iterator[tuple["subprocess.Popen[str]", str]]:
-    """A server of the tiny judge, whose engine the last test ends: its process, and its URL without `/v1`."""
-    with serving(tiny_judge, "--alias", "gpt-4", *FLOAT, end=signal.SIGKILL) as found:
-        yield found
+    """Serve the tiny judge: its process, and its URL without `/v1`. The last test ends its engine."""
+    with serving(tiny_judge, "--alias", "gpt-4", *FLOAT, end=signal.SIGKILL) as served:
+        yield served
 
 
 @pytest.fixture
@@ -130,7 +132,7 @@ def judged(tiny_judge: Path, tiny_serving: tuple[object, str], tmp_path_factory:
 
 
 def test_both_are_trained(tiny_judge: Path) -> None:
-    """Unconstrained and greedily, it writes the verdict that the prompt asks for, and ends it."""
+    """Unconstrained and greedy, it writes the verdict of its prompt, and ends it."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -142,19 +144,19 @@ def test_both_are_trained(tiny_judge: Path) -> None:
     for prompt, keys in KEYS.items():
         for response in responses[:6]:
             messages = asked_of(prompt, response).messages
-            asked = tokenizer.apply_chat_template(
+            inputs = tokenizer.apply_chat_template(
                 messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
             )
             with torch.no_grad():
-                written = model.generate(**asked, max_new_tokens=60, do_sample=False)
-            text = tokenizer.decode(written[0, asked["input_ids"].shape[1] :], skip_special_tokens=True)
+                written = model.generate(**inputs, max_new_tokens=60, do_sample=False)
+            text = tokenizer.decode(written[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
             assert list(json.loads(text)) == keys, text
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "panel"])
 def test_each_row_is_judged_as_asked_for(way: str, judged: Judged) -> None:
-    """With a distribution; or it has failed by name."""
+    """Every row has a distribution or a named failure."""
     lines, prompt = judged.lines(way), "pointwise_reason_first" if "reason first" in way else "pointwise"
     failed = lines.pop(TOO_LONG)
     del lines[LONG]  # unlike anything it was trained on: it may write without end
@@ -174,7 +176,7 @@ def test_each_row_is_judged_as_asked_for(way: str, judged: Judged) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("way", [way for way in WAYS if way.startswith("served")])
 def test_server_and_process_agree(way: str, judged: Judged) -> None:
-    """Also without reasons. A long response is shortened alike, and one that cannot fit fails alike."""
+    """They agree without reasons too. A long response is shortened alike, and one that cannot fit fails alike."""
     here, served = judged.lines("here, reason first" if "reason first" in way else "here"), judged.lines(way)
     assert served[LONG]["shortened"] == here[LONG]["shortened"]
     for key, line in here.items():
@@ -186,14 +188,15 @@ def test_server_and_process_agree(way: str, judged: Judged) -> None:
 
 
 def test_a_panel_of_a_folder_and_a_server(judged: Judged) -> None:
-    """One judge twice, by two ways: their panel says what each says. Two folders run one after the other."""
+    """One judge twice, in two ways: the panel agrees with each. Two folders run one after the other."""
     for key, line in judged.lines("panel").items():
         if key != TOO_LONG:
-            assert [one["score"] for one in line["members"]] == pytest.approx([line["score"]] * 3, abs=SAME)
+            assert [each["score"] for each in line["members"]] == pytest.approx([line["score"]] * 3, abs=SAME)
 
 
 def test_a_verdict_tells_what_a_probe_does(judged: Judged) -> None:
-    """The panel's first judge is asked for the rating alone, which is a probe: by the same engine, as exactly."""
+    """The panel's first judge is asked only for the rating, a probe of the same engine: the results are equally
+    exact."""
     lines = (judged.folder / "panel.1.jsonl").read_text("utf-8").splitlines()
     probed = {line["sample"]["id"]: line["verdict"] for line in map(json.loads, lines)}
     for key, line in judged.lines("here").items():
@@ -202,31 +205,33 @@ def test_a_verdict_tells_what_a_probe_does(judged: Judged) -> None:
 
 
 def test_a_whole_rating_is_what_plain_vllm_says(judged: Judged, tiny_server: str) -> None:
-    """By one request: the same reply, the same alternatives where the rating stands, and what a second request says of
-    a 1 that was not written."""
+    """One request gives the same reply, the same alternatives at the rating, and the result of a second request about a
+    1 that was not written."""
     backend = OpenAIBackend(tiny_server)
     backend.choose(None)
     grader = Grader(backend, "expected", 64)
 
     def post(request: Request, headers: dict[str, str]) -> httpx.Response:
-        answer = httpx.post(f"{tiny_server}/chat/completions", json=backend._body(request), headers=headers, timeout=60)
+        answer = httpx.post(
+            f"{tiny_server}/chat/completions", json=backend._build_body(request), headers=headers, timeout=60
+        )
         return answer.raise_for_status()
 
     compared = 0
     for response in human_scored.load(judged.data).responses[:8]:
-        asked = asked_of("pointwise", response)
-        whole, plain = (post(grader._request(asked), headers) for headers in (OURS, PLAIN))
-        found, wanted = (_tokens(answer.json()["choices"][0]["logprobs"]) for answer in (whole, plain))
-        assert whole.json()["choices"][0]["message"] == plain.json()["choices"][0]["message"]
-        assert [token.text for token in found] == [token.text for token in wanted]
-        at = next(index for index, token in enumerate(found) if len(token.alternatives) > 1)
-        assert dict(found[at].alternatives) == pytest.approx(dict(wanted[at].alternatives), abs=1e-3)
-        assert all(len(token.alternatives) == 1 for token in (*found[:at], *found[at + 2 :]))
+        question = asked_of("pointwise", response)
+        ours, plain = (post(grader._request(question), headers) for headers in (OURS, PLAIN))
+        tokens, wanted = (_parse_tokens(answer.json()["choices"][0]["logprobs"]) for answer in (ours, plain))
+        assert ours.json()["choices"][0]["message"] == plain.json()["choices"][0]["message"]
+        assert [token.text for token in tokens] == [token.text for token in wanted]
+        at = next(index for index, token in enumerate(tokens) if len(token.alternatives) > 1)
+        assert dict(tokens[at].alternatives) == pytest.approx(dict(wanted[at].alternatives), abs=1e-3)
+        assert all(len(token.alternatives) == 1 for token in (*tokens[:at], *tokens[at + 2 :]))
         assert "x-critic-ten" not in plain.headers
-        if "x-critic-ten" in whole.headers:
-            behind = post(_behind(asked, '{"Rating":1', "[0,].*", max_tokens=1), PLAIN)
-            zero = zero_share(_tokens(behind.json()["choices"][0]["logprobs"]))
-            assert float(whole.headers["x-critic-ten"]) == pytest.approx(zero, abs=1e-4)
+        if "x-critic-ten" in ours.headers:
+            behind = post(_behind(question, '{"Rating":1', "[0,].*", max_tokens=1), PLAIN)
+            zero = zero_share(_parse_tokens(behind.json()["choices"][0]["logprobs"]))
+            assert float(ours.headers["x-critic-ten"]) == pytest.approx(zero, abs=1e-4)
             compared += 1
     assert compared
 
@@ -255,13 +260,13 @@ def test_a_burst_of_300_requests(tiny_server: str, tmp_path: Path) -> None:
 def test_a_dead_engine_is_told_and_ends_the_server_with_an_error(
     tiny_serving: tuple["subprocess.Popen[str]", str],
 ) -> None:
-    """The last test: there is no server behind it."""
+    """Must be the last test: it leaves no server."""
     process, url = tiny_serving
     body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 8}
     with httpx.Client(base_url=url, timeout=120) as client, ThreadPoolExecutor(4) as pool:
         with stopped_engine(process) as engine:
-            asked = [asked_without_waiting(client, pool, "/v1/chat/completions", body) for _ in range(4)]
+            requests = [asked_without_waiting(client, pool, "/v1/chat/completions", body) for _ in range(4)]
             engine.kill()
-        for answer in asked:
+        for answer in requests:
             assert answer.result().status_code == 503 and int(answer.result().headers["retry-after"]) > 0
     assert process.wait(240) == 1

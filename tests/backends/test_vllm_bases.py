@@ -1,5 +1,5 @@
-"""Pretrained bases in vLLM: judges made from the two small ones, a writer and a head of each, have transformers' own
-distribution, and replies of each base keep every contract."""
+"""Pretrained bases in vLLM: a writer and a head made from each of two small bases give transformers' own distribution,
+and replies of each base keep every contract."""
 
 import json
 import os
@@ -36,7 +36,7 @@ SMALL = ["smollm2-135m", "gemma-3-270m"]
 
 @pytest.fixture(scope="module")
 def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A base's folder; `CRITIC_BASES` may hold them already."""
+    """Return a base's folder; `CRITIC_BASES` may hold the bases already."""
     needs("deepspeed", "vllm")
     kept = Path(os.environ.get("CRITIC_BASES", "")) / request.param
     if (kept / "config.json").is_file():
@@ -52,7 +52,7 @@ def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.mark.parametrize("base", SMALL, indirect=True)
 @pytest.mark.parametrize("objective", ["sft", "head"])
 def test_the_distribution_is_exact(base: Path, objective: str, tmp_path: Path) -> None:
-    """Of a judge that has just learned what a verdict looks like; a 10 is written 1 and 0."""
+    """The judge has just learned the form of a verdict; a 10 is written 1 and 0."""
     import training
 
     rows, judge, out = training.write_rows(tmp_path), tmp_path / "judge", tmp_path / "judged.jsonl"
@@ -64,8 +64,8 @@ def test_the_distribution_is_exact(base: Path, objective: str, tmp_path: Path) -
     judged = {line["sample"]["id"]: line for line in map(json.loads, out.read_text("utf-8").splitlines())}
 
     responses = human_scored.load(rows).responses
-    asked = [asked_of("pointwise_short", each).messages for each in responses]
-    wanted = by_transformers(judge, asked, head=objective == "head")
+    prompts = [asked_of("pointwise_short", each).messages for each in responses]
+    wanted = by_transformers(judge, prompts, head=objective == "head")
     for response, shares in zip(responses, wanted, strict=True):
         assert judged[response.id]["verdict"]["distribution"] == pytest.approx(shares, abs=SAME), response.id
     means = [sum(rating * share for rating, share in enumerate(shares, 1)) for shares in wanted]
@@ -74,7 +74,7 @@ def test_the_distribution_is_exact(base: Path, objective: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("base", [*SMALL, "qwen2.5-coder-1.5b"], indirect=True)
 def test_every_contract_is_kept(base: Path, tmp_path: Path) -> None:
-    """Of a base that has learned no verdict every form has to be seen to; a vocabulary has up to 262,144 tokens."""
+    """A base that has learned no verdict needs every form enforced. A vocabulary has up to 262,144 tokens."""
     for file in base.iterdir():
         (tmp_path / file.name).symlink_to(file)
     with (

@@ -1,4 +1,5 @@
-"""A scoring head in vLLM, in this process and behind its server: by the same command transformers' own chances."""
+"""A scoring head in vLLM, in this process and behind its server: the same command gives transformers' own
+probabilities."""
 
 import json
 from itertools import pairwise
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture(scope="module")
 def head(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny head that tells rows apart, in float32."""
+    """Train a tiny head that distinguishes the rows, in float32."""
     needs("deepspeed", "vllm")
     import training
 
@@ -73,36 +74,38 @@ def test_process_server_and_transformers_agree(head: Path, tmp_path: Path) -> No
 def test_a_head_that_sees_is_served_and_judges_as_in_process(
     objective: str, form: str, family: str, tmp_path: Path
 ) -> None:
-    """One that rates judges the arms of its rows, and whether it looks is told; one that compares judges pairs."""
+    """A head that rates judges the arms of its rows and reports whether it looks; one that compares judges pairs."""
     needs("PIL", "deepspeed", "vllm", *(["torchvision"] if family == "qwen3_vl" else []))
 
     def done(*words: object) -> None:
-        made = run_apart(*words)
-        assert made.returncode == 0, made.stderr
+        usable = run_apart(*words)
+        assert usable.returncode == 0, usable.stderr
 
-    rows, asked, judge = tmp_path / "rows.jsonl", tmp_path / "asked.jsonl", tmp_path / "judge"
+    rows, questions, judge = tmp_path / "rows.jsonl", tmp_path / "asked.jsonl", tmp_path / "judge"
     done("data/sample_world.py", "--pictures", "--questions", 52, "--out", rows)
-    done("critic", "attack", rows, "--images", "--limit", 60, "--out", asked)
+    done("critic", "attack", rows, "--images", "--limit", 60, "--out", questions)
     if form == "pairwise":
-        made = [row for _, row in jsonl.read(rows, dict[str, Any]) if not row["flags"]]
-        both = [{"response_a": one["response"], "response_b": other["response"]} for one, other in pairwise(made)]
-        said = [{"preference": "AB"[n % 2], "annotators": None} for n, _ in enumerate(both)]
-        rows = asked = write_jsonl(asked, [a | b | c for a, b, c in zip(made, both[:60], said, strict=False)])
+        usable = [row for _, row in jsonl.read(rows, dict[str, Any]) if not row["flags"]]
+        pairs = [{"response_a": item["response"], "response_b": other["response"]} for item, other in pairwise(usable)]
+        labels = [{"preference": "AB"[n % 2], "annotators": None} for n, _ in enumerate(pairs)]
+        rows = questions = write_jsonl(
+            questions, [a | b | c for a, b, c in zip(usable, pairs[:60], labels, strict=False)]
+        )
     given = {"objective": objective, "forms": f"{{{form}: 1.0}}", "training.max_steps": 40}
     if family == "qwen3_vl":
         given |= {"tiny": "null", "vision": "null", "base": build_qwen(tmp_path / "base"), "max_source_tokens": 3000}
     words = ["--data-root", tmp_path, *(word for key, value in given.items() for word in ("--set", f"{key}={value}"))]
     done("critic", "train", "tiny-vl", "--train", rows, "--out", judge, *words, "--", "--master_port", free_port())
-    words = ["critic", "judge", asked, "--images", "show", "--data-root", tmp_path, "--prompt", form]
+    words = ["critic", "judge", questions, "--images", "show", "--data-root", tmp_path, "--prompt", form]
     done(*words, "--judge", judge, "--out", tmp_path / "here.jsonl")
     with serving(judge) as (_, url):
         done(*words, "--judge", f"{url}/v1", "--out", tmp_path / "served.jsonl")
     here, served = (
-        [one for _, one in jsonl.read(tmp_path / name, Judgment)] for name in ("here.jsonl", "served.jsonl")
+        [item for _, item in jsonl.read(tmp_path / name, Judgment)] for name in ("here.jsonl", "served.jsonl")
     )
-    ours = {one.sample.id: one.verdict.distribution for one in here}
+    ours = {judgment.sample.id: judgment.verdict.distribution for judgment in here}
     assert len(ours) == len(served) > 50 and len({tuple(each or ()) for each in ours.values()}) > len(ours) / 2
-    for one in served:
-        assert one.verdict.distribution == pytest.approx(ours[one.sample.id], abs=1e-3)
-        assert one.images == (not one.sample.id.endswith("#blind"))
+    for judgment in served:
+        assert judgment.verdict.distribution == pytest.approx(ours[judgment.sample.id], abs=1e-3)
+        assert judgment.images == (not judgment.sample.id.endswith("#blind"))
     assert form == "pairwise" or looking(served).reached == looking(served).answers == 60

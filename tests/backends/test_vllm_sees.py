@@ -1,4 +1,5 @@
-"""Models that see, in vLLM: a judge in a process and served, whose ways agree, and the judged over several turns."""
+"""Vision models in vLLM: a judge in a process and served gives the same results, and the judged model answers over
+several turns."""
 
 import asyncio
 import json
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.e2e
 FLOAT = ["--max-model-len", "4096", "--dtype", "float32", *(["--gpu-memory-utilization", "0.3"] if on_gpu() else [])]
 
 SAME = 2e-3
-"""How far probabilities may lie apart: float32 sums in another order, in another batch."""
+"""Largest difference between probabilities: float32 sums in another order, in another batch."""
 
 HERE = """
 import asyncio, sys
@@ -41,7 +42,7 @@ print(msgspec.json.encode(asyncio.run(both())).decode())
 
 
 def rows() -> list[Response]:
-    """One text with two images by turns, and rows without any."""
+    """Return rows with one text and two alternating images, and rows without any."""
     shown = [["a.png"], ["b.png"], ["a.png", "b.png"], []]
     questions = [
         Question(
@@ -49,17 +50,17 @@ def rows() -> list[Response]:
         )
         for n, each in enumerate(shown)
     ]
-    return [Response(id=one.id, question=one, text="Three red boats.") for one in questions]
+    return [Response(id=question.id, question=question, text="Three red boats.") for question in questions]
 
 
 async def judged(backend: Any, root: Path) -> tuple[list[Judgment], list[str], list[int]]:
-    """The judgments of all rows; the replies to the same text with two images by turns, 32 in flight; and the tokens
-    of a prompt with an image and without."""
+    """Return the judgments of all rows; the replies to one text with two alternating images, 32 in flight; and the
+    tokens of a prompt with and without an image."""
     from critic.judging.judge import ResponseJudge
 
     images = Images(root)
     judge = ResponseJudge(backend, "judge", "pointwise_short", "expected", 48, images=images)
-    made = [await judge.judge(one) for one in rows()]
+    judgments = [await judge.judge(each) for each in rows()]
 
     def asked(name: str) -> Request:
         parts = [image_part(images.load(name).uri), {"type": "text", "text": "What is it?"}]
@@ -67,17 +68,19 @@ async def judged(backend: Any, root: Path) -> tuple[list[Judgment], list[str], l
 
     replies = await asyncio.gather(*(backend.chat(asked("ab"[n % 2] + ".png")) for n in range(64)))
     plain = [{"role": "user", "content": "What is it?"}]
-    counts = [await asyncio.to_thread(backend.count_tokens, one) for one in (asked("a.png").messages, plain)]
-    return made, [reply.text for reply in replies], counts
+    counts = [await asyncio.to_thread(backend.count_tokens, each) for each in (asked("a.png").messages, plain)]
+    return judgments, [reply.text for reply in replies], counts
 
 
 def talk(name: str, *turns: tuple[str, list[str]]) -> Conversation:
-    made = [ConversationTurn(prompt=text, reference="It lies on the left.", images=images) for text, images in turns]
-    return Conversation(id=name, benchmark="convbench", lang="en", group=name, turns=made)
+    turns_made = [
+        ConversationTurn(prompt=text, reference="It lies on the left.", images=images) for text, images in turns
+    ]
+    return Conversation(id=name, benchmark="convbench", lang="en", group=name, turns=turns_made)
 
 
 async def conversed(backend: Any, root: Path) -> list[ModelTurn]:
-    """The turns of two conversations that differ in their first image, and of one that is too long."""
+    """Return the turns of two conversations that differ in their first image, and of one that is too long."""
     from critic.stages.infer import Infer
     from critic.stages.run import RunOptions
 
@@ -90,14 +93,14 @@ async def conversed(backend: Any, root: Path) -> list[ModelTurn]:
     run = RunOptions(out=root / "none", concurrency=64, max_failed=1.0, retry_failed=False)
     conditions = ["own", "oracle", "no_image"]
     stage = Infer(run, backend, "tiny", conditions, Sampling(max_tokens=24), talks, Images(root).load, {})
-    made: list[ModelTurn] = []
+    replies: list[ModelTurn] = []
     stage._gate = asyncio.Semaphore(64)
-    await asyncio.gather(*(stage.work(one, made.append) for one in talks))
-    return made
+    await asyncio.gather(*(stage.work(each, replies.append) for each in talks))
+    return replies
 
 
 class Here(NamedTuple):
-    """The model's folder, that of the images, what `judged` gives of it in a process, and `conversed`."""
+    """The folders of the model and the images, and the results of `judged` and `conversed` in a process."""
 
     folder: Path
     root: Path
@@ -121,8 +124,8 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Here:
     words = [sys.executable, "-c", HERE, str(folder), str(root)]
     done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    made, replies, counts, turns = json.loads(done.stdout.strip().splitlines()[-1])
-    return Here(folder, root, made, replies, counts, msgspec.convert(turns, list[ModelTurn]))
+    judgments, replies, counts, turns = json.loads(done.stdout.strip().splitlines()[-1])
+    return Here(folder, root, judgments, replies, counts, msgspec.convert(turns, list[ModelTurn]))
 
 
 @pytest.mark.gpu
@@ -140,7 +143,7 @@ def test_in_process_and_served_a_judge_sees_the_same(here: Here) -> None:
                 return await judged(backend, root)
 
         theirs, served, counted = asyncio.run(asked())
-        told_apart([as_json(one) for one in theirs], served, counted)
+        told_apart([as_json(each) for each in theirs], served, counted)
         assert served == replies and counted == counts
         for mine, other in zip(judgments, theirs, strict=True):
             assert (
@@ -153,20 +156,25 @@ def test_in_process_and_served_a_judge_sees_the_same(here: Here) -> None:
 
 
 def as_json(one: Judgment) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(one)
-    return found
+    record: dict[str, Any] = msgspec.to_builtins(one)
+    return record
 
 
-def told_apart(made: list[dict[str, Any]], replies: list[str], counts: list[int]) -> None:
-    assert [one.get("images", 0) for one in made] == [1, 1, 2, 0]
-    assert all("failure" not in one["verdict"] for one in made), [one["verdict"] for one in made]
-    assert made[0]["verdict"]["distribution"] != made[1]["verdict"]["distribution"], "the image makes no difference"
+def told_apart(judgments: list[dict[str, Any]], replies: list[str], counts: list[int]) -> None:
+    assert [judgment.get("images", 0) for judgment in judgments] == [1, 1, 2, 0]
+    assert all("failure" not in judgment["verdict"] for judgment in judgments), [
+        judgment["verdict"] for judgment in judgments
+    ]
+    assert judgments[0]["verdict"]["distribution"] != judgments[1]["verdict"]["distribution"], (
+        "the image makes no difference"
+    )
     assert len(set(replies[::2])) == len(set(replies[1::2])) == 1 and replies[0] != replies[1], "images are mixed up"
     assert counts[0] > counts[1] + 4
 
 
 def refused_and_served(url: str, root: Path) -> None:
-    """A file below the folder is shown; a missing one, another host and a fourth image are errors."""
+    """Assert that a file below the folder is read, and that a missing one, another host and a fourth image are
+    errors."""
 
     def asked(address: str, times: int = 1) -> httpx.Response:
         parts = [image_part(address)] * times + [{"type": "text", "text": "What is it?"}]
@@ -183,7 +191,7 @@ def refused_and_served(url: str, root: Path) -> None:
 
 
 def generated(folder: Path, messages: list[dict[str, Any]], pictures: list[Any]) -> str:
-    """What transformers makes of a conversation, without vLLM."""
+    """Return transformers' own generation for a conversation, without vLLM."""
     import torch
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
@@ -200,13 +208,13 @@ def test_the_judged_model_sees_over_several_turns(here: Here) -> None:
     """The replies are those of transformers, and no history is computed twice."""
     from PIL import Image as Picture
 
-    found = {(line.conversation.id, line.condition, line.turn): line for line in here.turns}
-    assert len(found) == 2 * 9 + 3
+    by_turn = {(line.conversation.id, line.condition, line.turn): line for line in here.turns}
+    assert len(by_turn) == 2 * 9 + 3
 
     for condition in ("own", "oracle", "no_image"):
-        assert found["long", condition, 1].failure == "context_length_exceeded"
-    answered = {place: line for place, line in found.items() if line.failure is None}
-    assert ("one", "own", 2) in answered and ("two", "oracle", 3) in answered, found
+        assert by_turn["long", condition, 1].failure == "context_length_exceeded"
+    answered = {place: line for place, line in by_turn.items() if line.failure is None}
+    assert ("one", "own", 2) in answered and ("two", "oracle", 3) in answered, by_turn
     for (name, condition, turn), line in answered.items():
         assert line.prompt_tokens and line.completion_tokens and line.cached_tokens is not None
         before = answered.get((name, condition, turn - 1))
@@ -222,11 +230,11 @@ def test_the_judged_model_sees_over_several_turns(here: Here) -> None:
     second = answered["one", "own", 2]
     messages: list[dict[str, Any]] = [
         {
-            "role": said.role,
-            "content": [*({"type": "image"} for _ in said.images), {"type": "text", "text": said.content}],
+            "role": message.role,
+            "content": [*({"type": "image"} for _ in message.images), {"type": "text", "text": message.content}],
         }
-        for said in second.seen
+        for message in second.seen
     ]
-    shown = [Picture.open(here.root / image.path) for said in second.seen for image in said.images]
+    shown = [Picture.open(here.root / image.path) for message in second.seen for image in message.images]
     assert generated(here.folder, messages, shown) == second.reply
     assert generated(here.folder, messages[:1], shown[:2]) == one

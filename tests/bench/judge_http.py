@@ -62,10 +62,10 @@ async def posted(url: str, messages: list[list[Message]], alternatives: int = 0,
         async def work() -> None:
             for each in waiting:
                 wanted: dict[str, Any] = {"schema": POINTWISE.schema(), "top_logprobs": alternatives}
-                await post(backend._body(Request(messages=each, max_tokens=REPLY_TOKENS, **wanted)))
+                await post(backend._build_body(Request(messages=each, max_tokens=REPLY_TOKENS, **wanted)))
                 if probed:
                     asked = replace(POINTWISE, fitted=TruncatedPrompt(each, {}))
-                    await post(backend._body(_behind(asked, f"{RATING_ALONE}1", "[0,].*", max_tokens=1)))
+                    await post(backend._build_body(_behind(asked, f"{RATING_ALONE}1", "[0,].*", max_tokens=1)))
 
         await asyncio.gather(*(work() for _ in range(CONCURRENCY)))
     return found

@@ -54,7 +54,7 @@ def engine_alone(
     engine.reset_prefix_cache()
     for number, text in enumerate(texts):
         tokens, schema = (lengths[number], None) if lengths else (REPLY_TOKENS, POINTWISE.schema())
-        made = backend._parameters(Request(messages=[], max_tokens=tokens, schema=schema))
+        made = backend._build_parameters(Request(messages=[], max_tokens=tokens, schema=schema))
         made.detokenize = True
         made.ignore_eos = lengths is not None
         made.skip_reading_prefix_cache = not cached
@@ -67,7 +67,7 @@ def same_requests(backend: VllmBackend, engine: Any, asked: list[tuple[list[int]
     for follows in (False, True):
         for number, (ids, request) in enumerate(asked):
             if request.continue_final == follows:
-                engine.add_request(str(number), {"prompt_token_ids": ids}, backend._parameters(request))
+                engine.add_request(str(number), {"prompt_token_ids": ids}, backend._build_parameters(request))
         drained(engine)
 
 
@@ -126,7 +126,9 @@ async def main() -> None:
             lengths = [len(output.outputs[0].token_ids) for output in verdicts]
             backend.asked.clear()
             found = await asyncio.to_thread(judge, whole)
-            asked = [(backend._ids(request.messages, request.continue_final), request) for request in backend.asked]
+            asked = [
+                (backend._encode_prompt(request.messages, request.continue_final), request) for request in backend.asked
+            ]
             assert size.model or all(line.score is not None for line in found), [line.verdict for line in found][:3]
             works = {
                 "judge": lambda: judge(whole),

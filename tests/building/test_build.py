@@ -53,7 +53,7 @@ class Write(NamedTuple):
 def watched(out: Path, seen: Callable[[Write], bool]) -> Iterator[None]:
     """Everything that is written below `out` is shown before it is. Where `seen` says so, half of it is written, and
     this process kills itself."""
-    counts, lines, replacing = Counter[str](), jsonl.Appender._write, jsonl.replacing
+    counts, lines, replacing = Counter[str](), jsonl.Appender._write, jsonl.replace_file
 
     def append(self: Any, line: bytes) -> None:
         number = self._path.read_bytes().count(b"\n") + 1
@@ -75,7 +75,7 @@ def watched(out: Path, seen: Callable[[Write], bool]) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jsonl.Appender, "_write", append)
-        patch.setattr(jsonl, "replacing", replace)
+        patch.setattr(jsonl, "replace_file", replace)
         yield
 
 

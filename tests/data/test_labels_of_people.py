@@ -114,7 +114,7 @@ def test_a_table_with_a_column_for_each_rater(tmp_path: Path) -> None:
 
 
 def test_judged_pairs_of_scored_answers_are_as_far_apart_as_their_scores(tmp_path: Path) -> None:
-    one, other = (human_scored.response_of(Row(**human_row(n, human_score=7.0 + n)), {}) for n in (0, 1))
+    one, other = (human_scored.build_response(Row(**human_row(n, human_score=7.0 + n)), {}) for n in (0, 1))
     setup = JudgeConfig(judge="j", score_kind="argmax")
     judged = Judgment(sample=Sample.of(one, other), setup=setup, verdict=Verdict(), prompt="pairwise")
     jsonl.write(tmp_path / "judged.jsonl", [judged])
@@ -128,7 +128,7 @@ def test_judged_pairs_of_scored_answers_are_as_far_apart_as_their_scores(tmp_pat
     ("rows", "words", "part"),
     [
         ([pair(1, winner="left")], ["--map", "winner=preference"], ":1: preference 'left'; expected a, tie"),
-        ([pair(1, response_b=None)], ["--map", "winner=preference"], ":1: response_a alone; a pair has both"),
+        ([pair(1, response_b=None)], ["--map", "winner=preference"], ":1: only response_a; a pair has both"),
         ([human_row(0, rater="ann")] * 2, [], ":2: ann on 'row-0' is there twice"),
         ([human_row(0, rater=n, scale_max=10 + n) for n in (0, 1)], [], ":2: scale_max 11, and another at"),
         ([human_row(0, rater=n, response=n) for n in "ab"], [], ":2: response of 'row-0' is another at"),

@@ -58,7 +58,7 @@ def test_other_verdicts_are_refused_in_one_line(scripted: Servers, rows: Path, t
 
 @pytest.mark.parametrize("shares", [None, [0.5, 0.5], [*SHARES[1:], math.nan]])
 def test_what_is_no_ten_numbers_is_no_verdict(shares: list[float] | None) -> None:
-    asked = asked_of("pointwise", human_scored.response_of(human_scored.Row(**human_row(0)), {}))
+    asked = asked_of("pointwise", human_scored.build_response(human_scored.Row(**human_row(0)), {}))
     assert grader._by_head(asked, Reply(text="", classes=shares)).verdict.failure == "no_distribution"
 
 

@@ -29,7 +29,7 @@ VALUES = {"Verdict": ("A", "B", "tie"), "Correct": ("yes", "no")}
 
 def response(number: int, score: float, **changes: Any) -> Response:
     row = human_row(number, human_score=score, scale_min=1, scale_max=10, annotators=None, **changes)
-    return human_scored.response_of(msgspec.convert(row, human_scored.Row), {})
+    return human_scored.build_response(msgspec.convert(row, human_scored.Row), {})
 
 
 def answers(*scores: float, **changes: Any) -> list[Response]:
@@ -114,7 +114,7 @@ def test_a_form_teaches_what_people_said() -> None:
 
 def test_raters_are_a_soft_label_on_the_forms_scale() -> None:
     row = human_row(0, human_score=3.5, annotators={"a": 3, "b": 3, "c": 4.5, "d": 3.5}, scale_min=1, scale_max=5)
-    one = human_scored.response_of(msgspec.convert(row, human_scored.Row), {})
+    one = human_scored.build_response(msgspec.convert(row, human_scored.Row), {})
     # On 1..10 the raters gave 5.5, 5.5, 8.875 and 6.625.
     soft = made("pointwise", one).label
     assert soft == pytest.approx([0, 0, 0, 0, 0.25, 0.34375, 0.15625, 0.03125, 0.21875, 0])
@@ -421,6 +421,6 @@ def test_of_a_free_answer_nothing_is_the_value(text: str) -> None:
 def test_raters_of_an_answer_by_criteria_are_a_soft_label_too() -> None:
     row = human_row(0, human_score=4, annotators={"a": 3, "b": 5}, scale_min=1, scale_max=10, reason="so")
     row |= {"criteria": {"clarity": "c"}, "criteria_scores": {"clarity": 4}}
-    found = made("criteria", human_scored.response_of(msgspec.convert(row, human_scored.Row), {}))
+    found = made("criteria", human_scored.build_response(msgspec.convert(row, human_scored.Row), {}))
     assert found.target == '{"clarity":4,"Rating":4,"Reason":"so"}'
     assert found.label == [0, 0, 0.5, 0, 0.5, 0, 0, 0, 0, 0]

@@ -24,7 +24,7 @@ CRITERIA = {"clarity": "Is it easy to follow?", "depth of detail": "Does it say 
 
 
 def response(number: int = 0, **changes: Any) -> Response:
-    return human_scored.response_of(msgspec.convert(human_row(number, **changes), human_scored.Row), {})
+    return human_scored.build_response(msgspec.convert(human_row(number, **changes), human_scored.Row), {})
 
 
 def judged(

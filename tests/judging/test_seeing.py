@@ -11,8 +11,8 @@ from conftest import ROOT, Servers, completion, human_row, run, write_jsonl
 from PIL import Image as Pillow
 
 from critic import jsonl
-from critic.backends import Reply, Request, images, parts_of
-from critic.backends.identity import own_name, processor_hash, sees_images
+from critic.backends import Reply, Request, count_images, parts_of
+from critic.backends.identity import hash_processor, own_name, sees_images
 from critic.backends.scripted import IMAGE_TOKENS, ScriptedBackend
 from critic.images import Images
 from critic.judging.examples import example
@@ -162,12 +162,12 @@ def judged(root: Path, made: Response, form: str = "pointwise", **how: Any) -> t
 @pytest.mark.parametrize("form", ["pointwise", "pairwise", "commit_first"])
 def test_how_many_images_reached_the_judge_is_in_its_judgment(root: Path, form: str) -> None:
     found, asked = judged(root, response(), form)
-    assert found.images == 2 and all(images(request.messages) == 2 for request in asked)
+    assert found.images == 2 and all(count_images(request.messages) == 2 for request in asked)
     assert all(call.images == 2 for call in found.calls) and found.setup.decoding.images == "show"
     urls = [part["image_url"]["url"] for part in parts_of(asked[0].messages[-1]) if part["type"] == "image_url"]
     assert urls == [Images(root).load(name).uri for name in ("a.png", "b.png")]
     text_only, asked = judged(root, response(images=[]), form)
-    assert text_only.images == 0 and images(asked[0].messages) == 0 and text_only.score is not None
+    assert text_only.images == 0 and count_images(asked[0].messages) == 0 and text_only.score is not None
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_what_makes_images_ready_is_in_the_name_of_a_judge_that_sees_and_in_each
     def named(*options: str, **pixels: int) -> tuple[str, str | None]:
         (folder / "config.json").write_text(json.dumps({"vision_config": {}}), "utf-8")
         (folder / "preprocessor_config.json").write_text(json.dumps(pixels), "utf-8")
-        return own_name(str(folder), facts, options), processor_hash(str(folder), options)
+        return own_name(str(folder), facts, options), hash_processor(str(folder), options)
 
     ways = [
         named(max_pixels=100),

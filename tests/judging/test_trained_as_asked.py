@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from stages.test_judge_conversations import _turns, sample
 
 from critic import benchmarks, human_scored
-from critic.backends import Reply, Request, with_uris
+from critic.backends import Reply, Request, embed_images
 from critic.backends.scripted import ScriptedBackend
-from critic.images import Images, named_images
+from critic.images import Images, name_images
 from critic.judging import protocols
 from critic.judging.assignments import judge_all
 from critic.judging.examples import example_of, plan
@@ -71,7 +71,7 @@ def test_what_a_judge_is_asked_is_what_it_is_taught(
         sent.append([message for message in request.messages if message["role"] == "user"])
         return verdict(request)
 
-    asked, inside = named_images(benchmarks.read(benchmark, sample(benchmark)))
+    asked, inside = name_images(benchmarks.read(benchmark, sample(benchmark)))
     images = Images(sample(benchmark).parent, uris=inside)
     tie_band, backend = flags.get("compares"), ScriptedBackend(answer, sees=sees)
     backend.served = replace(backend.served, is_classifier=tie_band is not None, tie_band=tie_band)
@@ -99,7 +99,7 @@ def test_what_a_judge_is_asked_is_what_it_is_taught(
     names = {name for one in loaded if one.shown and sees for name in one.shown.pictures()}
     uris = {one.path: one.uri for one in map(images.load, names)}
     shown = [side for one in taught if isinstance(one, Example) for side in (one.messages, one.other) if side]
-    prompts = [[with_uris(message, uris) for message in messages] for messages in shown]
+    prompts = [[embed_images(message, uris) for message in messages] for messages in shown]
     asked_for, made = (Counter(map(json.dumps, messages)) for messages in (sent, prompts))
     assert asked_for == made if setup.order == "both" else not asked_for - made
     assert tie_band or {form_of(name).protocol for name in mix} >= {"pointwise", "direct", "pairwise", "quality"}

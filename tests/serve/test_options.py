@@ -13,7 +13,7 @@ import pytest
 from conftest import ROOT
 
 from critic.backends import vllm
-from critic.backends.identity import OTHERS, notes, own_name, processor_hash
+from critic.backends.identity import OTHERS, hash_processor, own_name, read_notes
 from critic.errors import UsageError
 
 sys.path.insert(0, str(ROOT / "serve"))
@@ -28,7 +28,7 @@ def test_notes_of_a_training_that_are_none_are_one_line(tmp_path: Path, text: st
     for name in ("config.json", "tokenizer_config.json", "critic.json"):
         (tmp_path / name).write_text(text)
     with pytest.raises(UsageError, match=r"critic\.json: "):
-        notes(tmp_path)
+        read_notes(tmp_path)
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_an_engine_in_here_is_alone_and_compiles_for_long_runs_on_gpus(
         started.append(words)
         raise ZeroDivisionError
 
-    monkeypatch.setattr(vllm, "build", lambda: "vllm")
+    monkeypatch.setattr(vllm, "find_build", lambda: "vllm")
     monkeypatch.setattr(LLMEngine, "from_engine_args", start)
     for rows, extra, eager in ((10, [], True), (5000, [], False), (10, ["--no-enforce-eager"], False)):
         backend = vllm.VllmBackend(folder, extra)
@@ -184,7 +184,7 @@ def test_a_file_that_makes_another_judge_is_known_by_what_is_in_it(folder: Path,
 
 def test_a_judge_of_text_whose_template_or_tokenizer_was_changed_has_another_name(folder: Path) -> None:
     (folder / "chat_template.jinja").write_text("{{ messages }}")
-    trained = {**FACTS, "processor": processor_hash(str(folder))}
+    trained = {**FACTS, "processor": hash_processor(str(folder))}
     plain = own_name(str(folder), trained)
     assert plain == own_name(str(folder), FACTS), "judges of before keep their names"
     (folder / "chat_template.jinja").write_text("{{ messages[0] }}")

@@ -27,7 +27,7 @@ from stages.test_judge import judge, reply_with, token
 
 from critic import jsonl
 from critic.backends.openai import OpenAIBackend
-from critic.human_scored import Row, response_of
+from critic.human_scored import Row, build_response
 from critic.judging.forms import inquiry
 from critic.judging.judge import ResponseJudge
 from critic.records import Judgment, PromptInputs
@@ -89,7 +89,7 @@ def bodies(data: st.DataObject) -> dict[str, Any]:
 def test_whatever_a_body_holds_there_is_a_judgment_that_can_be_read(tmp_path: Path, scripted: Servers) -> None:
     body, out = dict[str, Any](), tmp_path / "out.jsonl"
     server = scripted(lambda _: raw(json.dumps(body)))
-    of = response_of(msgspec.convert(human_row(1), Row), {})
+    of = build_response(msgspec.convert(human_row(1), Row), {})
 
     @given(st.data())
     def holds(data: st.DataObject) -> None:

@@ -93,13 +93,13 @@ def test_what_cannot_be_is_refused_before_anything_is_made(judge: Path, more: li
 
 def test_gpus_are_counted_by_engines(judge: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cards(judge.parent, *["H100"] * 5, "L4")
-    assert vllm.devices("5") == ["0", "1", "2", "3", "4"] and vllm.devices("4", 2) == ["0,1", "2,3"]
+    assert vllm.list_devices("5") == ["0", "1", "2", "3", "4"] and vllm.list_devices("4", 2) == ["0,1", "2,3"]
     for wanted, each, says in (("5", 2, "no multiple of the 2"), ("all", 1, "mixed GPUs \\(NVIDIA H100, NVIDIA L4\\)")):
         with pytest.raises(UsageError, match=says):
-            vllm.devices(wanted, each)
+            vllm.list_devices(wanted, each)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
-    assert vllm.devices("all") == ["3", "1"] and vllm.devices("1") == ["3"]
+    assert vllm.list_devices("all") == ["3", "1"] and vllm.list_devices("1") == ["3"]
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     (judge.parent / "nvidia-smi").write_text("#!/bin/sh\nexit 9\n")
     with pytest.raises(UsageError, match="no GPUs are here"):
-        vllm.devices("all")
+        vllm.list_devices("all")

@@ -21,10 +21,10 @@ import msgspec
 import pytest
 from conftest import ROOT, Servers, assert_one_line_error, completion, run, write_jsonl
 
-from critic.backends import Reply, Request, text
+from critic.backends import Reply, Request, join_text
 from critic.backends.scripted import ScriptedBackend
 from critic.errors import Refused, Transient, UsageError
-from critic.images import Image, named_images
+from critic.images import Image, name_images
 from critic.records import Conversation, ConversationTurn, ModelTurn, Sampling
 from critic.stages.infer import Infer, main, summary
 from critic.stages.run import RunOptions
@@ -77,7 +77,7 @@ def echo(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def content(said: Sequence[Any]) -> list[str]:
-    return [text(message) for message in said]
+    return [join_text(message) for message in said]
 
 
 # --- the runner on scripted replies
@@ -198,7 +198,7 @@ def test_as_many_turns_are_in_flight_as_may_be(count: int, concurrency: int, nam
 @pytest.mark.parametrize("name", ["own", "oracle", "no_history", "no_image", "perfect_perception"])
 def test_a_failed_turn_ends_a_conversation_that_would_show_its_reply(name: str) -> None:
     def answer(request: Request) -> Reply:
-        if text(request.messages[-1]) == "c1 ask 2":
+        if join_text(request.messages[-1]) == "c1 ask 2":
             raise Transient("HTTP 500: out of order")
         return answered(request)
 
@@ -206,14 +206,14 @@ def test_a_failed_turn_ends_a_conversation_that_would_show_its_reply(name: str) 
     made = converse(talks(3), backend, name)
     failed = by_place([line for line in made if line.conversation.id == "c1"])
     assert failed[name, 2].failure == "server_error" and failed[name, 2].reply is None
-    asked = any(text(request.messages[-1]) == "c1 ask 3" for request in backend.requests)
+    asked = any(join_text(request.messages[-1]) == "c1 ask 3" for request in backend.requests)
     if name in ("oracle", "no_history"):
         assert asked and failed[name, 3].reply
     else:
         assert failed[name, 3].failure == "not_run" and failed[name, 3].detail == "turn 2 failed: server_error"
         assert not asked and not failed[name, 3].seen and failed[name, 3].call is None
     assert all(line.failure is None for line in made if line.conversation.id != "c1")
-    assert not any("out of order" in text(one) for request in backend.requests for one in request.messages)
+    assert not any("out of order" in join_text(one) for request in backend.requests for one in request.messages)
 
 
 def test_known_turns_are_not_asked_again_and_are_shared() -> None:
@@ -306,7 +306,7 @@ def test_token_counts_that_the_server_does_not_give_are_not_zero() -> None:
 def test_data_uris_have_short_names() -> None:
     uri = "data:image/png;base64," + base64.b64encode(PICTURE).decode()
     turn = ConversationTurn(prompt="?", images=[uri, "b.png"])
-    (named,), uris = named_images([msgspec.structs.replace(talks(1)[0], turns=[turn])])
+    (named,), uris = name_images([msgspec.structs.replace(talks(1)[0], turns=[turn])])
     short, path = named.turns[0].images
     assert uris == {short: uri} and short.startswith("sha256:") and path == "b.png"
 

@@ -34,7 +34,7 @@ from conftest import (
 
 from critic import human_scored, jsonl
 from critic.backends import Request, Token
-from critic.backends.identity import learned_forms
+from critic.backends.identity import list_learned_forms
 from critic.backends.openai import OpenAIBackend
 from critic.errors import UsageError
 from critic.judging import distribution
@@ -330,7 +330,7 @@ def test_a_prompt_that_is_too_long_is_shortened_and_said(tmp_path: Path, scripte
     def filling(number: int, length: int) -> dict[str, Any]:
         """A row whose prompt has exactly `length` characters."""
         row = human_row(number, response="w")
-        response = human_scored.response_of(msgspec.convert(row, human_scored.Row), {})
+        response = human_scored.build_response(msgspec.convert(row, human_scored.Row), {})
         return {**row, "response": "w" * (length - len(asked_of("pointwise", response).messages[0]["content"]) + 1)}
 
     long = [human_row(0, response="w " * 2000), human_row(2, question="q" * 5000), filling(3, 3900), filling(4, 4000)]
@@ -512,7 +512,7 @@ def test_criteria_come_with_the_rows(tmp_path: Path, scripted: Servers) -> None:
 
 def test_a_form_that_a_judge_did_not_learn_is_refused_or_said(tmp_path: Path, scripted: Servers) -> None:
     server = scripted(lambda _: completion('{"Rating":4,"Reason":"x"}'))
-    server.told = {"forms": learned_forms({"recipe": {"forms": {"pointwise_short@zh": 0.4, "scale_5": 0.0}}})}
+    server.told = {"forms": list_learned_forms({"recipe": {"forms": {"pointwise_short@zh": 0.4, "scale_5": 0.0}}})}
     said = f"{server.url.removesuffix('/v1')} learned pointwise_short, and not"
     commit = judge(server, tmp_path / "c.jsonl", "--score", "argmax", "--prompt", "commit_first")
     assert_one_line_error(commit, f"{said} commit_first, answer (--prompt)")
@@ -525,7 +525,7 @@ def test_a_form_that_a_judge_did_not_learn_is_refused_or_said(tmp_path: Path, sc
     words = ("--score", "argmax", "--prompt", "pointwise_short")
     assert judge(server, known := tmp_path / "known.jsonl", *words).returncode == 0
     assert "did not learn" not in run("critic", "audit", known, "--out", tmp_path / "audit").stdout
-    server.told = {"forms": learned_forms({})}
+    server.told = {"forms": list_learned_forms({})}
     assert judge(server, tmp_path / "none.jsonl", "--score", "argmax").returncode == 0
 
 

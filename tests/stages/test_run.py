@@ -212,10 +212,10 @@ def test_two_runs_do_not_write_one_file_at_once(how: str, tmp_path: Path, script
     done = run(*words, "--out", first if linked else out, "--concurrency", 1)
     assert done.returncode == 0, done.stderr
     assert_one_line_error(second[0], "out.jsonl: another run is writing it; wait for its end, or give another --out")
-    assert len([*jsonl.lines(out)]) == 6 and not [*tmp_path.rglob("*.lock")]
+    assert len([*jsonl.read_lines(out)]) == 6 and not [*tmp_path.rglob("*.lock")]
     assert jsonl.sidecar(out).is_file() and (how != "link" or first.is_symlink())
     words = [*words[:-2], "--out", out, *words[-2:]]
-    line = next(content for _, content in jsonl.lines(out))
+    line = next(content for _, content in jsonl.read_lines(out))
     with (tmp_path / "old.jsonl").open("wb") as file:
         file.write(2 * line)
     done = run(*words[:-3], tmp_path / "old.jsonl", *words[-2:])
@@ -241,7 +241,7 @@ def test_the_lock_of_a_run_goes_with_it(tmp_path: Path) -> None:
         with subprocess.Popen(words, stdout=subprocess.PIPE, cwd=ROOT, start_new_session=True) as other:
             assert other.stdout and other.stdout.readline() == b"held\n"
             try:
-                with pytest.raises(UsageError, match="another run is writing it"), jsonl.alone(path):
+                with pytest.raises(UsageError, match="another run is writing it"), jsonl.lock_file(path):
                     pass
                 if path == out:
                     path.write_bytes(torn := b'{"number":1}\n{"numb')
@@ -255,7 +255,7 @@ def test_the_lock_of_a_run_goes_with_it(tmp_path: Path) -> None:
                 other.kill()
                 other.wait()
                 assert Squares(out, range(9), square).run() == 0 and squares(out) == [n * n for n in range(9)]
-                with jsonl.alone(path):
+                with jsonl.lock_file(path):
                     pass
             finally:
                 os.killpg(other.pid, signal.SIGKILL)
@@ -274,7 +274,7 @@ def test_a_lock_that_its_run_took_away_is_none(tmp_path: Path, monkeypatch: Any)
 
     with monkeypatch.context() as patch:
         patch.setattr(fcntl, "lockf", first_ends)
-        with jsonl.alone(out):
+        with jsonl.lock_file(out):
             assert len(taken) == 2 and (tmp_path / "out.jsonl.lock").stat().st_ino == taken[1]
 
     def none(*_: object) -> None:

@@ -89,7 +89,7 @@ def test_failures_are_not_kept_and_retry_failed_asks_anew(tmp_path: Path, stand:
 def test_a_cache_without_a_judges_mark_says_so_and_a_wrong_file_is_one_line(tmp_path: Path, stand: Stands) -> None:
     server = stand()
     server.name = "gpt-4"
-    assert "known by its name alone" in judge(tmp_path, server, "one.jsonl", "--cache", tmp_path / "cache").stderr
+    assert "cached by its name only" in judge(tmp_path, server, "one.jsonl", "--cache", tmp_path / "cache").stderr
     (tmp_path / "text").write_text("no cache " * 100, "utf-8")
     assert_one_line_error(
         judge(tmp_path, server, "two.jsonl", "--cache", tmp_path / "text"), "--cache", "not a database"

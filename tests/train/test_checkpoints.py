@@ -134,7 +134,7 @@ def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(fcntl, "lockf", no_locks)
     monkeypatch.setattr(fcntl, "flock", no_locks)
-    with jsonl.alone_in(tmp_path / "out"):
+    with jsonl.lock_folder(tmp_path / "out"):
         assert (tmp_path / "out").is_dir()
 
 
@@ -305,7 +305,7 @@ def test_dropout_and_adapters_go_on_too(tmp_path: Path) -> None:
 
 def test_two_runs_in_one_folder(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
     done = whole(tmp_path_factory)
-    with jsonl.alone_in(tmp_path / "out"):
+    with jsonl.lock_folder(tmp_path / "out"):
         refused(start(done.recipe, done.rows, tmp_path / "out"), "another run is writing it", str(tmp_path / "out"))
 
 

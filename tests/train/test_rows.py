@@ -67,7 +67,7 @@ def test_digits_and_control_tokens_stay_alone(tmp_path: Path) -> None:
     special = set(tokenizer.all_special_ids)
 
     def controls(row: dict[str, Any]) -> int:
-        response: Response = human_scored.response_of(msgspec.convert(row, human_scored.Row), {})
+        response: Response = human_scored.build_response(msgspec.convert(row, human_scored.Row), {})
         ids = source_ids(tokenizer, asked_of("pointwise", response).messages)
         return sum(token in special for token in ids)
 
@@ -171,7 +171,7 @@ def by_teacher(folder: Path, rows: list[dict[str, Any]], form: str = "pointwise"
     for n, row in enumerate(rows):
         whole = msgspec.convert({**row, "human_score": 5.0, **changes}, human_scored.Row)
         said = {"verdict": odd if n % 2 else even, "score": 3.0} if n else {"verdict": Verdict(failure="empty")}
-        judged.append(of_answer(human_scored.response_of(whole, {}), prompt=form, **said))
+        judged.append(of_answer(human_scored.build_response(whole, {}), prompt=form, **said))
     jsonl.write(folder / "teacher.jsonl", judged)
     return folder / "teacher.jsonl"
 
