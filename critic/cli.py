@@ -71,6 +71,9 @@ FIRST = """Begin with one of these:
   critic audit --human people.csv --judge mine=scores.csv --out runs/audit
                                                 how far a judge of yours agrees with people"""
 
+RARELY_NEEDED = "Rarely needed"
+"""The group of options that --help shows last."""
+
 _EXAMPLE = re.compile(r"^ *((?:critic|python|deepspeed) .*(?:\\\n.*)*)", re.MULTILINE)
 """A command in the docstring of a stage's module."""
 
@@ -114,7 +117,8 @@ class _Command(TyperCommand):
                 for words, short in _SHORTER:
                     names, text = re.sub(words, short, names), re.sub(words, short, text)
                 groups.setdefault(getattr(parameter, "rich_help_panel", None) or usual, []).append((names, text))
-        for title, records in groups.items():
+        # Rare options stand in several places of the signature; a reader meets them last.
+        for title, records in sorted(groups.items(), key=lambda group: group[0] == RARELY_NEEDED):
             with formatter.section(title):
                 formatter.write_dl(records, col_max=24)
 

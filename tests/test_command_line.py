@@ -19,7 +19,7 @@ def test_the_help_of_judge_has_groups_and_examples(monkeypatch: pytest.MonkeyPat
     groups = [line.removesuffix(":") for line in shown.splitlines() if re.match(r"[A-Z][a-z ]+:$", line)]
     assert groups == [
         *("Arguments", "Data", "Endpoint", "The form of a verdict", "Limits", "Several machines"),
-        *("Options", "Examples"),
+        *("Options", "Rarely needed", "Examples"),
     ]
     assert shown.count("\n  critic judge ") == 3 and "--as published" in shown
     assert run("critic", "judge", "-h").stdout == shown

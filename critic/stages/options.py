@@ -18,6 +18,7 @@ from critic.backends.address import normalize_url, redact_url
 from critic.backends.middleware import Budget, Cached, Limited, walk_layers
 from critic.backends.scripted import from_file
 from critic.backends.vllm import VllmBackend, count_gpus, list_devices
+from critic.cli import RARELY_NEEDED
 from critic.errors import UsageError, one_line
 from critic.images import MAX_BYTES, Images
 from critic.judging.forms import ONE_SIDE, head_gives
@@ -27,24 +28,31 @@ from critic.stages.run import RunOptions, Shard, Summarise
 MAX_FAILED = 0.02
 """The share of failures above which a stage exits with 3."""
 
-data, endpoint, limits, cluster = (
-    partial(typer.Option, rich_help_panel=title) for title in ("Data", "Endpoint", "Limits", "Several machines")
+data, endpoint, limits, cluster, rare = (
+    partial(typer.Option, rich_help_panel=title)
+    for title in ("Data", "Endpoint", "Limits", "Several machines", RARELY_NEEDED)
 )
 """An option, in its group of --help."""
 
-ApiKey = Annotated[str | None, typer.Option(envvar="OPENAI_API_KEY", hidden=True, help="The server's key.")]
+ApiKey = Annotated[str | None, endpoint(metavar="KEY", envvar="OPENAI_API_KEY", help="Key of the server.")]
 Temperature = Annotated[float, typer.Option(min=0, help="Sampling temperature.")]
 Seed = Annotated[int, typer.Option(help="Seed of what is sampled.")]
-MaxFailed = Annotated[float, limits(min=0, max=1, help="Exit with 3 if more fail.")]
-RetryFailed = Annotated[bool, limits("--retry-failed", help="Ask again what failed.")]
+MaxFailed = Annotated[float, limits(min=0, max=1, help="Exit with 3 if a larger share of calls fails.")]
+RetryFailed = Annotated[bool, limits("--retry-failed", help="Ask again for records that failed.")]
 Concurrency = Annotated[
-    int | None, limits(min=1, help="Requests at once.", show_default=f"{CONNECTIONS}; in here the engine's own")
+    int | None,
+    limits(min=1, help="Requests in flight at once.", show_default=f"{CONNECTIONS}; in here the engine's own"),
 ]
 
-Mapped = Annotated[list[str] | None, data("--map", metavar="COLUMN=FIELD", help="Your column: answer=response.")]
-OwnScale = Annotated[str | None, data("--scale", metavar="LOW:HIGH", help="Of people's scores.")]
-OwnLanguage = Annotated[Language | None, data("--lang", help="Of all rows.")]
-DataRoot = Annotated[Path | None, data(metavar="FOLDER", help="Where images lie.", show_default="the file's folder")]
+Mapped = Annotated[
+    list[str] | None, data("--map", metavar="COLUMN=FIELD", help="Use a column of yours as a field: answer=response.")
+]
+OwnScale = Annotated[str | None, data("--scale", metavar="LOW:HIGH", help="Scale of people's scores.")]
+OwnLanguage = Annotated[Language | None, data("--lang", help="Language of all rows.")]
+DataRoot = Annotated[
+    Path | None,
+    data(metavar="FOLDER", help="Folder that image paths are relative to.", show_default="the file's folder"),
+]
 
 
 def root_of(rows: Path, questions: Path | None = None) -> Path:
@@ -117,31 +125,35 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     (`takes_endpoint`). `model` is the one to ask a server for, unless its URL names one."""
 
     vllm_options: Annotated[
-        list[str] | None, typer.Argument(metavar="-- VLLM", help="Options of vLLM in this process.")
+        list[str] | None, typer.Argument(metavar="-- VLLM", help="Options of the vLLM that runs in this process.")
     ] = None
     model: Annotated[
         str | None,
-        endpoint(metavar="NAME", help="The server's; infer: or FOLDER, FILE.jsonl.", show_default="its first"),
+        endpoint(metavar="NAME", help="Model name on the server, or a checkpoint folder.", show_default="its first"),
     ] = None
     base_url: Annotated[
-        str | None, endpoint(metavar="URL", help="An OpenAI-compatible server; URL,URL or @FILE: several.")
+        str | None, endpoint(metavar="URL", help="OpenAI-compatible server; several as URL,URL or @FILE.")
     ] = None
     api_key: ApiKey = None
     data_root: DataRoot = None
     concurrency: Concurrency = None
     max_failed: MaxFailed = MAX_FAILED
     retry_failed: RetryFailed = False
-    cache: Annotated[Path | None, limits(metavar="FILE", help="SQLite; what is there is not asked again.")] = None
-    budget: Annotated[str | None, limits(metavar="N", help="What this run may spend: 2000000tokens.")] = None
-    max_image_pixels: Annotated[int | None, typer.Option(min=1, hidden=True)] = None
-    max_image_bytes: Annotated[int, typer.Option(min=1, hidden=True)] = MAX_BYTES
-    attempts: Annotated[int, typer.Option(min=1, hidden=True, help="Tries of a request.")] = ATTEMPTS
-    timeout: Annotated[float, typer.Option(min=0.1, hidden=True, help="Seconds of a try.")] = TIMEOUT
-    shard: Annotated[str | None, cluster(metavar="K/N", help="A part, for critic merge.")] = None
-    gpus: Annotated[str | None, cluster(metavar="N", help="One engine on each of N GPUs, or all.")] = None
-    engine: Annotated[Literal["ray"] | None, cluster(help="The model in actors of a Ray cluster.")] = None
-    ray_address: Annotated[str | None, cluster(metavar="HOST:PORT", help="Or auto.  [RAY_ADDRESS]")] = None
-    replicas: Annotated[int, cluster(min=1, help="Actors, each with its GPUs.")] = 1
+    cache: Annotated[
+        Path | None, limits(metavar="FILE", help="SQLite file of replies; a request in it is not sent again.")
+    ] = None
+    budget: Annotated[str | None, limits(metavar="N", help="Stop after this many tokens: 2000000tokens.")] = None
+    max_image_pixels: Annotated[int | None, rare(min=1, help="Shrink larger images to this many pixels.")] = None
+    max_image_bytes: Annotated[int, rare(min=1, help="Refuse larger image files.")] = MAX_BYTES
+    attempts: Annotated[int, rare(min=1, help="Tries of a request before it counts as failed.")] = ATTEMPTS
+    timeout: Annotated[float, rare(min=0.1, help="Seconds that a try may take.")] = TIMEOUT
+    shard: Annotated[str | None, cluster(metavar="K/N", help="Do part K of N; critic merge joins the parts.")] = None
+    gpus: Annotated[str | None, cluster(metavar="N", help="Run one engine on each of N GPUs, or on all.")] = None
+    engine: Annotated[Literal["ray"] | None, cluster(help="Run the model in actors of a Ray cluster.")] = None
+    ray_address: Annotated[
+        str | None, cluster(metavar="HOST:PORT", help="Head of the cluster, or auto.  [RAY_ADDRESS]")
+    ] = None
+    replicas: Annotated[int, cluster(min=1, help="Number of actors, each with its own GPUs.")] = 1
 
     def run_options(self, out: Path, certificate: Path | None = None) -> RunOptions:
         """How the stage is run that asks. Raises UsageError for a wrong --shard."""

@@ -22,6 +22,7 @@ from eval_agreement.measures.preferences import (
     preference_audit,
 )
 from eval_agreement.page.preferences import preference_sections
+from eval_agreement.page.words import percent
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
@@ -398,3 +399,17 @@ def test_a_page_of_yes_and_no_says_nothing_of_ties() -> None:
         first = preference_sections("s", preference_audit(sample))[0].parts[0]
         ties, heads = "0.0 % ties" in first.tables[0].caption, "decided" in first.tables[0].head
         assert (ties, heads, first.readings) == (not yes_or_no, not yes_or_no, ["1 rows repeat"])
+
+
+def test_the_matrix_has_a_row_and_a_column_for_each_scorer() -> None:
+    """Each cell is the agreement of its two scorers, and by turn there is a table more for each turn."""
+    audit = preference_audit(sample())
+    (matrix,) = [section for section in preference_sections("s", audit) if section.key == "matrix"]
+    (part,) = matrix.parts
+    assert [table.caption for table in part.tables] == [f"All {audit.things}", "Turn 0", "Turn 1", "Turn 2"]
+    table = part.tables[0]
+    names = table.head[1:]
+    assert [line.name for line in table.rows] == names and {"people", "x", "y"} <= {*names}
+    for pair in audit.matrix.overall:
+        line = table.rows[names.index(pair.first)]
+        assert line.cells[names.index(pair.second)].text == percent(pair.equal).text

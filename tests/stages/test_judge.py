@@ -635,3 +635,14 @@ def test_questions_without_an_answer_are_counted(tmp_path: Path, scripted: Any) 
     done = run("critic", "judge", answers, *words)
     assert done.returncode == 0 and "2 of 3 conversations of" in done.stderr, done.stderr
     assert "questions.jsonl have no replies and are not judged" in done.stderr
+
+
+def test_each_row_is_sampled_by_a_seed_of_its_own(tmp_path: Path, scripted: Servers) -> None:
+    """And by the same one again: a row is drawn alike in every run."""
+    seeds = []
+    for number in range(2):
+        server = scripted(lambda body: reply_with({"7": 1.0}))
+        done = judge(server, tmp_path / f"{number}.jsonl", "--temperature", "0.7", "--score", "argmax")
+        assert done.returncode == 0, done.stderr
+        seeds.append(sorted(body["seed"] for body in server.requests))
+    assert len({*seeds[0]}) == len(seeds[0]) == 3 and seeds[0] == seeds[1]
