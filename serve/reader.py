@@ -72,7 +72,7 @@ NOTE = re.compile(r"\{\w+\}\s*# note: the value you produce must (?:be )?(?P<wor
 
 TEXT = re.compile(r"(?i)\b(?:str|strings?|texts?|sentences?|words?)\b")
 STRING: Schema = {"type": "string"}
-TRUTH = re.compile(r"(?i)\W*(?:an? )?(?:bool(?:ean)?\b|true ?(?:or\b|if\b|/|\|))")
+TRUTH = re.compile(r"(?i)\A\W*+(?:an? )?(?:bool(?:ean)?\b|true ?(?:or\b|if\b|/|\|))")
 LIST = re.compile(r"(?i)(?:list|array)(?:\[(?P<item>.+)\]| of (?P<items>.+))")
 NUMERIC = re.compile(r"(?i)\b(?:(?P<whole>int(?:eger)?|whole)|number|float|numeric|decimal)s?\b")
 NULL = re.compile(r"\b(?:null|None(?:Type)?)\b|\bOptional\[")

@@ -666,3 +666,24 @@ def test_a_file_of_another_question_is_left_as_it_is(built: tuple[Built, Any]) -
     path.write_bytes(before.replace(first.asked.encode(), b"0123456789abcdef"))
     assert_one_line_error(made.build("whole"), "was asked otherwise")
     path.write_bytes(before)
+
+
+def test_conversations_that_share_text_are_in_one_split(
+    built: tuple[Built, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Near copies on both sides of a split would be trained on and tested."""
+    made = built[0]
+    out = tmp_path / "again"
+    shutil.copytree(made.root / "whole", out, ignore=shutil.ignore_patterns("benchmark"))
+    find_overlaps = bench.overlaps
+
+    def find_near_copies(texts: dict[str, str]) -> list[bench.SharedText]:
+        first, *others = texts
+        # The repetitions found before are found again: only of these conversations there is a review.
+        return [*find_overlaps(texts), *(bench.SharedText(first, other, 0.6) for other in others)]
+
+    monkeypatch.setattr(bench, "overlaps", find_near_copies)
+    words = ("--plan", "multiverse", "--base-url", made.server.url, "--rare", 2, "--concurrency", 1)
+    done = run("critic", "build", made.root / "images", "--out", out, *words)
+    assert done.returncode == 0, done.stderr
+    assert len(read_jsonl(out / "benchmark/internal.jsonl")) == 9 and not (out / "benchmark/train.jsonl").exists()

@@ -169,3 +169,12 @@ def test_pairs_that_were_annotated_are_rows_to_learn_from(tmp_path: Path) -> Non
     read = human_scored.load(exported(store)).responses
     assert len(read) == 4 and all(one.preference in (0.0, 1.0) for one in read)
     assert {one.text for one in read} < {row["response"] for row in rows} and read[0].question.reference == "r"
+
+
+def test_a_later_turns_row_has_the_images_of_the_turns_before_it(tmp_path: Path) -> None:
+    """The judge of the turn is shown the conversation, whose first turn may be the only one with an image."""
+    path = replies(tmp_path / "r.jsonl", "multiverse", ("oracle",))
+    rows = human_scored.load(path, scored=False).responses
+    by_turn = {int(row.id.split("/")[1]): row for row in rows if row.id.startswith("sample-3/")}
+    assert sorted(by_turn) == [1, 2, 3]
+    assert all(row.question.images == ["images/sign.png"] for row in by_turn.values())

@@ -71,8 +71,8 @@ def test_each_gpu_has_an_engine_and_a_process_of_the_api(
     judge, started = importlib.import_module("judge"), list[Any]()
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6,7")
-    monkeypatch.setattr(judge, "build", lambda: "vllm")
-    monkeypatch.setattr(judge, "gpus", lambda _: 1)
+    monkeypatch.setattr(judge, "find_build", lambda: "vllm")
+    monkeypatch.setattr(judge, "count_gpus", lambda _: 1)
     monkeypatch.setattr(judge, "attend", lambda words, environ, *_: started.append((words, environ)))
     for gpus, visible in (("2", "4,6"), ("all", "4,6,7"), (None, "4,6,7")):
         judge.main(str(folder), port=free_port(), gpu_count=gpus)

@@ -226,7 +226,7 @@ HOLDS = """
 import os, sys, time
 from pathlib import Path
 from critic import jsonl
-with jsonl.alone(Path(sys.argv[1])):
+with jsonl.lock_file(Path(sys.argv[1])):
     if os.fork():
         print("held", flush=True)
     time.sleep(60)
