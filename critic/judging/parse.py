@@ -312,9 +312,23 @@ _BEATS = re.compile(
 )
 _SIDE = re.compile(r"\b(?:[AB](?![A-Za-z'])|(?i:a tie|tie|draw|equal(?:ly good)?)\b)|平局|平手", re.ASCII)
 
+_PART = "(?:reply|response|assistant|conversation|model)"
+_NAMED = (
+    rf"(?:the|this|that)\s+(?:(?:first|second)\s+)?{_PART}\b(?:\s+(?:of|from|by|in|the|this|here|i|judged?|{_PART})\b)*"
+)
+_NAMES_A_SIDE = re.compile(
+    rf"\W*(?:(?:so|here|thus|hence)\W+)?(?:{_NAMED}\s+(?:is|was)\s+{_PLAYER}?[AB](?:\s+here)?"
+    rf"|{_PLAYER}?[AB]\s+(?:is|was)\s+{_NAMED}|(?:该|此|这|这份|这个|本)(?:作答|回答|回复|助手)(?:是|为)\s*{_PLAYER}?[AB])\W*",
+    re.IGNORECASE,
+)
+"""A sentence that says which side something stands for, "The model is B", where nothing is judged: no verdict."""
+
 
 def _sides(sentence: str) -> tuple[list[float | str | None], str]:
-    """Return the sides that a sentence names; of two that it compares, the one that it puts first."""
+    """Return the sides that a sentence names; of two that it compares, the one that it puts first; none where it only
+    says who is which."""
+    if _NAMES_A_SIDE.fullmatch(sentence):
+        return [], sentence
     sentence = _BEATS.sub(lambda match: f" {match[1] or match[2]} ", sentence)
     sides = [match[0] for match in _SIDE.finditer(sentence)]
     return [side if side in ("A", "B") else "tie" for side in sides], _SIDE.sub(" ", sentence)

@@ -241,12 +241,22 @@ STATED = [
     ("For this reason: [[A]]", "A"),
     # Said more than once, and the same.
     ("Overall, Response A is better. [[A]]", "A"),
+    # What only says which side stands for what is no verdict.
+    *(
+        (f"{remark}\nOverall, Response A is better.", "A")
+        for remark in ("The model is B.", "**This reply is B.**", "B is the model.", "The reply of the model is B.")
+    ),
+    ("该助手是B。\nOverall, Response A is better.", "A"),
 ]
 
 NOT_STATED = [
     "Response A is better in turn 1, Response B is better in turn 2.",
     "I disagree that overall, Response A is better.",
     'I am unable to give an "Overall, Response A is better." judgement.',
+    "It is B.\nOverall, Response A is better.",
+    "The better model is B.\nOverall, Response A is better.",
+    "B is the stronger model.\nOverall, Response A is better.",
+    "The answer is B.\nOverall, Response A is better.",
     "A wins",
     "Final Answer: A or B",
     "Final Answer: Although both",
