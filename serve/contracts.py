@@ -210,13 +210,10 @@ def recognise(request: Request, contracts: Contracts) -> Contract | None:
 def _in_words(contracts: list[Contract], head: str, text: str) -> Contract | None:
     matches: list[tuple[bool, int, Contract]] = []
     for contract in contracts:
-        searched = {"head": head, "tail": text}.get(contract.where)
-        if (
-            contract.pattern
-            and searched is not None
-            and (match := contract.pattern.search(searched, timeout=SEARCH_SECONDS))
-        ):
-            is_tail = contract.where == "tail"
+        if contract.pattern is None or contract.where == "asked":
+            continue
+        is_tail = contract.where == "tail"
+        if match := contract.pattern.search(text if is_tail else head, timeout=SEARCH_SECONDS):
             matches.append((is_tail, -match.start() if is_tail else match.start(), contract))
     if matches:
         return min(matches, key=lambda entry: entry[:2])[2]
@@ -414,9 +411,9 @@ def _with_ranges(schema: Schema, request: Request) -> Schema:
 def _in_range(contract: Contract, request: Request) -> dict[str, Schema]:
     """The properties of a contract; a whole number without bounds has the range that the words of `asks` name."""
     properties = contract.properties or {}
-    match = (
-        contract.pattern.search(wording(request), timeout=SEARCH_SECONDS) if contract.pattern and properties else None
-    )
+    if not properties or contract.pattern is None:
+        return properties
+    match = contract.pattern.search(wording(request), timeout=SEARCH_SECONDS)
     bounds = limits(range_in(match[0])) if match else {}
     return {name: {**field, **bounds} if field == {"type": "integer"} else field for name, field in properties.items()}
 

@@ -29,15 +29,7 @@ from layer import SETTINGS, Settings
 from options import LAYER, check_apart
 
 from critic import jsonl
-from critic.backends.identity import (
-    describe_head,
-    hash_processor,
-    is_classifier,
-    list_learned_forms,
-    own_name,
-    read_notes,
-    sees_images,
-)
+from critic.backends import identity
 from critic.backends.vllm import build_environment, build_options, count_gpus, end_with_parent, find_build, list_devices
 from critic.certificate import check_certificate, read
 from critic.cli import run_program
@@ -56,7 +48,7 @@ def check_model(model: str) -> dict[str, Any]:
     """
     folder = Path(model)
     if folder.is_dir():
-        return read_notes(folder)
+        return identity.read_notes(folder)
     if folder.exists() or model.count("/") != 1 or model.startswith((".", "/", "~")):
         raise UsageError(f"{model}: no such model folder")
     return {}
@@ -221,11 +213,11 @@ def main(
     engines = list_devices(gpu_count, max(1, count_gpus(extra))) if gpu_count is not None else []
     ours += ["--data-parallel-size", str(len(engines))] if engines else []
     others = check_apart(ours, extra)
-    processor, name = hash_processor(checkpoint, extra), own_name(checkpoint, facts, extra, others)
+    processor, name = identity.hash_processor(checkpoint, extra), identity.own_name(checkpoint, facts, extra, others)
     names = [name, *(alias or [])]
     about: dict[str, Any] = {"processor": processor} if processor else {}
-    about |= {"forms": forms} if (forms := list_learned_forms(facts)) else {}
-    about |= describe_head(facts)
+    about |= {"forms": forms} if (forms := identity.list_learned_forms(facts)) else {}
+    about |= identity.describe_head(facts)
     if certificate is not None:
         processors = {name: processor} if processor else {}
         held = msgspec.to_builtins(check_certificate(certificate, processors, {}, judge=name))
@@ -239,7 +231,7 @@ def main(
         aliases=names[1:],
         contracts=[str(file) for file in files],
         max_bytes=int(max_request_mb * 1_000_000),
-        images=sees_images(checkpoint) is not False,
+        images=identity.sees_images(checkpoint) is not False,
         about=about,
         control_tokens=control_tokens(checkpoint),
     )
@@ -247,7 +239,7 @@ def main(
     environ = server_environment(checkpoint, settings, on_cpu, api_key)
     environ |= {"CUDA_VISIBLE_DEVICES": ",".join(engines)} if engines else {}
     print(f"loading {checkpoint} into vLLM", file=sys.stderr, flush=True)
-    if is_classifier(facts):
+    if identity.is_classifier(facts):
         print("this judge is a scoring head: it answers /classify and no chat request", file=sys.stderr, flush=True)
     entry = SEVERAL if engines else (ENTRY,)
     words = [sys.executable, "-m", *entry, "--served-model-name", *names, *ours, *extra, *LAYER]

@@ -21,29 +21,12 @@ from typing import Any
 
 import msgspec
 import ratings
+import replies
 import request_limits
 from api_formats import CUT_OFF, Known, as_seen, forced_tool, sent_on, with_named_tool
 from contracts import Contract, constrain, fingerprint, judges, load, recognise
 from control_tokens import ControlTokens
-from replies import (
-    Answer,
-    App,
-    Asked,
-    Headers,
-    Message,
-    Receive,
-    Refusal,
-    Scope,
-    Send,
-    rewriting,
-    rewritten,
-    send_answer,
-    send_error,
-    shaped,
-    shaping,
-    sized,
-    with_headers,
-)
+from replies import Answer, App, Asked, Headers, Message, Receive, Refusal, Scope, Send
 from schemas import Limits
 from token_budget import ROOM, Room, limit_to, reply_tokens, watch, wish_of
 
@@ -108,13 +91,13 @@ class JudgeLayer:
         path = re.sub("//+", "/", scope["path"])
         path = CHAT if CHAT_PATH.fullmatch(path) else path
         digest = self.settings.about.get("certificate_sha256")
-        send = with_headers(send, [(b"x-critic-certificate", digest[:16].encode())]) if digest else send
+        send = replies.with_headers(send, [(b"x-critic-certificate", digest[:16].encode())]) if digest else send
         try:
             if path != "/health" and not self._authorised(scope):
                 raise Refusal(HTTPStatus.UNAUTHORIZED, "invalid_api_key", "the API key is missing or wrong")
             await self._route({**scope, "path": path, "raw_path": path.encode()}, receive, send)
         except Refusal as problem:
-            await send_error(send, problem)
+            await replies.send_error(send, problem)
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request that has the key. Raises Refusal."""
@@ -127,13 +110,13 @@ class JudgeLayer:
             reason = "this judge is a scoring head: ask /classify, or serve a judge that writes"
             raise Refusal(HTTPStatus.BAD_REQUEST, "scoring_head", reason)
         if path == "/metrics":
-            await send_answer(send, await self._metrics(scope, receive))
+            await replies.send_answer(send, await self._metrics(scope, receive))
         elif path == "/v1/models" and method == "GET" and self.settings.about:
-            await send_answer(send, await self._models(scope, receive))
+            await replies.send_answer(send, await self._models(scope, receive))
         elif path == CHAT and method == "POST" and isinstance(request, dict) and "messages" in request:
             await self._generate(scope, body, request, receive, send)
         else:
-            await self._inner(scope, body, receive, shaping(send))
+            await self._inner(scope, body, receive, replies.shaping(send))
 
     def _parsed(self, path: str, body: bytes) -> tuple[Any, bytes]:
         """Return a request's JSON (None if it is none) and its body, without `guided_*` fields and control tokens.
@@ -216,10 +199,10 @@ class JudgeLayer:
                 await send(message)
 
         if asked.stream:
-            out = rewriting(shaping(with_headers(sending, asked.headers)), asked)
-            await self._inner(sized(scope, asked.body), asked.body, receive, out)
+            out = replies.rewriting(replies.shaping(replies.with_headers(sending, asked.headers)), asked)
+            await self._inner(replies.sized(scope, asked.body), asked.body, receive, out)
         else:
-            await send_answer(sending, await self._whole_reply(scope, asked, receive))
+            await replies.send_answer(sending, await self._whole_reply(scope, asked, receive))
 
     def _headers(self, request: dict[str, Any], contract: Contract | None = None, left_out: int = 0) -> Headers:
         # The judge answers to its aliases and to no name, an adapter to its own.
@@ -324,7 +307,7 @@ class JudgeLayer:
             elif message["type"] == "http.response.body":
                 parts.append(message.get("body", b""))
 
-        await self._inner(sized(scope, body), body, receive, keep)
+        await self._inner(replies.sized(scope, body), body, receive, keep)
         return Answer(status, headers, b"".join(parts))
 
     async def _inner(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
@@ -343,12 +326,12 @@ class JudgeLayer:
                 raise
             logging.getLogger(__name__).exception("%s failed", scope["path"])
             answer = json.dumps({"error": {"message": f"{type(error).__name__}: {error}"}}).encode()
-            await send_answer(send, Answer(HTTPStatus.INTERNAL_SERVER_ERROR, [], answer))
+            await replies.send_answer(send, Answer(HTTPStatus.INTERNAL_SERVER_ERROR, [], answer))
 
     async def _whole_reply(self, scope: Scope, asked: Asked, receive: Receive) -> Answer:
         answer = await self._capture(scope, asked.body, receive)
         if answer.status >= HTTPStatus.BAD_REQUEST:
-            return shaped(answer, asked.headers)
+            return replies.shaped(answer, asked.headers)
         headers = asked.headers
         if asked.tight and CUT_OFF in answer.body:
             shorter, limits = await asyncio.to_thread(asked.tight, self._tokens_left(asked.tokens))
@@ -357,22 +340,18 @@ class JudgeLayer:
                 answer, headers = again, [*headers, (b"x-critic-limits", str(limits).encode())]
         body = answer.body
         if asked.rewrites and isinstance(reply := json.loads(body), dict):  # null to a client that hung up
-            body = json.dumps(rewritten(reply, asked), ensure_ascii=False).encode()
+            body = json.dumps(replies.rewritten(reply, asked), ensure_ascii=False).encode()
         room = ROOM.get()
         ten_header = [(b"x-critic-ten", repr(room.ten).encode())] if room is not None and room.ten is not None else []
         return answer.with_body(body, [*headers, *ten_header])
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """`receive` that gives the body once and then what the connection says."""
-    delivered = False
+    """Return a `receive` that gives the body once and then what the connection says."""
+    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replayed() -> Message:
-        nonlocal delivered
-        if delivered:
-            return await receive()
-        delivered = True
-        return {"type": "http.request", "body": body, "more_body": False}
+        return waiting.pop() if waiting else await receive()
 
     return replayed
 

@@ -138,9 +138,8 @@ def shaping(send: Send) -> Send:
         else:
             parts.append(message.get("body", b""))
             if not message.get("more_body", False):
-                await send_answer(
-                    send, shaped(Answer(failed["status"], list(failed.get("headers", [])), b"".join(parts)))
-                )
+                answer = Answer(failed["status"], list(failed.get("headers", [])), b"".join(parts))
+                await send_answer(send, shaped(answer))
 
     return sending
 

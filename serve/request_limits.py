@@ -76,9 +76,10 @@ def _with_a_form(request: dict[str, Any]) -> dict[str, Any]:
     except ValueError as error:
         raise _refused(str(error)) from None
     choice = request.get("tool_choice")
-    kinds = [
-        form.get("type") for form in (request.get("response_format"), _text_format(request)) if isinstance(form, dict)
-    ]
+    # /v1/responses has its form in `text`.
+    text = request.get("text")
+    forms = (request.get("response_format"), text.get("format") if isinstance(text, dict) else None)
+    kinds = [form.get("type") for form in forms if isinstance(form, dict)]
     held = request.get("structured_outputs") or any(kind not in (None, "text") for kind in kinds)
     forbidding = next((name for name in FORBIDDING if request.get(name)), None)
     if forbidding and (held or (request.get("tools") and choice not in (None, "none", "auto"))):
@@ -86,12 +87,6 @@ def _with_a_form(request: dict[str, Any]) -> dict[str, Any]:
             f"{forbidding} may leave the form of the reply nothing to write: leave {forbidding} or the form out"
         )
     return request
-
-
-def _text_format(request: dict[str, Any]) -> Any:
-    """Return the form of a reply of /v1/responses."""
-    text = request.get("text")
-    return text.get("format") if isinstance(text, dict) else None
 
 
 def _fields(value: Any) -> Iterator[tuple[str, Any]]:

@@ -69,9 +69,8 @@ def range_in(text: str) -> Range | None:
 @functools.lru_cache(16)
 def scale_of(text: str) -> Range | None:
     """The range that the text names of a score, or its rubric; of several the one that holds all others, or none."""
-    spoken = {
-        bounds for match, bounds in ranges(text) if SPOKEN.search(text[max(0, match.start() - 60) : match.start()])
-    }
+    named = [(text[max(0, match.start() - 60) : match.start()], bounds) for match, bounds in ranges(text)]
+    spoken = {bounds for before, bounds in named if SPOKEN.search(before)}
     if not spoken:
         values = sorted({int(value) for value in RUBRIC.findall(text)})
         return (values[0], values[-1]) if len(values) > 1 else None

@@ -13,18 +13,11 @@ from typing import Any
 import checkpoints
 import cpu
 import datasets
+import evaluation
 import export
 import torch
 import transformers
 from ema import ShardedEma
-from evaluation import (
-    HeldOut,
-    compare_with_base,
-    compute_distributions,
-    compute_head_scores,
-    figures,
-    rate_by_expectation,
-)
 from objective import Objective
 from packing import order_by_prefix
 from throughput import Meter
@@ -175,7 +168,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         notes: dict[str, Any],
         model: Any,
         tokenizer: Any,
-        watched: dict[str, HeldOut],
+        watched: dict[str, evaluation.HeldOut],
     ) -> None:
         self.objective, self.recipe = objective, objective.recipe
         self.out, self.facts, self.notes = out, facts, notes
@@ -218,10 +211,8 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
                 print(note, flush=True)
         # Each loss is looked at before what it was learned with is saved; a run that goes on then logs the same.
         control.should_log = control.should_log or control.should_save or state.global_step >= state.max_steps
-        evaluation = self.recipe.evaluation
-        if evaluation is not None and (
-            state.global_step % evaluation.every == 0 or state.global_step == state.max_steps
-        ):
+        spec = self.recipe.evaluation
+        if spec is not None and (state.global_step % spec.every == 0 or state.global_step == state.max_steps):
             self.meter.stop()
             logged = control.should_log
             self._evaluate(state.global_step)
@@ -284,15 +275,16 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
             scores, worse, chooses = {}, [], "foreign" in self.watched
             for name, held in self.watched.items():
                 settings = (spec.batch_size, pad, seeing, held.ends)
-                scores[name] = rate_by_expectation(compute_distributions(model, held.rows, objective.tokens, *settings))
-            metrics = figures(scores["own"], self.watched["own"].human)
+                shares = evaluation.compute_distributions(model, held.rows, objective.tokens, *settings)
+                scores[name] = evaluation.rate_by_expectation(shares)
+            metrics = evaluation.figures(scores["own"], self.watched["own"].human)
             self.evaluated = {"step": step, **metrics}
             # The first evaluation, before any step, is that of the base.
             if chooses:
                 self.base = self.base or scores
-                beside = {
-                    name: compare_with_base(held, self.base[name], scores[name]) for name, held in self.watched.items()
-                }
+                beside = {}
+                for name, held in self.watched.items():
+                    beside[name] = evaluation.compare_with_base(held, self.base[name], scores[name])
                 self.evaluated["beside_base"] = beside
                 worse = [name for name in ("mae", "pearson") if name in beside["foreign"]["worse"]]
                 foreign = beside["foreign"]["metrics"].items()
@@ -345,7 +337,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         if "foreign" not in self.watched:
             with self._use_average():
                 model = export.bare(self.trainer.model)
-                score = partial(compute_head_scores, model, self.tokenizer)
+                score = partial(evaluation.compute_head_scores, model, self.tokenizer)
                 self.notes |= objective.notes(score, self.trainer.train_dataset)
                 export.save(self.trainer, self.tokenizer, self.out, self._notes(), objective.head_config())
         elif self.trainer.args.should_save:

@@ -119,11 +119,8 @@ def estimate_disk_use(
     DeepSpeed saves the weights that the model computes with, but not those below adapters, and under ZeRO-3 only frozen
     ones; 12 bytes a trained parameter are fp32 weights and Adam's two averages, 4 ours.
     """
-    halved = (
-        settings.bf16
-        or settings.fp16
-        or any(recipe.deepspeed.get(name, {}).get("enabled") is True for name in ("bf16", "fp16"))
-    )
+    sections = [recipe.deepspeed.get(name, {}) for name in ("bf16", "fp16")]
+    halved = settings.bf16 or settings.fp16 or any(section.get("enabled") is True for section in sections)
     width = 2 if halved else 4
     frozen = 0 if recipe.lora else whole - trained
     sharded = recipe.deepspeed.get("zero_optimization", {}).get("stage") == 3

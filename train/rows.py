@@ -135,9 +135,8 @@ def base_tokenizer(recipe: Recipe, images: Images | None = None) -> Any:
     try:
         tokenizer = _read_tokenizer(base, images, recipe.revision)
     except (OSError, ValueError) as error:
-        raise UsageError(
-            f"base {base!r} is no model that transformers can load: {str(error).splitlines()[0]}"
-        ) from None
+        why = str(error).splitlines()[0]
+        raise UsageError(f"base {base!r} is no model that transformers can load: {why}") from None
     if tokenizer.chat_template is None:
         raise UsageError(f"base {base!r} has no chat template; take the chat version of the model")
     for name, value in (recipe.chat_template_kwargs or {}).items():
@@ -276,11 +275,8 @@ def _label_rows(loaded: Loaded, name: str, weight: float, recipe: Recipe) -> Lab
         chosen = [answer for answer in loaded.responses if answer.human is not None or answer.preference is not None]
     else:
         column = human_scored.score_column(name)
-        scores = {
-            answer.id: HumanScore(score=answer.columns[column])
-            for answer in loaded.responses
-            if column in answer.columns
-        }
+        scored = [answer for answer in loaded.responses if column in answer.columns]
+        scores = {answer.id: HumanScore(score=answer.columns[column]) for answer in scored}
         # A teacher's file has ratings and nothing else.
         taught = name in judges(recipe)[1]
         if taught:

@@ -120,9 +120,8 @@ def _read_model(recipe: Recipe, objective: Objective, tokenizer: Any) -> Any:
             **_read_in_four_bits(recipe),
         )
     except (OSError, ValueError, ImportError) as error:
-        raise UsageError(
-            f"base {recipe.base or 'tiny'!r} cannot be loaded: {str(error).strip().splitlines()[0]}"
-        ) from None
+        why = str(error).strip().splitlines()[0]
+        raise UsageError(f"base {recipe.base or 'tiny'!r} cannot be loaded: {why}") from None
     if not hasattr(model, "model") or not any("layers." in name for name, _ in model.named_parameters()):
         raise UsageError(f"base {recipe.base!r}: no layers are found in a {type(model).__name__}; take another family")
     resized = {name for name, *_ in loaded["mismatched_keys"]}

@@ -8,17 +8,9 @@ from itertools import groupby
 from typing import Annotated, Any
 
 import torch
+import transformers
 from msgspec import Meta, Struct
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import (
-    Idefics3Config,
-    Idefics3ForConditionalGeneration,
-    Idefics3Processor,
-    LlamaConfig,
-    LlamaForCausalLM,
-    LlamaForSequenceClassification,
-    PreTrainedTokenizerFast,
-)
 from transformers.integrations import deepspeed as integration
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 
@@ -73,7 +65,9 @@ def passages(prompt: str) -> Iterator[tuple[bool, str]]:
             yield quoted, text[start : start + size]
 
 
-def train_tokenizer(examples: Iterable[tuple[str, str]], spec: TinySpec, vision: Any = None) -> PreTrainedTokenizerFast:
+def train_tokenizer(
+    examples: Iterable[tuple[str, str]], spec: TinySpec, vision: Any = None
+) -> transformers.PreTrainedTokenizerFast:
     """Train a tokenizer on (prompt, verdict) pairs.
 
     Our own wording, the same in every prompt, becomes a few long tokens, so that the rubric costs next to nothing. The
@@ -106,7 +100,7 @@ def train_tokenizer(examples: Iterable[tuple[str, str]], spec: TinySpec, vision:
     )
     tokenizer.train_from_iterator(free, trainer)
     tokenizer.add_tokens([AddedToken(text, normalized=False) for text in fixed])
-    return PreTrainedTokenizerFast(
+    return transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token="<|pad|>",
         eos_token="<|end|>",
@@ -116,13 +110,13 @@ def train_tokenizer(examples: Iterable[tuple[str, str]], spec: TinySpec, vision:
     )
 
 
-def tiny_processor(tokenizer: Any, vision: Any) -> Idefics3Processor:
+def tiny_processor(tokenizer: Any, vision: Any) -> transformers.Idefics3Processor:
     """Return a processor of images and text that needs neither torchvision nor a hub, and that vLLM reads."""
     edge = {"longest_edge": vision.image_size}
     images = Idefics3ImageProcessorPil(size=edge, max_image_size=edge, do_image_splitting=False)
     tokens = (vision.image_size // vision.patch_size // vision.scale) ** 2
     tokenizer.image_token = "<image>"
-    return Idefics3Processor(images, tokenizer, image_seq_len=tokens, chat_template=SEEING_TEMPLATE)
+    return transformers.Idefics3Processor(images, tokenizer, image_seq_len=tokens, chat_template=SEEING_TEMPLATE)
 
 
 def random_model(
@@ -150,8 +144,8 @@ def random_model(
     torch.manual_seed(spec.seed)
     if vision is not None:
         return _seeing_model(text, tokenizer, vision, labels)
-    kind = LlamaForSequenceClassification if labels else LlamaForCausalLM
-    return kind(LlamaConfig(**text, **(labels or {})))
+    kind = transformers.LlamaForSequenceClassification if labels else transformers.LlamaForCausalLM
+    return kind(transformers.LlamaConfig(**text, **(labels or {})))
 
 
 def with_head(seeing: Any) -> Any:
@@ -181,7 +175,7 @@ def _seeing_model(text: dict[str, Any], tokenizer: Any, vision: Any, labels: dic
         "patch_size": vision.patch_size,
         "initializer_range": vision.initializer_range,
     }
-    config = Idefics3Config(
+    config = transformers.Idefics3Config(
         vision_config=looks,
         text_config={"model_type": "llama", **text},
         scale_factor=vision.scale,
@@ -193,8 +187,8 @@ def _seeing_model(text: dict[str, Any], tokenizer: Any, vision: Any, labels: dic
     # Under ZeRO-3 its two halves would be shared out before they have numbers; DeepSpeed shares them out later.
     previous, integration._hf_deepspeed_config_weak_ref = integration._hf_deepspeed_config_weak_ref, None
     try:
-        kind = with_head(Idefics3ForConditionalGeneration) if labels else Idefics3ForConditionalGeneration
-        model = kind(config)
+        seeing = transformers.Idefics3ForConditionalGeneration
+        model = with_head(seeing)(config) if labels else seeing(config)
     finally:
         integration._hf_deepspeed_config_weak_ref = previous
     # What is made of a flat patch is about 1 large: beside it positions as small as weights, and with them places and
