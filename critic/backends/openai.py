@@ -352,7 +352,7 @@ class OpenAIBackend:
             message = self._describe_error(status, raw, answered)
             if status == httpx.codes.OK:
                 status = _find_status(problem, message, fields)
-            self._check_account(status, _describe_kind(problem), message, sent)
+            self._check_account(status, problem, message, sent)
             wish = refusals.read_retry_after(headers, raw[:10_000].decode(errors="replace"))
             self._raise_for_status(status, message, wish, fields)
         try:
@@ -362,7 +362,7 @@ class OpenAIBackend:
         except ODD as error:
             # A page of a proxy, or another program on this port: it may pass.
             message = self._describe_error(status, raw, answered)
-            self._check_account(status, "", message, sent)
+            self._check_account(status, None, message, sent)
             raise Transient(f"not a chat completion ({one_line(error)}): {message}") from None
 
     def _describe_error(self, status: int, raw: bytes, answered: Any) -> str:
@@ -383,11 +383,15 @@ class OpenAIBackend:
                 raise Refused("content_filter", message)
             raise Refused("refused", message, fields)
 
-    def _check_account(self, status: int, kind: str, message: str, sent: bytes) -> None:
-        """Raise Hopeless if waiting cannot help: the account is empty, or the key is wrong."""
+    def _check_account(self, status: int, error: Any, message: str, sent: bytes) -> None:
+        """Raise Hopeless if waiting cannot help: the account is empty, or the key is wrong.
+
+        `error` is what the answer holds of it, or None.
+        """
         if status == httpx.codes.UNAUTHORIZED:
             raise Hopeless(f"{self.endpoint} {GIVE_KEY} ({message})")
-        if refusals.is_out_of_credit(status, f"{kind} {message}", sent):
+        table = _as_table(error)
+        if refusals.is_out_of_credit(status, f"{table.get('type')} ({table.get('code')}) {message}", sent):
             problem = f"{self.endpoint}: its account has no credit left ({message})"
             raise Hopeless(f"{problem}; see to it and run the same command again: what is judged is kept")
 
@@ -518,12 +522,6 @@ def _find_status(error: Any, message: str, fields: Sequence[str]) -> int:
         return code
     refused = fields or any(sign in message for sign in TOO_LONG)
     return 400 if refused or "invalid_request" in str(error) else 500
-
-
-def _describe_kind(error: Any) -> str:
-    """Return an error's type and code."""
-    table = _as_table(error)
-    return f"{table.get('type')} ({table.get('code')})"
 
 
 def _read_message(raw: bytes, answer: Any) -> str:

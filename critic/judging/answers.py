@@ -18,12 +18,11 @@ def with_reply(turn: ModelTurn, text: str) -> ModelTurn:
     split = split_thoughts(text, cut_off=turn.finish == "length")
     thoughts = "\n\n".join(filter(None, (turn.thoughts, split.thoughts))) or None
     at_limit = turn.finish == "length" or (turn.finish is None and not split.closed)
-    failure: TurnFailure | None = None
     if at_limit and not (split.closed and split.answer):
-        failure = "truncated"
+        failure: TurnFailure = "truncated"
     elif not split.answer.strip():
         failure = "empty"
-    if failure is None:
+    else:
         return replace(turn, reply=split.answer, thoughts=thoughts)
     detail = "the reply ends within the model's thoughts" if thoughts else None
     return replace(turn, reply=None, thoughts=thoughts, failure=failure, detail=detail)

@@ -174,10 +174,9 @@ _LONGEST = 120
 """Characters of a sentence that is looked at."""
 
 _SENTENCE = re.compile(r"(?:[^\n.!;。]|[.!;](?!\s|\Z|[^\x00-\x7f]))+")
-_BOUND = r"\b"
 _ENGLISH, _CHINESE = re.compile(r"[A-Za-z]+(?:'[a-z]+)?"), re.compile(r"[\u4e00-\u9fff]")
 _LIST_NUMBER = re.compile(r"[.)、][ \t]+\S")
-_STATING = re.compile(rf"{any_of('stating', before=_BOUND, behind=_BOUND)}|\d\s*/\s*\d|★", re.IGNORECASE)
+_STATING = re.compile(rf"{word_pattern('stating').pattern}|\d\s*/\s*\d|★", re.IGNORECASE)
 _UNREAD = re.compile(rf"{any_of('unread')}|[+½⁄~→×]|\.\.|\?\W*\Z", re.IGNORECASE)
 _JUDGING = re.compile("|".join(any_of(name) for name in ("unread", "stating", "judging_sentence")), re.IGNORECASE)
 

@@ -14,15 +14,14 @@ def show_turn(assignment: Assignment, turn: int, setup: JudgeConfig) -> PromptIn
     transcript, against = assignment.transcript, assignment.against
     shown = turn_inputs(assignment, turn, setup)
     if against is not None:
-        other = Candidate(earlier=against.earlier(turn), answer=against.answer(turn))
-        later = against.later(turn)
+        other = Candidate(earlier=against.earlier(turn), answer=against.answer(turn), later=against.later(turn))
     else:  # the reference's conversation begins where the model's does
         earlier = transcript.whole(transcript.reference, turn - 1)
         begins = len(earlier) - len(shown.sides[0].earlier)
-        other = Candidate(earlier=earlier[begins:], answer=assignment.question(turn).reference)
         later = transcript.later(turn, transcript.reference)
-    if assignment.looks_ahead(setup):
-        other = replace(other, later=later)
+        other = Candidate(earlier=earlier[begins:], answer=assignment.question(turn).reference, later=later)
+    if not assignment.looks_ahead(setup):
+        other = replace(other, later=[])
     return _beside(assignment, setup, shown, other)
 
 
