@@ -59,8 +59,7 @@ _QUOTATION = re.compile(
 )
 
 # What may stand before a judge's own statement in its line or sentence.
-_WORD_ENDS = r"\b"
-_LEAD = rf"""[\s*_#>`({{-]*(?:{any_of("lead", behind=_WORD_ENDS)}[\s*_:,]*)*["'“]?"""
+_LEAD = r"[\s*_#>`({-]*(?:" + any_of("lead", behind=r"\b") + r"""[\s*_:,]*)*["'“]?"""
 _LINE_BEGINS = re.compile(rf"^{_LEAD}\Z", re.IGNORECASE | re.MULTILINE)
 _SENTENCE_BEGINS = re.compile(rf"(?:^|[.!?]\s|[。!?]){_LEAD}\Z", re.IGNORECASE | re.MULTILINE)
 _CLAUSE_BEGINS = re.compile(rf"(?:^|[.!?:;,。)\]}}>〉》】{_MASK}]\s*){_LEAD}\Z", re.IGNORECASE | re.MULTILINE)
