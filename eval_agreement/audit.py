@@ -32,11 +32,7 @@ from eval_agreement.page import report
 from eval_agreement.page.attacks import injection_part, looking_part
 from eval_agreement.page.decision import preference_verdict, verdict
 from eval_agreement.page.preferences import preference_sections
-from eval_agreement.page.scores import (
-    change_sections,
-    exchange_sections,
-    savings_part,
-)
+from eval_agreement.page.scores import change_sections, exchange_sections, savings_part
 from eval_agreement.page.summary import (
     Certified,
     file_facts,
@@ -374,7 +370,7 @@ def _audit_labels(sources: Tables, kind: Kind, request: AuditRequest, target: _T
     outcomes = gate.check(target.limits, {name: gated})
     verdicts = preference_verdict(name, audit, outcomes, target.max_failed, request.within)
     facts = {"verdicts" if audit.yes_or_no else "pairs": audit.items, **file_facts({PEOPLE: people, **files})}
-    content = {name: msgspec.to_builtins(audit), "gate": gate_values(outcomes)}
+    origin = provenance({name: facts})
     return _Audited(
         title=f"Audit of {judge}",
         how=how,
@@ -386,7 +382,7 @@ def _audit_labels(sources: Tables, kind: Kind, request: AuditRequest, target: _T
             agreement={"accuracy": result.accuracy, "decided": result.decided, "kappa": result.kappa},
         ),
         outcomes=outcomes,
-        content=content | {"provenance": provenance({name: facts})},
+        content={name: msgspec.to_builtins(audit), "gate": gate_values(outcomes), "provenance": origin},
         verdicts={name: verdicts},
         sections=[*preference_sections(name, audit), *section("gate", [gate_part(outcomes)])],
         printed=[*verdicts, *audit.notes],

@@ -71,13 +71,12 @@ class Biases(Struct, frozen=True):
 def measure_biases(sample: RatedSample) -> dict[str, Biases]:
     """Measure every judge of a sample, by name, on the labelled answers."""
     labelled = sample.labelled
-    length = labelled.length
     biases = {}
     for judge, scores in labelled.judges.items():
         rows = JudgedRows(labelled.human, scores, labelled.groups)
         effects = [severity(rows)]
-        if length is not None and not np.isnan(length).any():
-            effects.append(verbosity(rows, length))
+        if labelled.length is not None and not np.isnan(labelled.length).any():
+            effects.append(verbosity(rows, labelled.length))
         # One language, task or answerer has no others to be compared with.
         several = [part for part in OFFSET_PARTS if len(labelled.part_values(part)) > 1]
         biases[judge] = Biases(effects, [offsets(part, rows, labelled.parts[part]) for part in several])

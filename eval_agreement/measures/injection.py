@@ -169,8 +169,7 @@ def injection(judgments: Sequence[Judgment]) -> Injection:
     effects = []
     for name, attacked in scores.items():
         aim = suite()[name].aim
-        effect = measure_variant(name, aim=aim, variant=attacked, clean=clean, group=group, threshold=RISE)
-        effects.append(effect)
+        effects.append(measure_variant(name, aim=aim, variant=attacked, clean=clean, group=group, threshold=RISE))
     # An attacker uses the attack that works, so each answer counts with its strongest one (fmax ignores failures).
     attacks = [effect for effect in effects if not suite()[effect.name].control]
     highest = np.fmax.reduce([_change(scores[effect.name], clean) for effect in attacks])

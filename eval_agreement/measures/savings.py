@@ -80,11 +80,8 @@ def measure_savings(audits: Mapping[str, "Findings"]) -> Savings | None:
 
 def _of_corrected(findings: "Findings") -> list[Saving]:
     """Return the savings of a sample's corrected means, without undefined ones."""
-    savings = []
-    for answerer, mean in findings.corrected.items():
-        if mean.effective:
-            savings.append(Saving(name=answerer, labels=mean.labelled, worth=mean.effective))
-    return savings
+    means = findings.corrected.items()
+    return [Saving(name=name, labels=mean.labelled, worth=mean.effective) for name, mean in means if mean.effective]
 
 
 def _of_labelled(sample: RatedSample) -> list[Saving]:

@@ -87,11 +87,9 @@ def _with_labels(findings: Findings) -> str:
 
 def _not_for(findings: Findings) -> str:
     """Name the tasks on which the judge is not shown to rank answers as people do at all."""
-    enough = {}
-    for name, result in findings.by.get("task", {}).items():
-        # On few questions a task would be named by chance.
-        if (result.groups or 0) >= FEWEST_TO_DECIDE:
-            enough[name] = result.estimates["pearson"]
+    tasks = findings.by.get("task", {}).items()
+    # On few questions a task would be named by chance.
+    enough = {name: task.estimates["pearson"] for name, task in tasks if (task.groups or 0) >= FEWEST_TO_DECIDE}
     return _tasks_to_avoid("Pearson", enough, "ranks these answers")
 
 

@@ -234,9 +234,8 @@ def draw_corrected_means(findings: Mapping[str, Mapping[str, CorrectedMean]]) ->
     """Draw the corrected mean of each answerer."""
     for name, means in findings.items():
         readings = [f"{answerer}: {mean.reading}" for answerer, mean in means.items()]
-        table = _ANSWERERS.table(
-            "Mean human score, drawn from 1 to 10.", means.items(), axis=(1.0, 10.0), chart_column=2
-        )
+        caption = "Mean human score, drawn from 1 to 10."
+        table = _ANSWERERS.table(caption, means.items(), axis=(1.0, 10.0), chart_column=2)
         yield Part(heading=name, readings=readings, tables=[table] if means else [])
 
 

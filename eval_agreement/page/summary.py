@@ -84,15 +84,14 @@ class Certified(Struct, frozen=True, kw_only=True):
 
 def write_certificate(path: Path, how: HowJudged, certified: Certified, outcomes: Sequence[Outcome]) -> None:
     """Write the certificate of a judge, with today's date (UTC)."""
-    labels = Labels(
-        file=str(certified.labels),
-        sha256=jsonl.sha256(certified.labels),
-        rows=certified.rows,
-        raters=certified.raters,
-    )
     certificate = Certificate(
         how=how,
-        labels=labels,
+        labels=Labels(
+            file=str(certified.labels),
+            sha256=jsonl.sha256(certified.labels),
+            rows=certified.rows,
+            raters=certified.raters,
+        ),
         agreement=dict(certified.agreement),
         gate=[outcome.text for outcome in outcomes],
         kept=all(outcome.holds for outcome in outcomes),

@@ -27,6 +27,7 @@ from eval_agreement.measures.preferences import PEOPLE
 from eval_agreement.reading.audit_items import Kind
 from eval_agreement.reading.preference_codes import (
     are_codes,
+    code_of,
     decode_preferences,
     holds_two_answers,
     uncoded,
@@ -410,11 +411,8 @@ def _kinds(cells: Iterable[Any], codes: Codes | None = None) -> list[Kind]:
 
 def _number(cell: Any) -> float | None:
     """A cell as a number: yes is 1, no is 0."""
-    try:
-        number = tables.parse_number(cell)
-    except ValueError:
-        return {"yes": 1.0, "no": 0.0}.get(_label("yes or no", cell) or "")
-    return None if math.isnan(number) else number
+    number = code_of(cell)
+    return {"yes": 1.0, "no": 0.0}.get(_label("yes or no", cell) or "") if number is None else number
 
 
 def _typed(
