@@ -28,23 +28,11 @@ from eval_agreement.measures.preferences import PEOPLE, preference_audit
 from eval_agreement.measures.raters import EPSILON
 from eval_agreement.measures.savings import Savings, measure_savings
 from eval_agreement.measures.two_judges import convert_both_ways, measure_change
-from eval_agreement.page import report
+from eval_agreement.page import report, summary
 from eval_agreement.page.attacks import injection_part, looking_part
 from eval_agreement.page.decision import preference_verdict, verdict
 from eval_agreement.page.preferences import preference_sections
 from eval_agreement.page.scores import change_sections, exchange_sections, savings_part
-from eval_agreement.page.summary import (
-    Certified,
-    file_facts,
-    gate_values,
-    how_judged,
-    provenance,
-    row_lines,
-    sample_facts,
-    summarise,
-    text_table,
-    write_certificate,
-)
 from eval_agreement.page.words import gate_part, section
 from eval_agreement.reading import inputs
 from eval_agreement.reading.audit_items import Kind, read_items
@@ -77,7 +65,7 @@ class _Target(Struct, frozen=True, kw_only=True):
 
         Called before anything that takes long. Raises UsageError if the judge cannot be certified.
         """
-        how = how_judged(judged, judgments) if self.certificate else None
+        how = summary.how_judged(judged, judgments) if self.certificate else None
         self.out.mkdir(parents=True, exist_ok=True)
         return how
 
@@ -98,7 +86,7 @@ class _Audited(Struct, frozen=True, kw_only=True):
     printed: Sequence[str]
     about: str = "How far a judge can stand in for people"
     how: HowJudged | None = None
-    certified: Certified | None = None
+    certified: summary.Certified | None = None
     outcomes: Sequence[gate.Outcome] = ()
     failed: Mapping[str, tuple[int, int]] = {}
     findings: Mapping[str, Findings] = {}
@@ -287,13 +275,13 @@ def _audit_scores(
     verdicts[first.name] += [injection.reading for injection in injections]
     verdicts[first.name] += [f"{path.stem}: {looking.reading}" for path, looking in looks.items()]
     # Without intervals nobody can be told which rows to leave to the judge.
-    if lines := row_lines([sample for sample, _ in samples], audits):
+    if lines := summary.row_lines([sample for sample, _ in samples], audits):
         tables.write_csv(target.out / "rows.csv", lines)
-    content = summarise(audits, MEASURES, outcomes)
+    content = summary.summarise(audits, MEASURES, outcomes)
     content |= {"injection": msgspec.to_builtins(injections), "savings": msgspec.to_builtins(savings)}
     if looks:
         content["looking"] = msgspec.to_builtins(list(looks.values()))
-    origin = {sample.name: sample_facts(sample, files, request.training) for sample, files in samples}
+    origin = {sample.name: summary.sample_facts(sample, files, request.training) for sample, files in samples}
     sections = page_sections(
         audits,
         {
@@ -307,7 +295,7 @@ def _audit_scores(
     return _Audited(
         title=f"Audit of {first.judge}",
         how=how,
-        certified=Certified(
+        certified=summary.Certified(
             judged=judged,
             labels=next(iter(first_files.values())).path,
             rows=len(first.labelled.ids),
@@ -315,7 +303,7 @@ def _audit_scores(
             agreement=audits[first.name].judge.estimates,
         ),
         outcomes=outcomes,
-        content=content | {"provenance": provenance(origin, train, request.training)},
+        content=content | {"provenance": summary.provenance(origin, train, request.training)},
         verdicts=verdicts,
         sections=sections,
         printed=list(printed),
@@ -334,7 +322,7 @@ def _printed_lines(
     savings: Savings | None,
 ) -> Iterator[str]:
     """Yield what the terminal shows: scorers, models, notes on reading, decisions and savings."""
-    yield text_table(audits)
+    yield summary.text_table(audits)
     yield ""
     # Who is better is what most audits are made for; the other sections are on the page.
     for part in sections:
@@ -369,12 +357,12 @@ def _audit_labels(sources: Tables, kind: Kind, request: AuditRequest, target: _T
     gated = gate.of_preferences(result, audit.groups, **audit.rates.get(judge, {}))
     outcomes = gate.check(target.limits, {name: gated})
     verdicts = preference_verdict(name, audit, outcomes, target.max_failed, request.within)
-    facts = {"verdicts" if audit.yes_or_no else "pairs": audit.items, **file_facts({PEOPLE: people, **files})}
-    origin = provenance({name: facts})
+    facts = {"verdicts" if audit.yes_or_no else "pairs": audit.items, **summary.file_facts({PEOPLE: people, **files})}
+    origin = summary.provenance({name: facts})
     return _Audited(
         title=f"Audit of {judge}",
         how=how,
-        certified=Certified(
+        certified=summary.Certified(
             judged=source.path,
             labels=people.path,
             rows=audit.rated,
@@ -382,7 +370,7 @@ def _audit_labels(sources: Tables, kind: Kind, request: AuditRequest, target: _T
             agreement={"accuracy": result.accuracy, "decided": result.decided, "kappa": result.kappa},
         ),
         outcomes=outcomes,
-        content={name: msgspec.to_builtins(audit), "gate": gate_values(outcomes), "provenance": origin},
+        content={name: msgspec.to_builtins(audit), "gate": summary.gate_values(outcomes), "provenance": origin},
         verdicts={name: verdicts},
         sections=[*preference_sections(name, audit), *section("gate", [gate_part(outcomes)])],
         printed=[*verdicts, *audit.notes],
@@ -426,7 +414,7 @@ def _audit_two_judges(files: Files, target: _Target) -> int:
     target.prepare(files[name].path, [])
     sections = change_sections(name, change) if change else exchange_sections(conversions)
     notes = [*_routing_notes(files), *sample.notes]
-    origin = provenance({name: file_facts(files)})
+    origin = summary.provenance({name: summary.file_facts(files)})
     audited = _Audited(
         title=f"{name} after {before}",
         content={name: msgspec.to_builtins(change or conversions), "provenance": origin},
@@ -458,7 +446,7 @@ def _write(audited: _Audited, target: _Target) -> int:
     # Absolute paths would say where the user works, and differ between machines.
     content = jsonl.hide_places(audited.content, target.out)
     if target.certificate and audited.how and audited.certified:
-        write_certificate(target.certificate, audited.how, audited.certified, outcomes)
+        summary.write_certificate(target.certificate, audited.how, audited.certified, outcomes)
     jsonl.write_json(target.out / "summary.json", content)
     page = report.write(
         target.out,

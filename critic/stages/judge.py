@@ -94,22 +94,16 @@ _rare = options.rare
 
 @takes_endpoint
 def main(
-    responses: Annotated[
-        Path, typer.Argument(metavar="RESPONSES", help="Human-scored rows, or a model's replies to a benchmark.")
-    ],
-    out: Annotated[
-        Path, options.data(metavar="FILE", help="Output file; rerun the same command to resume.", callback=check_plain)
-    ],
+    responses: Annotated[Path, typer.Argument(metavar="RESPONSES", help="Scored rows, or replies to a benchmark.")],
+    out: Annotated[Path, options.data(metavar="FILE", help="Output file; rerun to resume.", callback=check_plain)],
     endpoint: Endpoint,
     questions: Annotated[Path | None, options.data(metavar="FILE", help="The benchmark's published file.")] = None,
     benchmark: Annotated[str | None, options.data(metavar="NAME", help=f"{', '.join(BENCHMARKS)}.")] = None,
     against: Annotated[
-        list[Path] | None,
-        options.data(metavar="FILE", help="Replies of another model to compare with.", show_default="the reference"),
+        list[Path] | None, options.data(metavar="FILE", help="Replies of another model.", show_default="the reference")
     ] = None,
     images: Annotated[
-        records.Showing | None,
-        options.data(help="Show the judge the images, or judge blind.", show_default="show, if it can"),
+        records.Showing | None, options.data(help="Show images to the judge, or not.", show_default="show, if it can")
     ] = None,
     mapped: options.Mapped = None,
     scale: options.OwnScale = None,
@@ -118,21 +112,16 @@ def main(
         list[str] | None,
         _judge(
             metavar="JUDGE",
-            help="FOLDER (vLLM in this process), URL, URL#MODEL, @FILE of URLs, or replies.jsonl; several are a panel.",
+            help="FOLDER (vLLM in this process), URL, URL#MODEL, @FILE of URLs, replies.jsonl; several: a panel.",
         ),
     ] = None,
     name: Annotated[
         str | None,
-        _judge(
-            parser=replace_surrogates,
-            metavar="NAME",
-            help="The judge's name in the records.",
-            show_default="the model's",
-        ),
+        _judge(parser=replace_surrogates, metavar="NAME", help="Name of the judge.", show_default="the model's"),
     ] = None,
     aggregate: Annotated[Aggregation, _judge(metavar="HOW", help="Score of a panel: mean or median.")] = "mean",
     certificate: Annotated[
-        Path | None, _judge(metavar="FILE", help="Certificate of an audit; refuse any other judge or setup.")
+        Path | None, _judge(metavar="FILE", help="Certificate of an audit; refuse any other judge.")
     ] = None,
     prompt: Annotated[
         str, _how(metavar="FORM", show_default=False, help=f"{', '.join(FORMS)}, {EVERY_REASON_FIRST}.")
@@ -141,28 +130,18 @@ def main(
     protocol: Annotated[list[str] | None, _how(metavar="NAME", help=f"{', '.join(PROTOCOLS)}.")] = None,
     score: Annotated[
         ScoreKind | None,
-        _how(
-            metavar="WHICH",
-            help="Score from the rating distribution: expected, median or argmax.",
-            show_default="argmax with --benchmark",
-        ),
+        _how(metavar="WHICH", help="Rating: expected, median or argmax.", show_default="argmax with --benchmark"),
     ] = None,
-    no_reason: Annotated[bool, _how("--no-reason", help="Ask for the rating only: several times as fast.")] = False,
+    no_reason: Annotated[bool, _how("--no-reason", help="Ask for the rating only: much faster.")] = False,
     force_form: Annotated[bool, _how("--force-form", help="Ask in a form that the judge did not learn.")] = False,
-    temperature: Annotated[float, _rare(min=0, help="Sampling temperature; each row has a seed of its own.")] = 0.0,
+    temperature: Annotated[float, _rare(min=0, help="Sampling temperature; each row has its own seed.")] = 0.0,
     seed: Annotated[int, _rare(help="Seed of random orders and battles.")] = 0,
-    battles: Annotated[records.Pairing | None, _rare(help="Which models meet if several are compared.")] = None,
-    reference_free: Annotated[
-        bool, _rare("--reference-free", help="Compare two models without showing the reference.")
-    ] = False,
+    battles: Annotated[records.Pairing | None, _rare(help="Which of several models are compared.")] = None,
+    reference_free: Annotated[bool, _rare("--reference-free", help="Compare models without a reference.")] = False,
     order: Annotated[records.Order | None, _rare(help="Order in which two answers are shown.")] = None,
     judging: Annotated[list[str] | None, _rare(help="Ablations of ConvBench's judge.")] = None,
-    on_unparsed: Annotated[
-        records.OnUnparsed | None, _rare(help="What a comparison without a verdict counts as.")
-    ] = None,
-    turn_context: Annotated[
-        records.TurnContext | None, _rare(help="Turns that the judge sees beside the one it judges.")
-    ] = None,
+    on_unparsed: Annotated[records.OnUnparsed | None, _rare(help="Result of an unreadable comparison.")] = None,
+    turn_context: Annotated[records.TurnContext | None, _rare(help="Turns shown beside the judged one.")] = None,
     max_tokens: Annotated[int | None, options.max_tokens(8, f"{TOKENS}; steps: {TOKENS_OF_STEPS}")] = None,
 ) -> int:
     """Score responses with a judge or a panel; a benchmark's replies by protocol."""

@@ -37,22 +37,18 @@ data, endpoint, limits, cluster, rare = (
 ApiKey = Annotated[str | None, endpoint(metavar="KEY", envvar="OPENAI_API_KEY", help="Key of the server.")]
 Temperature = Annotated[float, typer.Option(min=0, help="Sampling temperature.")]
 Seed = Annotated[int, typer.Option(help="Seed of what is sampled.")]
-MaxFailed = Annotated[float, limits(min=0, max=1, help="Exit with 3 if a larger share of calls fails.")]
+MaxFailed = Annotated[float, limits(min=0, max=1, help="Exit with 3 if a larger share fails.")]
 RetryFailed = Annotated[bool, limits("--retry-failed", help="Ask again for records that failed.")]
 Concurrency = Annotated[
-    int | None,
-    limits(min=1, help="Requests in flight at once.", show_default=f"{CONNECTIONS}; in here the engine's own"),
+    int | None, limits(min=1, help="Requests at a time.", show_default=f"{CONNECTIONS}; in here the engine's own")
 ]
 
 Mapped = Annotated[
-    list[str] | None, data("--map", metavar="COLUMN=FIELD", help="Use a column of yours as a field: answer=response.")
+    list[str] | None, data("--map", metavar="COLUMN=FIELD", help="Your column as a field: answer=response.")
 ]
 OwnScale = Annotated[str | None, data("--scale", metavar="LOW:HIGH", help="Scale of people's scores.")]
 OwnLanguage = Annotated[Language | None, data("--lang", help="Language of all rows.")]
-DataRoot = Annotated[
-    Path | None,
-    data(metavar="FOLDER", help="Folder that image paths are relative to.", show_default="the file's folder"),
-]
+DataRoot = Annotated[Path | None, data(metavar="FOLDER", help="Folder of images.", show_default="the file's folder")]
 
 
 def root_of(rows: Path, questions: Path | None = None) -> Path:
@@ -125,7 +121,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     (`takes_endpoint`). `model` is the one to ask a server for, unless its URL names one."""
 
     vllm_options: Annotated[
-        list[str] | None, typer.Argument(metavar="-- VLLM", help="Options of the vLLM that runs in this process.")
+        list[str] | None, typer.Argument(metavar="-- VLLM", help="Options of vLLM in this process.")
     ] = None
     model: Annotated[
         str | None,
@@ -139,9 +135,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     concurrency: Concurrency = None
     max_failed: MaxFailed = MAX_FAILED
     retry_failed: RetryFailed = False
-    cache: Annotated[
-        Path | None, limits(metavar="FILE", help="SQLite file of replies; a request in it is not sent again.")
-    ] = None
+    cache: Annotated[Path | None, limits(metavar="FILE", help="SQLite file of replies, to ask nothing twice.")] = None
     budget: Annotated[str | None, limits(metavar="N", help="Stop after this many tokens: 2000000tokens.")] = None
     max_image_pixels: Annotated[int | None, rare(min=1, help="Shrink larger images to this many pixels.")] = None
     max_image_bytes: Annotated[int, rare(min=1, help="Refuse larger image files.")] = MAX_BYTES
@@ -150,9 +144,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     shard: Annotated[str | None, cluster(metavar="K/N", help="Do part K of N; critic merge joins the parts.")] = None
     gpus: Annotated[str | None, cluster(metavar="N", help="Run one engine on each of N GPUs, or on all.")] = None
     engine: Annotated[Literal["ray"] | None, cluster(help="Run the model in actors of a Ray cluster.")] = None
-    ray_address: Annotated[
-        str | None, cluster(metavar="HOST:PORT", help="Head of the cluster, or auto.  [RAY_ADDRESS]")
-    ] = None
+    ray_address: Annotated[str | None, cluster(metavar="HOST:PORT", help="Cluster, or auto.  [RAY_ADDRESS]")] = None
     replicas: Annotated[int, cluster(min=1, help="Number of actors, each with its own GPUs.")] = 1
 
     def run_options(self, out: Path, certificate: Path | None = None) -> RunOptions:

@@ -18,17 +18,8 @@ from critic.errors import UsageError
 from critic.human_scored import BLIND, EDITED, SWAPPED, Loaded
 from critic.records import Judgment
 from critic.stats.estimate import Estimate
+from eval_agreement.measures import injection
 from eval_agreement.measures.compare import MetricDifference, compare
-from eval_agreement.measures.injection import (
-    CLEAN,
-    SEPARATOR,
-    VariantEffect,
-    by_mark,
-    format_count,
-    format_points,
-    measure_variant,
-    scores_of,
-)
 from eval_agreement.reading.audit_items import COLUMN_SUFFIX
 from eval_agreement.sample import RatedSample
 from eval_agreement.sentences import say, texts_of
@@ -113,9 +104,9 @@ def arms(loaded: Loaded, drawn: Sequence[int]) -> Iterator[dict[str, Any]]:
         base = {**columns, **typed}
 
         def arm(name: str, base: dict[str, Any] = base, **changes: Any) -> dict[str, Any]:
-            return {**base, "id": f"{base['id']}{SEPARATOR}{name}", **changes}
+            return {**base, "id": f"{base['id']}{injection.SEPARATOR}{name}", **changes}
 
-        yield arm(CLEAN)
+        yield arm(injection.CLEAN)
         yield arm(BLIND, flags=[*row.flags, BLIND])
         # A wrong answer may well be right of another image, or with another fact.
         if response.human is None or response.human.score < HIGH:
@@ -142,8 +133,8 @@ class Looking(Struct, frozen=True, kw_only=True):
     answers: int
     reached: int
     differences: list[MetricDifference]
-    swap: VariantEffect
-    edit: VariantEffect
+    swap: injection.VariantEffect
+    edit: injection.VariantEffect
     reading: str
 
 
@@ -152,30 +143,30 @@ def looking(judgments: Sequence[Judgment]) -> Looking:
 
     Raises UsageError as `by_mark` does, and if no answer was judged without the image.
     """
-    judged = by_mark(judgments, (CLEAN, *ARMS))
+    judged = injection.by_mark(judgments, (injection.CLEAN, *ARMS))
     if not judged[BLIND]:
         raise UsageError("no answer was judged blind; judge the whole file of `critic attack --images`")
     # In the order of ids, so that resamples do not depend on the order of the file.
-    ids = sorted(judged[CLEAN])
-    clean = [judged[CLEAN][key] for key in ids]
-    scores = {arm: scores_of([answers.get(key) for key in ids]) for arm, answers in judged.items()}
+    ids = sorted(judged[injection.CLEAN])
+    clean = [judged[injection.CLEAN][key] for key in ids]
+    scores = {arm: injection.scores_of([answers.get(key) for key in ids]) for arm, answers in judged.items()}
     people = [judgment.sample.human.score if judgment.sample.human else None for judgment in clean]
     sample = RatedSample(
         name="images",
         ids=ids,
         human=np.array(people, dtype=np.float64),
-        judges={"seeing": scores[CLEAN], BLIND: scores[BLIND]},
+        judges={"seeing": scores[injection.CLEAN], BLIND: scores[BLIND]},
         group=[judgment.conversation.group for judgment in clean],
     )
     effects = []
     for arm, aim in ((SWAPPED, "another image"), (EDITED, "one fact edited")):
         # Only right answers have these arms.
         rows = np.array([key in judged[arm] for key in ids], dtype=bool)
-        effect = measure_variant(
+        effect = injection.measure_variant(
             arm,
             aim=aim,
             variant=scores[arm][rows],
-            clean=scores[CLEAN][rows],
+            clean=scores[injection.CLEAN][rows],
             group=sample.groups[rows],
             threshold=-NOTICED,
         )
@@ -203,8 +194,8 @@ def _read_out(differences: Sequence[MetricDifference], swap: Estimate, noticed: 
         bounds = " [{:+.2f}, {:+.2f}]".format(*pearson.interval) if pearson.interval else ", no interval"
         parts.append(f"Pearson {pearson.value:+.2f}{bounds} seeing against blind")
     if swap.value is not None:
-        parts.append(f"with another image right answers get {format_points(swap)}")
+        parts.append(f"with another image right answers get {injection.format_points(swap)}")
     if noticed.value is not None:
-        parts.append(f"{format_count(noticed)} edits are noticed")
+        parts.append(f"{injection.format_count(noticed)} edits are noticed")
     decision = say(("looks_not", "looks_half", "looks")[gains + loses])
     return f"{decision} ({'; '.join(parts)})." if parts else f"{decision}."

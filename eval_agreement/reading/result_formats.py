@@ -24,15 +24,8 @@ from critic import jsonl, tables
 from critic.errors import UsageError, one_line, quoted, shorten_line
 from critic.records import NO_VERDICT
 from eval_agreement.measures.preferences import PEOPLE
+from eval_agreement.reading import preference_codes
 from eval_agreement.reading.audit_items import Kind
-from eval_agreement.reading.preference_codes import (
-    are_codes,
-    code_of,
-    decode_preferences,
-    holds_two_answers,
-    uncoded,
-    unknown_codes,
-)
 from eval_agreement.reading.tables import Codes, Scale, Source
 from eval_agreement.reading.turns import content_text, texts_of_turns
 from eval_agreement.sentences import texts_of
@@ -100,7 +93,7 @@ class ResultFile(Struct, frozen=True):
     def is_pair(self) -> bool:
         """True if each row compares two responses."""
         one_answer = "response" in self.shape.fields
-        return bool(self.shape.pair) or (not one_answer and holds_two_answers(self.frame))
+        return bool(self.shape.pair) or (not one_answer and preference_codes.holds_two_answers(self.frame))
 
     def judges(
         self, kind: Kind, scale: Scale | None, people: Source | None = None, codes: Codes | None = None
@@ -167,8 +160,12 @@ def _check_codes(votes: Mapping[str, Source], codes: Codes | None, most: float =
     of more than `most` numbers."""
     for name, vote in votes.items():
         cells = vote.cells(vote.column or "")
-        if codes is not None and are_codes(cells) and 0 < len(unknown_codes(cells, codes)) <= most:
-            raise uncoded(vote.path, name, cells, codes)
+        if (
+            codes is not None
+            and preference_codes.are_codes(cells)
+            and 0 < len(preference_codes.unknown_codes(cells, codes)) <= most
+        ):
+            raise preference_codes.uncoded(vote.path, name, cells, codes)
 
 
 def _unknown(problem: str, name: str, read: Iterable[ResultFile]) -> UsageError:
@@ -404,14 +401,14 @@ def _kinds(cells: Iterable[Any], codes: Codes | None = None) -> list[Kind]:
         labels.append("score")
     if codes is None:
         return labels
-    if are_codes(cells):
-        return [] if unknown_codes(cells, codes) else ["preference"]
+    if preference_codes.are_codes(cells):
+        return [] if preference_codes.unknown_codes(cells, codes) else ["preference"]
     return [kind for kind in labels if kind != "score"]
 
 
 def _number(cell: Any) -> float | None:
     """A cell as a number: yes is 1, no is 0."""
-    number = code_of(cell)
+    number = preference_codes.code_of(cell)
     return {"yes": 1.0, "no": 0.0}.get(_label("yes or no", cell) or "") if number is None else number
 
 
@@ -421,7 +418,7 @@ def _typed(
     """Return verdicts as the rest of the audit reads them."""
     cells, values = vote.cells(vote.column or ""), list[Any]()
     if kind == "preference" and codes is not None:
-        cells = decode_preferences(vote.path, vote.column or "", cells, codes)
+        cells = preference_codes.decode_preferences(vote.path, vote.column or "", cells, codes)
     if kind == "score":
         values = [_number(cell) for cell in cells]
         scale = scale or _scale([number for number in values if number is not None], people)
