@@ -104,6 +104,8 @@ def mean_of_tasks(name: str, tasks: Mapping[str, Term]) -> dict[str, Score]:
     Over all 13 tasks it is the paper's Avg. Counts and bounds cover all tasks: they are the mean if every
     missing verdict were the lowest, or the highest, rating.
     """
+    # The paper's tasks count even if the file holds none of their questions; a user's own tasks have no such list.
+    total = len(TASKS) if tasks.keys() <= CATEGORY_OF.keys() else len(tasks)
     means = {task: mean(term.verdicts, term.asked, term.scale) for task, term in tasks.items()}
     scored = [task for task, of_task in means.items() if of_task.n]
     # Without a single rated task there is no mean to report, not a mean of 0.
@@ -111,7 +113,8 @@ def mean_of_tasks(name: str, tasks: Mapping[str, Term]) -> dict[str, Score]:
         return {}
     counts = combine([(1 / len(tasks), of_task) for of_task in means.values()])
     parts = [replace(tasks[task], weight=1 / len(scored)) for task in scored]
-    return {name: Score(parts=parts, of=len(tasks), counts=counts)}
+    basis = f"{len(scored)} of {total} tasks ({counts.n} questions)" if total > 1 else f"{counts.n} questions"
+    return {name: Score(parts=parts, of=len(tasks), counts=counts, basis=basis)}
 
 
 def overviews(ratings: Mapping[str, float | None], conversations: Conversations) -> dict[str, Score]:

@@ -21,7 +21,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from critic import tables
-from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts, alike, answers_of
+from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts, count_equal_replies
 from critic.errors import UsageError
 from critic.records import Conversation, ConversationTurn, JudgeConfig, Judgment
 from critic.stats.aggregate import Cell, Scale, by_cell, each, groups_by, groups_of, paired
@@ -327,8 +327,11 @@ def _judges_of_one_model(runs: Sequence[Run]) -> dict[tuple[str, str], list[tupl
     files = Counter((run.system, run.judge) for run in judged)
     pairs: dict[tuple[str, str], list[tuple[Run, Run]]] = {}
     for mine, theirs in combinations(judged, 2):
-        # Unknown (None) passes: older files hold no replies.
-        if mine.system == theirs.system and alike(answers_of(mine), answers_of(theirs)) is not False:
+        if mine.system != theirs.system:
+            continue
+        equal, shared = count_equal_replies(mine, theirs)
+        # Files without a common reply pass: older files hold none.
+        if equal == shared:
             first, second = (run.judge if files[run.system, run.judge] == 1 else run.name for run in (mine, theirs))
             # Files come in any order, and agreement is symmetric.
             judges = (second, first) if (second, first) in pairs else (first, second)

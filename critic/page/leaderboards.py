@@ -1,6 +1,7 @@
 """Build leaderboards: sections of a page, and the same tables as CSV and LaTeX."""
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -67,8 +68,12 @@ def leaderboards(entries: Sequence[LeaderboardRow], baseline: str | None = None)
 
 def order_of(boards: Sequence[Leaderboard]) -> dict[str, int]:
     """Return each model's position on the page, which is its position in the first table."""
-    rows = [board.entries[name] for board in boards[:1] for name in board.standings if name in board.entries]
-    return {system: position for position, system in enumerate(dict.fromkeys(row.system for row in rows))}
+    positions: dict[str, int] = {}
+    for board in boards[:1]:
+        for name in board.standings:
+            if name in board.entries:
+                positions.setdefault(board.entries[name].system, len(positions))
+    return positions
 
 
 def _leaderboard(
@@ -81,8 +86,12 @@ def _leaderboard(
     base = baseline if any(entry.name == baseline for entry in rows) else None
     cells = standings(rows, base)
 
+    judges = list(dict.fromkeys(entry.judge for entry in rows))
+
     def position(entry: LeaderboardRow) -> tuple[Any, ...]:
-        return entry.apart, order.get(entry.system, len(order)), *_rank(cells[entry.name].get(columns[0]))
+        """Return a sort key: rows of one judge stand together, those apart behind its models."""
+        place = order.get(entry.system, len(order))
+        return judges.index(entry.judge), entry.apart, place, *_rank(cells[entry.name].get(columns[0]))
 
     names = [*(entry.name for entry in sorted(rows, key=position)), *([MEAN] if MEAN in cells else [])]
     return Leaderboard(
@@ -104,32 +113,53 @@ def _rank(cell: LeaderboardCell | None) -> tuple[bool, bool, float]:
     return value is None, bool(cell and cell.partly), -(value or 0.0)
 
 
-def headline(boards: Sequence[Leaderboard]) -> str:
-    """Return a sentence about the first table: the leader by its first score, or the models tied with it.
+def state_leaders(boards: Sequence[Leaderboard]) -> list[str]:
+    """Return a sentence per judge on its first table: the leader by the first score, or the models tied with it.
 
     Empty if there is no score.
     """
-    if not boards:
+    sentences: dict[str, str] = {}
+    for board in boards:
+        column = board.columns[0]
+        names: dict[str, list[str]] = defaultdict(list)
+        for name, entry in board.entries.items():
+            if not entry.apart and column in board.standings[name]:
+                names[entry.judge].append(name)
+        for judge, own in names.items():
+            # Rows without a judge, such as those on how often two judges agree, lead no model.
+            if judge not in sentences and (judge or not sentences):
+                own.sort(key=lambda name: _rank(board.standings[name][column]))
+                sentences[judge] = _state_leader(board, column, own)
+    stated = {judge: sentence for judge, sentence in sentences.items() if sentence}
+    return [f"By {judge}: {sentence}" if len(sentences) > 1 else sentence for judge, sentence in stated.items()]
+
+
+def _state_leader(board: Leaderboard, column: str, names: Sequence[str]) -> str:
+    """Return the sentence on one judge's models, best first, or on its only model; "" without a score."""
+    cells = {name: board.standings[name][column] for name in names}
+    first, *others = names
+    mark = _cell(column, cells[first]).text
+    bounds = interval(cells[first].interval, _decimals(column))
+    reading = f"in “{column}”" + f" (95 % interval {bounds})" * bool(bounds)
+    if cells[first].value is None:
         return ""
-    board, column = boards[0], boards[0].columns[0]
-    scores = {name: board.standings[name][column] for name in board.standings if column in board.standings[name]}
-    own = (name for name, entry in board.entries.items() if not entry.apart and name in scores)
-    first, *others = sorted(own, key=lambda name: _rank(scores[name])) or [""]
-    if not first or scores[first].value is None:
-        return ""
-    marks = {name: _cell(column, scores[name]).text for name in (first, *others)}
-    tied = [name for name in (first, *others) if board.places.get(name, (0, 0))[0] == 1]
+    # Nobody can be ahead of no one; what a single score says is what it is out of, and over.
+    if not others:
+        score = board.entries[first].scores[column]
+        most = "" if score.highest is None else f" of {score.highest:g}"
+        return f"{first} has {mark}{most} over {score.basis or f'{cells[first].n} verdicts'} {reading}."
+    tied = [f"{name} ({_cell(column, cells[name]).text})" for name in names if board.places.get(name, (0, 0))[0] == 1]
     # With tied models, naming one as first would claim more than the data shows.
     if len(tied) > 1:
         more = [f"{len(tied) - 3} others"] if len(tied) > 4 else tied[3:]
-        named = listed([*(f"{name} ({marks[name]})" for name in tied[:3]), *more])
+        named = listed([*tied[:3], *more])
         return f"{named} are tied in the first place by “{column}”: none is shown to be ahead of another."
-    bounds = interval(scores[first].interval, _decimals(column))
-    leads = f"{first} {'is first with' if others else 'has'} {marks[first]} in “{column}”"
-    leads += f" (95 % interval {bounds})" * bool(bounds)
-    behind = len(board.places) - board.places.get(first, (0, 0))[1]
+    placed = board.places.keys() & cells.keys()
+    behind = len(placed) - board.places[first][1] if placed else 0
     how_many = others[0] if behind == len(others) == 1 else f"{behind} of the {len(others)} others"
-    return f"{leads}, shown to be ahead of {how_many}." if board.places else f"{leads}."
+    # A score over some of its parts, or none at all, is in no place that another could be ahead of.
+    shown = f", shown to be ahead of {how_many}" if behind else ""
+    return f"{first} is first with {mark} {reading}{shown}."
 
 
 def sections(boards: Sequence[Leaderboard]) -> list[Section]:
@@ -148,9 +178,13 @@ def table_of(board: Leaderboard) -> Table:
     lead = next((column for column in board.columns if column in ranged), board.columns[0])
     missing = any(scores[lead].n < scores[lead].asked for scores in board.standings.values() if lead in scores)
     apart, rows = any(entry.apart for entry in board.entries.values()), []
+    several = len({entry.judge for entry in board.entries.values()}) > 1
     for name, scores in board.standings.items():
-        ranks = "–".join(map(str, sorted(set(board.places.get(name, ())))))
-        cells = [ranks] * bool(board.places) + [_cell(column, scores.get(column)) for column in board.columns]
+        cells: list[blocks.Shown] = [_cell(column, scores.get(column)) for column in board.columns]
+        if board.places:
+            ranks = "–".join(map(str, sorted(set(board.places.get(name, ())))))
+            judge = f"by {board.entries[name].judge}" if ranks and several else ""
+            cells.insert(0, TableCell(ranks, judge))
         cells.append(_coverage(scores.values()))
         if missing:
             cells.append(span(scores[lead].low, scores[lead].high) if lead in scores else "")

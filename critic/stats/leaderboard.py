@@ -5,6 +5,7 @@ gives the interval of each score, of each difference and of the mean over models
 throughout.
 """
 
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
@@ -36,13 +37,20 @@ class Score(Struct, frozen=True, kw_only=True):
     """A named score of a model: the sum of its parts, or one over it (`inverse`).
 
     `of` is the full number of parts, if parts without a verdict are left out of the mean; models with fewer parts
-    rank behind the others. `counts` overrides the counts and the range of the parts.
+    rank behind the others. `counts` overrides the counts and the range of the parts. `basis` names what the score is
+    over, such as "6 of 13 tasks (8 questions)"; by default, its number of verdicts.
     """
 
     parts: Sequence[Term]
     inverse: bool = False
     of: int = 0
     counts: Aggregate | None = None
+    basis: str = ""
+
+    @property
+    def highest(self) -> float | None:
+        """Return the highest possible value, or None for one over a sum."""
+        return None if self.inverse else sum(max(part.weight * end for end in part.scale) for part in self.parts)
 
     def partly(self, parts: int) -> str:
         """Return "2 of 3" if the score has fewer than all parts, else ""."""
@@ -53,9 +61,10 @@ class LeaderboardRow(Struct, frozen=True, kw_only=True):
     """A run's scores, by column, in one table over models.
 
     `key` names the table and its file, `caption` describes it. `system` is the model; `name` tells rows of one
-    table apart. `collapsed` tables open on demand. Rows under another condition than the model's own, such as
-    without the image, come last and are not part of the mean over models. `charted` scores are drawn in tables of
-    several rows (default: the first score). `ranked` tables report which models are tied by the first score.
+    table apart. Models are ranked among those of the same `judge`. `collapsed` tables open on demand. Rows under
+    another condition than the model's own, such as without the image, come last and are not part of the mean over
+    models. `charted` scores are drawn in tables of several rows (default: the first score). `ranked` tables report
+    which models are tied by the first score.
     """
 
     key: str
@@ -64,6 +73,7 @@ class LeaderboardRow(Struct, frozen=True, kw_only=True):
     condition: str = "own"
     system: str = ""
     name: str = ""
+    judge: str = ""
     collapsed: bool = False
     charted: Sequence[str] | None = None
     ranked: bool = True
@@ -166,7 +176,9 @@ class _Sums:
 
 
 def standings(entries: Sequence[LeaderboardRow], baseline: str | None = None) -> Standings:
-    """Return each row's scores by column, and, for two or more models with one row each, their mean as row MEAN.
+    """Return each row's scores by column, and the mean of two or more models as row MEAN.
+
+    There is a mean if each model has one row, by the same judge.
 
     With a `baseline`, all other rows have their differences from it. Their p-values are two-sided and not corrected
     for the number of scores.
@@ -183,24 +195,35 @@ def standings(entries: Sequence[LeaderboardRow], baseline: str | None = None) ->
             values = drawn.setdefault(column, {})[row] = sums.values(score)
             cells[row][column] = _standing(sums, score, values, None if row == baseline else base.get(column))
     models = {entry.name: entry.system for entry in entries if not entry.apart}
-    # A model with several rows, from several judges or ways of judging, would count as several models.
-    if len(set(models.values())) == len(models) > 1:
+    judges = {entry.judge for entry in entries}
+    # A model with several rows would count several times, and two judges' scores are on two scales.
+    if len(set(models.values())) == len(models) > 1 == len(judges):
         cells[MEAN] = _means(cells, drawn, {row: rows[row] for row in models}, sums)
     return cells
 
 
 def ranks(entries: Sequence[LeaderboardRow], column: str) -> Places:
-    """Return the places of the models by one score, from common resamples.
+    """Return the places of the models among those of their judge by one score, from common resamples.
 
-    Empty if a model has several rows, such as one per judge. Rows that stand apart, and scores over only some of
-    their parts, have no place.
+    A judge for whom a model has several rows, such as one per way of judging, gives no places. Rows that stand apart,
+    and scores over only some of their parts, have none either.
     """
-    rows = [entry for entry in entries if not entry.apart and column in entry.scores]
-    if len({entry.system for entry in rows}) < len(rows):
-        return {}
-    sums, scores = _Sums(_groups(entries)), {entry.name: entry.scores[column] for entry in rows}
-    drawn = {name: sums.values(score) for name, score in scores.items() if not score.partly(len(score.parts))}
-    return sums.draws.places({name: values[1:] for name, values in drawn.items() if not np.isnan(values[0])})
+    by_judge: dict[str, list[LeaderboardRow]] = defaultdict(list)
+    for entry in entries:
+        if not entry.apart and column in entry.scores:
+            by_judge[entry.judge].append(entry)
+    sums, places = _Sums(_groups(entries)), Places()
+    for rows in by_judge.values():
+        if len({entry.system for entry in rows}) < len(rows):
+            continue
+        drawn = {}
+        for entry in rows:
+            score = entry.scores[column]
+            values = sums.values(score)
+            if not score.partly(len(score.parts)) and not np.isnan(values[0]):
+                drawn[entry.name] = values[1:]
+        places |= sums.draws.places(drawn)
+    return places
 
 
 def _groups(entries: Iterable[LeaderboardRow]) -> Iterator[str]:
