@@ -30,7 +30,7 @@ from critic.records import Conversation, ConversationTurn
 from critic.stats.aggregate import Cell, Scale, by_cell, each, paired
 from critic.stats.arrays import ratio
 from critic.stats.estimate import Bootstrap, Interval
-from critic.stats.leaderboard import LeaderboardRow, Score, Term, score_of
+from critic.stats.leaderboard import LeaderboardRow, Score, Term, score_of, scores_by_part
 
 FORMATS = (".parquet", ".jsonl")
 
@@ -92,14 +92,12 @@ def read_conversations(path: Path) -> list[Conversation]:
 def _utterances(location: str, value: Any) -> Any:
     """Return the conversation as a list of utterances, whichever layout it is stored in."""
     spoken = _listed(location, "conversation", value)
-    if not isinstance(spoken, list):
-        return spoken
-    return [
-        {**utterance, "checklist": _listed(location, f"conversation[{number}].checklist", utterance.get("checklist"))}
-        if isinstance(utterance, dict)
-        else utterance
-        for number, utterance in enumerate(spoken)
-    ]
+    # What is no list, or no object, is named by the conversion that follows.
+    for index, utterance in enumerate(spoken if isinstance(spoken, list) else ()):
+        if isinstance(utterance, dict):
+            key = f"conversation[{index}].checklist"
+            utterance["checklist"] = _listed(location, key, utterance.get("checklist"))
+    return spoken
 
 
 def _listed(location: str, key: str, value: Any) -> Any:
@@ -216,7 +214,7 @@ def _turns_of(conversations: Iterable[Conversation], condition: str) -> list[tup
     ]
 
 
-def _named(turn: Turn, condition: str) -> str:
+def _name_turn(turn: Turn, condition: str) -> str:
     """Return the turn's column: "last" if the condition asks for one turn per conversation, else its number."""
     return "last" if condition in CONDITIONS and CONDITIONS[condition].first is None else str(turn[1])
 
@@ -251,7 +249,7 @@ def oracle_effect(verdicts: Verdicts, conversations: Conversations) -> dict[str,
     for conversation, turn in _turns_of(conversations, ORACLE):
         for part in ("all", f"turn {turn[1]}"):
             groups.setdefault(part, {})[turn] = conversation.group
-    return {part: score_of(change, turns, (-100.0, 100.0)) for part, turns in groups.items()}
+    return scores_by_part(change, groups, (-100.0, 100.0))
 
 
 class Fit(Struct, frozen=True, kw_only=True):
@@ -315,14 +313,16 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
     return Report(sections=[section] if fits else [], summary={"ratio_against_quality": pooled | fits})
 
 
-def _parts(asked_turns: Iterable[tuple[Conversation, Turn]]) -> dict[str, dict[str, dict[Turn, str]]]:
-    """Return the turns of each goal, task and image domain, with their groups."""
+def _group_turns(asked_turns: Iterable[tuple[Conversation, Turn]]) -> dict[str, dict[str, dict[Turn, str]]]:
+    """Return all turns, and those of each goal, task and image domain, with their groups."""
+    every: dict[Turn, str] = {}
     parts: dict[str, dict[str, dict[Turn, str]]] = {"goal": {}, "task": {}, "image domain": {}}
     for conversation, turn in asked_turns:
+        every[turn] = conversation.group
         task = conversation.turns[turn[1] - 1].task
         for kind, part in (("goal", conversation.goal), ("task", task), ("image domain", conversation.domain)):
             parts[kind].setdefault(part or "none", {})[turn] = conversation.group
-    return {kind: dict(sorted(turns.items())) for kind, turns in parts.items()}
+    return {kind: {"all": every, **dict(sorted(turns.items()))} for kind, turns in parts.items()}
 
 
 def completion_of_aspects(run: Run, condition: str, conversations: Conversations) -> dict[str, Score]:
@@ -344,47 +344,47 @@ def completion_of_aspects(run: Run, condition: str, conversations: Conversations
             # Items without an aspect count in the turn's ratio, but in no aspect's.
             if main:
                 asked.setdefault(main, {})[(*turn, item)] = conversation.group
-    return {main: score_of(verdicts, asked[main], SCALE) for main in sorted(asked)}
+    return scores_by_part(verdicts, dict(sorted(asked.items())), SCALE)
 
 
 def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
     """Return the rows of tables 2 and 3, and of the same scores by goal, task, domain and aspect."""
     rows = list[LeaderboardRow]()
     for condition in sorted(run.conditions(), key=lambda condition: condition != ORACLE):  # the paper's first
-        judged, words = measures(run.verdicts, condition), NAMES.get(condition, condition)
-        asked_turns, by_turn = _turns_of(conversations, condition), dict[str, dict[Turn, str]]()
+        judged = measures(run.verdicts, condition)
+        asked_turns = _turns_of(conversations, condition)
+        by_turn: dict[str, dict[Turn, str]] = {}
         for conversation, turn in asked_turns:
-            by_turn.setdefault(_named(turn, condition), {})[turn] = conversation.group
-        groups = {turn: conversation.group for conversation, turn in asked_turns}
+            by_turn.setdefault(_name_turn(turn, condition), {})[turn] = conversation.group
+        by_kind = _group_turns(asked_turns)
+        every = by_kind["goal"]["all"]
+        by_measure = {measure: score_of(judged[measure], every, scale) for measure, scale in SCALES.items()}
         tables_ = {
             "turn-score": ("Score by turn", turn_means(judged["score"], by_turn)),
-            "measures": (
-                "Score, completion and quality of all turns",
-                {measure: score_of(judged[measure], groups, scale) for measure, scale in SCALES.items()},
-            ),
+            "measures": ("Score, completion and quality of all turns", by_measure),
         }
-        for kind, parts in _parts(asked_turns).items():
-            every = {"all": groups, **parts}
-            by_part = {part: score_of(judged["score"], turns, SCALE) for part, turns in every.items()}
+        for kind, parts in by_kind.items():
+            by_part = scores_by_part(judged["score"], parts, SCALE)
             tables_[f"{kind}-score".replace(" ", "-")] = (f"Score by {kind}", by_part)
         if items := completion_of_aspects(run, condition, conversations):
             tables_["aspect-completion"] = ("Completion by aspect of the checklist's items", items)
         for key, (about, scores) in tables_.items():
-            caption = f"{about}, with {words}" + (" (table 2)" if (key, condition) == ("turn-score", ORACLE) else "")
-            collapsed = key not in ("turn-score", "measures", "goal-score")
-            drawn = list(scores) if key == "turn-score" else []
-            rows.append(
-                LeaderboardRow(
-                    key=f"{key}-{condition}", caption=caption, scores=scores, collapsed=collapsed, charted=drawn
-                )
+            published = " (table 2)" if (key, condition) == ("turn-score", ORACLE) else ""
+            row = LeaderboardRow(
+                key=f"{key}-{condition}",
+                caption=f"{about}, with {NAMES.get(condition, condition)}{published}",
+                scores=scores,
+                collapsed=key not in ("turn-score", "measures", "goal-score"),
+                charted=list(scores) if key == "turn-score" else [],
             )
+            rows.append(row)
     # The effect pairs both histories, so both must have been judged.
     if {ORACLE, SELF_PREDICTION} <= set(run.conditions()):
         caption = "What the references as history add: oracle less self-prediction, paired"
         effect = oracle_effect(run.verdicts, conversations)
-        rows.append(
-            LeaderboardRow(key="history-effect", caption=caption, scores=effect, charted=list(effect), ranked=False)
-        )
+        row = LeaderboardRow(key="history-effect", caption=caption, scores=effect, charted=list(effect))
+        # A history is no model: nothing is ahead by it.
+        rows.append(replace(row, ranked=False))
     return rows
 
 

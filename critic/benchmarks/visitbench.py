@@ -22,7 +22,7 @@ from critic.benchmarks import Benchmark, Conversations, Run
 from critic.errors import UsageError, loads, quoted
 from critic.records import Conversation, ConversationTurn, JudgeConfig
 from critic.stats.aggregate import Cell, by_cell, each, groups_by, groups_of
-from critic.stats.leaderboard import LeaderboardRow, score_of
+from critic.stats.leaderboard import LeaderboardRow, score_of, scores_by_part
 
 FORMATS = (".csv", ".parquet", ".jsonl", ".xlsx")
 
@@ -150,18 +150,15 @@ def _is_true(location: str, row: tables.Row, column: str) -> bool:
 def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
     """Return win rates against the reference, in total and by category."""
     rows = []
-    referenced = groups_of(talk for talk in conversations if talk.turns[0].reference is not None)
-    categories = groups_by(
-        (conversation for conversation in conversations if conversation.id in referenced),
-        lambda conversation: conversation.category or "none",
-    )
+    asked = [conversation for conversation in conversations if conversation.turns[0].reference is not None]
+    referenced = groups_of(asked)
+    categories = groups_by(asked, lambda conversation: conversation.category or "none")
     for condition in run.conditions():
         points = by_cell(run.verdicts, "pairwise").get(Cell(condition, 1), {})
         percent = each(points, lambda score: 100 * score)
-        parts = {"all": referenced, **dict(sorted(categories.items()))}
-        scores = {name: score_of(percent, ids, (0, 100)) for name, ids in parts.items()}
         ties = each(points, lambda score: 100.0 * (score == 0.5))
-        scores = {"all": scores.pop("all"), "ties": score_of(ties, referenced, (0, 100)), **scores}
+        scores = {"all": score_of(percent, referenced, (0, 100)), "ties": score_of(ties, referenced, (0, 100))}
+        scores |= scores_by_part(percent, dict(sorted(categories.items())), (0, 100))
         caption = "Win rate against the reference in %, a tie half a win"
         if unreferenced := len(conversations) - len(referenced):
             caption += f"; {unreferenced} instructions without a confirmed one are not asked"

@@ -68,12 +68,8 @@ def leaderboards(entries: Sequence[LeaderboardRow], baseline: str | None = None)
 
 def order_of(boards: Sequence[Leaderboard]) -> dict[str, int]:
     """Return each model's position on the page, which is its position in the first table."""
-    positions: dict[str, int] = {}
-    for board in boards[:1]:
-        for name in board.standings:
-            if name in board.entries:
-                positions.setdefault(board.entries[name].system, len(positions))
-    return positions
+    entries = [boards[0].entries[name] for name in boards[0].standings if name != MEAN] if boards else []
+    return {system: position for position, system in enumerate(dict.fromkeys(entry.system for entry in entries))}
 
 
 def _leaderboard(

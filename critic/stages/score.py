@@ -163,15 +163,12 @@ def _describe_verdicts(runs: Runs) -> Section:
 
 def _list_rows(runs: Runs) -> Iterator[LeaderboardRow]:
     """Yield the rows of all tables over models, those of verdicts that are in no score last."""
-    for list_run_rows in (_list_scores, _list_other_means):
-        for run in runs.runs:
-            for row in list_run_rows(runs, run):
-                yield benchmarks.name_row(row, run)
-
-
-def _list_scores(runs: Runs, run: Run) -> Sequence[LeaderboardRow]:
-    """Return the rows of a run's scores."""
-    return runs.benchmark.entries(run, runs.conversations)
+    for run in runs.runs:
+        for row in runs.benchmark.entries(run, runs.conversations):
+            yield benchmarks.name_row(row, run)
+    for run in runs.runs:
+        for row in _list_other_means(runs, run):
+            yield benchmarks.name_row(row, run)
 
 
 def _list_other_means(runs: Runs, run: Run) -> Iterator[LeaderboardRow]:

@@ -5,7 +5,6 @@ gives the interval of each score, of each difference and of the mean over models
 throughout.
 """
 
-from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
@@ -107,6 +106,17 @@ def score_of(verdicts: Mapping[Any, float | None], asked: Mapping[Any, str], sca
     return Score(parts=[Term(1.0, verdicts, asked, scale)])
 
 
+def scores_by_part(
+    verdicts: Mapping[Any, float | None], parts: Mapping[str, Mapping[Any, str]], scale: Scale
+) -> dict[str, Score]:
+    """Build the mean of the verdicts on each part, given as its keys with their groups.
+
+    >>> list(scores_by_part({"q1": 7.0, "q2": 4.0}, {"all": {"q1": "g", "q2": "h"}, "OCR": {"q1": "g"}}, (1, 10)))
+    ['all', 'OCR']
+    """
+    return {part: score_of(verdicts, asked, scale) for part, asked in parts.items()}
+
+
 def aggregate_of(score: Score) -> Aggregate:
     """Return a score's value and counts. The range of one over a sum is unknown."""
     total = combine([(part.weight, mean(part.verdicts, part.asked, part.scale)) for part in score.parts])
@@ -114,7 +124,7 @@ def aggregate_of(score: Score) -> Aggregate:
         total = replace(total, value=1 / total.value if total.value else None, low=None, high=None)
     if score.counts is None:
         return total
-    return Aggregate(**{name: getattr(score.counts, name) for name in total.__struct_fields__} | {"value": total.value})
+    return replace(score.counts, value=total.value)
 
 
 class _Column(NamedTuple):
@@ -208,21 +218,14 @@ def ranks(entries: Sequence[LeaderboardRow], column: str) -> Places:
     A judge for whom a model has several rows, such as one per way of judging, gives no places. Rows that stand apart,
     and scores over only some of their parts, have none either.
     """
-    by_judge: dict[str, list[LeaderboardRow]] = defaultdict(list)
-    for entry in entries:
-        if not entry.apart and column in entry.scores:
-            by_judge[entry.judge].append(entry)
-    sums, places = _Sums(_groups(entries)), Places()
-    for rows in by_judge.values():
-        if len({entry.system for entry in rows}) < len(rows):
-            continue
-        drawn = {}
-        for entry in rows:
-            score = entry.scores[column]
-            values = sums.values(score)
-            if not score.partly(len(score.parts)) and not np.isnan(values[0]):
-                drawn[entry.name] = values[1:]
-        places |= sums.draws.places(drawn)
+    sums = _Sums(_groups(entries))
+    places = Places()
+    for judge in dict.fromkeys(entry.judge for entry in entries):
+        rows = [entry for entry in entries if entry.judge == judge and not entry.apart and column in entry.scores]
+        if len({entry.system for entry in rows}) == len(rows):
+            scores = {entry.name: entry.scores[column] for entry in rows}
+            drawn = {name: sums.values(score) for name, score in scores.items() if not score.partly(len(score.parts))}
+            places |= sums.draws.places({name: values[1:] for name, values in drawn.items() if not np.isnan(values[0])})
     return places
 
 

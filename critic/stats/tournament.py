@@ -171,6 +171,7 @@ def bradley_terry(battles: Sequence[Battle]) -> Ratings:
     models, points_per_logit = len(games.models), SCALE / math.log(BASE)
     cell = (games.first * models + games.second) * 3 + (2 * games.score).astype(np.intp)
     tables = [_wins(block.T, models) for block in games.draws.tables(cell, 3 * models**2)]
+    unrated = dict[str, str]()
     if unbeaten := _unbeaten(tables[0][0]):
         rated, one_sided = _without_one_sided(tables[0][0])
         # Removing one-sided models may leave a set that no others beat; no rating can place that.
@@ -179,8 +180,6 @@ def bradley_terry(battles: Sequence[Battle]) -> Ratings:
             return games.undefined(f"no finite maximum: {top} never lost to or tied with the other models")
         tables = [table[:, rated][:, :, rated] for table in tables]
         unrated = {games.models[model]: reason for model, reason in sorted(one_sided.items())}
-    else:
-        unrated = {}
     points = INITIAL + points_per_logit * np.concatenate([_maximum_likelihood(table) for table in tables]).T
     if np.isnan(points[:, 0]).any():
         return games.undefined("the maximum was not found: the wins are too uneven for floating point")
@@ -207,16 +206,16 @@ def _without_one_sided(wins: Floats) -> tuple[list[int], dict[int, str]]:
 
     Models that never won or tied against the rest, or never lost or tied, are removed one after another.
     """
-    left, reasons = list(range(len(wins))), dict[int, str]()
+    left = list(range(len(wins)))
+    reasons = dict[int, str]()
     while True:
         among = wins[np.ix_(left, left)]
-        won, lost = (np.count_nonzero(among, axis=axis).tolist() for axis in (1, 0))
-        gone = {model for model, has_won, has_lost in zip(left, won, lost, strict=True) if not (has_won and has_lost)}
-        if not gone:
+        one_sided = np.flatnonzero(~(among.any(axis=1) & among.any(axis=0)))
+        if not len(one_sided):
             return left, reasons
-        which = next(model for model in left if model in gone)
-        reasons[which] = "never won or tied" if not won[left.index(which)] else "never lost or tied"
-        left.remove(which)
+        # One at a time: without it, the next may be one-sided no longer, or another become so.
+        never = "lost or tied" if among[one_sided[0]].any() else "won or tied"
+        reasons[left.pop(one_sided[0])] = f"never {never}"
 
 
 def _maximum_likelihood(wins: Floats) -> Floats:
@@ -260,15 +259,14 @@ def battles(verdicts: Iterable[Judgment], groups: Mapping[str, str]) -> list[Bat
         if verdict.opponent is None or not protocols.load(verdict.protocol or "pointwise").compares:
             continue
         check(verdict)
-        models, question = (verdict.system, verdict.opponent), verdict.sample.id
-        mistakes = {
-            f"{models[0]} is compared with itself": models[0] == models[1],
-            f"score {verdict.score}; expected 1, 0.5 or 0": verdict.score not in outcomes,
-            f"{' and '.join(models)} compared twice": (question, frozenset(models)) in by_pair,
-        }
-        for mistake, occurs in mistakes.items():
-            if occurs:
-                raise UsageError(f"{name(verdict)}: {mistake}")
-        outcome = outcomes[verdict.score]
-        by_pair[question, frozenset(models)] = Battle(a=models[0], b=models[1], outcome=outcome, group=groups[question])
+        a, b = verdict.system, verdict.opponent
+        pair = verdict.sample.id, frozenset((a, b))
+        if a == b:
+            raise UsageError(f"{name(verdict)}: {a} is compared with itself")
+        if verdict.score not in outcomes:
+            raise UsageError(f"{name(verdict)}: score {verdict.score}; expected 1, 0.5 or 0")
+        # Two verdicts on one pair may contradict each other, whichever model stands first.
+        if pair in by_pair:
+            raise UsageError(f"{name(verdict)}: {a} and {b} compared twice")
+        by_pair[pair] = Battle(a=a, b=b, outcome=outcomes[verdict.score], group=groups[verdict.sample.id])
     return list(by_pair.values())
