@@ -119,7 +119,8 @@ def mean_of_tasks(name: str, tasks: Mapping[str, Term]) -> dict[str, Score]:
 
 def overviews(ratings: Mapping[str, float | None], conversations: Conversations) -> dict[str, Score]:
     """Return the mean of each category's tasks, and the mean over questions that the original script prints."""
-    terms, means = _terms(ratings, conversations), dict[str, Score]()
+    terms = _terms(ratings, conversations)
+    means = dict[str, Score]()
     for category, own in CATEGORIES.items():
         means |= mean_of_tasks(category, {task: terms[task] for task in own if task in terms})
     return means | {"mean of the questions": score_of(ratings, groups_of(conversations), TEN)}
@@ -132,7 +133,8 @@ def alignment(ratings: Mapping[str, float | None], conversations: Conversations)
     every group with a rating. A group with a single rating has deviation 0 regardless of the model; the second
     score excludes those.
     """
-    every, several = dict[str, float | None](), dict[str, float | None]()
+    every = dict[str, float | None]()
+    several = dict[str, float | None]()
     for group, ids in groups_by(conversations, attrgetter("group")).items():
         group_ratings = [rating for key in ids if (rating := ratings.get(key)) is not None]
         if group_ratings:
@@ -155,13 +157,12 @@ def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
         if cell != Cell(cell.condition, 1):
             continue
         of_tasks = scores(ratings, conversations) | alignment(ratings, conversations)
+        caption = "Mean rating 1 to 10 (table 3 of the paper)"
+        rows.append(LeaderboardRow(key="tasks", caption=caption, scores=of_tasks, condition=cell.condition))
         over_tasks = overviews(ratings, conversations)
-        for key, caption, columns in (
-            ("tasks", "Mean rating 1 to 10 (table 3 of the paper)", of_tasks),
-            ("categories", "Mean rating 1 to 10 by category, and over the questions", over_tasks),
-        ):
-            row = LeaderboardRow(key=key, caption=caption, scores=columns, condition=cell.condition)
-            rows.append(replace(row, charted=list(columns)) if key == "categories" else row)
+        caption = "Mean rating 1 to 10 by category, and over the questions"
+        row = LeaderboardRow(key="categories", caption=caption, scores=over_tasks, condition=cell.condition)
+        rows.append(replace(row, charted=list(over_tasks)))
     return rows
 
 

@@ -131,16 +131,13 @@ def scores(verdicts: Verdicts, conversations: Conversations, protocol: str) -> d
     """
     judged = _scores(verdicts, protocol)
     groups = groups_of(conversations)
+    terms = {name: Term(1.0, judged[cell], groups, SCALE[protocol]) for name, cell in CELLS.items() if cell in judged}
     by_name = {}
     for name in HEADINGS:
-        terms = []
         weights = DERIVED.get(name, {name: 1.0})
-        for cell, weight in weights.items():
-            if CELLS[cell] in judged:
-                terms.append(Term(weight, judged[CELLS[cell]], groups, SCALE[protocol]))
         # A derived score over some of its cells would not be the paper's.
-        if len(terms) == len(weights):
-            by_name[name] = Score(parts=terms)
+        if weights.keys() <= terms.keys():
+            by_name[name] = Score(parts=[replace(terms[cell], weight=weight) for cell, weight in weights.items()])
     return by_name
 
 

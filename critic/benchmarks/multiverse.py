@@ -30,7 +30,7 @@ from critic.records import Conversation, ConversationTurn
 from critic.stats.aggregate import Cell, Scale, by_cell, each, paired
 from critic.stats.arrays import ratio
 from critic.stats.estimate import Bootstrap, Interval
-from critic.stats.leaderboard import LeaderboardRow, Score, Term, score_of, scores_by_part
+from critic.stats.leaderboard import LeaderboardRow, Score, score_of, scores_by_part
 
 FORMATS = (".parquet", ".jsonl")
 
@@ -134,19 +134,19 @@ def _turns(location: str, row: _Row, image: str) -> list[ConversationTurn]:
     # The assistant's last utterance is the reference of the last turn.
     if len(spoken) % 2:
         raise UsageError(f"{location}: turn {len(spoken) // 2 + 1} has no reference: the last word is the user's")
-    return [
-        ConversationTurn(
-            prompt=_spoken(location, spoken, 2 * turn),
-            reference=_spoken(location, spoken, 2 * turn + 1),
+    turns = list[ConversationTurn]()
+    for index in range(0, len(spoken), 2):
+        items = _checklist(location, index // 2 + 1, spoken[index : index + 2])
+        turn = ConversationTurn(
+            prompt=_spoken(location, spoken, index),
+            reference=_spoken(location, spoken, index + 1),
             task=row.main_task_category,
-            images=[image] if turn == 0 else [],
+            images=[] if turns else [image],
             checklist=[item.question.strip() for item in items],
             aspects=_aspects(items),
         )
-        for turn, items in enumerate(
-            _checklist(location, turn + 1, spoken[2 * turn : 2 * turn + 2]) for turn in range(len(spoken) // 2)
-        )
-    ]
+        turns.append(turn)
+    return turns
 
 
 def _aspects(items: Sequence[_Item]) -> list[tuple[str, str]]:
@@ -225,17 +225,20 @@ def turn_means(judged: Mapping[Turn, float | None], by_turn: Mapping[str, Mappin
     The slope is that of the least-squares line over turn number, given with several turns. `by_turn` maps each
     column ("1" to "4", or "last") to its turns and their groups.
     """
-    terms = {number: Term(1.0, judged, turns, SCALE) for number, turns in by_turn.items()}
-    average = [replace(term, weight=1 / len(terms)) for term in terms.values()]
-    scores = {"average": Score(parts=average)}
+    means = {f"turn {number}": score_of(judged, turns, SCALE) for number, turns in by_turn.items()}
+    scores = {"average": _weigh(means, [1 / len(means)] * len(means))}
     # One turn has no slope.
-    if len(terms) > 1:
-        centred = [number - (len(terms) - 1) / 2 for number in range(len(terms))]
-        square = sum(position**2 for position in centred)
-        weights = [position / square for position in centred]
-        slopes = [replace(term, weight=by) for by, term in zip(weights, terms.values(), strict=True)]
-        scores["slope"] = Score(parts=slopes)
-    return scores | {f"turn {number}": Score(parts=[term]) for number, term in terms.items()}
+    if len(means) > 1:
+        centred = np.arange(len(means)) - (len(means) - 1) / 2
+        scores["slope"] = _weigh(means, (centred / (centred**2).sum()).tolist())
+    return scores | means
+
+
+def _weigh(means: Mapping[str, Score], weights: Sequence[float]) -> Score:
+    """Build the weighted sum of plain means."""
+    return Score(
+        parts=[replace(mean.parts[0], weight=weight) for mean, weight in zip(means.values(), weights, strict=True)]
+    )
 
 
 def oracle_effect(verdicts: Verdicts, conversations: Conversations) -> dict[str, Score]:
@@ -266,11 +269,14 @@ class Fit(Struct, frozen=True, kw_only=True):
 
 def ratio_against_quality(models: Iterable[Verdicts], condition: str = ORACLE) -> Fit:
     """Fit quality (1..10) on completion ratio over all turns of one or several models (figure 5)."""
-    pairs, groups = list[tuple[float | None, float | None]](), list[str]()
-    for judged in (measures(verdicts, condition) for verdicts in models):
-        turns = [turn for turn, score in judged["score"].items() if score is not None]
-        pairs += [(judged["completion"][turn], judged["quality"][turn]) for turn in turns]
-        groups += [conversation for conversation, _ in turns]
+    pairs = list[tuple[float | None, float | None]]()
+    groups = list[str]()
+    for verdicts in models:
+        judged = measures(verdicts, condition)
+        for turn, score in judged["score"].items():
+            if score is not None:
+                pairs.append((judged["completion"][turn], judged["quality"][turn]))
+                groups.append(turn[0])
     completed, quality = np.array(pairs, dtype=np.float64).reshape(-1, 2).T / ((100,), (10,))
     # Two points always lie on a line, and a constant explains nothing.
     if len(pairs) < 3 or not completed.std() or not quality.std():
@@ -297,7 +303,8 @@ _FITS = Columns[tuple[str, Fit]](
 
 def report(runs: Sequence[Run], conversations: Conversations) -> Report:
     """Build the section on how far a turn's two judgments agree, by model and pooled."""
-    fits, pooled = dict[str, Fit](), dict[str, Fit]()
+    fits = dict[str, Fit]()
+    pooled = dict[str, Fit]()
     for condition in dict.fromkeys(condition for run in runs for condition in run.conditions()):
         seen = [run for run in runs if condition in run.conditions()]
         fits |= {f"{run.name}, {condition}": ratio_against_quality([run.verdicts], condition) for run in seen}

@@ -234,6 +234,7 @@ def as_text(sections: Sequence[Section]) -> str:
 
 
 def _paragraphs(part: Part) -> Iterator[str]:
+    """Yield the lines of a part: heading, sentences and open tables."""
     shown = [table for table in part.tables if not table.collapsed]
     if part.heading and not isinstance(part, Section) and (part.readings or shown):
         yield from ("", part.heading)

@@ -81,7 +81,6 @@ def _leaderboard(
     # A table without the baseline's row, such as of another benchmark part, has no differences.
     base = baseline if any(entry.name == baseline for entry in rows) else None
     cells = standings(rows, base)
-
     judges = list(dict.fromkeys(entry.judge for entry in rows))
 
     def position(entry: LeaderboardRow) -> tuple[Any, ...]:
@@ -289,14 +288,15 @@ _LATEX = str.maketrans(
 def latex(table: Table) -> str:
     """Render a table for LaTeX's booktabs package, with intervals in small print."""
 
-    def escaped(cell: TableCell) -> str:
+    def escape(cell: TableCell) -> str:
+        """Return a cell for LaTeX, with its characters of special meaning escaped."""
         text, small = (part.translate(_LATEX) for part in (cell.text, cell.small))
         text = text.replace("S\u0303", r"$\tilde{S}$")
         return rf"{text} {{\scriptsize {small}}}" if small else text
 
     lines = [[TableCell(heading) for heading in table.head]]
     lines += [[TableCell(line.name), *line.cells] for line in table.rows]
-    head, *rows = [" & ".join(map(escaped, line)) + r" \\" for line in lines]
+    head, *rows = [" & ".join(map(escape, line)) + r" \\" for line in lines]
     begin = rf"\begin{{tabular}}{{l{'r' * (len(table.head) - 1)}}}"
     return "\n".join([begin, r"\toprule", head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", ""])
 

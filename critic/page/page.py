@@ -28,6 +28,7 @@ def render(package: str, template: str, facts: Mapping[str, Any]) -> str:
 
 
 def _tables(sections: Iterable[Section]) -> Iterator[Table]:
+    """Yield all tables in the page's order."""
     for section in sections:
         for part in (section, *section.parts):
             yield from part.tables
@@ -41,6 +42,7 @@ def _hues(sections: Iterable[Section]) -> dict[str, int]:
 
 @cache
 def _environment(package: str, html: bool) -> jinja2.Environment:
+    """Return the environment of a package's templates, which may use those of this folder."""
     environment = jinja2.Environment(
         loader=jinja2.ChoiceLoader([jinja2.PackageLoader(package, "."), jinja2.PackageLoader("critic.page", ".")]),
         autoescape=html,

@@ -1,7 +1,7 @@
 """Build the tables of tournaments: ratings of models that were compared with each other, and wins of each over each."""
 
 import re
-from collections import defaultdict
+from collections import ChainMap, defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import chain, product
 from operator import attrgetter
@@ -126,17 +126,15 @@ def _build_boards(
     for judgment in verdicts:
         won = None if judgment.score is None else 100 * judgment.score
         points[judgment.system][judgment.opponent or "", judgment.sample.id] = won
-        lost = None if won is None else 100 - won
-        points[judgment.opponent or ""][judgment.system, judgment.sample.id] = lost
+        points[judgment.opponent or ""][judgment.system, judgment.sample.id] = None if won is None else 100 - won
     caption = "Ratings of models by their battles"
     entries = {}
     for model in order:
         met = {opponent for opponent, _ in points[model]}
-        opponents = [opponent for opponent in order if opponent in met]
-        asked: dict[str, dict[tuple[str, str], str]] = {opponent: {} for opponent in opponents}
-        for opponent, question in points[model] if drawn else product(opponents, groups):
+        asked: dict[str, dict[tuple[str, str], str]] = {opponent: {} for opponent in order if opponent in met}
+        for opponent, question in points[model] if drawn else product(asked, groups):
             asked[opponent][opponent, question] = groups[question]
-        every = dict(chain.from_iterable(pairs.items() for pairs in asked.values()))
+        every = ChainMap(*asked.values())
         ties = each(points[model], lambda value: 100.0 * (value == 50))
         scores = {RATE: score_of(points[model], every, (0, 100)), TIES: score_of(ties, every, (0, 100))}
         for opponent, pairs in asked.items():

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -65,7 +66,6 @@ def _read_file(path: Path, benchmark: str, judged: Judged) -> list[Run]:
     """
     by_model: dict[str, list[Judgment]] = {}
     lines: dict[tuple[str, JudgeConfig], int] = {}
-    battles_only = True
     for number, line in jsonl.read(path, Judgment):
         judgment = _make_scorable(line, path, number, benchmark)
         conversation, _ = judged.setdefault(judgment.sample.id, (judgment.conversation, path))
@@ -74,9 +74,8 @@ def _read_file(path: Path, benchmark: str, judged: Judged) -> list[Run]:
         lines.setdefault((judgment.system, judgment.setup), number)
         judgment = replace(judgment, sample=replace(judgment.sample, conversation=conversation))
         by_model.setdefault(judgment.system, []).append(judgment)
-        battles_only = battles_only and judgment.opponent is not None
     # Only a file of battles may hold several models: each verdict there concerns two.
-    if not battles_only and len(by_model) > 1:
+    if len(by_model) > 1 and any(judgment.opponent is None for judgment in chain(*by_model.values())):
         raise _refuse_several(path, "models", by_model)
     return [_check_run(path, verdicts, lines) for verdicts in by_model.values()]
 

@@ -32,29 +32,32 @@ from critic.stats.leaderboard import LeaderboardRow, score_of
 
 def main(
     judgments: Annotated[
-        list[Path], typer.Argument(help="Judgments (critic judge), a file for each model; their tables are together.")
+        list[Path], typer.Argument(help="Judgments from critic judge, one file per model; tables show all models.")
     ],
     benchmark: Annotated[
         str | None,
         typer.Option(
-            help=f"What is scored: {', '.join(BENCHMARKS)}.", show_default=f"the files'; {OF_SINGLE_ANSWERS} of answers"
+            help=f"Benchmark to score: {', '.join(BENCHMARKS)}.",
+            show_default=f"the files'; {OF_SINGLE_ANSWERS} of answers",
         ),
     ] = None,
-    questions: Annotated[Path | None, typer.Option(help="The benchmark's file: coverage is then of all of it.")] = None,
+    questions: Annotated[
+        Path | None, typer.Option(help="The benchmark's file; coverage then counts all of it.")
+    ] = None,
     baseline: Annotated[
-        str | None, typer.Option(help="A row of the tables: the others' paired differences from it.")
+        str | None, typer.Option(help="Row of the tables; the others show their paired differences from it.")
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="A folder for summary.json, report.html and a .csv of each table; NAME.json: the scores alone."
+            help="Folder for summary.json, report.html and a .csv per table; NAME.json holds the scores only."
         ),
     ] = None,
     published: Annotated[
         Literal["published"] | None,
-        typer.Option("--as", help="Refuse files that were made otherwise than the benchmark's paper says."),
+        typer.Option("--as", help="Refuse files that deviate from the setup of the benchmark's paper."),
     ] = None,
-    max_failed: Annotated[float, typer.Option(min=0, max=1, help="Exit with 3 when a larger share failed.")] = 0.02,
+    max_failed: Annotated[float, typer.Option(min=0, max=1, help="Exit with 3 if a larger share failed.")] = 0.02,
 ) -> int:
     """Compute a benchmark's scores from judgments, with coverage and failures.
 
