@@ -86,13 +86,13 @@ def scores(ratings: Mapping[str, float | None], conversations: Conversations) ->
 
     `ratings` are 1..10 by question id (None: failed). Tasks that are not AlignMMBench's own come last.
     """
-    terms = _terms(ratings, conversations)
+    terms = _build_terms(ratings, conversations)
     return mean_of_tasks("mean of tasks", terms) | {task: Score(parts=[term]) for task, term in terms.items()}
 
 
-def _terms(ratings: Mapping[str, float | None], conversations: Conversations) -> dict[str, Term]:
+def _build_terms(ratings: Mapping[str, float | None], conversations: Conversations) -> dict[str, Term]:
     """Return one term per task, in the paper's order."""
-    parts = groups_by(conversations, _task)
+    parts = groups_by(conversations, _name_task)
     # Own tasks of a user's file follow the paper's, so that tables stay comparable.
     order = [task for task in dict.fromkeys((*TASKS, *sorted(parts))) if task in parts]
     return {task: Term(1.0, ratings, parts[task], TEN, task) for task in order}
@@ -119,7 +119,7 @@ def mean_of_tasks(name: str, tasks: Mapping[str, Term]) -> dict[str, Score]:
 
 def overviews(ratings: Mapping[str, float | None], conversations: Conversations) -> dict[str, Score]:
     """Return the mean of each category's tasks, and the mean over questions that the original script prints."""
-    terms = _terms(ratings, conversations)
+    terms = _build_terms(ratings, conversations)
     means = dict[str, Score]()
     for category, own in CATEGORIES.items():
         means |= mean_of_tasks(category, {task: terms[task] for task in own if task in terms})
@@ -149,7 +149,7 @@ def alignment(ratings: Mapping[str, float | None], conversations: Conversations)
     return by_heading
 
 
-def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
+def _list_rows(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
     """Return the rows of table 3 (mean of the tasks, each task, alignment), and of the other means."""
     rows = []
     for cell, ratings in by_cell(run.verdicts, "pointwise").items():
@@ -166,9 +166,9 @@ def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
     return rows
 
 
-def _task(conversation: Conversation) -> str:
+def _name_task(conversation: Conversation) -> str:
     """Return the task of a conversation."""
     return conversation.turns[0].task or "none"
 
 
-BENCHMARK = Benchmark(title="AlignMMBench", read=read_conversations, protocols=("pointwise",), entries=_entries)
+BENCHMARK = Benchmark(title="AlignMMBench", read=read_conversations, protocols=("pointwise",), entries=_list_rows)

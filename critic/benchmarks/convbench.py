@@ -129,7 +129,7 @@ def scores(verdicts: Verdicts, conversations: Conversations, protocol: str) -> d
 
     It has the cells with a verdict, and the derived scores whose cells are all there.
     """
-    judged = _scores(verdicts, protocol)
+    judged = _scale_scores(verdicts, protocol)
     groups = groups_of(conversations)
     terms = {name: Term(1.0, judged[cell], groups, SCALE[protocol]) for name, cell in CELLS.items() if cell in judged}
     by_name = {}
@@ -145,11 +145,11 @@ Scored = Mapping[str, float | None]
 """Scores by conversation; None is a failed judgment."""
 
 
-def _steps(judged: Mapping[Cell, Scored]) -> Iterator[tuple[str, int, Scored]]:
+def _list_steps(judged: Mapping[Cell, Scored]) -> Iterator[tuple[str, int, Scored]]:
     """Yield the ablation steps that were run: capability, turn, and the change once it is perfect (§3.3)."""
     for cause, base, perfect in STEPS:
         if CELLS[base] in judged and CELLS[perfect] in judged:
-            yield cause, CELLS[base].turn or 0, _change(judged[CELLS[base]], judged[CELLS[perfect]])
+            yield cause, CELLS[base].turn or 0, _subtract(judged[CELLS[base]], judged[CELLS[perfect]])
 
 
 def pairs_of_tasks(
@@ -162,11 +162,11 @@ def pairs_of_tasks(
     changes = dict[Any, float | None]()
     asked: dict[str, dict[Any, str]] = {}
     for model, verdicts in enumerate(models):
-        for cause, turn, change in _steps(_scores(verdicts, protocol)):
+        for cause, turn, change in _list_steps(_scale_scores(verdicts, protocol)):
             changes |= _prefix(change, model, cause, turn)
             about = 1 if cause == "perception" else 2  # the turn that is about the capability
             for conversation in conversations:
-                tasks = f"{_task(about, conversation)} → {_task(turn, conversation)}"
+                tasks = f"{_name_task(about, conversation)} → {_name_task(turn, conversation)}"
                 of_pair = asked.setdefault(f"{tasks}: perfect {cause}, turn {turn}", {})
                 of_pair[model, cause, turn, conversation.id] = conversation.group
     adds: dict[str, dict[str, Score]] = {}
@@ -185,7 +185,7 @@ def errors(verdicts: Verdicts, conversations: Conversations, protocol: str) -> d
     flip. In points: the gain from a perfect step (§5.1), of the whole over the turns, and the loss of a turn
     asked alone (figure 8).
     """
-    judged = _scores(verdicts, protocol)
+    judged = _scale_scores(verdicts, protocol)
     groups = groups_of(conversations)
     columns: dict[str, Score] = {}
     low, high = SCALE[protocol]
@@ -194,8 +194,8 @@ def errors(verdicts: Verdicts, conversations: Conversations, protocol: str) -> d
     if by_name.keys() >= {"S1", "S2", "S3"}:
         first = {key: _find_first_failure(judged, key, protocol) for key in groups}
         for turn in (1, 2, 3):
-            columns[f"fails at {turn}"] = _percent(first, groups, float(turn).__eq__)
-    columns |= _flips(judged, groups)
+            columns[f"fails at {turn}"] = _score_percent(first, groups, float(turn).__eq__)
+    columns |= _count_flips(judged, groups)
     for name, score in by_name.items():
         if name.startswith("delta"):
             columns[HEADINGS[name]] = score
@@ -206,25 +206,25 @@ def errors(verdicts: Verdicts, conversations: Conversations, protocol: str) -> d
     for name, cells in ALONE.items():
         cell = next((cell for cell in cells if cell in judged), None)
         if cell and CELLS[name] in judged:
-            lost = _change(judged[CELLS[name]], judged[cell])
+            lost = _subtract(judged[CELLS[name]], judged[cell])
             columns[f"{name} alone−{name}"] = score_of(lost, groups, (low - high, high - low))
     return columns
 
 
-def _flips(judged: Mapping[Cell, Scored], groups: Mapping[str, str]) -> dict[str, Score]:
+def _count_flips(judged: Mapping[Cell, Scored], groups: Mapping[str, str]) -> dict[str, Score]:
     """Return, in % of verdicts on turns, the changes up or down with perfect perception (Ŝ) or reasoning (S̃)."""
     columns: dict[str, Score] = {}
     for mark, capability in (("Ŝ", "perception"), ("S̃", "reasoning")):
         changes = dict[Any, float | None]()
         asked = dict[Any, str]()
-        for cause, turn, change in _steps(judged):
+        for cause, turn, change in _list_steps(judged):
             if cause == capability:
                 changes |= _prefix(change, turn)
                 asked |= _prefix(groups, turn)
         if asked:
-            columns[f"flips {mark}"] = _percent(changes, asked, bool)
-            columns[f"{mark} up"] = _percent(changes, asked, (0.0).__lt__)
-            columns[f"{mark} down"] = _percent(changes, asked, (0.0).__gt__)
+            columns[f"flips {mark}"] = _score_percent(changes, asked, bool)
+            columns[f"{mark} up"] = _score_percent(changes, asked, (0.0).__lt__)
+            columns[f"{mark} down"] = _score_percent(changes, asked, (0.0).__gt__)
     return columns
 
 
@@ -246,12 +246,14 @@ def _find_first_failure(judged: Mapping[Cell, Scored], conversation: str, protoc
     return 0.0
 
 
-def _change(before: Scored, after: Scored) -> dict[str, float | None]:
+def _subtract(before: Scored, after: Scored) -> dict[str, float | None]:
     """Return `after` minus `before` for each id that has both."""
     return paired(before, after, lambda old, new: new - old)
 
 
-def _percent(values: Mapping[Any, float | None], asked: Mapping[Any, str], counts: Callable[[float], bool]) -> Score:
+def _score_percent(
+    values: Mapping[Any, float | None], asked: Mapping[Any, str], counts: Callable[[float], bool]
+) -> Score:
     """Build a score: the percentage of cases whose number `counts`."""
     return score_of(each(values, lambda value: 100.0 * counts(value)), asked, (0, 100))
 
@@ -280,13 +282,13 @@ def agreement(
     return {"all": every, **by_cell_name}
 
 
-def _scores(verdicts: Iterable[Judgment], protocol: str) -> dict[Cell, Mapping[str, float | None]]:
+def _scale_scores(verdicts: Iterable[Judgment], protocol: str) -> dict[Cell, Mapping[str, float | None]]:
     """Return scores by cell on the paper's scale."""
     unit = 100.0 if protocol == "pairwise" else 1.0
     return {cell: each(by_id, lambda score: unit * score) for cell, by_id in by_cell(verdicts, protocol).items()}
 
 
-def _task(turn: int, conversation: Conversation) -> str:
+def _name_task(turn: int, conversation: Conversation) -> str:
     """Return the task of a turn."""
     return conversation.turns[turn - 1].task or "none"
 
@@ -304,7 +306,7 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
             if protocol in run.protocols():
                 models.append(run.verdicts)
                 flips = {}
-                for cause, turn, change in _steps(_scores(run.verdicts, protocol)):
+                for cause, turn, change in _list_steps(_scale_scores(run.verdicts, protocol)):
                     flips[f"perfect {cause}, turn {turn}"] = {key: by for key, by in change.items() if by}
                 summary.setdefault(run.name, {})[protocol] = {"flips": flips}
         caption = f"What a perfect step adds to the score of all models by pair of tasks ({protocol})"
@@ -359,7 +361,7 @@ def _pair_judges(runs: Sequence[Run]) -> dict[tuple[str, str], list[tuple[Run, R
     return pairs
 
 
-def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
+def _list_rows(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
     """Return the rows of tables 1 and 8, of the errors, and of figure 6 (by task of each turn)."""
     rows, groups = [], groups_of(conversations)
     # One file may hold verdicts by both protocols, whose scales differ.
@@ -375,12 +377,12 @@ def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
             row = LeaderboardRow(key=f"{protocol}-errors", caption=caption, scores=columns)
             rows.append(replace(row, charted=drawn, ranked=False))
         for turn in (1, 2, 3):
-            verdicts = _scores(run.verdicts, protocol).get(Cell(OWN, turn), {})
+            verdicts = _scale_scores(run.verdicts, protocol).get(Cell(OWN, turn), {})
             # A turn without verdicts would only fill a table with dashes.
             if verdicts:
                 key = f"{protocol}-S{turn}-tasks"
                 caption = f"S{turn} by task, {TITLES[protocol]} (figure 6 of the paper)"
-                tasks = groups_by(conversations, partial(_task, turn))
+                tasks = groups_by(conversations, partial(_name_task, turn))
                 by_task = scores_by_part(verdicts, {"all": groups, **dict(sorted(tasks.items()))}, scale)
                 rows.append(LeaderboardRow(key=key, caption=caption, scores=by_task, collapsed=True))
     return rows
@@ -390,7 +392,7 @@ PUBLISHED = JudgeConfig(judge="", score_kind="argmax", order="forced", reason_fi
 """§4, appendix: random order, no ties, reasons first, all turns in sight."""
 
 
-def _scored(judgment: Judgment) -> bool:
+def _is_scored(judgment: Judgment) -> bool:
     """Return True for a verdict that a cell of table 1 counts."""
     return judgment.opponent is None and Cell(judgment.condition, judgment.turn, judgment.judging) in CELLS.values()
 
@@ -402,6 +404,6 @@ BENCHMARK = Benchmark(
     conditions=(OWN, PERCEPTION, REASONING),
     report=report,
     published=PUBLISHED,
-    scored=_scored,
-    entries=_entries,
+    scored=_is_scored,
+    entries=_list_rows,
 )

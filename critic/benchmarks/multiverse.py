@@ -71,7 +71,7 @@ def read_conversations(path: Path) -> list[Conversation]:
     ids, conversations = tables.Ids(), []
     for location, raw in tables.rows(path, FORMATS):
         try:
-            row = msgspec.convert({**raw, "conversation": _utterances(location, raw.get("conversation"))}, _Row)
+            row = msgspec.convert({**raw, "conversation": _parse_utterances(location, raw.get("conversation"))}, _Row)
         except msgspec.ValidationError as error:
             raise UsageError(f"{location}: {error}") from None
         key = ids.add(location, row.index)
@@ -81,7 +81,7 @@ def read_conversations(path: Path) -> list[Conversation]:
                 benchmark="multiverse",
                 lang=tables.parse_language(location, raw),
                 group=key,  # each conversation has an image of its own
-                turns=_turns(location, row, tables.parse_image(location, raw.get("image"))),
+                turns=_build_turns(location, row, tables.parse_image(location, raw.get("image"))),
                 goal=row.main_goal_category,
                 domain=row.image_main_category,
             )
@@ -89,21 +89,21 @@ def read_conversations(path: Path) -> list[Conversation]:
     return conversations
 
 
-def _utterances(location: str, value: Any) -> Any:
+def _parse_utterances(location: str, value: Any) -> Any:
     """Return the conversation as a list of utterances, whichever layout it is stored in."""
-    spoken = _listed(location, "conversation", value)
+    spoken = _parse_list(location, "conversation", value)
     # What is no list, or no object, is named by the conversion that follows.
     for index, utterance in enumerate(spoken if isinstance(spoken, list) else ()):
         if isinstance(utterance, dict):
             key = f"conversation[{index}].checklist"
-            utterance["checklist"] = _listed(location, key, utterance.get("checklist"))
+            utterance["checklist"] = _parse_list(location, key, utterance.get("checklist"))
     return spoken
 
 
-def _listed(location: str, key: str, value: Any) -> Any:
+def _parse_list(location: str, key: str, value: Any) -> Any:
     """Return a list of objects; Parquet files may store it as an object of lists.
 
-    >>> _listed("rows.parquet:1", "conversation", {"speaker": ["user", "assistant"], "utterance": ["Hi", "Hello"]})
+    >>> _parse_list("rows.parquet:1", "conversation", {"speaker": ["user", "assistant"], "utterance": ["Hi", "Hello"]})
     [{'speaker': 'user', 'utterance': 'Hi'}, {'speaker': 'assistant', 'utterance': 'Hello'}]
     """
     # JSON Lines store plain lists already.
@@ -116,7 +116,7 @@ def _listed(location: str, key: str, value: Any) -> Any:
         raise UsageError(f"{location}: {quoted(key)} has lists of different lengths; expected one entry each") from None
 
 
-def _turns(location: str, row: _Row, image: str) -> list[ConversationTurn]:
+def _build_turns(location: str, row: _Row, image: str) -> list[ConversationTurn]:
     """Build the turns of a row. Raises UsageError unless user and assistant alternate."""
     spoken = row.conversation
     if not spoken:
@@ -136,26 +136,26 @@ def _turns(location: str, row: _Row, image: str) -> list[ConversationTurn]:
         raise UsageError(f"{location}: turn {len(spoken) // 2 + 1} has no reference: the last word is the user's")
     turns = list[ConversationTurn]()
     for index in range(0, len(spoken), 2):
-        items = _checklist(location, index // 2 + 1, spoken[index : index + 2])
+        items = _find_checklist(location, index // 2 + 1, spoken[index : index + 2])
         turn = ConversationTurn(
-            prompt=_spoken(location, spoken, index),
-            reference=_spoken(location, spoken, index + 1),
+            prompt=_require_utterance(location, spoken, index),
+            reference=_require_utterance(location, spoken, index + 1),
             task=row.main_task_category,
             images=[] if turns else [image],
             checklist=[item.question.strip() for item in items],
-            aspects=_aspects(items),
+            aspects=_list_aspects(items),
         )
         turns.append(turn)
     return turns
 
 
-def _aspects(items: Sequence[_Item]) -> list[tuple[str, str]]:
+def _list_aspects(items: Sequence[_Item]) -> list[tuple[str, str]]:
     """Return the main and sub-aspect of each item, or nothing if no item names any."""
     named = [((item.main_criteria or "").strip(), (item.sub_criteria or "").strip()) for item in items]
     return named if any(main for main, _ in named) else []
 
 
-def _spoken(location: str, spoken: Sequence[_Utterance], number: int) -> str:
+def _require_utterance(location: str, spoken: Sequence[_Utterance], number: int) -> str:
     """Return the text of an utterance. Raises UsageError if it is empty."""
     if text := spoken[number].utterance.strip():
         return text
@@ -163,7 +163,7 @@ def _spoken(location: str, spoken: Sequence[_Utterance], number: int) -> str:
     raise UsageError(f"{location}: {problem}: conversation[{number}].utterance is empty")
 
 
-def _checklist(location: str, turn: int, spoken: Sequence[_Utterance]) -> list[_Item]:
+def _find_checklist(location: str, turn: int, spoken: Sequence[_Utterance]) -> list[_Item]:
     """Return the checklist of a turn from either utterance. Raises UsageError unless there is exactly one."""
     lists = [utterance.checklist for utterance in spoken if utterance.checklist]
     # Some releases repeat the list with both utterances, which is no conflict if they agree.
@@ -190,13 +190,13 @@ def measures(verdicts: Verdicts, condition: str) -> dict[str, Scores]:
     Completion ratio is in per cent, quality is multiplied by 10. Score is their product, for turns with both
     judgments. Raises UsageError like `aggregate.by_cell`.
     """
-    completion = _by_turn(verdicts, "checklist", condition, 100)
-    quality = _by_turn(verdicts, "quality", condition, 10)
+    completion = _scale_by_turn(verdicts, "checklist", condition, 100)
+    quality = _scale_by_turn(verdicts, "quality", condition, 10)
     score = paired(completion, quality, lambda share, grade: share * grade / 100)
     return {"score": score, "completion": completion, "quality": quality}
 
 
-def _by_turn(verdicts: Verdicts, protocol: str, condition: str, unit: float) -> Scores:
+def _scale_by_turn(verdicts: Verdicts, protocol: str, condition: str, unit: float) -> Scores:
     """Return scores of all turns by one protocol, multiplied by `unit`."""
     cells = by_cell(verdicts, protocol)
     turns = sorted(cell.turn for cell in cells if cell.turn and cell == Cell(condition, cell.turn))
@@ -204,7 +204,7 @@ def _by_turn(verdicts: Verdicts, protocol: str, condition: str, unit: float) -> 
     return each(scores, lambda value: unit * value)
 
 
-def _turns_of(conversations: Iterable[Conversation], condition: str) -> list[tuple[Conversation, Turn]]:
+def _list_turns(conversations: Iterable[Conversation], condition: str) -> list[tuple[Conversation, Turn]]:
     """Return the turns that a model is asked under a condition."""
     asked = CONDITIONS.get(condition, CONDITIONS[SELF_PREDICTION]).asked
     return [
@@ -249,7 +249,7 @@ def oracle_effect(verdicts: Verdicts, conversations: Conversations) -> dict[str,
     own, oracle = (measures(verdicts, condition)["score"] for condition in (SELF_PREDICTION, ORACLE))
     change = paired(oracle, own, lambda with_references, own_replies: with_references - own_replies)
     groups: dict[str, dict[Turn, str]] = {"all": {}}
-    for conversation, turn in _turns_of(conversations, ORACLE):
+    for conversation, turn in _list_turns(conversations, ORACLE):
         for part in ("all", f"turn {turn[1]}"):
             groups.setdefault(part, {})[turn] = conversation.group
     return scores_by_part(change, groups, (-100.0, 100.0))
@@ -341,7 +341,7 @@ def completion_of_aspects(run: Run, condition: str, conversations: Conversations
     }
     verdicts = dict[tuple[str, int, int], float | None]()
     asked: dict[str, dict[tuple[str, int, int], str]] = {}
-    for conversation, turn in _turns_of(conversations, condition):
+    for conversation, turn in _list_turns(conversations, condition):
         answered = answers.get(turn)
         for item, (main, _) in enumerate(conversation.turns[turn[1] - 1].aspects):
             if answered is not None:
@@ -354,12 +354,12 @@ def completion_of_aspects(run: Run, condition: str, conversations: Conversations
     return scores_by_part(verdicts, dict(sorted(asked.items())), SCALE)
 
 
-def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
+def _list_rows(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
     """Return the rows of tables 2 and 3, and of the same scores by goal, task, domain and aspect."""
     rows = list[LeaderboardRow]()
     for condition in sorted(run.conditions(), key=lambda condition: condition != ORACLE):  # the paper's first
         judged = measures(run.verdicts, condition)
-        asked_turns = _turns_of(conversations, condition)
+        asked_turns = _list_turns(conversations, condition)
         by_turn: dict[str, dict[Turn, str]] = {}
         for conversation, turn in asked_turns:
             by_turn.setdefault(_name_turn(turn, condition), {})[turn] = conversation.group
@@ -401,5 +401,5 @@ BENCHMARK = Benchmark(
     protocols=("checklist", "quality"),
     conditions=(ORACLE,),
     report=report,
-    entries=_entries,
+    entries=_list_rows,
 )

@@ -49,9 +49,9 @@ def read_conversations(path: Path) -> list[Conversation]:
     for number, (location, row) in enumerate(tables.rows(path, FORMATS), 1):
         _check_columns(path, row)
         key = ids.add(location, tables.optional_text(row, "id") or str(number))
-        images = _images(location, row)
+        images = _parse_images(location, row)
         category = tables.require_text(location, row, "instruction_category")
-        prompt, reference = tables.require_text(location, row, "instruction"), _reference(location, row)
+        prompt, reference = tables.require_text(location, row, "instruction"), _find_reference(location, row)
         # Rows about the same images share a group; embedded images are identified by their hashes.
         names = [
             hashlib.sha256(image.encode()).hexdigest()[:16] if image.startswith("data:") else image for image in images
@@ -63,7 +63,7 @@ def read_conversations(path: Path) -> list[Conversation]:
                 lang=tables.parse_language(location, row),
                 group=" ".join(sorted(names)),
                 turns=[ConversationTurn(prompt=prompt, reference=reference, task=category, images=images)],
-                caption=_caption(location, row, len(images)),
+                caption=_join_captions(location, row, len(images)),
                 category=category,
             )
         )
@@ -81,25 +81,25 @@ def _check_columns(path: Path, row: tables.Row) -> None:
         raise UsageError(f"{path}: the sheet lacks {'; '.join(missing)}")
 
 
-def _first(row: tables.Row, names: Collection[str]) -> str:
+def _find_column(row: tables.Row, names: Collection[str]) -> str:
     """Return the first of the names that is a column."""
     return next(column for column in names if column in row)
 
 
-def _images(location: str, row: tables.Row) -> list[str]:
+def _parse_images(location: str, row: tables.Row) -> list[str]:
     """Return the images: a URL's file name, paths and data URIs unchanged."""
-    column = _first(row, IMAGES)
-    images = [tables.parse_image(location, value) for value in _listed(location, row, column)]
+    column = _find_column(row, IMAGES)
+    images = [tables.parse_image(location, value) for value in _parse_list(location, row, column)]
     images = [unquote(urlsplit(image).path).rsplit("/", 1)[-1] if _URL.match(image) else image for image in images]
     if not images or len(set(images)) < len(images):
         raise UsageError(f"{location}: {quoted(column)} has {'one image twice' if images else 'no image'}")
     return images
 
 
-def _caption(location: str, row: tables.Row, images: int) -> str:
+def _join_captions(location: str, row: tables.Row, images: int) -> str:
     """Return the caption; several images give one numbered line each. NaN, which pads lists in sheets, is ignored."""
-    column = _first(row, CAPTIONS)
-    captions = [tables.optional_text({column: value}, column) for value in _listed(location, row, column)]
+    column = _find_column(row, CAPTIONS)
+    captions = [tables.optional_text({column: value}, column) for value in _parse_list(location, row, column)]
     present = [caption for caption in captions if caption is not None]
     # With one caption too few, every following caption would describe the wrong image.
     if len(present) != images:
@@ -110,10 +110,10 @@ def _caption(location: str, row: tables.Row, images: int) -> str:
     return "\n".join(f"{number}. {caption}" for number, caption in enumerate(present, 1))
 
 
-def _listed(location: str, row: tables.Row, column: str) -> list[object]:
+def _parse_list(location: str, row: tables.Row, column: str) -> list[object]:
     """Return the entries of a cell: those of a JSON list in columns for several images, else the cell itself.
 
-    >>> _listed("sheet.csv:2", {"images": '["a.png", "b.png"]'}, "images")
+    >>> _parse_list("sheet.csv:2", {"images": '["a.png", "b.png"]'}, "images")
     ['a.png', 'b.png']
     """
     value = row[column]
@@ -130,7 +130,7 @@ def _listed(location: str, row: tables.Row, column: str) -> list[object]:
     return value
 
 
-def _reference(location: str, row: tables.Row) -> str | None:
+def _find_reference(location: str, row: tables.Row) -> str | None:
     """Return the human reference, or the GPT-4 answer if people confirmed it, or None."""
     # A person's own answer needs no confirmation by others.
     if "output_human_annotated" in row:
@@ -147,7 +147,7 @@ def _is_true(location: str, row: tables.Row, column: str) -> bool:
     return text in TRUE
 
 
-def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
+def _list_rows(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
     """Return win rates against the reference, in total and by category."""
     rows = []
     asked = [conversation for conversation in conversations if conversation.turns[0].reference is not None]
@@ -175,5 +175,5 @@ BENCHMARK = Benchmark(
     protocols=("pairwise",),
     published=PUBLISHED,
     scored=lambda verdict: verdict.judging == "standard",
-    entries=_entries,
+    entries=_list_rows,
 )

@@ -196,19 +196,19 @@ def standings(entries: Sequence[LeaderboardRow], baseline: str | None = None) ->
     rows = {entry.name: entry.scores for entry in entries}
     if not any(rows.values()):
         return {}
-    sums = _Sums(_groups(entries))
+    sums = _Sums(_list_groups(entries))
     base = rows[baseline] if baseline else {}
     cells: Standings = {row: {} for row in rows}
     drawn: dict[str, dict[str, Floats]] = {}
     for row, scores in rows.items():
         for column, score in scores.items():
             values = drawn.setdefault(column, {})[row] = sums.values(score)
-            cells[row][column] = _standing(sums, score, values, None if row == baseline else base.get(column))
+            cells[row][column] = _build_cell(sums, score, values, None if row == baseline else base.get(column))
     models = {entry.name: entry.system for entry in entries if not entry.apart}
     judges = {entry.judge for entry in entries}
     # A model with several rows would count several times, and two judges' scores are on two scales.
     if len(set(models.values())) == len(models) > 1 == len(judges):
-        cells[MEAN] = _means(cells, drawn, {row: rows[row] for row in models}, sums)
+        cells[MEAN] = _average_models(cells, drawn, {row: rows[row] for row in models}, sums)
     return cells
 
 
@@ -218,7 +218,7 @@ def ranks(entries: Sequence[LeaderboardRow], column: str) -> Places:
     A judge for whom a model has several rows, such as one per way of judging, gives no places. Rows that stand apart,
     and scores over only some of their parts, have none either.
     """
-    sums = _Sums(_groups(entries))
+    sums = _Sums(_list_groups(entries))
     places = Places()
     for judge in dict.fromkeys(entry.judge for entry in entries):
         rows = [entry for entry in entries if entry.judge == judge and not entry.apart and column in entry.scores]
@@ -229,7 +229,7 @@ def ranks(entries: Sequence[LeaderboardRow], column: str) -> Places:
     return places
 
 
-def _groups(entries: Iterable[LeaderboardRow]) -> Iterator[str]:
+def _list_groups(entries: Iterable[LeaderboardRow]) -> Iterator[str]:
     """Yield the group of every requested verdict."""
     for entry in entries:
         for score in entry.scores.values():
@@ -237,7 +237,7 @@ def _groups(entries: Iterable[LeaderboardRow]) -> Iterator[str]:
                 yield from part.asked.values()
 
 
-def _means(
+def _average_models(
     cells: Standings, drawn: Mapping[str, Mapping[str, Floats]], rows: Mapping[str, Mapping[str, Score]], sums: _Sums
 ) -> dict[str, LeaderboardCell]:
     """Return the mean over the given rows by column, using only rows that have the complete score.
@@ -257,7 +257,7 @@ def _means(
         interval = None
         if complete and all(cell.interval for cell in parts):
             values = np.mean([by_row[row] for row in complete], axis=0)
-            interval = _interval(sums, [rows[row][column] for row in complete], values)
+            interval = _estimate_interval(sums, [rows[row][column] for row in complete], values)
         means[column] = LeaderboardCell(
             **asdict(average if complete else replace(average, value=None)),
             interval=interval,
@@ -266,19 +266,19 @@ def _means(
     return means
 
 
-def _standing(sums: _Sums, score: Score, values: Floats, base: Score | None) -> LeaderboardCell:
+def _build_cell(sums: _Sums, score: Score, values: Floats, base: Score | None) -> LeaderboardCell:
     """Build a row's cell, with its difference from `base` if there is one."""
     aggregate = aggregate_of(score)
     return LeaderboardCell(
         **asdict(aggregate),
-        interval=_interval(sums, [score], values),
-        difference=None if base is None else _difference(sums, score, base),
+        interval=_estimate_interval(sums, [score], values),
+        difference=None if base is None else _compare(sums, score, base),
         partly=score.partly(len(score.parts)),
         infinite=score.inverse and aggregate.value is None and aggregate.n > 0,
     )
 
 
-def _interval(sums: _Sums, scores: Sequence[Score], values: Floats) -> Interval | None:
+def _estimate_interval(sums: _Sums, scores: Sequence[Score], values: Floats) -> Interval | None:
     """Return the interval of a score, or of the mean of several models' scores.
 
     A plain mean is a share of its scale, so it has an interval even if it is at one end in every resample.
@@ -293,7 +293,7 @@ def _interval(sums: _Sums, scores: Sequence[Score], values: Floats) -> Interval 
     return ends and (low + ends[0] * (high - low), low + ends[1] * (high - low))
 
 
-def _over(score: Score, parts: Sequence[Term]) -> Score:
+def _restrict(score: Score, parts: Sequence[Term]) -> Score:
     """Return the score restricted to some of its parts, reweighted to the weight of all."""
     if len(parts) == len(score.parts):
         return score
@@ -301,7 +301,7 @@ def _over(score: Score, parts: Sequence[Term]) -> Score:
     return replace(score, parts=[replace(part, weight=more * part.weight) for part in parts])
 
 
-def _difference(sums: _Sums, score: Score, base: Score) -> Difference:
+def _compare(sums: _Sums, score: Score, base: Score) -> Difference:
     """Return one score minus another over the verdicts that both have, part by part.
 
     Parts are paired by name, or by position without names. A mean over named parts is compared on those for which
@@ -314,7 +314,7 @@ def _difference(sums: _Sums, score: Score, base: Score) -> Difference:
     ]
     # Both sides keep only verdicts of the other, so the difference is paired.
     mine, theirs = [part for part, _ in pairs], [base_part for _, base_part in pairs]
-    values = sums.values(_over(score, mine), theirs) - sums.values(_over(base, theirs), mine)
+    values = sums.values(_restrict(score, mine), theirs) - sums.values(_restrict(base, theirs), mine)
     columns = [sums.of(part, base_part) for part, base_part in pairs]
     n, groups = sum(int(column.n[0]) for column in columns), sums.groups(columns)
     estimate = sums.draws.estimate(values, n, undefined="not defined" if n else "no pairs", null=0.0, groups=groups)

@@ -127,12 +127,12 @@ def mean_elo(battles: Sequence[Battle]) -> Ratings:
     if not games.models:
         return games.undefined("no battles")
     random = np.random.default_rng(0)
-    points = _fought(games, np.ones((games.draws.groups, SHUFFLES)), random).mean(axis=1)
-    drawn = [_fought(games, counts, random) for counts in islice(games.draws.draw_counts(), 1, None)]
+    points = _play_battles(games, np.ones((games.draws.groups, SHUFFLES)), random).mean(axis=1)
+    drawn = [_play_battles(games, counts, random) for counts in islice(games.draws.draw_counts(), 1, None)]
     return games.ratings(points, np.concatenate(drawn, axis=1) if drawn else np.zeros((len(games.models), 0)))
 
 
-def _fought(games: _Games, counts: Floats, random: np.random.Generator) -> Floats:
+def _play_battles(games: _Games, counts: Floats, random: np.random.Generator) -> Floats:
     """Return ratings, shape (m, R), after the battles in R random orders.
 
     `counts`, shape (G, R), is how often each group was drawn. A battle drawn twice counts double in its place, like
@@ -170,29 +170,29 @@ def bradley_terry(battles: Sequence[Battle]) -> Ratings:
         return games.undefined("no battles")
     models, points_per_logit = len(games.models), SCALE / math.log(BASE)
     cell = (games.first * models + games.second) * 3 + (2 * games.score).astype(np.intp)
-    tables = [_wins(block.T, models) for block in games.draws.tables(cell, 3 * models**2)]
+    tables = [_count_wins(block.T, models) for block in games.draws.tables(cell, 3 * models**2)]
     unrated = dict[str, str]()
-    if unbeaten := _unbeaten(tables[0][0]):
-        rated, one_sided = _without_one_sided(tables[0][0])
+    if unbeaten := _find_unbeaten(tables[0][0]):
+        rated, one_sided = _remove_one_sided(tables[0][0])
         # Removing one-sided models may leave a set that no others beat; no rating can place that.
-        if len(rated) < 2 or _unbeaten(tables[0][0][np.ix_(rated, rated)]):
+        if len(rated) < 2 or _find_unbeaten(tables[0][0][np.ix_(rated, rated)]):
             top = " and ".join(games.models[model] for model in unbeaten)
             return games.undefined(f"no finite maximum: {top} never lost to or tied with the other models")
         tables = [table[:, rated][:, :, rated] for table in tables]
         unrated = {games.models[model]: reason for model, reason in sorted(one_sided.items())}
-    points = INITIAL + points_per_logit * np.concatenate([_maximum_likelihood(table) for table in tables]).T
+    points = INITIAL + points_per_logit * np.concatenate([_fit_strengths(table) for table in tables]).T
     if np.isnan(points[:, 0]).any():
         return games.undefined("the maximum was not found: the wins are too uneven for floating point")
     return games.ratings(points[:, 0], points[:, 1:], unrated)
 
 
-def _wins(counts: NDArray[np.generic], models: int) -> Floats:
+def _count_wins(counts: NDArray[np.generic], models: int) -> Floats:
     """Return wins of i over j with ties as halves, shape (R, m, m), from R tables (first, second, loss | tie | win)."""
     lost, tied, won = np.moveaxis(counts.reshape(-1, models, models, 3).astype(np.float64), 3, 0)
     return np.asarray(won + tied / 2 + np.swapaxes(lost + tied / 2, 1, 2))
 
 
-def _unbeaten(wins: Floats) -> list[int]:
+def _find_unbeaten(wins: Floats) -> list[int]:
     """Return models without a loss or tie against all others, in a table of wins (m, m); empty if all connect."""
     if np.count_nonzero(wins) == len(wins) * (len(wins) - 1):
         return []  # each beat each: there is nothing to search for, as in most resamples
@@ -201,7 +201,7 @@ def _unbeaten(wins: Floats) -> list[int]:
     return [] if parts == 1 else np.flatnonzero(next(tops)).tolist()
 
 
-def _without_one_sided(wins: Floats) -> tuple[list[int], dict[int, str]]:
+def _remove_one_sided(wins: Floats) -> tuple[list[int], dict[int, str]]:
     """Return the models left in a table of wins (m, m) without one-sided ones, and the reason for each removed one.
 
     Models that never won or tied against the rest, or never lost or tied, are removed one after another.
@@ -218,13 +218,13 @@ def _without_one_sided(wins: Floats) -> tuple[list[int], dict[int, str]]:
         reasons[left.pop(one_sided[0])] = f"never {never}"
 
 
-def _maximum_likelihood(wins: Floats) -> Floats:
+def _fit_strengths(wins: Floats) -> Floats:
     """Return log-strengths with mean 0, shape (R, m), for R tables of wins (R, m, m); NaN without a finite maximum.
 
     Newton's method with steps of ln(1 + d) / d, where d is the largest change of a difference of strengths. It
     converges from any start (Sun and Tran-Dinh 2019, generalized self-concordant functions with nu = 2).
     """
-    finite = np.array([not _unbeaten(table) for table in wins])
+    finite = np.array([not _find_unbeaten(table) for table in wins])
     won, models = wins[finite], wins.shape[1]
     strength, length = np.zeros(won.shape[:2]), np.full((len(won), 1), np.inf)
     for _ in range(NEWTON_STEPS):
