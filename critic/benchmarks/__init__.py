@@ -1,9 +1,9 @@
-"""The benchmarks: each module of this folder defines one, with everything about it. README.md explains how to add
-one."""
+"""Benchmarks, one per module of this folder, and the runs that are scored. README.md explains how to add one."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,7 @@ BENCHMARKS = tuple(sorted(module.name for module in iter_modules(__path__)))
 
 
 class Run(Struct, frozen=True, kw_only=True):
-    """A file of judgments: one model's verdicts by one judge with one configuration. `name` is its name in a report."""
+    """One model's verdicts by one judge in one setup, from the file `path`. `name` is its name in a report."""
 
     name: str
     path: Path
@@ -55,9 +55,9 @@ class Run(Struct, frozen=True, kw_only=True):
         """Return the verdicts between two models."""
         return [judgment for judgment in self.turns if judgment.opponent is not None]
 
-    def counted(self, of: Callable[[Judgment], Any]) -> Counter[Any]:
-        """Count the verdicts by a key."""
-        return Counter(map(of, self.turns))
+    def count_by(self, key: Callable[[Judgment], Any]) -> Counter[Any]:
+        """Count the verdicts by the value of `key`."""
+        return Counter(map(key, self.turns))
 
     def protocols(self) -> list[str]:
         """Return the protocols of the verdicts, in order of first use."""
@@ -66,6 +66,15 @@ class Run(Struct, frozen=True, kw_only=True):
     def conditions(self) -> list[str]:
         """Return the conditions of the verdicts, in order of first use."""
         return list(dict.fromkeys(judgment.condition for judgment in self.verdicts))
+
+    @property
+    def replies(self) -> dict[tuple[str, str, int | None], str]:
+        """Return the judged replies by conversation, condition and turn.
+
+        Replies that the file does not hold, as in older files or for verdicts on whole conversations, are left out.
+        """
+        samples = [judgment.sample for judgment in self.turns if judgment.sample.answer]
+        return {(sample.id, sample.condition, sample.turn): sample.answer or "" for sample in samples}
 
 
 class Report(Struct, frozen=True, kw_only=True):
@@ -78,7 +87,7 @@ class Report(Struct, frozen=True, kw_only=True):
 
 
 class Benchmark(Struct, frozen=True, kw_only=True):
-    """A benchmark, which the module of its name in this folder defines as `BENCHMARK = Benchmark(…)`.
+    """Everything about one benchmark; the module of its name in this folder defines `BENCHMARK = Benchmark(…)`.
 
     `read` parses its published file into conversations. `protocols` are the default protocols of its judge.
     `conditions` are the histories of the paper's main tables, the usual one first. `published` is the paper's
@@ -104,7 +113,7 @@ class Benchmark(Struct, frozen=True, kw_only=True):
 
     @property
     def compares(self) -> bool:
-        """Whether answers are compared, by one of the benchmark's protocols."""
+        """Return True if one of the benchmark's protocols compares answers."""
         return any_compares(self.protocols)
 
     def departures(self, run: Run) -> list[str]:
@@ -127,17 +136,37 @@ class Benchmark(Struct, frozen=True, kw_only=True):
         return words + [f"no condition {condition}" for condition in self.conditions if condition not in seen]
 
 
+class Runs(Struct, frozen=True, kw_only=True):
+    """The judgments of a score, read once: the benchmark by `name`, its runs, and the conversations that were asked.
+
+    The runs' names differ, and each verdict is in one run.
+    """
+
+    name: str
+    benchmark: Benchmark
+    runs: list[Run]
+    conversations: list[Conversation]
+
+    @property
+    def verdicts(self) -> list[Judgment]:
+        """Return the verdicts of all runs, battles included."""
+        return list(chain.from_iterable(run.turns for run in self.runs))
+
+    @property
+    def failures(self) -> int:
+        """Return the number of failed verdicts."""
+        return sum(judgment.failure is not None for judgment in self.verdicts)
+
+
 def any_compares(names: Iterable[str]) -> bool:
-    """Return whether one of the protocols compares two answers."""
+    """Return True if one of the protocols compares two answers."""
     return any(protocols.load(name).compares for name in names)
 
 
-def named(row: "LeaderboardRow", run: Run) -> "LeaderboardRow":
-    """Return a row with the model's name, followed by its condition unless it is the usual one."""
-    name = {"own": run.name, "no_image": f"{run.name}, without image"}.get(
-        row.condition, f"{run.name}, {row.condition}"
-    )
-    return replace(row, system=run.system, name=name)
+def name_row(row: "LeaderboardRow", run: Run) -> "LeaderboardRow":
+    """Return a row with its judge and the model's name, followed by its condition unless it is the usual one."""
+    suffix = {"own": "", "no_image": ", without image"}.get(row.condition, f", {row.condition}")
+    return replace(row, system=run.system, name=f"{run.name}{suffix}", judge=run.judge)
 
 
 def load(name: str) -> Benchmark:
@@ -156,27 +185,10 @@ def read(name: str, path: Path) -> list[Conversation]:
     return load(name).read(path)
 
 
-def answers_of(run: Run) -> dict[tuple[str, str, int | None], int]:
-    """Return a hash of each judged reply by conversation, condition and turn.
-
-    Replies that the file does not hold, as in older files or for verdicts on whole conversations, are left out.
-    """
-    return {
-        (judgment.sample.id, judgment.condition, judgment.turn): hash(judgment.sample.answer)
-        for judgment in run.turns
-        if judgment.sample.answer
-    }
-
-
-def alike(mine: Mapping[Any, int], theirs: Mapping[Any, int]) -> bool | None:
-    """Return True if two results of `answers_of` agree on all common turns, None without common turns.
-
-    >>> alike({"q1": 1, "q2": 2}, {"q2": 2}), alike({"q1": 1}, {"q1": 3}), alike({"q1": 1}, {"q2": 1})
-    (True, False, None)
-    """
-    # Files without a common turn may or may not judge the same replies.
-    shared = mine.keys() & theirs.keys()
-    return all(mine[key] == theirs[key] for key in shared) if shared else None
+def count_equal_replies(first: Run, second: Run) -> tuple[int, int]:
+    """Return the number of equal replies, and the number of turns to which both runs have a reply."""
+    mine, theirs = first.replies, second.replies
+    return len(mine.items() & theirs.items()), len(mine.keys() & theirs.keys())
 
 
 BIASED, FEWEST_PAIRS, FEWEST_DRAWN = 0.2, 20, 100

@@ -86,13 +86,13 @@ def scores(ratings: Mapping[str, float | None], conversations: Conversations) ->
 
     `ratings` are 1..10 by question id (None: failed). Tasks that are not AlignMMBench's own come last.
     """
-    terms = _terms(ratings, conversations)
+    terms = _build_terms(ratings, conversations)
     return mean_of_tasks("mean of tasks", terms) | {task: Score(parts=[term]) for task, term in terms.items()}
 
 
-def _terms(ratings: Mapping[str, float | None], conversations: Conversations) -> dict[str, Term]:
+def _build_terms(ratings: Mapping[str, float | None], conversations: Conversations) -> dict[str, Term]:
     """Return one term per task, in the paper's order."""
-    parts = groups_by(conversations, _task)
+    parts = groups_by(conversations, _name_task)
     # Own tasks of a user's file follow the paper's, so that tables stay comparable.
     order = [task for task in dict.fromkeys((*TASKS, *sorted(parts))) if task in parts]
     return {task: Term(1.0, ratings, parts[task], TEN, task) for task in order}
@@ -104,6 +104,8 @@ def mean_of_tasks(name: str, tasks: Mapping[str, Term]) -> dict[str, Score]:
     Over all 13 tasks it is the paper's Avg. Counts and bounds cover all tasks: they are the mean if every
     missing verdict were the lowest, or the highest, rating.
     """
+    # The paper's tasks count even if the file holds none of their questions; a user's own tasks have no such list.
+    total = len(TASKS) if tasks.keys() <= CATEGORY_OF.keys() else len(tasks)
     means = {task: mean(term.verdicts, term.asked, term.scale) for task, term in tasks.items()}
     scored = [task for task, of_task in means.items() if of_task.n]
     # Without a single rated task there is no mean to report, not a mean of 0.
@@ -111,12 +113,14 @@ def mean_of_tasks(name: str, tasks: Mapping[str, Term]) -> dict[str, Score]:
         return {}
     counts = combine([(1 / len(tasks), of_task) for of_task in means.values()])
     parts = [replace(tasks[task], weight=1 / len(scored)) for task in scored]
-    return {name: Score(parts=parts, of=len(tasks), counts=counts)}
+    basis = f"{len(scored)} of {total} tasks ({counts.n} questions)" if total > 1 else f"{counts.n} questions"
+    return {name: Score(parts=parts, of=len(tasks), counts=counts, basis=basis)}
 
 
 def overviews(ratings: Mapping[str, float | None], conversations: Conversations) -> dict[str, Score]:
     """Return the mean of each category's tasks, and the mean over questions that the original script prints."""
-    terms, means = _terms(ratings, conversations), dict[str, Score]()
+    terms = _build_terms(ratings, conversations)
+    means = dict[str, Score]()
     for category, own in CATEGORIES.items():
         means |= mean_of_tasks(category, {task: terms[task] for task in own if task in terms})
     return means | {"mean of the questions": score_of(ratings, groups_of(conversations), TEN)}
@@ -129,7 +133,8 @@ def alignment(ratings: Mapping[str, float | None], conversations: Conversations)
     every group with a rating. A group with a single rating has deviation 0 regardless of the model; the second
     score excludes those.
     """
-    every, several = dict[str, float | None](), dict[str, float | None]()
+    every = dict[str, float | None]()
+    several = dict[str, float | None]()
     for group, ids in groups_by(conversations, attrgetter("group")).items():
         group_ratings = [rating for key in ids if (rating := ratings.get(key)) is not None]
         if group_ratings:
@@ -144,7 +149,7 @@ def alignment(ratings: Mapping[str, float | None], conversations: Conversations)
     return by_heading
 
 
-def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
+def _list_rows(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
     """Return the rows of table 3 (mean of the tasks, each task, alignment), and of the other means."""
     rows = []
     for cell, ratings in by_cell(run.verdicts, "pointwise").items():
@@ -152,19 +157,18 @@ def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
         if cell != Cell(cell.condition, 1):
             continue
         of_tasks = scores(ratings, conversations) | alignment(ratings, conversations)
+        caption = "Mean rating 1 to 10 (table 3 of the paper)"
+        rows.append(LeaderboardRow(key="tasks", caption=caption, scores=of_tasks, condition=cell.condition))
         over_tasks = overviews(ratings, conversations)
-        for key, caption, columns in (
-            ("tasks", "Mean rating 1 to 10 (table 3 of the paper)", of_tasks),
-            ("categories", "Mean rating 1 to 10 by category, and over the questions", over_tasks),
-        ):
-            row = LeaderboardRow(key=key, caption=caption, scores=columns, condition=cell.condition)
-            rows.append(replace(row, charted=list(columns)) if key == "categories" else row)
+        caption = "Mean rating 1 to 10 by category, and over the questions"
+        row = LeaderboardRow(key="categories", caption=caption, scores=over_tasks, condition=cell.condition)
+        rows.append(replace(row, charted=list(over_tasks)))
     return rows
 
 
-def _task(conversation: Conversation) -> str:
+def _name_task(conversation: Conversation) -> str:
     """Return the task of a conversation."""
     return conversation.turns[0].task or "none"
 
 
-BENCHMARK = Benchmark(title="AlignMMBench", read=read_conversations, protocols=("pointwise",), entries=_entries)
+BENCHMARK = Benchmark(title="AlignMMBench", read=read_conversations, protocols=("pointwise",), entries=_list_rows)

@@ -11,7 +11,7 @@ A row of the sheet is one conversation of three turns (perception, reasoning and
     third_turn_demands              Mentions kite and children; has a rhyme.
 """
 
-from collections import Counter
+from collections import ChainMap, Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import combinations
@@ -21,11 +21,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from critic import tables
-from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts, alike, answers_of
+from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts, count_equal_replies
 from critic.errors import UsageError
 from critic.records import Conversation, ConversationTurn, JudgeConfig, Judgment
 from critic.stats.aggregate import Cell, Scale, by_cell, each, groups_by, groups_of, paired
-from critic.stats.leaderboard import LeaderboardRow, Score, Term, score_of
+from critic.stats.leaderboard import LeaderboardRow, Score, Term, score_of, scores_by_part
 
 FORMATS = (".xlsx", ".csv", ".jsonl", ".parquet")
 
@@ -129,14 +129,15 @@ def scores(verdicts: Verdicts, conversations: Conversations, protocol: str) -> d
 
     It has the cells with a verdict, and the derived scores whose cells are all there.
     """
-    judged, groups = _scores(verdicts, protocol), groups_of(conversations)
-    parts = {name: {name: 1.0} for name in CELLS} | DERIVED
+    judged = _scale_scores(verdicts, protocol)
+    groups = groups_of(conversations)
+    terms = {name: Term(1.0, judged[cell], groups, SCALE[protocol]) for name, cell in CELLS.items() if cell in judged}
     by_name = {}
     for name in HEADINGS:
+        weights = DERIVED.get(name, {name: 1.0})
         # A derived score over some of its cells would not be the paper's.
-        if all(CELLS[cell] in judged for cell in parts[name]):
-            terms = [Term(by, judged[CELLS[cell]], groups, SCALE[protocol]) for cell, by in parts[name].items()]
-            by_name[name] = Score(parts=terms)
+        if weights.keys() <= terms.keys():
+            by_name[name] = Score(parts=[replace(terms[cell], weight=weight) for cell, weight in weights.items()])
     return by_name
 
 
@@ -144,11 +145,11 @@ Scored = Mapping[str, float | None]
 """Scores by conversation; None is a failed judgment."""
 
 
-def _steps(judged: Mapping[Cell, Scored]) -> Iterator[tuple[str, int, Scored, Scored]]:
-    """Yield the ablation steps that were run: capability, turn, and scores before and after it is perfect (§3.3)."""
+def _list_steps(judged: Mapping[Cell, Scored]) -> Iterator[tuple[str, int, Scored]]:
+    """Yield the ablation steps that were run: capability, turn, and the change once it is perfect (§3.3)."""
     for cause, base, perfect in STEPS:
         if CELLS[base] in judged and CELLS[perfect] in judged:
-            yield cause, CELLS[base].turn or 0, judged[CELLS[base]], judged[CELLS[perfect]]
+            yield cause, CELLS[base].turn or 0, _subtract(judged[CELLS[base]], judged[CELLS[perfect]])
 
 
 def pairs_of_tasks(
@@ -158,17 +159,20 @@ def pairs_of_tasks(
 
     The sum over all pairs is the total that the step adds.
     """
-    changes, asked = dict[Any, float | None](), dict[str, dict[Any, str]]()
+    changes = dict[Any, float | None]()
+    asked: dict[str, dict[Any, str]] = {}
     for model, verdicts in enumerate(models):
-        for cause, turn, before, after in _steps(_scores(verdicts, protocol)):
-            changes |= {(model, cause, turn, key): change for key, change in _change(before, after).items()}
+        for cause, turn, change in _list_steps(_scale_scores(verdicts, protocol)):
+            changes |= _prefix(change, model, cause, turn)
+            about = 1 if cause == "perception" else 2  # the turn that is about the capability
             for conversation in conversations:
-                about = 1 if cause == "perception" else 2  # the turn that is about the capability
-                tasks = f"{_task(about, conversation)} → {_task(turn, conversation)}"
+                tasks = f"{_name_task(about, conversation)} → {_name_task(turn, conversation)}"
                 of_pair = asked.setdefault(f"{tasks}: perfect {cause}, turn {turn}", {})
                 of_pair[model, cause, turn, conversation.id] = conversation.group
-    adds, (low, high) = dict[str, dict[str, Score]](), SCALE[protocol]
+    adds: dict[str, dict[str, Score]] = {}
+    low, high = SCALE[protocol]
     for name, of_pair in asked.items():
+        # The share of the pair's conversations, so that the pairs of a turn add up to its whole change.
         share = len(of_pair) / len({model for model, *_ in of_pair}) / len(conversations)
         adds[name] = {"adds": Score(parts=[Term(share, changes, of_pair, (low - high, high - low))])}
     return adds
@@ -181,16 +185,20 @@ def errors(verdicts: Verdicts, conversations: Conversations, protocol: str) -> d
     flip. In points: the gain from a perfect step (§5.1), of the whole over the turns, and the loss of a turn
     asked alone (figure 8).
     """
-    judged, groups = _scores(verdicts, protocol), groups_of(conversations)
-    columns, (low, high) = dict[str, Score](), SCALE[protocol]
-    turns = [judged[Cell(OWN, turn)] for turn in (1, 2, 3) if Cell(OWN, turn) in judged]
-    # The first failure is unknown while a turn has not been judged at all.
-    if len(turns) == 3:
-        first = {key: _first_failure([by_id.get(key) for by_id in turns], protocol) for key in groups}
-        columns |= {f"fails at {turn}": _percent(first, groups, float(turn).__eq__) for turn in (1, 2, 3)}
-    columns |= _flips(judged, groups)
+    judged = _scale_scores(verdicts, protocol)
+    groups = groups_of(conversations)
+    columns: dict[str, Score] = {}
+    low, high = SCALE[protocol]
     by_name = scores(verdicts, conversations, protocol)
-    columns |= {HEADINGS[name]: score for name, score in by_name.items() if name.startswith("delta")}
+    # The first failure is unknown while a turn has not been judged at all.
+    if by_name.keys() >= {"S1", "S2", "S3"}:
+        first = {key: _find_first_failure(judged, key, protocol) for key in groups}
+        for turn in (1, 2, 3):
+            columns[f"fails at {turn}"] = _score_percent(first, groups, float(turn).__eq__)
+    columns |= _count_flips(judged, groups)
+    for name, score in by_name.items():
+        if name.startswith("delta"):
+            columns[HEADINGS[name]] = score
     # R1 needs every cell that R2 needs, so R2 is there as well.
     if "R1" in by_name:
         less = [replace(part, weight=-part.weight) for part in by_name["R2"].parts]
@@ -198,41 +206,54 @@ def errors(verdicts: Verdicts, conversations: Conversations, protocol: str) -> d
     for name, cells in ALONE.items():
         cell = next((cell for cell in cells if cell in judged), None)
         if cell and CELLS[name] in judged:
-            lost = _change(judged[CELLS[name]], judged[cell])
+            lost = _subtract(judged[CELLS[name]], judged[cell])
             columns[f"{name} alone−{name}"] = score_of(lost, groups, (low - high, high - low))
     return columns
 
 
-def _flips(judged: Mapping[Cell, Scored], groups: Mapping[str, str]) -> dict[str, Score]:
+def _count_flips(judged: Mapping[Cell, Scored], groups: Mapping[str, str]) -> dict[str, Score]:
     """Return, in % of verdicts on turns, the changes up or down with perfect perception (Ŝ) or reasoning (S̃)."""
-    columns = dict[str, Score]()
+    columns: dict[str, Score] = {}
     for mark, capability in (("Ŝ", "perception"), ("S̃", "reasoning")):
-        changes, asked = dict[Any, float | None](), dict[Any, str]()
-        for cause, turn, before, after in _steps(judged):
+        changes = dict[Any, float | None]()
+        asked = dict[Any, str]()
+        for cause, turn, change in _list_steps(judged):
             if cause == capability:
-                changes |= {(turn, key): change for key, change in _change(before, after).items()}
-                asked |= {(turn, key): group for key, group in groups.items()}
+                changes |= _prefix(change, turn)
+                asked |= _prefix(groups, turn)
         if asked:
-            columns[f"flips {mark}"] = _percent(changes, asked, bool)
-            columns[f"{mark} up"] = _percent(changes, asked, (0.0).__lt__)
-            columns[f"{mark} down"] = _percent(changes, asked, (0.0).__gt__)
+            columns[f"flips {mark}"] = _score_percent(changes, asked, bool)
+            columns[f"{mark} up"] = _score_percent(changes, asked, (0.0).__lt__)
+            columns[f"{mark} down"] = _score_percent(changes, asked, (0.0).__gt__)
     return columns
 
 
-def _first_failure(turns: Sequence[float | None], protocol: str) -> float | None:
+def _prefix(values: Mapping[str, Any], *parts: Any) -> dict[Any, Any]:
+    """Return the values with `parts` in front of each key, so that several mappings can be merged.
+
+    >>> _prefix({"c1": 5.0}, "S1", 2)
+    {('S1', 2, 'c1'): 5.0}
+    """
+    return {(*parts, key): value for key, value in values.items()}
+
+
+def _find_first_failure(judged: Mapping[Cell, Scored], conversation: str, protocol: str) -> float | None:
     """Return the number of the first turn that fails, 0 if none does, or None if a missing verdict leaves it open."""
-    for turn, score in enumerate(turns, 1):
+    for turn in (1, 2, 3):
+        score = judged[Cell(OWN, turn)].get(conversation)
         if score is None or score < sum(SCALE[protocol]) / 2:
             return None if score is None else float(turn)
     return 0.0
 
 
-def _change(before: Scored, after: Scored) -> dict[str, float | None]:
+def _subtract(before: Scored, after: Scored) -> dict[str, float | None]:
     """Return `after` minus `before` for each id that has both."""
     return paired(before, after, lambda old, new: new - old)
 
 
-def _percent(values: Mapping[Any, float | None], asked: Mapping[Any, str], counts: Callable[[float], bool]) -> Score:
+def _score_percent(
+    values: Mapping[Any, float | None], asked: Mapping[Any, str], counts: Callable[[float], bool]
+) -> Score:
     """Build a score: the percentage of cases whose number `counts`."""
     return score_of(each(values, lambda value: 100.0 * counts(value)), asked, (0, 100))
 
@@ -246,28 +267,28 @@ def agreement(
     pair of verdicts; verdicts on one conversation are resampled together.
     """
     groups = groups_of(conversations)
-    judged = [(by_cell(first, protocol), by_cell(second, protocol)) for first, second in pairs]
-    by_heading, every = dict[str, Score](), (dict[Any, float | None](), dict[Any, str]())
-    for name, cell in CELLS.items():
-        both = [(first[cell], second[cell]) for first, second in judged if cell in first and cell in second]
-        equal, asked = dict[Any, float | None](), dict[Any, str]()
-        for model, (mine, theirs) in enumerate(both):
-            same = paired(mine, theirs, lambda first, second: 100.0 * (first == second))
-            equal |= {(name, model, key): score for key, score in same.items()}
-            asked |= {(name, model, key): group for key, group in groups.items()}
-        if both:
-            by_heading[HEADINGS[name]] = score_of(equal, asked, (0, 100))
-            every = every[0] | equal, every[1] | asked
-    return {"all": score_of(*every, (0, 100)), **by_heading}
+    equal: dict[str, dict[Any, float | None]] = defaultdict(dict)
+    asked: dict[str, dict[Any, str]] = defaultdict(dict)
+    for model, (first, second) in enumerate(pairs):
+        mine = by_cell(first, protocol)
+        theirs = by_cell(second, protocol)
+        for name, cell in CELLS.items():
+            if cell in mine and cell in theirs:
+                same = paired(mine[cell], theirs[cell], lambda one, other: 100.0 * (one == other))
+                equal[name] |= _prefix(same, name, model)
+                asked[name] |= _prefix(groups, name, model)
+    every = score_of(ChainMap(*equal.values()), ChainMap(*asked.values()), (0, 100))
+    by_cell_name = {HEADINGS[name]: score_of(equal[name], asked[name], (0, 100)) for name in CELLS if name in asked}
+    return {"all": every, **by_cell_name}
 
 
-def _scores(verdicts: Iterable[Judgment], protocol: str) -> dict[Cell, Mapping[str, float | None]]:
+def _scale_scores(verdicts: Iterable[Judgment], protocol: str) -> dict[Cell, Mapping[str, float | None]]:
     """Return scores by cell on the paper's scale."""
     unit = 100.0 if protocol == "pairwise" else 1.0
     return {cell: each(by_id, lambda score: unit * score) for cell, by_id in by_cell(verdicts, protocol).items()}
 
 
-def _task(turn: int, conversation: Conversation) -> str:
+def _name_task(turn: int, conversation: Conversation) -> str:
     """Return the task of a turn."""
     return conversation.turns[turn - 1].task or "none"
 
@@ -277,48 +298,49 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
 
     The summary lists every verdict that flips, and by how much.
     """
-    rows, summary = _agreed(runs, conversations), dict[str, Any]()
+    rows = _compare_judges(runs, conversations)
+    summary: dict[str, dict[str, Any]] = {}
     for protocol in TITLES:
-        seen = [run for run in runs if protocol in run.protocols()]
-        for run in seen:
-            flips = {
-                f"perfect {cause}, turn {turn}": {key: by for key, by in _change(before, after).items() if by}
-                for cause, turn, before, after in _steps(_scores(run.verdicts, protocol))
-            }
-            summary.setdefault(run.name, {})[protocol] = {"flips": flips}
+        models = []
+        for run in runs:
+            if protocol in run.protocols():
+                models.append(run.verdicts)
+                flips = {}
+                for cause, turn, change in _list_steps(_scale_scores(run.verdicts, protocol)):
+                    flips[f"perfect {cause}, turn {turn}"] = {key: by for key, by in change.items() if by}
+                summary.setdefault(run.name, {})[protocol] = {"flips": flips}
         caption = f"What a perfect step adds to the score of all models by pair of tasks ({protocol})"
-        for name, adds in pairs_of_tasks([run.verdicts for run in seen], conversations, protocol).items():
+        for name, adds in pairs_of_tasks(models, conversations, protocol).items():
             rows.append(
                 LeaderboardRow(key=f"{protocol}-pairs", caption=caption, scores=adds, name=name, collapsed=True)
             )
     return Report(rows=rows, summary=summary)
 
 
-def _agreed(runs: Sequence[Run], conversations: Conversations) -> list[LeaderboardRow]:
+def _compare_judges(runs: Sequence[Run], conversations: Conversations) -> list[LeaderboardRow]:
     """Return the agreement of every two judges of a model's replies, people included.
 
     With several models there is also a pooled row.
     """
-    rows, of_judges = [], _judges_of_one_model(runs)
+    rows = []
+    pairs_by_judges = _pair_judges(runs)
     for protocol in TITLES:
         caption = f"Equal verdicts of two judges, or a judge and people, in % ({protocol}; tables 3 to 7)"
-        for judges, pairs in of_judges.items():
+        for judges, pairs in pairs_by_judges.items():
             both = [pair for pair in pairs if all(protocol in run.protocols() for run in pair)]
-            pooled = [(f"all {len(both)} models", both)] if len(both) > 1 else []
-            for name, of_models in [*pooled, *((pair[0].system, [pair]) for pair in both)]:
-                verdicts = [(mine.verdicts, theirs.verdicts) for mine, theirs in of_models]
-                row = LeaderboardRow(
-                    key=f"agreement-{protocol}",
-                    caption=caption,
-                    scores=agreement(verdicts, conversations, protocol),
-                    system=of_models[0][0].system,  # twice beside a pooled row, which takes the place of the mean
-                    name=f"{name}: {' and '.join(judges)}",
-                )
-                rows.append(row)
+            # The pooled row takes the place of the mean, which a model with two rows prevents.
+            pooled = [both] if len(both) > 1 else []
+            for models in [*pooled, *([pair] for pair in both)]:
+                verdicts = [(mine.verdicts, theirs.verdicts) for mine, theirs in models]
+                scores = agreement(verdicts, conversations, protocol)
+                system = models[0][0].system
+                name = f"{f'all {len(models)} models' if len(models) > 1 else system}: {' and '.join(judges)}"
+                key = f"agreement-{protocol}"
+                rows.append(LeaderboardRow(key=key, caption=caption, scores=scores, system=system, name=name))
     return rows
 
 
-def _judges_of_one_model(runs: Sequence[Run]) -> dict[tuple[str, str], list[tuple[Run, Run]]]:
+def _pair_judges(runs: Sequence[Run]) -> dict[tuple[str, str], list[tuple[Run, Run]]]:
     """Return pairs of runs by two judges of the same replies, by the judges' names.
 
     If a judge has several files, their own names are used. Runs known to judge different replies are left out.
@@ -327,8 +349,11 @@ def _judges_of_one_model(runs: Sequence[Run]) -> dict[tuple[str, str], list[tupl
     files = Counter((run.system, run.judge) for run in judged)
     pairs: dict[tuple[str, str], list[tuple[Run, Run]]] = {}
     for mine, theirs in combinations(judged, 2):
-        # Unknown (None) passes: older files hold no replies.
-        if mine.system == theirs.system and alike(answers_of(mine), answers_of(theirs)) is not False:
+        if mine.system != theirs.system:
+            continue
+        equal, shared = count_equal_replies(mine, theirs)
+        # Files without a common reply pass: older files hold none.
+        if equal == shared:
             first, second = (run.judge if files[run.system, run.judge] == 1 else run.name for run in (mine, theirs))
             # Files come in any order, and agreement is symmetric.
             judges = (second, first) if (second, first) in pairs else (first, second)
@@ -336,7 +361,7 @@ def _judges_of_one_model(runs: Sequence[Run]) -> dict[tuple[str, str], list[tupl
     return pairs
 
 
-def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
+def _list_rows(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
     """Return the rows of tables 1 and 8, of the errors, and of figure 6 (by task of each turn)."""
     rows, groups = [], groups_of(conversations)
     # One file may hold verdicts by both protocols, whose scales differ.
@@ -352,14 +377,13 @@ def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
             row = LeaderboardRow(key=f"{protocol}-errors", caption=caption, scores=columns)
             rows.append(replace(row, charted=drawn, ranked=False))
         for turn in (1, 2, 3):
-            verdicts = _scores(run.verdicts, protocol).get(Cell(OWN, turn), {})
-            tasks = groups_by(conversations, partial(_task, turn))
-            by_task = {task: score_of(verdicts, ids, scale) for task, ids in sorted(tasks.items())}
+            verdicts = _scale_scores(run.verdicts, protocol).get(Cell(OWN, turn), {})
             # A turn without verdicts would only fill a table with dashes.
             if verdicts:
                 key = f"{protocol}-S{turn}-tasks"
                 caption = f"S{turn} by task, {TITLES[protocol]} (figure 6 of the paper)"
-                by_task = {"all": score_of(verdicts, groups, scale), **by_task}
+                tasks = groups_by(conversations, partial(_name_task, turn))
+                by_task = scores_by_part(verdicts, {"all": groups, **dict(sorted(tasks.items()))}, scale)
                 rows.append(LeaderboardRow(key=key, caption=caption, scores=by_task, collapsed=True))
     return rows
 
@@ -368,7 +392,7 @@ PUBLISHED = JudgeConfig(judge="", score_kind="argmax", order="forced", reason_fi
 """§4, appendix: random order, no ties, reasons first, all turns in sight."""
 
 
-def _scored(judgment: Judgment) -> bool:
+def _is_scored(judgment: Judgment) -> bool:
     """Return True for a verdict that a cell of table 1 counts."""
     return judgment.opponent is None and Cell(judgment.condition, judgment.turn, judgment.judging) in CELLS.values()
 
@@ -380,6 +404,6 @@ BENCHMARK = Benchmark(
     conditions=(OWN, PERCEPTION, REASONING),
     report=report,
     published=PUBLISHED,
-    scored=_scored,
-    entries=_entries,
+    scored=_is_scored,
+    entries=_list_rows,
 )

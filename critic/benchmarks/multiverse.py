@@ -30,7 +30,7 @@ from critic.records import Conversation, ConversationTurn
 from critic.stats.aggregate import Cell, Scale, by_cell, each, paired
 from critic.stats.arrays import ratio
 from critic.stats.estimate import Bootstrap, Interval
-from critic.stats.leaderboard import LeaderboardRow, Score, Term, score_of
+from critic.stats.leaderboard import LeaderboardRow, Score, score_of, scores_by_part
 
 FORMATS = (".parquet", ".jsonl")
 
@@ -71,7 +71,7 @@ def read_conversations(path: Path) -> list[Conversation]:
     ids, conversations = tables.Ids(), []
     for location, raw in tables.rows(path, FORMATS):
         try:
-            row = msgspec.convert({**raw, "conversation": _utterances(location, raw.get("conversation"))}, _Row)
+            row = msgspec.convert({**raw, "conversation": _parse_utterances(location, raw.get("conversation"))}, _Row)
         except msgspec.ValidationError as error:
             raise UsageError(f"{location}: {error}") from None
         key = ids.add(location, row.index)
@@ -81,7 +81,7 @@ def read_conversations(path: Path) -> list[Conversation]:
                 benchmark="multiverse",
                 lang=tables.parse_language(location, raw),
                 group=key,  # each conversation has an image of its own
-                turns=_turns(location, row, tables.parse_image(location, raw.get("image"))),
+                turns=_build_turns(location, row, tables.parse_image(location, raw.get("image"))),
                 goal=row.main_goal_category,
                 domain=row.image_main_category,
             )
@@ -89,23 +89,21 @@ def read_conversations(path: Path) -> list[Conversation]:
     return conversations
 
 
-def _utterances(location: str, value: Any) -> Any:
+def _parse_utterances(location: str, value: Any) -> Any:
     """Return the conversation as a list of utterances, whichever layout it is stored in."""
-    spoken = _listed(location, "conversation", value)
-    if not isinstance(spoken, list):
-        return spoken
-    return [
-        {**utterance, "checklist": _listed(location, f"conversation[{number}].checklist", utterance.get("checklist"))}
-        if isinstance(utterance, dict)
-        else utterance
-        for number, utterance in enumerate(spoken)
-    ]
+    spoken = _parse_list(location, "conversation", value)
+    # What is no list, or no object, is named by the conversion that follows.
+    for index, utterance in enumerate(spoken if isinstance(spoken, list) else ()):
+        if isinstance(utterance, dict):
+            key = f"conversation[{index}].checklist"
+            utterance["checklist"] = _parse_list(location, key, utterance.get("checklist"))
+    return spoken
 
 
-def _listed(location: str, key: str, value: Any) -> Any:
+def _parse_list(location: str, key: str, value: Any) -> Any:
     """Return a list of objects; Parquet files may store it as an object of lists.
 
-    >>> _listed("rows.parquet:1", "conversation", {"speaker": ["user", "assistant"], "utterance": ["Hi", "Hello"]})
+    >>> _parse_list("rows.parquet:1", "conversation", {"speaker": ["user", "assistant"], "utterance": ["Hi", "Hello"]})
     [{'speaker': 'user', 'utterance': 'Hi'}, {'speaker': 'assistant', 'utterance': 'Hello'}]
     """
     # JSON Lines store plain lists already.
@@ -118,7 +116,7 @@ def _listed(location: str, key: str, value: Any) -> Any:
         raise UsageError(f"{location}: {quoted(key)} has lists of different lengths; expected one entry each") from None
 
 
-def _turns(location: str, row: _Row, image: str) -> list[ConversationTurn]:
+def _build_turns(location: str, row: _Row, image: str) -> list[ConversationTurn]:
     """Build the turns of a row. Raises UsageError unless user and assistant alternate."""
     spoken = row.conversation
     if not spoken:
@@ -136,28 +134,28 @@ def _turns(location: str, row: _Row, image: str) -> list[ConversationTurn]:
     # The assistant's last utterance is the reference of the last turn.
     if len(spoken) % 2:
         raise UsageError(f"{location}: turn {len(spoken) // 2 + 1} has no reference: the last word is the user's")
-    return [
-        ConversationTurn(
-            prompt=_spoken(location, spoken, 2 * turn),
-            reference=_spoken(location, spoken, 2 * turn + 1),
+    turns = list[ConversationTurn]()
+    for index in range(0, len(spoken), 2):
+        items = _find_checklist(location, index // 2 + 1, spoken[index : index + 2])
+        turn = ConversationTurn(
+            prompt=_require_utterance(location, spoken, index),
+            reference=_require_utterance(location, spoken, index + 1),
             task=row.main_task_category,
-            images=[image] if turn == 0 else [],
+            images=[] if turns else [image],
             checklist=[item.question.strip() for item in items],
-            aspects=_aspects(items),
+            aspects=_list_aspects(items),
         )
-        for turn, items in enumerate(
-            _checklist(location, turn + 1, spoken[2 * turn : 2 * turn + 2]) for turn in range(len(spoken) // 2)
-        )
-    ]
+        turns.append(turn)
+    return turns
 
 
-def _aspects(items: Sequence[_Item]) -> list[tuple[str, str]]:
+def _list_aspects(items: Sequence[_Item]) -> list[tuple[str, str]]:
     """Return the main and sub-aspect of each item, or nothing if no item names any."""
     named = [((item.main_criteria or "").strip(), (item.sub_criteria or "").strip()) for item in items]
     return named if any(main for main, _ in named) else []
 
 
-def _spoken(location: str, spoken: Sequence[_Utterance], number: int) -> str:
+def _require_utterance(location: str, spoken: Sequence[_Utterance], number: int) -> str:
     """Return the text of an utterance. Raises UsageError if it is empty."""
     if text := spoken[number].utterance.strip():
         return text
@@ -165,7 +163,7 @@ def _spoken(location: str, spoken: Sequence[_Utterance], number: int) -> str:
     raise UsageError(f"{location}: {problem}: conversation[{number}].utterance is empty")
 
 
-def _checklist(location: str, turn: int, spoken: Sequence[_Utterance]) -> list[_Item]:
+def _find_checklist(location: str, turn: int, spoken: Sequence[_Utterance]) -> list[_Item]:
     """Return the checklist of a turn from either utterance. Raises UsageError unless there is exactly one."""
     lists = [utterance.checklist for utterance in spoken if utterance.checklist]
     # Some releases repeat the list with both utterances, which is no conflict if they agree.
@@ -192,13 +190,13 @@ def measures(verdicts: Verdicts, condition: str) -> dict[str, Scores]:
     Completion ratio is in per cent, quality is multiplied by 10. Score is their product, for turns with both
     judgments. Raises UsageError like `aggregate.by_cell`.
     """
-    completion = _by_turn(verdicts, "checklist", condition, 100)
-    quality = _by_turn(verdicts, "quality", condition, 10)
+    completion = _scale_by_turn(verdicts, "checklist", condition, 100)
+    quality = _scale_by_turn(verdicts, "quality", condition, 10)
     score = paired(completion, quality, lambda share, grade: share * grade / 100)
     return {"score": score, "completion": completion, "quality": quality}
 
 
-def _by_turn(verdicts: Verdicts, protocol: str, condition: str, unit: float) -> Scores:
+def _scale_by_turn(verdicts: Verdicts, protocol: str, condition: str, unit: float) -> Scores:
     """Return scores of all turns by one protocol, multiplied by `unit`."""
     cells = by_cell(verdicts, protocol)
     turns = sorted(cell.turn for cell in cells if cell.turn and cell == Cell(condition, cell.turn))
@@ -206,7 +204,7 @@ def _by_turn(verdicts: Verdicts, protocol: str, condition: str, unit: float) -> 
     return each(scores, lambda value: unit * value)
 
 
-def _turns_of(conversations: Iterable[Conversation], condition: str) -> list[tuple[Conversation, Turn]]:
+def _list_turns(conversations: Iterable[Conversation], condition: str) -> list[tuple[Conversation, Turn]]:
     """Return the turns that a model is asked under a condition."""
     asked = CONDITIONS.get(condition, CONDITIONS[SELF_PREDICTION]).asked
     return [
@@ -216,7 +214,7 @@ def _turns_of(conversations: Iterable[Conversation], condition: str) -> list[tup
     ]
 
 
-def _named(turn: Turn, condition: str) -> str:
+def _name_turn(turn: Turn, condition: str) -> str:
     """Return the turn's column: "last" if the condition asks for one turn per conversation, else its number."""
     return "last" if condition in CONDITIONS and CONDITIONS[condition].first is None else str(turn[1])
 
@@ -227,17 +225,20 @@ def turn_means(judged: Mapping[Turn, float | None], by_turn: Mapping[str, Mappin
     The slope is that of the least-squares line over turn number, given with several turns. `by_turn` maps each
     column ("1" to "4", or "last") to its turns and their groups.
     """
-    terms = {number: Term(1.0, judged, turns, SCALE) for number, turns in by_turn.items()}
-    average = [replace(term, weight=1 / len(terms)) for term in terms.values()]
-    scores = {"average": Score(parts=average)}
+    means = {f"turn {number}": score_of(judged, turns, SCALE) for number, turns in by_turn.items()}
+    scores = {"average": _weigh(means, [1 / len(means)] * len(means))}
     # One turn has no slope.
-    if len(terms) > 1:
-        centred = [number - (len(terms) - 1) / 2 for number in range(len(terms))]
-        square = sum(position**2 for position in centred)
-        weights = [position / square for position in centred]
-        slopes = [replace(term, weight=by) for by, term in zip(weights, terms.values(), strict=True)]
-        scores["slope"] = Score(parts=slopes)
-    return scores | {f"turn {number}": Score(parts=[term]) for number, term in terms.items()}
+    if len(means) > 1:
+        centred = np.arange(len(means)) - (len(means) - 1) / 2
+        scores["slope"] = _weigh(means, (centred / (centred**2).sum()).tolist())
+    return scores | means
+
+
+def _weigh(means: Mapping[str, Score], weights: Sequence[float]) -> Score:
+    """Build the weighted sum of plain means."""
+    return Score(
+        parts=[replace(mean.parts[0], weight=weight) for mean, weight in zip(means.values(), weights, strict=True)]
+    )
 
 
 def oracle_effect(verdicts: Verdicts, conversations: Conversations) -> dict[str, Score]:
@@ -248,10 +249,10 @@ def oracle_effect(verdicts: Verdicts, conversations: Conversations) -> dict[str,
     own, oracle = (measures(verdicts, condition)["score"] for condition in (SELF_PREDICTION, ORACLE))
     change = paired(oracle, own, lambda with_references, own_replies: with_references - own_replies)
     groups: dict[str, dict[Turn, str]] = {"all": {}}
-    for conversation, turn in _turns_of(conversations, ORACLE):
+    for conversation, turn in _list_turns(conversations, ORACLE):
         for part in ("all", f"turn {turn[1]}"):
             groups.setdefault(part, {})[turn] = conversation.group
-    return {part: score_of(change, turns, (-100.0, 100.0)) for part, turns in groups.items()}
+    return scores_by_part(change, groups, (-100.0, 100.0))
 
 
 class Fit(Struct, frozen=True, kw_only=True):
@@ -268,11 +269,14 @@ class Fit(Struct, frozen=True, kw_only=True):
 
 def ratio_against_quality(models: Iterable[Verdicts], condition: str = ORACLE) -> Fit:
     """Fit quality (1..10) on completion ratio over all turns of one or several models (figure 5)."""
-    pairs, groups = list[tuple[float | None, float | None]](), list[str]()
-    for judged in (measures(verdicts, condition) for verdicts in models):
-        turns = [turn for turn, score in judged["score"].items() if score is not None]
-        pairs += [(judged["completion"][turn], judged["quality"][turn]) for turn in turns]
-        groups += [conversation for conversation, _ in turns]
+    pairs = list[tuple[float | None, float | None]]()
+    groups = list[str]()
+    for verdicts in models:
+        judged = measures(verdicts, condition)
+        for turn, score in judged["score"].items():
+            if score is not None:
+                pairs.append((judged["completion"][turn], judged["quality"][turn]))
+                groups.append(turn[0])
     completed, quality = np.array(pairs, dtype=np.float64).reshape(-1, 2).T / ((100,), (10,))
     # Two points always lie on a line, and a constant explains nothing.
     if len(pairs) < 3 or not completed.std() or not quality.std():
@@ -299,7 +303,8 @@ _FITS = Columns[tuple[str, Fit]](
 
 def report(runs: Sequence[Run], conversations: Conversations) -> Report:
     """Build the section on how far a turn's two judgments agree, by model and pooled."""
-    fits, pooled = dict[str, Fit](), dict[str, Fit]()
+    fits = dict[str, Fit]()
+    pooled = dict[str, Fit]()
     for condition in dict.fromkeys(condition for run in runs for condition in run.conditions()):
         seen = [run for run in runs if condition in run.conditions()]
         fits |= {f"{run.name}, {condition}": ratio_against_quality([run.verdicts], condition) for run in seen}
@@ -315,14 +320,16 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
     return Report(sections=[section] if fits else [], summary={"ratio_against_quality": pooled | fits})
 
 
-def _parts(asked_turns: Iterable[tuple[Conversation, Turn]]) -> dict[str, dict[str, dict[Turn, str]]]:
-    """Return the turns of each goal, task and image domain, with their groups."""
+def _group_turns(asked_turns: Iterable[tuple[Conversation, Turn]]) -> dict[str, dict[str, dict[Turn, str]]]:
+    """Return all turns, and those of each goal, task and image domain, with their groups."""
+    every: dict[Turn, str] = {}
     parts: dict[str, dict[str, dict[Turn, str]]] = {"goal": {}, "task": {}, "image domain": {}}
     for conversation, turn in asked_turns:
+        every[turn] = conversation.group
         task = conversation.turns[turn[1] - 1].task
         for kind, part in (("goal", conversation.goal), ("task", task), ("image domain", conversation.domain)):
             parts[kind].setdefault(part or "none", {})[turn] = conversation.group
-    return {kind: dict(sorted(turns.items())) for kind, turns in parts.items()}
+    return {kind: {"all": every, **dict(sorted(turns.items()))} for kind, turns in parts.items()}
 
 
 def completion_of_aspects(run: Run, condition: str, conversations: Conversations) -> dict[str, Score]:
@@ -334,7 +341,7 @@ def completion_of_aspects(run: Run, condition: str, conversations: Conversations
     }
     verdicts = dict[tuple[str, int, int], float | None]()
     asked: dict[str, dict[tuple[str, int, int], str]] = {}
-    for conversation, turn in _turns_of(conversations, condition):
+    for conversation, turn in _list_turns(conversations, condition):
         answered = answers.get(turn)
         for item, (main, _) in enumerate(conversation.turns[turn[1] - 1].aspects):
             if answered is not None:
@@ -344,47 +351,47 @@ def completion_of_aspects(run: Run, condition: str, conversations: Conversations
             # Items without an aspect count in the turn's ratio, but in no aspect's.
             if main:
                 asked.setdefault(main, {})[(*turn, item)] = conversation.group
-    return {main: score_of(verdicts, asked[main], SCALE) for main in sorted(asked)}
+    return scores_by_part(verdicts, dict(sorted(asked.items())), SCALE)
 
 
-def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
+def _list_rows(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
     """Return the rows of tables 2 and 3, and of the same scores by goal, task, domain and aspect."""
     rows = list[LeaderboardRow]()
     for condition in sorted(run.conditions(), key=lambda condition: condition != ORACLE):  # the paper's first
-        judged, words = measures(run.verdicts, condition), NAMES.get(condition, condition)
-        asked_turns, by_turn = _turns_of(conversations, condition), dict[str, dict[Turn, str]]()
+        judged = measures(run.verdicts, condition)
+        asked_turns = _list_turns(conversations, condition)
+        by_turn: dict[str, dict[Turn, str]] = {}
         for conversation, turn in asked_turns:
-            by_turn.setdefault(_named(turn, condition), {})[turn] = conversation.group
-        groups = {turn: conversation.group for conversation, turn in asked_turns}
+            by_turn.setdefault(_name_turn(turn, condition), {})[turn] = conversation.group
+        by_kind = _group_turns(asked_turns)
+        every = by_kind["goal"]["all"]
+        by_measure = {measure: score_of(judged[measure], every, scale) for measure, scale in SCALES.items()}
         tables_ = {
             "turn-score": ("Score by turn", turn_means(judged["score"], by_turn)),
-            "measures": (
-                "Score, completion and quality of all turns",
-                {measure: score_of(judged[measure], groups, scale) for measure, scale in SCALES.items()},
-            ),
+            "measures": ("Score, completion and quality of all turns", by_measure),
         }
-        for kind, parts in _parts(asked_turns).items():
-            every = {"all": groups, **parts}
-            by_part = {part: score_of(judged["score"], turns, SCALE) for part, turns in every.items()}
+        for kind, parts in by_kind.items():
+            by_part = scores_by_part(judged["score"], parts, SCALE)
             tables_[f"{kind}-score".replace(" ", "-")] = (f"Score by {kind}", by_part)
         if items := completion_of_aspects(run, condition, conversations):
             tables_["aspect-completion"] = ("Completion by aspect of the checklist's items", items)
         for key, (about, scores) in tables_.items():
-            caption = f"{about}, with {words}" + (" (table 2)" if (key, condition) == ("turn-score", ORACLE) else "")
-            collapsed = key not in ("turn-score", "measures", "goal-score")
-            drawn = list(scores) if key == "turn-score" else []
-            rows.append(
-                LeaderboardRow(
-                    key=f"{key}-{condition}", caption=caption, scores=scores, collapsed=collapsed, charted=drawn
-                )
+            published = " (table 2)" if (key, condition) == ("turn-score", ORACLE) else ""
+            row = LeaderboardRow(
+                key=f"{key}-{condition}",
+                caption=f"{about}, with {NAMES.get(condition, condition)}{published}",
+                scores=scores,
+                collapsed=key not in ("turn-score", "measures", "goal-score"),
+                charted=list(scores) if key == "turn-score" else [],
             )
+            rows.append(row)
     # The effect pairs both histories, so both must have been judged.
     if {ORACLE, SELF_PREDICTION} <= set(run.conditions()):
         caption = "What the references as history add: oracle less self-prediction, paired"
         effect = oracle_effect(run.verdicts, conversations)
-        rows.append(
-            LeaderboardRow(key="history-effect", caption=caption, scores=effect, charted=list(effect), ranked=False)
-        )
+        row = LeaderboardRow(key="history-effect", caption=caption, scores=effect, charted=list(effect))
+        # A history is no model: nothing is ahead by it.
+        rows.append(replace(row, ranked=False))
     return rows
 
 
@@ -394,5 +401,5 @@ BENCHMARK = Benchmark(
     protocols=("checklist", "quality"),
     conditions=(ORACLE,),
     report=report,
-    entries=_entries,
+    entries=_list_rows,
 )

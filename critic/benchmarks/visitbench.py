@@ -22,7 +22,7 @@ from critic.benchmarks import Benchmark, Conversations, Run
 from critic.errors import UsageError, loads, quoted
 from critic.records import Conversation, ConversationTurn, JudgeConfig
 from critic.stats.aggregate import Cell, by_cell, each, groups_by, groups_of
-from critic.stats.leaderboard import LeaderboardRow, score_of
+from critic.stats.leaderboard import LeaderboardRow, score_of, scores_by_part
 
 FORMATS = (".csv", ".parquet", ".jsonl", ".xlsx")
 
@@ -49,9 +49,9 @@ def read_conversations(path: Path) -> list[Conversation]:
     for number, (location, row) in enumerate(tables.rows(path, FORMATS), 1):
         _check_columns(path, row)
         key = ids.add(location, tables.optional_text(row, "id") or str(number))
-        images = _images(location, row)
+        images = _parse_images(location, row)
         category = tables.require_text(location, row, "instruction_category")
-        prompt, reference = tables.require_text(location, row, "instruction"), _reference(location, row)
+        prompt, reference = tables.require_text(location, row, "instruction"), _find_reference(location, row)
         # Rows about the same images share a group; embedded images are identified by their hashes.
         names = [
             hashlib.sha256(image.encode()).hexdigest()[:16] if image.startswith("data:") else image for image in images
@@ -63,7 +63,7 @@ def read_conversations(path: Path) -> list[Conversation]:
                 lang=tables.parse_language(location, row),
                 group=" ".join(sorted(names)),
                 turns=[ConversationTurn(prompt=prompt, reference=reference, task=category, images=images)],
-                caption=_caption(location, row, len(images)),
+                caption=_join_captions(location, row, len(images)),
                 category=category,
             )
         )
@@ -81,25 +81,25 @@ def _check_columns(path: Path, row: tables.Row) -> None:
         raise UsageError(f"{path}: the sheet lacks {'; '.join(missing)}")
 
 
-def _first(row: tables.Row, names: Collection[str]) -> str:
+def _find_column(row: tables.Row, names: Collection[str]) -> str:
     """Return the first of the names that is a column."""
     return next(column for column in names if column in row)
 
 
-def _images(location: str, row: tables.Row) -> list[str]:
+def _parse_images(location: str, row: tables.Row) -> list[str]:
     """Return the images: a URL's file name, paths and data URIs unchanged."""
-    column = _first(row, IMAGES)
-    images = [tables.parse_image(location, value) for value in _listed(location, row, column)]
+    column = _find_column(row, IMAGES)
+    images = [tables.parse_image(location, value) for value in _parse_list(location, row, column)]
     images = [unquote(urlsplit(image).path).rsplit("/", 1)[-1] if _URL.match(image) else image for image in images]
     if not images or len(set(images)) < len(images):
         raise UsageError(f"{location}: {quoted(column)} has {'one image twice' if images else 'no image'}")
     return images
 
 
-def _caption(location: str, row: tables.Row, images: int) -> str:
+def _join_captions(location: str, row: tables.Row, images: int) -> str:
     """Return the caption; several images give one numbered line each. NaN, which pads lists in sheets, is ignored."""
-    column = _first(row, CAPTIONS)
-    captions = [tables.optional_text({column: value}, column) for value in _listed(location, row, column)]
+    column = _find_column(row, CAPTIONS)
+    captions = [tables.optional_text({column: value}, column) for value in _parse_list(location, row, column)]
     present = [caption for caption in captions if caption is not None]
     # With one caption too few, every following caption would describe the wrong image.
     if len(present) != images:
@@ -110,10 +110,10 @@ def _caption(location: str, row: tables.Row, images: int) -> str:
     return "\n".join(f"{number}. {caption}" for number, caption in enumerate(present, 1))
 
 
-def _listed(location: str, row: tables.Row, column: str) -> list[object]:
+def _parse_list(location: str, row: tables.Row, column: str) -> list[object]:
     """Return the entries of a cell: those of a JSON list in columns for several images, else the cell itself.
 
-    >>> _listed("sheet.csv:2", {"images": '["a.png", "b.png"]'}, "images")
+    >>> _parse_list("sheet.csv:2", {"images": '["a.png", "b.png"]'}, "images")
     ['a.png', 'b.png']
     """
     value = row[column]
@@ -130,7 +130,7 @@ def _listed(location: str, row: tables.Row, column: str) -> list[object]:
     return value
 
 
-def _reference(location: str, row: tables.Row) -> str | None:
+def _find_reference(location: str, row: tables.Row) -> str | None:
     """Return the human reference, or the GPT-4 answer if people confirmed it, or None."""
     # A person's own answer needs no confirmation by others.
     if "output_human_annotated" in row:
@@ -147,21 +147,18 @@ def _is_true(location: str, row: tables.Row, column: str) -> bool:
     return text in TRUE
 
 
-def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
+def _list_rows(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
     """Return win rates against the reference, in total and by category."""
     rows = []
-    referenced = groups_of(talk for talk in conversations if talk.turns[0].reference is not None)
-    categories = groups_by(
-        (conversation for conversation in conversations if conversation.id in referenced),
-        lambda conversation: conversation.category or "none",
-    )
+    asked = [conversation for conversation in conversations if conversation.turns[0].reference is not None]
+    referenced = groups_of(asked)
+    categories = groups_by(asked, lambda conversation: conversation.category or "none")
     for condition in run.conditions():
         points = by_cell(run.verdicts, "pairwise").get(Cell(condition, 1), {})
         percent = each(points, lambda score: 100 * score)
-        parts = {"all": referenced, **dict(sorted(categories.items()))}
-        scores = {name: score_of(percent, ids, (0, 100)) for name, ids in parts.items()}
         ties = each(points, lambda score: 100.0 * (score == 0.5))
-        scores = {"all": scores.pop("all"), "ties": score_of(ties, referenced, (0, 100)), **scores}
+        scores = {"all": score_of(percent, referenced, (0, 100)), "ties": score_of(ties, referenced, (0, 100))}
+        scores |= scores_by_part(percent, dict(sorted(categories.items())), (0, 100))
         caption = "Win rate against the reference in %, a tie half a win"
         if unreferenced := len(conversations) - len(referenced):
             caption += f"; {unreferenced} instructions without a confirmed one are not asked"
@@ -178,5 +175,5 @@ BENCHMARK = Benchmark(
     protocols=("pairwise",),
     published=PUBLISHED,
     scored=lambda verdict: verdict.judging == "standard",
-    entries=_entries,
+    entries=_list_rows,
 )

@@ -225,38 +225,39 @@ def as_text(sections: Sequence[Section]) -> str:
     """Render sections as fixed-width text, without collapsed tables."""
     lines: list[str] = []
     for section in sections:
-        body = [line for part in (section, *section.parts) for line in _paragraphs(part)]
+        body = [line for part in (section, *section.parts) for line in _list_lines(part)]
         # A section without content would leave a bare heading.
         if body:
-            lines += ["", section.heading, "=" * _width(section.heading), *body]
+            lines += ["", section.heading, "=" * _measure_width(section.heading), *body]
             lines += ["", section.note] if section.note else []
     return "\n".join(lines).strip("\n")
 
 
-def _paragraphs(part: Part) -> Iterator[str]:
+def _list_lines(part: Part) -> Iterator[str]:
+    """Yield the lines of a part: heading, sentences and open tables."""
     shown = [table for table in part.tables if not table.collapsed]
     if part.heading and not isinstance(part, Section) and (part.readings or shown):
         yield from ("", part.heading)
     yield from part.readings
     for table in (lean(table, merge=False) for table in shown):
-        yield from ("", table.caption, *_lines(table))
+        yield from ("", table.caption, *_lay_out_table(table))
 
 
-def _lines(table: Table) -> list[str]:
+def _lay_out_table(table: Table) -> list[str]:
     """Lay out a table as text: first column left-aligned, all others right-aligned."""
     grid = [table.head]
     for row in table.rows:
         cells = [f"{cell.text} ({cell.small})" if cell.small else cell.text for cell in row.cells]
         grid.append([row.name, *cells])
-    widths = [max(map(_width, column)) for column in zip(*grid, strict=True)]
+    widths = [max(map(_measure_width, column)) for column in zip(*grid, strict=True)]
     lines = []
     for line in grid:
-        spaces = [" " * (width - _width(cell)) for cell, width in zip(line, widths, strict=True)]
+        spaces = [" " * (width - _measure_width(cell)) for cell, width in zip(line, widths, strict=True)]
         aligned = [space + cell for cell, space in zip(line[1:], spaces[1:], strict=True)]
         lines.append("  ".join([line[0] + spaces[0], *aligned]).rstrip())
     return lines
 
 
-def _width(text: str) -> int:
+def _measure_width(text: str) -> int:
     """Return the width of a text in terminal columns; East Asian wide characters take two."""
     return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)

@@ -1,6 +1,7 @@
 """Build leaderboards: sections of a page, and the same tables as CSV and LaTeX."""
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -61,17 +62,17 @@ def leaderboards(entries: Sequence[LeaderboardRow], baseline: str | None = None)
         by_key.setdefault(entry.key, []).append(entry)
     boards = list[Leaderboard]()
     for key, rows in by_key.items():
-        boards.append(_leaderboard(key, rows, baseline, order_of(boards)))
+        boards.append(_build_leaderboard(key, rows, baseline, order_of(boards)))
     return boards
 
 
 def order_of(boards: Sequence[Leaderboard]) -> dict[str, int]:
     """Return each model's position on the page, which is its position in the first table."""
-    rows = [board.entries[name] for board in boards[:1] for name in board.standings if name in board.entries]
-    return {system: position for position, system in enumerate(dict.fromkeys(row.system for row in rows))}
+    entries = [boards[0].entries[name] for name in boards[0].standings if name != MEAN] if boards else []
+    return {system: position for position, system in enumerate(dict.fromkeys(entry.system for entry in entries))}
 
 
-def _leaderboard(
+def _build_leaderboard(
     key: str, rows: Sequence[LeaderboardRow], baseline: str | None, order: Mapping[str, int]
 ) -> Leaderboard:
     """Build the leaderboard of one key; models in `order` come first."""
@@ -80,9 +81,12 @@ def _leaderboard(
     # A table without the baseline's row, such as of another benchmark part, has no differences.
     base = baseline if any(entry.name == baseline for entry in rows) else None
     cells = standings(rows, base)
+    judges = list(dict.fromkeys(entry.judge for entry in rows))
 
     def position(entry: LeaderboardRow) -> tuple[Any, ...]:
-        return entry.apart, order.get(entry.system, len(order)), *_rank(cells[entry.name].get(columns[0]))
+        """Return a sort key: rows of one judge stand together, those apart behind its models."""
+        place = order.get(entry.system, len(order))
+        return judges.index(entry.judge), entry.apart, place, *_sort_by_rank(cells[entry.name].get(columns[0]))
 
     names = [*(entry.name for entry in sorted(rows, key=position)), *([MEAN] if MEAN in cells else [])]
     return Leaderboard(
@@ -98,45 +102,71 @@ def _leaderboard(
     )
 
 
-def _rank(cell: LeaderboardCell | None) -> tuple[bool, bool, float]:
+def _sort_by_rank(cell: LeaderboardCell | None) -> tuple[bool, bool, float]:
     """Return a sort key: highest value first, incomplete scores behind complete ones, missing ones last."""
     value = cell.value if cell else None
     return value is None, bool(cell and cell.partly), -(value or 0.0)
 
 
-def headline(boards: Sequence[Leaderboard]) -> str:
-    """Return a sentence about the first table: the leader by its first score, or the models tied with it.
+def state_leaders(boards: Sequence[Leaderboard]) -> list[str]:
+    """Return a sentence per judge on its first table: the leader by the first score, or the models tied with it.
 
     Empty if there is no score.
     """
-    if not boards:
+    sentences: dict[str, str] = {}
+    for board in boards:
+        column = board.columns[0]
+        names: dict[str, list[str]] = defaultdict(list)
+        for name, entry in board.entries.items():
+            if not entry.apart and column in board.standings[name]:
+                names[entry.judge].append(name)
+        for judge, own in names.items():
+            # Rows without a judge, such as those on how often two judges agree, lead no model.
+            if judge not in sentences and (judge or not sentences):
+                own.sort(key=lambda name: _sort_by_rank(board.standings[name][column]))
+                sentences[judge] = _state_leader(board, column, own)
+    stated = {judge: sentence for judge, sentence in sentences.items() if sentence}
+    return [f"By {judge}: {sentence}" if len(sentences) > 1 else sentence for judge, sentence in stated.items()]
+
+
+def _state_leader(board: Leaderboard, column: str, names: Sequence[str]) -> str:
+    """Return the sentence on one judge's models, best first, or on its only model; "" without a score."""
+    cells = {name: board.standings[name][column] for name in names}
+    first, *others = names
+    mark = _build_cell(column, cells[first]).text
+    bounds = interval(cells[first].interval, _decimals(column))
+    reading = f"in “{column}”" + f" (95 % interval {bounds})" * bool(bounds)
+    if cells[first].value is None:
         return ""
-    board, column = boards[0], boards[0].columns[0]
-    scores = {name: board.standings[name][column] for name in board.standings if column in board.standings[name]}
-    own = (name for name, entry in board.entries.items() if not entry.apart and name in scores)
-    first, *others = sorted(own, key=lambda name: _rank(scores[name])) or [""]
-    if not first or scores[first].value is None:
-        return ""
-    marks = {name: _cell(column, scores[name]).text for name in (first, *others)}
-    tied = [name for name in (first, *others) if board.places.get(name, (0, 0))[0] == 1]
+    # Nobody can be ahead of no one; what a single score says is what it is out of, and over.
+    if not others:
+        score = board.entries[first].scores[column]
+        most = "" if score.highest is None else f" of {score.highest:g}"
+        return f"{first} has {mark}{most} over {score.basis or f'{cells[first].n} verdicts'} {reading}."
+    tied = [
+        f"{name} ({_build_cell(column, cells[name]).text})" for name in names if board.places.get(name, (0, 0))[0] == 1
+    ]
     # With tied models, naming one as first would claim more than the data shows.
     if len(tied) > 1:
         more = [f"{len(tied) - 3} others"] if len(tied) > 4 else tied[3:]
-        named = listed([*(f"{name} ({marks[name]})" for name in tied[:3]), *more])
+        named = listed([*tied[:3], *more])
         return f"{named} are tied in the first place by “{column}”: none is shown to be ahead of another."
-    bounds = interval(scores[first].interval, _decimals(column))
-    leads = f"{first} {'is first with' if others else 'has'} {marks[first]} in “{column}”"
-    leads += f" (95 % interval {bounds})" * bool(bounds)
-    behind = len(board.places) - board.places.get(first, (0, 0))[1]
+    placed = board.places.keys() & cells.keys()
+    behind = len(placed) - board.places[first][1] if placed else 0
     how_many = others[0] if behind == len(others) == 1 else f"{behind} of the {len(others)} others"
-    return f"{leads}, shown to be ahead of {how_many}." if board.places else f"{leads}."
+    # A score over some of its parts, or none at all, is in no place that another could be ahead of.
+    shown = f", shown to be ahead of {how_many}" if behind else ""
+    return f"{first} is first with {mark} {reading}{shown}."
 
 
 def sections(boards: Sequence[Leaderboard]) -> list[Section]:
     """Build one section with all tables; a table with one row becomes a column of its scores."""
     tables = []
     for board in boards:
-        tables += [table_of(board) if len(board.standings) > 1 else _single(board), *_differences(board)]
+        tables += [
+            table_of(board) if len(board.standings) > 1 else _build_single_table(board),
+            *_build_differences(board),
+        ]
     note = NOTE + NOTE_OF_SEVERAL * any(len(board.standings) > 1 for board in boards)
     note += NOTE_OF_DIFFERENCES * any(board.baseline is not None for board in boards)
     return [Section(heading="Scores", tables=tables, note=note)] if tables else []
@@ -148,10 +178,14 @@ def table_of(board: Leaderboard) -> Table:
     lead = next((column for column in board.columns if column in ranged), board.columns[0])
     missing = any(scores[lead].n < scores[lead].asked for scores in board.standings.values() if lead in scores)
     apart, rows = any(entry.apart for entry in board.entries.values()), []
+    several = len({entry.judge for entry in board.entries.values()}) > 1
     for name, scores in board.standings.items():
-        ranks = "–".join(map(str, sorted(set(board.places.get(name, ())))))
-        cells = [ranks] * bool(board.places) + [_cell(column, scores.get(column)) for column in board.columns]
-        cells.append(_coverage(scores.values()))
+        cells: list[blocks.Shown] = [_build_cell(column, scores.get(column)) for column in board.columns]
+        if board.places:
+            ranks = "–".join(map(str, sorted(set(board.places.get(name, ())))))
+            judge = f"by {board.entries[name].judge}" if ranks and several else ""
+            cells.insert(0, TableCell(ranks, judge))
+        cells.append(_format_coverage(scores.values()))
         if missing:
             cells.append(span(scores[lead].low, scores[lead].high) if lead in scores else "")
         # Bold rows are those the mean is over; without rows apart, that would be all.
@@ -162,11 +196,11 @@ def table_of(board: Leaderboard) -> Table:
     head += [f"range of {lead} with what is missing"] if missing else []
     rest: dict[str, Any] = {"collapsed": board.collapsed, "details": len(rows) > MOST_OPEN}
     # A chart without a single bar would only take up space.
-    rest["panels"] = [panel for panel in _panels(board) if any(panel.bars)]
+    rest["panels"] = [panel for panel in _build_panels(board) if any(panel.bars)]
     return Table(caption=board.caption, head=head, rows=rows, sticky=True, picture=f"leaderboard-{board.key}", **rest)
 
 
-def _panels(board: Leaderboard) -> list[blocks.Panel]:
+def _build_panels(board: Leaderboard) -> list[blocks.Panel]:
     """Build the charts: scores of one kind share an axis, which includes 0 if they can be negative."""
     bars, kinds = dict[str, list[Bar | None]](), dict[str, tuple[bool, bool]]()
     # A collapsed table is closed on the page, so a chart in it would not be seen.
@@ -183,7 +217,7 @@ def _panels(board: Leaderboard) -> list[blocks.Panel]:
     return panels
 
 
-def _single(board: Leaderboard) -> Table:
+def _build_single_table(board: Leaderboard) -> Table:
     """Build a table of the only row's scores, one per line, with the number of verdicts behind each."""
     ((name, scores),) = board.standings.items()
     rows = []
@@ -191,7 +225,7 @@ def _single(board: Leaderboard) -> Table:
         # Without missing verdicts the range is the score itself.
         missing = span(cell.low, cell.high) if cell.n < cell.asked else ""
         counts = cell.n, cell.failed, cell.asked, f"{cell.coverage:.1%}"
-        rows.append(row(column, _cell(column, cell), *counts, missing))
+        rows.append(row(column, _build_cell(column, cell), *counts, missing))
     head = ["", "score", "n", "failed", "asked", "coverage", "range with what is missing"]
     return Table(caption=f"{name}: {board.caption}", head=head, rows=rows, collapsed=board.collapsed)
 
@@ -201,13 +235,13 @@ def _decimals(column: str) -> int:
     return 0 if column in RATED else 2
 
 
-def _coverage(scores: Iterable[LeaderboardCell]) -> str:
+def _format_coverage(scores: Iterable[LeaderboardCell]) -> str:
     """Format the coverage of the score with the least."""
     shares = [cell.coverage for cell in scores if cell.asked]
     return f"{min(shares):.1%}" if shares else "–"
 
 
-def _cell(column: str, cell: LeaderboardCell | None) -> TableCell:
+def _build_cell(column: str, cell: LeaderboardCell | None) -> TableCell:
     """Build the cell of a score with its interval in small print."""
     if cell is None:
         return TableCell("–")
@@ -218,13 +252,13 @@ def _cell(column: str, cell: LeaderboardCell | None) -> TableCell:
     return TableCell(text, small, title=f"{cell.n} of {cell.asked} verdicts")
 
 
-def _differences(board: Leaderboard) -> list[Table]:
+def _build_differences(board: Leaderboard) -> list[Table]:
     """Build the table of all other rows' differences from the baseline; empty without one."""
     # A difference needs a second row; collapsed tables stay short.
     if board.baseline is None or board.collapsed or len(board.entries) < 2:
         return []
     rows = [
-        row(name, *(_change(scores.get(column)) for column in board.columns), model=board.entries[name].system)
+        row(name, *(_build_change(scores.get(column)) for column in board.columns), model=board.entries[name].system)
         for name, scores in board.standings.items()
         if name not in (board.baseline, MEAN)
     ]
@@ -232,7 +266,7 @@ def _differences(board: Leaderboard) -> list[Table]:
     return [Table(caption=caption, head=head, rows=rows, sticky=True, details=True)]
 
 
-def _change(cell: LeaderboardCell | None) -> TableCell:
+def _build_change(cell: LeaderboardCell | None) -> TableCell:
     """Build the cell of a difference; a star marks an interval that excludes 0."""
     if cell is None or cell.difference is None:
         return TableCell("–")
@@ -246,7 +280,7 @@ def _change(cell: LeaderboardCell | None) -> TableCell:
 def write(folder: Path, boards: Sequence[Leaderboard]) -> None:
     """Write FOLDER/leaderboard-KEY.csv and .tex for each leaderboard."""
     for board in boards:
-        write_csv(folder / f"leaderboard-{board.key}.csv", [_csv_row(board, name) for name in board.standings])
+        write_csv(folder / f"leaderboard-{board.key}.csv", [_build_csv_row(board, name) for name in board.standings])
         jsonl.write_text(folder / f"leaderboard-{board.key}.tex", latex(table_of(board)))
 
 
@@ -259,19 +293,20 @@ _LATEX = str.maketrans(
 def latex(table: Table) -> str:
     """Render a table for LaTeX's booktabs package, with intervals in small print."""
 
-    def escaped(cell: TableCell) -> str:
+    def escape(cell: TableCell) -> str:
+        """Return a cell for LaTeX, with its characters of special meaning escaped."""
         text, small = (part.translate(_LATEX) for part in (cell.text, cell.small))
         text = text.replace("S\u0303", r"$\tilde{S}$")
         return rf"{text} {{\scriptsize {small}}}" if small else text
 
     lines = [[TableCell(heading) for heading in table.head]]
     lines += [[TableCell(line.name), *line.cells] for line in table.rows]
-    head, *rows = [" & ".join(map(escaped, line)) + r" \\" for line in lines]
+    head, *rows = [" & ".join(map(escape, line)) + r" \\" for line in lines]
     begin = rf"\begin{{tabular}}{{l{'r' * (len(table.head) - 1)}}}"
     return "\n".join([begin, r"\toprule", head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", ""])
 
 
-def _csv_row(board: Leaderboard, name: str) -> dict[str, Any]:
+def _build_csv_row(board: Leaderboard, name: str) -> dict[str, Any]:
     """Return a model's CSV row: value, interval and counts of each score, and differences from the baseline."""
     cells: dict[str, Any] = {"model": name}
     for column in board.columns:

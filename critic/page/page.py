@@ -23,24 +23,26 @@ def render(package: str, template: str, facts: Mapping[str, Any]) -> str:
     The template may extend `base.html.jinja` and import `macros.html.jinja` of this folder. HTML templates escape all
     values, since they come from files.
     """
-    page = _environment(package, template.endswith(".html.jinja")).get_template(template)
-    return page.render({"hues": _hues(facts.get("sections", ())), **facts})
+    page = _load_environment(package, template.endswith(".html.jinja")).get_template(template)
+    return page.render({"hues": _number_colours(facts.get("sections", ())), **facts})
 
 
-def _tables(sections: Iterable[Section]) -> Iterator[Table]:
+def _list_tables(sections: Iterable[Section]) -> Iterator[Table]:
+    """Yield all tables in the page's order."""
     for section in sections:
         for part in (section, *section.parts):
             yield from part.tables
 
 
-def _hues(sections: Iterable[Section]) -> dict[str, int]:
+def _number_colours(sections: Iterable[Section]) -> dict[str, int]:
     """Number the models' colours in the order of their first rows."""
-    models = dict.fromkeys(row.model for table in _tables(sections) for row in table.rows if row.model)
+    models = dict.fromkeys(row.model for table in _list_tables(sections) for row in table.rows if row.model)
     return {model: number % COLOURS for number, model in enumerate(models)}
 
 
 @cache
-def _environment(package: str, html: bool) -> jinja2.Environment:
+def _load_environment(package: str, html: bool) -> jinja2.Environment:
+    """Return the environment of a package's templates, which may use those of this folder."""
     environment = jinja2.Environment(
         loader=jinja2.ChoiceLoader([jinja2.PackageLoader(package, "."), jinja2.PackageLoader("critic.page", ".")]),
         autoescape=html,
@@ -63,9 +65,9 @@ def write(path: Path, title: str, sections: Sequence[Section], origin: Mapping[s
     facts |= {"title": title, "sections": sections, "origin": origin}
     import resvg_py  # noqa: PLC0415 - pages without pictures do not need it
 
-    picture = _environment("critic.page", True).from_string(PICTURE)
-    for table in (table for table in _tables(sections) if table.panels):
-        drawn = picture.render(hues=_hues(sections), table=table)
+    picture = _load_environment("critic.page", True).from_string(PICTURE)
+    for table in (table for table in _list_tables(sections) if table.panels):
+        drawn = picture.render(hues=_number_colours(sections), table=table)
         jsonl.write_text(path.with_name(f"{table.picture}.svg"), drawn)
         # Twice the size of the page, on white, as a paper wants it.
         png = resvg_py.svg_to_bytes(svg_string=drawn, zoom=2, background="white")

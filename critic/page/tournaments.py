@@ -1,7 +1,7 @@
 """Build the tables of tournaments: ratings of models that were compared with each other, and wins of each over each."""
 
 import re
-from collections import defaultdict
+from collections import ChainMap, defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import chain, product
 from operator import attrgetter
@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from critic.benchmarks import Run
+from critic.benchmarks import Run, Runs
 from critic.page.blocks import Section
 from critic.page.leaderboards import BRADLEY_TERRY, ELO, Leaderboard, table_of
 from critic.records import Conversation, Judgment
 from critic.stats import tournament
 from critic.stats.aggregate import Cell, asked_of, each
-from critic.stats.leaderboard import MEAN, LeaderboardCell, LeaderboardRow, score_of, standings
+from critic.stats.leaderboard import MEAN, LeaderboardCell, LeaderboardRow, Standings, score_of, standings
 
 RATE, TIES = "win rate, %", "ties, %"
 
@@ -36,14 +36,15 @@ class Tournaments(NamedTuple):
     order: dict[str, int]
 
 
-def tournaments(runs: Sequence[Run], conversations: Sequence[Conversation], order: dict[str, int]) -> Tournaments:
+def tournaments(runs: Runs, order: Mapping[str, int]) -> Tournaments:
     """Rate the models that were compared with each other, and count each one's wins over each.
 
     Models stand in the page's `order`; those that it lacks follow by Elo. Each judge, people included, has tournaments
     of its own. Raises UsageError as `tournament.battles` does.
     """
     by_judge: dict[str, list[Run]] = defaultdict(list)
-    for run in runs:
+    # A benchmark that compares no answers has no scores of pairs; its battles stand among the other verdicts.
+    for run in runs.runs if runs.benchmark.compares else ():
         if run.battles:
             by_judge[run.judge].append(run)
     result = Tournaments([], [], {}, dict(order))
@@ -52,12 +53,12 @@ def tournaments(runs: Sequence[Run], conversations: Sequence[Conversation], orde
         for judgment in chain.from_iterable(run.battles for run in fighting):
             cells[Cell(judgment.condition, judgment.turn, judgment.judging)].append(judgment)
         for cell in sorted(cells, key=attrgetter("order")):
-            name = _tournament_name(cell, conversations, judge if len(by_judge) > 1 else None)
-            _tournament(result, name, cell, cells[cell], fighting, conversations)
+            name = _name_tournament(cell, runs.conversations, judge if len(by_judge) > 1 else None)
+            _add_tournament(result, name, cell, cells[cell], fighting, runs.conversations)
     return result
 
 
-def _tournament(
+def _add_tournament(
     result: Tournaments,
     name: str,
     cell: Cell,
@@ -74,9 +75,9 @@ def _tournament(
     elo, bradley_terry = tournament.mean_elo(battles), tournament.bradley_terry(battles)
     # Where opponents were drawn, the files alone know who meets whom.
     drawn = any(run.setup.battles in ("random", "newcomer") for run in runs)
-    order = _ordered(result.order, battles, elo)
+    order = _order(result.order, battles, elo)
     ratings = {ELO: elo, BRADLEY_TERRY: bradley_terry}
-    rated, wins = _of_battles(re.sub(r"\W+", "-", name), verdicts, groups, order, ratings, drawn)
+    boards = _build_boards(re.sub(r"\W+", "-", name), verdicts, groups, order, ratings, drawn)
     reasons = dict.fromkeys(rating.undefined for rating in ratings.values() if rating.undefined)
     readings = [f"Ratings: {reason}." for reason in reasons]
     if bradley_terry.unrated:
@@ -85,14 +86,14 @@ def _tournament(
     if len(setups) > 1:
         readings.append(f"The battles were judged in {len(setups)} ways, which the ratings mix.")
     note = "" if result.sections else RATINGS
-    tables = [table_of(rated), table_of(wins)]
+    tables = [*map(table_of, boards)]
     result.sections.append(Section(heading=name.capitalize(), readings=readings, tables=tables, note=note))
-    result.boards.extend((rated, wins))
-    counts = {model: scores[RATE].asked for model, scores in rated.standings.items()}
+    result.boards.extend(boards)
+    counts = {model: scores[RATE].asked for model, scores in boards[0].standings.items()}
     result.summary[name] = {"elo": elo, "bradley_terry": bradley_terry, "asked": counts}
 
 
-def _ordered(positions: dict[str, int], battles: Sequence[tournament.Battle], elo: tournament.Ratings) -> list[str]:
+def _order(positions: dict[str, int], battles: Sequence[tournament.Battle], elo: tournament.Ratings) -> list[str]:
     """Return the models of `battles` in the page's order. Models missing from `positions` are added to it by Elo."""
     models = {model for battle in battles for model in (battle.a, battle.b)}
     for model in sorted(models, key=lambda model: (-(elo.of(model)[0] or 0.0), model)):
@@ -100,7 +101,7 @@ def _ordered(positions: dict[str, int], battles: Sequence[tournament.Battle], el
     return [model for model in positions if model in models]
 
 
-def _tournament_name(cell: Cell, conversations: Sequence[Conversation], judge: str | None) -> str:
+def _name_tournament(cell: Cell, conversations: Sequence[Conversation], judge: str | None) -> str:
     """Name a tournament: its turn if conversations have several, an unusual condition or way of judging, its judge."""
     single = all(len(conversation.turns) == 1 for conversation in conversations)
     turn = [] if single else [Cell("", cell.turn).words[2:]]
@@ -108,7 +109,7 @@ def _tournament_name(cell: Cell, conversations: Sequence[Conversation], judge: s
     return ", ".join(["tournament", *turn, *unusual, *([f"judged by {judge}"] if judge else [])])
 
 
-def _of_battles(
+def _build_boards(
     key: str,
     verdicts: Sequence[Judgment],
     groups: Mapping[str, str],
@@ -123,27 +124,34 @@ def _of_battles(
     """
     points: dict[str, dict[tuple[str, str], float | None]] = defaultdict(dict)
     for judgment in verdicts:
-        model, opponent = judgment.system, judgment.opponent or ""
-        points[model][opponent, judgment.sample.id] = None if judgment.score is None else 100 * judgment.score
-        points[opponent][model, judgment.sample.id] = None if judgment.score is None else 100 - 100 * judgment.score
-    caption, entries = "Ratings of models by their battles", {}
+        won = None if judgment.score is None else 100 * judgment.score
+        points[judgment.system][judgment.opponent or "", judgment.sample.id] = won
+        points[judgment.opponent or ""][judgment.system, judgment.sample.id] = None if won is None else 100 - won
+    caption = "Ratings of models by their battles"
+    entries = {}
     for model in order:
-        opponents = [opponent for opponent in order if any(met == opponent for met, _ in points[model])]
-        pairs = points[model] if drawn else product(opponents, groups)
-        asked = {(opponent, question): groups[question] for opponent, question in pairs}
+        met = {opponent for opponent, _ in points[model]}
+        asked: dict[str, dict[tuple[str, str], str]] = {opponent: {} for opponent in order if opponent in met}
+        for opponent, question in points[model] if drawn else product(asked, groups):
+            asked[opponent][opponent, question] = groups[question]
+        every = ChainMap(*asked.values())
         ties = each(points[model], lambda value: 100.0 * (value == 50))
-        scores = {RATE: score_of(points[model], asked, (0, 100)), TIES: score_of(ties, asked, (0, 100))}
-        for opponent in opponents:
-            against = {pair: group for pair, group in asked.items() if pair[0] == opponent}
-            scores[opponent] = score_of(points[model], against, (0, 100))
-        entries[model] = LeaderboardRow(key=key, caption=caption, scores=scores, name=model, system=model)
-    rated, wins = {}, standings(list(entries.values()))
+        scores = {RATE: score_of(points[model], every, (0, 100)), TIES: score_of(ties, every, (0, 100))}
+        for opponent, pairs in asked.items():
+            scores[opponent] = score_of(points[model], pairs, (0, 100))
+        entries[model] = LeaderboardRow(
+            key=key, caption=caption, scores=scores, name=model, system=model, judge=verdicts[0].judge
+        )
+    wins = standings(list(entries.values()))
     wins.pop(MEAN, None)
+    rated: Standings = {}
     for model, cells in wins.items():
+        # Both tables come from the same resamples, so the wins are computed with the rates and then parted.
         rate, ties_ = cells.pop(RATE), cells.pop(TIES)
-        strength = _rated(rate, ratings[BRADLEY_TERRY], model)
-        rated[model] = {ELO: _rated(rate, ratings[ELO], model), BRADLEY_TERRY: strength, RATE: rate, TIES: ties_}
-    of_wins, columns = "Wins of the row over the column in %, a tie half a win", [*ratings, RATE, TIES]
+        rated[model] = {name: _rate(rate, rating, model) for name, rating in ratings.items()}
+        rated[model] |= {RATE: rate, TIES: ties_}
+    columns = [*ratings, RATE, TIES]
+    of_wins = "Wins of the row over the column in %, a tie half a win"
     shown: dict[str, Any] = {"places": ratings[ELO].places or {}, "charted": columns[:3]}
     return (
         Leaderboard(key=key, caption=caption, columns=columns, entries=entries, standings=rated, **shown),
@@ -151,6 +159,7 @@ def _of_battles(
     )
 
 
-def _rated(rate: LeaderboardCell, ratings: tournament.Ratings, model: str) -> LeaderboardCell:
+def _rate(rate: LeaderboardCell, ratings: tournament.Ratings, model: str) -> LeaderboardCell:
+    """Return the cell of a model's rating, with the counts of its win rate."""
     value, bounds = ratings.of(model)
     return replace(rate, value=value, interval=bounds, low=None, high=None)

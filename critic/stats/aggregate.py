@@ -81,17 +81,17 @@ def combine(parts: Sequence[tuple[float, Aggregate]]) -> Aggregate:
     values = [(weight, part.value) for weight, part in parts]
     ends = [(weight, part.low, part.high) for weight, part in parts]
     return Aggregate(
-        value=_sum(values),
+        value=_add_weighted(values),
         n=sum(part.n for _, part in parts),
         failed=sum(part.failed for _, part in parts),
         asked=sum(part.asked for _, part in parts),
         # A negative weight, as in a difference, turns the best case into the worst.
-        low=_sum([(weight, low if weight > 0 else high) for weight, low, high in ends]),
-        high=_sum([(weight, high if weight > 0 else low) for weight, low, high in ends]),
+        low=_add_weighted([(weight, low if weight > 0 else high) for weight, low, high in ends]),
+        high=_add_weighted([(weight, high if weight > 0 else low) for weight, low, high in ends]),
     )
 
 
-def _sum(terms: Sequence[tuple[float, float | None]]) -> float | None:
+def _add_weighted(terms: Sequence[tuple[float, float | None]]) -> float | None:
     """Return the weighted sum, or None if a value is missing."""
     # A sum over some of the terms would be a number on another scale.
     weighted = [weight * value for weight, value in terms if value is not None]

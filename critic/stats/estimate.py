@@ -112,7 +112,7 @@ def detectable(interval: Interval, groups: int) -> float:
     return float((interval[1] - interval[0]) / 2 * (1 + second / first))
 
 
-def _counts(groups: int, resamples: int, seed: int) -> Iterator[NDArray[np.uint8]]:
+def _draw_blocks(groups: int, resamples: int, seed: int) -> Iterator[NDArray[np.uint8]]:
     """Yield how often each group is drawn in each resample, in blocks of shape (G, r)."""
     random = np.random.default_rng(seed)
     kind = np.uint16 if groups <= np.iinfo(np.uint16).max else np.int64
@@ -128,9 +128,9 @@ def _counts(groups: int, resamples: int, seed: int) -> Iterator[NDArray[np.uint8
 
 
 @lru_cache(maxsize=2)
-def _kept_counts(groups: int, resamples: int, seed: int) -> list[NDArray[np.uint8]]:
-    """Return cached `_counts`: an audit needs the same draws some forty times."""
-    return list(_counts(groups, resamples, seed))
+def _keep_blocks(groups: int, resamples: int, seed: int) -> list[NDArray[np.uint8]]:
+    """Return cached `_draw_blocks`: an audit needs the same draws some forty times."""
+    return list(_draw_blocks(groups, resamples, seed))
 
 
 class Bootstrap:
@@ -170,7 +170,7 @@ class Bootstrap:
         """
         yield np.ones((self.groups, 1))
         if self.enough:
-            blocks = _kept_counts if self.groups * self.resamples <= _KEPT else _counts
+            blocks = _keep_blocks if self.groups * self.resamples <= _KEPT else _draw_blocks
             yield from (block.astype(np.float64) for block in blocks(self.groups, self.resamples, self.seed))
 
     def _draw_cells(self, cells: NDArray[np.intp]) -> Iterator[Floats]:

@@ -36,13 +36,20 @@ class Score(Struct, frozen=True, kw_only=True):
     """A named score of a model: the sum of its parts, or one over it (`inverse`).
 
     `of` is the full number of parts, if parts without a verdict are left out of the mean; models with fewer parts
-    rank behind the others. `counts` overrides the counts and the range of the parts.
+    rank behind the others. `counts` overrides the counts and the range of the parts. `basis` names what the score is
+    over, such as "6 of 13 tasks (8 questions)"; by default, its number of verdicts.
     """
 
     parts: Sequence[Term]
     inverse: bool = False
     of: int = 0
     counts: Aggregate | None = None
+    basis: str = ""
+
+    @property
+    def highest(self) -> float | None:
+        """Return the highest possible value, or None for one over a sum."""
+        return None if self.inverse else sum(max(part.weight * end for end in part.scale) for part in self.parts)
 
     def partly(self, parts: int) -> str:
         """Return "2 of 3" if the score has fewer than all parts, else ""."""
@@ -53,9 +60,10 @@ class LeaderboardRow(Struct, frozen=True, kw_only=True):
     """A run's scores, by column, in one table over models.
 
     `key` names the table and its file, `caption` describes it. `system` is the model; `name` tells rows of one
-    table apart. `collapsed` tables open on demand. Rows under another condition than the model's own, such as
-    without the image, come last and are not part of the mean over models. `charted` scores are drawn in tables of
-    several rows (default: the first score). `ranked` tables report which models are tied by the first score.
+    table apart. Models are ranked among those of the same `judge`. `collapsed` tables open on demand. Rows under
+    another condition than the model's own, such as without the image, come last and are not part of the mean over
+    models. `charted` scores are drawn in tables of several rows (default: the first score). `ranked` tables report
+    which models are tied by the first score.
     """
 
     key: str
@@ -64,6 +72,7 @@ class LeaderboardRow(Struct, frozen=True, kw_only=True):
     condition: str = "own"
     system: str = ""
     name: str = ""
+    judge: str = ""
     collapsed: bool = False
     charted: Sequence[str] | None = None
     ranked: bool = True
@@ -97,6 +106,17 @@ def score_of(verdicts: Mapping[Any, float | None], asked: Mapping[Any, str], sca
     return Score(parts=[Term(1.0, verdicts, asked, scale)])
 
 
+def scores_by_part(
+    verdicts: Mapping[Any, float | None], parts: Mapping[str, Mapping[Any, str]], scale: Scale
+) -> dict[str, Score]:
+    """Build the mean of the verdicts on each part, given as its keys with their groups.
+
+    >>> list(scores_by_part({"q1": 7.0, "q2": 4.0}, {"all": {"q1": "g", "q2": "h"}, "OCR": {"q1": "g"}}, (1, 10)))
+    ['all', 'OCR']
+    """
+    return {part: score_of(verdicts, asked, scale) for part, asked in parts.items()}
+
+
 def aggregate_of(score: Score) -> Aggregate:
     """Return a score's value and counts. The range of one over a sum is unknown."""
     total = combine([(part.weight, mean(part.verdicts, part.asked, part.scale)) for part in score.parts])
@@ -104,7 +124,7 @@ def aggregate_of(score: Score) -> Aggregate:
         total = replace(total, value=1 / total.value if total.value else None, low=None, high=None)
     if score.counts is None:
         return total
-    return Aggregate(**{name: getattr(score.counts, name) for name in total.__struct_fields__} | {"value": total.value})
+    return replace(score.counts, value=total.value)
 
 
 class _Column(NamedTuple):
@@ -166,7 +186,9 @@ class _Sums:
 
 
 def standings(entries: Sequence[LeaderboardRow], baseline: str | None = None) -> Standings:
-    """Return each row's scores by column, and, for two or more models with one row each, their mean as row MEAN.
+    """Return each row's scores by column, and the mean of two or more models as row MEAN.
+
+    There is a mean if each model has one row, by the same judge.
 
     With a `baseline`, all other rows have their differences from it. Their p-values are two-sided and not corrected
     for the number of scores.
@@ -174,36 +196,40 @@ def standings(entries: Sequence[LeaderboardRow], baseline: str | None = None) ->
     rows = {entry.name: entry.scores for entry in entries}
     if not any(rows.values()):
         return {}
-    sums = _Sums(_groups(entries))
+    sums = _Sums(_list_groups(entries))
     base = rows[baseline] if baseline else {}
     cells: Standings = {row: {} for row in rows}
     drawn: dict[str, dict[str, Floats]] = {}
     for row, scores in rows.items():
         for column, score in scores.items():
             values = drawn.setdefault(column, {})[row] = sums.values(score)
-            cells[row][column] = _standing(sums, score, values, None if row == baseline else base.get(column))
+            cells[row][column] = _build_cell(sums, score, values, None if row == baseline else base.get(column))
     models = {entry.name: entry.system for entry in entries if not entry.apart}
-    # A model with several rows, from several judges or ways of judging, would count as several models.
-    if len(set(models.values())) == len(models) > 1:
-        cells[MEAN] = _means(cells, drawn, {row: rows[row] for row in models}, sums)
+    judges = {entry.judge for entry in entries}
+    # A model with several rows would count several times, and two judges' scores are on two scales.
+    if len(set(models.values())) == len(models) > 1 == len(judges):
+        cells[MEAN] = _average_models(cells, drawn, {row: rows[row] for row in models}, sums)
     return cells
 
 
 def ranks(entries: Sequence[LeaderboardRow], column: str) -> Places:
-    """Return the places of the models by one score, from common resamples.
+    """Return the places of the models among those of their judge by one score, from common resamples.
 
-    Empty if a model has several rows, such as one per judge. Rows that stand apart, and scores over only some of
-    their parts, have no place.
+    A judge for whom a model has several rows, such as one per way of judging, gives no places. Rows that stand apart,
+    and scores over only some of their parts, have none either.
     """
-    rows = [entry for entry in entries if not entry.apart and column in entry.scores]
-    if len({entry.system for entry in rows}) < len(rows):
-        return {}
-    sums, scores = _Sums(_groups(entries)), {entry.name: entry.scores[column] for entry in rows}
-    drawn = {name: sums.values(score) for name, score in scores.items() if not score.partly(len(score.parts))}
-    return sums.draws.places({name: values[1:] for name, values in drawn.items() if not np.isnan(values[0])})
+    sums = _Sums(_list_groups(entries))
+    places = Places()
+    for judge in dict.fromkeys(entry.judge for entry in entries):
+        rows = [entry for entry in entries if entry.judge == judge and not entry.apart and column in entry.scores]
+        if len({entry.system for entry in rows}) == len(rows):
+            scores = {entry.name: entry.scores[column] for entry in rows}
+            drawn = {name: sums.values(score) for name, score in scores.items() if not score.partly(len(score.parts))}
+            places |= sums.draws.places({name: values[1:] for name, values in drawn.items() if not np.isnan(values[0])})
+    return places
 
 
-def _groups(entries: Iterable[LeaderboardRow]) -> Iterator[str]:
+def _list_groups(entries: Iterable[LeaderboardRow]) -> Iterator[str]:
     """Yield the group of every requested verdict."""
     for entry in entries:
         for score in entry.scores.values():
@@ -211,7 +237,7 @@ def _groups(entries: Iterable[LeaderboardRow]) -> Iterator[str]:
                 yield from part.asked.values()
 
 
-def _means(
+def _average_models(
     cells: Standings, drawn: Mapping[str, Mapping[str, Floats]], rows: Mapping[str, Mapping[str, Score]], sums: _Sums
 ) -> dict[str, LeaderboardCell]:
     """Return the mean over the given rows by column, using only rows that have the complete score.
@@ -231,7 +257,7 @@ def _means(
         interval = None
         if complete and all(cell.interval for cell in parts):
             values = np.mean([by_row[row] for row in complete], axis=0)
-            interval = _interval(sums, [rows[row][column] for row in complete], values)
+            interval = _estimate_interval(sums, [rows[row][column] for row in complete], values)
         means[column] = LeaderboardCell(
             **asdict(average if complete else replace(average, value=None)),
             interval=interval,
@@ -240,19 +266,19 @@ def _means(
     return means
 
 
-def _standing(sums: _Sums, score: Score, values: Floats, base: Score | None) -> LeaderboardCell:
+def _build_cell(sums: _Sums, score: Score, values: Floats, base: Score | None) -> LeaderboardCell:
     """Build a row's cell, with its difference from `base` if there is one."""
     aggregate = aggregate_of(score)
     return LeaderboardCell(
         **asdict(aggregate),
-        interval=_interval(sums, [score], values),
-        difference=None if base is None else _difference(sums, score, base),
+        interval=_estimate_interval(sums, [score], values),
+        difference=None if base is None else _compare(sums, score, base),
         partly=score.partly(len(score.parts)),
         infinite=score.inverse and aggregate.value is None and aggregate.n > 0,
     )
 
 
-def _interval(sums: _Sums, scores: Sequence[Score], values: Floats) -> Interval | None:
+def _estimate_interval(sums: _Sums, scores: Sequence[Score], values: Floats) -> Interval | None:
     """Return the interval of a score, or of the mean of several models' scores.
 
     A plain mean is a share of its scale, so it has an interval even if it is at one end in every resample.
@@ -267,7 +293,7 @@ def _interval(sums: _Sums, scores: Sequence[Score], values: Floats) -> Interval 
     return ends and (low + ends[0] * (high - low), low + ends[1] * (high - low))
 
 
-def _over(score: Score, parts: Sequence[Term]) -> Score:
+def _restrict(score: Score, parts: Sequence[Term]) -> Score:
     """Return the score restricted to some of its parts, reweighted to the weight of all."""
     if len(parts) == len(score.parts):
         return score
@@ -275,7 +301,7 @@ def _over(score: Score, parts: Sequence[Term]) -> Score:
     return replace(score, parts=[replace(part, weight=more * part.weight) for part in parts])
 
 
-def _difference(sums: _Sums, score: Score, base: Score) -> Difference:
+def _compare(sums: _Sums, score: Score, base: Score) -> Difference:
     """Return one score minus another over the verdicts that both have, part by part.
 
     Parts are paired by name, or by position without names. A mean over named parts is compared on those for which
@@ -288,7 +314,7 @@ def _difference(sums: _Sums, score: Score, base: Score) -> Difference:
     ]
     # Both sides keep only verdicts of the other, so the difference is paired.
     mine, theirs = [part for part, _ in pairs], [base_part for _, base_part in pairs]
-    values = sums.values(_over(score, mine), theirs) - sums.values(_over(base, theirs), mine)
+    values = sums.values(_restrict(score, mine), theirs) - sums.values(_restrict(base, theirs), mine)
     columns = [sums.of(part, base_part) for part, base_part in pairs]
     n, groups = sum(int(column.n[0]) for column in columns), sums.groups(columns)
     estimate = sums.draws.estimate(values, n, undefined="not defined" if n else "no pairs", null=0.0, groups=groups)

@@ -127,12 +127,12 @@ def mean_elo(battles: Sequence[Battle]) -> Ratings:
     if not games.models:
         return games.undefined("no battles")
     random = np.random.default_rng(0)
-    points = _fought(games, np.ones((games.draws.groups, SHUFFLES)), random).mean(axis=1)
-    drawn = [_fought(games, counts, random) for counts in islice(games.draws.draw_counts(), 1, None)]
+    points = _play_battles(games, np.ones((games.draws.groups, SHUFFLES)), random).mean(axis=1)
+    drawn = [_play_battles(games, counts, random) for counts in islice(games.draws.draw_counts(), 1, None)]
     return games.ratings(points, np.concatenate(drawn, axis=1) if drawn else np.zeros((len(games.models), 0)))
 
 
-def _fought(games: _Games, counts: Floats, random: np.random.Generator) -> Floats:
+def _play_battles(games: _Games, counts: Floats, random: np.random.Generator) -> Floats:
     """Return ratings, shape (m, R), after the battles in R random orders.
 
     `counts`, shape (G, R), is how often each group was drawn. A battle drawn twice counts double in its place, like
@@ -170,30 +170,29 @@ def bradley_terry(battles: Sequence[Battle]) -> Ratings:
         return games.undefined("no battles")
     models, points_per_logit = len(games.models), SCALE / math.log(BASE)
     cell = (games.first * models + games.second) * 3 + (2 * games.score).astype(np.intp)
-    tables = [_wins(block.T, models) for block in games.draws.tables(cell, 3 * models**2)]
-    if unbeaten := _unbeaten(tables[0][0]):
-        rated, one_sided = _without_one_sided(tables[0][0])
+    tables = [_count_wins(block.T, models) for block in games.draws.tables(cell, 3 * models**2)]
+    unrated = dict[str, str]()
+    if unbeaten := _find_unbeaten(tables[0][0]):
+        rated, one_sided = _remove_one_sided(tables[0][0])
         # Removing one-sided models may leave a set that no others beat; no rating can place that.
-        if len(rated) < 2 or _unbeaten(tables[0][0][np.ix_(rated, rated)]):
+        if len(rated) < 2 or _find_unbeaten(tables[0][0][np.ix_(rated, rated)]):
             top = " and ".join(games.models[model] for model in unbeaten)
             return games.undefined(f"no finite maximum: {top} never lost to or tied with the other models")
         tables = [table[:, rated][:, :, rated] for table in tables]
         unrated = {games.models[model]: reason for model, reason in sorted(one_sided.items())}
-    else:
-        unrated = {}
-    points = INITIAL + points_per_logit * np.concatenate([_maximum_likelihood(table) for table in tables]).T
+    points = INITIAL + points_per_logit * np.concatenate([_fit_strengths(table) for table in tables]).T
     if np.isnan(points[:, 0]).any():
         return games.undefined("the maximum was not found: the wins are too uneven for floating point")
     return games.ratings(points[:, 0], points[:, 1:], unrated)
 
 
-def _wins(counts: NDArray[np.generic], models: int) -> Floats:
+def _count_wins(counts: NDArray[np.generic], models: int) -> Floats:
     """Return wins of i over j with ties as halves, shape (R, m, m), from R tables (first, second, loss | tie | win)."""
     lost, tied, won = np.moveaxis(counts.reshape(-1, models, models, 3).astype(np.float64), 3, 0)
     return np.asarray(won + tied / 2 + np.swapaxes(lost + tied / 2, 1, 2))
 
 
-def _unbeaten(wins: Floats) -> list[int]:
+def _find_unbeaten(wins: Floats) -> list[int]:
     """Return models without a loss or tie against all others, in a table of wins (m, m); empty if all connect."""
     if np.count_nonzero(wins) == len(wins) * (len(wins) - 1):
         return []  # each beat each: there is nothing to search for, as in most resamples
@@ -202,30 +201,30 @@ def _unbeaten(wins: Floats) -> list[int]:
     return [] if parts == 1 else np.flatnonzero(next(tops)).tolist()
 
 
-def _without_one_sided(wins: Floats) -> tuple[list[int], dict[int, str]]:
+def _remove_one_sided(wins: Floats) -> tuple[list[int], dict[int, str]]:
     """Return the models left in a table of wins (m, m) without one-sided ones, and the reason for each removed one.
 
     Models that never won or tied against the rest, or never lost or tied, are removed one after another.
     """
-    left, reasons = list(range(len(wins))), dict[int, str]()
+    left = list(range(len(wins)))
+    reasons = dict[int, str]()
     while True:
         among = wins[np.ix_(left, left)]
-        won, lost = (np.count_nonzero(among, axis=axis).tolist() for axis in (1, 0))
-        gone = {model for model, has_won, has_lost in zip(left, won, lost, strict=True) if not (has_won and has_lost)}
-        if not gone:
+        one_sided = np.flatnonzero(~(among.any(axis=1) & among.any(axis=0)))
+        if not len(one_sided):
             return left, reasons
-        which = next(model for model in left if model in gone)
-        reasons[which] = "never won or tied" if not won[left.index(which)] else "never lost or tied"
-        left.remove(which)
+        # One at a time: without it, the next may be one-sided no longer, or another become so.
+        never = "lost or tied" if among[one_sided[0]].any() else "won or tied"
+        reasons[left.pop(one_sided[0])] = f"never {never}"
 
 
-def _maximum_likelihood(wins: Floats) -> Floats:
+def _fit_strengths(wins: Floats) -> Floats:
     """Return log-strengths with mean 0, shape (R, m), for R tables of wins (R, m, m); NaN without a finite maximum.
 
     Newton's method with steps of ln(1 + d) / d, where d is the largest change of a difference of strengths. It
     converges from any start (Sun and Tran-Dinh 2019, generalized self-concordant functions with nu = 2).
     """
-    finite = np.array([not _unbeaten(table) for table in wins])
+    finite = np.array([not _find_unbeaten(table) for table in wins])
     won, models = wins[finite], wins.shape[1]
     strength, length = np.zeros(won.shape[:2]), np.full((len(won), 1), np.inf)
     for _ in range(NEWTON_STEPS):
@@ -260,15 +259,14 @@ def battles(verdicts: Iterable[Judgment], groups: Mapping[str, str]) -> list[Bat
         if verdict.opponent is None or not protocols.load(verdict.protocol or "pointwise").compares:
             continue
         check(verdict)
-        models, question = (verdict.system, verdict.opponent), verdict.sample.id
-        mistakes = {
-            f"{models[0]} is compared with itself": models[0] == models[1],
-            f"score {verdict.score}; expected 1, 0.5 or 0": verdict.score not in outcomes,
-            f"{' and '.join(models)} compared twice": (question, frozenset(models)) in by_pair,
-        }
-        for mistake, occurs in mistakes.items():
-            if occurs:
-                raise UsageError(f"{name(verdict)}: {mistake}")
-        outcome = outcomes[verdict.score]
-        by_pair[question, frozenset(models)] = Battle(a=models[0], b=models[1], outcome=outcome, group=groups[question])
+        a, b = verdict.system, verdict.opponent
+        pair = verdict.sample.id, frozenset((a, b))
+        if a == b:
+            raise UsageError(f"{name(verdict)}: {a} is compared with itself")
+        if verdict.score not in outcomes:
+            raise UsageError(f"{name(verdict)}: score {verdict.score}; expected 1, 0.5 or 0")
+        # Two verdicts on one pair may contradict each other, whichever model stands first.
+        if pair in by_pair:
+            raise UsageError(f"{name(verdict)}: {a} and {b} compared twice")
+        by_pair[pair] = Battle(a=a, b=b, outcome=outcomes[verdict.score], group=groups[verdict.sample.id])
     return list(by_pair.values())

@@ -116,6 +116,7 @@ def verdict_agreement(people: Codes, judge: Codes, group: Group, weight: Floats 
     counts = np.concatenate(list(draws.tables(cell, LABELS**2, times)), axis=1)
 
     def estimate(values: Floats, n: Floats, undefined: str, share: bool = True) -> Estimate:
+        """Return the estimate of a statistic over `n` items; one that is no share is tested against 0."""
         return draws.estimate(
             values,
             round(n[0]),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from judgments import of_turn
 
-from critic.benchmarks import Run, alignmmbench, convbench, multiverse, named
+from critic.benchmarks import Run, alignmmbench, convbench, multiverse, name_row
 from critic.page.leaderboards import leaderboards
 from critic.records import Conversation, ConversationTurn, JudgeConfig
 from critic.stats.aggregate import Aggregate, combine
@@ -166,7 +166,7 @@ def test_multiverse_table_3(shared: Path) -> None:
             name=model, path=Path("none"), system=model, judge="j", setup=JudgeConfig(judge="j", score_kind="argmax"),
             turns=verdicts,
         )  # fmt: skip
-        entries += (named(row, run) for row in multiverse.BENCHMARK.entries(run, asked))
+        entries += (name_row(row, run) for row in multiverse.BENCHMARK.entries(run, asked))
     board = next(one for one in leaderboards(entries) if one.key == "goal-score-oracle")
     for model, row in paper["per_goal"].items():
         assert {goal: board.standings[model][goal].value for goal in goals} == pytest.approx(row)

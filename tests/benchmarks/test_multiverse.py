@@ -21,7 +21,7 @@ from critic import benchmarks
 from critic.benchmarks import Run, multiverse
 from critic.errors import UsageError
 from critic.records import Conversation, ConversationTurn, JudgeConfig, Judgment
-from critic.stages.score import read_runs
+from critic.stages.judged_runs import read_runs
 from critic.stats.aggregate import Aggregate
 from critic.stats.leaderboard import aggregate_of
 
@@ -325,7 +325,7 @@ def test_the_aspects_of_checklist_items_are_read_and_scored(tmp_path: Path) -> N
         return "no_verdict" if draw.random() < 0.3 else draw.choice([0.0, 0.5, 1.0])
 
     file = scoring.judged(tmp_path / "j.jsonl", "multiverse", scoring.MULTI, score)
-    (run,) = read_runs([file], "multiverse")
+    (run,) = read_runs([file], "multiverse").runs
     found = {key: aggregate_of(one) for key, one in multiverse.completion_of_aspects(run, "oracle", asked).items()}
     assert set(found) == {"Correctness", "Completeness", "Clarity"}
     for main, score_ in found.items():

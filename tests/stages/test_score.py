@@ -28,7 +28,7 @@ from critic.records import (
     Response,
     Verdict,
 )
-from critic.stages.score import read_runs
+from critic.stages.judged_runs import read_runs
 from critic.stats.aggregate import Cell
 
 
@@ -387,7 +387,7 @@ def test_single_answers_count_by_their_own_ids(tmp_path: Path) -> None:
         tmp_path / "b.jsonl",
         [msgspec.structs.replace(one, setup=msgspec.structs.replace(one.setup, judge="k")) for one in answers],
     )
-    found, again = read_runs([tmp_path / "a.jsonl", tmp_path / "b.jsonl"], "alignmmbench")
+    found, again = read_runs([tmp_path / "a.jsonl", tmp_path / "b.jsonl"], "alignmmbench").runs
     assert [one.conversation.id for one in found.turns] == [one.sample.id for one in found.turns] == ["a", "b", "c"]
     assert [(one.sample.length, one.score, one.protocol) for one in found.turns] == [(6, 3.0, "pointwise")] * 3
     assert all(one.conversation is two.conversation for one, two in zip(found.turns, again.turns, strict=True))

@@ -1,0 +1,173 @@
+"""Read files of judgments, once, into the runs that a score is made from: told apart, joined and checked."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from critic import benchmarks, jsonl, tables
+from critic.benchmarks import Run, Runs
+from critic.errors import UsageError, quoted, replace_surrogates
+from critic.images import name_images
+from critic.judging.forms import BY_NAME
+from critic.judging.planned import key as verdict_key
+from critic.records import Conversation, JudgeConfig, Judgment, describe_difference, is_judgment
+
+OF_SINGLE_ANSWERS = "alignmmbench"
+"""The benchmark that judgments of single answers are scored as."""
+
+Judged = dict[str, tuple[Conversation, Path]]
+"""Each judged conversation by id, with the first file that has it."""
+
+
+def read_runs(paths: Sequence[Path], benchmark: str | None = None, questions: Path | None = None) -> Runs:
+    """Read the runs of files of judgments, and the conversations that were asked.
+
+    `benchmark` is the one that the first file names, unless given. The conversations are those of `questions`, else
+    the judged ones. Raises UsageError for a file of another benchmark, of several models or judges, or given twice, and
+    for a conversation that reads differently in two places.
+    """
+    name = benchmark or _find_benchmark(paths[0])
+    chosen = benchmarks.load(name)
+    times = Counter(map(jsonl.identify, paths))
+    for path in paths:
+        if times[jsonl.identify(path)] > 1:
+            raise UsageError(f"{path}: given twice, by this name or another")
+    judged: Judged = {}
+    runs = list[Run]()
+    for path in paths:
+        runs += _read_file(path, name, judged)
+    conversations = _find_asked(judged, name, questions)
+    return Runs(name=name, benchmark=chosen, runs=_name_apart(_join(runs)), conversations=conversations)
+
+
+def _find_benchmark(path: Path) -> str:
+    """Return the benchmark that a file's judgments name. Raises UsageError for a file of something else."""
+    first = tables.read_first_row(path)
+    # If the file cannot be read, its reader says why.
+    if first is None:
+        return OF_SINGLE_ANSWERS
+    if not is_judgment(first):
+        raise UsageError(
+            f"{path}: no judgments; `critic judge {path} --benchmark NAME --questions FILE` makes them of replies"
+        )
+    # Earlier versions wrote the conversation beside the verdict. Answers from rows have none.
+    sample = first.get("sample", first)
+    conversation = sample.get("conversation") if isinstance(sample, dict) else None
+    return str((conversation if isinstance(conversation, dict) else {}).get("benchmark") or OF_SINGLE_ANSWERS)
+
+
+def _read_file(path: Path, benchmark: str, judged: Judged) -> list[Run]:
+    """Read a file's runs: one, or one per first model of a file of battles between several models.
+
+    Adds the file's conversations to `judged`, so that each is kept in memory once.
+    """
+    by_model: dict[str, list[Judgment]] = {}
+    lines: dict[tuple[str, JudgeConfig], int] = {}
+    for number, line in jsonl.read(path, Judgment):
+        judgment = _make_scorable(line, path, number, benchmark)
+        conversation, _ = judged.setdefault(judgment.sample.id, (judgment.conversation, path))
+        if conversation != judgment.conversation:
+            raise UsageError(f"{path}:{number}: conversation {quoted(judgment.sample.id)} reads otherwise than before")
+        lines.setdefault((judgment.system, judgment.setup), number)
+        judgment = replace(judgment, sample=replace(judgment.sample, conversation=conversation))
+        by_model.setdefault(judgment.system, []).append(judgment)
+    # Only a file of battles may hold several models: each verdict there concerns two.
+    if len(by_model) > 1 and any(judgment.opponent is None for judgment in chain(*by_model.values())):
+        raise _refuse_several(path, "models", by_model)
+    return [_check_run(path, verdicts, lines) for verdicts in by_model.values()]
+
+
+def _make_scorable(line: Judgment, path: Path, number: int, benchmark: str) -> Judgment:
+    """Return a judgment as it counts: that of an answer from a row by its form's protocol, as one of AlignMMBench."""
+    judged_benchmark = line.conversation.benchmark or OF_SINGLE_ANSWERS
+    if judged_benchmark != benchmark:
+        raise UsageError(f"{path}:{number}: judges {judged_benchmark}, expected {benchmark}")
+    if line.protocol is not None:
+        return line
+    # Answers to one question are told apart by their own ids.
+    conversation = replace(line.conversation, id=line.sample.id, benchmark=judged_benchmark)
+    sample = replace(line.sample, conversation=conversation, system=line.sample.system or replace_surrogates(path.stem))
+    return replace(line, sample=sample, protocol=_find_protocol(line))
+
+
+def _find_protocol(judgment: Judgment) -> str:
+    """Return the protocol on whose scale a judgment of single answers is.
+
+    Yes and no, and the result of a text that compares, count like a checklist's share. An unknown form rates.
+    """
+    if judgment.opponent is not None:
+        return "pairwise"
+    form = BY_NAME.get(judgment.prompt.rpartition("/")[2].partition("@")[0])
+    return form.kind.scored_as if form is not None else "pointwise"
+
+
+def _check_run(path: Path, verdicts: list[Judgment], lines: Mapping[tuple[str, JudgeConfig], int]) -> Run:
+    """Return the run of one model's verdicts. Raises UsageError if they are by several judges, or in several setups.
+
+    `lines` holds the line where the file has each setup of a model first.
+    """
+    system = verdicts[0].system
+    judges = {judgment.judge for judgment in verdicts}
+    if len(judges) > 1:
+        raise _refuse_several(path, "judges", judges)
+    (setup, _), *others = ((setup, line) for (model, setup), line in lines.items() if model == system)
+    for other, line in others:
+        raise UsageError(f"{path}:{line}: {describe_difference(setup, other, 'here')}; one of each in a file")
+    # A file of comparisons between two models is named by both, unless it has verdicts on the reference as well.
+    opponents = sorted({judgment.opponent or "" for judgment in verdicts})
+    against = " and ".join(opponents) if len(opponents) < 3 else f"{len(opponents)} models"
+    name = system if "" in opponents else f"{system} against {against}"
+    return Run(name=name, path=path, system=system, judge=setup.judge, setup=setup, turns=verdicts)
+
+
+def _refuse_several(path: Path, kind: str, names: Iterable[str]) -> UsageError:
+    """Return the error of a file that holds several models or judges."""
+    return UsageError(f"{path}: several {kind} ({', '.join(sorted(names))}); one of each in a file")
+
+
+def _join(runs: Iterable[Run]) -> list[Run]:
+    """Merge runs with the same model, judge and setup. Runs that share a verdict stay apart."""
+    joined = list[Run]()
+    for run in runs:
+        verdicts = set(map(verdict_key, run.turns))
+        for index, earlier in enumerate(joined):
+            same = (earlier.name, earlier.judge, earlier.setup) == (run.name, run.judge, run.setup)
+            # A verdict that lies in two files may differ between them, so neither file can stand for both.
+            if same and verdicts.isdisjoint(map(verdict_key, earlier.turns)):
+                joined[index] = replace(earlier, turns=[*earlier.turns, *run.turns])
+                break
+        else:
+            joined.append(run)
+    return joined
+
+
+def _name_apart(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs with names that differ: the model, the judge if that is not enough, and then the file."""
+    runs = _lengthen_names(runs, lambda run: f"{run.name} by {run.judge}")
+    stems = {run.path.stem for run in runs}
+    # Files of one name lie in several folders.
+    ambiguous = len(stems) < len(runs)
+    return _lengthen_names(runs, lambda run: f"{run.name} ({run.path if ambiguous else run.path.stem})")
+
+
+def _lengthen_names(runs: Sequence[Run], longer: Callable[[Run], str]) -> list[Run]:
+    """Return the runs, with a longer name if two have the same."""
+    shared = Counter(run.name for run in runs)
+    return [replace(run, name=longer(run)) if shared[run.name] > 1 else run for run in runs]
+
+
+def _find_asked(judged: Judged, benchmark: str, questions: Path | None) -> list[Conversation]:
+    """Return the conversations that were asked, each once: those of `questions`, else those that were judged.
+
+    Raises UsageError if a file and the questions have two conversations under one id.
+    """
+    if questions is None:
+        return [conversation for conversation, _ in judged.values()]
+    by_id = {conversation.id: conversation for conversation in name_images(benchmarks.read(benchmark, questions))[0]}
+    for key, (conversation, path) in judged.items():
+        if by_id.get(key) != conversation:
+            raise UsageError(f"{questions}: conversation {quoted(key)} of {path} is not there, or not as here")
+    return list(by_id.values())
