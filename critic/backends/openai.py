@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache, cached_property
-from typing import Any, Self
+from typing import Any
 
 import aiohttp
 import httpx
@@ -61,15 +61,13 @@ NO_KEY = (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)
 GIVE_KEY = "does not take the API key: give its own by --api-key or OPENAI_API_KEY"
 
 
-class OpenAIBackend:
+class OpenAIBackend(backends.Backend):
     """Chat completions at `base_url` (see `address.parse`); `choose` a model first.
 
     Every call is tried up to `attempts` times if trouble may pass: no answer in `timeout` seconds, a lost connection, a
     reply that is no completion, RETRIED_STATUS and 5xx. `unsupported` are the fields that the server refused
     (`refusals.OPTIONAL`). Messages contain neither the key nor the URL's password.
     """
-
-    served: ModelInfo
 
     def __init__(
         self,
@@ -91,9 +89,6 @@ class OpenAIBackend:
         self._tokens: dict[str, int | None] = {}
         # True once a list of models or a reply has shown an OpenAI-compatible server.
         self._is_known = False
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         attributes = vars(self)

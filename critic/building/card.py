@@ -1,7 +1,10 @@
-"""A benchmark's data card: MultiVerse's table 1 and figure 4, and AlignMMBench's figure 2, for any benchmark."""
+"""Build a benchmark's data card: totals, lengths and distributions of classes.
+
+After MultiVerse's table 1 and figure 4 and AlignMMBench's figure 2, for any benchmark.
+"""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -49,18 +52,24 @@ class CardFacts(Struct, frozen=True):
 
 
 def _spread(values: Iterable[float | None]) -> Spread:
-    """Return the spread of the values that are not None."""
+    """Return the spread of the values that are not None.
+
+    >>> _spread([1.0, None, 3.0])
+    Spread(mean=2.0, maximum=3.0, count=2)
+    """
     defined = [value for value in values if value is not None]
     return Spread(fmean(defined) if defined else None, max(defined, default=None), len(defined))
 
 
 def facts(conversations: Sequence[Conversation]) -> CardFacts:
     """Return the facts for a data card."""
-    turns = [turn for conversation in conversations for turn in conversation.turns]
-    questions = ["\n".join(turn.prompt for turn in talk.turns) for talk in conversations]
-    answers = ["\n".join(turn.reference or "" for turn in talk.turns) for talk in conversations]
+    turns, questions, answers = list[ConversationTurn](), list[str](), list[str]()
+    for conversation in conversations:
+        turns += conversation.turns
+        questions.append("\n".join(turn.prompt for turn in conversation.turns))
+        answers.append("\n".join(turn.reference or "" for turn in conversation.turns))
     spreads = {
-        "turns of a conversation": _spread([len(conversation.turns) for conversation in conversations]),
+        "turns of a conversation": _spread(len(conversation.turns) for conversation in conversations),
         "length of a question": _spread(len(words(turn.prompt)) for turn in turns),
         "length of a caption": _spread(len(words(talk.caption)) for talk in conversations if talk.caption),
         "length of an answer": _spread(len(words(turn.reference)) for turn in turns if turn.reference),
@@ -72,22 +81,21 @@ def facts(conversations: Sequence[Conversation]) -> CardFacts:
 
 def _counts(conversations: Sequence[Conversation], turns: Sequence[ConversationTurn]) -> dict[str, int]:
     """Return totals by name."""
-    aspects = {aspect for turn in turns for aspect in turn.aspects}
+    images, items, aspects = set[str](), set[str](), set[tuple[str, str]]()
+    for turn in turns:
+        images.update(turn.images)
+        items.update(turn.checklist)
+        aspects.update(turn.aspects)
     return {
         "conversations": len(conversations),
         "questions": len(turns),
-        "images": len(set(_images(turns))),
+        "images": len(images),
         "groups (rows that share an image or a seed question)": len({talk.group for talk in conversations}),
         "questions without reference": sum(not turn.reference for turn in turns),
-        "different checklist items": len({item for turn in turns for item in turn.checklist}),
+        "different checklist items": len(items),
         "main aspects": len({main for main, _ in aspects}),
         "sub-aspects": len({sub for _, sub in aspects}),
     }
-
-
-def _images(turns: Iterable[ConversationTurn]) -> Iterator[str]:
-    """Yield the images of turns, repeated ones too."""
-    return (image for turn in turns for image in turn.images)
 
 
 def _request_tagger() -> Callable[[str], str | None]:
@@ -102,6 +110,7 @@ def _request_tagger() -> Callable[[str], str | None]:
         return lambda _: None
 
     def request(question: str) -> str | None:
+        """Return the verb and the noun of a question, or None if it lacks one of them."""
         tags = iter(PatternTagger().tag(question))
         verb = next((word for word, tag in tags if tag in ("VB", "VBP") and word.lower() not in _AUXILIARIES), None)
         noun = next((word for word, tag in tags if tag.startswith("NN")), None)
@@ -133,7 +142,7 @@ def _classes(conversations: Sequence[Conversation]) -> dict[str, dict[str, tuple
         for conversation in conversations:
             for name in filter(None, names_of(conversation)):
                 counts[name] += 1
-                images.setdefault(name, set()).update(_images(conversation.turns))
+                images.setdefault(name, set()).update(*(turn.images for turn in conversation.turns))
         # A benchmark without tasks, goals or domains gets no empty table.
         if counts:
             classes[kind] = {name: (count, len(images[name])) for name, count in counts.most_common()}

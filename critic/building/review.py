@@ -1,5 +1,7 @@
-"""People's review of generated conversations: a sheet for two reviewers, a third to decide between them, and the yield
-by reason as MultiVerse prints it (§2.1, step 4)."""
+"""Let people review generated conversations: a sheet for two reviewers, and a third to decide between them.
+
+The yield is printed by reason, as MultiVerse does (§2.1, step 4).
+"""
 
 import hashlib
 from collections import Counter, defaultdict
@@ -88,7 +90,14 @@ def ask(sheet: Path, conversations: Sequence[DraftConversation], reviewers: Iter
 
 
 def spoken(conversation: DraftConversation) -> str:
-    """Return a conversation as people read it."""
+    """Return a conversation as people read it.
+
+    >>> from critic.building.replies import DraftTurn
+    >>> turn = DraftTurn(question="How many cats?", answer="Two.")
+    >>> about = {"id": "1", "image": "1.png", "category": "Animal", "sub_category": "Cat"}
+    >>> spoken(DraftConversation(lang="en", turns=[turn], **about))
+    'Q1: How many cats?\\nA1: Two.'
+    """
     turns = [(before.question, before.answer) for before in conversation.dialogue]
     turns += [(turn.question, turn.answer) for turn in conversation.turns]
     return "\n\n".join(
