@@ -76,7 +76,7 @@ def judge_that_says(folder: Path, rating: int) -> Path:
 def test_a_form(tmp_path: Path, package: Path, critic: Copied) -> None:
     """In --help, asked on its own scale, read, audited, and planned for training."""
     rows, out = write_jsonl(tmp_path / "rows.jsonl", ROWS), tmp_path / "judged.jsonl"
-    (entry,) = blocks("critic/README.md", "Add a form", "python")
+    (entry,) = blocks("critic/judging/README.md", "Add a form", "python")
     put_in(package / "critic/judging/forms.py", "FORMS: dict[str, Form] = {", entry)
     put_prompts(package, "Add a form")
 
@@ -98,7 +98,7 @@ def test_a_form(tmp_path: Path, package: Path, critic: Copied) -> None:
 
 def put_prompts(package: Path, heading: str) -> None:
     """Write the prompt files of a section, each named in its first line."""
-    for content in blocks("critic/README.md", heading, "toml"):
+    for content in blocks("critic/judging/README.md", heading, "toml"):
         path = content.split("\n", 1)[0].removeprefix("# ")
         assert not (package / path).exists()
         (package / path).write_text(content, "utf-8")
@@ -122,7 +122,7 @@ def test_a_kind_of_verdict(tmp_path: Path, package: Path, critic: Copied) -> Non
     labels = [{"criteria": TWO, "criteria_scores": score, "system": "alpha"} for score in scores]
     people = [human_row(number, human_score=sum(scores[number].values()) / 2, **labels[number]) for number in range(3)]
     rows = write_jsonl(tmp_path / "rows.jsonl", people)
-    kind, entry = blocks("critic/README.md", "Add a kind of verdict", "python")
+    kind, entry = blocks("critic/judging/README.md", "Add a kind of verdict", "python")
     (package / "critic/judging/kinds/two_scores.py").write_text(kind, "utf-8")
     put_in(package / "critic/judging/forms.py", "FORMS: dict[str, Form] = {", entry)
     put_prompts(package, "Add a kind of verdict")
@@ -154,7 +154,7 @@ def test_a_kind_of_verdict(tmp_path: Path, package: Path, critic: Copied) -> Non
 
 def test_a_protocol(tmp_path: Path, package: Path, critic: Copied) -> None:
     """A benchmark with a protocol of its own: in --help, inferred, judged in the protocol's form, and scored."""
-    protocol, benchmark = blocks("critic/README.md", "Add a protocol", "python")
+    protocol, benchmark = blocks("critic/judging/README.md", "Add a protocol", "python")
     (package / "critic/judging/protocols/right.py").write_text(protocol, "utf-8")
     (package / "critic/benchmarks/quiz.py").write_text(benchmark, "utf-8")
     assert "quality, right." in " ".join(critic("judge", "--help").stdout.split())
@@ -185,7 +185,7 @@ def test_a_protocol(tmp_path: Path, package: Path, critic: Copied) -> None:
 
 def test_a_history_condition(tmp_path: Path, package: Path, critic: Copied) -> None:
     """In --help, shown to the model as it says, and in the scores."""
-    (entry,) = blocks("critic/README.md", "Add a history condition", "python")
+    (entry,) = blocks("critic/judging/README.md", "Add a history condition", "python")
     put_in(package / "critic/judging/history.py", "CONDITIONS = {", entry)
     helped = " ".join(critic("infer", "--help").stdout.split())
     assert "oracle_no_image: the references for all earlier turns, and no image" in helped

@@ -55,7 +55,15 @@ def options(program: str) -> set[str]:
 
 def test_the_first_page_is_read_to_the_end() -> None:
     assert all(f"data/samples/{picture}" in text("README.md") for picture in ("pipeline.svg", "report.png"))
+    assert len(text("README.md").splitlines()) <= 150
     assert len(text("tests/bench/README.md").splitlines()) <= 250, "history goes to LOG.md"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("critic/")])
+def test_a_page_of_the_package_is_short_and_begins_with_a_command(page: str) -> None:
+    assert len(text(page).splitlines()) <= 250
+    opening = text(page).split("\n## ")[0]
+    assert re.search(r"(?m)^    (?:\$ )?critic ", opening), page
 
 
 def test_every_room_has_its_line() -> None:
@@ -95,7 +103,7 @@ def test_the_installation_takes_the_pythons_that_vllm_has(version: tuple[int, in
 
 def test_the_tables_are_those_of_the_code() -> None:
     """Forms, conditions, protocols, and how many contracts and attacks there are."""
-    forms = re.findall(r"(?m)^## Forms$.*?^### ", text("critic/README.md"), re.DOTALL)[0]
+    forms = re.findall(r"(?ms)^## Forms$.*?^\| flag ", text("critic/README.md"))[0]
     assert named(forms) == set(FORMS)
     benchmarks = text("critic/benchmarks/README.md")
     conditions, protocols = re.findall(r"(?s)\n\| `--(?:condition|protocol)`.*?(?=\n\n)", benchmarks)
