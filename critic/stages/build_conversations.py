@@ -41,7 +41,7 @@ class BuildPlan(Struct, frozen=True):
     checklists: bool
 
 
-def _conversation(
+def _make_draft(
     image: dict[str, Any], building: BenchmarkBuild, turns: list[DraftTurn], **more: Any
 ) -> DraftConversation:
     """Return a conversation about an image, whose MD5 gives it its id; `more` are fields of DraftConversation."""
@@ -51,7 +51,7 @@ def _conversation(
     )
 
 
-def _talks(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversation]:
+def _ask_talks(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversation]:
     """Ask for a person with a goal, then for that person's conversation (MultiVerse §2.1, steps 2 and 3)."""
     persons = building.ask("persona", building.rows())
     rows = []
@@ -61,11 +61,11 @@ def _talks(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversation]:
     for path, talk in building.ask("talk", rows).items():
         turns = [DraftTurn(question=turn.question, answer=turn.answer, task=talk.task) for turn in talk.turns]
         about = {"goal": persons[path].goal, "sub_goal": persons[path].sub_goal, "sub_task": talk.sub_task}
-        conversations.append(_conversation(chosen[path], building, turns, task=talk.task, **about))
+        conversations.append(_make_draft(chosen[path], building, turns, task=talk.task, **about))
     return conversations
 
 
-def _levels(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversation]:
+def _ask_levels(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversation]:
     """Ask for three turns about each image: perception, reasoning, creation (ConvBench §3)."""
     conversations = []
     for path, reply in building.ask("levels", building.rows()).items():
@@ -74,11 +74,11 @@ def _levels(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversation]
             turns.append(DraftTurn(question=turn.question, answer=turn.answer, task=task))
         # Only the creation turn is judged by what it has to achieve.
         turns[-1].focus = reply.focus
-        conversations.append(_conversation(chosen[path], building, turns, caption=reply.caption))
+        conversations.append(_make_draft(chosen[path], building, turns, caption=reply.caption))
     return conversations
 
 
-def _singles(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversation]:
+def _ask_singles(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversation]:
     """Ask for one question about each image, of the task that the image's hash selects (AlignMMBench §3).
 
     Raises UsageError unless the language is Chinese.
@@ -94,24 +94,24 @@ def _singles(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversation
     conversations = []
     for path, reply in building.ask("single", rows).items():
         turn = DraftTurn(question=reply.question, answer=reply.answer, task=reply.task)
-        conversations.append(_conversation(chosen[path], building, [turn], task=reply.task, dialogue=reply.dialogue))
+        conversations.append(_make_draft(chosen[path], building, [turn], task=reply.task, dialogue=reply.dialogue))
     return conversations
 
 
 PLANS = {
-    "multiverse": BuildPlan(_talks, "checklist", checklists=True),
-    "convbench": BuildPlan(_levels, "direct", checklists=False),
-    "alignmmbench": BuildPlan(_singles, "pointwise", checklists=False),
+    "multiverse": BuildPlan(_ask_talks, "checklist", checklists=True),
+    "convbench": BuildPlan(_ask_levels, "direct", checklists=False),
+    "alignmmbench": BuildPlan(_ask_singles, "pointwise", checklists=False),
 }
 """Plans of `critic build --plan`, by the name of the benchmark whose file format they have."""
 
 
-def _turn_rows(building: BenchmarkBuild, conversations: Sequence[DraftConversation], *, items: bool) -> list[BuildRow]:
+def _list_turns(building: BenchmarkBuild, conversations: Sequence[DraftConversation], *, items: bool) -> list[BuildRow]:
     """Return one row per turn: the question, its answer and the exchanges before it, with its checklist if `items`."""
     rows = []
     for conversation in conversations:
         before: list[dict[str, str]] = []
-        for key, turn in zip(conversation.turn_keys(), conversation.turns, strict=True):
+        for key, turn in zip(conversation.turn_keys, conversation.turns, strict=True):
             facts: dict[str, Any] = {"before": list(before), "question": turn.question, "answer": turn.answer}
             if items:
                 facts["items"] = [item.question for item in turn.items]
@@ -125,12 +125,12 @@ def _write_items(building: BenchmarkBuild, conversations: Sequence[DraftConversa
 
     A conversation is left out unless each of its turns gets a checklist.
     """
-    checklists = building.ask_both("checklist", _turn_rows(building, conversations, items=False))
+    checklists = building.ask_both("checklist", _list_turns(building, conversations, items=False))
     answered = set[str]().union(*checklists)
     keyed = dict[str, DraftTurn]()
     for conversation in conversations:
-        if answered.issuperset(conversation.turn_keys()):
-            keyed |= zip(conversation.turn_keys(), conversation.turns, strict=True)
+        if answered.issuperset(conversation.turn_keys):
+            keyed |= zip(conversation.turn_keys, conversation.turns, strict=True)
     for checklist_of in checklists:
         for key in checklist_of.keys() & keyed.keys():
             # An item that both models write keeps the first one's aspects.
@@ -146,8 +146,8 @@ def add_checklists(building: BenchmarkBuild, conversations: Sequence[DraftConver
     differ, it stays, and the review sheet names it.
     """
     keyed = _write_items(building, conversations)
-    with_items = [conversation for conversation in conversations if keyed.keys() >= set(conversation.turn_keys())]
-    held = building.ask_both("held", _turn_rows(building, with_items, items=True))
+    with_items = [conversation for conversation in conversations if keyed.keys() >= set(conversation.turn_keys)]
+    held = building.ask_both("held", _list_turns(building, with_items, items=True))
     votes = {key: _keep_fulfilled(turn, [replies.get(key) for replies in held]) for key, turn in keyed.items()}
     reasons = list[str]()
     for answers in votes.values():
@@ -258,13 +258,13 @@ def build(
         decided = _review(building, conversations)
         if decided.open or decided.differing:
             return
-        building.count("people", "conversations", len(conversations), len(decided.accepted), decided.reasons())
+        building.count("people", "conversations", len(conversations), len(decided.accepted), decided.list_reasons())
         conversations = [conversation for conversation in conversations if conversation.id in decided.accepted]
     if not conversations:
         raise UsageError(f"{building.out}: no conversation is left; removed.jsonl and the review say why")
-    texts = {conversation.id: conversation.text() for conversation in conversations}
+    texts = {conversation.id: conversation.join_texts() for conversation in conversations}
     # Conversations that share text stay in one split, or the internal test would hold what was trained on.
-    split_of = bench.splits(bench.groups(list(texts), bench.overlaps(texts)))
+    split_of = bench.assign_splits(bench.group_overlaps(list(texts), bench.find_overlaps(texts)))
     counts = Counter(split_of.values())
     facts: dict[str, Any] = {
         "plan": name,
@@ -291,7 +291,7 @@ def _drop_solved(
     reasons = dict[str, dict[str, Any]]()
     for key, score in solved.items():
         reasons[key] = {"reason": "solved_blind", "score": round(score, 3)}
-    for pair in bench.overlaps({talk.id: talk.text() for talk in conversations}):
+    for pair in bench.find_overlaps({talk.id: talk.join_texts() for talk in conversations}):
         # One that shares only a part stays, in the same split.
         if pair.share == 1:
             reasons.setdefault(pair.other, {"reason": "repeats_another", "of": pair.key})
@@ -307,7 +307,7 @@ def _review(building: BenchmarkBuild, conversations: Sequence[DraftConversation]
     sheet = building.out / "review/sheet.csv"
     review.ask(sheet, conversations, range(1, review.REVIEWERS + 1))
     decided = review.decide(conversations, sheet)
-    print(decided.line())
+    print(decided.format_yield())
     if decided.open or decided.differing:
         # Only if two reviewers differ does a third one decide.
         third = [conversation for conversation in conversations if conversation.id in decided.differing]

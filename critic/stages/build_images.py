@@ -21,8 +21,8 @@ def choose_images(building: BenchmarkBuild, *, min_side: int, quality: int, rare
     the steps that need no model, if none is named.
     """
     building.images = pictures.scan(building.root, building.out / "images.jsonl")
-    building.drop("files", pictures.unusable(building.root, building.images, min_side))
-    building.drop("duplicates", pictures.duplicates(building.images))
+    building.drop("files", pictures.find_unusable(building.root, building.images, min_side))
+    building.drop("duplicates", pictures.find_duplicates(building.images))
 
     def leave_out(step: str, reasons: Mapping[str, str]) -> None:
         """Leave images out at a step, each for its reason."""

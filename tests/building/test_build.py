@@ -300,14 +300,14 @@ def test_texts_that_share_half_of_their_runs_are_one_group() -> None:
         "c": " ".join(numbers[:12]),
         "d": " ".join([*numbers[40:], *(f"more{number}" for number in range(12))]),
     }
-    pairs = bench.overlaps(texts)
+    pairs = bench.find_overlaps(texts)
     assert [(pair.key, pair.other) for pair in pairs] == [("a", "c"), ("a", "d")] and pairs[0].share == 1
-    assert bench.groups(texts, pairs) == {"a": "a", "b": "b", "c": "a", "d": "a"}
+    assert bench.group_overlaps(texts, pairs) == {"a": "a", "b": "b", "c": "a", "d": "a"}
 
 
 def test_a_tenth_of_the_groups_is_the_internal_test() -> None:
     for count, internal in ((200, 20), (12, 2), (1, 1)):
-        split_of = bench.splits({f"{key} {turn}": str(key) for key in range(count) for turn in "ab"})
+        split_of = bench.assign_splits({f"{key} {turn}": str(key) for key in range(count) for turn in "ab"})
         assert [*split_of.values()].count("internal") == 2 * internal
         assert all(split_of[f"{key} a"] == split_of[f"{key} b"] for key in range(count))
 
@@ -485,7 +485,7 @@ def test_two_reviewers_decide_and_a_third_where_they_differ(tmp_path: Path) -> N
         fill_in(key, reviewer, words)
     decided = review.decide(made, sheet)
     assert decided == review.Reviewed(["a"], {"b": ["unnatural_flow", "blind"]}, ["d", "e", "f"], ["c"])
-    assert decided.line().startswith("reviewed: 1 of 6 retained, 1 removed (1 unnatural_flow, 0 wrong_answer, 1 blind)")
+    assert decided.format_yield().startswith("reviewed: 1 of 6 retained, 1 removed (1 unnatural_flow, 0 wrong_answer, 1 blind)")
     review.ask(sheet, [made[2]], [3])
     fill_in("c", "3", "是,否,是")
     assert review.decide(made, sheet).removed["c"] == ["wrong_answer"]
@@ -675,14 +675,14 @@ def test_conversations_that_share_text_are_in_one_split(
     made = built[0]
     out = tmp_path / "again"
     shutil.copytree(made.root / "whole", out, ignore=shutil.ignore_patterns("benchmark"))
-    find_overlaps = bench.overlaps
+    find_overlaps = bench.find_overlaps
 
     def find_near_copies(texts: dict[str, str]) -> list[bench.SharedText]:
         first, *others = texts
         # The repetitions found before are found again: only of these conversations there is a review.
         return [*find_overlaps(texts), *(bench.SharedText(first, other, 0.6) for other in others)]
 
-    monkeypatch.setattr(bench, "overlaps", find_near_copies)
+    monkeypatch.setattr(bench, "find_overlaps", find_near_copies)
     words = ("--plan", "multiverse", "--base-url", made.server.url, "--rare", 2, "--concurrency", 1)
     done = run("critic", "build", made.root / "images", "--out", out, *words)
     assert done.returncode == 0, done.stderr

@@ -66,7 +66,7 @@ def conversation(key: str, prompts: list[str], **more: Any) -> Conversation:
 
 def test_counts_of_a_small_benchmark() -> None:
     found = [conversation("1", ["how many", "and now then"], goal="Analysis"), conversation("2", ["who is it"])]
-    facts = card.facts(found)
+    facts = card.collect_facts(found)
     assert [*facts.counts.values()] == [2, 3, 1, 2, 0, 0, 0, 0]
     turns, questions, captions, answers, question_diversity, answer_diversity = facts.spreads.values()
     assert (turns.mean, turns.maximum) == (1.5, 2)
@@ -80,14 +80,14 @@ def test_verbs_and_nouns_of_english_questions() -> None:
     asked = ["Describe the image in detail.", "Can you identify the plant?", "Is it red?", "Write a poem about dogs."]
     found = [conversation("1", asked), conversation("2", ["Please describe the images, and the image."])]
     found.append(msgspec.structs.replace(conversation("3", ["Describe the image."]), lang="zh"))
-    classes = card.facts(found).classes[card.ASKED]
+    classes = card.collect_facts(found).classes[card.ASKED]
     assert classes == dict.fromkeys(("describe image", "identify plant", "write poem", "describe images"), (1, 1))
 
 
 @pytest.mark.skipif(not (SHARED / "data/alignmmbench").is_dir(), reason="needs the published file")
 def test_the_published_counts_of_alignmmbench_come_out() -> None:
     """Its 4,978 questions have 1,054 images (the abstract), thirteen tasks, and three categories with their images."""
-    facts = card.facts(benchmarks.read("alignmmbench", SHARED / "data/alignmmbench/questions.jsonl"))
+    facts = card.collect_facts(benchmarks.read("alignmmbench", SHARED / "data/alignmmbench/questions.jsonl"))
     assert (facts.counts["questions"], facts.counts["images"], len(facts.classes["task"])) == (4978, 1054, 13)
     assert sum(count for count, _ in facts.classes["category"].values()) == 4978
     assert sum(images for _, images in facts.classes["category"].values()) in (1054, 1055, 1056)

@@ -33,14 +33,14 @@ PHASH = {
 
 @pytest.mark.parametrize(("name", "expected"), PHASH.items())
 def test_hashes_are_those_of_imagehash(name: str, expected: str) -> None:
-    made = pictures.image_file(SAMPLES, name)
+    made = pictures.hash_image(SAMPLES, name)
     assert made.phash == expected and made.failure is None and made.width and len(made.md5) == 32
 
 
 def test_hashes_where_many_frequencies_are_the_median() -> None:
     """The hash equals that of imagehash 4.3.2."""
-    assert pictures.perceptual_hash(Image.new("L", (64, 64), 200)) == "8000000000000000"
-    assert pictures.perceptual_hash(Image.linear_gradient("L")) == "8000800080008000"
+    assert pictures.compute_phash(Image.new("L", (64, 64), 200)) == "8000000000000000"
+    assert pictures.compute_phash(Image.linear_gradient("L")) == "8000800080008000"
 
 
 def test_pictures_of_16_bits_and_transparent_ones_are_hashed_as_they_are_seen() -> None:
@@ -49,12 +49,12 @@ def test_pictures_of_16_bits_and_transparent_ones_are_hashed_as_they_are_seen() 
     shape = (row - 40) ** 2 + (column - 52) ** 2 < 900
     grey = Image.fromarray(np.where(shape, 30, 200).astype("uint8"))
     deep = Image.fromarray(np.where(shape, 30 * 257, 200 * 257).astype("uint16"))
-    assert pictures.perceptual_hash(deep) == pictures.perceptual_hash(grey)
+    assert pictures.compute_phash(deep) == pictures.compute_phash(grey)
     opaque = Image.open(SAMPLES / "visitbench/images/chart.png").convert("RGBA")
-    assert pictures.perceptual_hash(opaque) == PHASH["visitbench/images/chart.png"]
+    assert pictures.compute_phash(opaque) == PHASH["visitbench/images/chart.png"]
     clear = Image.new("RGBA", (96, 96))
     clear.putalpha(Image.fromarray(shape))
-    assert pictures.perceptual_hash(clear) == pictures.perceptual_hash(Image.fromarray(~shape))
+    assert pictures.compute_phash(clear) == pictures.compute_phash(Image.fromarray(~shape))
 
 
 def test_what_is_no_file_is_named_and_not_waited_for(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_the_largest_of_near_images_stays_and_no_chain_takes_others_along() -> N
     """a and c are unlike; b is near both. Where b is not the one that stays, c stays as well."""
     a, b, c = image("a", 0, 300), image("b", 0b1111, 200), image("c", 0b11111111, 100)
     same = image("d", 0, 300)
-    assert pictures.duplicates([c, same, b, a]) == [
+    assert pictures.find_duplicates([c, same, b, a]) == [
         DroppedImage(path="d", step="duplicates", reason="near_duplicate", of="a", distance=0),
         DroppedImage(path="b", step="duplicates", reason="near_duplicate", of="a", distance=4),
     ]
@@ -99,7 +99,7 @@ def test_all_near_images_go_and_no_others() -> None:
             value ^= 1 << bit
         values.append(value)
     images = [image(f"{number}", value) for number, value in enumerate(values)]
-    gone = {one.path: one for one in pictures.duplicates(images)}
+    gone = {one.path: one for one in pictures.find_duplicates(images)}
     kept = [int(one.phash or "", 16) for one in images if one.path not in gone]
     assert all((one ^ other).bit_count() > pictures.NEAR for one in kept for other in kept if one is not other)
     for one in gone.values():
@@ -161,13 +161,13 @@ def test_hashing_goes_on_where_it_was_killed(tmp_path: Path, monkeypatch: Any) -
     whole = out.read_bytes()
     out.write_bytes(whole[: len(whole) // 2])
     read: list[str] = []
-    plain = pictures.image_file
+    plain = pictures.hash_image
 
     def hashed(root: Path, name: str) -> ImageFile:
         read.append(name)
         return plain(root, name)
 
-    monkeypatch.setattr(pictures, "image_file", hashed)
+    monkeypatch.setattr(pictures, "hash_image", hashed)
     pictures.scan(images, out)
     assert out.read_bytes() == whole and 0 < len(read) < whole.count(b"\n")
     (images / "chart.png").write_bytes(b"other")
@@ -190,7 +190,7 @@ def test_an_image_that_was_repaired_is_looked_at_again(tmp_path: Path, monkeypat
     assert failures() == said
     whole = out.read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr(pictures, "perceptual_hash", None)  # nothing is hashed
+        patch.setattr(pictures, "compute_phash", None)  # nothing is hashed
         assert failures() == said and out.read_bytes() == whole
     for name in said:
         (images / name).unlink()
