@@ -438,19 +438,15 @@ def _parse_classes(answer: dict[str, Any], attempt: int) -> Reply:
     return Reply(text="", prompt_tokens=prompt or 0, attempts=attempt, classes=shares, answered_by=answered_by)
 
 
-def _parse_alternatives(token: dict[str, Any]) -> list[tuple[str, float]]:
-    """Return a token's alternatives with their log probabilities."""
-    # NaN and values above 700 (some servers give logits) have no probability.
-    return [(entry["token"], entry["logprob"]) for entry in token.get("top_logprobs") or [] if entry["logprob"] < 700]
-
-
 def _parse_tokens(logprobs: Any) -> list[Token]:
     """Return the tokens with alternatives; none if a server gives only each token's own log probability."""
+    tokens = list[Token]()
     try:
-        entries = [
-            {"text": entry["token"], "alternatives": _parse_alternatives(entry)} for entry in logprobs["content"]
-        ]
-        tokens = msgspec.convert(entries, list[Token])
+        for entry in logprobs["content"]:
+            # NaN and values above 700 (some servers give logits) have no probability.
+            likely = [other for other in entry.get("top_logprobs") or [] if other["logprob"] < 700]
+            alternatives = [(other["token"], other["logprob"]) for other in likely]
+            tokens.append(msgspec.convert({"text": entry["token"], "alternatives": alternatives}, Token))
     except ODD:
         return []
     return tokens if any(token.alternatives for token in tokens) else []
