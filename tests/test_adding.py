@@ -41,7 +41,7 @@ print(json.dumps([example_of(one, by_id, None, lambda messages: 0).target for on
 
 
 def blocks(page: str, heading: str, language: str) -> list[str]:
-    """The code of a language under a heading of a page."""
+    """Return the code blocks of a language under a heading of a page."""
     text = (ROOT / page).read_text("utf-8")
     (section,) = re.findall(rf"(?ms)^#+ {re.escape(heading)}$(.*?)(?=^#+ [A-Z]|\Z)", text)
     return re.findall(rf"(?s)```{language}\n(.*?)```", section)
@@ -49,7 +49,7 @@ def blocks(page: str, heading: str, language: str) -> list[str]:
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A copy of the packages to add to."""
+    """Copy the packages, to add to them."""
     for name in ("critic", "eval_agreement"):
         shutil.copytree(ROOT / name, tmp_path / "copy" / name, ignore=shutil.ignore_patterns("__pycache__"))
     return tmp_path / "copy"
@@ -63,7 +63,7 @@ def critic(tmp_path: Path, package: Path) -> Iterator[Copied]:
 
 
 def put_in(file: Path, table: str, entry: str) -> None:
-    """An entry as the first one of a table."""
+    """Write an entry as the first one of a table."""
     text = file.read_text("utf-8")
     assert text.count(table) == 1
     file.write_text(text.replace(table, f"{table}\n{entry}"), "utf-8")
@@ -191,10 +191,10 @@ def test_a_history_condition(tmp_path: Path, package: Path, critic: Copied) -> N
     assert "oracle_no_image: the references for all earlier turns, and no image" in helped
 
     sheet = ROOT / "data/samples/convbench/ConvBench.csv"
-    asked = ["--benchmark", "convbench", "--model", write_jsonl(tmp_path / "m.jsonl", [{"text": "mine"}])]
-    critic("infer", sheet, *asked, "--condition", "oracle_no_image", "--out", tmp_path / "replies.jsonl")
+    options = ["--benchmark", "convbench", "--model", write_jsonl(tmp_path / "m.jsonl", [{"text": "mine"}])]
+    critic("infer", sheet, *options, "--condition", "oracle_no_image", "--out", tmp_path / "replies.jsonl")
     turn = next(line for line in read_jsonl(tmp_path / "replies.jsonl") if line["turn"] == 3)
-    references = [one["reference"] for one in turn["conversation"]["turns"][:2]]
+    references = [answered["reference"] for answered in turn["conversation"]["turns"][:2]]
     assert [said["content"] for said in turn["seen"]][1::2] == references
     assert not any("images" in said for said in turn["seen"])
 
