@@ -72,7 +72,7 @@ MULTI = [
 
 ASKED: dict[str, list[tuple[str, str, int | None]]] = {
     "alignmmbench": [("pointwise", "own", 1), ("pointwise", "no_image", 1)],
-    "convbench": [one for protocol in ("pairwise", "direct") for one in ((protocol, *cell[1:]) for cell in CONV)],
+    "convbench": [entry for protocol in ("pairwise", "direct") for entry in ((protocol, *cell[1:]) for cell in CONV)],
     "multiverse": list(MULTI),
     "visitbench": [("pairwise", "own", 1), ("pairwise", "no_image", 1)],
 }
