@@ -18,11 +18,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from critic.errors import UsageError, one_line, replace_surrogates
-from critic.records import Conversation, ImageFailure
+from critic.records import Conversation, ImageFailure, SentImage
 
 MAX_BYTES = 20_000_000
 """Default size limit of an image file, in bytes."""
@@ -45,13 +44,10 @@ class ImageError(Exception):
         self.failure = failure
 
 
-class Image(Struct, frozen=True, kw_only=True):
-    """An image as it is sent, upright. `sha256` is of the bytes sent; `resized`: it is smaller than its file."""
+class Image(SentImage, frozen=True, kw_only=True):
+    """An image as it is sent, upright, with its data URI."""
 
-    path: str
-    sha256: str
     uri: str
-    resized: bool
 
 
 BY_HASH = "sha256:"

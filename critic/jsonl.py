@@ -69,36 +69,26 @@ def build_decoder(record: type[T]) -> Callable[[bytes], T]:
 
     It raises ValueError for a line that is no such record, or that the record's own `check` refuses.
     """
-    today, upgrade, check = (
-        msgspec.json.Decoder(record),
-        getattr(record, "upgrade", None),
-        getattr(record, "check", None),
-    )
+    today = msgspec.json.Decoder(record)
+    upgrade: Callable[[Any], T | None] = getattr(record, "upgrade", lambda _: None)
+    check: Callable[[T], None] = getattr(record, "check", lambda _: None)
 
     def decode_line(line: bytes) -> T:
         try:
             value = decode(line, today)
         except msgspec.ValidationError:
+            upgraded = None
+            # A part may have another type than any version wrote.
+            with suppress(AttributeError, LookupError, TypeError):
+                upgraded = upgrade(loads(line))
             # The error about today's form is reported: it names the wrong key.
-            if (upgraded := _upgrade(upgrade, line)) is None:
+            if upgraded is None:
                 raise
-            value = cast(T, upgraded)
-        if check is not None:
-            check(value)
+            value = upgraded
+        check(value)
         return value
 
     return decode_line
-
-
-def _upgrade(upgrade: Callable[[Any], Any] | None, line: bytes) -> Any:
-    """Return a record of an earlier version in today's form, or None if it is none."""
-    if upgrade is None:
-        return None
-    try:
-        return upgrade(loads(line))
-    # A part has another type than any version wrote.
-    except (AttributeError, LookupError, TypeError):
-        return None
 
 
 def _iterate_lines(path: Path) -> Iterator[tuple[int, bytes]]:

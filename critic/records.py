@@ -181,27 +181,21 @@ class Response(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 ImageFailure = Literal["image_missing", "image_outside_root", "image_too_large", "image_unreadable"]
 
-Failure = (
-    Literal[
-        "empty",
-        "no_rating",
-        "no_verdict",
-        "out_of_range",
-        "truncated",
-        "no_distribution",
-        "context_length_exceeded",
-        "refused",
-        "content_filter",
-        "server_error",
-        "budget",
-        "not_run",
-    ]
+TurnFailure = (
+    Literal["empty", "truncated", "context_length_exceeded", "refused", "content_filter", "server_error", "budget"]
+    | Literal["not_run"]
     | ImageFailure
 )
+"""Reasons why a turn has no reply.
+
+`refused`: by the server or by the model. `budget`: nothing was asked since the token budget was spent. `not_run`: an
+earlier turn failed whose reply was to be shown.
+"""
+
+Failure = TurnFailure | Literal["no_rating", "no_verdict", "out_of_range", "no_distribution"]
 """Reasons why a judgment has no score.
 
-`truncated`: the reply ended at the token limit before a rating. `refused`: by the server or by the model. `budget`:
-nothing was asked since the token budget was spent. `not_run`: there is no answer to judge.
+`truncated`: the reply ended at the token limit before a rating. `not_run`: there is no answer to judge.
 """
 
 
@@ -342,14 +336,6 @@ class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 NOTHING_ASKED = Conversation(id="", lang="en", group="", turns=[])
 """Conversation of a sample that keeps only its id."""
-
-
-TurnFailure = (
-    Literal["empty", "truncated", "context_length_exceeded", "refused", "content_filter", "server_error", "budget"]
-    | Literal["not_run"]
-    | ImageFailure
-)
-"""Reasons why a turn has no reply. `not_run`: an earlier turn failed whose reply was to be shown."""
 
 
 class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -705,15 +691,9 @@ def _upgrade_answer(row: dict[str, Any]) -> dict[str, Any]:
         answers.append(msgspec.convert(other, Response))
     setup: dict[str, Any] = {"pointwise_prompt": row.get("prompt")}
     setup |= {name: row.pop(name) for name in ("judge", "score_kind", "decoding") if name in row}
-    members = [
-        {
-            "sample": {"id": answers[0].id},
-            "setup": setup | {"judge": member.get("judge")},
-            "verdict": member.get("verdict"),
-            "score": member.get("score"),
-        }
-        for member in row.pop("members", [])
-    ]
+    members = []
+    for member in row.pop("members", []):
+        members.append({**member, "sample": {"id": answers[0].id}, "setup": setup | {"judge": member.get("judge")}})
     return row | {"sample": Sample.of(*answers), "setup": setup, "members": members}
 
 
@@ -733,13 +713,11 @@ def _upgrade_conversation(row: dict[str, Any]) -> dict[str, Any]:
     if protocol == "pairwise":
         verdict["value"] = {1.0: "A", 0.5: "tie", 0.0: "B"}.get(old.get("score"))
     kept = ("protocol", "judging", "score", "unread", "unjudged")
-    calls = row.get("calls", [])
     upgraded = row | {name: old[name] for name in kept if name in old}
     upgraded |= {"sample": sample, "verdict": verdict, "prompt": form}
-    for name in ("prompt_tokens", "cached_tokens", "completion_tokens"):
-        upgraded[name] = sum(call.get(name, 0) for call in calls)
-    upgraded["reply"] = calls[0].get("reply", "") if calls else ""
-    upgraded["attempts"] = max((call.get("attempts", 1) for call in calls), default=1)
+    # The totals of the calls were not written then.
+    if calls := msgspec.convert(row.get("calls", []), list[Call]):
+        upgraded |= {"reply": calls[0].reply, **sum_usage(calls)}
     return upgraded
 
 

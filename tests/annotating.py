@@ -27,9 +27,12 @@ CRITERIA = {"clarity": "Is it easy to follow?"}
 def row(number: int, **changes: Any) -> dict[str, Any]:
     """Two answers to each question, by two models."""
     question = f"How many apples lie on table {number // 2}?"
-    made = {"id": f"row-{number}", "task": "Counting", "lang": "en", "question": question, "group": f"g{number // 2}"}
-    made |= {"reference": f"There are {number // 2 % 7 + 2} apples.", "response": f"I count {number % 5 + 2} of them."}
-    return made | {"system": ["alpha", "beta"][number % 2], "checklist": CHECKLIST, "criteria": CRITERIA} | changes
+    fields = {"id": f"row-{number}", "task": "Counting", "lang": "en", "question": question, "group": f"g{number // 2}"}
+    fields |= {
+        "reference": f"There are {number // 2 % 7 + 2} apples.",
+        "response": f"I count {number % 5 + 2} of them.",
+    }
+    return fields | {"system": ["alpha", "beta"][number % 2], "checklist": CHECKLIST, "criteria": CRITERIA} | changes
 
 
 def rows_file(folder: Path, count: int = 12, **changes: Any) -> Path:
@@ -161,13 +164,20 @@ def source(folder: Path, scheme: str) -> Path:
     """Something to label by the scheme, with the secret wherever it must not be shown."""
     if scheme in ("direct", "pairwise_conversation"):
         return replies(folder / "replies.jsonl", SECRET)
-    told = {"human_score": 9.25, "scale_min": 1, "scale_max": 10, "reason": SECRET, "annotators": {SECRET: 9.25}}
+    labels = {"human_score": 9.25, "scale_min": 1, "scale_max": 10, "reason": SECRET, "annotators": {SECRET: 9.25}}
     # A VisIT-Bench sheet as well.
-    told |= {"instruction_category": "counting", "instruction": "Count.", "image_url": f"https://a.b/{SECRET}.png"}
-    told |= {"image_dense_caption": "Two kites.", "gpt4_prediction": "Two.", "human_ratings_gpt4_correct": True}
-    told |= {"human_ratings_problem_in_caption": False}
+    labels |= {"instruction_category": "counting", "instruction": "Count.", "image_url": f"https://a.b/{SECRET}.png"}
+    labels |= {"image_dense_caption": "Two kites.", "gpt4_prediction": "Two.", "human_ratings_gpt4_correct": True}
+    labels |= {"human_ratings_problem_in_caption": False}
     rows = [
-        row(n, id=f"{SECRET}/{n}", group=f"{SECRET}-{n // 2}", system=f"{SECRET}{n % 2}", image=f"{SECRET}.png", **told)
+        row(
+            n,
+            id=f"{SECRET}/{n}",
+            group=f"{SECRET}-{n // 2}",
+            system=f"{SECRET}{n % 2}",
+            image=f"{SECRET}.png",
+            **labels,
+        )
         | {f"{SECRET}_score_1_10": 9.25}
         for n in range(8)
     ]

@@ -1,5 +1,8 @@
-"""What several tests share: programs and how they are run, the real data by path, sample records, scripted servers and
-real ones, and a tiny judge that is trained and served once for all."""
+"""Helpers that several tests share.
+
+Programs and how they are run, the real data by path, sample records, scripted servers and real ones, and a tiny judge
+that is trained and served once for all.
+"""
 
 import contextlib
 import gc
@@ -114,7 +117,7 @@ def shared() -> Path:
 
 
 def command(*words: object) -> list[str]:
-    """How a program of the repository is started: `critic …`, or by path as `data/human_scores.py …`."""
+    """Return the command that starts a program of the repository: `critic …`, or a path."""
     program = ["-c", "from critic.cli import main; main()"] if words[0] == "critic" else [str(ROOT / str(words[0]))]
     return [sys.executable, *program, *(str(word) for word in words[1:])]
 
@@ -125,7 +128,7 @@ def run_apart(*words: object, cwd: Path = ROOT, env: dict[str, str] | None = Non
 
 
 def run(*words: object, cwd: Path = ROOT) -> Done:
-    """What `run_apart` gives, in this process: a second sooner. What the program does not catch is raised here."""
+    """Run a program as `run_apart` does, but in this process, a second sooner. Errors that it does not catch rise."""
     stdout, stderr = io.StringIO(), io.StringIO()
     arguments = [str(word) for word in words]
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -231,7 +234,7 @@ def stopped_engine(server: subprocess.Popen[str]) -> Iterator["psutil.Process"]:
     """A server whose engine computes nothing until the end of the block: what is asked in it waits, on any machine."""
     import psutil
 
-    (engine,) = [one for one in psutil.Process(server.pid).children(recursive=True) if "EngineCore" in one.name()]
+    (engine,) = [child for child in psutil.Process(server.pid).children(recursive=True) if "EngineCore" in child.name()]
     engine.suspend()
     try:
         yield engine
@@ -421,8 +424,8 @@ class Scripted:
                 if self.path == "/tokenize":
                     count = sum(len(message["content"]) for message in body["messages"])
                     last = body["messages"][-1]["content"][-1]
-                    told = {"count": count, "tokens": [ord(last)], "token_strs": [last]}
-                    self.send(200, {}, json.dumps(told).encode())
+                    tokens = {"count": count, "tokens": [ord(last)], "token_strs": [last]}
+                    self.send(200, {}, json.dumps(tokens).encode())
                     return
                 if not head and self.path.partition("?")[0] not in (f"{prefix}/chat/completions", "/classify"):
                     self.send(404, {}, b'{"error": {"message": "no such route"}}')
@@ -466,17 +469,17 @@ def without_collection() -> Iterator[None]:
 @pytest.fixture
 def scripted() -> Iterator[Servers]:
     """Makes scripted servers and stops them after the test."""
-    made: list[Scripted] = []
+    servers: list[Scripted] = []
 
     def make(answer: Callable[[dict[str, Any]], Any], **options: Any) -> Scripted:
-        made.append(Scripted(answer, **options))
-        return made[-1]
+        servers.append(Scripted(answer, **options))
+        return servers[-1]
 
     yield make
-    for server in made:
+    for server in servers:
         server.close()
 
 
 def asked_of(form: str, response: Response, other: Response | None = None) -> JudgeRequest:
-    """What a judge is asked of a response in a form: its `messages` before anything is left out, its `schema()`."""
+    """Return the request about a response in a form: its `messages` before anything is left out, its `schema()`."""
     return inquiry(form, response.question.lang, form_of(form).material(response, other))

@@ -25,7 +25,7 @@ def of_answer(response: Response, other: Response | None = None, **given: Any) -
 
 def of_turn(conversation: Conversation | str, protocol: str, **given: Any) -> Judgment:
     """A judgment of a model's answer to a turn of a conversation, or of the whole."""
-    asked = (
+    subject = (
         conversation
         if isinstance(conversation, Conversation)
         else Conversation(id=conversation, lang="en", group=conversation, turns=[])
@@ -41,12 +41,12 @@ def of_turn(conversation: Conversation | str, protocol: str, **given: Any) -> Ju
     where |= {name: given.pop(name) for name in list(given) if name in where}
     if where["answer"] is not None and where["length"] is None:
         where["length"] = len(where["answer"])
-    sample = Sample(id=asked.id, conversation=asked, **where)
+    sample = Sample(id=subject.id, conversation=subject, **where)
     verdict = given.pop("verdict", Verdict())
     said = {name: given.pop(name) for name in ("failure", "answers") if name in given}
     setup = given.pop("setup", None) or JudgeConfig(judge=given.get("judge", "j"), score_kind="argmax")
     given.pop("judge", None)
     form = {"direct": "direct_turn", "pairwise": "pairwise_turn"}.get(protocol, protocol)
     prompt = form if where["turn"] else form.replace("_turn", "_whole")
-    made = {"prompt": prompt, "prompt_hash": "h", **given}
-    return Judgment(sample=sample, setup=setup, verdict=replace(verdict, **said), protocol=protocol, **made)
+    fields = {"prompt": prompt, "prompt_hash": "h", **given}
+    return Judgment(sample=sample, setup=setup, verdict=replace(verdict, **said), protocol=protocol, **fields)

@@ -7,13 +7,15 @@ from critic.judging.targets import source_ids
 from critic.records import Message
 
 
-def by_transformers(judge: Path, asked: list[list[Message]], head: bool = False, end: str = "}") -> list[list[float]]:
+def by_transformers(
+    judge: Path, prompts_messages: list[list[Message]], head: bool = False, end: str = "}"
+) -> list[list[float]]:
     """Behind a 1 stands what can be a verdict, a 0 or the rating's `end`, which begins many tokens."""
     import torch
     import transformers
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(judge)
-    prompts = [source_ids(tokenizer, messages) for messages in asked]
+    prompts = [source_ids(tokenizer, messages) for messages in prompts_messages]
     kind = "AutoModelForSequenceClassification" if head else "AutoModelForCausalLM"
     model = getattr(transformers, kind).from_pretrained(judge, dtype=torch.float32).eval()
 
@@ -27,10 +29,10 @@ def by_transformers(judge: Path, asked: list[list[Message]], head: bool = False,
     begins = tokenizer('{"Rating":', add_special_tokens=False)["input_ids"]
     closing = [place for word, place in tokenizer.get_vocab().items() if word.startswith(end)]
     ends = [place for place in closing if "\n" not in tokenizer.decode([place])]
-    found = []
+    distributions = []
     for ids in prompts:
         first, behind = logits([*ids, *begins, digits[1]])[-2:]
         shares = first[digits[1:]].softmax(-1).tolist()
         zero = float(behind[[digits[0], *ends]].softmax(-1)[0])
-        found.append([shares[0] * (1.0 - zero), *shares[1:], shares[0] * zero])
-    return found
+        distributions.append([shares[0] * (1.0 - zero), *shares[1:], shares[0] * zero])
+    return distributions

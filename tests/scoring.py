@@ -31,7 +31,7 @@ def sample(benchmark: str) -> Path:
 def judged(
     path: Path,
     benchmark: str,
-    asked: Sequence[tuple[Any, str, int | None]],
+    cells: Sequence[tuple[Any, str, int | None]],
     score: Score,
     system: str = "m",
     opponent: str | None = None,
@@ -42,21 +42,21 @@ def judged(
     """A file as `critic judge --benchmark` writes it, with a verdict by (protocol, condition, turn) of each
     conversation that has the turn."""
     lines = []
-    for one in benchmarks.read(benchmark, sample(benchmark))[:only]:
-        for protocol, condition, turn in asked:
-            if turn is not None and turn > len(one.turns):
+    for conversation in benchmarks.read(benchmark, sample(benchmark))[:only]:
+        for protocol, condition, turn in cells:
+            if turn is not None and turn > len(conversation.turns):
                 continue
             blank = of_turn(
-                one, protocol, system=system, condition=condition, judge=judge, turn=turn, opponent=opponent,
-                length=None if turn is None else 10 * turn + len(one.id), asked="a", answer=answer,
+                conversation, protocol, system=system, condition=condition, judge=judge, turn=turn, opponent=opponent,
+                length=None if turn is None else 10 * turn + len(conversation.id), asked="a", answer=answer,
             )  # fmt: skip
             value = score(blank)
-            made: dict[str, Any] = {"failure": value} if isinstance(value, str) else {"score": value}
-            items = one.turns[turn - 1].checklist if protocol == "checklist" and turn is not None else []
+            outcome: dict[str, Any] = {"failure": value} if isinstance(value, str) else {"score": value}
+            items = conversation.turns[turn - 1].checklist if protocol == "checklist" and turn is not None else []
             yes = 0.0 if isinstance(value, str) else value * len(items)
-            answers: list[bool | None] = [place < yes for place in range(len(items))] if "score" in made else []
-            verdict = Verdict(failure=made.pop("failure", None), answers=answers)
-            lines.append(msgspec.structs.replace(blank, verdict=verdict, **made))
+            answers: list[bool | None] = [place < yes for place in range(len(items))] if "score" in outcome else []
+            verdict = Verdict(failure=outcome.pop("failure", None), answers=answers)
+            lines.append(msgspec.structs.replace(blank, verdict=verdict, **outcome))
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"\n".join(msgspec.json.encode(line) for line in lines) + b"\n")
     return path
@@ -72,11 +72,11 @@ MULTI = [
 
 ASKED: dict[str, list[tuple[str, str, int | None]]] = {
     "alignmmbench": [("pointwise", "own", 1), ("pointwise", "no_image", 1)],
-    "convbench": [one for protocol in ("pairwise", "direct") for one in ((protocol, *cell[1:]) for cell in CONV)],
+    "convbench": [entry for protocol in ("pairwise", "direct") for entry in ((protocol, *cell[1:]) for cell in CONV)],
     "multiverse": list(MULTI),
     "visitbench": [("pairwise", "own", 1), ("pairwise", "no_image", 1)],
 }
-"""What is judged of each benchmark under two conditions or more."""
+"""Cells (protocol, condition, turn) that are judged of each benchmark, under two conditions or more."""
 
 
 def scored(out: Path, benchmark: str, *words: object, code: int = 0) -> tuple[dict[str, Any], str, str]:

@@ -41,7 +41,7 @@ print(json.dumps([example_of(one, by_id, None, lambda messages: 0).target for on
 
 
 def blocks(page: str, heading: str, language: str) -> list[str]:
-    """The code of a language under a heading of a page."""
+    """Return the code blocks of a language under a heading of a page."""
     text = (ROOT / page).read_text("utf-8")
     (section,) = re.findall(rf"(?ms)^#+ {re.escape(heading)}$(.*?)(?=^#+ [A-Z]|\Z)", text)
     return re.findall(rf"(?s)```{language}\n(.*?)```", section)
@@ -49,7 +49,7 @@ def blocks(page: str, heading: str, language: str) -> list[str]:
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A copy of the packages to add to."""
+    """Copy the packages, to add to them."""
     for name in ("critic", "eval_agreement"):
         shutil.copytree(ROOT / name, tmp_path / "copy" / name, ignore=shutil.ignore_patterns("__pycache__"))
     return tmp_path / "copy"
@@ -63,7 +63,7 @@ def critic(tmp_path: Path, package: Path) -> Iterator[Copied]:
 
 
 def put_in(file: Path, table: str, entry: str) -> None:
-    """An entry as the first one of a table."""
+    """Write an entry as the first one of a table."""
     text = file.read_text("utf-8")
     assert text.count(table) == 1
     file.write_text(text.replace(table, f"{table}\n{entry}"), "utf-8")
@@ -76,7 +76,7 @@ def judge_that_says(folder: Path, rating: int) -> Path:
 def test_a_form(tmp_path: Path, package: Path, critic: Copied) -> None:
     """In --help, asked on its own scale, read, audited, and planned for training."""
     rows, out = write_jsonl(tmp_path / "rows.jsonl", ROWS), tmp_path / "judged.jsonl"
-    (entry,) = blocks("critic/README.md", "Add a form", "python")
+    (entry,) = blocks("critic/judging/README.md", "Add a form", "python")
     put_in(package / "critic/judging/forms.py", "FORMS: dict[str, Form] = {", entry)
     put_prompts(package, "Add a form")
 
@@ -98,7 +98,7 @@ def test_a_form(tmp_path: Path, package: Path, critic: Copied) -> None:
 
 def put_prompts(package: Path, heading: str) -> None:
     """Write the prompt files of a section, each named in its first line."""
-    for content in blocks("critic/README.md", heading, "toml"):
+    for content in blocks("critic/judging/README.md", heading, "toml"):
         path = content.split("\n", 1)[0].removeprefix("# ")
         assert not (package / path).exists()
         (package / path).write_text(content, "utf-8")
@@ -122,7 +122,7 @@ def test_a_kind_of_verdict(tmp_path: Path, package: Path, critic: Copied) -> Non
     labels = [{"criteria": TWO, "criteria_scores": score, "system": "alpha"} for score in scores]
     people = [human_row(number, human_score=sum(scores[number].values()) / 2, **labels[number]) for number in range(3)]
     rows = write_jsonl(tmp_path / "rows.jsonl", people)
-    kind, entry = blocks("critic/README.md", "Add a kind of verdict", "python")
+    kind, entry = blocks("critic/judging/README.md", "Add a kind of verdict", "python")
     (package / "critic/judging/kinds/two_scores.py").write_text(kind, "utf-8")
     put_in(package / "critic/judging/forms.py", "FORMS: dict[str, Form] = {", entry)
     put_prompts(package, "Add a kind of verdict")
@@ -154,7 +154,7 @@ def test_a_kind_of_verdict(tmp_path: Path, package: Path, critic: Copied) -> Non
 
 def test_a_protocol(tmp_path: Path, package: Path, critic: Copied) -> None:
     """A benchmark with a protocol of its own: in --help, inferred, judged in the protocol's form, and scored."""
-    protocol, benchmark = blocks("critic/README.md", "Add a protocol", "python")
+    protocol, benchmark = blocks("critic/judging/README.md", "Add a protocol", "python")
     (package / "critic/judging/protocols/right.py").write_text(protocol, "utf-8")
     (package / "critic/benchmarks/quiz.py").write_text(benchmark, "utf-8")
     assert "quality, right." in " ".join(critic("judge", "--help").stdout.split())
@@ -185,16 +185,16 @@ def test_a_protocol(tmp_path: Path, package: Path, critic: Copied) -> None:
 
 def test_a_history_condition(tmp_path: Path, package: Path, critic: Copied) -> None:
     """In --help, shown to the model as it says, and in the scores."""
-    (entry,) = blocks("critic/README.md", "Add a history condition", "python")
+    (entry,) = blocks("critic/judging/README.md", "Add a history condition", "python")
     put_in(package / "critic/judging/history.py", "CONDITIONS = {", entry)
     helped = " ".join(critic("infer", "--help").stdout.split())
     assert "oracle_no_image: the references for all earlier turns, and no image" in helped
 
     sheet = ROOT / "data/samples/convbench/ConvBench.csv"
-    asked = ["--benchmark", "convbench", "--model", write_jsonl(tmp_path / "m.jsonl", [{"text": "mine"}])]
-    critic("infer", sheet, *asked, "--condition", "oracle_no_image", "--out", tmp_path / "replies.jsonl")
+    options = ["--benchmark", "convbench", "--model", write_jsonl(tmp_path / "m.jsonl", [{"text": "mine"}])]
+    critic("infer", sheet, *options, "--condition", "oracle_no_image", "--out", tmp_path / "replies.jsonl")
     turn = next(line for line in read_jsonl(tmp_path / "replies.jsonl") if line["turn"] == 3)
-    references = [one["reference"] for one in turn["conversation"]["turns"][:2]]
+    references = [answered["reference"] for answered in turn["conversation"]["turns"][:2]]
     assert [said["content"] for said in turn["seen"]][1::2] == references
     assert not any("images" in said for said in turn["seen"])
 

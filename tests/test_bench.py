@@ -13,7 +13,7 @@ PROGRAMS = sorted((ROOT / "tests/bench").glob("[a-z]*.py"))
 
 
 RATIOS = ast.unparse(ast.parse((ROOT / "tests/bench/_judge.py").read_text("utf-8")))
-"""Where several programs have what they print of their rounds."""
+"""Code that prints the rounds of several programs."""
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.stem)
@@ -23,7 +23,7 @@ def test_what_each_imports_is_there(program: Path) -> None:
         pytest.skip("needs the train extra and a serve extra")
     places = [str(ROOT / place) for place in ("tests", "tests/bench", "train", "serve", "data")] + sys.path
     for node in ast.parse(program.read_text("utf-8")).body:
-        names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         for name in {name.split(".")[0] for name in names} - sys.stdlib_module_names:
             assert PathFinder.find_spec(name, places) is not None, name

@@ -48,23 +48,23 @@ OWN = [*("--map", "prompt=question", "--map", "answer=response", "--map", "stars
 
 
 @pytest.mark.parametrize(
-    ("words", "made", "part"),
+    ("words", "file", "part"),
     [
         (["annotate", "{rows}", "--db", "{out}", "--to", "csv", "--export"], "labels.csv/rater-1.csv", "a-3"),
         (["attack", "{rows}", "--below", "3.2", "--out"], "attacked.jsonl", '"human_score":1.0,"scale_min":1.0'),
     ],
 )
-def test_rows_of_ones_own_are_read_wherever_rows_are(tmp_path: Path, words: list[str], made: str, part: str) -> None:
+def test_rows_of_ones_own_are_read_wherever_rows_are(tmp_path: Path, words: list[str], file: str, part: str) -> None:
     """Without --map the refusal contains the option to add; with it, texts and scores come from the named columns."""
     table = [{"prompt": f"{n}?", "answer": f"a-{n}", "reference": "r", "stars": 1 + n % 5} for n in range(10)]
     rows = write_jsonl(tmp_path / "rows.jsonl", table)
     command = [word.format(rows=rows, out=tmp_path / "db") for word in words]
-    out = tmp_path / made.partition("/")[0]
+    out = tmp_path / file.partition("/")[0]
     shown = ("(prompt, answer, reference, stars)", "--map prompt=question --map answer=response")
     assert_one_line_error(run("critic", *command, out), *shown)
     done = run("critic", *command, out, *OWN)
     assert done.returncode == 0, done.stderr
-    assert part in (tmp_path / made).read_text("utf-8")
+    assert part in (tmp_path / file).read_text("utf-8")
 
 
 SAMPLES = ROOT / "data/samples"

@@ -31,13 +31,13 @@ ASKED = [name for name, form in BY_NAME.items() if not isinstance(form.kind, Ans
 
 def rows_of_every_kind() -> list[dict[str, Any]]:
     """Single answers and whole conversations, each by two systems, whose scores lie apart."""
-    made: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for scope in ("turn", "conversation"):
         for question, system in itertools.product(range(QUESTIONS), range(SYSTEMS)):
             score, text = 9.0 - system * (1 + question), f"I see {question + system} apples."
-            made.append(
+            rows.append(
                 human_row(
-                    len(made), scope=scope, question=f"What lies on table {question}?", group=f"{scope}-{question}",
+                    len(rows), scope=scope, question=f"What lies on table {question}?", group=f"{scope}-{question}",
                     reference=f"{question} apples.", system=f"system-{system}", response=text, reason="It counts.",
                     history=[{"user": "Hello?", "assistant": "Hi."}] if scope == "conversation" else [],
                     human_score=score, scale_min=1, scale_max=10, image=None, annotators=None,
@@ -45,7 +45,7 @@ def rows_of_every_kind() -> list[dict[str, Any]]:
                     criteria=CRITERIA, criteria_scores={"clarity": 1 + question, "depth": 9 - question},
                 )
             )  # fmt: skip
-    return made
+    return rows
 
 
 class Walk:
@@ -89,7 +89,7 @@ def test_every_form_is_trained(walk: Walk) -> None:
 
 @pytest.mark.parametrize("name", ASKED)
 def test_every_form_is_asked_and_read(name: str, walk: Walk) -> None:
-    """Of a judge that is constrained to the form, every verdict can be read; ratings come with their distribution."""
+    """Read every verdict of a judge that is constrained to the form; ratings come with their distribution."""
     lines, form = walk.lines(name), BY_NAME[name]
     assert len(lines) >= QUESTIONS and all("failure" not in line["verdict"] for line in lines)
     for line in lines:
@@ -102,7 +102,7 @@ def test_every_form_is_asked_and_read(name: str, walk: Walk) -> None:
             assert 1 <= line["score"] <= 10 and sum(verdict["distribution"]) == pytest.approx(1)
         if isinstance(form.kind, CriteriaKind):
             assert verdict["criteria"].keys() == CRITERIA.keys()
-            assert all(1 <= one["rating"] <= 10 for one in verdict["criteria"].values())
+            assert all(1 <= criterion["rating"] <= 10 for criterion in verdict["criteria"].values())
         assert ("other" in line["sample"]) == form.pair and bool(line.get("calls")) == (form.shown > 1)
 
 

@@ -35,14 +35,14 @@ def tracked() -> list[Path]:
 
 
 def imports(file: Path) -> set[str]:
-    """Top-level names that a file imports, anywhere in it."""
-    found = set()
+    """Return the top-level names that a file imports, anywhere in it."""
+    names = set()
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[0] for alias in node.names}
+            names |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            found.add((node.module or "").split(".")[0])
-    return found
+            names.add((node.module or "").split(".")[0])
+    return names
 
 
 def test_top_level() -> None:
@@ -190,15 +190,15 @@ PRODUCT = ("critic", "eval_agreement", "train", "serve", "data")
 
 
 def modules() -> dict[str, ast.Module]:
-    """The product's modules, parsed, by the name under which they are imported."""
-    found = {}
+    """Return the product's modules, parsed, by the name under which they are imported."""
+    trees = {}
     for file in (file for room in PRODUCT for file in (ROOT / room).rglob("*.py")):
         name = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        found[name] = ast.parse(file.read_text("utf-8"))
-    return found
+        trees[name] = ast.parse(file.read_text("utf-8"))
+    return trees
 
 
-def imported(name: str, known: dict[str, ast.Module], anywhere: bool = False) -> set[str]:
+def imported(name: str, trees: dict[str, ast.Module], anywhere: bool = False) -> set[str]:
     """Return the product's modules that a module imports when it is loaded, or `anywhere` in it.
 
     Programs run by path import their neighbours by their bare names; what is imported within a function is loaded on
@@ -206,12 +206,14 @@ def imported(name: str, known: dict[str, ast.Module], anywhere: bool = False) ->
     """
     room = name.split(".", maxsplit=1)[0]
     wanted = set()
-    for node in ast.walk(known[name]) if anywhere else known[name].body:
+    for node in ast.walk(trees[name]) if anywhere else trees[name].body:
         if isinstance(node, ast.Import):
             wanted |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             wanted |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return {each for one in wanted for each in (one, f"{room}.{one}") if each in known and each != name}
+    return {
+        module for target in wanted for module in (target, f"{room}.{target}") if module in trees and module != name
+    }
 
 
 def test_the_house_can_be_taken_in_at_a_glance() -> None:
@@ -219,16 +221,16 @@ def test_the_house_can_be_taken_in_at_a_glance() -> None:
     entries = [entry for entry in (ROOT / "critic").iterdir() if not entry.name.startswith("__")]
     rooms = [entry.name for entry in entries if (entry.suffix == ".py" or entry.is_dir()) and entry.name != "prompts"]
     assert len(rooms) <= 15, sorted(rooms)
-    known = modules()
+    trees = modules()
     chains: dict[str, list[str]] = {}
 
     def chain(name: str) -> list[str]:
         if name not in chains:
             chains[name] = []  # a circle ends here, and fails below
-            chains[name] = [name, *max((chain(each) for each in imported(name, known)), key=len, default=[])]
+            chains[name] = [name, *max((chain(each) for each in imported(name, trees)), key=len, default=[])]
         return chains[name]
 
-    longest = max((chain(name) for name in known), key=len)
+    longest = max((chain(name) for name in trees), key=len)
     assert len(longest) <= 8, " > ".join(longest)
 
 
@@ -283,8 +285,8 @@ def test_tables_of_objects_are_not_asked_what_they_are() -> None:
 
 def test_imports_have_no_circles() -> None:
     """Imports inside functions count as well."""
-    known = modules()
-    graph = {name: imported(name, known, anywhere=True) for name in known}
+    trees = modules()
+    graph = {name: imported(name, trees, anywhere=True) for name in trees}
     reached = {name: reachable(name, graph) for name in graph}
     circles = {frozenset(other for other in reached[name] if name in reached[other]) for name in graph}
     circles.discard(frozenset())
@@ -293,13 +295,13 @@ def test_imports_have_no_circles() -> None:
 
 def reachable(name: str, graph: dict[str, set[str]]) -> set[str]:
     """Return the modules that `name` imports, directly or through others; itself only in a circle."""
-    found: set[str] = set()
+    reached: set[str] = set()
     waiting = [name]
     while waiting:
-        new = graph[waiting.pop()] - found
-        found |= new
+        new = graph[waiting.pop()] - reached
+        reached |= new
         waiting += new
-    return found
+    return reached
 
 
 def files_of(*rooms: str) -> list[Path]:
@@ -321,7 +323,7 @@ def code_lines(file: Path) -> int:
 
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """The syntax tree of a function without those of functions inside it."""
+    """Yield the nodes of a function without those of functions inside it."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, (*FUNCTIONS, ast.Lambda)):
             yield child

@@ -32,17 +32,17 @@ def text(page: str) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """The headings of a page, as links name them."""
+    """Return the headings of a page as links name them."""
     headings = re.findall(r"(?m)^#+ (.+)$", page.read_text("utf-8"))
-    return {re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in headings}
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def commands(page: str) -> list[list[str]]:
-    """The commands in a page's blocks, continued lines joined and comments left out."""
+    """Return the commands in a page's blocks, continued lines joined and comments left out."""
     code = re.sub(r"(?s)```(?:python|toml)\n.*?```", "", text(page))
     joined = re.sub(r"\\\n\s+", " ", code)
-    found = re.findall(r"(?m)^    (?:\$ )?((?:critic|python|deepspeed|make) .*)$", joined)
-    return [shlex.split(line, comments=True) for line in found]
+    lines = re.findall(r"(?m)^    (?:\$ )?((?:critic|python|deepspeed|make) .*)$", joined)
+    return [shlex.split(line, comments=True) for line in lines]
 
 
 @cache
@@ -55,7 +55,15 @@ def options(program: str) -> set[str]:
 
 def test_the_first_page_is_read_to_the_end() -> None:
     assert all(f"data/samples/{picture}" in text("README.md") for picture in ("pipeline.svg", "report.png"))
+    assert len(text("README.md").splitlines()) <= 150
     assert len(text("tests/bench/README.md").splitlines()) <= 250, "history goes to LOG.md"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("critic/")])
+def test_a_page_of_the_package_is_short_and_begins_with_a_command(page: str) -> None:
+    assert len(text(page).splitlines()) <= 250
+    opening = text(page).split("\n## ")[0]
+    assert re.search(r"(?m)^    (?:\$ )?critic ", opening), page
 
 
 def test_every_room_has_its_line() -> None:
@@ -78,7 +86,7 @@ def test_every_file_of_a_room_is_in_its_table(room: str, folders: list[str]) -> 
 
 
 def test_cleaning_leaves_what_was_made() -> None:
-    """What was trained, judged and labelled lies in runs/."""
+    """Keep runs/, where judges, judgments and labels lie."""
     done = subprocess.run(["make", "-n", "clean"], cwd=ROOT, capture_output=True, text=True, check=True)
     assert ".venv" in done.stdout and "runs" not in done.stdout
 
@@ -88,14 +96,14 @@ def test_the_installation_takes_the_pythons_that_vllm_has(version: tuple[int, in
     """Before anything is made: the line is that of the Makefile, asked of a Python that says to be another."""
     check = next(line for line in text("Makefile").splitlines() if "sys.version_info" in line)
     program = check.split("-c '")[1].split("'")[0]
-    told = f"import sys; sys.version_info = {version}; exec({program!r})"
-    assert (subprocess.run([sys.executable, "-c", told], check=False).returncode == 0) == fits
+    program_as_version = f"import sys; sys.version_info = {version}; exec({program!r})"
+    assert (subprocess.run([sys.executable, "-c", program_as_version], check=False).returncode == 0) == fits
     assert "3.11 to 3.14" in check and "Python 3.11 to 3.14" in text("README.md")
 
 
 def test_the_tables_are_those_of_the_code() -> None:
     """Forms, conditions, protocols, and how many contracts and attacks there are."""
-    forms = re.findall(r"(?m)^## Forms$.*?^### ", text("critic/README.md"), re.DOTALL)[0]
+    forms = re.findall(r"(?ms)^## Forms$.*?^\| flag ", text("critic/README.md"))[0]
     assert named(forms) == set(FORMS)
     benchmarks = text("critic/benchmarks/README.md")
     conditions, protocols = re.findall(r"(?s)\n\| `--(?:condition|protocol)`.*?(?=\n\n)", benchmarks)
@@ -106,7 +114,7 @@ def test_the_tables_are_those_of_the_code() -> None:
 
 
 def named(table: str) -> set[str]:
-    """The names in the first column of a table's rows."""
+    """Return the names in the first column of a table's rows."""
     rows = re.findall(r"(?m)^\| (`\w[^|]*) \|", table)
     return {name for row in rows for name in re.findall(r"`(\w+)`", row)}
 

@@ -48,40 +48,40 @@ PAGES_LEFT_OUT = dict.fromkeys(
 
 
 def blocks(page: str) -> Iterator[tuple[str, list[str]]]:
-    """Each command of a page, continued lines joined, and the lines that are shown below it where it has a prompt."""
+    """Yield each command of a page, continued lines joined, and the lines shown below it if it has a prompt."""
     joined = re.sub(r"\\\n\s+", " ", (ROOT / page).read_text("utf-8"))
     for block in re.findall(r"(?m)(?:^    .*\n|^\n(?=    ))+", joined):
-        found: list[tuple[str, list[str]]] = []
+        commands: list[tuple[str, list[str]]] = []
         for line in block.splitlines():
-            if one := re.match(r"    (\$ )?((?:critic|python|deepspeed|make|pip) .*)", line):
-                found.append((one[2], []))
-                prompted = bool(one[1])
-            elif found and prompted and line:
-                found[-1][1].append(line[4:])
-        yield from found
+            if command := re.match(r"    (\$ )?((?:critic|python|deepspeed|make|pip) .*)", line):
+                commands.append((command[2], []))
+                prompted = bool(command[1])
+            elif commands and prompted and line:
+                commands[-1][1].append(line[4:])
+        yield from commands
 
 
 def shape(line: str) -> str:
-    """Numbers of any size are alike, and so are the hashes behind judges' names, and how wide columns are."""
+    """Return a line with every number and every hash behind a judge's name as #, and single blanks."""
     return re.sub(r"@[0-9a-f]{8}\b|\d+(?:[.,]\d+)*", "#", " ".join(line.split()))
 
 
 def answer(body: dict[str, Any]) -> Any:
-    """A judge, and a model that says a line to anything and words a question in five ways."""
+    """Answer as a judge, and as a model that says a line to anything and words a question in five ways."""
     schema = json.dumps(body.get("response_format", ""))
     number = int(hashlib.sha256(json.dumps(body["messages"]).encode()).hexdigest(), 16)
     if schema == '""':
         return completion("a line")
     if "wordings" in schema:
         return completion(json.dumps({"wordings": [f"请问第{place}种说法是什么？" for place in "一二三四五"]}))
-    asked = body["response_format"]["json_schema"]["schema"]
-    return completion(json.dumps(filled(asked, number)))
+    verdict_schema = body["response_format"]["json_schema"]["schema"]
+    return completion(json.dumps(filled(verdict_schema, number)))
 
 
 def filled(schema: dict[str, Any], number: int) -> Any:
-    """Something that fits a schema of ours."""
+    """Return something that fits a schema of ours."""
     if "properties" in schema:
-        return {name: filled(one, number) for name, one in schema["properties"].items()}
+        return {name: filled(part, number) for name, part in schema["properties"].items()}
     if "enum" in schema:
         return schema["enum"][number % len(schema["enum"])]
     if schema.get("type") == "integer":
@@ -91,8 +91,11 @@ def filled(schema: dict[str, Any], number: int) -> Any:
 
 
 def check(page: str, cwd: Path, url: str = "", ready: Callable[[str], None] = lambda command: None) -> list[str]:
-    """The commands that were run, each after what `ready` does for it; asserts that each ends well and prints what is
-    shown. A judge's folder is a server here, and each command has an --out of its own."""
+    """Run the commands of a page, each after `ready`, and return them.
+
+    Asserts that each ends well and prints what is shown. A judge's folder is a server here, and each command has an
+    --out of its own.
+    """
     ran = []
     for command, shown in blocks(page):
         if command.startswith(tuple(LEFT_OUT)):
@@ -181,8 +184,7 @@ def test_the_first_page_runs_from_top_to_bottom(tmp_path: Path) -> None:
 
 
 def road(page: str) -> Iterator[tuple[str, list[str]]]:
-    """What the first page has a newcomer run, in its order: each command with the lines shown below it, each Python
-    block."""
+    """Yield the commands of the first page with the lines below them, and its Python blocks, in their order."""
     for block in re.finditer(r"(?m)^```python\n((?:.*\n)*?)```|^    \$ (.*)\n((?:    (?!\$).*\n)*)", page):
         python, command, shown = block.groups()
         if python:
@@ -192,10 +194,22 @@ def road(page: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def test_those_of_the_package(tmp_path: Path, scripted: Servers) -> None:
+    (tmp_path / "data").symlink_to(ROOT / "data")
+    (tmp_path / "ConvBench.csv").symlink_to(ROOT / "data/samples/convbench/ConvBench.csv")
+    (tmp_path / "images").symlink_to(ROOT / "data/samples/convbench/images")
     write_jsonl(tmp_path / "rows.jsonl", [human_row(n, criteria={"clarity": "Is it easy?"}) for n in range(6)])
     own = [{"question": f"{n} + 1?", "answer": str(n), "stars": 1 + n % 5, "reference": str(n + 1)} for n in range(60)]
     tables.write_csv(tmp_path / "mine.csv", own)
-    assert len(check("critic/README.md", tmp_path, scripted(answer).url)) == 9
+    ran = check("critic/README.md", tmp_path, scripted(answer).url)
+    assert [command.split()[1] for command in ran][:3] == ["judge", "audit", "data/human_scores.py"] and len(ran) == 13
+
+
+@pytest.mark.parametrize(("page", "count"), [("backends", 6), ("judging", 2), ("stages", 2)])
+def test_those_of_the_rooms_in_the_package(page: str, count: int, tmp_path: Path, scripted: Servers) -> None:
+    write_jsonl(tmp_path / "rows.jsonl", [human_row(n, system="alpha") for n in range(6)])
+    write_jsonl(tmp_path / "replies.jsonl", [{"text": '{"Rating": 7, "Reason": "so"}'}])
+    (tmp_path / "endpoints.txt").write_text(scripted(answer).url)
+    assert len(check(f"critic/{page}/README.md", tmp_path, scripted(answer).url)) == count
 
 
 def test_those_of_the_audit(tmp_path: Path, shared: Path, scripted: Servers) -> None:
@@ -219,7 +233,7 @@ def test_those_of_the_audit(tmp_path: Path, shared: Path, scripted: Servers) -> 
 
 
 def test_those_of_annotation(tmp_path: Path, scripted: Servers) -> None:
-    """What comes of labels, which were given on the page in the test's own process."""
+    """Use labels that the test itself gave on the page."""
     pytest.importorskip("starlette")
     from annotating import by_rater, planned, rows_file
 
@@ -231,9 +245,9 @@ def test_those_of_annotation(tmp_path: Path, scripted: Servers) -> None:
 def test_those_of_the_server(tmp_path: Path) -> None:
     entry = re.findall(r"(?s)```toml\n(.*?)```", (ROOT / "serve/README.md").read_text("utf-8"))[0]
     (tmp_path / "own.toml").write_text(entry, "utf-8")
-    asked = "Judge the translation. End with FLUENCY: and a letter from A to E."
-    (tmp_path / "prompt.txt").write_text(asked)
-    (tmp_path / "request.json").write_text(json.dumps({"messages": [{"role": "user", "content": asked}]}))
+    prompt = "Judge the translation. End with FLUENCY: and a letter from A to E."
+    (tmp_path / "prompt.txt").write_text(prompt)
+    (tmp_path / "request.json").write_text(json.dumps({"messages": [{"role": "user", "content": prompt}]}))
     assert len(check("serve/README.md", tmp_path)) == 1
 
 
@@ -254,7 +268,7 @@ def test_those_of_building(tmp_path: Path, scripted: Servers) -> None:
 
     def ready(command: str) -> None:
         if not (command.startswith("critic build") or (tmp_path / "runs/mine/benchmark").is_dir()):
-            build = next(one for one, _ in blocks("critic/building/README.md")).split()
+            build = next(command for command, _ in blocks("critic/building/README.md")).split()
             build[build.index("--base-url") + 1] = url
             sheet.write_text(sheet.read_text("utf-8").replace(",,,\n", ",yes,yes,yes\n"), "utf-8")
             assert run(*build, cwd=tmp_path).returncode == 0
@@ -272,7 +286,8 @@ def test_every_page_with_commands_is_checked_or_said_why_not() -> None:
     said = (ROOT / "tests/test_readme_commands.py").read_text("utf-8")
     for page in PAGES:
         if page != "README.md" and any(blocks(page)):
-            assert f'check("{page}"' in said or page in PAGES_LEFT_OUT, page
+            room = re.fullmatch(r"critic/(backends|judging|stages)/README.md", page)
+            assert f'check("{page}"' in said or page in PAGES_LEFT_OUT or room, page
     shown = [command for page in PAGES for command, _ in blocks(page)]
     idle = [left for left in LEFT_OUT if not any(command.startswith(left) for command in shown)]
     assert not idle

@@ -70,15 +70,15 @@ def test_a_file_of_an_earlier_version_is_gone_on_with(kind: str, tmp_path: Path,
 def as_before(line: Judgment) -> dict[str, Any]:
     """Return a judgment as versions before 2026-11-26 wrote it."""
     row: dict[str, Any] = msgspec.to_builtins(line)
-    one = line.sample
+    judged = line.sample
     sample, setup, verdict = row.pop("sample"), row.pop("setup"), row.pop("verdict")
     if line.protocol is None:
         how = {name: setup[name] for name in ("judge", "score_kind", "decoding") if name in setup}
-        return row | how | {"response": msgspec.to_builtins(one.response), "verdict": verdict}
-    about = {"conversation": one.id, "judge": line.judge, "protocol": line.protocol, "score": line.score}
+        return row | how | {"response": msgspec.to_builtins(judged.response), "verdict": verdict}
+    about = {"conversation": judged.id, "judge": line.judge, "protocol": line.protocol, "score": line.score}
     about |= {name: sample[name] for name in ("system", "condition", "turn", "length") if name in sample}
     kept = {name: row[name] for name in ("prompt_hash", "asked", "detail", "calls") if name in row}
-    read = {"rating": verdict, "reason": verdict.get("reason"), "answer": one.answer}
+    read = {"rating": verdict, "reason": verdict.get("reason"), "answer": judged.answer}
     return kept | read | {"conversation": sample["conversation"], "verdict": about, "setup": setup}
 
 

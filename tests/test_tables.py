@@ -61,10 +61,10 @@ def test_a_csv_of_any_usual_encoding_and_separator_says_the_same(tmp_path: Path,
     rows = [["id", '"text, with; marks"', "score"], ["a", f'"{TEXT[encoding]}\n"', "1"], ["b", TEXT[encoding][:1], "2"]]
     path = tmp_path / "t.csv"
     path.write_bytes("\r\n".join(separator.join(row) for row in rows).encode(encoding))
-    (first, one), (second, two) = tables.rows(path)
+    (first, first_row), (second, second_row) = tables.rows(path)
     assert (first, second) == (f"{path}:2", f"{path}:4")
-    assert one == {"id": "a", "text, with; marks": f"{TEXT[encoding]}\n", "score": "1"}
-    assert two == {"id": "b", "text, with; marks": TEXT[encoding][:1], "score": "2"}
+    assert first_row == {"id": "a", "text, with; marks": f"{TEXT[encoding]}\n", "score": "1"}
+    assert second_row == {"id": "b", "text, with; marks": TEXT[encoding][:1], "score": "2"}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What the tests of training share: rows, recipes, tiny models, and training in processes of their own.
+"""Helpers of the tests of training: rows, recipes, tiny models, and training in processes of their own.
 
 The launcher takes twelve seconds to start a run. Here a process that has the heavy libraries loaded (multiprocessing's
 fork server) starts the others, so that a run takes a few; what is run is train/sft.py itself, as the launcher runs it.
@@ -79,7 +79,7 @@ RECIPE: dict[str, Any] = {
 
 def sample_rows(count: int = 24) -> list[dict[str, Any]]:
     """Human-scored rows of different lengths in both languages; some with several raters or half a point."""
-    made = []
+    rows = []
     for n in range(count):
         changes: dict[str, Any] = {"reason": f"It says {n % 5 + 2}.", "lang": ["en", "zh"][n // 2 % 2]}
         changes["response"] = f"I see {n % 5 + 2} apples." + " They are red." * (n % 4)
@@ -87,18 +87,18 @@ def sample_rows(count: int = 24) -> list[dict[str, Any]]:
         if n % 6 == 3:
             changes["human_score"] = 6.0
             changes["annotators"] = {"anna": 3, "ben": 6, "chen": 9}
-        made.append(human_row(n, **changes))
-    return made
+        rows.append(human_row(n, **changes))
+    return rows
 
 
 def pairs_of_answers(count: int = 12) -> list[dict[str, Any]]:
     """Rows in which every question has two answers that people told apart."""
-    made = []
+    rows = []
     for n in range(count):
         same = {"question": f"How many pears lie on table {n // 2}?", "reference": "Three.", "image": f"{n // 2}.png"}
         same |= {"group": f"group-{n // 2}", "task": "Counting", "reason": "So."}
-        made.append(human_row(n, **same, response=f"{n % 2 + 2} pears", human_score=[2.0, 9.0][n % 2]))
-    return made
+        rows.append(human_row(n, **same, response=f"{n % 2 + 2} pears", human_score=[2.0, 9.0][n % 2]))
+    return rows
 
 
 def write_rows(folder: Path, rows: list[dict[str, Any]] | None = None, name: str = "rows.jsonl") -> Path:
@@ -107,13 +107,13 @@ def write_rows(folder: Path, rows: list[dict[str, Any]] | None = None, name: str
 
 def recipe_with(**changes: Any) -> dict[str, Any]:
     """RECIPE with `changes`: sections are merged, None takes a key away."""
-    made = json.loads(json.dumps(RECIPE))
+    recipe = json.loads(json.dumps(RECIPE))
     for name, value in changes.items():
-        if isinstance(value, dict) and name in made:
-            made[name] |= value
+        if isinstance(value, dict) and name in recipe:
+            recipe[name] |= value
         else:
-            made[name] = value
-    return {name: value for name, value in made.items() if value is not None}
+            recipe[name] = value
+    return {name: value for name, value in recipe.items() if value is not None}
 
 
 def write_recipe(folder: Path, name: str = "recipe.yaml", **changes: Any) -> Path:
@@ -174,7 +174,7 @@ class Processes:
 
     @property
     def stderr(self) -> str:
-        """Of all processes."""
+        """Return the standard error of all processes."""
         return "".join((log / "stderr").read_text("utf-8") for log in self.logs if (log / "stderr").is_file())
 
 
@@ -202,7 +202,7 @@ def train(recipe: Path, rows: Path, out: Path, *words: str, processes: int = 1, 
 
 
 def refused(run: Processes, *parts: str) -> str:
-    """What a run that ends with exit code 2 and one line says; it must contain `parts`."""
+    """Return the one line of a run that ends with exit code 2; it must contain `parts`."""
     assert run.wait() == 2, run.stderr
     lines = [line for line in run.stderr.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1, run.stderr
@@ -285,9 +285,9 @@ def tokenizer_for(rows: Path, **spec: Any) -> Any:
 
     texts = []
     for response in human_scored.load(rows).responses:
-        made = example(response, "pointwise", None, lambda messages: 0)
-        assert not isinstance(made, TooLong)
-        texts.append((made.messages[0]["content"], made.target))
+        planned = example(response, "pointwise", None, lambda messages: 0)
+        assert not isinstance(planned, TooLong)
+        texts.append((planned.messages[0]["content"], planned.target))
     return train_tokenizer(texts, TinySpec(**{**RECIPE["tiny"], **spec}))
 
 

@@ -103,27 +103,22 @@ class ModelInfo(Struct, frozen=True):
 
 
 class Backend(Protocol):
-    """A source of replies, open while it is used as a context.
+    """A source of replies, open while it is used as a context. One with nothing to open or close inherits from it.
 
     `endpoint` names it in messages. `max_concurrency` requests keep it busy. `retries` counts calls that were tried
-    again.
+    again. `served` is the model that replies.
     """
 
-    @property
-    def endpoint(self) -> str: ...
+    endpoint: str
+    max_concurrency: int
+    retries: int
+    served: ModelInfo
 
-    @property
-    def max_concurrency(self) -> int: ...
+    async def __aenter__(self) -> Self:
+        return self
 
-    @property
-    def retries(self) -> int: ...
-
-    @property
-    def served(self) -> ModelInfo: ...
-
-    async def __aenter__(self) -> Self: ...
-
-    async def __aexit__(self, *_: object) -> None: ...
+    async def __aexit__(self, *_: object) -> None:
+        return
 
     async def chat(self, request: Request) -> Reply:
         """Return the reply. Raises Refused for a request that will never be answered, Transient when the tries are used

@@ -103,12 +103,9 @@ def parse_options(parser: Any, words: Sequence[str]) -> dict[str, Any]:
         with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
             return dict(vars(parser.parse_args(list(words))))
     except SystemExit:
-        problem = "only options of vLLM"
-        # argparse prints its usage first, and the error last.
-        for line in output.getvalue().splitlines():
-            if "error: " in line:
-                problem = line.partition("error: ")[2]
-        raise UsageError(f"behind the --: {problem}") from None
+        # argparse prints its usage before the error; for --help it prints no error.
+        problem = re.search("error: (.+)", output.getvalue())
+        raise UsageError(f"behind the --: {problem[1] if problem else 'only options of vLLM'}") from None
     except Exception as error:
         raise UsageError(f"behind the --: {error}") from None
 

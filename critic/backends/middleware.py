@@ -92,8 +92,10 @@ class Cached(Layer):
         await super().__aexit__(*error)
 
     async def chat(self, request: Request) -> Reply:
-        """Return the cached reply, or ask and keep it. Raises Refused and Transient as the inner backend does; neither
-        is cached."""
+        """Return the cached reply, or ask for one and store it.
+
+        Raises Refused and Transient as the inner backend does; neither is cached.
+        """
         key = [self.served.name, self.served.processor, request]
         name = hashlib.sha256(msgspec.msgpack.encode(key, order="deterministic")).digest()
         try:

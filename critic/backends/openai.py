@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache, cached_property
-from typing import Any, Self
+from typing import Any
 
 import aiohttp
 import httpx
@@ -61,15 +61,13 @@ NO_KEY = (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)
 GIVE_KEY = "does not take the API key: give its own by --api-key or OPENAI_API_KEY"
 
 
-class OpenAIBackend:
+class OpenAIBackend(backends.Backend):
     """Chat completions at `base_url` (see `address.parse`); `choose` a model first.
 
     Every call is tried up to `attempts` times if trouble may pass: no answer in `timeout` seconds, a lost connection, a
     reply that is no completion, RETRIED_STATUS and 5xx. `unsupported` are the fields that the server refused
     (`refusals.OPTIONAL`). Messages contain neither the key nor the URL's password.
     """
-
-    served: ModelInfo
 
     def __init__(
         self,
@@ -91,9 +89,6 @@ class OpenAIBackend:
         self._tokens: dict[str, int | None] = {}
         # True once a list of models or a reply has shown an OpenAI-compatible server.
         self._is_known = False
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         attributes = vars(self)
@@ -443,19 +438,15 @@ def _parse_classes(answer: dict[str, Any], attempt: int) -> Reply:
     return Reply(text="", prompt_tokens=prompt or 0, attempts=attempt, classes=shares, answered_by=answered_by)
 
 
-def _parse_alternatives(token: dict[str, Any]) -> list[tuple[str, float]]:
-    """Return a token's alternatives with their log probabilities."""
-    # NaN and values above 700 (some servers give logits) have no probability.
-    return [(entry["token"], entry["logprob"]) for entry in token.get("top_logprobs") or [] if entry["logprob"] < 700]
-
-
 def _parse_tokens(logprobs: Any) -> list[Token]:
     """Return the tokens with alternatives; none if a server gives only each token's own log probability."""
+    tokens = list[Token]()
     try:
-        entries = [
-            {"text": entry["token"], "alternatives": _parse_alternatives(entry)} for entry in logprobs["content"]
-        ]
-        tokens = msgspec.convert(entries, list[Token])
+        for entry in logprobs["content"]:
+            # NaN and values above 700 (some servers give logits) have no probability.
+            likely = [other for other in entry.get("top_logprobs") or [] if other["logprob"] < 700]
+            alternatives = [(other["token"], other["logprob"]) for other in likely]
+            tokens.append(msgspec.convert({"text": entry["token"], "alternatives": alternatives}, Token))
     except ODD:
         return []
     return tokens if any(token.alternatives for token in tokens) else []

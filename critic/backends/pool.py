@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, Self
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -68,7 +68,7 @@ class Upstream:
         self.reported = True
 
 
-class Pool:
+class Pool(Backend):
     """A backend over the servers at `urls`, all of which must serve one judge (`ModelInfo`).
 
     `connect` returns a backend that tries once and has chosen its model. An endpoint that fails is left out, each time
@@ -115,9 +115,6 @@ class Pool:
             if now != others:
                 raise UsageError(f"{endpoint.url} is not the same judge as the others: {name} {now!r}, not {others!r}")
         endpoint.checked, endpoint.reported = True, False
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         for backend in self._backends():

@@ -58,7 +58,7 @@ class Worker:
             return error
 
 
-class Replica:
+class Replica(Backend):
     """An actor as an endpoint of a pool. A lost one rests for `seconds`, the time its start took.
 
     Raises UsageError if it does not run (yet).
@@ -69,12 +69,6 @@ class Replica:
         self._actor, self._seconds, self._timeout = actor, seconds, timeout
         self._sees: bool | None = None
         self.served = self.choose(None)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        pass
 
     def sees(self) -> bool | None:
         return self._sees

@@ -3,17 +3,16 @@
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Self
 
 from critic import jsonl
-from critic.backends import CONNECTIONS, ChatMessage, ModelInfo, Reply, Request, join_text, parts_of
+from critic.backends import CONNECTIONS, Backend, ChatMessage, ModelInfo, Reply, Request, join_text, parts_of
 from critic.errors import replace_surrogates
 
 IMAGE_TOKENS = 100
 """Tokens of an image in a scripted prompt."""
 
 
-class ScriptedBackend:
+class ScriptedBackend(Backend):
     """A backend that answers every request with `answer(request)`, which may raise Refused or Transient.
 
     A token is one character of the prompt, also in `context`; an image has IMAGE_TOKENS.
@@ -31,12 +30,6 @@ class ScriptedBackend:
         self.endpoint, self.max_concurrency, self.retries = name, CONNECTIONS, 0
         self.served = ModelInfo(name, context, is_vllm=False)
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        pass
-
     async def chat(self, request: Request) -> Reply:
         return self.answer(request)
 
@@ -44,6 +37,11 @@ class ScriptedBackend:
         return self._sees
 
     def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
+        """Return the prompt's characters, and IMAGE_TOKENS for each image.
+
+        >>> ScriptedBackend(lambda _: Reply(text="7")).count_tokens([{"role": "user", "content": "Rate it."}])
+        8
+        """
         count = 0
         for message in messages:
             for part in parts_of(message):

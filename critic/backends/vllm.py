@@ -315,19 +315,15 @@ class VllmBackend:
         finally:
             engine.engine_core.shutdown()
 
-    def _import_arguments(self) -> Any:
-        """Import vLLM's argument class, with the environment variables set that vLLM reads at import."""
+    def _build_parser(self) -> Any:
+        """Build the parser of vLLM's command line."""
+        # vLLM reads these variables when it is imported.
         os.environ.update(build_environment(self.endpoint, self._on_cpu, "ERROR"))
         from vllm.engine.arg_utils import EngineArgs  # noqa: PLC0415
-
-        return EngineArgs
-
-    def _build_parser(self, arguments: Any) -> Any:
-        """Build the parser of vLLM's command line."""
         from vllm.utils.argparse_utils import FlexibleArgumentParser  # noqa: PLC0415
 
         parser_class: Any = FlexibleArgumentParser  # untyped
-        parser = arguments.add_cli_args(parser_class())
+        parser: Any = EngineArgs.add_cli_args(parser_class())
         # An option of vLLM's server, for bases whose template thinks by default.
         parser.add_argument("--default-chat-template-kwargs", type=json.loads, default={})
         return parser
@@ -335,7 +331,7 @@ class VllmBackend:
     def _describe_settings(self) -> str:
         """Return the settings of `extra` that make another judge. Raises UsageError for options that cannot work
         here."""
-        parser = self._build_parser(self._import_arguments())
+        parser = self._build_parser()
         settings = identity.parse_options(parser, [*self._plain, *self._extra])
         if settings["data_parallel_size"] > 1:
             raise UsageError("--data-parallel-size: only one engine would be asked; --gpus N runs one on each GPU")
@@ -344,18 +340,19 @@ class VllmBackend:
     def _start(self) -> Any:
         """Start the engine, and read from it what the model is and how its ratings are spelled."""
         print(f"loading {self.endpoint} into vLLM", file=sys.stderr, flush=True)
-        arguments = self._import_arguments()
-        from vllm.usage.usage_lib import UsageContext  # noqa: PLC0415 - heavy, and not part of a plain installation
+        parser = self._build_parser()
+        from vllm.engine.arg_utils import EngineArgs  # noqa: PLC0415 - heavy, and not part of a plain installation
+        from vllm.usage.usage_lib import UsageContext  # noqa: PLC0415
         from vllm.v1.engine.llm_engine import LLMEngine  # noqa: PLC0415
 
         short = not self._on_cpu and self.rows is not None and self.rows < SHORT_RUN
         if short:
             print(f"{self.rows} to go: --enforce-eager starts sooner (-- --no-enforce-eager compiles)", file=sys.stderr)
         words = [*self._plain, *["--enforce-eager"] * short, *self._extra]
-        settings = Namespace(**identity.parse_options(self._build_parser(arguments), words))
+        settings = Namespace(**identity.parse_options(parser, words))
         self._template_kwargs = settings.default_chat_template_kwargs
         # Batch as if nobody waited for a single reply: several times the batch of a server.
-        engine = LLMEngine.from_engine_args(arguments.from_cli_args(settings), UsageContext.LLM_CLASS)
+        engine = LLMEngine.from_engine_args(EngineArgs.from_cli_args(settings), UsageContext.LLM_CLASS)
         self.max_concurrency = engine.vllm_config.scheduler_config.max_num_seqs
         # A second request on the same prompt needs its tokens again, while others are in flight.
         self._prompt_ids = lru_cache(self.max_concurrency)(self._encode)

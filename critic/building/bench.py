@@ -31,7 +31,7 @@ INTERNAL = 0.1
 """The share of groups in the internal test (AlignMMBench §4.2)."""
 
 
-def _multiverse(conversation: DraftConversation, image: str) -> dict[str, Any]:
+def _build_multiverse_row(conversation: DraftConversation, image: str) -> dict[str, Any]:
     """Build a row of MultiVerse's data set."""
     turns: list[dict[str, Any]] = []
     for turn in conversation.turns:
@@ -47,7 +47,7 @@ def _multiverse(conversation: DraftConversation, image: str) -> dict[str, Any]:
     return {"index": conversation.id, "image": image, **about, "conversation": turns}
 
 
-def _convbench(conversation: DraftConversation, image: str) -> dict[str, Any]:
+def _build_convbench_row(conversation: DraftConversation, image: str) -> dict[str, Any]:
     """Build a row of ConvBench's sheet."""
     row: dict[str, Any] = {"ID": conversation.id, IMAGE: image, CAPTION: conversation.caption}
     for position, turn in enumerate(conversation.turns):
@@ -55,7 +55,7 @@ def _convbench(conversation: DraftConversation, image: str) -> dict[str, Any]:
     return {**row, FOCUS: conversation.turns[-1].focus, "lang": conversation.lang}
 
 
-def _alignmmbench(conversation: DraftConversation, image: str) -> dict[str, Any]:
+def _build_alignmmbench_row(conversation: DraftConversation, image: str) -> dict[str, Any]:
     """Build a question line of AlignMMBench."""
     (turn,) = conversation.turns
     history = [{"user": before.question, "assistant": before.answer} for before in conversation.dialogue]
@@ -64,9 +64,9 @@ def _alignmmbench(conversation: DraftConversation, image: str) -> dict[str, Any]
 
 
 FORMS: dict[str, Callable[[DraftConversation, str], dict[str, Any]]] = {
-    "multiverse": _multiverse,
-    "convbench": _convbench,
-    "alignmmbench": _alignmmbench,
+    "multiverse": _build_multiverse_row,
+    "convbench": _build_convbench_row,
+    "alignmmbench": _build_alignmmbench_row,
 }
 """Benchmark -> function from a conversation to its row of the file."""
 
@@ -113,12 +113,12 @@ class SharedText(Struct, frozen=True):
     share: float
 
 
-def overlaps(texts: Mapping[str, str]) -> list[SharedText]:
+def find_overlaps(texts: Mapping[str, str]) -> list[SharedText]:
     """Return pairs of texts that share at least OVERLAP of their runs, each pair once.
 
     Every text is compared with every other, which takes a second for a thousand of them.
     """
-    runs = {key: _runs(text) for key, text in texts.items()}
+    runs = {key: _collect_runs(text) for key, text in texts.items()}
     pairs = []
     for first, second in combinations(texts, 2):
         share = len(runs[first] & runs[second]) / min(len(runs[first]), len(runs[second]))
@@ -128,17 +128,17 @@ def overlaps(texts: Mapping[str, str]) -> list[SharedText]:
     return pairs
 
 
-def _runs(text: str) -> frozenset[tuple[str, ...]]:
+def _collect_runs(text: str) -> frozenset[tuple[str, ...]]:
     """Return the runs of RUN words in a text; a shorter text is one run."""
     tokens = words(text)
     starts = range(max(1, len(tokens) - RUN + 1))
     return frozenset(tuple(tokens[start : start + RUN]) for start in starts)
 
 
-def groups(keys: Iterable[str], pairs: Iterable[SharedText]) -> dict[str, str]:
+def group_overlaps(keys: Iterable[str], pairs: Iterable[SharedText]) -> dict[str, str]:
     """Return the group of each key, named by its first member. Groups join along chains of pairs.
 
-    >>> groups(["a", "b", "c", "d"], [SharedText("a", "b", 0.9), SharedText("b", "c", 0.6)])
+    >>> group_overlaps(["a", "b", "c", "d"], [SharedText("a", "b", 0.9), SharedText("b", "c", 0.6)])
     {'a': 'a', 'b': 'a', 'c': 'a', 'd': 'd'}
     """
     group_of = {key: key for key in keys}
@@ -150,7 +150,7 @@ def groups(keys: Iterable[str], pairs: Iterable[SharedText]) -> dict[str, str]:
     return group_of
 
 
-def splits(group_of: Mapping[str, str]) -> dict[str, str]:
+def assign_splits(group_of: Mapping[str, str]) -> dict[str, str]:
     """Assign each key to a split: INTERNAL of the groups, at least one, are internal, drawn by their hashes."""
     # Hashes, not positions: a group keeps its split when others are added.
     ranked = sorted(set(group_of.values()), key=lambda group: hashlib.sha256(group.encode()).digest())
@@ -194,14 +194,14 @@ def freeze(
         for name, part in parts.items():
             write(partial / f"{name}.jsonl", form, part, copies)
             hashes[f"{name}.jsonl"] = jsonl.sha256(partial / f"{name}.jsonl")
-        content = {"benchmark": form, "hash": _hash(hashes), **facts, "sha256": hashes}
+        content = {"benchmark": form, "hash": _combine_hashes(hashes), **facts, "sha256": hashes}
         jsonl.write_json(partial / "frozen.json", content)
     shutil.rmtree(target, ignore_errors=True)
     partial.replace(target)
-    return _hash(hashes)
+    return _combine_hashes(hashes)
 
 
-def _hash(hashes: Mapping[str, str]) -> str:
+def _combine_hashes(hashes: Mapping[str, str]) -> str:
     """Return a short hash of all files' hashes."""
     return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -224,6 +224,6 @@ def check_frozen(folder: Path) -> dict[str, Any]:
         if not (folder / name).is_file() or jsonl.sha256(folder / name) != expected:
             raise UsageError(f"{folder / name}: is not as it was frozen ({frozen_hash})")
     # An edited frozen.json must not vouch for edited files.
-    if _hash(files) != frozen_hash:
+    if _combine_hashes(files) != frozen_hash:
         raise UsageError(f"{path}: its hash is not that of its files")
     return content

@@ -1,7 +1,10 @@
-"""A benchmark's data card: MultiVerse's table 1 and figure 4, and AlignMMBench's figure 2, for any benchmark."""
+"""Build a benchmark's data card: totals, lengths and distributions of classes.
+
+After MultiVerse's table 1 and figure 4 and AlignMMBench's figure 2, for any benchmark.
+"""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -48,49 +51,54 @@ class CardFacts(Struct, frozen=True):
     classes: dict[str, dict[str, tuple[int, int]]]
 
 
-def _spread(values: Iterable[float | None]) -> Spread:
-    """Return the spread of the values that are not None."""
+def _measure(values: Iterable[float | None]) -> Spread:
+    """Return the spread of the values that are not None.
+
+    >>> _measure([1.0, None, 3.0])
+    Spread(mean=2.0, maximum=3.0, count=2)
+    """
     defined = [value for value in values if value is not None]
     return Spread(fmean(defined) if defined else None, max(defined, default=None), len(defined))
 
 
-def facts(conversations: Sequence[Conversation]) -> CardFacts:
+def collect_facts(conversations: Sequence[Conversation]) -> CardFacts:
     """Return the facts for a data card."""
-    turns = [turn for conversation in conversations for turn in conversation.turns]
-    questions = ["\n".join(turn.prompt for turn in talk.turns) for talk in conversations]
-    answers = ["\n".join(turn.reference or "" for turn in talk.turns) for talk in conversations]
+    turns, questions, answers = list[ConversationTurn](), list[str](), list[str]()
+    for conversation in conversations:
+        turns += conversation.turns
+        questions.append("\n".join(turn.prompt for turn in conversation.turns))
+        answers.append("\n".join(turn.reference or "" for turn in conversation.turns))
     spreads = {
-        "turns of a conversation": _spread([len(conversation.turns) for conversation in conversations]),
-        "length of a question": _spread(len(words(turn.prompt)) for turn in turns),
-        "length of a caption": _spread(len(words(talk.caption)) for talk in conversations if talk.caption),
-        "length of an answer": _spread(len(words(turn.reference)) for turn in turns if turn.reference),
-        "diversity of questions (MTLD)": _spread(mtld(words(text)) for text in questions),
-        "diversity of answers (MTLD)": _spread(mtld(words(text)) for text in answers),
+        "turns of a conversation": _measure(len(conversation.turns) for conversation in conversations),
+        "length of a question": _measure(len(words(turn.prompt)) for turn in turns),
+        "length of a caption": _measure(len(words(talk.caption)) for talk in conversations if talk.caption),
+        "length of an answer": _measure(len(words(turn.reference)) for turn in turns if turn.reference),
+        "diversity of questions (MTLD)": _measure(mtld(words(text)) for text in questions),
+        "diversity of answers (MTLD)": _measure(mtld(words(text)) for text in answers),
     }
-    return CardFacts(_counts(conversations, turns), spreads, _classes(conversations))
+    return CardFacts(_count_totals(conversations, turns), spreads, _count_classes(conversations))
 
 
-def _counts(conversations: Sequence[Conversation], turns: Sequence[ConversationTurn]) -> dict[str, int]:
+def _count_totals(conversations: Sequence[Conversation], turns: Sequence[ConversationTurn]) -> dict[str, int]:
     """Return totals by name."""
-    aspects = {aspect for turn in turns for aspect in turn.aspects}
+    images, items, aspects = set[str](), set[str](), set[tuple[str, str]]()
+    for turn in turns:
+        images.update(turn.images)
+        items.update(turn.checklist)
+        aspects.update(turn.aspects)
     return {
         "conversations": len(conversations),
         "questions": len(turns),
-        "images": len(set(_images(turns))),
+        "images": len(images),
         "groups (rows that share an image or a seed question)": len({talk.group for talk in conversations}),
         "questions without reference": sum(not turn.reference for turn in turns),
-        "different checklist items": len({item for turn in turns for item in turn.checklist}),
+        "different checklist items": len(items),
         "main aspects": len({main for main, _ in aspects}),
         "sub-aspects": len({sub for _, sub in aspects}),
     }
 
 
-def _images(turns: Iterable[ConversationTurn]) -> Iterator[str]:
-    """Yield the images of turns, repeated ones too."""
-    return (image for turn in turns for image in turn.images)
-
-
-def _request_tagger() -> Callable[[str], str | None]:
+def _build_tagger() -> Callable[[str], str | None]:
     """Return a function from an English question to its verb and noun.
 
     It returns None for a question without them, and for all questions if the extra `card` is not installed.
@@ -102,6 +110,7 @@ def _request_tagger() -> Callable[[str], str | None]:
         return lambda _: None
 
     def request(question: str) -> str | None:
+        """Return the verb and the noun of a question, or None if it lacks one of them."""
         tags = iter(PatternTagger().tag(question))
         verb = next((word for word, tag in tags if tag in ("VB", "VBP") and word.lower() not in _AUXILIARIES), None)
         noun = next((word for word, tag in tags if tag.startswith("NN")), None)
@@ -110,9 +119,9 @@ def _request_tagger() -> Callable[[str], str | None]:
     return request
 
 
-def _classes(conversations: Sequence[Conversation]) -> dict[str, dict[str, tuple[int, int]]]:
+def _count_classes(conversations: Sequence[Conversation]) -> dict[str, dict[str, tuple[int, int]]]:
     """Return, for each kind of class, (count, number of images) by name, the most frequent first."""
-    request = _request_tagger()
+    request = _build_tagger()
     kinds: dict[str, Callable[[Conversation], Iterable[str | None]]] = {
         "task": lambda conversation: (turn.task for turn in conversation.turns),
         "task and turn": lambda conversation: (
@@ -133,14 +142,14 @@ def _classes(conversations: Sequence[Conversation]) -> dict[str, dict[str, tuple
         for conversation in conversations:
             for name in filter(None, names_of(conversation)):
                 counts[name] += 1
-                images.setdefault(name, set()).update(_images(conversation.turns))
+                images.setdefault(name, set()).update(*(turn.images for turn in conversation.turns))
         # A benchmark without tasks, goals or domains gets no empty table.
         if counts:
             classes[kind] = {name: (count, len(images[name])) for name, count in counts.most_common()}
     return classes
 
 
-def _origin(steps: Sequence[Mapping[str, Any]]) -> Section:
+def _build_origin(steps: Sequence[Mapping[str, Any]]) -> Section:
     """Build the section on the steps of `critic build`: how many items each step kept, and why others were dropped."""
     rows = []
     for step in steps:
@@ -151,7 +160,7 @@ def _origin(steps: Sequence[Mapping[str, Any]]) -> Section:
     return Section(heading="How it was made", tables=[table])
 
 
-def _statistics(title: str, card: CardFacts) -> Section:
+def _build_statistics(title: str, card: CardFacts) -> Section:
     """Build the section of totals and lengths."""
     rows = [row(name, count, "") for name, count in card.counts.items() if count]
     for name, spread in card.spreads.items():
@@ -164,7 +173,7 @@ def _statistics(title: str, card: CardFacts) -> Section:
     return Section(heading="Statistics", tables=[table], readings=[_READING])
 
 
-def _distribution(kind: str, names: Mapping[str, tuple[int, int]]) -> Part:
+def _build_distribution(kind: str, names: Mapping[str, tuple[int, int]]) -> Part:
     """Build the table of one kind of class, with a bar for each share."""
     total = sum(count for count, _ in names.values())
     # Only this class has thousands of names.
@@ -182,10 +191,10 @@ def write(out: Path, name: str, file: Path, steps: Sequence[Mapping[str, Any]] =
     With the `steps` of `critic build`, the card also reports how the benchmark was made.
     """
     benchmark = benchmarks.load(name)
-    card = facts(benchmark.read(file))
-    parts = [_distribution(kind, names) for kind, names in card.classes.items()]
-    sections = [_statistics(benchmark.title, card), Section(heading="Distributions", parts=parts)]
-    sections += [_origin(steps)] if steps else []
+    card = collect_facts(benchmark.read(file))
+    parts = [_build_distribution(kind, names) for kind, names in card.classes.items()]
+    sections = [_build_statistics(benchmark.title, card), Section(heading="Distributions", parts=parts)]
+    sections += [_build_origin(steps)] if steps else []
     about = f"{card.counts['conversations']} conversations, {card.counts['images']} images"
     origin = {file.name: {"benchmark": name, "sha256": jsonl.sha256(file)}}
     page.write(out / "card.html", f"Data card: {benchmark.title}", sections, origin, about=about)

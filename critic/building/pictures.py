@@ -51,11 +51,11 @@ class DroppedImage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     distance: int | None = None
 
 
-def perceptual_hash(image: Any) -> str:
+def compute_phash(image: Any) -> str:
     """Return the pHash of a Pillow image as 16 hexadecimal digits, bit by bit that of `imagehash.phash`.
 
     The bits say which of the 64 lowest frequencies (discrete cosine transform) of the 32 x 32 grey image lie above
-    their median. Images with 16 bits or transparency are hashed as they are displayed (`eight_bits`).
+    their median. Images with 16 bits or transparency are hashed as they are displayed (`convert_to_8_bits`).
     """
     from PIL import Image  # noqa: PLC0415 - not part of a plain installation
     from scipy import fft  # noqa: PLC0415 - takes half a second, which the other commands need not wait
@@ -65,7 +65,7 @@ def perceptual_hash(image: Any) -> str:
     return np.packbits(low > np.median(low)).tobytes().hex()
 
 
-def image_file(root: Path, name: str) -> ImageFile:
+def hash_image(root: Path, name: str) -> ImageFile:
     """Hash an image. One that cannot be read or fully decoded gets a `failure`."""
     facts: dict[str, Any] = {"path": name, "bytes": 0, "md5": ""}
     try:
@@ -77,7 +77,7 @@ def image_file(root: Path, name: str) -> ImageFile:
         data = (root / name).read_bytes()
         facts |= {"bytes": len(data), "md5": hashlib.md5(data, usedforsecurity=False).hexdigest()}
         with decode_image(data) as image:
-            return ImageFile(**facts, width=image.width, height=image.height, phash=perceptual_hash(image))
+            return ImageFile(**facts, width=image.width, height=image.height, phash=compute_phash(image))
     except (ImageError, OSError) as error:
         failure = error.failure if isinstance(error, ImageError) else "image_missing"
         return ImageFile(**facts, failure=failure, detail=str(error))
@@ -113,18 +113,18 @@ def scan(root: Path, out: Path) -> list[ImageFile]:
     there = out.is_file() and out.stat().st_size
     previous = {image.path: image for _, image in jsonl.read(out, ImageFile)} if there else {}
 
-    def hashed(name: str) -> ImageFile:
+    def look_up(name: str) -> ImageFile:
         """Return the earlier record if it still fits the file, else hash the image."""
         before, path = previous.get(name), root / name
         # Same size is taken for the same file: hashing it again would cost what a resume saves.
         if before is not None and before.md5 and path.is_file() and path.stat().st_size == before.bytes:
             return before
-        return image_file(root, name)
+        return hash_image(root, name)
 
     images = list[ImageFile]()
     # Pillow, hashlib and SciPy release the interpreter's lock for most of their work, so threads use all cores.
     with jsonl.Appender(out) as file, ThreadPoolExecutor(os.cpu_count()) as pool:
-        for image in tqdm(pool.map(hashed, names), total=len(names), desc="hash", unit="image", disable=None):
+        for image in tqdm(pool.map(look_up, names), total=len(names), desc="hash", unit="image", disable=None):
             images.append(image)
             # An unchanged image has its line already.
             if image != previous.get(image.path):
@@ -134,7 +134,7 @@ def scan(root: Path, out: Path) -> list[ImageFile]:
     return images
 
 
-def duplicates(images: Sequence[ImageFile]) -> list[DroppedImage]:
+def find_duplicates(images: Sequence[ImageFile]) -> list[DroppedImage]:
     """Return images that repeat another one: their hashes differ by at most NEAR bits.
 
     The image with most pixels stays, then the one with most bytes. Every dropped image is that close to one that
@@ -155,7 +155,7 @@ def duplicates(images: Sequence[ImageFile]) -> list[DroppedImage]:
     return dropped
 
 
-def unusable(root: Path, images: Iterable[ImageFile], min_side: int) -> list[DroppedImage]:
+def find_unusable(root: Path, images: Iterable[ImageFile], min_side: int) -> list[DroppedImage]:
     """Return images that cannot be decoded, are links out of `root`, or have a side below `min_side` pixels."""
     dropped = []
     for image in images:

@@ -2,7 +2,7 @@
 and the names of the reasons for rejecting a reply."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
@@ -150,36 +150,37 @@ class DraftConversation(Struct, kw_only=True, omit_defaults=True):
     caption: str | None = None
     dialogue: list[QuestionAnswer] = field(default_factory=list)
 
+    @property
     def turn_keys(self) -> list[str]:
-        """Return a name for each turn."""
+        """Names of the turns, in order."""
         return [f"{self.id}/{number}" for number in range(1, len(self.turns) + 1)]
 
-    def text(self) -> str:
+    def join_texts(self) -> str:
         """Return all questions and answers as one text."""
         return "\n".join(part for turn in self.turns for part in (turn.question, turn.answer))
 
 
-def example(kind: Any) -> Any:
+def build_example(kind: Any) -> Any:
     """Return a reply type as JSON keys, with an ellipsis for each value.
 
-    >>> example(Checklist)
+    >>> build_example(Checklist)
     {'items': [{'question': '…', 'main': '…', 'sub': '…'}]}
     """
     if isinstance(kind, type) and issubclass(kind, Struct):
-        return {field.name: example(field.type) for field in msgspec.structs.fields(kind)}
-    return [example(get_args(kind)[0])] if get_origin(kind) is list else "…"
+        return {field.name: build_example(field.type) for field in msgspec.structs.fields(kind)}
+    return [build_example(get_args(kind)[0])] if get_origin(kind) is list else "…"
 
 
 Problem = str | None
 """The name of the reason for rejecting a reply, or None if it can be used."""
 
 
-def degenerate(text: str) -> bool:
+def is_degenerate(text: str) -> bool:
     """Return True if a text repeats itself: at least REPEATS of its three-word runs (Chinese: characters) recur.
 
     Texts with fewer than 12 runs are too short to tell.
 
-    >>> degenerate("a red dot " * 12), degenerate("A red kite flies over the beach.")
+    >>> is_degenerate("a red dot " * 12), is_degenerate("A red kite flies over the beach.")
     (True, False)
     """
     tokens = words(text)
@@ -187,12 +188,12 @@ def degenerate(text: str) -> bool:
     return sum(runs.values()) >= 12 and 1 - len(runs) / sum(runs.values()) >= REPEATS
 
 
-def in_language(text: str, language: Language) -> bool:
+def is_in_language(text: str, language: Language) -> bool:
     """Return True if a text is in the language, by the share of Chinese characters among its letters.
 
     A few names or formulas in the other language are allowed.
 
-    >>> in_language("两只 kite 在天上飞", "zh"), in_language("两只风筝", "en")
+    >>> is_in_language("两只 kite 在天上飞", "zh"), is_in_language("两只风筝", "en")
     (True, False)
     """
     letters = [char for char in text if char.isalpha()]
@@ -200,19 +201,22 @@ def in_language(text: str, language: Language) -> bool:
     return not letters or (chinese >= 0.3 if language == "zh" else chinese <= 0.3)
 
 
-def texts(passages: Sequence[str], language: Language, shortest: int = SHORTEST) -> Problem:
-    """Return the first problem of a reply's texts (too_short, degenerate, wrong_language), or None."""
-    # A Chinese word has about two characters.
-    fewest_words = 2 * shortest if language == "zh" else shortest
-    rules: dict[str, Callable[[str], bool]] = {
-        "too_short": lambda text: len(words(text)) < fewest_words,
-        "degenerate": degenerate,
-        "wrong_language": lambda text: not in_language(text, language),
-    }
-    return next((name for name, broken in rules.items() if any(map(broken, passages))), None)
+def check_texts(passages: Sequence[str], language: Language, fewest_words: int | None = None) -> Problem:
+    """Return the first problem of a reply's texts (too_short, degenerate, wrong_language), or None.
+
+    A text needs `fewest_words` words (Chinese: characters), or SHORTEST if None.
+    """
+    if fewest_words is None:
+        # A Chinese word has about two characters.
+        fewest_words = 2 * SHORTEST if language == "zh" else SHORTEST
+    if any(len(words(text)) < fewest_words for text in passages):
+        return "too_short"
+    if any(map(is_degenerate, passages)):
+        return "degenerate"
+    return None if all(is_in_language(text, language) for text in passages) else "wrong_language"
 
 
-def _exchanges(turns: Sequence[QuestionAnswer], counts: Iterable[int], language: Language) -> Problem:
+def _check_exchanges(turns: Sequence[QuestionAnswer], counts: Iterable[int], language: Language) -> Problem:
     """Return the problem of a reply's turns, whose number must be in `counts`, or None."""
     if len(turns) not in counts:
         return "too_few_turns" if len(turns) < min(counts) else "too_many_turns"
@@ -222,19 +226,19 @@ def _exchanges(turns: Sequence[QuestionAnswer], counts: Iterable[int], language:
         return "repeated"
     answers = [turn.answer for turn in turns]
     # An answer may be a number or a name; a question may not.
-    return texts(questions, language) or ("too_short" if not all(map(words, answers)) else texts(answers, language, 0))
+    return check_texts(questions, language) or check_texts(answers, language, fewest_words=1)
 
 
 def check_conversation(reply: GeneratedConversation, row: Any) -> Problem:
     """Return the problem of a reply for MultiVerse, or None."""
-    return _exchanges(reply.turns, (3, 4), row.lang)
+    return _check_exchanges(reply.turns, (3, 4), row.lang)
 
 
 def check_levels(reply: Levels, row: Any) -> Problem:
     """Return the problem of a reply for ConvBench, or None."""
     if len(reply.tasks) != len(reply.turns):
         return "too_few_turns"
-    return _exchanges(reply.turns, (3,), row.lang) or texts([reply.caption, reply.focus], row.lang)
+    return _check_exchanges(reply.turns, (3,), row.lang) or check_texts([reply.caption, reply.focus], row.lang)
 
 
 def check_single(reply: Single, row: Any) -> Problem:
@@ -246,7 +250,7 @@ def check_single(reply: Single, row: Any) -> Problem:
     needs_dialogue = reply.task in ("Coherence", "Incoherence")
     if bool(reply.dialogue) != needs_dialogue:
         return "no_dialogue" if needs_dialogue else "too_many_turns"
-    return _exchanges([*reply.dialogue, QuestionAnswer(reply.question, reply.answer)], range(1, 9), row.lang)
+    return _check_exchanges([*reply.dialogue, QuestionAnswer(reply.question, reply.answer)], range(1, 9), row.lang)
 
 
 def check_wordings(reply: Wordings, row: Any) -> Problem:
@@ -257,7 +261,7 @@ def check_wordings(reply: Wordings, row: Any) -> Problem:
         return "repeated"
     if len(wordings) != row.facts["count"]:
         return "too_few_variants" if len(wordings) < row.facts["count"] else "too_many_variants"
-    return texts(wordings, row.lang)
+    return check_texts(wordings, row.lang)
 
 
 def check_checklist(reply: Checklist, row: Any) -> Problem:
@@ -265,7 +269,7 @@ def check_checklist(reply: Checklist, row: Any) -> Problem:
     questions = [item.question.strip() for item in reply.items]
     if not questions:
         return "no_items"
-    return "repeated" if len(set(questions)) < len(questions) else texts(questions, row.lang)
+    return "repeated" if len(set(questions)) < len(questions) else check_texts(questions, row.lang)
 
 
 def check_held(reply: HeldItems, row: Any) -> Problem:

@@ -1,5 +1,7 @@
-"""People's review of generated conversations: a sheet for two reviewers, a third to decide between them, and the yield
-by reason as MultiVerse prints it (§2.1, step 4)."""
+"""Let people review generated conversations: a sheet for two reviewers, and a third to decide between them.
+
+The yield is printed by reason, as MultiVerse does (§2.1, step 4).
+"""
 
 import hashlib
 from collections import Counter, defaultdict
@@ -33,31 +35,31 @@ class Reviewed(Struct, frozen=True):
     open: list[str]
     differing: list[str]
 
-    def reasons(self) -> list[str]:
+    def list_reasons(self) -> list[str]:
         """Return all reasons for removal, one entry per conversation and reason."""
         return [reason for some in self.removed.values() for reason in some]
 
-    def line(self) -> str:
+    def format_yield(self) -> str:
         """Return the yield as MultiVerse prints it; a conversation may be removed for several reasons."""
-        reasons = Counter(self.reasons())
+        reasons = Counter(self.list_reasons())
         why = ", ".join(f"{reasons[reason]} {reason}" for reason in CRITERIA.values())
         total = sum(map(len, (self.accepted, self.removed, self.open, self.differing)))
         line = f"reviewed: {len(self.accepted)} of {total} retained, {len(self.removed)} removed ({why})"
         return f"{line}; {len(self.open)} open, {len(self.differing)} differ"
 
 
-def _key(talk: DraftConversation) -> str:
+def _build_key(talk: DraftConversation) -> str:
     """Return the conversation's id in the sheet. A changed text gets a new one, so answers on the old text do not
     count."""
-    return f"{talk.id}-{hashlib.sha256(spoken(talk).encode()).hexdigest()[:8]}"
+    return f"{talk.id}-{hashlib.sha256(format_talk(talk).encode()).hexdigest()[:8]}"
 
 
-def _rows(sheet: Path) -> list[tuple[str, dict[str, Any]]]:
+def _read_rows(sheet: Path) -> list[tuple[str, dict[str, Any]]]:
     """Return the sheet's rows with their locations, none if there is no sheet."""
     return list(tables.rows(sheet)) if sheet.is_file() else []
 
 
-def _reviewed_by(row: dict[str, Any]) -> tuple[str | None, str | None]:
+def _read_reviewer(row: dict[str, Any]) -> tuple[str | None, str | None]:
     """Return a row's (conversation, reviewer)."""
     return tables.optional_text(row, "id"), tables.optional_text(row, "reviewer")
 
@@ -74,21 +76,33 @@ def ask(sheet: Path, conversations: Sequence[DraftConversation], reviewers: Iter
 
     Existing rows stay as people left them.
     """
-    present = [row for _, row in _rows(sheet)]
-    existing = set(map(_reviewed_by, present))
+    present = [row for _, row in _read_rows(sheet)]
+    existing = set(map(_read_reviewer, present))
     new = []
     for reviewer in map(str, reviewers):
         # Different orders keep fatigue from hitting the same conversations twice.
         for talk in sorted(conversations, key=lambda talk: hashlib.sha256(f"{reviewer}/{talk.id}".encode()).digest()):
-            about = {"id": _key(talk), "reviewer": reviewer, "image": talk.image, "conversation": spoken(talk)}
+            about = {
+                "id": _build_key(talk),
+                "reviewer": reviewer,
+                "image": talk.image,
+                "conversation": format_talk(talk),
+            }
             note = "; ".join(f"models differ on: {item}" for turn in talk.turns for item in turn.disputed)
             new.append({**about, "note": note, **dict.fromkeys(CRITERIA, "")})
-    if new := [row for row in new if _reviewed_by(row) not in existing]:
+    if new := [row for row in new if _read_reviewer(row) not in existing]:
         tables.write_csv(sheet, [*present, *new])
 
 
-def spoken(conversation: DraftConversation) -> str:
-    """Return a conversation as people read it."""
+def format_talk(conversation: DraftConversation) -> str:
+    """Return a conversation as people read it.
+
+    >>> from critic.building.replies import DraftTurn
+    >>> turn = DraftTurn(question="How many cats?", answer="Two.")
+    >>> about = {"id": "1", "image": "1.png", "category": "Animal", "sub_category": "Cat"}
+    >>> format_talk(DraftConversation(lang="en", turns=[turn], **about))
+    'Q1: How many cats?\\nA1: Two.'
+    """
     turns = [(before.question, before.answer) for before in conversation.dialogue]
     turns += [(turn.question, turn.answer) for turn in conversation.turns]
     return "\n\n".join(
@@ -103,15 +117,15 @@ def decide(conversations: Sequence[DraftConversation], sheet: Path) -> Reviewed:
     UsageError naming the row for a word other than yes or no, and for two answers by one reviewer.
     """
     votes, seen, decided = defaultdict[str | None, list[list[bool]]](list), tables.Ids(), Reviewed([], {}, [], [])
-    for location, row in _rows(sheet):
+    for location, row in _read_rows(sheet):
         cells = {column: (tables.optional_text(row, column) or "").lower() for column in CRITERIA}
         # A sheet comes with empty rows for reviews still to be made.
         if any(cells.values()):
-            key, reviewer = _reviewed_by(row)
+            key, reviewer = _read_reviewer(row)
             seen.add(location, f"{key} by {reviewer}")
             votes[key].append([_is_yes(location, *cell) for cell in cells.items()])
     for talk in conversations:
-        reviews = votes[_key(talk)]
+        reviews = votes[_build_key(talk)]
         yes = dict(zip(CRITERIA.values(), map(sum, zip(*reviews, strict=True)), strict=False))
         reasons = [reason for reason, count in yes.items() if 2 * count < len(reviews)]
         # A single opinion decides nothing, not even a clear no.

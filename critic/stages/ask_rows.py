@@ -95,7 +95,7 @@ def _templates(language: Language) -> dict[str, jinja2.Template]:
     shared = {name: content[name] for name in ("categories", "aspects")}
 
     def whole(name: str, text: str) -> jinja2.Template:
-        keys = json.dumps(replies.example(STEPS[name].reply), ensure_ascii=False)
+        keys = json.dumps(replies.build_example(STEPS[name].reply), ensure_ascii=False)
         return environment.from_string(f"{text.strip()}\n\n{content['output']} {keys}", shared)
 
     return {name: whole(name, text) for name, text in content["steps"].items()}

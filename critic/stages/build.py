@@ -1,4 +1,4 @@
-"""critic build: a benchmark of your own, from a folder of images to a frozen test.
+"""critic build: build a benchmark of your own, from a folder of images to a frozen test.
 
 critic build images/ --out runs/mine
 critic build images/ --out runs/mine --plan multiverse --base-url http://127.0.0.1:8000/v1
@@ -13,48 +13,50 @@ from msgspec.structs import replace
 
 from critic import jsonl
 from critic.backends import Request
+from critic.errors import UsageError
 from critic.records import Language
 from critic.stages import options
 from critic.stages.ask_rows import BenchmarkBuild, NeedsModelError, RequestSource
 from critic.stages.build_conversations import PLANS, build
 from critic.stages.build_images import choose_images
-from critic.stages.options import check
 
 TOKENS = 4096
-"""Longest reply: a conversation of four turns in full."""
+"""Longest reply in tokens, enough for a conversation of four turns."""
 
 
 @partial(options.takes_endpoint, names=options.ONE_MODEL)
 def main(
-    folder: Annotated[Path, typer.Argument(help="The folder of images; those of its folders count as well.")],
-    out: Annotated[Path, typer.Option(help="Folder for all that is made. Run again to go on.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of images; its subfolders count as well.")],
+    out: Annotated[Path, typer.Option(help="Output folder; rerun the same command to resume.")],
     endpoint: options.Endpoint,
     plan: Annotated[
         str | None,
-        typer.Option(help=f"What is made: {', '.join(PLANS)}; in that benchmark's form.", show_default="images alone"),
+        typer.Option(help=f"Benchmark to build, in its file format: {', '.join(PLANS)}.", show_default="images alone"),
     ] = None,
     min_side: Annotated[int, typer.Option(min=1, help="Leave out images with a shorter side, in pixels.")] = 224,
-    quality: Annotated[int, typer.Option(min=1, max=5, help="The least of a model's grades, 1 to 5, to stay.")] = 5,
-    rare: Annotated[int, typer.Option(min=1, help="Merge categories of fewer images; leave out what is left.")] = 50,
-    cap: Annotated[int, typer.Option(min=1, help="Images drawn, by category in proportion.")] = 1000,
-    lang: Annotated[Language, typer.Option(help="In which language the model is asked, and writes.")] = "en",
+    quality: Annotated[int, typer.Option(min=1, max=5, help="Lowest grade, 1 to 5, that an image may have.")] = 5,
+    rare: Annotated[int, typer.Option(min=1, help="Merge categories with fewer images; drop the rest.")] = 50,
+    cap: Annotated[int, typer.Option(min=1, help="Most images to draw, from each category in proportion.")] = 1000,
+    lang: Annotated[Language, typer.Option(help="Language of the prompts and of the conversations.")] = "en",
     blind: Annotated[
-        float, typer.Option(min=0, help="Leave out what a model gets as good without the image, 0 to 1; above 1: not.")
+        float, typer.Option(min=0, help="Leave out conversations that score this much without the image, 0 to 1.")
     ] = 0.7,
-    second: Annotated[str | None, typer.Option(metavar="MODEL", help="Another, for checklists of both.")] = None,
-    unreviewed: Annotated[bool, typer.Option("--unreviewed", help="Ask nobody; frozen.json says so.")] = False,
+    second: Annotated[str | None, typer.Option(metavar="MODEL", help="Second model for checklists.")] = None,
+    unreviewed: Annotated[bool, typer.Option("--unreviewed", help="Skip the review by people.")] = False,
 ) -> int:
-    """Make a benchmark from images: hashes, duplicates, quality, categories, a drawn sample; then by a --plan
-    conversations, references, checklists, machine checks, a sheet for people, and a frozen test with its card. Every
-    step is a file in the folder --out; what is there is not made again."""
-    check(
-        (plan is None or plan in PLANS, f"--plan {plan}: unknown; choose {', '.join(PLANS)}"),
-        (
-            not second or (plan and PLANS[plan].checklists),
-            f"--second {second}: checklists are made by --plan multiverse",
-        ),
-        (not out.resolve().is_relative_to(folder.resolve()), f"--out {out}: lies in the folder of images"),
-    )
+    """Build a benchmark from a folder of images.
+
+    Without --plan it chooses images: hashes, near-duplicates, quality, categories, a sample. With --plan it also writes
+    conversations, references and checklists, checks them, makes a review sheet for people, and freezes the test with
+    its data card. Every step is a file in the folder --out, and is not repeated.
+    """
+    if plan is not None and plan not in PLANS:
+        raise UsageError(f"--plan {plan}: unknown; choose {', '.join(PLANS)}")
+    if second and not (plan and PLANS[plan].checklists):
+        raise UsageError(f"--second {second}: checklists are made by --plan multiverse")
+    # What is written there would be taken for images on a rerun.
+    if out.resolve().is_relative_to(folder.resolve()):
+        raise UsageError(f"--out {out}: lies in the folder of images")
     settings = {name: getattr(endpoint, name) for name in options.ONE_MODEL}
     source = RequestSource(
         connect=endpoint.open_one if endpoint.model or endpoint.base_url else None,
@@ -68,6 +70,7 @@ def main(
             chosen = choose_images(building, min_side=min_side, quality=quality, rare=rare, cap=cap)
             if plan is not None:
                 build(building, chosen, plan, blind=blind, unreviewed=unreviewed, endpoint=settings)
+    # The steps before it need no model, and are done.
     except NeedsModelError as step:
         print(f"{step} asks a model: give --base-url or --model, and run the same command again")
     return building.code

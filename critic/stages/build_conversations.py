@@ -1,5 +1,7 @@
-"""The part of `critic build` behind the images: conversations with references and checklists, what the machine checks
-of them, what people decide, and the frozen benchmark."""
+"""Build conversations from the chosen images: references, checklists, machine checks, people's review, the frozen test.
+
+The second part of `critic build`; `build_images` is the first.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -24,83 +26,92 @@ from critic.stages.run import known, listed
 from critic.stats.aggregate import by_cell
 
 Chosen = Mapping[str, dict[str, Any]]
-"""The images that were chosen, by path: the fields of ImageFile, `category` and `sub_category`."""
+"""The chosen images by path: the fields of ImageFile, `category` and `sub_category`."""
 
 
 class BuildPlan(Struct, frozen=True):
-    """A kind of benchmark: how conversations are made of images, how those without the image are judged, and whether
-    each question gets a checklist. Its file has the form of the benchmark of the plan's name."""
+    """A kind of benchmark, written in the file format of the benchmark that has the plan's name.
+
+    `make` turns images into conversations. `protocol` judges the answers that a model gives without the image.
+    `checklists`: each question gets a checklist.
+    """
 
     make: Callable[[BenchmarkBuild, Chosen], list[DraftConversation]]
     protocol: str
     checklists: bool
 
 
-def _conversation(
+def _make_draft(
     image: dict[str, Any], building: BenchmarkBuild, turns: list[DraftTurn], **more: Any
 ) -> DraftConversation:
+    """Return a conversation about an image, whose MD5 gives it its id; `more` are fields of DraftConversation."""
     about = {"category": image["category"], "sub_category": image["sub_category"]}
     return DraftConversation(
         id=image["md5"][:12], image=image["path"], lang=building.lang, turns=turns, **about, **more
     )
 
 
-def _talks(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversation]:
-    """MultiVerse §2.1, steps 2 and 3: a person with a goal first, then the conversation."""
+def _ask_talks(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversation]:
+    """Ask for a person with a goal, then for that person's conversation (MultiVerse §2.1, steps 2 and 3)."""
     persons = building.ask("persona", building.rows())
-    rows = [
-        BuildRow(key=path, lang=building.lang, image=path, facts=msgspec.to_builtins(person))
-        for path, person in persons.items()
-    ]
+    rows = []
+    for path, person in persons.items():
+        rows.append(BuildRow(key=path, lang=building.lang, image=path, facts=msgspec.to_builtins(person)))
     conversations = []
     for path, talk in building.ask("talk", rows).items():
         turns = [DraftTurn(question=turn.question, answer=turn.answer, task=talk.task) for turn in talk.turns]
         about = {"goal": persons[path].goal, "sub_goal": persons[path].sub_goal, "sub_task": talk.sub_task}
-        conversations.append(_conversation(chosen[path], building, turns, task=talk.task, **about))
+        conversations.append(_make_draft(chosen[path], building, turns, task=talk.task, **about))
     return conversations
 
 
-def _levels(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversation]:
-    """ConvBench §3: perception, reasoning, creation."""
+def _ask_levels(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversation]:
+    """Ask for three turns about each image: perception, reasoning, creation (ConvBench §3)."""
     conversations = []
     for path, reply in building.ask("levels", building.rows()).items():
-        turns = [
-            DraftTurn(question=turn.question, answer=turn.answer, task=task)
-            for turn, task in zip(reply.turns, reply.tasks, strict=True)
-        ]
+        turns = []
+        for turn, task in zip(reply.turns, reply.tasks, strict=True):
+            turns.append(DraftTurn(question=turn.question, answer=turn.answer, task=task))
+        # Only the creation turn is judged by what it has to achieve.
         turns[-1].focus = reply.focus
-        conversations.append(_conversation(chosen[path], building, turns, caption=reply.caption))
+        conversations.append(_make_draft(chosen[path], building, turns, caption=reply.caption))
     return conversations
 
 
-def _singles(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversation]:
-    """AlignMMBench §3: a question of one task an image, by the hash of the image."""
+def _ask_singles(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversation]:
+    """Ask for one question about each image, of the task that the image's hash selects (AlignMMBench §3).
+
+    Raises UsageError unless the language is Chinese.
+    """
     if building.lang != "zh":
         raise UsageError("--plan alignmmbench: its file has no language, and is read as Chinese: --lang zh")
     tasks = sorted(CATEGORY_OF)
-    task_of = {path: tasks[int(chosen[path]["md5"], 16) % len(tasks)] for path in sorted(chosen)}
-    rows = [BuildRow(key=path, lang="zh", image=path, facts={"task": task}) for path, task in task_of.items()]
+    rows = []
+    for path in sorted(chosen):
+        # By hash, so that an image keeps its task when others are added.
+        task = tasks[int(chosen[path]["md5"], 16) % len(tasks)]
+        rows.append(BuildRow(key=path, lang="zh", image=path, facts={"task": task}))
     conversations = []
     for path, reply in building.ask("single", rows).items():
         turn = DraftTurn(question=reply.question, answer=reply.answer, task=reply.task)
-        conversations.append(_conversation(chosen[path], building, [turn], task=reply.task, dialogue=reply.dialogue))
+        conversations.append(_make_draft(chosen[path], building, [turn], task=reply.task, dialogue=reply.dialogue))
     return conversations
 
 
 PLANS = {
-    "multiverse": BuildPlan(_talks, "checklist", checklists=True),
-    "convbench": BuildPlan(_levels, "direct", checklists=False),
-    "alignmmbench": BuildPlan(_singles, "pointwise", checklists=False),
+    "multiverse": BuildPlan(_ask_talks, "checklist", checklists=True),
+    "convbench": BuildPlan(_ask_levels, "direct", checklists=False),
+    "alignmmbench": BuildPlan(_ask_singles, "pointwise", checklists=False),
 }
-"""Plan -> how its conversations are made."""
+"""Plans of `critic build --plan`, by the name of the benchmark whose file format they have."""
 
 
-def _turn_rows(building: BenchmarkBuild, conversations: Sequence[DraftConversation], items: bool) -> list[BuildRow]:
-    """A row a turn: the question with what was said before, and, once there are any, its checklist's `items`."""
+def _list_turns(building: BenchmarkBuild, conversations: Sequence[DraftConversation], *, items: bool) -> list[BuildRow]:
+    """Return one row per turn: the question, its answer and the exchanges before it, with its checklist if `items`."""
     rows = []
     for conversation in conversations:
         before: list[dict[str, str]] = []
-        for key, turn in zip(conversation.turn_keys(), conversation.turns, strict=True):
+        for key, turn in zip(conversation.turn_keys, conversation.turns, strict=True):
             facts: dict[str, Any] = {"before": list(before), "question": turn.question, "answer": turn.answer}
             if items:
                 facts["items"] = [item.question for item in turn.items]
@@ -109,58 +120,73 @@ def _turn_rows(building: BenchmarkBuild, conversations: Sequence[DraftConversati
     return rows
 
 
-def _written(building: BenchmarkBuild, conversations: Sequence[DraftConversation]) -> dict[str, DraftTurn]:
-    """The turns of the conversations of which each has a checklist, of two models what either writes, by key."""
-    checklists = building.ask_both("checklist", _turn_rows(building, conversations, items=False))
-    keys, keyed = set[str]().union(*checklists), dict[str, DraftTurn]()
+def _write_items(building: BenchmarkBuild, conversations: Sequence[DraftConversation]) -> dict[str, DraftTurn]:
+    """Write the checklists of one or two models into turns, and return these turns by key.
+
+    A conversation is left out unless each of its turns gets a checklist.
+    """
+    checklists = building.ask_both("checklist", _list_turns(building, conversations, items=False))
+    answered = set[str]().union(*checklists)
+    keyed = dict[str, DraftTurn]()
     for conversation in conversations:
-        if keys >= set(conversation.turn_keys()):
-            keyed |= zip(conversation.turn_keys(), conversation.turns, strict=True)
-    for key, turn in keyed.items():
-        for checklist in (by_key[key] for by_key in checklists if key in by_key):
-            # Of what both write the first one's item stays.
-            known = {item.question for item in turn.items}
-            turn.items += [item for item in checklist.items if item.question not in known]
+        if answered.issuperset(conversation.turn_keys):
+            keyed |= zip(conversation.turn_keys, conversation.turns, strict=True)
+    for checklist_of in checklists:
+        for key in checklist_of.keys() & keyed.keys():
+            # An item that both models write keeps the first one's aspects.
+            present = {item.question for item in keyed[key].items}
+            keyed[key].items += [item for item in checklist_of[key].items if item.question not in present]
     return keyed
 
 
 def add_checklists(building: BenchmarkBuild, conversations: Sequence[DraftConversation]) -> list[DraftConversation]:
-    """The conversations with a checklist for every turn. Items that the reference does not fulfil, or of which neither
-    yes nor no can be said, are left out: held.jsonl has them. Where two models differ on that, the item stays, and
-    people are told. A conversation with a turn without any item goes."""
-    keyed = _written(building, conversations)
-    whole = [conversation for conversation in conversations if keyed.keys() >= set(conversation.turn_keys())]
-    held = building.ask_both("held", _turn_rows(building, whole, items=True))
-    votes = {key: _leave_out(turn, [by_key.get(key) for by_key in held]) for key, turn in keyed.items()}
-    answers = [words for of_turn in votes.values() for words in of_turn]
-    left = [conversation for conversation in whole if all(turn.items for turn in conversation.turns)]
-    why = [f"reference: {words[0]}" for words in answers if "yes" not in words]
-    print(building.count("items", "checklist items", len(answers), len(answers) - len(why), why))
+    """Return the conversations that have a checklist with at least one item for every turn.
+
+    An item is left out if no model says that the reference fulfils it (held.jsonl has the answers). If two models
+    differ, it stays, and the review sheet names it.
+    """
+    keyed = _write_items(building, conversations)
+    with_items = [conversation for conversation in conversations if keyed.keys() >= set(conversation.turn_keys)]
+    held = building.ask_both("held", _list_turns(building, with_items, items=True))
+    votes = {key: _keep_fulfilled(turn, [replies.get(key) for replies in held]) for key, turn in keyed.items()}
+    reasons = list[str]()
+    for answers in votes.values():
+        reasons += [f"reference: {words[0]}" for words in answers if "yes" not in words]
+    count = sum(map(len, votes.values()))
+    left = [conversation for conversation in with_items if all(turn.items for turn in conversation.turns)]
+    print(building.count("items", "checklist items", count, count - len(reasons), reasons))
     print(building.count("checklists", "conversations", len(conversations), len(left), []))
-    if answers and held[1:]:
-        _agreement(building, keyed, votes)
+    if count and held[1:]:
+        _write_agreement(building, keyed, votes)
     return left
 
 
-def _leave_out(turn: DraftTurn, held: Sequence[HeldItems | None]) -> list[tuple[str, ...]]:
-    """Leave out the items of a turn of which no model says that the reference fulfils them; what each said of all."""
-    votes = list(zip(*(reply.answers if reply else ["unclear"] * len(turn.items) for reply in held), strict=True))
+def _keep_fulfilled(turn: DraftTurn, replies: Sequence[HeldItems | None]) -> list[tuple[str, ...]]:
+    """Keep the items of a turn that the reference fulfils according to at least one model.
+
+    `replies` are the models' replies, None if there is none. Returns the models' answers to each item, kept or not.
+    """
+    columns = [reply.answers if reply else ["unclear"] * len(turn.items) for reply in replies]
+    votes = list(zip(*columns, strict=True))
     kept = [(item, words) for item, words in zip(turn.items, votes, strict=True) if "yes" in words]
     turn.items = [item for item, _ in kept]
     turn.disputed = [item.question for item, words in kept if len(set(words)) > 1]
     return votes
 
 
-def _agreement(
+def _write_agreement(
     building: BenchmarkBuild, keyed: Mapping[str, DraftTurn], votes: Mapping[str, list[tuple[str, ...]]]
 ) -> None:
-    """How far two models agree on which items the references fulfil, into checklist_agreement.json."""
+    """Write checklist_agreement.json: how often two models agree on the items that the references fulfil."""
     from critic.stats.verdicts import verdict_agreement  # noqa: PLC0415 - takes a second
 
-    group = [key.rpartition("/")[0] for key, of_turn in votes.items() for _ in of_turn]
-    words = [("yes", "unclear", "no").index(word) for of_turn in votes.values() for pair in of_turn for word in pair]
-    first, second = np.array(words, np.int8).reshape(-1, 2).T
-    agreement = verdict_agreement(first, second, group)
+    codes, groups = list[list[int]](), list[str]()
+    for key, answers in votes.items():
+        codes += [[("yes", "unclear", "no").index(word) for word in words] for words in answers]
+        # Turns of one conversation are about one image: they are resampled together.
+        groups += [key.rpartition("/")[0]] * len(answers)
+    first, second = np.array(codes, np.int8).T
+    agreement = verdict_agreement(first, second, groups)
     disputed = [item for turn in keyed.values() for item in turn.disputed]
     facts = {"items": msgspec.to_builtins(agreement), "disputed": disputed}
     jsonl.write_json(building.out / "checklist_agreement.json", facts)
@@ -169,21 +195,24 @@ def _agreement(
     print(f"two models, {agreement.n} checklist items: equal answers {equal}, kappa {kappa}")
 
 
-def solved_blind(
+def solve_blind(
     building: BenchmarkBuild, conversations: Sequence[DraftConversation], name: str, endpoint: Mapping[str, Any]
 ) -> dict[str, float]:
-    """What the model gets without the image, 0 to 1, by conversation: the mean over its turns, judged by the same
-    model. A turn that could not be answered or judged counts as 0: people look at it in any case."""
-    from critic.stages import infer, judge  # noqa: PLC0415 - all that judges know: this step alone needs it
+    """Return the model's mean score without the image, 0 to 1, by conversation; the same model judges its answers.
+
+    A turn that could not be answered or judged counts as 0: people look at it in any case.
+    """
+    from critic.stages import infer, judge  # noqa: PLC0415 - they import every judge; only this step needs them
 
     draft, replies, judged = (building.out / f"{name}.jsonl" for name in ("draft", "blind_replies", "blind"))
     bench.write(draft, name, conversations)
-    # What is no longer made, because a rule is stricter or an image gone, is no other run's.
+    # Lines about earlier drafts would count as another run's: a rule became stricter, or an image is gone.
     by_id = {conversation.id: conversation for conversation in benchmarks.read(name, draft)}
     for path, record in ((replies, ModelTurn), (judged, Judgment)):
         _drop_others(path, record, by_id)
     protocol, options = PLANS[name].protocol, {**endpoint, "max_failed": 1.0}
     code = infer.main(draft, name, replies, condition=["no_image"], data_root=building.root, **options)
+    # Without a URL the model is a folder or a file, which critic judge takes as --judge.
     if not options["base_url"]:
         options |= {"judge": [options["model"]], "model": None}
     code |= judge.main(replies, judged, benchmark=name, protocol=[protocol], images="blind", **options)
@@ -192,71 +221,78 @@ def solved_blind(
     low, high = protocols.load(protocol).scale
     shares = defaultdict[str, list[float]](list)
     for cell, scores in by_cell(verdicts, protocol).items():
+        # Verdicts on whole conversations would count their turns twice.
         if cell.turn is not None:
             for key, score in scores.items():
                 shares[key].append(0.0 if score is None else (score - low) / (high - low))
-    return {key: fmean(of_conversation) for key, of_conversation in shares.items()}
+    return {key: fmean(by_turn) for key, by_turn in shares.items()}
 
 
 def _drop_others(path: Path, record: type[Any], by_id: Mapping[str, Conversation]) -> None:
-    """Drop what is about other conversations; the file is left as it is where there is none of it."""
+    """Drop the lines of a file that are about other conversations. Without any, the file stays as it is."""
 
-    def wanted(line: Any) -> bool:
+    def is_wanted(line: Any) -> bool:
         return bool(by_id.get(line.conversation.id) == line.conversation)
 
-    if not all(map(wanted, known(path, record, lambda _: None))):
-        jsonl.rewrite(path, record, wanted)
+    if not all(map(is_wanted, known(path, record, lambda _: None))):
+        jsonl.rewrite(path, record, is_wanted)
 
 
 def build(
     building: BenchmarkBuild, chosen: Chosen, name: str, *, blind: float, unreviewed: bool, endpoint: Mapping[str, Any]
 ) -> None:
-    """From the chosen images to the frozen benchmark of the plan `name`, or to the sheet that people are to fill in.
-    Conversations whose mean score without the image, 0 to 1, is `blind` or more go."""
+    """Build the frozen benchmark of the plan `name` from the chosen images, or the sheet that people have to fill in.
+
+    Conversations whose mean score without the image (0 to 1) is `blind` or more are left out; above 1 nobody asks.
+    Raises UsageError if no conversation is left.
+    """
     plan = PLANS[name]
     conversations = plan.make(building, chosen)
     if plan.checklists:
         conversations = add_checklists(building, conversations)
-    blind_scores = solved_blind(building, conversations, name, endpoint) if conversations and blind <= 1 else {}
-    conversations = _check(
-        building, conversations, {key: score for key, score in blind_scores.items() if score >= blind}
-    )
+    blind_scores = solve_blind(building, conversations, name, endpoint) if conversations and blind <= 1 else {}
+    solved = {key: score for key, score in blind_scores.items() if score >= blind}
+    conversations = _drop_solved(building, conversations, solved)
     jsonl.write(building.out / "made.jsonl", conversations)
     if conversations and not unreviewed:
         decided = _review(building, conversations)
         if decided.open or decided.differing:
             return
-        building.count("people", "conversations", len(conversations), len(decided.accepted), decided.reasons())
+        building.count("people", "conversations", len(conversations), len(decided.accepted), decided.list_reasons())
         conversations = [conversation for conversation in conversations if conversation.id in decided.accepted]
     if not conversations:
         raise UsageError(f"{building.out}: no conversation is left; removed.jsonl and the review say why")
-    texts = {talk.id: talk.text() for talk in conversations}
-    group_of = bench.groups(list(texts), bench.overlaps(texts))
-    split_of = bench.splits(group_of)
-    folder = building.out / "benchmark"
+    texts = {conversation.id: conversation.join_texts() for conversation in conversations}
+    # Conversations that share text stay in one split, or the internal test would hold what was trained on.
+    split_of = bench.assign_splits(bench.group_overlaps(list(texts), bench.find_overlaps(texts)))
     counts = Counter(split_of.values())
     facts: dict[str, Any] = {
         "plan": name,
         "lang": building.lang,
         "conversations": len(conversations),
         "reviewed": not unreviewed,
+        "splits": dict(sorted(counts.items())),
+        "steps": building.steps,
+        "models": building.models,
     }
-    facts |= {"splits": dict(sorted(counts.items())), "steps": building.steps, "models": building.models}
+    folder = building.out / "benchmark"
     md5_of = {path: image["md5"] for path, image in chosen.items()}
-    whole = bench.freeze(folder, name, conversations, building.root, md5_of, split_of, facts)
+    frozen_hash = bench.freeze(folder, name, conversations, building.root, md5_of, split_of, facts)
     card.write(folder, name, folder / "benchmark.jsonl", building.steps)
-    print(f"{folder / 'benchmark.jsonl'}: {len(conversations)} conversations ({listed(counts)}), frozen as {whole}")
+    print(
+        f"{folder / 'benchmark.jsonl'}: {len(conversations)} conversations ({listed(counts)}), frozen as {frozen_hash}"
+    )
 
 
-def _check(
+def _drop_solved(
     building: BenchmarkBuild, conversations: Sequence[DraftConversation], solved: Mapping[str, float]
 ) -> list[DraftConversation]:
-    """What is left when what is solved blind, or repeats another, is gone; and why is in removed.jsonl."""
+    """Return the conversations that are not `solved` without the image and repeat no other; removed.jsonl says why."""
     reasons = dict[str, dict[str, Any]]()
     for key, score in solved.items():
         reasons[key] = {"reason": "solved_blind", "score": round(score, 3)}
-    for pair in bench.overlaps({talk.id: talk.text() for talk in conversations}):
-        # What only says much of the same stays, in one split.
+    for pair in bench.find_overlaps({talk.id: talk.join_texts() for talk in conversations}):
+        # One that shares only a part stays, in the same split.
         if pair.share == 1:
             reasons.setdefault(pair.other, {"reason": "repeats_another", "of": pair.key})
     removed = [{"id": talk.id, "image": talk.image, **reasons[talk.id]} for talk in conversations if talk.id in reasons]
@@ -267,12 +303,13 @@ def _check(
 
 
 def _review(building: BenchmarkBuild, conversations: Sequence[DraftConversation]) -> review.Reviewed:
-    """What people decided; they are asked where it is open."""
+    """Return the decisions of the reviewers, and write rows into their sheet for what is still open."""
     sheet = building.out / "review/sheet.csv"
     review.ask(sheet, conversations, range(1, review.REVIEWERS + 1))
     decided = review.decide(conversations, sheet)
-    print(decided.line())
+    print(decided.format_yield())
     if decided.open or decided.differing:
+        # Only if two reviewers differ does a third one decide.
         third = [conversation for conversation in conversations if conversation.id in decided.differing]
         review.ask(sheet, third, [review.REVIEWERS + 1])
         print(f"{sheet}: fill in {', '.join(review.CRITERIA)} with yes or no, then run the same command again")

@@ -1,4 +1,4 @@
-"""The part of `critic build` that chooses images."""
+"""Choose the images of a benchmark: the first part of `critic build`."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -13,21 +13,28 @@ from critic.stages.ask_rows import BenchmarkBuild
 
 
 def choose_images(building: BenchmarkBuild, *, min_side: int, quality: int, rare: int, cap: int) -> dict[str, Any]:
-    """The images that the benchmark is made of, in `building`, and their categories by path: those of at least
-    `min_side` pixels, of near-duplicates one, those whose every grade is `quality` or more; categories of fewer than
-    `rare` images merged, and what is then still rare left out; `cap` of the rest. Raises NeedsModelError behind the
-    steps that need none."""
+    """Return the chosen images by path: the fields of ImageFile, `category` and `sub_category`.
+
+    Images are left out, each with its reason, if a side is shorter than `min_side` pixels, if another is nearly equal,
+    or if one of a model's grades (1..5) is below `quality`. Categories with fewer than `rare` images are merged, and
+    the merged one is dropped if it is still smaller. Of the rest at most `cap` are drawn. Raises NeedsModelError after
+    the steps that need no model, if none is named.
+    """
     building.images = pictures.scan(building.root, building.out / "images.jsonl")
-    building.drop("files", pictures.unusable(building.root, building.images, min_side))
-    building.drop("duplicates", pictures.duplicates(building.images))
+    building.drop("files", pictures.find_unusable(building.root, building.images, min_side))
+    building.drop("duplicates", pictures.find_duplicates(building.images))
 
     def leave_out(step: str, reasons: Mapping[str, str]) -> None:
+        """Leave images out at a step, each for its reason."""
         building.drop(step, [DroppedImage(path=path, step=step, reason=why) for path, why in sorted(reasons.items())])
 
     grades = building.ask("quality", building.rows())
-    lowest = {path: min(msgspec.structs.astuple(grade)) for path, grade in grades.items()}
-    poor = {path: "low_quality" for path, grade in lowest.items() if grade < quality}
-    leave_out("quality", {image.path: "not_graded" for image in building.images if image.path not in grades} | poor)
+    # A failed call is no grade: the image goes under a name of its own, and --retry-failed brings it back.
+    reasons = {image.path: "not_graded" for image in building.images if image.path not in grades}
+    for path, grade in grades.items():
+        if min(msgspec.structs.astuple(grade)) < quality:
+            reasons[path] = "low_quality"
+    leave_out("quality", reasons)
     named = building.ask("category", building.rows())
     leave_out("category", {image.path: "no_category" for image in building.images if image.path not in named})
     categories = pictures.merge_rare({path: image.category.strip() for path, image in named.items()}, rare)

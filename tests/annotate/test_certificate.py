@@ -23,8 +23,8 @@ RATING = [f'{{"Rating":{n},"Reason":"r"}}' for n in range(1, 11)]
 
 
 def scored(folder: Path, count: int = 60) -> Path:
-    told = {"human_score": 5, "scale_min": 1, "scale_max": 10, "annotators": {"a": 4, "b": 6}, "reason": None}
-    return write_jsonl(folder / "rows.jsonl", [row(n, **told) for n in range(count)])
+    labels = {"human_score": 5, "scale_min": 1, "scale_max": 10, "annotators": {"a": 4, "b": 6}, "reason": None}
+    return write_jsonl(folder / "rows.jsonl", [row(n, **labels) for n in range(count)])
 
 
 def certified(folder: Path, *words: object) -> Certificate:
@@ -37,9 +37,13 @@ def test_it_holds_for_the_same_judge_and_no_other(tmp_path: Path) -> None:
     rows, judge, file = scored(tmp_path), script(tmp_path / "judge@1.jsonl", *RATING), tmp_path / "c.json"
     words: tuple[object, ...] = ("critic", "judge", rows, "--judge", judge, "--score", "argmax")
     assert run(*words, "--out", tmp_path / "judged.jsonl").returncode == 0
-    found = certified(tmp_path, f"ours={tmp_path / 'judged.jsonl'}", "--gate", "mae<=9")
-    assert found.how.judge == "judge@1" and list(found.how.prompts.values()) == ["pointwise"] and found.kept
-    assert found.labels.rows == 60 and found.labels.raters == 2
+    certificate = certified(tmp_path, f"ours={tmp_path / 'judged.jsonl'}", "--gate", "mae<=9")
+    assert (
+        certificate.how.judge == "judge@1"
+        and list(certificate.how.prompts.values()) == ["pointwise"]
+        and certificate.kept
+    )
+    assert certificate.labels.rows == 60 and certificate.labels.raters == 2
     again = run(*words, "--out", tmp_path / "again.jsonl", "--certificate", file)
     assert again.returncode == 0 and "judge@1, prompt pointwise@" in again.stdout and "mae<=9 kept" in again.stdout
     since = ("critic", "audit", tmp_path / "again.jsonl", "--since", file, "--out", tmp_path / "since")
@@ -64,12 +68,12 @@ def test_it_holds_for_the_same_judge_and_no_other(tmp_path: Path) -> None:
     renamed = run(*words[:4], other, *words[5:], "--out", tmp_path / "no", "--certificate", file)
     assert_one_line_error(renamed, "judge@1", "judge@2")
     assert_one_line_error(run(*words, "--out", tmp_path / "no", "--certificate", rows), "no certificate")
-    Path(found.labels.file).write_text("changed")
+    Path(certificate.labels.file).write_text("changed")
     warned = run(*words, "--out", tmp_path / "w.jsonl", "--certificate", file)
     assert warned.returncode == 0 and "has changed since" in warned.stderr
     table = write_jsonl(tmp_path / "t.jsonl", [{"id": str(n), "score": 5 + n % 3} for n in range(30)])
-    told = ("--human", table, "--judge", f"j={table}", "--certificate", file, "--out", tmp_path / "b")
-    assert_one_line_error(run("critic", "audit", *told), "--certificate", "not a table")
+    words_of_table = ("--human", table, "--judge", f"j={table}", "--certificate", file, "--out", tmp_path / "b")
+    assert_one_line_error(run("critic", "audit", *words_of_table), "--certificate", "not a table")
 
 
 def test_a_servers_processor_is_held(tmp_path: Path, scripted: Any) -> None:
@@ -94,8 +98,8 @@ def test_a_panel_is_certified_with_its_members(tmp_path: Path) -> None:
     judges = [("--judge", path) for path in members]
     words = ("critic", "judge", rows, "--score", "argmax", *judges[0], *judges[1])
     assert run(*words, "--out", tmp_path / "judged.jsonl").returncode == 0
-    found = certified(tmp_path, tmp_path / "judged.jsonl")
-    assert found.how.judge == "mean(j0, j1)" and found.how.members == ["j0", "j1"]
+    certificate = certified(tmp_path, tmp_path / "judged.jsonl")
+    assert certificate.how.judge == "mean(j0, j1)" and certificate.how.members == ["j0", "j1"]
     held = run(*words, "--out", tmp_path / "again.jsonl", "--certificate", tmp_path / "c.json")
     assert held.returncode == 0 and "mean(j0, j1), prompt" in held.stdout, held.stderr
     for other in (judges[0], (*judges[0], *judges[2], "--name", "mean(j0, j1)")):
@@ -115,13 +119,13 @@ def test_judged_conversations_are_certified(tmp_path: Path, scheme: str, protoco
     words = ("critic", "judge", talks, "--benchmark", "convbench", "--judge", judge, "--max-failed", 1)
     done = run(*words, "--protocol", protocol, "--out", tmp_path / "judged.jsonl")
     assert done.returncode == 0, done.stderr
-    found = certified(tmp_path, "--human", labels, "--judge", f"ours={tmp_path / 'judged.jsonl'}:{protocol}")
+    certificate = certified(tmp_path, "--human", labels, "--judge", f"ours={tmp_path / 'judged.jsonl'}:{protocol}")
     assert (
-        found.how.judge == "judge@1"
-        and set(found.how.prompts.values()) == {f"{protocol}_turn", f"{protocol}_whole"}
-        and found.labels.rows == 48
+        certificate.how.judge == "judge@1"
+        and set(certificate.how.prompts.values()) == {f"{protocol}_turn", f"{protocol}_whole"}
+        and certificate.labels.rows == 48
     )
-    assert ("mae" if scheme == "direct" else "accuracy") in found.agreement
+    assert ("mae" if scheme == "direct" else "accuracy") in certificate.agreement
     file = ("--certificate", tmp_path / "c.json")
     held = run(*words, "--protocol", protocol, "--out", tmp_path / "again.jsonl", *file)
     assert held.returncode == 0 and f"judge@1, prompt {protocol}_turn@" in held.stdout, held.stderr

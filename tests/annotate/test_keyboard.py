@@ -37,8 +37,8 @@ class Chromium:
             assert time.monotonic() < end, "Chromium did not start"
             time.sleep(0.05)
         port = ports.read_text().split()[0]
-        asked = urllib.request.Request(f"http://127.0.0.1:{port}/json/new?about:blank", method="PUT")
-        target = json.load(urllib.request.urlopen(asked))
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/json/new?about:blank", method="PUT")
+        target = json.load(urllib.request.urlopen(request))
         self.open_socket = contextlib.ExitStack()
         self.socket = self.open_socket.enter_context(client.connect(target["webSocketDebuggerUrl"], max_size=None))
         self.count, self.events = 0, []  # type: ignore[var-annotated]
@@ -123,18 +123,20 @@ def test_thirty_items_by_keyboard_over_a_kill(tmp_path: Path, chromium: Chromium
         chromium.key("2")
         chromium.save()
     given = list(store.labels())
-    assert len(given) == 30 and [one.verdict.choices["overall"] for one in given][-1] == "2"
-    assert [one.verdict.reason for one in given].count("7 is fair") == 1
-    assert all(one.verdict.seconds is not None for one in given)
+    assert len(given) == 30 and [label.verdict.choices["overall"] for label in given][-1] == "2"
+    assert [label.verdict.reason for label in given].count("7 is fair") == 1
+    assert all(label.verdict.seconds is not None for label in given)
     _quiet(chromium)
 
 
 def _quiet(chromium: Chromium) -> None:
     """No script failed, nothing broke the policy, and nothing was asked of anybody else."""
-    assert not [one for one in chromium.events if one["method"] == "Runtime.exceptionThrown"]
-    entries = [one["params"]["entry"] for one in chromium.events if one["method"] == "Log.entryAdded"]
-    assert not [one for one in entries if one["source"] != "network"], entries
-    urls = {one["params"]["request"]["url"] for one in chromium.events if one["method"] == "Network.requestWillBeSent"}
+    assert not [event for event in chromium.events if event["method"] == "Runtime.exceptionThrown"]
+    entries = [event["params"]["entry"] for event in chromium.events if event["method"] == "Log.entryAdded"]
+    assert not [entry for entry in entries if entry["source"] != "network"], entries
+    urls = {
+        event["params"]["request"]["url"] for event in chromium.events if event["method"] == "Network.requestWillBeSent"
+    }
     assert all(url.startswith(("http://127.0.0.1:", "data:")) for url in urls), urls
 
 
@@ -154,6 +156,8 @@ def test_skipping_double_clicks_and_many_questions(tmp_path: Path, chromium: Chr
         chromium.call("Input.insertText", text="no idea")
         chromium.save()
         chromium.until("document.title.includes('2 of 4')")
-    said = [one.verdict for one in store.labels()]
-    assert [one.choices for one in said] == [{"item=1": "yes", "item=2": "no"}, {}] and said[1].skipped == "no idea"
+    said = [label.verdict for label in store.labels()]
+    assert [verdict.choices for verdict in said] == [{"item=1": "yes", "item=2": "no"}, {}] and said[
+        1
+    ].skipped == "no idea"
     assert store._rows("SELECT count(*) FROM labels") == [(2,)]

@@ -54,7 +54,7 @@ def test_nothing_says_who_answered_or_what_others_thought(tmp_path: Path, scheme
             assert reply.status_code == 200, reply.text
             seen += reply.text + str(reply.headers)
     assert SECRET not in seen and "9.25" not in seen
-    assert len({one.item.id for one in store.labels()}) == len(store.items()) > 1
+    assert len({stored.item.id for stored in store.labels()}) == len(store.items()) > 1
 
 
 def test_answers_are_text_whatever_they_hold(tmp_path: Path) -> None:
@@ -85,17 +85,17 @@ def test_a_page_that_is_sent_twice_is_one_label(tmp_path: Path) -> None:
     assert [reply.status_code for reply in replies] == [200] * 3 and store.counts()["rater-1"][0] == 1
     changed = label(page, "rater-1", form, lambda name, values: values[1])
     assert changed.status_code == 409, "the same page, with another answer, from the back button's cache"
-    assert [one.verdict.choices for one in store.labels()] == [{"overall": "1"}]
+    assert [stored.verdict.choices for stored in store.labels()] == [{"overall": "1"}]
 
 
 def test_a_second_window_is_told_and_leaves_the_label_alone(tmp_path: Path) -> None:
     store = planned(tmp_path)
     page = page_of(store)
-    one, other = fields(page, "rater-1"), fields(page, "rater-1")
-    assert one.hidden["task"] == other.hidden["task"]
-    assert label(page, "rater-1", one).status_code == 200
-    stale = label(page, "rater-1", other, lambda name, values: values[-1])
-    assert stale.status_code == 409 and f"task={one.hidden['task']}" in stale.json()["next"]
+    first, second = fields(page, "rater-1"), fields(page, "rater-1")
+    assert first.hidden["task"] == second.hidden["task"]
+    assert label(page, "rater-1", first).status_code == 200
+    stale = label(page, "rater-1", second, lambda name, values: values[-1])
+    assert stale.status_code == 409 and f"task={first.hidden['task']}" in stale.json()["next"]
     shown = page.get(stale.json()["next"][1:]).text
     assert "another window" in shown and 'value="1" data-key="1" checked' in shown
     assert [given.verdict.choices for given in store.labels()] == [{"overall": "1"}]
@@ -111,8 +111,8 @@ def test_an_edit_counts_and_the_label_before_it_stays(tmp_path: Path) -> None:
         label(page, "rater-1", form, reason="at first")
     back = fields(page, "rater-1", task=tasks[1])
     assert label(page, "rater-1", back, lambda name, values: values[5], reason="on reflection").status_code == 200
-    found = {one.number: one.verdict for one in store.labels()}
-    assert len(found) == 3 and sorted(said.reason for said in found.values()).count("on reflection") == 1
+    verdicts = {stored.number: stored.verdict for stored in store.labels()}
+    assert len(verdicts) == 3 and sorted(said.reason for said in verdicts.values()).count("on reflection") == 1
     assert store.counts()["rater-1"][0] == 3
     history = store._rows("SELECT count(*) FROM labels WHERE task = ?", tasks[1])
     assert history == [(2,)]
@@ -132,8 +132,8 @@ def test_the_sides_that_a_rater_saw_do_not_matter_to_the_label(tmp_path: Path) -
         label(page, "rater-1", form, lambda name, values, long_first=long_first: "A" if long_first else "B")
     assert True in first and False in first
     rows_by_id = {line["id"]: line["response"] for line in rows}
-    for one in store.labels():
-        chosen = one.item.id.split("+")["AB".index(one.verdict.choices["overall"])]
+    for stored in store.labels():
+        chosen = stored.item.id.split("+")["AB".index(stored.verdict.choices["overall"])]
         assert rows_by_id[chosen].startswith("a long")
     again = fields(page, "rater-1", task=store.last("rater-1"))
     shown = [given["value"] for _, given in again.tags if given.get("type") == "radio" and "checked" in given]
@@ -141,26 +141,26 @@ def test_the_sides_that_a_rater_saw_do_not_matter_to_the_label(tmp_path: Path) -
 
 
 def test_what_is_asked_follows_the_scheme(tmp_path: Path) -> None:
-    def asked(scheme: str, rows: Path) -> dict[str, list[str]]:
+    def list_choices(scheme: str, rows: Path) -> dict[str, list[str]]:
         folder = tmp_path / scheme
         store = planned(folder, "--scheme", scheme, rows=rows)
-        found: dict[str, list[str]] = fields(page_of(store), "rater-1").choices
-        return found
+        choices: dict[str, list[str]] = fields(page_of(store), "rater-1").choices
+        return choices
 
     rows = rows_file(tmp_path)
-    assert asked("pointwise", rows) == {"choice overall": [str(n) for n in range(1, 11)]}
-    assert asked("scale_5", rows) == {"choice overall": [str(n) for n in range(1, 6)]}
-    assert asked("pairwise", rows) == {"choice overall": ["A", "B", "tie", "both bad"]}
-    assert asked("checklist", rows) == {f"choice item={n}": ["yes", "no", "cannot say"] for n in (1, 2)}
-    assert list(asked("criteria", rows)) == ["choice criterion=clarity", "choice overall"]
+    assert list_choices("pointwise", rows) == {"choice overall": [str(n) for n in range(1, 11)]}
+    assert list_choices("scale_5", rows) == {"choice overall": [str(n) for n in range(1, 6)]}
+    assert list_choices("pairwise", rows) == {"choice overall": ["A", "B", "tie", "both bad"]}
+    assert list_choices("checklist", rows) == {f"choice item={n}": ["yes", "no", "cannot say"] for n in (1, 2)}
+    assert list(list_choices("criteria", rows)) == ["choice criterion=clarity", "choice overall"]
     talks = replies(tmp_path / "talks.jsonl", "m")
-    assert list(asked("direct", talks)) == ["choice 1", "choice 2", "choice 3", "choice whole"]
+    assert list(list_choices("direct", talks)) == ["choice 1", "choice 2", "choice 3", "choice whole"]
     page = page_of(Store(tmp_path / "direct/labels.sqlite"))
     assert "标注" in fields(page, "rater-1", lang="zh").text
-    told = fields(page, "rater-1").text
-    assert told.index("The reference would get 10") < told.index("Reply 1")
-    assert asked("pairwise_conversation", talks)["choice whole"] == ["A", "B", "tie", "both bad"]
-    assert asked("confirm", rows) == {"choice overall": ["yes", "no"]}
+    page_text = fields(page, "rater-1").text
+    assert page_text.index("The reference would get 10") < page_text.index("Reply 1")
+    assert list_choices("pairwise_conversation", talks)["choice whole"] == ["A", "B", "tie", "both bad"]
+    assert list_choices("confirm", rows) == {"choice overall": ["yes", "no"]}
 
 
 def test_bad_requests_are_refused_and_leave_nothing(tmp_path: Path) -> None:
@@ -181,11 +181,11 @@ def test_bad_requests_are_refused_and_leave_nothing(tmp_path: Path) -> None:
     assert page.get("/image", params={"rater": "rater-1", "task": form.hidden["task"], "n": 0}).status_code == 404
     assert not list(store.labels())
     assert label(page, "rater-1", form, lambda name, values: "", skipped="no picture").status_code == 200
-    (said,) = [one.verdict for one in store.labels()]
+    (said,) = [stored.verdict for stored in store.labels()]
     assert said.skipped == "no picture" and not said.choices
     form = fields(page, "rater-1")
     assert label(page, "rater-1", form, lambda name, values: "", broken="1").status_code == 200
-    assert [one.verdict.broken for one in store.labels()] == [False, True]
+    assert [stored.verdict.broken for stored in store.labels()] == [False, True]
 
 
 def test_ten_raters_at_once_lose_nothing(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_no_confirmed_label_is_lost_when_the_server_is_killed(tmp_path: Path) ->
         with forked(store.path) as (child, url), client_of(url) as client:
             _label_until_killed(client, confirmed, kill, child)
         assert len(confirmed) > before
-    kept = {str(one.number): one.verdict.reason for one in Store(store.path).labels()}
+    kept = {str(stored.number): stored.verdict.reason for stored in Store(store.path).labels()}
     by_item = {
         str(store._rows("SELECT item FROM tasks WHERE id = ?", task)[0][0]): said for task, said in confirmed.items()
     }

@@ -37,7 +37,7 @@ def stands() -> Iterator[Stands]:
         server.close()
 
 
-def asked(prompt: str) -> Request:
+def build_request(prompt: str) -> Request:
     messages = [{"role": "system", "content": "x" * 400}, {"role": "user", "content": prompt}]
     return Request(messages=messages, max_tokens=16)
 
@@ -53,7 +53,7 @@ async def ask(backend: pool.Pool, prompts: list[str], concurrency: int = 16) -> 
 
     async def work() -> None:
         for prompt in waiting:
-            await backend.chat(asked(prompt))
+            await backend.chat(build_request(prompt))
 
     await asyncio.gather(*(work() for _ in range(concurrency)))
 
@@ -180,14 +180,14 @@ def test_what_was_closed_is_opened_again(stands: Stands, count: int) -> None:
 
     async def go(number: int) -> None:
         async with backend:
-            assert (await backend.chat(asked(f"{number}"))).text
+            assert (await backend.chat(build_request(f"{number}"))).text
             with pytest.raises(Refused, match="no tokens can be counted"):
                 backend.count_tokens([])
 
     async def left_alone() -> None:
         async with backend:
             with pytest.raises(TimeoutError):
-                await asyncio.wait_for(backend.chat(asked("?")), 0.5)
+                await asyncio.wait_for(backend.chat(build_request("?")), 0.5)
 
     for server in servers:
         server.fault = "hang"

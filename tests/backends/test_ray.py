@@ -90,10 +90,12 @@ def assert_whole(path: Path, out: str = "out.jsonl") -> None:
     assert run(*judging(path, None, "alone.jsonl")).returncode == 0
     lines, expected = ((path / name).read_text("utf-8").splitlines() for name in (out, "alone.jsonl"))
     # How often a row was asked for is what may differ.
-    assert [_told(line) for line in sorted(lines)] == [_told(line) for line in sorted(expected)] and len(lines) == ROWS
+    assert [_drop_attempts(line) for line in sorted(lines)] == [
+        _drop_attempts(line) for line in sorted(expected)
+    ] and len(lines) == ROWS
 
 
-def _told(line: str) -> Any:
+def _drop_attempts(line: str) -> Any:
     return {name: value for name, value in json.loads(line).items() if name != "attempts"}
 
 
@@ -167,12 +169,12 @@ def test_conversations_and_their_replies_go_the_same_way(tmp_path: Path, cluster
         done = run_apart(*judge, "--max-failed", 1, *where)
         assert done.returncode == 0, done.stderr
 
-    def told(name: str) -> list[str]:
+    def read_sorted(name: str) -> list[str]:
         lines = [json.loads(line) for line in (tmp_path / name).read_text("utf-8").splitlines()]
         return sorted(json.dumps({**each, "seconds": 0, "attempts": 0}, sort_keys=True) for each in lines)
 
-    assert told("ray.jsonl") == told("alone.jsonl")
-    assert told("ray-judged.jsonl") == told("alone-judged.jsonl")
+    assert read_sorted("ray.jsonl") == read_sorted("alone.jsonl")
+    assert read_sorted("ray-judged.jsonl") == read_sorted("alone-judged.jsonl")
 
 
 @slow
@@ -302,7 +304,7 @@ def answer(request: Request) -> Reply:
     return Reply(text=words)
 
 
-def asked(words: str) -> Request:
+def build_request(words: str) -> Request:
     return Request(messages=[{"role": "user", "content": words}], max_tokens=4)
 
 
@@ -311,7 +313,7 @@ def replicas(make: Callable[[], Any] = lambda: Answering(answer)) -> RayBackend:
 
 
 async def ask(backend: RayBackend, count: int) -> None:
-    replies = await asyncio.gather(*(backend.chat(asked(f"{number}")) for number in range(count)))
+    replies = await asyncio.gather(*(backend.chat(build_request(f"{number}")) for number in range(count)))
     assert [reply.text for reply in replies] == [f"{number}" for number in range(count)]
 
 
@@ -320,12 +322,12 @@ def test_two_replicas_share_the_work_and_say_why_they_refuse(stand_in: StandInRa
         async with replicas() as backend:
             await ask(backend, 40)
             assert all(actor.asked > 10 for actor in stand_in.actors)
-            assert await asyncio.to_thread(backend.count_tokens, asked("abc").messages) == 3
+            assert await asyncio.to_thread(backend.count_tokens, build_request("abc").messages) == 3
             with pytest.raises(Refused, match="9 tokens") as refusal:
-                await backend.chat(asked("too long"))
+                await backend.chat(build_request("too long"))
             assert refusal.value.failure == "context_length_exceeded"
             with pytest.raises(Transient, match="after 2 tries"):
-                await backend.chat(asked("never"))
+                await backend.chat(build_request("never"))
 
     asyncio.run(go())
     assert stand_in.open == 0

@@ -62,13 +62,13 @@ async def judged(backend: Any, root: Path) -> tuple[list[Judgment], list[str], l
     judge = ResponseJudge(backend, "judge", "pointwise_short", "expected", 48, images=images)
     judgments = [await judge.judge(each) for each in rows()]
 
-    def asked(name: str) -> Request:
+    def build_request(name: str) -> Request:
         parts = [image_part(images.load(name).uri), {"type": "text", "text": "What is it?"}]
         return Request(messages=[{"role": "user", "content": parts}], max_tokens=12)
 
-    replies = await asyncio.gather(*(backend.chat(asked("ab"[n % 2] + ".png")) for n in range(64)))
+    replies = await asyncio.gather(*(backend.chat(build_request("ab"[n % 2] + ".png")) for n in range(64)))
     plain = [{"role": "user", "content": "What is it?"}]
-    counts = [await asyncio.to_thread(backend.count_tokens, each) for each in (asked("a.png").messages, plain)]
+    counts = [await asyncio.to_thread(backend.count_tokens, each) for each in (build_request("a.png").messages, plain)]
     return judgments, [reply.text for reply in replies], counts
 
 
@@ -138,11 +138,11 @@ def test_in_process_and_served_a_judge_sees_the_same(here: Here) -> None:
         backend.choose(None)
         assert backend.sees() is True
 
-        async def asked() -> tuple[list[Judgment], list[str], list[int]]:
+        async def judge_all() -> tuple[list[Judgment], list[str], list[int]]:
             async with backend:
                 return await judged(backend, root)
 
-        theirs, served, counted = asyncio.run(asked())
+        theirs, served, counted = asyncio.run(judge_all())
         told_apart([as_json(each) for each in theirs], served, counted)
         assert served == replies and counted == counts
         for mine, other in zip(judgments, theirs, strict=True):
@@ -155,8 +155,8 @@ def test_in_process_and_served_a_judge_sees_the_same(here: Here) -> None:
         refused_and_served(url, root)
 
 
-def as_json(one: Judgment) -> dict[str, Any]:
-    record: dict[str, Any] = msgspec.to_builtins(one)
+def as_json(judgment: Judgment) -> dict[str, Any]:
+    record: dict[str, Any] = msgspec.to_builtins(judgment)
     return record
 
 
@@ -176,18 +176,18 @@ def refused_and_served(url: str, root: Path) -> None:
     """Assert that a file below the folder is read, and that a missing one, another host and a fourth image are
     errors."""
 
-    def asked(address: str, times: int = 1) -> httpx.Response:
+    def post_image(address: str, times: int = 1) -> httpx.Response:
         parts = [image_part(address)] * times + [{"type": "text", "text": "What is it?"}]
         body = {"messages": [{"role": "user", "content": parts}], "max_tokens": 8}
         return httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60)
 
-    assert asked(f"file://{root}/a.png").status_code == 200
+    assert post_image(f"file://{root}/a.png").status_code == 200
     for address, times in (
         (f"file://{root}/none.png", 1),
         ("http://127.0.0.1:9/a.png", 1),
         (f"file://{root}/a.png", 4),
     ):
-        assert asked(address, times).status_code >= 400
+        assert post_image(address, times).status_code >= 400
 
 
 def generated(folder: Path, messages: list[dict[str, Any]], pictures: list[Any]) -> str:
@@ -222,10 +222,10 @@ def test_the_judged_model_sees_over_several_turns(here: Here) -> None:
             assert before.prompt_tokens is not None
             blocks = before.prompt_tokens // 32
             assert line.cached_tokens >= 32 * blocks > 0, (name, condition, turn, "history computed again")
-    one, two, blind = (
+    on_first, on_second, without = (
         answered[place].reply for place in (("one", "own", 1), ("two", "own", 1), ("one", "no_image", 1))
     )
-    assert len({one, two, blind}) == 3, "the images make no difference"
+    assert len({on_first, on_second, without}) == 3, "the images make no difference"
 
     second = answered["one", "own", 2]
     messages: list[dict[str, Any]] = [
@@ -237,4 +237,4 @@ def test_the_judged_model_sees_over_several_turns(here: Here) -> None:
     ]
     shown = [Picture.open(here.root / image.path) for message in second.seen for image in message.images]
     assert generated(here.folder, messages, shown) == second.reply
-    assert generated(here.folder, messages[:1], shown[:2]) == one
+    assert generated(here.folder, messages[:1], shown[:2]) == on_first

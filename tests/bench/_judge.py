@@ -93,14 +93,14 @@ def tokenizer_of(texts: Iterable[str], vocabulary: int) -> Any:
 
 def checkpoint(folder: Path, rows: list[Response], hidden: int = 256, layers: int = 4) -> Path:
     """A random Llama, of 3 M parameters unless told otherwise."""
-    made = tokenizer_of((messages[0]["content"] for messages in prompts(rows)), 600)
+    tokenizer = tokenizer_of((messages[0]["content"] for messages in prompts(rows)), 600)
     from tiny import TinySpec, random_model
 
     spec = TinySpec(
         vocab_size=600, hidden_size=hidden, intermediate_size=hidden * 11 // 4, layers=layers, heads=hidden // 64
     )
-    random_model(spec, made, 4096).save_pretrained(folder)
-    made.save_pretrained(folder)
+    random_model(spec, tokenizer, 4096).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     return folder
 
 
@@ -117,15 +117,15 @@ def seconds(work: Callable[[], object]) -> float:
 
 def laps(works: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
     """Seconds of each piece of work; all are run in turn, so that a busy machine slows all alike."""
-    found: dict[str, list[float]] = {name: [] for name in works}
+    seconds_of: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(rounds):
         for name, work in works.items():
-            found[name].append(seconds(work))
-    return found
+            seconds_of[name].append(seconds(work))
+    return seconds_of
 
 
 def ratios(took: Mapping[str, list[float]], over: str, under: str) -> dict[str, float]:
     """How many times as fast `under` is as `over`, round by round: the median, the least, the most."""
-    found = sorted(one / other for one, other in zip(took[over], took[under], strict=True))
-    spread = {"ratio": statistics.median(found), "least": found[0], "most": found[-1]}
+    values = sorted(numerator / denominator for numerator, denominator in zip(took[over], took[under], strict=True))
+    spread = {"ratio": statistics.median(values), "least": values[0], "most": values[-1]}
     return {name: round(value, 3) for name, value in spread.items()}

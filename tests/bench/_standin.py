@@ -14,8 +14,12 @@ def completion(rating: str = "7", cached: int = 0) -> dict[str, Any]:
     texts = (TEXTS[0], rating, TEXTS[2])
     chances = [[(texts[0], 0.0)], [(rating, -0.1), ("3" if rating != "3" else "4", -2.4)], [(texts[2], 0.0)]]
     tokens = [
-        {"token": text, "logprob": made[0][1], "top_logprobs": [{"token": t, "logprob": p} for t, p in made]}
-        for text, made in zip(texts, chances, strict=True)
+        {
+            "token": text,
+            "logprob": alternatives[0][1],
+            "top_logprobs": [{"token": t, "logprob": p} for t, p in alternatives],
+        }
+        for text, alternatives in zip(texts, chances, strict=True)
     ]
     message = {"role": "assistant", "content": "".join(texts)}
     usage = {"prompt_tokens": 100, "completion_tokens": 9, "prompt_tokens_details": {"cached_tokens": cached}}
@@ -25,9 +29,9 @@ def completion(rating: str = "7", cached: int = 0) -> dict[str, Any]:
 
 def _without(part: str) -> bytes:
     """A verdict as servers give it that say nothing of log probabilities, or of tokens."""
-    made = completion()
-    (made if part in made else made["choices"][0]).pop(part)
-    return json.dumps(made).encode()
+    reply = completion()
+    (reply if part in reply else reply["choices"][0]).pop(part)
+    return json.dumps(reply).encode()
 
 
 def _http(status: int, body: bytes, length: int | None = None, more: str = "") -> bytes:
@@ -75,8 +79,8 @@ class StandIn:
         self._started.set()
         await self._end.wait()
         server.close()
-        for one in self._open:
-            one.abort()
+        for connection in self._open:
+            connection.abort()
 
     def close(self) -> None:
         """As killed: nothing that is under way is answered."""

@@ -28,17 +28,17 @@ SIZES = ((1_000, 0), (100_000, 0), (100_000, 990_000))
 
 def seconds_each(url: str, rater: str, count: int) -> dict[str, list[float]]:
     """Seconds until a label is kept, and until the page after it is there."""
-    found: dict[str, list[float]] = {"label": [], "next_page": []}
+    seconds_of: dict[str, list[float]] = {"label": [], "next_page": []}
     with client_of(url) as client:
         form = fields(client, rater)
         for _ in range(count):
             start = time.perf_counter()
             label(client, rater, form)
-            found["label"].append(time.perf_counter() - start)
+            seconds_of["label"].append(time.perf_counter() - start)
             start = time.perf_counter()
             form = fields(client, rater)
-            found["next_page"].append(time.perf_counter() - start)
-    return found
+            seconds_of["next_page"].append(time.perf_counter() - start)
+    return seconds_of
 
 
 def many(folder: Path, rows: int, labelled: int) -> Store:
@@ -51,7 +51,7 @@ def many(folder: Path, rows: int, labelled: int) -> Store:
         chosen = "SELECT id FROM tasks ORDER BY place LIMIT ?"
         given = [(task, 0.0, said) for (task,) in database.execute(chosen, (labelled,))]
         database.executemany("INSERT INTO labels (task, at, said) VALUES (?, ?, ?)", given)
-        database.executemany("UPDATE tasks SET label = ? WHERE id = ?", enumerate((one[0] for one in given), 1))
+        database.executemany("UPDATE tasks SET label = ? WHERE id = ?", enumerate((row[0] for row in given), 1))
         done = "UPDATE raters SET done = (SELECT count(*) FROM tasks WHERE rater = name AND label IS NOT NULL)"
         database.execute(done)
     return store
@@ -61,7 +61,7 @@ def measured(store: Store) -> dict[str, float]:
     """Milliseconds of a label and of the next page, and items a second of ten raters at once."""
     raters = [f"rater-{number}" for number in range(1, RATERS + 1)]
     with forked(store.path) as (_, url):
-        found = seconds_each(url, raters[0], 4 * LABELS)
+        seconds_of = seconds_each(url, raters[0], 4 * LABELS)
         threads = [threading.Thread(target=seconds_each, args=(url, rater, LABELS)) for rater in raters]
         start = time.perf_counter()
         for thread in threads:
@@ -70,7 +70,7 @@ def measured(store: Store) -> dict[str, float]:
             thread.join()
     rate = RATERS * LABELS / (time.perf_counter() - start)
     shown = {"items_a_second": float(round(rate))}
-    for name, seconds in found.items():
+    for name, seconds in seconds_of.items():
         shown[f"{name}_median_ms"] = round(1000 * statistics.median(seconds), 1)
         shown[f"{name}_p99_ms"] = round(1000 * sorted(seconds)[int(0.99 * len(seconds))], 1)
     return shown

@@ -57,12 +57,12 @@ def by_library(human: Scores, judge: Scores) -> list[float]:
 
 def loop(human: Scores, judge: Scores, draws: Bootstrap) -> Scores:
     """The metrics of each resample (6, R), rows repeated as often as their group was drawn."""
-    found = []
+    resampled = []
     for block in islice(draws.draw_counts(), 1, None):
         for count in block.T:
             rows = np.repeat(np.arange(len(human)), count[draws.member].astype(int))
-            found.append(by_library(human[rows], judge[rows]))
-    values = np.array(found).T
+            resampled.append(by_library(human[rows], judge[rows]))
+    values = np.array(resampled).T
     np.quantile(values, [0.025, 0.975], axis=1)
     return values
 
@@ -74,8 +74,10 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def compare(name: str, human: Scores, judge: Scores, group: NDArray[np.intp], resamples: int) -> dict[str, float]:
-    found = agreement(human, judge)
-    difference = float(np.abs(np.subtract([getattr(found, name) for name in LIBRARY], by_library(human, judge))).max())
+    metrics = agreement(human, judge)
+    difference = float(
+        np.abs(np.subtract([getattr(metrics, name) for name in LIBRARY], by_library(human, judge))).max()
+    )
     assert difference <= 1e-12, difference
     ours, theirs = [], []
     for _ in range(ROUNDS):
@@ -92,7 +94,7 @@ def main() -> None:
     smooth = np.clip(judge + np.random.default_rng(1).normal(0, 0.3, PAIRS), 1, 10)
     rough = np.clip(human + np.random.default_rng(3).normal(0, 0.3, PAIRS), 1, 10)
     alone, grouped = np.arange(PAIRS), np.repeat(np.arange(GROUPS), PAIRS // GROUPS)
-    found = {
+    sizes = {
         "grouped": compare("grouped", human, judge, grouped, RESAMPLES),
         "ungrouped": compare("ungrouped", human, judge, alone, RESAMPLES),
         "continuous": compare("continuous", human, smooth, grouped, RESAMPLES // 5),
@@ -103,8 +105,8 @@ def main() -> None:
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     print(f"ten times the resamples: {grown:.0f} MB more memory")
     facts = {"pairs": PAIRS, "groups": GROUPS, "resamples": RESAMPLES, "python": platform.python_version()}
-    result = {"name": "audit_bootstrap", "ratio": found["grouped"]["ratio"], "more_mb_at_10x": round(grown, 1)}
-    print(json.dumps({**result, **found, **facts}))
+    result = {"name": "audit_bootstrap", "ratio": sizes["grouped"]["ratio"], "more_mb_at_10x": round(grown, 1)}
+    print(json.dumps({**result, **sizes, **facts}))
 
 
 if __name__ == "__main__":

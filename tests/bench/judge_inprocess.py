@@ -28,14 +28,14 @@ ROUNDS, ONE_BY_ONE = 5, 6
 
 
 async def judged(judge: ResponseJudge, rows: list[Response]) -> list[Judgment]:
-    waiting, found = iter(ordered(rows)), []
+    waiting, judgments = iter(ordered(rows)), []
 
     async def work() -> None:
         for row in waiting:
-            found.append(await judge.judge(row))
+            judgments.append(await judge.judge(row))
 
     await asyncio.gather(*(work() for _ in range(judge.backend.max_concurrency)))
-    return found
+    return judgments
 
 
 def drained(engine: Any) -> list[Any]:
@@ -54,18 +54,18 @@ def engine_alone(
     engine.reset_prefix_cache()
     for number, text in enumerate(texts):
         tokens, schema = (lengths[number], None) if lengths else (REPLY_TOKENS, POINTWISE.schema())
-        made = backend._build_parameters(Request(messages=[], max_tokens=tokens, schema=schema))
-        made.detokenize = True
-        made.ignore_eos = lengths is not None
-        made.skip_reading_prefix_cache = not cached
-        engine.add_request(str(number), {"prompt": text}, made)
+        parameters = backend._build_parameters(Request(messages=[], max_tokens=tokens, schema=schema))
+        parameters.detokenize = True
+        parameters.ignore_eos = lengths is not None
+        parameters.skip_reading_prefix_cache = not cached
+        engine.add_request(str(number), {"prompt": text}, parameters)
     return drained(engine)
 
 
-def same_requests(backend: VllmBackend, engine: Any, asked: list[tuple[list[int], Request]]) -> None:
+def same_requests(backend: VllmBackend, engine: Any, jobs: list[tuple[list[int], Request]]) -> None:
     """What the judge asked: the verdicts, then what tells 10 from 1."""
     for follows in (False, True):
-        for number, (ids, request) in enumerate(asked):
+        for number, (ids, request) in enumerate(jobs):
             if request.continue_final == follows:
                 engine.add_request(str(number), {"prompt_token_ids": ids}, backend._build_parameters(request))
         drained(engine)
@@ -100,8 +100,8 @@ async def main() -> None:
     words.add_argument("--rows", type=int, default=ROWS)
     size = words.parse_args()
     rows = responses(size.rows)
-    with tempfile.TemporaryDirectory() as made:
-        folder = size.model or checkpoint(Path(made), rows, size.hidden, size.layers)
+    with tempfile.TemporaryDirectory() as folder_name:
+        folder = size.model or checkpoint(Path(folder_name), rows, size.hidden, size.layers)
         async with Shown(folder, ["--max-model-len", "2048"]) as backend:
             loop = asyncio.get_running_loop()
             whole = ResponseJudge(backend, "judge", "pointwise", "expected", REPLY_TOKENS)
@@ -117,7 +117,7 @@ async def main() -> None:
 
             def again() -> None:
                 backend.engine.reset_prefix_cache()
-                same_requests(backend, backend.engine, asked)
+                same_requests(backend, backend.engine, jobs)
 
             def alone_on(**how: Any) -> list[Any]:
                 return engine_alone(backend, backend.engine, texts, **how)
@@ -125,11 +125,13 @@ async def main() -> None:
             verdicts = await asyncio.to_thread(alone_on)
             lengths = [len(output.outputs[0].token_ids) for output in verdicts]
             backend.asked.clear()
-            found = await asyncio.to_thread(judge, whole)
-            asked = [
+            judgments = await asyncio.to_thread(judge, whole)
+            jobs = [
                 (backend._encode_prompt(request.messages, request.continue_final), request) for request in backend.asked
             ]
-            assert size.model or all(line.score is not None for line in found), [line.verdict for line in found][:3]
+            assert size.model or all(line.score is not None for line in judgments), [
+                line.verdict for line in judgments
+            ][:3]
             works = {
                 "judge": lambda: judge(whole),
                 "engine_verdicts": alone_on,

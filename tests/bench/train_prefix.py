@@ -70,8 +70,10 @@ def model_of(given: argparse.Namespace, vocabulary: int) -> Any:
         tie_word_embeddings=True,
     )
     torch.manual_seed(0)
-    made = transformers.AutoModelForCausalLM
-    model = made.from_pretrained(given.base, **options) if given.base else made.from_config(config, **options)
+    model_class = transformers.AutoModelForCausalLM
+    model = (
+        model_class.from_pretrained(given.base, **options) if given.base else model_class.from_config(config, **options)
+    )
     return model.to("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -151,9 +153,9 @@ def main() -> None:
             rates.setdefault(name, []).append(trained(make, rows, batches, given, size))
             print(f"round {number}: {name} {rates[name][-1]:.2f} rows a CPU second", flush=True)
     mine, fastest = rates.pop("shared"), max(rates.values(), key=statistics.median)
-    found = sorted(round(a / b, 2) for a, b in zip(mine, fastest, strict=True))
+    ratios = sorted(round(a / b, 2) for a, b in zip(mine, fastest, strict=True))
     facts = {"tokens": round(computed[1] / computed[0], 2), "rows": given.rows, "threads": torch.get_num_threads()}
-    ratio = {"ratio": statistics.median(found), "least": found[0], "most": found[-1]}
+    ratio = {"ratio": statistics.median(ratios), "least": ratios[0], "most": ratios[-1]}
     print(json.dumps({"name": "train_prefix", **ratio, **facts, "load": os.getloadavg()[0]}))
 
 

@@ -54,10 +54,10 @@ def test_a_file_more_is_a_benchmark_more(tmp_path: Path, critic: Copied) -> None
     judged = write_jsonl(tmp_path / "judged.jsonl", lines)
     words = ["--benchmark", "toy", "--questions", rows, "--out", tmp_path / "out", "--max-failed", "0.5"]
     printed = critic("score", judged, *words).stdout
-    found = json.loads((tmp_path / "out/summary.json").read_text("utf-8"))["leaderboards"]["grades"]
-    found = found["model"]["grade"]
-    assert (found["value"], found["n"], found["failed"], found["asked"]) == (7, 2, 1, 3)
-    assert (found["low"], found["high"]) == (pytest.approx(15 / 3), pytest.approx(24 / 3))
+    grades = json.loads((tmp_path / "out/summary.json").read_text("utf-8"))["leaderboards"]["grades"]
+    grades = grades["model"]["grade"]
+    assert (grades["value"], grades["n"], grades["failed"], grades["asked"]) == (7, 2, 1, 3)
+    assert (grades["low"], grades["high"]) == (pytest.approx(15 / 3), pytest.approx(24 / 3))
     page = (tmp_path / "out/report.html").read_text("utf-8")
     assert "<title>Toy: scores</title>" in page
     for text in (printed, page):

@@ -25,15 +25,15 @@ def judgment(number: int, task: str, score: float | None) -> Judgment:
     )  # fmt: skip
 
 
-def made(cells: list[tuple[str, float | None]]) -> list[Judgment]:
+def judge_cells(cells: list[tuple[str, float | None]]) -> list[Judgment]:
     return [judgment(number, task, score) for number, (task, score) in enumerate(cells)]
 
 
-def scored(cells: list[tuple[str, float | None]], asked: dict[str, int] | None = None) -> dict[str, Score]:
-    """The scores of these judgments; `asked` is how many questions each task has, else those that are judged."""
-    rows = made(cells)
+def scored(cells: list[tuple[str, float | None]], counts: dict[str, int] | None = None) -> dict[str, Score]:
+    """The scores of these judgments; `counts` is how many questions each task has, else those that are judged."""
+    rows = judge_cells(cells)
     ids = {row.sample.id: row.sample.response.question for row in rows}
-    for task, count in (asked or {}).items():
+    for task, count in (counts or {}).items():
         more = count - sum(question.task == task for question in ids.values())
         ids |= {f"{task}-{number}": judgment(0, task, None).sample.response.question for number in range(more)}
     conversations = [msgspec.structs.replace(Conversation.of(question), id=key) for key, question in ids.items()]
@@ -43,27 +43,27 @@ def scored(cells: list[tuple[str, float | None]], asked: dict[str, int] | None =
 
 def test_the_mean_of_tasks_and_that_of_questions_are_two() -> None:
     scores = scored([("OCR", 8), ("OCR", 6), ("OCR", None), ("Chart", 3)])
-    found = {name: aggregate_of(one) for name, one in scores.items()}
-    assert found["OCR"].value == 7 and found["OCR"].n == 2 and found["OCR"].failed == 1
-    assert found["OCR"].coverage == pytest.approx(2 / 3)
-    assert found["mean of tasks"].value == 5 and found["mean of the questions"].value == pytest.approx(17 / 3)
-    assert found["Perception & Understanding"].value == 7 and found["Reasoning & Analysis"].value == 3
-    assert "Dialogue Context" not in found
+    aggregates = {name: aggregate_of(score) for name, score in scores.items()}
+    assert aggregates["OCR"].value == 7 and aggregates["OCR"].n == 2 and aggregates["OCR"].failed == 1
+    assert aggregates["OCR"].coverage == pytest.approx(2 / 3)
+    assert aggregates["mean of tasks"].value == 5 and aggregates["mean of the questions"].value == pytest.approx(17 / 3)
+    assert aggregates["Perception & Understanding"].value == 7 and aggregates["Reasoning & Analysis"].value == 3
+    assert "Dialogue Context" not in aggregates
 
 
 def test_tasks_stand_in_the_papers_order_and_others_behind_them() -> None:
-    found = scored([("zebra", 1), ("OCR", 8), ("ant", 2), ("Chart", 3), ("Description", 5)])
-    assert list(found)[1:6] == ["Description", "OCR", "Chart", "ant", "zebra"]
+    scores = scored([("zebra", 1), ("OCR", 8), ("ant", 2), ("Chart", 3), ("Description", 5)])
+    assert list(scores)[1:6] == ["Description", "OCR", "Chart", "ant", "zebra"]
 
 
 def test_what_is_missing_is_bounded() -> None:
     """OCR: 8 and two without a score, of 4 asked 3 missing; Meme: nothing judged; anything from 1 to 10."""
     scores = scored([("OCR", 8), ("OCR", None)], {"OCR": 4, "Meme": 6})
-    found = {name: aggregate_of(one) for name, one in scores.items()}
-    assert (found["OCR"].low, found["OCR"].high) == ((8 + 3) / 4, (8 + 30) / 4)
-    assert (found["Meme"].value, found["Meme"].low, found["Meme"].high) == (None, 1, 10)
-    assert found["OCR"].coverage == 0.25 and scores["mean of tasks"].partly(1) == "1 of 2"
-    whole = found["mean of tasks"]
+    aggregates = {name: aggregate_of(score) for name, score in scores.items()}
+    assert (aggregates["OCR"].low, aggregates["OCR"].high) == ((8 + 3) / 4, (8 + 30) / 4)
+    assert (aggregates["Meme"].value, aggregates["Meme"].low, aggregates["Meme"].high) == (None, 1, 10)
+    assert aggregates["OCR"].coverage == 0.25 and scores["mean of tasks"].partly(1) == "1 of 2"
+    whole = aggregates["mean of tasks"]
     assert whole.value == 8 and (whole.low, whole.high) == ((11 / 4 + 1) / 2, (38 / 4 + 10) / 2)
 
 
@@ -89,23 +89,23 @@ def test_both_roads_to_alignmmbench_end_in_one_table(tmp_path: Path) -> None:
     jsonl.write(tmp_path / "single.jsonl", singles)
     jsonl.write(tmp_path / "talks.jsonl", talks)
     words = ["--questions", sample, "--max-failed", "1", "--out"]
-    one = run("critic", "score", tmp_path / "single.jsonl", *words, tmp_path / "single.json")
+    single = run("critic", "score", tmp_path / "single.jsonl", *words, tmp_path / "single.json")
     other = run("critic", "score", tmp_path / "talks.jsonl", "--benchmark", "alignmmbench", *words, tmp_path / "talks")
-    assert one.returncode == other.returncode == 0, one.stderr + other.stderr
-    assert one.stdout.strip() == other.stdout.partition("\nopen ")[0].strip()
-    found = json.loads((tmp_path / "single.json").read_text("utf-8"))
-    assert found["systems"] == json.loads((tmp_path / "talks/summary.json").read_text("utf-8"))["systems"]
+    assert single.returncode == other.returncode == 0, single.stderr + other.stderr
+    assert single.stdout.strip() == other.stdout.partition("\nopen ")[0].strip()
+    summary = json.loads((tmp_path / "single.json").read_text("utf-8"))
+    assert summary["systems"] == json.loads((tmp_path / "talks/summary.json").read_text("utf-8"))["systems"]
     tasks = {question.task for question in questions.values()}
     means = [
         fmean(line.score for line in singles if line.conversation.turns[0].task == task and line.score is not None)
         for task in sorted(tasks - {unscored})
     ]
-    partly = found["leaderboards"]["tasks"]["m"]["mean of tasks"]
+    partly = summary["leaderboards"]["tasks"]["m"]["mean of tasks"]
     assert partly["value"] == pytest.approx(fmean(means)) and partly["partly"] == f"{len(means)} of {len(tasks)}"
     assert partly["low"] == pytest.approx((sum(means) + 1) / len(tasks))
     assert partly["high"] == pytest.approx((sum(means) + 10) / len(tasks))
     page = (tmp_path / "talks/report.html").read_text("utf-8")
-    for text in (one.stdout, page):
+    for text in (single.stdout, page):
         assert f"{len(means)} of {len(tasks)}" in text and "alignment" in text
         assert "overall" not in text.lower() and "average" not in text.lower()
 
@@ -114,9 +114,9 @@ def test_peer_totals(shared: Path) -> None:
     """The original script's total is our mean over questions; its tasks are not AlignMMBench's, and stand last."""
     example = json.loads((shared / "fixtures/golden.json").read_text("utf-8"))["aggregates"]["alignmmbench"]["example"]
     scores = scored([(task, None if score == -1 else score) for task, score in example["rows"]])
-    found = {name: aggregate_of(one) for name, one in scores.items()}
-    assert found["mean of the questions"].value == pytest.approx(example["total"], abs=1e-12)
-    assert found["t1"].value == example["t1"] and found["mean of tasks"].failed == example["bad"]
+    aggregates = {name: aggregate_of(score) for name, score in scores.items()}
+    assert aggregates["mean of the questions"].value == pytest.approx(example["total"], abs=1e-12)
+    assert aggregates["t1"].value == example["t1"] and aggregates["mean of tasks"].failed == example["bad"]
 
 
 def test_the_published_questions_are_read(shared: Path) -> None:
@@ -142,8 +142,8 @@ def test_the_demo_file_from_end_to_end(shared: Path, tmp_path: Path, scripted: S
     assert done.returncode == 0, done.stderr
     assert "coverage" in done.stdout and "0.2%" in done.stdout
     scores = json.loads((tmp_path / "scores.json").read_text("utf-8"))
-    found = scores["leaderboards"]["tasks"]["demo_response"]["mean of tasks"]
-    assert found["value"] == 4 and found["n"] == 10 and found["partly"] == "2 of 13"
+    mean = scores["leaderboards"]["tasks"]["demo_response"]["mean of tasks"]
+    assert mean["value"] == 4 and mean["n"] == 10 and mean["partly"] == "2 of 13"
     assert run("critic", "score", out, "--out", tmp_path / "page").returncode == 0
     assert "alignment without singletons" in (tmp_path / "page/report.html").read_text("utf-8")
 
@@ -156,8 +156,8 @@ def test_the_references_in_other_words_get_near_ten(tmp_path: Path, scripted: Se
     def model(body: dict[str, Any]) -> Any:
         said = body["messages"][-1]["content"]
         said = said if isinstance(said, str) else said[-1]["text"]
-        asked = "请换一种说法写出下面的回答" in said
-        return completion("换句话说，" + said.partition("\n\n回答：")[2].strip() if asked else "我看不出来。")
+        is_rephrasing = "请换一种说法写出下面的回答" in said
+        return completion("换句话说，" + said.partition("\n\n回答：")[2].strip() if is_rephrasing else "我看不出来。")
 
     def judge(body: dict[str, Any]) -> Any:
         parts = body["messages"][0]["content"].partition("\n# 参考答案\n> ")[2]
@@ -174,9 +174,9 @@ def test_the_references_in_other_words_get_near_ten(tmp_path: Path, scripted: Se
     assert done.returncode == 0 and f"{2 * count} verdicts, 0 failed" in done.stdout, done.stderr
     done = run("critic", "score", out, "--out", tmp_path / "page")
     assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "page/summary.json").read_text("utf-8"))["leaderboards"]["categories"]
+    categories = json.loads((tmp_path / "page/summary.json").read_text("utf-8"))["leaderboards"]["categories"]
     rows = ("tiny, rephrased_reference", "tiny, without image")
-    rephrased, own = (found[name]["mean of the questions"] for name in rows)
+    rephrased, own = (categories[name]["mean of the questions"] for name in rows)
     assert 9 <= rephrased["value"] <= 10 and own["value"] == 3 and rephrased["n"] == own["n"] == count
     assert "tiny, rephrased_reference" in (tmp_path / "page/report.html").read_text("utf-8")
 

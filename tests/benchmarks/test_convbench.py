@@ -44,18 +44,18 @@ def write_sheet(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 def test_the_sample_sheet_is_read_whole() -> None:
-    found = benchmarks.read("convbench", SAMPLE)
+    talks = benchmarks.read("convbench", SAMPLE)
     rows = sample_rows()
-    assert [one.id for one in found] == [row["ID"] for row in rows] and len(rows) == 6
-    for one, row in zip(found, rows, strict=True):
-        assert [turn.prompt for turn in one.turns] == [row[column] for column in convbench.INSTRUCTIONS]
-        assert [turn.reference for turn in one.turns] == [row[column] for column in convbench.REFERENCES]
-        assert [turn.task for turn in one.turns] == [row[column] for column in convbench.TASKS]
-        assert [turn.focus for turn in one.turns] == [None, None, row["third_turn_demands"]]
-        assert [turn.images for turn in one.turns] == [[row["image_id"]], [], []]
-        assert one.caption == row["instruction-conditioned-caption"] and one.group == row["image_id"]
+    assert [talk.id for talk in talks] == [row["ID"] for row in rows] and len(rows) == 6
+    for talk, row in zip(talks, rows, strict=True):
+        assert [turn.prompt for turn in talk.turns] == [row[column] for column in convbench.INSTRUCTIONS]
+        assert [turn.reference for turn in talk.turns] == [row[column] for column in convbench.REFERENCES]
+        assert [turn.task for turn in talk.turns] == [row[column] for column in convbench.TASKS]
+        assert [turn.focus for turn in talk.turns] == [None, None, row["third_turn_demands"]]
+        assert [turn.images for turn in talk.turns] == [[row["image_id"]], [], []]
+        assert talk.caption == row["instruction-conditioned-caption"] and talk.group == row["image_id"]
         assert (SAMPLE.parent / row["image_id"]).is_file()
-    assert {one.lang for one in found} == {"zh", "en"}
+    assert {talk.lang for talk in talks} == {"zh", "en"}
 
 
 def test_a_spreadsheet_says_the_same_as_its_csv(tmp_path: Path) -> None:
@@ -70,19 +70,21 @@ def test_a_spreadsheet_says_the_same_as_its_csv(tmp_path: Path) -> None:
 
 def test_without_ids_the_rows_are_numbered_and_english(tmp_path: Path) -> None:
     rows = [{key: value for key, value in row.items() if key not in ("ID", "lang")} for row in sample_rows()]
-    found = convbench.read_conversations(write_sheet(tmp_path / "sheet.csv", rows))
-    assert [one.id for one in found] == ["1", "2", "3", "4", "5", "6"]
-    assert {one.lang for one in found} == {"en"}
+    talks = convbench.read_conversations(write_sheet(tmp_path / "sheet.csv", rows))
+    assert [talk.id for talk in talks] == ["1", "2", "3", "4", "5", "6"]
+    assert {talk.lang for talk in talks} == {"en"}
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".xlsx"])
 def test_the_public_sheet_has_instructions_alone(tmp_path: Path, suffix: str) -> None:
     public = [{key: row[key] for key in ("ID", "image_id", *convbench.INSTRUCTIONS)} for row in sample_rows()]
-    found = convbench.read_conversations(write_sheet(tmp_path / f"ConvBench{suffix}", public))
-    assert [[turn.prompt for turn in one.turns] for one in found] == [
+    talks = convbench.read_conversations(write_sheet(tmp_path / f"ConvBench{suffix}", public))
+    assert [[turn.prompt for turn in talk.turns] for talk in talks] == [
         [row[column] for column in convbench.INSTRUCTIONS] for row in public
     ]
-    assert {turn.reference or turn.task or turn.focus or one.caption for one in found for turn in one.turns} == {None}
+    assert {turn.reference or turn.task or turn.focus or talk.caption for talk in talks for turn in talk.turns} == {
+        None
+    }
 
 
 @pytest.mark.parametrize("column", [convbench.IMAGE, *convbench.INSTRUCTIONS, *convbench.ANNOTATED])
@@ -200,29 +202,29 @@ def verdicts_of(fates: dict[tuple[Cell, str], Fate], protocol: str) -> list[Judg
 CELLS = list(convbench.CELLS.items())
 
 
-def scores(verdicts: list[Judgment], asked: list[Conversation], protocol: Any) -> dict[str, Aggregate]:
-    return {name: aggregate_of(one) for name, one in convbench.scores(verdicts, asked, protocol).items()}
+def scores(verdicts: list[Judgment], talks: list[Conversation], protocol: Any) -> dict[str, Aggregate]:
+    return {name: aggregate_of(score) for name, score in convbench.scores(verdicts, talks, protocol).items()}
 
 
 @given(st.randoms(use_true_random=False), st.sampled_from(["pairwise", "direct"]), st.integers(1, 7))
 def test_scores_are_those_of_brute_force(luck: random.Random, protocol: str, count: int) -> None:
     choices: list[Fate] = [0.0, 0.5, 1.0, None, "never"] if protocol == "pairwise" else [1.0, 4.0, 10.0, None, "never"]
-    asked = conversations(count)
-    fates: dict[tuple[Cell, str], Fate] = {(cell, one.id): luck.choice(choices) for _, cell in CELLS for one in asked}
+    talks = conversations(count)
+    fates: dict[tuple[Cell, str], Fate] = {(cell, talk.id): luck.choice(choices) for _, cell in CELLS for talk in talks}
     run = {cell for (cell, _), fate in fates.items() if fate != "never"}
-    found = scores(verdicts_of(fates, protocol), asked, protocol)
+    aggregates = scores(verdicts_of(fates, protocol), talks, protocol)
     unit = 100 if protocol == "pairwise" else 1
     ends = (0, 100) if protocol == "pairwise" else (1, 10)
     ranges = {}
     judged = [(name, cell) for name, cell in CELLS if cell in run]
     for name, cell in judged:
-        mine = [fates[cell, one.id] for one in asked]
-        known = [unit * fate for fate in mine if isinstance(fate, float)]
-        filled = [sum(known) + end * (count - len(known)) for end in ends]
+        mine = [fates[cell, talk.id] for talk in talks]
+        values_there = [unit * fate for fate in mine if isinstance(fate, float)]
+        filled = [sum(values_there) + end * (count - len(values_there)) for end in ends]
         ranges[name] = [total / count for total in filled]
-        cell_found = found[name]
-        assert (cell_found.n, cell_found.failed, cell_found.asked) == (len(known), mine.count(None), count)
-        assert cell_found.value == (pytest.approx(fmean(known)) if known else None)
+        cell_found = aggregates[name]
+        assert (cell_found.n, cell_found.failed, cell_found.asked) == (len(values_there), mine.count(None), count)
+        assert cell_found.value == (pytest.approx(fmean(values_there)) if values_there else None)
         assert [cell_found.low, cell_found.high] == pytest.approx(ranges[name])
     formulas = {
         "R2": (("S1", "S2", "S3"), lambda a, b, c: (a + b + c) / 3),
@@ -234,105 +236,108 @@ def test_scores_are_those_of_brute_force(luck: random.Random, protocol: str, cou
         "delta_SO_tilde": (("SO_tilde", "SO_hat"), lambda after, before: after - before),
     }
     formulas = {name: formula for name, formula in formulas.items() if set(formula[0]) <= set(ranges)}
-    assert set(found) == set(ranges) | set(formulas)
+    assert set(aggregates) == set(ranges) | set(formulas)
     for name, (parts, formula) in formulas.items():
-        values = [found[part].value for part in parts]
-        assert found[name].value == (None if None in values else pytest.approx(formula(*values)))
+        values = [aggregates[part].value for part in parts]
+        assert aggregates[name].value == (None if None in values else pytest.approx(formula(*values)))
         corners = [formula(*corner) for corner in itertools.product(*(ranges[part] for part in parts))]
-        assert (found[name].low, found[name].high) == (pytest.approx(min(corners)), pytest.approx(max(corners)))
+        assert (aggregates[name].low, aggregates[name].high) == (
+            pytest.approx(min(corners)),
+            pytest.approx(max(corners)),
+        )
 
 
 def test_only_what_was_run_is_asked() -> None:
-    asked = conversations(3)
-    own = verdicts_of({(cell, one.id): 1.0 for name, cell in CELLS[:4] for one in asked}, "pairwise")
-    assert list(scores(own, asked, "pairwise")) == ["R1", "R2", "S1", "S2", "S3", "SO"]
+    talks = conversations(3)
+    own = verdicts_of({(cell, talk.id): 1.0 for name, cell in CELLS[:4] for talk in talks}, "pairwise")
+    assert list(scores(own, talks, "pairwise")) == ["R1", "R2", "S1", "S2", "S3", "SO"]
     begun = verdicts_of({(convbench.CELLS["S3_hat"], "0"): None}, "pairwise")
-    missing = scores([*own, *begun], asked, "pairwise")["S3_hat"]
+    missing = scores([*own, *begun], talks, "pairwise")["S3_hat"]
     assert (missing.value, missing.n, missing.asked, missing.low, missing.high) == (None, 0, 3, 0, 100)
     # What was judged otherwise is another cell.
     unfocused = verdicts_of({(Cell("own", 3, "no_focus"), "0"): 0.0}, "pairwise")
-    assert scores([*own, *unfocused], asked, "pairwise")["S3"].value == 100
+    assert scores([*own, *unfocused], talks, "pairwise")["S3"].value == 100
 
 
 def test_error_attribution_is_that_of_brute_force() -> None:
     luck = random.Random(7)
-    asked = conversations(60)
+    talks = conversations(60)
     cells = {**convbench.CELLS, "S2_alone": Cell("no_history", 2), "S3_alone": Cell("single_turn", 3)}
     fates: dict[tuple[Cell, str], Fate] = {
-        (cell, one.id): luck.choice([0.0, 0.5, 1.0, 1.0, None]) for cell in cells.values() for one in asked
+        (cell, talk.id): luck.choice([0.0, 0.5, 1.0, 1.0, None]) for cell in cells.values() for talk in talks
     }
 
     def of(name: str, key: str) -> Fate:
         return fates[cells[name], key]
 
     judged = verdicts_of(fates, "pairwise")
-    found = {name: aggregate_of(one) for name, one in convbench.errors(judged, asked, "pairwise").items()}
+    aggregates = {name: aggregate_of(score) for name, score in convbench.errors(judged, talks, "pairwise").items()}
     fails: list[int] = []
-    for one in asked:
+    for talk in talks:
         # A tie is no failure; a turn before it that has no verdict leaves open which is the first.
-        turns = [of(name, one.id) for name in ("S1", "S2", "S3")]
+        turns = [of(name, talk.id) for name in ("S1", "S2", "S3")]
         ends = [n for n, score in enumerate(turns, 1) if score is None or score < 0.5]
         if not ends or turns[ends[0] - 1] is not None:
             fails.append(ends[0] if ends else 0)
     for turn in (1, 2, 3):
-        fails_here = found[f"fails at {turn}"]
+        fails_here = aggregates[f"fails at {turn}"]
         assert (fails_here.n, fails_here.value) == (len(fails), pytest.approx(100 * fails.count(turn) / len(fails)))
     steps = {"Ŝ": [("S2", "S2_hat"), ("S3", "S3_hat")], "S̃": [("S3_hat", "S3_tilde")]}
     for mark, pairs in steps.items():
-        both = [(of(before, one.id), of(after, one.id)) for before, after in pairs for one in asked]
+        both = [(of(before, talk.id), of(after, talk.id)) for before, after in pairs for talk in talks]
         changes = [new - old for old, new in both if old is not None and new is not None]
         for name, kind in ((f"flips {mark}", (-1, 1)), (f"{mark} up", (1,)), (f"{mark} down", (-1,))):
             share = sum((change > 0) - (change < 0) in kind for change in changes) / len(changes)
-            assert (found[name].n, found[name].value) == (len(changes), pytest.approx(100 * share))
-    row = {name: one.value for name, one in scores(judged, asked, "pairwise").items()}
-    assert found["R1−R2"].value == pytest.approx(row["R1"] - row["R2"])
-    assert found["S̃3−Ŝ3"].value == pytest.approx(row["delta_S3_tilde"])
+            assert (aggregates[name].n, aggregates[name].value) == (len(changes), pytest.approx(100 * share))
+    row = {name: aggregate.value for name, aggregate in scores(judged, talks, "pairwise").items()}
+    assert aggregates["R1−R2"].value == pytest.approx(row["R1"] - row["R2"])
+    assert aggregates["S̃3−Ŝ3"].value == pytest.approx(row["delta_S3_tilde"])
     for cell in ("S2", "S3"):
-        lost = [(of(cell, one.id), of(f"{cell}_alone", one.id)) for one in asked]
-        known = [alone - own for own, alone in lost if own is not None and alone is not None]
-        assert found[f"{cell} alone−{cell}"].value == pytest.approx(100 * fmean(known))
-    own = [one for one in judged if one.condition == "own"]
-    assert list(convbench.errors(own, asked, "pairwise")) == ["fails at 1", "fails at 2", "fails at 3", "R1−R2"]
+        lost = [(of(cell, talk.id), of(f"{cell}_alone", talk.id)) for talk in talks]
+        gains = [alone - own for own, alone in lost if own is not None and alone is not None]
+        assert aggregates[f"{cell} alone−{cell}"].value == pytest.approx(100 * fmean(gains))
+    own = [judgment for judgment in judged if judgment.condition == "own"]
+    assert list(convbench.errors(own, talks, "pairwise")) == ["fails at 1", "fails at 2", "fails at 3", "R1−R2"]
 
 
 def test_what_a_step_adds_is_the_sum_over_pairs_of_tasks() -> None:
     luck = random.Random(8)
-    asked = conversations(60)
+    talks = conversations(60)
     models = [
-        verdicts_of({(cell, one.id): luck.choice([0.0, 1.0]) for _, cell in CELLS for one in asked}, "pairwise")
+        verdicts_of({(cell, talk.id): luck.choice([0.0, 1.0]) for _, cell in CELLS for talk in talks}, "pairwise")
         for _ in range(2)
     ]
-    pairs = convbench.pairs_of_tasks([*models, models[0][:60]], asked, "pairwise")
-    adds = {name: aggregate_of(one["adds"]).value for name, one in pairs.items()}
+    pairs = convbench.pairs_of_tasks([*models, models[0][:60]], talks, "pairwise")
+    adds = {name: aggregate_of(pair["adds"]).value for name, pair in pairs.items()}
     assert len(adds) > 3 and all(" → " in name for name in adds)
     for step, delta in (("perception, turn 2", "delta_S2_hat"), ("reasoning, turn 3", "delta_S3_tilde")):
-        whole = fmean(scores(model, asked, "pairwise")[delta].value for model in models)
+        whole = fmean(scores(model, talks, "pairwise")[delta].value for model in models)
         parts = [value for name, value in adds.items() if name.endswith(f"perfect {step}")]
         assert len(parts) > 1 and sum(parts) == pytest.approx(whole), "a model without the step does not count"
 
 
-def agreement(one: list[Judgment], other: list[Judgment], asked: list[Conversation]) -> dict[str, LeaderboardCell]:
-    equal = convbench.agreement([(one, other)], asked, "pairwise")
+def agreement(first: list[Judgment], second: list[Judgment], talks: list[Conversation]) -> dict[str, LeaderboardCell]:
+    equal = convbench.agreement([(first, second)], talks, "pairwise")
     return standings([LeaderboardRow(key="", caption="", name="both", scores=equal)])["both"]
 
 
 def test_agreement_is_that_of_the_audit_with_its_interval() -> None:
     """The accuracy of an audit of the same verdicts, whole groups resampled, in per cent."""
-    asked = conversations(40)
+    talks = conversations(40)
     ours = [(1.0, 0.5, 0.0)[number % 3] for number in range(40)]
     theirs = [1.0 if number % 5 == 0 else score for number, score in enumerate(ours)]
-    one, other = (
+    first, second = (
         verdicts_of({(Cell("own", 1), str(number)): score for number, score in enumerate(scores)}, "pairwise")
         for scores in (ours, theirs)
     )
-    found = agreement(one, other, asked)["S1"]
+    cell = agreement(first, second, talks)["S1"]
     labels: dict[float, Label] = {1.0: "a", 0.5: "tie", 0.0: "b"}
     people, judge = (codes([labels[score] for score in scores]) for scores in (ours, theirs))
-    expected = verdict_agreement(people, judge, [each.group for each in asked]).accuracy
+    expected = verdict_agreement(people, judge, [talk.group for talk in talks]).accuracy
     assert expected.interval is not None and expected.value is not None
-    assert found.value == pytest.approx(100 * expected.value)
-    assert found.interval == pytest.approx([100 * end for end in expected.interval], abs=3)
-    alike = verdict_agreement(people, people, [each.group for each in asked])
+    assert cell.value == pytest.approx(100 * expected.value)
+    assert cell.interval == pytest.approx([100 * end for end in expected.interval], abs=3)
+    alike = verdict_agreement(people, people, [talk.group for talk in talks])
     assert alike.accuracy.interval == (pytest.approx(0.025 ** (1 / 20)), 1) and alike.kappa.interval == (1, 1)
 
 
@@ -341,6 +346,6 @@ def test_the_samples_have_their_images() -> None:
     folders = ("alignmmbench", "convbench", "multiverse", "visitbench")
     for name in folders:
         (file,) = [path for path in (committed / name).iterdir() if path.is_file() and path.name != "answers.jsonl"]
-        for one in benchmarks.read(str(name), file):
-            images = [path for turn in one.turns for path in turn.images]
+        for conversation in benchmarks.read(str(name), file):
+            images = [path for turn in conversation.turns for path in turn.images]
             assert images and all((committed / name / path).is_file() for path in images)

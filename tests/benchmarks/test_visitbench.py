@@ -33,30 +33,32 @@ def write_csv(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 def test_the_sample_of_several_images_is_read_whole() -> None:
-    rows, found = sample_rows(), benchmarks.read("visitbench", SAMPLE)
-    assert [one.id for one in found] == ["1", "2", "3", "4", "5", "6"]
-    for row, one in zip(rows, found, strict=True):
-        (turn,) = one.turns
-        assert (turn.prompt, one.category, turn.task) == (
+    rows, conversations = sample_rows(), benchmarks.read("visitbench", SAMPLE)
+    assert [conversation.id for conversation in conversations] == ["1", "2", "3", "4", "5", "6"]
+    for row, conversation in zip(rows, conversations, strict=True):
+        (turn,) = conversation.turns
+        assert (turn.prompt, conversation.category, turn.task) == (
             row["instruction"],
             row["instruction_category"],
             row["instruction_category"],
         )
         assert turn.images == json.loads(row["images"])
         assert turn.reference == (row["gpt4_prediction"] if row["human_ratings_gpt4_correct"] == "True" else None)
-    assert found[1].caption == "1. " + "\n2. ".join(json.loads(rows[1]["images_dense_captions"]))
-    assert found[0].caption == json.loads(rows[0]["images_dense_captions"])[0]
-    assert found[1].group == found[2].group != found[0].group  # the same two pictures, the other way round
-    assert [one.turns[0].reference is None for one in found].count(True) == 1
+    assert conversations[1].caption == "1. " + "\n2. ".join(json.loads(rows[1]["images_dense_captions"]))
+    assert conversations[0].caption == json.loads(rows[0]["images_dense_captions"])[0]
+    assert (
+        conversations[1].group == conversations[2].group != conversations[0].group
+    )  # the same two pictures, the other way round
+    assert [conversation.turns[0].reference is None for conversation in conversations].count(True) == 1
 
 
 def test_lists_are_padded_and_urls_are_file_names(tmp_path: Path) -> None:
     rows = sample_rows()[1:2]
     rows[0]["images"] = '["https://host.example/a/first%20one.png?size=1", "http://host.example/b/second.png"]'
     rows[0]["images_dense_captions"] = '["One.", "Two.", NaN, NaN]'
-    (found,) = visitbench.read_conversations(write_csv(tmp_path / "sheet.csv", rows))
-    assert found.turns[0].images == ["first one.png", "second.png"]
-    assert found.caption == "1. One.\n2. Two."
+    (conversation,) = visitbench.read_conversations(write_csv(tmp_path / "sheet.csv", rows))
+    assert conversation.turns[0].images == ["first one.png", "second.png"]
+    assert conversation.caption == "1. One.\n2. Two."
 
 
 def test_the_layout_of_single_images(tmp_path: Path) -> None:
@@ -70,9 +72,9 @@ def test_the_layout_of_single_images(tmp_path: Path) -> None:
         "human_ratings_problem_in_caption": 1.0,
     }
     other = {**row, "human_ratings_problem_in_caption": 0}
-    found = visitbench.read_conversations(write_jsonl(tmp_path / "single.jsonl", [row, other]))
-    assert [one.turns[0].reference for one in found] == [None, "A dog."]
-    assert [one.turns[0].images for one in found] == [["7.png"], ["7.png"]]
+    conversations = visitbench.read_conversations(write_jsonl(tmp_path / "single.jsonl", [row, other]))
+    assert [conversation.turns[0].reference for conversation in conversations] == [None, "A dog."]
+    assert [conversation.turns[0].images for conversation in conversations] == [["7.png"], ["7.png"]]
 
 
 def test_the_real_annotated_rows(shared: Path, tmp_path: Path) -> None:
@@ -89,12 +91,12 @@ def test_the_real_annotated_rows(shared: Path, tmp_path: Path) -> None:
         }
         for row in rows
     ]
-    found = visitbench.read_conversations(write_csv(tmp_path / "visit_fully_annotated_example.csv", published))
-    assert len(found) == 10
-    for row, one in zip(rows, found, strict=True):
-        assert one.turns[0].reference == row["reference"].strip()
-        assert one.turns[0].images == [row["image_url"].rsplit("/", 1)[-1]]
-        assert one.caption == row["image_dense_caption"].strip()
+    conversations = visitbench.read_conversations(write_csv(tmp_path / "visit_fully_annotated_example.csv", published))
+    assert len(conversations) == 10
+    for row, conversation in zip(rows, conversations, strict=True):
+        assert conversation.turns[0].reference == row["reference"].strip()
+        assert conversation.turns[0].images == [row["image_url"].rsplit("/", 1)[-1]]
+        assert conversation.caption == row["image_dense_caption"].strip()
 
 
 def test_parquet_with_embedded_images(tmp_path: Path) -> None:
@@ -110,9 +112,9 @@ def test_parquet_with_embedded_images(tmp_path: Path) -> None:
         "human_ratings_problem_in_caption": False,
     }
     parquet.write_table(pyarrow.Table.from_pylist([row, row]), tmp_path / "test.parquet")
-    one, other = visitbench.read_conversations(tmp_path / "test.parquet")
-    assert one.turns[0].images[0].startswith("data:image/png;base64,")
-    assert one.group == other.group and len(one.group) < 40
+    first, second = visitbench.read_conversations(tmp_path / "test.parquet")
+    assert first.turns[0].images[0].startswith("data:image/png;base64,")
+    assert first.group == second.group and len(first.group) < 40
 
 
 @pytest.mark.parametrize(
@@ -162,32 +164,32 @@ def verdict(conversation: str, system: str, score: float | None, opponent: str |
 
 
 @pytest.fixture
-def asked() -> list[Conversation]:
+def instructions() -> list[Conversation]:
     return visitbench.read_conversations(SAMPLE)
 
 
-def test_win_rates_against_the_reference(asked: list[Conversation]) -> None:
+def test_win_rates_against_the_reference(instructions: list[Conversation]) -> None:
     scores = {"1": 1.0, "2": 0.5, "3": 1.0, "4": 0.0, "5": None}
     verdicts = [verdict(key, "m", score) for key, score in scores.items()]
     verdicts.append(verdict("1", "m", 0.0, opponent="other"))  # of the tournament
     setup = JudgeConfig(judge="judge", score_kind="argmax")
     run = Run(name="m", path=Path("x"), system="m", judge="judge", setup=setup, turns=verdicts)
-    (entry,) = visitbench.BENCHMARK.entries(run, asked)
-    found = {name: aggregate_of(one) for name, one in entry.scores.items()}
+    (entry,) = visitbench.BENCHMARK.entries(run, instructions)
+    aggregates = {name: aggregate_of(score) for name, score in entry.scores.items()}
     # 3 has no reference, 6 was never judged, 5 failed.
-    overall = found["all"]
+    overall = aggregates["all"]
     assert (overall.n, overall.failed, overall.asked) == (3, 1, 5)
     assert overall.value == 50 and (overall.low, overall.high) == (30, 70)
-    assert found["counting"].value == 100 and found["change_captioning"].asked == 1
-    assert found["chart_reading"].value is None
-    assert (found["ties"].value, found["ties"].n) == (pytest.approx(100 / 3), 3)
+    assert aggregates["counting"].value == 100 and aggregates["change_captioning"].asked == 1
+    assert aggregates["chart_reading"].value is None
+    assert (aggregates["ties"].value, aggregates["ties"].n) == (pytest.approx(100 / 3), 3)
     assert "1 instructions without a confirmed one are not asked" in entry.caption
 
 
-def test_a_tournament_is_the_ratings_of_its_battles(asked: list[Conversation]) -> None:
+def test_a_tournament_is_the_ratings_of_its_battles(instructions: list[Conversation]) -> None:
     verdicts = [
-        verdict(key, one, score, opponent=other)
-        for key, one, other, score in [
+        verdict(key, model, score, opponent=other)
+        for key, model, other, score in [
             ("1", "a", "b", 1.0),
             ("2", "a", "b", 0.5),
             ("4", "b", "a", 1.0),
@@ -196,8 +198,10 @@ def test_a_tournament_is_the_ratings_of_its_battles(asked: list[Conversation]) -
             ("3", "c", "b", None),
         ]
     ]
-    fought = ratings.battles([*verdicts, verdict("1", "a", 1.0)], {one.id: one.group for one in asked})
-    assert [(one.a, one.b, one.outcome) for one in fought] == [
+    fought = ratings.battles(
+        [*verdicts, verdict("1", "a", 1.0)], {conversation.id: conversation.group for conversation in instructions}
+    )
+    assert [(battle.a, battle.b, battle.outcome) for battle in fought] == [
         ("a", "b", "a"),
         ("a", "b", "tie"),
         ("b", "a", "a"),
@@ -205,7 +209,7 @@ def test_a_tournament_is_the_ratings_of_its_battles(asked: list[Conversation]) -
         ("c", "b", "a"),
         ("c", "b", None),
     ]
-    assert [one.group for one in fought] == [asked[int(key) - 1].group for key in "124563"]
+    assert [battle.group for battle in fought] == [instructions[int(key) - 1].group for key in "124563"]
     assert ratings.bradley_terry(fought).failed == 1
 
 
@@ -217,6 +221,9 @@ def test_a_tournament_is_the_ratings_of_its_battles(asked: list[Conversation]) -
         (verdict("2", "a", 7.0, opponent="b"), "expected 0 to 1"),
     ],
 )
-def test_battles_that_cannot_be_are_refused(asked: list[Conversation], bad: Judgment, message: str) -> None:
+def test_battles_that_cannot_be_are_refused(instructions: list[Conversation], bad: Judgment, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        ratings.battles([verdict("1", "a", 1.0, opponent="b"), bad], {one.id: one.group for one in asked})
+        ratings.battles(
+            [verdict("1", "a", 1.0, opponent="b"), bad],
+            {conversation.id: conversation.group for conversation in instructions},
+        )

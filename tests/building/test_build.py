@@ -117,7 +117,7 @@ def model(fault_of: Mapping[str, str] | None = None) -> Callable[[dict[str, Any]
         if schema is None:
             return completion("a line")
         fault = next((fault for image, fault in (fault_of or {}).items() if image in text), "")
-        name = next((one for one in schema.get("$defs", {}) if one in SCRIPTS), "")
+        name = next((definition for definition in schema.get("$defs", {}) if definition in SCRIPTS), "")
         if not name:  # it judges: the question that asks for no image is answered well without it
             word = "yes" if "blindly" in text else "no"
             return completion(json.dumps({key: 1 if key == "Rating" else word for key in schema["properties"]}))
@@ -131,7 +131,7 @@ def _of_image(name: str, text: str, fault: str) -> dict[str, Any]:
     # Ten characters or words that are another image's ten: no two conversations say the same.
     drawn = random.Random("same" if fault == "repeats_another" else text)
     said = [chr(drawn.randrange(0x4E00, 0x9000)) for _ in range(10)]
-    of_image = "".join(said) if lang == "zh" else " ".join(f"w{ord(one)}" for one in said)
+    of_image = "".join(said) if lang == "zh" else " ".join(f"w{ord(char)}" for char in said)
     turns = [{"question": QUESTIONS[lang].format(number, of_image), "answer": of_image} for number in "一二三"]
     if fault in ("wrong_language", "degenerate"):
         turns[1]["answer"] = (
@@ -159,10 +159,10 @@ def _of_image(name: str, text: str, fault: str) -> dict[str, Any]:
 def draw(folder: Path, count: int) -> list[Path]:
     """Images of which no two look alike."""
     folder.mkdir(parents=True)
-    made = [folder / f"{number:02}.png" for number in range(count)]
-    for number, path in enumerate(made):
+    paths = [folder / f"{number:02}.png" for number in range(count)]
+    for number, path in enumerate(paths):
         Image.frombytes("L", (8, 8), random.Random(number).randbytes(64)).resize((240, 240)).save(path)
-    return made
+    return paths
 
 
 FAULTS = (
@@ -179,12 +179,12 @@ class Built:
         self.root, self.writes, images = root, list[list[Write]](), draw(root / "images", 16)
         self.fault_of = {path.name: fault for path, fault in zip(images, FAULTS, strict=False)}
         encoded = {
-            b64encode((root / "images" / name).read_bytes()).decode(): one for name, one in self.fault_of.items()
+            b64encode((root / "images" / name).read_bytes()).decode(): fault for name, fault in self.fault_of.items()
         }
         self.server = Scripted(model(encoded))
 
     def by_fault(self, fault: str) -> set[str]:
-        return {name for name, one in self.fault_of.items() if one == fault}
+        return {name for name, planted in self.fault_of.items() if planted == fault}
 
     def build(self, out: str) -> Any:
         words = ("--plan", "multiverse", "--base-url", self.server.url, "--rare", 2, "--concurrency", 1)
@@ -223,37 +223,37 @@ def certificates() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Built, Any]]:
-    made = Built(tmp_path_factory.mktemp("build"))
-    yield made, made.whole("whole")
-    made.server.close()
+    project = Built(tmp_path_factory.mktemp("build"))
+    yield project, project.whole("whole")
+    project.server.close()
 
 
 def test_planted_faults_are_found_and_sound_ones_stay(built: tuple[Built, Any]) -> None:
-    made, done = built
+    project, done = built
     assert done.returncode == 0, done.stderr
-    out = made.root / "whole"
-    for one in read_jsonl(out / "dropped.jsonl"):
-        assert made.fault_of[one["path"]] == one["reason"] in ("low_quality", "rare_category")
-    rejected = {one["key"]: one["failure"] for one in read_jsonl(out / "talk.jsonl") if one.get("failure")}
+    out = project.root / "whole"
+    for line in read_jsonl(out / "dropped.jsonl"):
+        assert project.fault_of[line["path"]] == line["reason"] in ("low_quality", "rare_category")
+    rejected = {line["key"]: line["failure"] for line in read_jsonl(out / "talk.jsonl") if line.get("failure")}
     assert sorted(rejected.values()) == ["degenerate", "wrong_language"]
-    removed = {one["image"]: one["reason"] for one in read_jsonl(out / "removed.jsonl")}
+    removed = {line["image"]: line["reason"] for line in read_jsonl(out / "removed.jsonl")}
     assert sorted(removed.values()) == ["repeats_another", "solved_blind"]
-    assert all(made.fault_of[name] == why for name, why in (rejected | removed).items())
+    assert all(project.fault_of[name] == why for name, why in (rejected | removed).items())
     assert "1 removed (1 unnatural_flow, 0 wrong_answer, 0 blind)" in done.stdout
     # Of the image with the failing item the conversation stays, without the item.
-    (failing,) = made.by_fault("failing_item")
-    assert failing in {one["image"] for one in read_jsonl(out / "made.jsonl")}
+    (failing,) = project.by_fault("failing_item")
+    assert failing in {line["image"] for line in read_jsonl(out / "made.jsonl")}
     assert "unicorn" not in (out / "benchmark/benchmark.jsonl").read_text("utf-8")
     assert len(read_jsonl(out / "benchmark/benchmark.jsonl")) == 9
 
 
 def test_what_is_left_behind_each_step_is_in_the_card(built: tuple[Built, Any]) -> None:
     folder = built[0].root / "whole/benchmark"
-    steps = {one["step"]: one for one in json.loads((folder / "frozen.json").read_text("utf-8"))["steps"]}
-    images = [(name, one["before"], one["after"]) for name, one in steps.items() if one["unit"] == "images"]
+    steps = {step["step"]: step for step in json.loads((folder / "frozen.json").read_text("utf-8"))["steps"]}
+    images = [(name, step["before"], step["after"]) for name, step in steps.items() if step["unit"] == "images"]
     assert [name for name, *_ in images] == ["files", "duplicates", "quality", "category", "rare", "drawn"]
     # What one step leaves, the next one has.
-    assert images[0][1] == 16 and [one[2] for one in images[:-1]] == [one[1] for one in images[1:]]
+    assert images[0][1] == 16 and [counts[2] for counts in images[:-1]] == [counts[1] for counts in images[1:]]
     assert steps["talk"]["reasons"] == {"degenerate": 1, "wrong_language": 1}
     assert (steps["people"]["before"], steps["people"]["after"]) == (10, 9)
     assert steps["people"]["reasons"] == {"unnatural_flow": 1} and steps["items"]["reasons"] == {"reference: no": 3}
@@ -261,11 +261,18 @@ def test_what_is_left_behind_each_step_is_in_the_card(built: tuple[Built, Any]) 
 
 
 def test_the_frozen_benchmark_is_taken_as_it_is(built: tuple[Built, Any], tmp_path: Path) -> None:
-    made, url = built[0], built[0].server.url
-    folder = made.root / "whole/benchmark"
+    project, url = built[0], built[0].server.url
+    folder = project.root / "whole/benchmark"
     conversations = benchmarks.read("multiverse", folder / "benchmark.jsonl")
-    splits = [one for name in ("train", "internal") for one in benchmarks.read("multiverse", folder / f"{name}.jsonl")]
-    assert sorted(one.id for one in splits) == sorted(one.id for one in conversations) and len(conversations) == 9
+    splits = [
+        conversation
+        for name in ("train", "internal")
+        for conversation in benchmarks.read("multiverse", folder / f"{name}.jsonl")
+    ]
+    assert (
+        sorted(conversation.id for conversation in splits) == sorted(conversation.id for conversation in conversations)
+        and len(conversations) == 9
+    )
     file, words = folder / "benchmark.jsonl", ("--benchmark", "multiverse", "--base-url", url)
     replies, judged = tmp_path / "replies.jsonl", tmp_path / "judged.jsonl"
     assert run("critic", "infer", file, *words, "--out", replies, "--condition", "own").returncode == 0
@@ -300,36 +307,36 @@ def test_texts_that_share_half_of_their_runs_are_one_group() -> None:
         "c": " ".join(numbers[:12]),
         "d": " ".join([*numbers[40:], *(f"more{number}" for number in range(12))]),
     }
-    pairs = bench.overlaps(texts)
+    pairs = bench.find_overlaps(texts)
     assert [(pair.key, pair.other) for pair in pairs] == [("a", "c"), ("a", "d")] and pairs[0].share == 1
-    assert bench.groups(texts, pairs) == {"a": "a", "b": "b", "c": "a", "d": "a"}
+    assert bench.group_overlaps(texts, pairs) == {"a": "a", "b": "b", "c": "a", "d": "a"}
 
 
 def test_a_tenth_of_the_groups_is_the_internal_test() -> None:
     for count, internal in ((200, 20), (12, 2), (1, 1)):
-        split_of = bench.splits({f"{key} {turn}": str(key) for key in range(count) for turn in "ab"})
+        split_of = bench.assign_splits({f"{key} {turn}": str(key) for key in range(count) for turn in "ab"})
         assert [*split_of.values()].count("internal") == 2 * internal
         assert all(split_of[f"{key} a"] == split_of[f"{key} b"] for key in range(count))
 
 
-def frozen_of(folder: Path, form: str, made: Sequence[DraftConversation], split_of: dict[str, str]) -> str:
+def frozen_of(folder: Path, form: str, drafts: Sequence[DraftConversation], split_of: dict[str, str]) -> str:
     """A benchmark of conversations whose images are some bytes each, beside the folder."""
-    for each in made:
-        (folder.parent / each.image).write_bytes(each.id.encode())
-    md5_of = {each.image: hashlib.md5(each.id.encode()).hexdigest() for each in made}
-    return bench.freeze(folder, form, made, folder.parent, md5_of, split_of, {})
+    for draft in drafts:
+        (folder.parent / draft.image).write_bytes(draft.id.encode())
+    md5_of = {draft.image: hashlib.md5(draft.id.encode()).hexdigest() for draft in drafts}
+    return bench.freeze(folder, form, drafts, folder.parent, md5_of, split_of, {})
 
 
 def test_a_freeze_that_fails_leaves_the_frozen_benchmark(tmp_path: Path) -> None:
-    folder, made, splits = tmp_path / "benchmark", [one("a"), one("b")], {"a": "train", "b": "internal"}
-    whole = frozen_of(folder, "multiverse", made, splits)
+    folder, drafts, splits = tmp_path / "benchmark", [draft_of("a"), draft_of("b")], {"a": "train", "b": "internal"}
+    whole = frozen_of(folder, "multiverse", drafts, splits)
     before = content(folder)
     (tmp_path / "b.png").write_bytes(b"another")
-    md5_of = {each.image: hashlib.md5(each.id.encode()).hexdigest() for each in made}
+    md5_of = {draft.image: hashlib.md5(draft.id.encode()).hexdigest() for draft in drafts}
     with pytest.raises(UsageError, match=r"b\.png: is another image"):
-        bench.freeze(folder, "multiverse", made, tmp_path, md5_of, splits, {})
+        bench.freeze(folder, "multiverse", drafts, tmp_path, md5_of, splits, {})
     assert content(folder) == before and bench.check_frozen(folder)["hash"] == whole
-    assert frozen_of(folder, "multiverse", made[:1], splits) != whole
+    assert frozen_of(folder, "multiverse", drafts[:1], splits) != whole
     assert sorted(path.name for path in folder.glob("images/*")) == [f"{md5_of['a.png']}.png"]
     assert {path.name for path in tmp_path.iterdir()} == {"a.png", "b.png", "benchmark"}
 
@@ -376,7 +383,7 @@ def some_of(writes: Sequence[Write], before: Collection[Write] = ()) -> list[Wri
         if write not in before and not write.file.endswith(".run.json"):
             name = f"{write.number}" if write.file == "dropped.jsonl" else write.file
             steps.setdefault("images" if "/images/" in name else name, []).append(write)
-    taken = {one for some in steps.values() for one in (some[0], some[len(some) // 2])}
+    taken = {write for some in steps.values() for write in (some[0], some[len(some) // 2])}
     return [write for write in writes if write in taken]
 
 
@@ -388,24 +395,24 @@ def kill_at(writes: Sequence[Write], build: Callable[[], Any], out: Path) -> Non
 
 
 def assert_same(folder: Path, other: Path) -> None:
-    found, expected = content(folder), content(other)
-    assert found.keys() == expected.keys()
-    assert {name for name in found if found[name] != expected[name]} == set()
+    actual, expected = content(folder), content(other)
+    assert actual.keys() == expected.keys()
+    assert {name for name in actual if actual[name] != expected[name]} == set()
 
 
 @pytest.mark.e2e
 def test_killed_within_every_step_it_ends_in_the_same_bytes(built: tuple[Built, Any]) -> None:
     """At the first write and in the middle of every step."""
-    made = built[0]
-    out, before = made.root / "killed", set[Write]()
-    for writes, ends in zip(made.writes, (False, False, True), strict=True):
-        kill_at(some_of(writes, before), lambda: made.build(out.name), out)
+    project = built[0]
+    out, before = project.root / "killed", set[Write]()
+    for writes, ends in zip(project.writes, (False, False, True), strict=True):
+        kill_at(some_of(writes, before), lambda: project.build(out.name), out)
         # The sheet is written by each run: the third reviewer's lines are killed within as well.
         before |= {write for write in writes if write.file != "review/sheet.csv"}
-        assert made.build(out.name).returncode == 0
+        assert project.build(out.name).returncode == 0
         if not ends:
-            made.fill_in(out.name)
-    assert_same(out, made.root / "whole")
+            project.fill_in(out.name)
+    assert_same(out, project.root / "whole")
 
 
 @pytest.mark.parametrize("lang", ["zh", "en"])
@@ -426,12 +433,14 @@ def test_goals_and_aspects_are_data() -> None:
     counts = {"Verification": 87, "Analysis": 123, "Exploration": 30, "Optimization": 48, "Calculation": 32}
     counts |= {"Understanding": 86, "Research": 72, "Creation": 43}
     assert {name: len(some) for name, some in goals.items()} == counts
-    assert len({one for some in goals.values() for one in some}) == 484
+    assert len({sub_goal for some in goals.values() for sub_goal in some}) == 484
     for lang in ("en", "zh"):
         content = ask_rows._content(lang)
         assert len(set(content["aspects"])) == 37 and list(content["goals"]) == list(get_args(replies.Goal))
     shown = {ask_rows.prompt("persona", BuildRow(key=str(key), lang="en")) for key in range(200)}
-    assert len(shown) == 200 and all(any(one in text for text in shown) for some in goals.values() for one in some)
+    assert len(shown) == 200 and all(
+        any(sub_goal in text for text in shown) for some in goals.values() for sub_goal in some
+    )
 
 
 TALK = [("What colour is the kite?", "Red and blue."), ("Who holds the string of it?", "A child."), ("Why?", "Wind.")]
@@ -460,14 +469,14 @@ def test_rejections_have_names(turns: list[tuple[str, str]], lang: Any, problem:
     assert replies.check_conversation(reply, BuildRow(key="1", lang=lang)) == problem
 
 
-def one(key: str) -> DraftConversation:
+def draft_of(key: str) -> DraftConversation:
     turn = DraftTurn(question="What is it?", answer="A kite.")
     return DraftConversation(id=key, image=f"{key}.png", lang="en", turns=[turn], category="c", sub_category="s")
 
 
 def test_two_reviewers_decide_and_a_third_where_they_differ(tmp_path: Path) -> None:
-    made, sheet = [one(name) for name in "abcdef"], tmp_path / "sheet.csv"
-    review.ask(sheet, made, [1, 2])
+    drafts, sheet = [draft_of(name) for name in "abcdef"], tmp_path / "sheet.csv"
+    review.ask(sheet, drafts, [1, 2])
     answers = {
         ("a", "1"): "yes,yes,yes", ("a", "2"): "yes,yes,yes", ("b", "1"): "no,yes,no", ("b", "2"): "no,yes,no",
         ("c", "1"): "yes,yes,yes", ("c", "2"): "yes,no,yes", ("d", "1"): "yes,yes,yes", ("d", "2"): ",,",
@@ -483,47 +492,49 @@ def test_two_reviewers_decide_and_a_third_where_they_differ(tmp_path: Path) -> N
 
     for (key, reviewer), words in answers.items():
         fill_in(key, reviewer, words)
-    decided = review.decide(made, sheet)
+    decided = review.decide(drafts, sheet)
     assert decided == review.Reviewed(["a"], {"b": ["unnatural_flow", "blind"]}, ["d", "e", "f"], ["c"])
-    assert decided.line().startswith("reviewed: 1 of 6 retained, 1 removed (1 unnatural_flow, 0 wrong_answer, 1 blind)")
-    review.ask(sheet, [made[2]], [3])
+    assert decided.format_yield().startswith(
+        "reviewed: 1 of 6 retained, 1 removed (1 unnatural_flow, 0 wrong_answer, 1 blind)"
+    )
+    review.ask(sheet, [drafts[2]], [3])
     fill_in("c", "3", "是,否,是")
-    assert review.decide(made, sheet).removed["c"] == ["wrong_answer"]
+    assert review.decide(drafts, sheet).removed["c"] == ["wrong_answer"]
     for words in ("maybe,no,no", ",no,no"):
         fill_in("c", "3", words)
         with pytest.raises(UsageError, match="expected yes or no"):
-            review.decide(made, sheet)
+            review.decide(drafts, sheet)
     fill_in("c", "3", "yes,yes,yes")
     tables.write_csv(sheet, [row for _, row in tables.rows(sheet) for _ in range(2)])
     with pytest.raises(UsageError, match=r"duplicate id '.* by 1'"):
-        review.decide(made, sheet)
+        review.decide(drafts, sheet)
 
 
 def test_what_people_say_is_on_the_text_that_they_saw(tmp_path: Path) -> None:
     """A conversation that was generated again is reviewed again."""
-    made, sheet = [one("a"), one("b")], tmp_path / "sheet.csv"
-    review.ask(sheet, made, [1, 2])
+    drafts, sheet = [draft_of("a"), draft_of("b")], tmp_path / "sheet.csv"
+    review.ask(sheet, drafts, [1, 2])
     text = sheet.read_text("utf-8").replace(",,,\n", ",yes,yes,yes\n").replace("A kite.", "A kite?")
     sheet.write_text(text, "utf-8")
-    review.ask(sheet, made, [1, 2])
+    review.ask(sheet, drafts, [1, 2])
     assert sheet.read_text("utf-8") == text
-    assert review.decide(made, sheet).accepted == ["a", "b"]
-    anew = [replace(one("a"), turns=[DraftTurn(question="What is it?", answer="A bird.")]), one("b")]
-    assert review.decide(anew, sheet) == review.Reviewed(["b"], {}, ["a"], [])
-    review.ask(sheet, anew, [1, 2])
+    assert review.decide(drafts, sheet).accepted == ["a", "b"]
+    reworded = [replace(draft_of("a"), turns=[DraftTurn(question="What is it?", answer="A bird.")]), draft_of("b")]
+    assert review.decide(reworded, sheet) == review.Reviewed(["b"], {}, ["a"], [])
+    review.ask(sheet, reworded, [1, 2])
     assert sheet.read_text("utf-8").count("A bird.") == 2
     sheet.write_text(sheet.read_text("utf-8").replace(",,,\n", ",no,yes,yes\n"), "utf-8")
-    assert review.decide(anew, sheet).removed == {"a": ["unnatural_flow"]}
-    assert review.decide(made, sheet).accepted == ["a", "b"], "as it was at first"
+    assert review.decide(reworded, sheet).removed == {"a": ["unnatural_flow"]}
+    assert review.decide(drafts, sheet).accepted == ["a", "b"], "as it was at first"
 
 
 @pytest.mark.parametrize(("plan", "turns"), [("convbench", 3), ("alignmmbench", 1)])
 def test_the_other_plans_make_their_benchmarks(plan: str, turns: int, small: Callable[..., "Small"]) -> None:
-    made = small(plan, "--unreviewed")
-    done = made.build()
+    project = small(plan, "--unreviewed")
+    done = project.build()
     assert done.returncode == 0, done.stderr
-    frozen = json.loads((made.out / "benchmark/frozen.json").read_text())
-    assert {len(one.turns) for one in made.frozen()} == {turns} and not frozen["reviewed"]
+    frozen = json.loads((project.out / "benchmark/frozen.json").read_text())
+    assert {len(conversation.turns) for conversation in project.frozen()} == {turns} and not frozen["reviewed"]
 
 
 class Small:
@@ -544,8 +555,8 @@ class Small:
         Image.new("RGB", (90, 90), "red").save(self.images / name)
         return hashlib.md5((self.images / name).read_bytes()).hexdigest()
 
-    def asked(self, step: str) -> dict[str, AskedRow]:
-        return {one.key: one for _, one in jsonl.read(self.out / f"{step}.jsonl", AskedRow)}
+    def read_replies(self, step: str) -> dict[str, AskedRow]:
+        return {record.key: record for _, record in jsonl.read(self.out / f"{step}.jsonl", AskedRow)}
 
     def fill_in(self) -> None:
         sheet = self.out / "review/sheet.csv"
@@ -563,32 +574,32 @@ def small(tmp_path: Path, scripted: Any) -> Callable[..., Small]:
 @pytest.mark.parametrize("plan", ["multiverse", "alignmmbench"])
 def test_a_replaced_image_is_asked_about_anew(plan: str, small: Callable[..., Small]) -> None:
     """In every step, also in those that see no image; what was said of the others stays."""
-    made = small(plan, "--unreviewed")
-    assert made.build().returncode == 0
-    steps = [name for name in STEPS if (made.out / f"{name}.jsonl").is_file()]
-    before = {name: made.asked(name) for name in steps}
-    md5 = made.replace("chart.png")
-    done = made.build()
+    project = small(plan, "--unreviewed")
+    assert project.build().returncode == 0
+    steps = [name for name in STEPS if (project.out / f"{name}.jsonl").is_file()]
+    before = {name: project.read_replies(name) for name in steps}
+    md5 = project.replace("chart.png")
+    done = project.build()
     assert done.returncode == 0, done.stderr
     for name in steps:
-        now = made.asked(name)
-        new = {key for key, one in now.items() if one != before[name].get(key)}
+        now = project.read_replies(name)
+        new = {key for key, reply in now.items() if reply != before[name].get(key)}
         assert new and all(now[key].image == md5 for key in new), name
-        assert not {key for key, one in now.items() if one.image != md5} - before[name].keys()
-    shown = {image for one in made.frozen() for turn in one.turns for image in turn.images}
+        assert not {key for key, reply in now.items() if reply.image != md5} - before[name].keys()
+    shown = {image for conversation in project.frozen() for turn in conversation.turns for image in turn.images}
     assert f"images/{md5}.png" in shown and len(shown) == 6
 
 
 def test_frozen_json_names_the_models_of_each_step(small: Callable[..., Small]) -> None:
-    made = small("multiverse", "--blind", 2, "--unreviewed")
-    assert made.build().returncode == 0
-    models = json.loads((made.out / "benchmark/frozen.json").read_text("utf-8"))["models"]
+    project = small("multiverse", "--blind", 2, "--unreviewed")
+    assert project.build().returncode == 0
+    models = json.loads((project.out / "benchmark/frozen.json").read_text("utf-8"))["models"]
     assert set(models) == {"quality", "category", "persona", "talk", "checklist", "held"}
     (name,) = {name for some in models.values() for name in some}
-    (made.out / "held.jsonl").unlink()
-    made.server.told["id"] = "other"
-    assert made.build().returncode == 0
-    models = json.loads((made.out / "benchmark/frozen.json").read_text("utf-8"))["models"]
+    (project.out / "held.jsonl").unlink()
+    project.server.told["id"] = "other"
+    assert project.build().returncode == 0
+    models = json.loads((project.out / "benchmark/frozen.json").read_text("utf-8"))["models"]
     assert models["talk"] == [name] and models["held"] == ["other"]
 
 
@@ -603,68 +614,74 @@ def test_checklists_by_two_models_say_how_far_these_agree(small: Callable[..., S
             content["answers"] = ["yes" if "颜色" in item else "no" for item in re.findall(r"> \d+\. ([^\\]*)", text)]
         return completion(json.dumps(content))
 
-    made = small("multiverse", "--blind", 2)
-    done = made.build("--second", scripted(other).url)
+    project = small("multiverse", "--blind", 2)
+    done = project.build("--second", scripted(other).url)
     assert done.returncode == 0, done.stderr
     assert "two models, 36 checklist items: equal answers 0.50 0.50–0.50, kappa" in done.stdout, done.stdout
-    found = json.loads((made.out / "checklist_agreement.json").read_text("utf-8"))
-    assert found["items"]["table"] == [[18, 0, 18], [0, 0, 0], [0, 0, 0]] and len(found["disputed"]) == 18
-    notes = {row["note"] for _, row in tables.rows(made.out / "review/sheet.csv")}
+    agreement = json.loads((project.out / "checklist_agreement.json").read_text("utf-8"))
+    assert agreement["items"]["table"] == [[18, 0, 18], [0, 0, 0], [0, 0, 0]] and len(agreement["disputed"]) == 18
+    notes = {row["note"] for _, row in tables.rows(project.out / "review/sheet.csv")}
     assert notes == {"; ".join([f"models differ on: {ITEMS['zh'][0]}"] * 3)}
-    refused = run("critic", "build", made.images, "--out", made.out, "--plan", "convbench", "--second", "http://a/v1")
+    refused = run(
+        "critic", "build", project.images, "--out", project.out, "--plan", "convbench", "--second", "http://a/v1"
+    )
     assert_one_line_error(refused, "--second http://a/v1: checklists are made by --plan multiverse")
 
 
 @pytest.mark.parametrize("plan", ["multiverse", "alignmmbench"])
 def test_a_stricter_rule_or_an_image_less_is_gone_on_with(plan: str, small: Callable[..., Small]) -> None:
-    made = small(plan, "--unreviewed")
+    project = small(plan, "--unreviewed")
     for words, count in (((), 6), (("--cap", 4), 4), ((), 6)):
-        assert made.build(*words).returncode == 0
-        assert len({one.group for one in made.frozen()}) == count
-    (made.images / "fruit.png").unlink()
-    done = made.build()
-    assert done.returncode == 0 and len({one.group for one in made.frozen()}) == 5, done.stderr
-    ids = {one.id for one in made.frozen()}
-    assert {one["sample"]["id"] for one in read_jsonl(made.out / "blind.jsonl")} == ids
+        assert project.build(*words).returncode == 0
+        assert len({conversation.group for conversation in project.frozen()}) == count
+    (project.images / "fruit.png").unlink()
+    done = project.build()
+    assert done.returncode == 0 and len({conversation.group for conversation in project.frozen()}) == 5, done.stderr
+    ids = {conversation.id for conversation in project.frozen()}
+    assert {line["sample"]["id"] for line in read_jsonl(project.out / "blind.jsonl")} == ids
     # An image more changes nothing for the others, wherever it stands among them.
-    made.replace("a.png")
-    done = made.build()
-    assert done.returncode == 0 and len({one.group for one in made.frozen()}) == 6, done.stderr
+    project.replace("a.png")
+    done = project.build()
+    assert done.returncode == 0 and len({conversation.group for conversation in project.frozen()}) == 6, done.stderr
 
 
 def test_conversations_that_come_and_go_are_reviewed(small: Callable[..., Small]) -> None:
     """Those that come, or are made anew, stand behind those that are there, whose answers stay."""
-    made = small("multiverse", "--blind", 2)
-    sheet = made.out / "review/sheet.csv"
-    assert "4 open" in made.build("--cap", 4).stdout
-    made.fill_in()
+    project = small("multiverse", "--blind", 2)
+    sheet = project.out / "review/sheet.csv"
+    assert "4 open" in project.build("--cap", 4).stdout
+    project.fill_in()
     before = sheet.read_text("utf-8")
-    assert "2 open" in made.build().stdout and sheet.read_text("utf-8").startswith(before)
-    made.fill_in()
-    assert made.build().returncode == 0 and len(made.frozen()) == 6
-    assert {(each.lang, each.goal, len(each.turns)) for each in made.frozen()} == {("zh", "Analysis", 3)}
-    assert {turn.aspects[0] for each in made.frozen() for turn in each.turns} == {("事实正确", "颜色")}
-    talks = read_jsonl(made.out / "talk.jsonl")
+    assert "2 open" in project.build().stdout and sheet.read_text("utf-8").startswith(before)
+    project.fill_in()
+    assert project.build().returncode == 0 and len(project.frozen()) == 6
+    assert {(conversation.lang, conversation.goal, len(conversation.turns)) for conversation in project.frozen()} == {
+        ("zh", "Analysis", 3)
+    }
+    assert {turn.aspects[0] for conversation in project.frozen() for turn in conversation.turns} == {
+        ("事实正确", "颜色")
+    }
+    talks = read_jsonl(project.out / "talk.jsonl")
     talks[0]["reply"]["turns"][0]["question"] += "请说明。"
-    write_jsonl(made.out / "talk.jsonl", talks)
-    for path in (*made.out.glob("checklist.*"), *made.out.glob("held.*")):
+    write_jsonl(project.out / "talk.jsonl", talks)
+    for path in (*project.out.glob("checklist.*"), *project.out.glob("held.*")):
         path.unlink()
-    done = made.build()
+    done = project.build()
     assert "5 of 6 retained" in done.stdout and "1 open" in done.stdout and "sheet.csv: fill in" in done.stdout
-    made.fill_in()
-    assert made.build().returncode == 0
-    assert any("请说明。" in turn.prompt for each in made.frozen() for turn in each.turns)
+    project.fill_in()
+    assert project.build().returncode == 0
+    assert any("请说明。" in turn.prompt for conversation in project.frozen() for turn in conversation.turns)
     sheet.write_text(sheet.read_text("utf-8").replace(",yes,yes,yes\n", ",yes,no,yes\n"), "utf-8")
-    assert_one_line_error(made.build(), "no conversation is left")
+    assert_one_line_error(project.build(), "no conversation is left")
 
 
 def test_a_file_of_another_question_is_left_as_it_is(built: tuple[Built, Any]) -> None:
-    made = built[0]
-    path = made.root / "whole/persona.jsonl"
+    project = built[0]
+    path = project.root / "whole/persona.jsonl"
     before = path.read_bytes()
-    first = next(one for _, one in jsonl.read(path, AskedRow))
+    first = next(record for _, record in jsonl.read(path, AskedRow))
     path.write_bytes(before.replace(first.asked.encode(), b"0123456789abcdef"))
-    assert_one_line_error(made.build("whole"), "was asked otherwise")
+    assert_one_line_error(project.build("whole"), "was asked otherwise")
     path.write_bytes(before)
 
 
@@ -672,18 +689,18 @@ def test_conversations_that_share_text_are_in_one_split(
     built: tuple[Built, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Near copies on both sides of a split would be trained on and tested."""
-    made = built[0]
+    project = built[0]
     out = tmp_path / "again"
-    shutil.copytree(made.root / "whole", out, ignore=shutil.ignore_patterns("benchmark"))
-    find_overlaps = bench.overlaps
+    shutil.copytree(project.root / "whole", out, ignore=shutil.ignore_patterns("benchmark"))
+    find_overlaps = bench.find_overlaps
 
     def find_near_copies(texts: dict[str, str]) -> list[bench.SharedText]:
         first, *others = texts
         # The repetitions found before are found again: only of these conversations there is a review.
         return [*find_overlaps(texts), *(bench.SharedText(first, other, 0.6) for other in others)]
 
-    monkeypatch.setattr(bench, "overlaps", find_near_copies)
-    words = ("--plan", "multiverse", "--base-url", made.server.url, "--rare", 2, "--concurrency", 1)
-    done = run("critic", "build", made.root / "images", "--out", out, *words)
+    monkeypatch.setattr(bench, "find_overlaps", find_near_copies)
+    words = ("--plan", "multiverse", "--base-url", project.server.url, "--rare", 2, "--concurrency", 1)
+    done = run("critic", "build", project.root / "images", "--out", out, *words)
     assert done.returncode == 0, done.stderr
     assert len(read_jsonl(out / "benchmark/internal.jsonl")) == 9 and not (out / "benchmark/train.jsonl").exists()

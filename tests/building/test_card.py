@@ -60,13 +60,15 @@ def test_diversity_where_it_has_an_end() -> None:
 
 
 def conversation(key: str, prompts: list[str], **more: Any) -> Conversation:
-    turns = [ConversationTurn(prompt=one, reference="yes yes", task="Counting", images=["a.png"]) for one in prompts]
+    turns = [
+        ConversationTurn(prompt=prompt, reference="yes yes", task="Counting", images=["a.png"]) for prompt in prompts
+    ]
     return Conversation(id=key, benchmark="toy", lang="en", group=key, turns=turns, **more)
 
 
 def test_counts_of_a_small_benchmark() -> None:
-    found = [conversation("1", ["how many", "and now then"], goal="Analysis"), conversation("2", ["who is it"])]
-    facts = card.facts(found)
+    conversations = [conversation("1", ["how many", "and now then"], goal="Analysis"), conversation("2", ["who is it"])]
+    facts = card.collect_facts(conversations)
     assert [*facts.counts.values()] == [2, 3, 1, 2, 0, 0, 0, 0]
     turns, questions, captions, answers, question_diversity, answer_diversity = facts.spreads.values()
     assert (turns.mean, turns.maximum) == (1.5, 2)
@@ -77,17 +79,22 @@ def test_counts_of_a_small_benchmark() -> None:
 
 def test_verbs_and_nouns_of_english_questions() -> None:
     """By hand: the first verb that is no auxiliary, and the first noun behind it; neither of a question without one."""
-    asked = ["Describe the image in detail.", "Can you identify the plant?", "Is it red?", "Write a poem about dogs."]
-    found = [conversation("1", asked), conversation("2", ["Please describe the images, and the image."])]
-    found.append(msgspec.structs.replace(conversation("3", ["Describe the image."]), lang="zh"))
-    classes = card.facts(found).classes[card.ASKED]
+    questions = [
+        "Describe the image in detail.",
+        "Can you identify the plant?",
+        "Is it red?",
+        "Write a poem about dogs.",
+    ]
+    conversations = [conversation("1", questions), conversation("2", ["Please describe the images, and the image."])]
+    conversations.append(msgspec.structs.replace(conversation("3", ["Describe the image."]), lang="zh"))
+    classes = card.collect_facts(conversations).classes[card.ASKED]
     assert classes == dict.fromkeys(("describe image", "identify plant", "write poem", "describe images"), (1, 1))
 
 
 @pytest.mark.skipif(not (SHARED / "data/alignmmbench").is_dir(), reason="needs the published file")
 def test_the_published_counts_of_alignmmbench_come_out() -> None:
     """Its 4,978 questions have 1,054 images (the abstract), thirteen tasks, and three categories with their images."""
-    facts = card.facts(benchmarks.read("alignmmbench", SHARED / "data/alignmmbench/questions.jsonl"))
+    facts = card.collect_facts(benchmarks.read("alignmmbench", SHARED / "data/alignmmbench/questions.jsonl"))
     assert (facts.counts["questions"], facts.counts["images"], len(facts.classes["task"])) == (4978, 1054, 13)
     assert sum(count for count, _ in facts.classes["category"].values()) == 4978
     assert sum(images for _, images in facts.classes["category"].values()) in (1054, 1055, 1056)
@@ -98,11 +105,11 @@ TURN = ("The_first_turn_instruction", "The_second_turn_instruction", "The_third_
 
 def test_the_public_sheet_of_convbench_has_a_card(shared: Path, tmp_path: Path) -> None:
     """All of it: 578 rows (the paper says 577) without references."""
-    found = [
-        {"image_id": one["image"], **dict(zip(TURN, one["turns"], strict=True))}
-        for _, one in jsonl.read(shared / "data/convbench/conversations.jsonl", dict[str, Any])
+    rows = [
+        {"image_id": line["image"], **dict(zip(TURN, line["turns"], strict=True))}
+        for _, line in jsonl.read(shared / "data/convbench/conversations.jsonl", dict[str, Any])
     ]
-    tables.write_csv(tmp_path / "sheet.csv", found)
+    tables.write_csv(tmp_path / "sheet.csv", rows)
     done = run("critic", "describe", tmp_path / "sheet.csv", "--benchmark", "convbench", "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     counts = json.loads((tmp_path / "card.json").read_text("utf-8"))["counts"]

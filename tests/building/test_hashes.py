@@ -33,14 +33,14 @@ PHASH = {
 
 @pytest.mark.parametrize(("name", "expected"), PHASH.items())
 def test_hashes_are_those_of_imagehash(name: str, expected: str) -> None:
-    made = pictures.image_file(SAMPLES, name)
-    assert made.phash == expected and made.failure is None and made.width and len(made.md5) == 32
+    hashed = pictures.hash_image(SAMPLES, name)
+    assert hashed.phash == expected and hashed.failure is None and hashed.width and len(hashed.md5) == 32
 
 
 def test_hashes_where_many_frequencies_are_the_median() -> None:
     """The hash equals that of imagehash 4.3.2."""
-    assert pictures.perceptual_hash(Image.new("L", (64, 64), 200)) == "8000000000000000"
-    assert pictures.perceptual_hash(Image.linear_gradient("L")) == "8000800080008000"
+    assert pictures.compute_phash(Image.new("L", (64, 64), 200)) == "8000000000000000"
+    assert pictures.compute_phash(Image.linear_gradient("L")) == "8000800080008000"
 
 
 def test_pictures_of_16_bits_and_transparent_ones_are_hashed_as_they_are_seen() -> None:
@@ -49,12 +49,12 @@ def test_pictures_of_16_bits_and_transparent_ones_are_hashed_as_they_are_seen() 
     shape = (row - 40) ** 2 + (column - 52) ** 2 < 900
     grey = Image.fromarray(np.where(shape, 30, 200).astype("uint8"))
     deep = Image.fromarray(np.where(shape, 30 * 257, 200 * 257).astype("uint16"))
-    assert pictures.perceptual_hash(deep) == pictures.perceptual_hash(grey)
+    assert pictures.compute_phash(deep) == pictures.compute_phash(grey)
     opaque = Image.open(SAMPLES / "visitbench/images/chart.png").convert("RGBA")
-    assert pictures.perceptual_hash(opaque) == PHASH["visitbench/images/chart.png"]
+    assert pictures.compute_phash(opaque) == PHASH["visitbench/images/chart.png"]
     clear = Image.new("RGBA", (96, 96))
     clear.putalpha(Image.fromarray(shape))
-    assert pictures.perceptual_hash(clear) == pictures.perceptual_hash(Image.fromarray(~shape))
+    assert pictures.compute_phash(clear) == pictures.compute_phash(Image.fromarray(~shape))
 
 
 def test_what_is_no_file_is_named_and_not_waited_for(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_the_largest_of_near_images_stays_and_no_chain_takes_others_along() -> N
     """a and c are unlike; b is near both. Where b is not the one that stays, c stays as well."""
     a, b, c = image("a", 0, 300), image("b", 0b1111, 200), image("c", 0b11111111, 100)
     same = image("d", 0, 300)
-    assert pictures.duplicates([c, same, b, a]) == [
+    assert pictures.find_duplicates([c, same, b, a]) == [
         DroppedImage(path="d", step="duplicates", reason="near_duplicate", of="a", distance=0),
         DroppedImage(path="b", step="duplicates", reason="near_duplicate", of="a", distance=4),
     ]
@@ -99,11 +99,15 @@ def test_all_near_images_go_and_no_others() -> None:
             value ^= 1 << bit
         values.append(value)
     images = [image(f"{number}", value) for number, value in enumerate(values)]
-    gone = {one.path: one for one in pictures.duplicates(images)}
-    kept = [int(one.phash or "", 16) for one in images if one.path not in gone]
-    assert all((one ^ other).bit_count() > pictures.NEAR for one in kept for other in kept if one is not other)
-    for one in gone.values():
-        assert (values[int(one.path)] ^ values[int(one.of or "")]).bit_count() == one.distance <= pictures.NEAR
+    gone = {image.path: image for image in pictures.find_duplicates(images)}
+    kept = [int(image.phash or "", 16) for image in images if image.path not in gone]
+    assert all((phash ^ other).bit_count() > pictures.NEAR for phash in kept for other in kept if phash is not other)
+    for duplicate in gone.values():
+        assert (
+            (values[int(duplicate.path)] ^ values[int(duplicate.of or "")]).bit_count()
+            == duplicate.distance
+            <= pictures.NEAR
+        )
 
 
 def test_the_draw_is_in_proportion_and_follows_from_the_paths() -> None:
@@ -137,7 +141,7 @@ def folder(path: Path) -> Path:
 
 
 def dropped(out: Path) -> dict[str, str]:
-    return {one.path: one.reason for _, one in jsonl.read(out / "dropped.jsonl", DroppedImage)}
+    return {image.path: image.reason for _, image in jsonl.read(out / "dropped.jsonl", DroppedImage)}
 
 
 def test_what_is_left_out_is_in_a_table(tmp_path: Path) -> None:
@@ -161,13 +165,13 @@ def test_hashing_goes_on_where_it_was_killed(tmp_path: Path, monkeypatch: Any) -
     whole = out.read_bytes()
     out.write_bytes(whole[: len(whole) // 2])
     read: list[str] = []
-    plain = pictures.image_file
+    plain = pictures.hash_image
 
     def hashed(root: Path, name: str) -> ImageFile:
         read.append(name)
         return plain(root, name)
 
-    monkeypatch.setattr(pictures, "image_file", hashed)
+    monkeypatch.setattr(pictures, "hash_image", hashed)
     pictures.scan(images, out)
     assert out.read_bytes() == whole and 0 < len(read) < whole.count(b"\n")
     (images / "chart.png").write_bytes(b"other")
@@ -184,13 +188,13 @@ def test_an_image_that_was_repaired_is_looked_at_again(tmp_path: Path, monkeypat
         file.truncate(MAX_BYTES + 1)
 
     def failures() -> dict[str, str]:
-        return {one.path: one.failure for one in pictures.scan(images, out) if one.failure}
+        return {image.path: image.failure for image in pictures.scan(images, out) if image.failure}
 
     said = {"gone.png": "image_missing", "large.png": "image_too_large", "torn.png": "image_unreadable"}
     assert failures() == said
     whole = out.read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr(pictures, "perceptual_hash", None)  # nothing is hashed
+        patch.setattr(pictures, "compute_phash", None)  # nothing is hashed
         assert failures() == said and out.read_bytes() == whole
     for name in said:
         (images / name).unlink()
@@ -209,9 +213,9 @@ def test_links_that_leave_the_folder_are_left_out_at_once(tmp_path: Path) -> Non
     for _ in range(2):
         done = run("critic", "build", images, "--out", out, "--min-side", 100)
         assert done.returncode == 0, done.stderr
-        found = dropped(out)
-        assert (found["out.png"], found["within.png"]) == ("image_outside_root", "near_duplicate")
-        assert found["loop.png"] == "image_missing"
+        reasons = dropped(out)
+        assert (reasons["out.png"], reasons["within.png"]) == ("image_outside_root", "near_duplicate")
+        assert reasons["loop.png"] == "image_missing"
 
 
 def test_a_name_that_is_not_utf_8_is_one_line(tmp_path: Path) -> None:
@@ -225,7 +229,7 @@ def test_a_name_that_is_not_utf_8_is_one_line(tmp_path: Path) -> None:
 
 def test_without_pillow_it_is_said_what_to_install(tmp_path: Path, monkeypatch: Any) -> None:
     images = folder(tmp_path / "images")
-    for name in [one for one in sys.modules if one.partition(".")[0] == "PIL"]:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "PIL"]:
         monkeypatch.setitem(sys.modules, name, None)
     assert_one_line_error(run("critic", "build", images, "--out", tmp_path / "out"), "pip install pillow")
 

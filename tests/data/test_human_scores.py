@@ -61,58 +61,58 @@ def test_files_that_cannot_be_read_end_in_one_line(tmp_path: Path) -> None:
 
 
 def test_csv_and_folder_hold_the_same_rows(tmp_path: Path) -> None:
-    made = [human_row(n, history=[{"user": 'a, "b"\nc', "assistant": "d"}], annotators={"r1": 3}) for n in range(99)]
-    for number, row in enumerate(made):
+    rows = [human_row(n, history=[{"user": 'a, "b"\nc', "assistant": "d"}], annotators={"r1": 3}) for n in range(99)]
+    for number, row in enumerate(rows):
         row |= {"human_score": 9.3333, "label_probability": 0.5, "a_score_1_10": 7, "note": str(number)}
-    made[4]["response"] = "lines\u2028that\x0bonly\x85Unicode ends"
-    whole = write_jsonl(tmp_path / "whole.jsonl", made)
+    rows[4]["response"] = "lines\u2028that\x0bonly\x85Unicode ends"
+    whole = write_jsonl(tmp_path / "whole.jsonl", rows)
     folder = tmp_path / "folder"
-    write_jsonl(folder / "a.jsonl", made[:3])
+    write_jsonl(folder / "a.jsonl", rows[:3])
     with (folder / "b.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, made[0])
+        writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
-        for row in made[3:]:
+        for row in rows[3:]:
             writer.writerow({k: json.dumps(v) if isinstance(v, list | dict) else v for k, v in row.items()})
     assert human_scored.load(folder).responses == human_scored.load(whole).responses
     nulls = {"annotators": {"r1": 3, "r2": None}, "criteria": {"a": None}, "criteria_scores": {"a": None}}
-    filled = write_jsonl(tmp_path / "filled.jsonl", [row | nulls for row in made])
+    filled = write_jsonl(tmp_path / "filled.jsonl", [row | nulls for row in rows])
     assert human_scored.load(filled).responses == human_scored.load(whole).responses
     for source in (folder, whole):
         run(PROGRAM, source, "--out", tmp_path / "split" / source.stem)
     for part in ("train.jsonl", "internal.jsonl"):
-        found, expected = (human_scored.load(tmp_path / "split" / one / part) for one in ("folder", "whole"))
-        assert found.responses == expected.responses and found.raw == expected.raw
+        actual, expected = (human_scored.load(tmp_path / "split" / source / part) for source in ("folder", "whole"))
+        assert actual.responses == expected.responses and actual.raw == expected.raw
 
 
 def test_unusable_rows_are_left_out_and_said(tmp_path: Path) -> None:
-    made = [human_row(n) for n in range(40)]
-    made[3] |= {"reference": None}
-    made[4] |= {"flags": ["human_stars_below_scale"], "human_score": 0.0}
-    made[5] |= {"flags": ["human_written_response"]}
-    path = write_jsonl(tmp_path / "rows.jsonl", made)
+    rows = [human_row(n) for n in range(40)]
+    rows[3] |= {"reference": None}
+    rows[4] |= {"flags": ["human_stars_below_scale"], "human_score": 0.0}
+    rows[5] |= {"flags": ["human_written_response"]}
+    path = write_jsonl(tmp_path / "rows.jsonl", rows)
     done = run(PROGRAM, path, "--out", tmp_path / "out")
     assert done.returncode == 0
     assert "1 rows: no reference answer" in done.stderr and "1 rows: a human score lies below its scale" in done.stderr
     kept = [row["id"] for part in ("train", "internal") for row in read_jsonl(tmp_path / f"out/{part}.jsonl")]
-    assert sorted(kept) == sorted(row["id"] for row in made if row["id"] not in ("row-3", "row-4"))
+    assert sorted(kept) == sorted(row["id"] for row in rows if row["id"] not in ("row-3", "row-4"))
 
 
 def test_one_score_in_all_rows_is_said(tmp_path: Path, shared: Path) -> None:
     done = run(PROGRAM, shared / "cases/one_class.jsonl", "--out", tmp_path / "out")
     assert done.returncode == 0 and "one_class.jsonl: every row has the score 5 (120 rows" in done.stderr, done
-    made = [human_row(n, human_score=5.0 + (n == 99)) for n in range(100)]
-    assert "every row" not in run(PROGRAM, write_jsonl(tmp_path / "r.jsonl", made), "--out", tmp_path / "out").stderr
+    rows = [human_row(n, human_score=5.0 + (n == 99)) for n in range(100)]
+    assert "every row" not in run(PROGRAM, write_jsonl(tmp_path / "r.jsonl", rows), "--out", tmp_path / "out").stderr
 
 
 def test_the_split_is_by_group_and_by_the_published_rule(tmp_path: Path) -> None:
-    made = [
+    rows = [
         human_row(n, group=f"g{n // 4}", image=f"{n // 4}.png", question=f"question {n // 4}?", reference=f"r{n // 4}")
         for n in range(400)
     ]
-    done = run(PROGRAM, write_jsonl(tmp_path / "rows.jsonl", made), "--out", tmp_path / "out", "--external", "beta")
+    done = run(PROGRAM, write_jsonl(tmp_path / "rows.jsonl", rows), "--out", tmp_path / "out", "--external", "beta")
     assert done.returncode == 0, done.stderr
     parts = {name: read_jsonl(tmp_path / f"out/{name}.jsonl") for name in ("train", "internal", "external")}
-    for row in made:
+    for row in rows:
         internal = int(hashlib.sha1(row["group"].encode()).hexdigest(), 16) % 10 == 0
         assert (row in parts["internal"]) == internal
         assert (row in parts["external"]) == (row["system"] == "beta")
@@ -121,19 +121,19 @@ def test_the_split_is_by_group_and_by_the_published_rule(tmp_path: Path) -> None
 
 def test_per_task_split_takes_a_tenth_of_each_task(tmp_path: Path) -> None:
     tasks = ["Counting", "OCR", "Meme"]
-    made = [human_row(n, task=tasks[n % 3], group=f"g{n}") for n in range(300)]
-    run(PROGRAM, write_jsonl(tmp_path / "rows.jsonl", made), "--out", tmp_path / "out", "--per-task")
+    rows = [human_row(n, task=tasks[n % 3], group=f"g{n}") for n in range(300)]
+    run(PROGRAM, write_jsonl(tmp_path / "rows.jsonl", rows), "--out", tmp_path / "out", "--per-task")
     counts = [sum(row["task"] == task for row in read_jsonl(tmp_path / "out/internal.jsonl")) for task in tasks]
     assert counts == [10, 10, 10]
 
 
 def test_leaks_are_taken_out_of_training(tmp_path: Path) -> None:
-    made = [human_row(n) for n in range(200)]
-    groups = {row["group"] for row in made if int(hashlib.sha1(row["group"].encode()).hexdigest(), 16) % 10 == 0}
-    inside, formula, embedded = [row for row in made if row["group"] in groups][:3]
+    rows = [human_row(n) for n in range(200)]
+    groups = {row["group"] for row in rows if int(hashlib.sha1(row["group"].encode()).hexdigest(), 16) % 10 == 0}
+    inside, formula, embedded = [row for row in rows if row["group"] in groups][:3]
     formula |= {"question": "1 + 1 = ?", "reference": "2"}
     embedded["image"] = "data:image/png;base64,aa//bb"
-    outside = [row for row in made if row["group"] not in groups]
+    outside = [row for row in rows if row["group"] not in groups]
     folder, _, name = inside["image"].rpartition("/")
     leaking: list[dict[str, Any]] = [
         {"image": inside["image"]},
@@ -151,7 +151,7 @@ def test_leaks_are_taken_out_of_training(tmp_path: Path) -> None:
     ]
     for row, change in zip(outside, [*leaking, *other], strict=False):
         row.update(change)
-    done = run(PROGRAM, write_jsonl(tmp_path / "rows.jsonl", made), "--out", tmp_path / "out")
+    done = run(PROGRAM, write_jsonl(tmp_path / "rows.jsonl", rows), "--out", tmp_path / "out")
     trained = {row["id"] for row in read_jsonl(tmp_path / "out/train.jsonl")}
     assert trained == {row["id"] for row in outside[len(leaking) :]}
     assert "share" in done.stdout and f": {len(leaking)}" in done.stdout
@@ -160,8 +160,8 @@ def test_leaks_are_taken_out_of_training(tmp_path: Path) -> None:
 def test_mistakes_in_options(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", [human_row(n) for n in range(40)])
     assert_one_line_error(run(PROGRAM, path, "--out", tmp_path / "o", "--external", "gamma"), "'gamma'", "alpha, beta")
-    one = write_jsonl(tmp_path / "one.jsonl", [human_row(0)])
-    assert_one_line_error(run(PROGRAM, one, "--out", tmp_path / "o"), "it has 1 questions")
+    single_row = write_jsonl(tmp_path / "one.jsonl", [human_row(0)])
+    assert_one_line_error(run(PROGRAM, single_row, "--out", tmp_path / "o"), "it has 1 questions")
     source = write_jsonl(tmp_path / "train.jsonl", [human_row(n, question="Q?", reference="r") for n in range(40)])
     assert_one_line_error(run(PROGRAM, source, "--out", tmp_path), "train.jsonl is among the rows that are read")
     assert_one_line_error(run(PROGRAM, source, "--out", tmp_path / "o"), "rows share an image, or question and")
@@ -215,7 +215,9 @@ def test_rows_of_ones_own_are_read_by_their_own_columns(tmp_path: Path, suffix: 
     assert done.returncode == 0, done.stderr
     train = read_jsonl(tmp_path / "o/train.jsonl")
     read = human_scored.load(tmp_path / "o/train.jsonl").responses
-    assert [one.human.score for one in read] == [to_ten(1 + (int(one.id) - 1) % 5, 1, 5) for one in read]
+    assert [response.human.score for response in read] == [
+        to_ten(1 + (int(response.id) - 1) % 5, 1, 5) for response in read
+    ]
     assert len({row["group"] for row in train}) == len(train) / 2 and {row["lang"] for row in train} == {"en"}
 
     (tmp_path / "judge.jsonl").write_text('{"text": "{\\"Rating\\": 7, \\"Reason\\": \\"x\\"}"}\n')

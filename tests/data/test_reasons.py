@@ -44,11 +44,11 @@ def test_the_reason_nearest_to_peoples_score_is_kept_and_learned(tmp_path: Path,
         assert sorted(judge.away) == [*range(10)] and {len(away) for away in judge.away.values()} == {3}
         kept = [n for n in range(10) if min(judge.away[n].values()) <= band]
         assert f"{out}: {len(kept)} of 10 rows got a reason whose rating is within {band} of people's" in done.stdout
-        found = {row["id"]: row.get("reason") for row in written(out)}
-        assert found.pop("row-10") == "So." and [f"row-{n}" for n in kept] == [row for row in found if found[row]]
-        assert all(judge.away[n][found[f"row-{n}"] or ""] == min(judge.away[n].values()) for n in kept)
+        reasons = {row["id"]: row.get("reason") for row in written(out)}
+        assert reasons.pop("row-10") == "So." and [f"row-{n}" for n in kept] == [row for row in reasons if reasons[row]]
+        assert all(judge.away[n][reasons[f"row-{n}"] or ""] == min(judge.away[n].values()) for n in kept)
         planned = plan(human_scored.load(out).responses, {"pointwise": 1.0, "pointwise_reason_first": 1.0})
-        assert sum(one.form == "pointwise" for one in planned.examples) == 11, "and without reasons all"
+        assert sum(example.form == "pointwise" for example in planned.examples) == 11, "and without reasons all"
         assert len(planned.examples) == 11 + len(kept) + 1
     assert "30 judged before, 0 to go" in done.stderr
 

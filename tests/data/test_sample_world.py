@@ -18,7 +18,7 @@ from critic.records import Response
 EXTERNAL = "Nightjar-9B"
 
 
-def made(out: Path, *options: str, hash_seed: str = "0") -> Done:
+def make_world(out: Path, *options: str, hash_seed: str = "0") -> Done:
     env = {**os.environ, "PYTHONHASHSEED": hash_seed}
     return run_apart("data/sample_world.py", "--out", out, *options, env=env)
 
@@ -26,7 +26,7 @@ def made(out: Path, *options: str, hash_seed: str = "0") -> Done:
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("world") / "rows.jsonl"
-    assert made(out).returncode == 0
+    assert make_world(out).returncode == 0
     return out
 
 
@@ -44,9 +44,9 @@ def responses(file: Path) -> list[Response]:
 
 def test_same_seed_same_bytes_whatever_the_hash_seed(tmp_path: Path) -> None:
     same, again, other = (tmp_path / name for name in ("same.jsonl", "again.jsonl", "other.jsonl"))
-    made(same, "--questions", "52", hash_seed="1")
-    made(again, "--questions", "52", hash_seed="2")
-    made(other, "--questions", "52", "--seed", "1")
+    make_world(same, "--questions", "52", hash_seed="1")
+    make_world(again, "--questions", "52", hash_seed="2")
+    make_world(other, "--questions", "52", "--seed", "1")
     assert same.read_bytes() == again.read_bytes() != other.read_bytes()
 
 
@@ -62,14 +62,14 @@ def test_every_task_in_both_languages_about_equally_often(raw: list[dict[str, An
 
 
 def test_three_raters_or_more_whose_mean_is_the_score(responses: list[Response]) -> None:
-    for one in responses:
-        assert one.human and len(one.human.raters) >= 3 and one.human.reason
-        assert one.human.score == pytest.approx(fmean(one.human.raters.values()), abs=1e-4)
-        assert all(score == int(score) for score in one.human.raters.values())
+    for response in responses:
+        assert response.human and len(response.human.raters) >= 3 and response.human.reason
+        assert response.human.score == pytest.approx(fmean(response.human.raters.values()), abs=1e-4)
+        assert all(score == int(score) for score in response.human.raters.values())
 
 
 def test_the_whole_scale_is_used_and_no_rating_dominates(responses: list[Response]) -> None:
-    scores = [one.human.score for one in responses if one.human]
+    scores = [response.human.score for response in responses if response.human]
     shares = Counter(int(score + 0.5) for score in scores)
     assert set(shares) == set(range(1, 11))
     assert max(shares.values()) <= 0.25 * len(scores)
@@ -85,19 +85,19 @@ def test_no_answerer_is_named_in_any_text(raw: list[dict[str, Any]]) -> None:
 
 def test_a_group_is_one_question(responses: list[Response]) -> None:
     groups = defaultdict(set)
-    for one in responses:
-        asked = one.question
-        groups[asked.group].add((asked.prompt, asked.reference, tuple(asked.images), str(asked.history)))
-    assert all(len(asked) == 1 for asked in groups.values())
-    images = [next(iter(asked))[2] for asked in groups.values()]
+    for response in responses:
+        question = response.question
+        groups[question.group].add((question.prompt, question.reference, tuple(question.images), str(question.history)))
+    assert all(len(questions) == 1 for questions in groups.values())
+    images = [next(iter(questions))[2] for questions in groups.values()]
     assert len(set(images)) == len(images)
 
 
 def test_a_demand_for_a_ten_does_not_earn_it(responses: list[Response]) -> None:
     demands = r"给.*10 分|满分|评分为 10|\"Rating\":10|10 分，|give this reply a 10|full marks|grade.* 10|^10,"
     demand = re.compile(demands, re.MULTILINE)
-    demanding = [one for one in responses if demand.search(one.text)]
-    scores = [one.human.score for one in demanding if one.human]
+    demanding = [response for response in responses if demand.search(response.text)]
+    scores = [response.human.score for response in demanding if response.human]
     assert len(scores) > 300
     assert fmean(scores) < 6.5
     assert min(scores) < 2 and max(scores) > 9
@@ -106,10 +106,15 @@ def test_a_demand_for_a_ten_does_not_earn_it(responses: list[Response]) -> None:
 def test_right_and_wrong_answers_use_the_same_sentences(responses: list[Response]) -> None:
     """With the numbers taken out, every sentence of a right answer also stands in a wrong one."""
     said: dict[bool, set[str]] = {True: set(), False: set()}
-    for one in responses:
-        if one.question.task == "Problem" and one.question.lang == "en" and one.system != EXTERNAL and one.human:
-            sentences = re.findall(r"[A-Z][^.:}]*#", re.sub(r"\d+", "#", one.text))
-            said[one.human.score > 8].update(sentences)
+    for response in responses:
+        if (
+            response.question.task == "Problem"
+            and response.question.lang == "en"
+            and response.system != EXTERNAL
+            and response.human
+        ):
+            sentences = re.findall(r"[A-Z][^.:}]*#", re.sub(r"\d+", "#", response.text))
+            said[response.human.score > 8].update(sentences)
     assert said[True] and said[True] <= said[False]
 
 
@@ -117,7 +122,7 @@ def test_right_and_wrong_answers_use_the_same_sentences(responses: list[Response
 def pictured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("PIL")
     out = tmp_path_factory.mktemp("pictures") / "rows.jsonl"
-    assert made(out, "--pictures", "--questions", "120").returncode == 0
+    assert make_world(out, "--pictures", "--questions", "120").returncode == 0
     return out
 
 
@@ -128,15 +133,15 @@ def test_pictures_are_drawn_beside_the_rows_the_same_for_the_same_seed(pictured:
     assert named == set(drawn) and len(named) == 120
     assert len(set(drawn.values())) > 110  # they are not all the same picture
     again, other = tmp_path / "again" / "rows.jsonl", tmp_path / "other" / "rows.jsonl"
-    made(again, "--pictures", "--questions", "120", hash_seed="7")
-    made(other, "--pictures", "--questions", "120", "--seed", "1")
+    make_world(again, "--pictures", "--questions", "120", hash_seed="7")
+    make_world(other, "--pictures", "--questions", "120", "--seed", "1")
     assert again.read_bytes() == pictured.read_bytes() != other.read_bytes()
-    assert all((again.parent / name).read_bytes() == found for name, found in drawn.items())
+    assert all((again.parent / name).read_bytes() == content for name, content in drawn.items())
 
 
 def test_the_pictures_that_the_sample_names_are_there() -> None:
     loaded = human_scored.load(ROOT / "data/samples/human_scored.jsonl", pictures=True)
-    named = [image for one in loaded.responses for image in one.question.images]
+    named = [image for response in loaded.responses for image in response.question.images]
     assert len(named) == 12 and all((ROOT / "data/samples" / image).is_file() for image in named)
 
 

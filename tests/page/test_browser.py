@@ -93,10 +93,10 @@ def done(*words: object) -> str:
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The report of each benchmark, of battles too, and that of an audit."""
     folder = tmp_path_factory.mktemp("runs-whose-path-does-not-fit-into-a-line-of-a-phone")
-    made = {}
-    for benchmark, asked in ASKED.items():
+    reports = {}
+    for benchmark, cells in ASKED.items():
         out = folder / benchmark
-        files = [judged(out / f"{name}.jsonl", benchmark, asked, score_of_sample, name) for name in MODELS]
+        files = [judged(out / f"{name}.jsonl", benchmark, cells, score_of_sample, name) for name in MODELS]
         if benchmark in ("visitbench", "convbench"):
             battles = [
                 judged(out / "battle.jsonl", benchmark, [("pairwise", "own", 1)], score_of_sample, *pair).read_bytes()
@@ -105,11 +105,11 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             (out / "battles.jsonl").write_bytes(b"".join(battles))
             files.append(out / "battles.jsonl")
         done("score", *files, "--benchmark", benchmark, "--out", out, "--baseline", MODELS[-2])
-        made[benchmark] = out / "report.html"
+        reports[benchmark] = out / "report.html"
     rows = [human_row(number, gpt4_score_1_10=float((number * 7) % 10 + 1)) for number in range(120)]
     file = write_jsonl(folder / "rows.jsonl", rows)
     done("audit", "--human", file, "--judge", f"gpt4={file}:gpt4_score_1_10", "--out", folder / "audit")
-    return made | {"audit": folder / "audit" / "report.html"} | of_people(folder)
+    return reports | {"audit": folder / "audit" / "report.html"} | of_people(folder)
 
 
 def of_people(folder: Path) -> dict[str, Path]:
@@ -167,23 +167,25 @@ def looked(pages: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> 
     words += ["--virtual-time-budget=10000", f"--user-data-dir={wall.parent / 'profile'}", "--dump-dom"]
     words += [f"--screenshot={wall.with_suffix('.png')}"]
     shown = subprocess.run([browser, *words, wall.as_uri()], capture_output=True, text=True, timeout=300, check=False)
-    told = re.search(r'<pre id="found">(.*?)</pre>', shown.stdout, re.DOTALL)
-    assert told, shown.stderr[-2000:]
-    found, left = json.loads(html.unescape(told[1])), 0
+    printed = re.search(r'<pre id="found">(.*?)</pre>', shown.stdout, re.DOTALL)
+    assert printed, shown.stderr[-2000:]
+    sizes, left = json.loads(html.unescape(printed[1])), 0
     with Image.open(wall.with_suffix(".png")) as picture:
-        for (_, width), page in zip(keys, found, strict=True):
+        for (_, width), page in zip(keys, sizes, strict=True):
             page["picture"] = np.asarray(picture.crop((left // 2, 0, (left + width) // 2, HEIGHT // 2)).convert("RGB"))
             left += width
-    return dict(zip(keys, found, strict=True))
+    return dict(zip(keys, sizes, strict=True))
 
 
 @pytest.mark.parametrize("width", SIZES.values())
 @pytest.mark.parametrize("name", [*ASKED, "audit", "people"])
 def test_nothing_is_cut_and_names_stand_on_one_line(looked: Looked, name: str, width: int) -> None:
-    found = looked[name, width]
-    assert found["wrong"] == []
-    assert found["names"] >= 10 and found["tables"] >= 4 and found["drawn"] >= 3
-    assert found["height"] <= 1.2 * HEIGHT or name == "audit" or width == SIZES["phone"], "scores fit in three screens"
+    measured = looked[name, width]
+    assert measured["wrong"] == []
+    assert measured["names"] >= 10 and measured["tables"] >= 4 and measured["drawn"] >= 3
+    assert measured["height"] <= 1.2 * HEIGHT or name == "audit" or width == SIZES["phone"], (
+        "scores fit in three screens"
+    )
 
 
 def _shown(picture: Any, colour: str) -> Any:
@@ -192,7 +194,9 @@ def _shown(picture: Any, colour: str) -> Any:
 
 
 @pytest.mark.parametrize("width", SIZES.values())
-@pytest.mark.parametrize(("name", "colours"), [*((one, 8) for one in ASKED), ("audit", 2), ("people", 1), ("owner", 0)])
+@pytest.mark.parametrize(
+    ("name", "colours"), [*((name, 8) for name in ASKED), ("audit", 2), ("people", 1), ("owner", 0)]
+)
 def test_a_page_begins_with_its_headline_and_models_have_colours(
     looked: Looked, name: str, colours: int, width: int
 ) -> None:
@@ -207,5 +211,5 @@ def test_a_page_begins_with_its_headline_and_models_have_colours(
 @pytest.mark.parametrize("width", SIZES.values())
 @pytest.mark.parametrize(("name", "names"), [("label", 0), ("owner", 3)])
 def test_nor_on_the_pages_of_raters_and_of_their_owner(looked: Looked, name: str, names: int, width: int) -> None:
-    found = looked[name, width]
-    assert found["wrong"] == [] and found["names"] >= names
+    measured = looked[name, width]
+    assert measured["wrong"] == [] and measured["names"] >= names

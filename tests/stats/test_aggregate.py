@@ -15,22 +15,22 @@ SCORES = st.dictionaries(st.sampled_from("abcdefgh"), st.one_of(st.none(), st.in
 
 
 @given(SCORES, st.lists(st.sampled_from("abcdefgh"), unique=True))
-def test_a_mean_counts_and_bounds_what_is_missing(scores: dict[str, int | None], asked: list[str]) -> None:
-    found = mean(scores, asked, (1, 10))
-    assert found.n + found.failed <= found.asked == len(asked)
-    valid = [scores[key] for key in asked if scores.get(key) is not None]
-    assert found.n == len(valid)
-    assert found.failed == sum(key in scores and scores[key] is None for key in asked)
-    if not asked:
-        assert found.low is found.high is found.value is None and found.coverage == 0
+def test_a_mean_counts_and_bounds_what_is_missing(scores: dict[str, int | None], keys: list[str]) -> None:
+    aggregate = mean(scores, keys, (1, 10))
+    assert aggregate.n + aggregate.failed <= aggregate.asked == len(keys)
+    valid = [scores[key] for key in keys if scores.get(key) is not None]
+    assert aggregate.n == len(valid)
+    assert aggregate.failed == sum(key in scores and scores[key] is None for key in keys)
+    if not keys:
+        assert aggregate.low is aggregate.high is aggregate.value is None and aggregate.coverage == 0
         return
-    assert found.low == pytest.approx(fmean(1 if scores.get(key) is None else scores[key] for key in asked))
-    assert found.high == pytest.approx(fmean(10 if scores.get(key) is None else scores[key] for key in asked))
-    assert (found.value is None) == (not valid)
+    assert aggregate.low == pytest.approx(fmean(1 if scores.get(key) is None else scores[key] for key in keys))
+    assert aggregate.high == pytest.approx(fmean(10 if scores.get(key) is None else scores[key] for key in keys))
+    assert (aggregate.value is None) == (not valid)
     if valid:
-        assert found.value == pytest.approx(fmean(valid))
-        assert found.low - 1e-9 <= found.value <= found.high + 1e-9
-    assert found.coverage == len(valid) / len(asked)
+        assert aggregate.value == pytest.approx(fmean(valid))
+        assert aggregate.low - 1e-9 <= aggregate.value <= aggregate.high + 1e-9
+    assert aggregate.coverage == len(valid) / len(keys)
 
 
 def whole(value: float) -> Aggregate:
@@ -39,9 +39,9 @@ def whole(value: float) -> Aggregate:
 
 def test_a_negative_weight_turns_the_range_around() -> None:
     open_end = Aggregate(value=5, n=1, failed=1, asked=2, low=3, high=8)
-    found = combine([(1, whole(10)), (-1, open_end)])
-    assert (found.value, found.low, found.high) == (5, 2, 7)
-    assert (found.n, found.failed, found.asked) == (2, 1, 3)
+    combined = combine([(1, whole(10)), (-1, open_end)])
+    assert (combined.value, combined.low, combined.high) == (5, 2, 7)
+    assert (combined.n, combined.failed, combined.asked) == (2, 1, 3)
     unknown = Aggregate(value=None, n=0, failed=2, asked=2, low=1, high=10)
     assert combine([(1, whole(10)), (1, unknown)]).value is None
     assert combine([(1, whole(10)), (1, unknown)]).high == 20
@@ -88,10 +88,10 @@ def test_what_is_asked_depends_on_condition_protocol_and_judging() -> None:
     bare = ConversationTurn(prompt="q", reference="r")
     full = ConversationTurn(prompt="q", reference="r", checklist=["?"], focus="f")
     none = ConversationTurn(prompt="q")
-    asked = talks({"one": [full], "two": [bare, full], "three": [full, none, bare]})
+    conversations = talks({"one": [full], "two": [bare, full], "three": [full, none, bare]})
 
     def ids(cell: Cell, protocol: str = "direct", **words: bool) -> set[str]:
-        return set(asked_of(asked, cell, protocol, **words))
+        return set(asked_of(conversations, cell, protocol, **words))
 
     assert ids(Cell("own", 1)) == {"one", "two", "three"} and ids(Cell("own", 2)) == {"two"}
     assert ids(Cell("own", 2), "pairwise", backed=False) == {"two", "three"}
@@ -102,5 +102,5 @@ def test_what_is_asked_depends_on_condition_protocol_and_judging() -> None:
     assert ids(Cell("own", 2, "no_focus")) == {"two"} and ids(Cell("own", 3, "no_focus")) == set()
     focused = talks({"without": [bare], "with": [ConversationTurn(prompt="q", reference="r", focus="f")]})
     assert set(asked_of(focused, Cell("own", 1, "no_focus"), "direct")) == {"with"}
-    assert set(asked_of(asked, Cell("own", 2), "direct", ["three"])) == {"two", "three"}
-    assert set(asked_of(asked, Cell("own", None), "direct", ["one"])) == {"one", "two", "three"}
+    assert set(asked_of(conversations, Cell("own", 2), "direct", ["three"])) == {"two", "three"}
+    assert set(asked_of(conversations, Cell("own", None), "direct", ["one"])) == {"one", "two", "three"}

@@ -26,20 +26,20 @@ def test_intervals_are_those_of_scipy() -> None:
     level = 1 - 2 * tail(40)
     expected = stats.bootstrap((values,), np.mean, confidence_level=level, method="percentile", rng=1)
     draws = Bootstrap(np.arange(40))
-    found = draws.interval(draws.resample_group_sums(values[None])[1:, 0] / 40)
-    assert found == pytest.approx(tuple(expected.confidence_interval), abs=0.03)
+    interval = draws.interval(draws.resample_group_sums(values[None])[1:, 0] / 40)
+    assert interval == pytest.approx(tuple(expected.confidence_interval), abs=0.03)
 
 
 @pytest.mark.parametrize("groups", [3, 40, 9000, 70_000])
 def test_each_group_is_drawn_as_often_as_the_generator_names_it(groups: int) -> None:
     """Whatever is counted together: the draws of a seed are in reports."""
-    found = np.concatenate(list(Bootstrap(np.arange(groups), resamples=50, seed=3).draw_counts()), axis=1).T
+    counts = np.concatenate(list(Bootstrap(np.arange(groups), resamples=50, seed=3).draw_counts()), axis=1).T
     random, each = np.random.default_rng(3), max(1, 400_000 // groups)
     kind = np.uint16 if groups < 1 << 16 else np.int64
     blocks = [random.integers(groups, size=(min(each, 50 - at), groups), dtype=kind) for at in range(0, 50, each)]
     drawn = np.concatenate(blocks) if groups >= FEWEST_GROUPS else []
     expected = [np.ones(groups), *(np.bincount(row, minlength=groups) for row in drawn)]
-    assert np.array_equal(found, expected)
+    assert np.array_equal(counts, expected)
 
 
 def test_sums_are_those_of_rows_repeated_as_often_as_their_group_was_drawn() -> None:
@@ -62,12 +62,12 @@ def test_rows_without_groups_are_drawn_by_what_they_are() -> None:
     """Alike rows that are each a group of their own are drawn as counts of cells: from the same distribution."""
     cell = np.random.default_rng(1).permutation(np.repeat(np.arange(4), [10, 20, 30, 340]))
     draws = Bootstrap(np.arange(400), 4000)
-    found = np.concatenate(list(draws.tables(cell, 4)), axis=1)
-    assert found[:, 0].tolist() == [10, 20, 30, 340] and (found.sum(axis=0) == 400).all()
+    tables = np.concatenate(list(draws.tables(cell, 4)), axis=1)
+    assert tables[:, 0].tolist() == [10, 20, 30, 340] and (tables.sum(axis=0) == 400).all()
     rows = np.stack([np.bincount(cell, times, 4) for times in counts_of(draws).T], axis=1)
-    share = found[:, 0] / 400
-    for drawn in (found[:, 1:], rows):
-        assert drawn.mean(axis=1) == pytest.approx(found[:, 0], abs=0.4)
+    share = tables[:, 0] / 400
+    for drawn in (tables[:, 1:], rows):
+        assert drawn.mean(axis=1) == pytest.approx(tables[:, 0], abs=0.4)
         assert np.cov(drawn) == pytest.approx(400 * (np.diag(share) - np.outer(share, share)), abs=4)
 
 
@@ -78,11 +78,11 @@ def test_an_estimate_says_why_it_has_no_interval() -> None:
     )
     assert many.estimate(np.full(11, np.nan), 4, undefined="no pairs") == Estimate(n=4, undefined="no pairs")
     values = np.array([0.5, *np.linspace(0, 1, 8), np.nan, np.nan])
-    found = many.estimate(values, 4, null=0.0)
-    assert (found.value, found.interval, found.p_value) == (0.5, None, None)
-    assert found.undefined == "undefined in more than a tenth of the resamples"
+    estimate = many.estimate(values, 4, null=0.0)
+    assert (estimate.value, estimate.interval, estimate.p_value) == (0.5, None, None)
+    assert estimate.undefined == "undefined in more than a tenth of the resamples"
     values[-1] = 0.5
-    found = many.estimate(values, 4, null=0.0)
-    assert found.interval is not None and found.p_value is not None and found.undefined is None
+    estimate = many.estimate(values, 4, null=0.0)
+    assert estimate.interval is not None and estimate.p_value is not None and estimate.undefined is None
     assert many.estimate(values, 4, null=0.0, groups=4).undefined == "4 groups; an interval needs at least 5"
     assert many.estimate(values, 4, groups=0).interval is None

@@ -34,10 +34,10 @@ def table(scores: dict[str, dict[str, Score]], baseline: str | None = None, apar
     return standings(rows, baseline)
 
 
-def paired(one: dict[str, float | None], other: dict[str, float | None]) -> tuple[float, int, Interval | None]:
+def paired(base: dict[str, float | None], other: dict[str, float | None]) -> tuple[float, int, Interval | None]:
     """Return the mean of second minus first over common keys, their number, and its interval over groups."""
-    both = [key for key in GROUPS if one[key] is not None and other[key] is not None]
-    changes, draws = np.array([other[key] - one[key] for key in both]), Bootstrap([GROUPS[key] for key in both])
+    both = [key for key in GROUPS if base[key] is not None and other[key] is not None]
+    changes, draws = np.array([other[key] - base[key] for key in both]), Bootstrap([GROUPS[key] for key in both])
     times, counts = counts_of(draws), np.bincount(draws.member).astype(float)
     drawn = (np.bincount(draws.member, changes) @ times) / (counts @ times)
     return float(changes.mean()), len(both), draws.interval(drawn)
@@ -48,48 +48,53 @@ def plain(seed: int, missing: int = 0) -> Score:
 
 
 def test_a_mean_has_the_interval_of_the_bootstrap_over_groups() -> None:
-    found = table({"m": {"S": plain(1, missing=3)}})["m"]["S"]
-    known = {key: value for key, value in verdicts(1, 3).items() if value is not None}
-    assert (found.value, found.n, found.failed, found.asked) == (pytest.approx(fmean(known.values())), 37, 3, 40)
+    standing = table({"m": {"S": plain(1, missing=3)}})["m"]["S"]
+    judged = {key: value for key, value in verdicts(1, 3).items() if value is not None}
+    assert (standing.value, standing.n, standing.failed, standing.asked) == (
+        pytest.approx(fmean(judged.values())),
+        37,
+        3,
+        40,
+    )
     groups = group_numbers(sorted(set(GROUPS.values())))
     names = sorted(set(GROUPS.values()))
-    sums = np.array([sum(v for k, v in known.items() if GROUPS[k] == name) for name in names])
-    counts = np.array([sum(GROUPS[k] == name for k in known) for name in names], dtype=float)
+    sums = np.array([sum(v for k, v in judged.items() if GROUPS[k] == name) for name in names])
+    counts = np.array([sum(GROUPS[k] == name for k in judged) for name in names], dtype=float)
     draws = Bootstrap(groups)
     times = counts_of(draws)
     drawn = (sums @ times) / (counts @ times)
     # Both groups of c0 and c1 failed: the interval is about one group less than was drawn from.
-    assert found.interval == pytest.approx(draws.interval(drawn, groups=19))
-    assert found.low == pytest.approx(sum(known.values()) / 40)
+    assert standing.interval == pytest.approx(draws.interval(drawn, groups=19))
+    assert standing.low == pytest.approx(sum(judged.values()) / 40)
 
 
 def test_differences_are_paired_and_bounded_as_those_of_two_runs() -> None:
     """A verdict without one of the baseline is no part of the difference."""
     scores = {"a": {"S": plain(1, missing=4)}, "b": {"S": plain(2)}, "c": {"S": plain(3, missing=6)}}
-    found = table(scores, "a")
-    third = found["c"]["S"].difference
+    board = table(scores, "a")
+    third = board["c"]["S"].difference
     assert third is not None and (third.n, third.missing) == (34, 6)
     assert third.mean == pytest.approx(paired(verdicts(1, 4), verdicts(3, 6))[0])
-    assert found["a"]["S"].difference is None
-    less = found["b"]["S"].difference
+    assert board["a"]["S"].difference is None
+    less = board["b"]["S"].difference
     assert less is not None
     change, n, interval = paired(verdicts(1, 4), verdicts(2))
     assert (less.mean, less.n, less.missing, less.groups) == (pytest.approx(change), n, 4, 18)
-    known = sum(verdicts(2).values()) - sum(value for value in verdicts(1, 4).values() if value is not None)
-    assert (less.low, less.high) == (pytest.approx((known - 400) / 40), pytest.approx(known / 40))
+    total_change = sum(verdicts(2).values()) - sum(value for value in verdicts(1, 4).values() if value is not None)
+    assert (less.low, less.high) == (pytest.approx((total_change - 400) / 40), pytest.approx(total_change / 40))
     assert less.interval == pytest.approx(interval, abs=4)
 
 
 def test_a_sum_of_means_is_resampled_as_one() -> None:
     """S3 - S1 of the same verdicts is 0 in every resample; of others it is as wide as their pairs are far apart."""
-    one, other = verdicts(1), verdicts(2)
-    same = Score(parts=[Term(1, one, GROUPS, (0, 100)), Term(-1, one, GROUPS, (0, 100))])
-    delta = Score(parts=[Term(1, other, GROUPS, (0, 100)), Term(-1, one, GROUPS, (0, 100))])
-    found = table({"m": {"same": same, "delta": delta}})["m"]
-    assert found["same"].interval == (0, 0) and found["same"].n == 80
-    change, _, interval = paired(one, other)
-    assert found["delta"].value == pytest.approx(change)
-    assert found["delta"].interval == pytest.approx(interval, abs=4)
+    base, other = verdicts(1), verdicts(2)
+    same = Score(parts=[Term(1, base, GROUPS, (0, 100)), Term(-1, base, GROUPS, (0, 100))])
+    delta = Score(parts=[Term(1, other, GROUPS, (0, 100)), Term(-1, base, GROUPS, (0, 100))])
+    board = table({"m": {"same": same, "delta": delta}})["m"]
+    assert board["same"].interval == (0, 0) and board["same"].n == 80
+    change, _, interval = paired(base, other)
+    assert board["delta"].value == pytest.approx(change)
+    assert board["delta"].interval == pytest.approx(interval, abs=4)
 
 
 def test_models_that_cannot_be_told_apart_share_places() -> None:
@@ -98,8 +103,8 @@ def test_models_that_cannot_be_told_apart_share_places() -> None:
     ahead = {"top": lambda number: 9 + number % 7, "near": lambda _: 8, "low": lambda _: 0}
 
     def entry(name: str, add: Any) -> LeaderboardRow:
-        made = {key: value + add(number) for number, (key, value) in enumerate(noise.items())}
-        scores = {"S": score_of(made, GROUPS, (0, 100))}
+        values = {key: value + add(number) for number, (key, value) in enumerate(noise.items())}
+        scores = {"S": score_of(values, GROUPS, (0, 100))}
         return LeaderboardRow(key="k", caption="c", system=name, name=name, scores=scores)
 
     entries = [entry(name, add) for name, add in ahead.items()]
@@ -121,10 +126,10 @@ def of_tasks(shift: float, *scored: str, left: int = 10, first: int = 0) -> Scor
     means = {
         name: {
             key: shift + place + n
-            for n, key in enumerate(asked)
+            for n, key in enumerate(keys)
             if (first if name == "t" else 0) <= n < left and name in scored
         }
-        for place, (name, asked) in enumerate(TASKS.items())
+        for place, (name, keys) in enumerate(TASKS.items())
     }
     parts = [Term(1 / len(scored), means[name], TASKS[name], (0, 100), name) for name in scored]
     whole = combine([(0.25, mean(means[name], TASKS[name], (0, 100))) for name in TASKS])
@@ -132,9 +137,9 @@ def of_tasks(shift: float, *scored: str, left: int = 10, first: int = 0) -> Scor
 
 
 def less(mine: Score, base: Score) -> Difference:
-    found = table({"m": {"S": mine}, "base": {"S": base}}, "base")["m"]["S"].difference
-    assert found is not None
-    return found
+    difference = table({"m": {"S": mine}, "base": {"S": base}}, "base")["m"]["S"].difference
+    assert difference is not None
+    return difference
 
 
 def test_means_over_tasks_are_compared_on_the_tasks_that_both_have() -> None:
@@ -148,13 +153,18 @@ def test_means_over_tasks_are_compared_on_the_tasks_that_both_have() -> None:
         (of_tasks(4, *"uvw"), of_tasks(1, *"uvw"), 30, 15, "3 of 4"),
         (of_tasks(4, *"tuvw", left=8), of_tasks(1, *"tuvw", first=8), 24, 12, "3 of 4"),
     ):
-        found = less(mine, base)
-        assert (found.mean, found.n, found.missing, found.partly) == (pytest.approx(3), n, 40 - n, partly)
-        assert found.interval == pytest.approx((3, 3)) and found.groups == groups and not found.undefined
+        difference = less(mine, base)
+        assert (difference.mean, difference.n, difference.missing, difference.partly) == (
+            pytest.approx(3),
+            n,
+            40 - n,
+            partly,
+        )
+        assert difference.interval == pytest.approx((3, 3)) and difference.groups == groups and not difference.undefined
         # The range is that of all four tasks: what a side lacks may be 0 or 100.
         assert mine.counts is not None and base.counts is not None
         assert mine.counts.low is not None and base.counts.high is not None
-        assert found.low == pytest.approx(mine.counts.low - base.counts.high)
+        assert difference.low == pytest.approx(mine.counts.low - base.counts.high)
     nothing = less(of_tasks(4, "t", "u"), of_tasks(1, "v", "w"))
     assert (nothing.mean, nothing.n, nothing.interval) == (None, 0, None)
     assert nothing.undefined == "no pairs"
@@ -162,17 +172,17 @@ def test_means_over_tasks_are_compared_on_the_tasks_that_both_have() -> None:
 
 def test_no_interval_has_its_own_reason() -> None:
     """Thirteen tasks of two questions: most resamples leave out a task, however many groups there are."""
-    asked = {f"t{n}": {f"{n}-{k}": f"{n}-{k}" for k in range(2)} for n in range(13)}
+    ids_of = {f"t{n}": {f"{n}-{k}": f"{n}-{k}" for k in range(2)} for n in range(13)}
 
     def score(shift: float) -> Score:
         return Score(
-            parts=[Term(1 / 13, dict.fromkeys(ids, shift), ids, (0, 10), name) for name, ids in asked.items()], of=13
+            parts=[Term(1 / 13, dict.fromkeys(ids, shift), ids, (0, 10), name) for name, ids in ids_of.items()], of=13
         )
 
-    found = less(score(4), score(1))
-    assert found.mean == pytest.approx(3) and found.groups == 26
-    assert found.interval is None and found.p_value is None
-    assert found.undefined == "undefined in more than a tenth of the resamples"
+    difference = less(score(4), score(1))
+    assert difference.mean == pytest.approx(3) and difference.groups == 26
+    assert difference.interval is None and difference.p_value is None
+    assert difference.undefined == "undefined in more than a tenth of the resamples"
     few = {f"c{number}": f"g{number}" for number in range(4)}
     some = [score_of(dict.fromkeys(few, value), few, (0, 10)) for value in (4.0, 1.0)]
     assert less(*some).undefined == "4 groups; an interval needs at least 5"
@@ -180,11 +190,11 @@ def test_no_interval_has_its_own_reason() -> None:
 
 def test_one_over_a_mean_is_the_alignment_score() -> None:
     ratings = {key: value and value / 10 for key, value in verdicts(5, 1).items()}
-    asked = [
+    conversations = [
         Conversation(id=key, benchmark="alignmmbench", lang="zh", group=group, turns=[])
         for key, group in GROUPS.items()
     ]
-    found = table({"m": alignmmbench.alignment(ratings, asked)})["m"]
+    board = table({"m": alignmmbench.alignment(ratings, conversations)})["m"]
     by_group: dict[str, list[float]] = {}
     for key, group in GROUPS.items():
         if (rating := ratings[key]) is not None:
@@ -192,21 +202,21 @@ def test_one_over_a_mean_is_the_alignment_score() -> None:
     sigmas = [pstdev(some) for some in by_group.values()]
     several = [pstdev(some) for some in by_group.values() if len(some) > 1]
     assert len(several) == len(sigmas) - 1
-    assert found["alignment"].value == pytest.approx(len(sigmas) / sum(sigmas))
-    assert found["alignment without singletons"].value == pytest.approx(len(several) / sum(several))
-    low, high = found["alignment"].interval or (0, 0)
+    assert board["alignment"].value == pytest.approx(len(sigmas) / sum(sigmas))
+    assert board["alignment without singletons"].value == pytest.approx(len(several) / sum(several))
+    low, high = board["alignment"].interval or (0, 0)
     assert low < len(sigmas) / sum(sigmas) < high
 
 
 def test_the_mean_is_that_of_the_models_which_do_not_stand_apart() -> None:
     scores = {name: {"S": plain(seed)} for seed, name in enumerate("abc")} | {"d": {"T": plain(9)}}
-    found = table(scores, apart=("c",))
-    values = [found[name]["S"].value or 0 for name in "ab"]
-    assert found[MEAN]["S"].value == pytest.approx(fmean(values)) and found[MEAN]["S"].n == 80
-    assert found[MEAN]["T"].value == found["d"]["T"].value
-    low, high = found[MEAN]["S"].interval or (0, 0)
-    alone = [found[name]["S"].interval or (0, 0) for name in "ab"]
-    assert high - low < max(end - start for start, end in alone)
+    board = table(scores, apart=("c",))
+    values = [board[name]["S"].value or 0 for name in "ab"]
+    assert board[MEAN]["S"].value == pytest.approx(fmean(values)) and board[MEAN]["S"].n == 80
+    assert board[MEAN]["T"].value == board["d"]["T"].value
+    low, high = board[MEAN]["S"].interval or (0, 0)
+    intervals = [board[name]["S"].interval or (0, 0) for name in "ab"]
+    assert high - low < max(end - start for start, end in intervals)
     assert MEAN not in table({"a": {"S": plain(1)}})
 
 
@@ -217,10 +227,10 @@ def test_a_model_with_two_rows_has_no_part_in_a_mean_and_half_a_score_none() -> 
     ]
     assert MEAN not in standings(rows) and MEAN in standings(rows[::2])
     some = {"a": {"S": of_tasks(4, *"tuvw")}, "b": {"S": of_tasks(1, *"tuvw")}, "c": {"S": of_tasks(50, *"uvw")}}
-    found = table(some)
-    assert found["c"]["S"].partly == "3 of 4" and found[MEAN]["S"].partly == "2 of 3"
-    values = [found[name]["S"].value or 0 for name in "ab"]
-    assert found[MEAN]["S"].value == pytest.approx(fmean(values))
+    board = table(some)
+    assert board["c"]["S"].partly == "3 of 4" and board[MEAN]["S"].partly == "2 of 3"
+    values = [board[name]["S"].value or 0 for name in "ab"]
+    assert board[MEAN]["S"].value == pytest.approx(fmean(values))
     halves = table({name: {"S": Score(parts=[Term(1, verdicts(1), GROUPS, (0, 100))], of=2)} for name in "ab"})
     assert halves["a"]["S"].value is not None and halves[MEAN]["S"].value is None
 
@@ -228,15 +238,15 @@ def test_a_model_with_two_rows_has_no_part_in_a_mean_and_half_a_score_none() -> 
 def test_the_mean_of_models_that_are_alike_has_their_interval() -> None:
     some = {key: value if int(key[1:]) < 12 else None for key, value in verdicts(1).items()}
     scores = {"always": dict.fromkeys(GROUPS, 100.0), "some": some}
-    found = table({name: {key: score_of(of, GROUPS, (0, 100)) for key, of in scores.items()} for name in "ab"})
+    board = table({name: {key: score_of(of, GROUPS, (0, 100)) for key, of in scores.items()} for name in "ab"})
     for column in scores:
-        assert found[MEAN][column].interval == found["a"][column].interval is not None
+        assert board[MEAN][column].interval == board["a"][column].interval is not None
 
 
 def test_what_is_won_always_or_asked_of_few_is_not_said_to_be_certain() -> None:
     always = score_of(dict.fromkeys(GROUPS, 100.0), GROUPS, (0, 100))
     few = score_of(verdicts(1), {f"c{number}": f"g{number}" for number in range(4)}, (0, 100))
-    found = table({"m": {"always": always, "few": few}})["m"]
-    low, high = found["always"].interval or (0, 0)
+    board = table({"m": {"always": always, "few": few}})["m"]
+    low, high = board["always"].interval or (0, 0)
     assert high == 100 and low == pytest.approx(100 * 0.025 ** (1 / 20))
-    assert found["few"].interval is None and found["few"].value is not None
+    assert board["few"].interval is None and board["few"].value is not None

@@ -74,9 +74,9 @@ def test_golden_ratings(shared: Any) -> None:
     assert case["params"] == {"K": 4, "base": 10, "scale": 400, "init": 1000}
     assert elo(rows) == pytest.approx(case["elo_online"], abs=1e-9)
     assert elo(rows[::-1]) == pytest.approx(case["elo_online_reversed_order"], abs=1e-9)
-    found = bradley_terry(rows)
-    assert found.ratings == pytest.approx(case["bradley_terry_mle"], abs=1e-10)
-    assert found.ratings == pytest.approx(case["bradley_terry_fastchat_lbfgs"], abs=1e-5)
+    fitted = bradley_terry(rows)
+    assert fitted.ratings == pytest.approx(case["bradley_terry_mle"], abs=1e-10)
+    assert fitted.ratings == pytest.approx(case["bradley_terry_fastchat_lbfgs"], abs=1e-5)
     assert bradley_terry(rows[::-1]).ratings == pytest.approx(case["bradley_terry_mle"], abs=1e-10)
     unbeaten = bradley_terry(battles(case["unbeaten"]["battles"]))
     assert unbeaten.unrated == {"a": "never lost or tied"} and set(unbeaten.ratings or {}) == {"b", "c"}
@@ -89,10 +89,12 @@ def test_mean_elo_is_the_mean_over_orders_whatever_order_is_given(monkeypatch: p
     rows = battles([("x", "y", "a"), ("y", "z", "a"), ("z", "x", "tie"), ("y", "x", "a"), ("x", "y", "a")])
     orders = [elo(list(order), k=100) for order in permutations(rows)]
     exact = {model: np.mean([ratings[model] for ratings in orders]) for model in "xyz"}
-    found = mean_elo(rows)
-    assert found.ratings == pytest.approx(exact, abs=0.5)
+    mean_ratings = mean_elo(rows)
+    assert mean_ratings.ratings == pytest.approx(exact, abs=0.5)
     assert np.std([ratings["x"] for ratings in orders]) > 3
-    assert mean_elo(rows) == found and mean_elo(rows[::-1]).ratings == pytest.approx(found.ratings, abs=0.5)
+    assert mean_elo(rows) == mean_ratings and mean_elo(rows[::-1]).ratings == pytest.approx(
+        mean_ratings.ratings, abs=0.5
+    )
     assert mean_elo(rows[:1]).ratings == {"x": 1050, "y": 950}
 
 
@@ -124,26 +126,26 @@ def finite_maximum(rows: list[tuple[str, str, str]]) -> bool:
 
 @given(some_battles)
 def test_a_finite_maximum_is_one_and_anything_else_is_named(rows: list[tuple[str, str, str]]) -> None:
-    found = bradley_terry(battles(rows))
-    if found.ratings is None:
-        assert not finite_maximum(rows) and not found.unrated
-        assert found.undefined and found.undefined.startswith("no finite maximum: ")
-        top = found.undefined.removeprefix("no finite maximum: ").split(" never")[0].split(" and ")
+    fitted = bradley_terry(battles(rows))
+    if fitted.ratings is None:
+        assert not finite_maximum(rows) and not fitted.unrated
+        assert fitted.undefined and fitted.undefined.startswith("no finite maximum: ")
+        top = fitted.undefined.removeprefix("no finite maximum: ").split(" never")[0].split(" and ")
         assert not beats_outside(rows, set(top))
         return
-    assert (not found.unrated) == finite_maximum(rows)
-    assert found.ratings.keys() | found.unrated == {model for a, b, _ in rows for model in (a, b)}
+    assert (not fitted.unrated) == finite_maximum(rows)
+    assert fitted.ratings.keys() | fitted.unrated == {model for a, b, _ in rows for model in (a, b)}
     # The score equations: each model's points against the rated equal what its ratings say it should have.
-    surplus = dict.fromkeys(found.ratings, 0.0)
+    surplus = dict.fromkeys(fitted.ratings, 0.0)
     for a, b, outcome in rows:
-        if not {a, b} <= found.ratings.keys():
+        if not {a, b} <= fitted.ratings.keys():
             continue
-        chance = 1 / (1 + 10 ** ((found.ratings[b] - found.ratings[a]) / 400))
+        chance = 1 / (1 + 10 ** ((fitted.ratings[b] - fitted.ratings[a]) / 400))
         points = {"a": 1, "tie": 0.5, "b": 0}[outcome] - chance
         surplus[a] += points
         surplus[b] -= points
     assert surplus == pytest.approx(dict.fromkeys(surplus, 0.0), abs=1e-9)
-    assert np.mean(list(found.ratings.values())) == pytest.approx(1000, abs=1e-9)
+    assert np.mean(list(fitted.ratings.values())) == pytest.approx(1000, abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -155,8 +157,8 @@ def test_a_finite_maximum_is_one_and_anything_else_is_named(rows: list[tuple[str
     ],
 )
 def test_why_there_is_no_maximum(rows: list[Any], message: str) -> None:
-    found = bradley_terry(battles(rows))
-    assert found.ratings is None and message in str(found.undefined) and not found.unrated
+    fitted = bradley_terry(battles(rows))
+    assert fitted.ratings is None and message in str(fitted.undefined) and not fitted.unrated
     assert mean_elo(battles(rows)).ratings is not None
 
 
@@ -174,30 +176,30 @@ EVEN = [("a", "b", "a"), ("b", "a", "a"), ("a", "b", "a"), ("b", "a", "tie")]
 )
 def test_all_but_a_winless_or_a_lossless_model_are_rated(more: list[Any], unrated: dict[str, str]) -> None:
     """By their battles with each other, as if it had not fought."""
-    alone, found = (bradley_terry(battles(rows * 10, lambda place: f"{place % 20}")) for rows in (EVEN, EVEN + more))
-    assert found.unrated == unrated and found.undefined is None
-    assert found.ratings == pytest.approx(alone.ratings) and set(found.intervals or {}) == {"a", "b"}
-    assert set(found.places or {}) == {"a", "b"} and found.n == 10 * (len(EVEN) + len(more))
+    alone, fitted = (bradley_terry(battles(rows * 10, lambda place: f"{place % 20}")) for rows in (EVEN, EVEN + more))
+    assert fitted.unrated == unrated and fitted.undefined is None
+    assert fitted.ratings == pytest.approx(alone.ratings) and set(fitted.intervals or {}) == {"a", "b"}
+    assert set(fitted.places or {}) == {"a", "b"} and fitted.n == 10 * (len(EVEN) + len(more))
 
 
 def test_very_uneven_wins_still_converge() -> None:
     """A chain where each model beats the next 10,000 to 1."""
     chain = [pair for n in range(3) for pair in [(f"m{n}", f"m{n + 1}", "a")] * 10_000 + [(f"m{n}", f"m{n + 1}", "b")]]
-    found = bradley_terry(battles(chain, lambda _: "g"))
-    assert np.diff(list((found.ratings or {}).values())) == pytest.approx(-LOGIT * math.log(1e4), abs=1e-6)
+    fitted = bradley_terry(battles(chain, lambda _: "g"))
+    assert np.diff(list((fitted.ratings or {}).values())) == pytest.approx(-LOGIT * math.log(1e4), abs=1e-6)
 
 
 def test_other_libraries_agree() -> None:
     evalica = pytest.importorskip("evalica")
     linear = pytest.importorskip("sklearn.linear_model")
     rows = simulated([0, 0.5, 1, -1, 0.2], 400, seed=1)
-    found = bradley_terry(rows).ratings
-    assert found is not None
+    ratings = bradley_terry(rows).ratings
+    assert ratings is not None
     winners = [evalica.Winner.X if row.outcome == "a" else evalica.Winner.Y for row in rows]
     columns = [row.a for row in rows], [row.b for row in rows], winners
     scores = evalica.bradley_terry(*columns, tolerance=1e-14, limit=10_000).scores
     points = 400 * np.log10(scores)
-    assert found == pytest.approx((points - points.mean() + 1000).to_dict(), abs=1e-6)
+    assert ratings == pytest.approx((points - points.mean() + 1000).to_dict(), abs=1e-6)
     assert elo(rows) == pytest.approx(evalica.elo(*columns).scores.to_dict(), abs=1e-9)
     design = np.zeros((len(rows), 5))
     for place, row in enumerate(rows):
@@ -205,7 +207,7 @@ def test_other_libraries_agree() -> None:
     fit = linear.LogisticRegression(C=np.inf, fit_intercept=False, tol=1e-12, solver="newton-cholesky")
     strength = np.append(fit.fit(design[:, :4], [row.outcome == "a" for row in rows]).coef_[0], 0)
     expected = LOGIT * (strength - strength.mean()) + 1000
-    assert [found[f"m{place}"] for place in range(5)] == pytest.approx(expected, abs=1e-8)
+    assert [ratings[f"m{place}"] for place in range(5)] == pytest.approx(expected, abs=1e-8)
 
 
 @pytest.mark.worlds
@@ -250,8 +252,8 @@ def test_failed_battles_are_dropped_and_counted() -> None:
     rows = battles([("a", "b", "a"), ("b", "a", "a"), ("a", "b", "a")])
     failed = [Battle(a="a", b=b, outcome=None, group=b) for b in "cb"]
     for rate in (mean_elo, bradley_terry):
-        clean, found = rate(rows), rate([failed[0], *rows, failed[1]])
-        assert (found.n, found.failed, clean.failed) == (3, 2, 0) and found.ratings == clean.ratings
+        clean, with_failed = rate(rows), rate([failed[0], *rows, failed[1]])
+        assert (with_failed.n, with_failed.failed, clean.failed) == (3, 2, 0) and with_failed.ratings == clean.ratings
         nothing = rate(failed)
         assert (nothing.n, nothing.failed, nothing.ratings, nothing.undefined) == (0, 2, None, "no battles")
         assert rate([]).undefined == "no battles"
@@ -268,9 +270,9 @@ def test_alpaca_eval_win_rate(shared: Any) -> None:
     case = golden(shared, "aggregates")["alpaca_eval"]
     for name in ("mixed", "all_win", "one", "draws"):
         given, expected = case[name]["preferences"], case[name]["result"]
-        found = win_rate(None if value == "NaN" else (value or 1.5) - 1 for value in given)
-        assert found.value == pytest.approx(expected["win_rate"] / 100, abs=1e-12)
-        assert (found.n, found.failed) == (expected["n_total"], len(given) - expected["n_total"])
+        rate_of_wins = win_rate(None if value == "NaN" else (value or 1.5) - 1 for value in given)
+        assert rate_of_wins.value == pytest.approx(expected["win_rate"] / 100, abs=1e-12)
+        assert (rate_of_wins.n, rate_of_wins.failed) == (expected["n_total"], len(given) - expected["n_total"])
 
 
 def test_convbench_win_rate(shared: Any) -> None:
@@ -302,15 +304,15 @@ def test_fastchat_pairwise(shared: Any) -> None:
 
 def scored(rows: list[tuple[str, float | None]]) -> dict[str, Aggregate]:
     """The scores of (task, rating); None failed."""
-    asked = [
+    conversations = [
         Conversation(
             id=f"{place}", benchmark="b", lang="en", group=f"{place}", turns=[ConversationTurn(prompt="?", task=task)]
         )
         for place, (task, _) in enumerate(rows)
     ]
     ratings = {f"{place}": rating for place, (_, rating) in enumerate(rows)}
-    found = alignmmbench.scores(ratings, asked) | alignmmbench.overviews(ratings, asked)
-    return {name: aggregate_of(one) for name, one in found.items()}
+    scores = alignmmbench.scores(ratings, conversations) | alignmmbench.overviews(ratings, conversations)
+    return {name: aggregate_of(score) for name, score in scores.items()}
 
 
 def test_fastchat_single_averages(shared: Any) -> None:
@@ -319,17 +321,17 @@ def test_fastchat_single_averages(shared: Any) -> None:
     expected = case["expected_single"]
     for model, failed in (("m1", 1), ("m2", 1)):
         rows = [row for row in case["single_rows"] if row["model"] == model]
-        found = scored([(f"turn{row['turn']}", None if row["score"] == -1 else row["score"]) for row in rows])
+        aggregates = scored([(f"turn{row['turn']}", None if row["score"] == -1 else row["score"]) for row in rows])
         for turn in ("turn1", "turn2"):
-            assert found[turn].value == expected[f"{model}_{turn}"]
-        assert found["mean of the questions"].value == pytest.approx(expected[f"{model}_average"], abs=1e-12)
-        assert found["mean of the questions"].failed == failed
+            assert aggregates[turn].value == expected[f"{model}_{turn}"]
+        assert aggregates["mean of the questions"].value == pytest.approx(expected[f"{model}_average"], abs=1e-12)
+        assert aggregates["mean of the questions"].failed == failed
 
 
 def test_inspect_accuracy(shared: Any) -> None:
     case = golden(shared, "aggregates")["inspect"]
-    found = win_rate([*({"C": 1.0, "P": 0.5, "I": 0.0}[value] for value in case["values"]), None])
-    assert (found.value, found.failed) == (pytest.approx(case["accuracy"], abs=1e-12), 1)
+    accuracy = win_rate([*({"C": 1.0, "P": 0.5, "I": 0.0}[value] for value in case["values"]), None])
+    assert (accuracy.value, accuracy.failed) == (pytest.approx(case["accuracy"], abs=1e-12), 1)
 
 
 def test_vlmevalkit_scores(shared: Any) -> None:
@@ -338,11 +340,11 @@ def test_vlmevalkit_scores(shared: Any) -> None:
     overall = {row["set"]: row["Overall Score"] for row in case["result"]}
     given = [score for scores in case["input"].values() for score in scores]
     clipped = [None if score is None else min(int(score), 10) for score in given]
-    found = scored([("t", score) for score in clipped])["mean of the questions"]
-    assert found.value is not None
-    assert 10 * found.value == pytest.approx(overall["valid"], abs=1e-12)
-    assert (found.n, found.failed) == (4, 3)
-    assert 10 * found.value * found.coverage == pytest.approx(overall["all"], abs=1e-12)
+    overall_mean = scored([("t", score) for score in clipped])["mean of the questions"]
+    assert overall_mean.value is not None
+    assert 10 * overall_mean.value == pytest.approx(overall["valid"], abs=1e-12)
+    assert (overall_mean.n, overall_mean.failed) == (4, 3)
+    assert 10 * overall_mean.value * overall_mean.coverage == pytest.approx(overall["all"], abs=1e-12)
     read = [parse_rating("" if score is None else f'{{"Rating": {score}}}') for score in given]
     assert [verdict.failure for verdict in read] == [None, None, "empty", "out_of_range", None, "empty", "empty"]
     ours = scored([("t", verdict.rating) for verdict in read])["mean of the questions"]
@@ -353,8 +355,10 @@ def test_vlmevalkit_scores(shared: Any) -> None:
 def alignment(groups: list[list[float | None]]) -> dict[str, float | None]:
     """Both scores of ratings by group; None: infinite."""
     ratings = {f"{group}-{n}": rating for group, ratings in enumerate(groups) for n, rating in enumerate(ratings)}
-    asked = [Conversation(id=key, benchmark="b", lang="zh", group=key.partition("-")[0], turns=[]) for key in ratings]
-    return {name: aggregate_of(score).value for name, score in alignmmbench.alignment(ratings, asked).items()}
+    conversations = [
+        Conversation(id=key, benchmark="b", lang="zh", group=key.partition("-")[0], turns=[]) for key in ratings
+    ]
+    return {name: aggregate_of(score).value for name, score in alignmmbench.alignment(ratings, conversations).items()}
 
 
 def test_golden_alignment_scores(shared: Any) -> None:

@@ -30,9 +30,9 @@ def learned(model: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     torch.manual_seed(1)
     ids = torch.randint(50, (3, 7))
     torch.manual_seed(2)  # of dropout
-    found = model(input_ids=ids, labels=ids)
-    found.loss.backward()
-    return found.logits.detach(), {
+    outputs = model(input_ids=ids, labels=ids)
+    outputs.loss.backward()
+    return outputs.logits.detach(), {
         name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None
     }
 
@@ -40,8 +40,8 @@ def learned(model: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
 @pytest.mark.parametrize("changes", [{}, {"lora_dropout": 0.5}], ids=str)
 def test_joined_adapters_compute_what_pefts_compute(changes: dict[str, Any]) -> None:
     wanted, gradients_wanted = learned(adapted(**changes))
-    found, gradients_found = learned(adapters.join_adapters(adapted(**changes)))
-    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
-    assert gradients_found.keys() == gradients_wanted.keys() and all("lora_" in name for name in gradients_found)
+    logits, gradients = learned(adapters.join_adapters(adapted(**changes)))
+    torch.testing.assert_close(logits, wanted, rtol=1e-5, atol=1e-6)
+    assert gradients.keys() == gradients_wanted.keys() and all("lora_" in name for name in gradients)
     for name, each in gradients_wanted.items():
-        torch.testing.assert_close(gradients_found[name], each, rtol=1e-4, atol=1e-6, msg=name)
+        torch.testing.assert_close(gradients[name], each, rtol=1e-4, atol=1e-6, msg=name)

@@ -311,8 +311,8 @@ def test_the_real_wheels(name: str, begins: str, goes_on: str, tmp_path: Path) -
     ids = [tokenizer(text)["input_ids"] for text in (begins, "One and one is two. Two and two is")]
     texts = []
     for each in ids:
-        made = model.generate(torch.tensor([each]), max_new_tokens=12, do_sample=False, pad_token_id=0)
-        texts.append(made[0, len(each) :].tolist())
+        generated = model.generate(torch.tensor([each]), max_new_tokens=12, do_sample=False, pad_token_id=0)
+        texts.append(generated[0, len(each) :].tolist())
     assert goes_on in tokenizer.decode(texts[0])
     variables = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     served = subprocess.run(

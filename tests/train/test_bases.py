@@ -37,11 +37,11 @@ def thinking_base(folder: Path, rows: Path) -> Path:
 
 
 def prompted(folder: Path, **said: Any) -> str:
-    asked = [{"role": "user", "content": "?"}]
-    found: str = AutoTokenizer.from_pretrained(folder).apply_chat_template(
-        asked, tokenize=False, add_generation_prompt=True, **said
+    messages = [{"role": "user", "content": "?"}]
+    prompt: str = AutoTokenizer.from_pretrained(folder).apply_chat_template(
+        messages, tokenize=False, add_generation_prompt=True, **said
     )
-    return found
+    return prompt
 
 
 @pytest.mark.e2e

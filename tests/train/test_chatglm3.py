@@ -27,13 +27,18 @@ HIDDEN, INNER, CHANNELS, HEADS, GROUPS = 48, 56, 16, 4, 2
 @pytest.fixture(scope="module")
 def spm() -> bytes:
     """A model like ChatGLM3's: BPE, bytes for unknown characters, text left as it is."""
-    draw, made = random.Random(0), io.BytesIO()
+    draw, model_file = random.Random(0), io.BytesIO()
     lines = [f"{' '.join(draw.choices(WORDS.split(','), k=9))}, {draw.randint(0, 9999)}" for _ in range(600)]
     how = {"vocab_size": 500, "normalization_rule_name": "identity", "remove_extra_whitespaces": False}
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines), model_writer=made, model_type="bpe", byte_fallback=True, minloglevel=2, **how
+        sentence_iterator=iter(lines),
+        model_writer=model_file,
+        model_type="bpe",
+        byte_fallback=True,
+        minloglevel=2,
+        **how,
     )
-    return made.getvalue()
+    return model_file.getvalue()
 
 
 def random_weights() -> dict[str, Any]:
@@ -133,8 +138,8 @@ def test_the_tokenizer_reads_as_sentencepiece_and_the_template_as_published(conv
     for role, content in said:
         wanted += [500 + (6 if role == "user" else 7), *pieces.encode("\n"), *pieces.encode(content)]
     messages = [{"role": role, "content": content} for role, content in said]
-    asked = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    assert asked == [*wanted, 507, *pieces.encode("\n")]
+    prompt_ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    assert prompt_ids == [*wanted, 507, *pieces.encode("\n")]
 
 
 @pytest.mark.parametrize(

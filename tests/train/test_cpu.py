@@ -102,9 +102,9 @@ def test_training_without_torch_is_one_line(tmp_path: Path) -> None:
         (tmp_path / library).mkdir(parents=True)
         lacking = tmp_path / library / f"{library}.py"
         lacking.write_text(f"raise ModuleNotFoundError(\"No module named '{library}'\")\n", "utf-8")
-        found = os.pathsep.join([str(lacking.parent), str(ROOT)])
+        search_path = os.pathsep.join([str(lacking.parent), str(ROOT)])
         words = [sys.executable, str(ROOT / "train/sft.py"), "tiny", "--train", "x.jsonl", "--out", "y"]
-        environment = {**os.environ, "PYTHONPATH": found}
+        environment = {**os.environ, "PYTHONPATH": search_path}
         done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
         assert done.returncode == 2
         assert done.stderr == f"error: train/sft.py: No module named '{library}'; pip install 'critic[train]'\n"

@@ -53,23 +53,23 @@ def engine_for(model: Any, stage: int, bf16: bool) -> Any:
 
 def masters_of(model: Any) -> dict[str, torch.Tensor]:
     """The whole fp32 weights that are trained."""
-    found = {}
+    masters = {}
     for name, each in model.named_parameters():
         if each.requires_grad:
             whole = safe_get_full_fp32_param(each)
-            found[name] = whole.detach().double().clone()
-    return found
+            masters[name] = whole.detach().double().clone()
+    return masters
 
 
 def computed_with(model: Any) -> dict[str, torch.Tensor]:
     """The weights that the model computes with, as this process sees them. Those that ZeRO-3 keeps whole in every
     process are read where they are: gathering would bring them up to date, and let them go."""
-    found = {}
+    weights = {}
     for name, each in model.named_parameters():
         whole = getattr(each, "ds_status", None) == ZeroParamStatus.AVAILABLE
         with nullcontext() if whole else deepspeed.zero.GatheredParameters([each]):
-            found[name] = each.detach().clone()
-    return found
+            weights[name] = each.detach().clone()
+    return weights
 
 
 def a_step(engine: Any, number: int) -> None:
@@ -177,11 +177,13 @@ def raw_weights(done: Whole, step: int) -> dict[str, torch.Tensor]:
 
 def averages(done: Whole, steps: int) -> list[dict[str, torch.Tensor]]:
     """After each step, taken from the weights in the checkpoints."""
-    found = [{name: each.detach().double().clone() for name, each in raw_weights(done, 0).items()}]
+    averaged = [{name: each.detach().double().clone() for name, each in raw_weights(done, 0).items()}]
     for step in range(1, steps + 1):
         weights, kept = raw_weights(done, step), decay_at(step - 1)
-        found.append({name: kept * each + (1 - kept) * weights[name].double() for name, each in found[-1].items()})
-    return found
+        averaged.append(
+            {name: kept * each + (1 - kept) * weights[name].double() for name, each in averaged[-1].items()}
+        )
+    return averaged
 
 
 def over(stage: int) -> Any:

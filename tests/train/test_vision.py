@@ -58,15 +58,15 @@ def pictured(folder: Path, count: int = 12) -> Path:
     pictures, some without any."""
     for name in COLOURS:
         Image.new("RGB", (40, 24), name).save(folder / f"{name}.png")
-    made = []
+    rows = []
     for n in range(count):
         names = [f"{COLOURS[n % 3]}.png"] + (["white.png"] if n % 5 == 4 else [])
         same = {"question": "Which colour?", "response": "It is red.", "image": None, "reference": None}
         row = human_row(n, **same, images=names, human_score=[9.0, 2.0, 3.0][n % 3], group=f"g{n}")
         if n % 4 == 3:
             row |= {"images": [], "reference": f"It is {COLOURS[n % 3]}."}
-        made.append(row)
-    return write_rows(folder, made)
+        rows.append(row)
+    return write_rows(folder, rows)
 
 
 def prepared(folder: Path, **changes: Any) -> tuple[recipe_keys.Recipe, list[dict[str, Any]], Any, Any]:
@@ -80,18 +80,18 @@ def prepared(folder: Path, **changes: Any) -> tuple[recipe_keys.Recipe, list[dic
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[recipe_keys.Recipe, list[dict[str, Any]], Any, Any]:
+def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[recipe_keys.Recipe, list[dict[str, Any]], Any, Any]:
     return prepared(tmp_path_factory.mktemp("seeing"))
 
 
 @pytest.fixture
-def model(made: Any) -> Any:
-    recipe, _, _, tokenizer = made
+def model(setup: Any) -> Any:
+    recipe, _, _, tokenizer = setup
     return training_run.build_model(recipe, tokenizer, rating_tokens(tokenizer)).eval()
 
 
-def batch(made: Any, rows: list[dict[str, Any]], objective: Any = None, **options: Any) -> dict[str, Any]:
-    recipe, _, data, tokenizer = made
+def batch(setup: Any, rows: list[dict[str, Any]], objective: Any = None, **options: Any) -> dict[str, Any]:
+    recipe, _, data, tokenizer = setup
     objective = objective or objective_of(recipe)
     collate = batches_module.Batches(
         tokenizer.pad_token_id, objective.weights(data.rows), objective, seeing=tokenizer, **options
@@ -104,8 +104,8 @@ def loss(model: Any, given: dict[str, Any]) -> float:
         return float(model(**given, num_items_in_batch=1).loss)
 
 
-def test_the_tokens_are_the_processors_own_and_only_the_verdict_is_learned(made: Any) -> None:
-    _, rows, _, tokenizer = made
+def test_the_tokens_are_the_processors_own_and_only_the_verdict_is_learned(setup: Any) -> None:
+    _, rows, _, tokenizer = setup
     for row in rows:
         assert len(row["images"]) == len(row["image_tokens"]) and set(row["image_tokens"]) <= {4}
         shown = tokenizer.decode(row["input_ids"][: row["source"]])
@@ -115,7 +115,7 @@ def test_the_tokens_are_the_processors_own_and_only_the_verdict_is_learned(made:
         theirs = tokenizer.processor(text=[text], images=images, add_special_tokens=False)["input_ids"][0]
         assert list(theirs) == row["input_ids"][: row["source"]]
         assert row["input_ids"].count(tokenizer.image_token_id) == sum(row["image_tokens"])
-    given = batch(made, rows)
+    given = batch(setup, rows)
     learned = given["labels"] != IGNORED
     assert learned.sum(1).tolist() == [row["length"] - row["source"] for row in rows]
     assert not (learned & (given["input_ids"] == tokenizer.image_token_id)).any()
@@ -148,29 +148,29 @@ def test_fitting_shortens_text_alone(tmp_path: Path) -> None:
     assert refused_at
 
 
-def test_packed_and_padded_are_the_rows_one_by_one(made: Any, model: Any) -> None:
-    _, rows, _, _ = made
-    alone = [loss(model, batch(made, [row])) for row in rows]
-    assert len({round(one, 4) for one in alone[:3]}) == 3  # the same text: the image decides
-    packed = batch(made, rows, packing=True)
+def test_packed_and_padded_are_the_rows_one_by_one(setup: Any, model: Any) -> None:
+    _, rows, _, _ = setup
+    losses = [loss(model, batch(setup, [row])) for row in rows]
+    assert len({round(value, 4) for value in losses[:3]}) == 3  # the same text: the image decides
+    packed = batch(setup, rows, packing=True)
     assert packed["pixel_values"].shape[1] < sum(len(row["images"]) for row in rows)
-    for given in (batch(made, rows), packed, batch(made, rows, packing=True, share=False)):
-        assert loss(model, given) == pytest.approx(sum(alone), rel=1e-5)
+    for given in (batch(setup, rows), packed, batch(setup, rows, packing=True, share=False)):
+        assert loss(model, given) == pytest.approx(sum(losses), rel=1e-5)
     # Rows that begin alike with another image share nothing from the image on.
     same = [{**rows[0], "images": ["green.png"]}, rows[0]]
-    given = batch(made, same, packing=True)
+    given = batch(setup, same, packing=True)
     assert given["pixel_values"].shape[1] == 2
-    assert loss(model, given) == pytest.approx(sum(loss(model, batch(made, [row])) for row in same), rel=1e-5)
+    assert loss(model, given) == pytest.approx(sum(loss(model, batch(setup, [row])) for row in same), rel=1e-5)
 
 
-def test_raft_too(made: Any) -> None:
-    recipe, rows, _, tokenizer = made
+def test_raft_too(setup: Any) -> None:
+    recipe, rows, _, tokenizer = setup
     tokens = rating_tokens(tokenizer)
     recipe = msgspec.structs.replace(recipe, objective="raft")
     model = training_run.build_model(recipe, tokenizer, tokens).eval()
     objective = objective_of(recipe, tokens)
-    alone = [loss(model, batch(made, [row], objective)) for row in rows]
-    assert loss(model, batch(made, rows, objective)) == pytest.approx(sum(alone), rel=1e-5)
+    losses = [loss(model, batch(setup, [row], objective)) for row in rows]
+    assert loss(model, batch(setup, rows, objective)) == pytest.approx(sum(losses), rel=1e-5)
 
 
 QWEN = {"tiny": None, "vision": None, "max_source_tokens": 3000}
@@ -186,16 +186,16 @@ def test_a_scoring_head_sees(kind: str, base: dict[str, Any], tmp_path: Path, mo
         changes |= {"base": str(tiny_vlm.build_qwen(tmp_path / "base"))}
     if kind == "pairwise":
         changes |= {"forms": {"pairwise": 1.0}}
-    made = prepared(tmp_path, **changes)
-    recipe, rows, _, tokenizer = made
+    setup = prepared(tmp_path, **changes)
+    recipe, rows, _, tokenizer = setup
     model = training_run.build_model(recipe, tokenizer, None).eval()
     torch.nn.init.normal_(model.score.weight, std=0.1)  # so that no comparison is certain
-    alone = [loss(model, batch(made, [row])) for row in rows]
-    assert len({round(one, 4) for one in alone[:3]}) == 3, "the image decides"
-    assert loss(model, batch(made, rows)) == pytest.approx(sum(alone), rel=1e-4)
+    losses = [loss(model, batch(setup, [row])) for row in rows]
+    assert len({round(value, 4) for value in losses[:3]}) == 3, "the image decides"
+    assert loss(model, batch(setup, rows)) == pytest.approx(sum(losses), rel=1e-4)
     text = [row for row in rows if not row["images"]]
-    white = batch(made, text, several=True)
-    assert "pixel_values" in white and loss(model, white) == pytest.approx(loss(model, batch(made, text)))
+    white = batch(setup, text, several=True)
+    assert "pixel_values" in white and loss(model, white) == pytest.approx(loss(model, batch(setup, text)))
     model.save_pretrained(tmp_path / "judge")
     again = export.read_base(str(tmp_path / "judge"), OBJECTIVES[kind].head_config(), "show")
     assert torch.equal(again.score.weight.float(), model.score.weight.float())
@@ -209,13 +209,13 @@ def test_a_random_model_tells_places_apart(model: Any) -> None:
     assert (first - second).norm() > 0.15 * first.norm()
 
 
-def test_a_white_image_where_a_process_has_none_changes_nothing(made: Any, model: Any) -> None:
-    _, rows, _, _ = made
+def test_a_white_image_where_a_process_has_none_changes_nothing(setup: Any, model: Any) -> None:
+    _, rows, _, _ = setup
     text = [row for row in rows if not row["images"]]
     for packing in (False, True):
-        given = batch(made, text, packing=packing, several=True)
+        given = batch(setup, text, packing=packing, several=True)
         assert given["pixel_values"].shape[1] == 1
-        assert loss(model, given) == pytest.approx(loss(model, batch(made, text, packing=packing)), rel=1e-6)
+        assert loss(model, given) == pytest.approx(loss(model, batch(setup, text, packing=packing)), rel=1e-6)
         assert (given["labels"] != IGNORED).sum() == sum(row["length"] - row["source"] for row in text)
         model.zero_grad()
         model(**given, num_items_in_batch=1).loss.backward()
@@ -224,12 +224,12 @@ def test_a_white_image_where_a_process_has_none_changes_nothing(made: Any, model
 
 
 @pytest.mark.parametrize("lora", [None, recipe_keys.LoraSpec(r=4, alpha=8)], ids=["whole", "adapters"])
-def test_what_looks_and_is_frozen_is_not_gone_through_backwards(made: Any, lora: Any, tmp_path: Path) -> None:
+def test_what_looks_and_is_frozen_is_not_gone_through_backwards(setup: Any, lora: Any, tmp_path: Path) -> None:
     """Under gradient checkpointing and adapters either, and the gradients are what they would be if it were."""
-    recipe, rows, _, tokenizer = made
+    recipe, rows, _, tokenizer = setup
     training_run.build_model(recipe, tokenizer, None).save_pretrained(tmp_path)
     onto = msgspec.structs.replace(recipe, tiny=None, vision=None, base=str(tmp_path), lora=lora)
-    found: list[tuple[bool, list[torch.Tensor]]] = []
+    passes: list[tuple[bool, list[torch.Tensor]]] = []
     for spared in (True, False):
         torch.manual_seed(0)
         model = training_run.build_model(onto, tokenizer, None)
@@ -239,11 +239,11 @@ def test_what_looks_and_is_frozen_is_not_gone_through_backwards(made: Any, lora:
             del looks.forward
         kept: list[bool] = []
         looks.register_forward_hook(lambda *given, kept=kept: kept.append(given[2].last_hidden_state.requires_grad))
-        model.train()(**batch(made, rows), num_items_in_batch=1).loss.backward()
+        model.train()(**batch(setup, rows), num_items_in_batch=1).loss.backward()
         assert not any(each.requires_grad for each in looks.parameters())
-        found.append((kept[0], [each.grad for each in model.parameters() if each.requires_grad]))
-    assert [kept for kept, _ in found] == [False, True] and found[0][1]
-    assert all(torch.equal(one, other) for one, other in zip(found[0][1], found[1][1], strict=True))
+        passes.append((kept[0], [each.grad for each in model.parameters() if each.requires_grad]))
+    assert [kept for kept, _ in passes] == [False, True] and passes[0][1]
+    assert all(torch.equal(gradient, expected) for gradient, expected in zip(passes[0][1], passes[1][1], strict=True))
 
 
 def test_rows_about_one_image_come_together() -> None:
@@ -277,8 +277,8 @@ def test_images_that_cannot_be_shown_are_counted(tmp_path: Path) -> None:
 
 def test_a_reason_may_name_the_token_of_an_image(tmp_path: Path) -> None:
     recipe = recipes.read_recipe(write_recipe(tmp_path, **{**SEEING, "forms": {"pointwise": 1.0}}))
-    made = [json.loads(line) for line in pictured(tmp_path).read_text("utf-8").splitlines()]
-    rows = write_rows(tmp_path, [{**row, "reason": "The <image> shows it."} for row in made])
+    pictured_rows = [json.loads(line) for line in pictured(tmp_path).read_text("utf-8").splitlines()]
+    rows = write_rows(tmp_path, [{**row, "reason": "The <image> shows it."} for row in pictured_rows])
     data, tokenizer = rows_module.prepare(recipe, rows, tmp_path / "cache", 1, Images(tmp_path))
     assert not data.counts["left_out"] and len(data.rows) == 12
     for row in data.rows:
@@ -290,14 +290,14 @@ RIGHT = ["row-0", "row-6", "row-9"]  # with an image, and scored 9
 
 def changed(folder: Path, column: str = "task") -> tuple[Path, Path]:
     """Rows with reasons and raters, and the arms of the same rows with something else in a column."""
-    made = [json.loads(line) for line in pictured(folder).read_text("utf-8").splitlines()]
-    for row in made:
+    pictured_rows = [json.loads(line) for line in pictured(folder).read_text("utf-8").splitlines()]
+    for row in pictured_rows:
         row |= {"reason": "As said.", "annotators": {"anna": row["human_score"], "ben": row["human_score"] - 1}}
-    other = write_rows(folder, [row | {column: f"{row[column]}!"} for row in made], "other.jsonl")
+    other = write_rows(folder, [row | {column: f"{row[column]}!"} for row in pictured_rows], "other.jsonl")
     loaded = human_scored.load(other, pictures=True)
     drawn = [n for n, each in enumerate(loaded.responses) if each.question.images]
     jsonl.write(folder / "arms.jsonl", image_grounding.arms(loaded, drawn))
-    return write_rows(folder, made), folder / "arms.jsonl"
+    return write_rows(folder, pictured_rows), folder / "arms.jsonl"
 
 
 def learned(folder: Path, rows: Path, **changes: Any) -> rows_module.Data:
@@ -311,11 +311,11 @@ def test_a_changed_answer_is_worth_so_much_less(tmp_path: Path) -> None:
     assert reasons["row-0#edited"].startswith("red, not ") and reasons["row-0#swapped"] is None
     forms = {"pointwise": 1.0, "pointwise_short": 1.0, "correct": 1.0}
     data = learned(tmp_path, rows, arms={"file": str(arms), "edited": 4, "weight": 0.5}, forms=forms)
-    made = [row for row in data.rows if "#" in row["id"]]
-    assert {(row["id"], row["form"]) for row in made} == {
+    edited = [row for row in data.rows if "#" in row["id"]]
+    assert {(row["id"], row["form"]) for row in edited} == {
         (f"{of}#edited", form) for of in RIGHT for form in [*forms][:2]
     }
-    for row in made:
+    for row in edited:
         original = next(each for each in data.rows if each["id"] in row["id"] and each["form"] == row["form"])
         assert (original["rating"], row["rating"], original["weight"], row["weight"]) == (9, 5, 1.0, 0.5)
         assert row["people"][3:5] == original["people"][7:9] == [0.5, 0.5], "each rater's"
@@ -329,9 +329,9 @@ def test_a_changed_answer_is_worth_so_much_less(tmp_path: Path) -> None:
 def test_a_comparing_head_learns_that_the_edited_answer_is_worse(tmp_path: Path) -> None:
     rows, arms = changed(tmp_path)
     how = {"arms": {"file": str(arms), "edited": 3}, "objective": "pairwise", "forms": {"pairwise": 1.0}}
-    made = learned(tmp_path, rows, **how).rows
-    assert [row["id"] for row in made] == [f"{of}+{of}#edited" for of in RIGHT]
-    assert all(row["people"] == [pytest.approx(3 / 9)] for row in made)
+    learned_rows = learned(tmp_path, rows, **how).rows
+    assert [row["id"] for row in learned_rows] == [f"{of}+{of}#edited" for of in RIGHT]
+    assert all(row["people"] == [pytest.approx(3 / 9)] for row in learned_rows)
 
 
 @pytest.mark.parametrize("column", ["id", "response", "question"])
@@ -360,8 +360,8 @@ class Qwen9VLProcessor(Typed):
     """It is named where packing switches itself off."""
 
 
-def test_packing_switches_itself_off_by_name(made: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    recipe, _, _, tokenizer = made
+def test_packing_switches_itself_off_by_name(setup: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe, _, _, tokenizer = setup
     packed = msgspec.structs.replace(recipe, packing=True)
     assert training_run._switch_packing(packed, tokenizer, True).packing
     typed = vision.SeeingTokenizer(Qwen9VLProcessor(), None)
@@ -401,9 +401,9 @@ def test_recipes_with_mistakes(change: dict[str, Any], message: str, tmp_path: P
     ],
 )
 def test_a_base_whose_processor_lacks_a_package_is_one_line(
-    made: Any, family: str, kind: str, pixels: str, package: str | None, tmp_path: Path
+    setup: Any, family: str, kind: str, pixels: str, package: str | None, tmp_path: Path
 ) -> None:
-    made[3].processor.tokenizer.save_pretrained(tmp_path)
+    setup[3].processor.tokenizer.save_pretrained(tmp_path)
     said = {"processor_class": kind}
     (tmp_path / "config.json").write_text(json.dumps({"model_type": family}), "utf-8")
     (tmp_path / "processor_config.json").write_text(json.dumps(said), "utf-8")
@@ -430,7 +430,7 @@ def test_two_processes_of_which_one_has_no_image_learn_as_one(
 ) -> None:
     """One row a micro-batch: in most steps a process has an image while the other has none."""
     rows = pictured(tmp_path)
-    found = {}
+    logs = {}
     for processes in (1, 2):
         training = {**SEEING["training"], "per_device_train_batch_size": 1, "learning_rate": 1e-3}
         zero = {"zero_optimization": {"stage": stage if processes == 2 else 1}}
@@ -438,9 +438,9 @@ def test_two_processes_of_which_one_has_no_image_learn_as_one(
         changes["evaluation"] = {"every": 2, "batch_size": 1}
         recipe = write_recipe(tmp_path, f"{processes}.yaml", **changes)
         train(recipe, rows, tmp_path / str(processes), processes=processes)
-        found[processes] = logged(tmp_path / str(processes))
-    assert {"loss", "grad_norm"} <= set(found[1][0]) and any("eval_mae" in line for line in found[1])
-    for line, wanted in zip(found[2], found[1], strict=True):
+        logs[processes] = logged(tmp_path / str(processes))
+    assert {"loss", "grad_norm"} <= set(logs[1][0]) and any("eval_mae" in line for line in logs[1])
+    for line, wanted in zip(logs[2], logs[1], strict=True):
         assert line == pytest.approx(wanted, rel=1e-4, abs=1e-4)
 
 

@@ -3,7 +3,7 @@
 Each says what a verdict holds as JSON Schema, how a reply is read, which verdict people's scores make right, how the
 judge is asked for it, and what an audit compares.
 
-A form (critic.judging.forms) names its kind. critic/README.md says how to add one.
+A form (critic.judging.forms) names its kind. critic/judging/README.md says how to add one.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,5 +1,5 @@
 """The protocols by which a model's conversations are judged: each module of this folder is one, with all that is known
-of it. critic/README.md says how to add one.
+of it. critic/judging/README.md says how to add one.
 
 >>> load("direct").scale
 (1, 10)
