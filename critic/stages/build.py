@@ -24,7 +24,7 @@ TOKENS = 4096
 """Longest reply: a conversation of four turns in full."""
 
 
-@partial(options.takes_endpoint, names=options.ONE_MODEL)
+@partial(options.takes_options, names=options.ONE_MODEL)
 def main(
     folder: Annotated[Path, typer.Argument(help="The folder of images; those of its folders count as well.")],
     out: Annotated[Path, typer.Option(help="Folder for all that is made. Run again to go on.")],

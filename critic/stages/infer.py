@@ -11,22 +11,23 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 import typer
+from msgspec import Struct
 from msgspec.structs import replace
 
 from critic import benchmarks, jsonl
 from critic.backends import Backend, ChatMessage, Reply, Request, find_failure, image_part, read_usage
-from critic.errors import Refused, Transient, UsageError, quoted, replace_surrogates
-from critic.images import Image, ImageError, name_images
+from critic.errors import Refused, Transient, UsageError, quoted
+from critic.images import Image, ImageError, Images, name_images
 from critic.judging import history
 from critic.judging.answers import with_reply, without_thoughts_in
 from critic.judging.history import CONDITIONS, HistoryMessage
 from critic.records import Conversation, ModelTurn, Sampling, SentImage, SentMessage, TurnFailure
 from critic.stages import options
-from critic.stages.options import Endpoint, takes_endpoint
+from critic.stages.options import Endpoint, takes_options
 from critic.stages.run import RunOptions, RunSummary, Spent, Stage, check_plain, gather_cancel_on_error, once
 
 
@@ -264,64 +265,79 @@ def _sent(message: HistoryMessage, images: Mapping[str, Image]) -> ChatMessage:
     return {"role": message.role, "content": [*parts, {"type": "text", "text": message.content}]}
 
 
-def _check(file: Path, conversations: Sequence[Conversation], names: Sequence[str]) -> None:
-    """Raises UsageError for a condition that asks nothing, or shows a reference that is not there."""
+class Questions(Struct, frozen=True, kw_only=True):
+    """A benchmark's conversations, and what a model is to see of them.
+
+    `uris` are the images inside the benchmark's file by name; other images are below `root`. `images` is None if none
+    is shown.
+    """
+
+    conversations: list[Conversation]
+    conditions: list[str]
+    uris: dict[str, str]
+    root: Path
+    images: Images | None
+
+
+def read_questions(
+    file: Path,
+    benchmark: str,
+    endpoint: Endpoint,
+    condition: Sequence[str] | None,
+    published: str | None,
+    limit: int | None,
+) -> Questions:
+    """Read the conversations that a model is asked, under the conditions of the options or of the paper.
+
+    Raises UsageError for a condition that asks nothing or shows a missing reference, and for images that are missing.
+    """
+    if condition and published:
+        raise UsageError("--as published has conditions of its own: leave --condition out")
+    of_paper = benchmarks.load(benchmark).conditions
+    usual = of_paper if published else of_paper[:1]
+    names = options.choose("condition", condition or usual, CONDITIONS)
+    conversations, uris = name_images(benchmarks.read(benchmark, file)[:limit])
     for name in names:
-        if not any(_turns(conversation, name) for conversation in conversations):
-            longest = max(len(conversation.turns) for conversation in conversations)
-            raise UsageError(f"--condition {name} asks nothing: the longest conversation of {file} has {longest} turns")
-        for conversation in conversations:
-            if (turn := history.missing_reference(conversation, CONDITIONS[name])) is not None:
-                where = f"{file}: {conversation.id}: turn {turn}"
-                raise UsageError(f"{where} has no reference, and --condition {name} shows it")
+        _check_condition(file, conversations, name)
+    root = endpoint.data_root or file.parent
+    images = None
+    # Neither Pillow nor a folder is needed if no image is shown.
+    paths = [path for conversation in conversations for turn in conversation.turns for path in turn.images]
+    if paths and any(CONDITIONS[name].images for name in names):
+        images = endpoint.images(root, uris)
+        images.require(paths)
+    return Questions(conversations=conversations, conditions=names, uris=uris, root=root, images=images)
 
 
-@takes_endpoint
+def _check_condition(file: Path, conversations: Sequence[Conversation], name: str) -> None:
+    """Raise UsageError if a condition asks nothing, or shows a reference that is missing."""
+    if not any(_turns(conversation, name) for conversation in conversations):
+        longest = max(len(conversation.turns) for conversation in conversations)
+        raise UsageError(f"--condition {name} asks nothing: the longest conversation of {file} has {longest} turns")
+    for conversation in conversations:
+        if (turn := history.missing_reference(conversation, CONDITIONS[name])) is not None:
+            where = f"{file}: {conversation.id}: turn {turn}"
+            raise UsageError(f"{where} has no reference, and --condition {name} shows it")
+
+
+@takes_options
 def main(
     benchmark_file: Annotated[Path, typer.Argument(help="The benchmark's published file.")],
     benchmark: Annotated[str, typer.Option(help=f"Which one: {', '.join(benchmarks.BENCHMARKS)}.")],
     out: Annotated[Path, typer.Option(help="Where replies go (.jsonl). Run again to resume.", callback=check_plain)],
     endpoint: Endpoint,
-    name: Annotated[
-        str | None,
-        typer.Option(
-            parser=replace_surrogates, metavar="TEXT", help="The model's name in the records.", show_default="its own"
-        ),
-    ] = None,
-    condition: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="What of a conversation the model sees; several are run together. "
-            + "; ".join(f"{name}: {condition.help}" for name, condition in CONDITIONS.items()),
-            show_default="the paper's usual one: own, MultiVerse's oracle",
-        ),
-    ] = None,
-    published: Annotated[
-        Literal["published"] | None, typer.Option("--as", help="All conditions of the paper's main tables.")
-    ] = None,
-    max_tokens: Annotated[int, options.max_tokens(1)] = 1024,
+    name: options.SystemName = None,
+    condition: options.Conditions = None,
+    published: options.Published = None,
+    max_tokens: Annotated[int, options.limit_tokens(1)] = 1024,
     temperature: options.Temperature = 0.0,
     seed: options.Seed = 0,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first conversations.")] = None,
+    limit: options.Limit = None,
 ) -> int:
     """Run a vision-language model through whole conversations, each turn on the history that a condition says."""
     if endpoint.gpus is not None:
         return endpoint.run_on_gpus(main, locals(), [endpoint.model or ""], summary_of_file)
-    options.check((not (condition and published), "--as published has conditions of its own: leave --condition out"))
-    of_paper = benchmarks.load(benchmark).conditions
-    usual = of_paper if published else of_paper[:1]
-    names = options.chosen("condition", condition or usual, CONDITIONS)
-    conversations, uris = name_images(benchmarks.read(benchmark, benchmark_file)[:limit])
-    _check(benchmark_file, conversations, names)
-    root = endpoint.data_root or benchmark_file.parent
-    # Where no image is shown, neither Pillow nor a folder is needed.
-    paths = [path for conversation in conversations for turn in conversation.turns for path in turn.images]
-    shown = paths and any(CONDITIONS[chosen].images for chosen in names)
-    load = None
-    if shown:
-        pictures = endpoint.images(root, uris)
-        pictures.require(paths)
-        load = pictures.load
+    questions = read_questions(benchmark_file, benchmark, endpoint, condition, published, limit)
     backend = endpoint.open_one()
     sampling = Sampling(
         max_tokens=max_tokens,
@@ -329,10 +345,12 @@ def main(
         seed=seed if temperature else 0,
         max_image_pixels=endpoint.max_image_pixels,
     )
-    file: dict[str, Any] = {"file": str(benchmark_file), "count": len(conversations)}
+    file: dict[str, Any] = {"file": str(benchmark_file), "count": len(questions.conversations)}
     if benchmark_file.is_file():
         file["sha256"] = jsonl.sha256(benchmark_file)
-    source = {"benchmark": benchmark, "conversations": file, "data_root": str(root.resolve())}
+    source = {"benchmark": benchmark, "conversations": file, "data_root": str(questions.root.resolve())}
     run = endpoint.run_options(out)
-    conversations = [conversation for conversation in conversations if run.takes(conversation.group)]
-    return Infer(run, backend, name or backend.served.name, names, sampling, conversations, load, source).run()
+    conversations = [conversation for conversation in questions.conversations if run.takes(conversation.group)]
+    load = questions.images.load if questions.images else None
+    system = name or backend.served.name
+    return Infer(run, backend, system, questions.conditions, sampling, conversations, load, source).run()

@@ -12,7 +12,7 @@ from critic import jsonl
 from critic.backends import collect_processors
 from critic.certificate import print_quotable
 from critic.errors import UsageError, quoted
-from critic.human_scored import CUT_OFF, say_left_out
+from critic.human_scored import CUT_OFF, UNUSABLE_FLAGS, OwnColumns, say_left_out, walk
 from critic.judging.distribution import Aggregation
 from critic.judging.examples import ALONE, comparable, partner, question_key
 from critic.judging.forms import form_of
@@ -20,28 +20,47 @@ from critic.judging.judge import ResponseJudge, panel_judgment
 from critic.judging.planned import PlannedVerdict
 from critic.records import Judgment, Response, Sample
 from critic.stages.judge_samples import JudgeSamples, summary
-from critic.stages.run import RunOptions, finish, growing, known
+from critic.stages.options import (
+    EVERY_REASON_FIRST,
+    TOKENS,
+    TOKENS_OF_STEPS,
+    Endpoint,
+    VerdictOptions,
+    list_unlearned,
+    root_of,
+)
+from critic.stages.run import RunOptions, describe_source, finish, growing, known
 
 Shown = tuple[Response, Response | None]
 """What one judgment is of: a response, and where two are compared the other one."""
 
 
 class FormResponses:
-    """What is judged in a form, by key: each response that `read` gives or, in a form that compares, beside one other
-    to its question, as in training; of all those that the `run` takes. Those that the form cannot judge are counted and
-    said. `images` are those of the questions, of all shards. Raises UsageError when nothing is left."""
+    """The responses of a file that are judged in a form, by key. In a form that compares, each stands beside another to
+    its question, as in training.
+
+    Responses that the form cannot judge are counted and said. `images` are those of the questions, of all shards.
+    """
 
     def __init__(
         self, read: Callable[[Counter[str]], Iterable[Response]], path: Path, form: str, run: RunOptions | None = None
     ) -> None:
-        how, left_out, usable = form_of(form), Counter[str](), list[Response]()
+        """Read the responses of `path`; of a `run` with shards keep those of its shard.
+
+        `read` yields responses, and counts by reason those that it leaves out. Raises UsageError if none is left.
+        """
+        entry = form_of(form)
+        left_out = Counter[str]()
+        usable = list[Response]()
         for response in read(left_out):
-            lacking = how.lacking(response)
+            lacking = entry.lacking(response)
             if lacking is None:
                 usable.append(response)
             else:
                 left_out[lacking] += 1
-        shown: list[Shown] = _paired(usable, form, left_out) if how.pair else [(response, None) for response in usable]
+        shown: list[Shown] = [(response, None) for response in usable]
+        if entry.pair:
+            shown = _pair_up(usable, form, left_out)
         say_left_out(left_out)
         if not shown:
             raise UsageError(f"{path}: no usable row to judge")
@@ -59,20 +78,22 @@ class FormResponses:
         return Sample.of(*self.by_key[key])
 
 
-def _as_shown(sample: Sample) -> Sample:
-    """A sample without what people and others said of it, which no judge is shown."""
-    other = None if sample.other is None else _as_shown(sample.other)
+def _without_labels(sample: Sample) -> Sample:
+    """Return a sample without people's labels and other columns, which no judge is shown."""
+    other = None if sample.other is None else _without_labels(sample.other)
     return replace(sample, human=None, columns={}, other=other, preference=None)
 
 
-def _paired(responses: Sequence[Response], form: str, left_out: Counter[str]) -> list[Shown]:
-    """Each response with its partner among the answers to its question; two that chose each other are one pair."""
+def _pair_up(responses: Sequence[Response], form: str, left_out: Counter[str]) -> list[Shown]:
+    """Return each response with its partner among the answers to its question. Two that chose each other are one
+    pair."""
     answers: dict[bytes, list[Response]] = defaultdict(list)
     for response in responses:
         answers[question_key(response)].append(response)
     pairs: dict[frozenset[str], Shown] = {}
     for response in responses:
         candidates = [other for other in answers[question_key(response)] if comparable(response, other)]
+        # A row may hold both answers, or all that a judge was shown of them.
         if response.other or response.shown:
             pairs[frozenset((response.id,))] = (response, response.other)
         elif candidates:
@@ -84,12 +105,13 @@ def _paired(responses: Sequence[Response], form: str, left_out: Counter[str]) ->
 
 
 def in_order(shown: Iterable[Shown]) -> list[Shown]:
-    """The same, those whose prompts begin alike side by side: language (the rubric), task (its rules), question."""
+    """Return the responses sorted so that prompts with a common prefix are neighbours: by language (the rubric), task
+    (its rules) and question."""
     return sorted(shown, key=lambda pair: (pair[0].question.lang, pair[0].question.task, pair[0].question.id))
 
 
 class JudgeResponses(JudgeSamples[Shown]):
-    """One judgment of each response, in a form."""
+    """The judgments of responses in a form, one each."""
 
     unit = "row"
 
@@ -106,13 +128,13 @@ class JudgeResponses(JudgeSamples[Shown]):
         if record.prompt_hash != self._prompt["hash"]:
             before, now = quoted(record.prompt_hash), quoted(self._prompt["hash"])
             return f"made with prompt_hash {before}, now {now}; choose another --out"
-        if _as_shown(record.sample) != _as_shown(self._responses.now(record.sample.key)):
+        if _without_labels(record.sample) != _without_labels(self._responses.now(record.sample.key)):
             now = "question, reference, criteria, answer, system or group are others now"
             return f"judges {quoted(self.key(record))}, of which {now}; choose another --out"
         return None
 
     def resume(self) -> None:
-        """Where responses that were judged have other scores by people now, the judgments get them, in their order."""
+        """Give the judgments in the file today's labels by people, in their order."""
         super().resume()
         now = {name: self._responses.now(name) for name in self._responses.by_key if name in self.done}
         changed = sum(self.done[name].sample != sample for name, sample in now.items())
@@ -131,7 +153,65 @@ class JudgeResponses(JudgeSamples[Shown]):
             await judged(replace(planned, material=self._form.material(*item)))
 
 
-def judge_responses(
+def judge_rows(
+    run: RunOptions,
+    endpoint: Endpoint,
+    how: VerdictOptions,
+    judges: Sequence[str] | None,
+    path: Path,
+    own: OwnColumns | None,
+    aggregate: Aggregation,
+    name: str | None,
+) -> int:
+    """Judge the responses of rows by one judge, or by several into files beside `run.out` (`NAME.1.jsonl`, …).
+
+    Args:
+        run: How the stage is run.
+        endpoint: How the judges are asked.
+        how: How verdicts are asked for.
+        judges: The values of --judge.
+        path: The rows.
+        own: How the user's columns are read.
+        aggregate: How a panel's scores become one.
+        name: The name of the judge, or of the panel.
+
+    Return the exit code. Raises UsageError for a form that a judge did not learn.
+    """
+    form = how.answer_form
+    decoding = how.decoding([form])
+    several = len(judges or []) > 1
+    if several and not form_of(form).kind.rates:
+        raise UsageError(f"several --judge make a panel of ratings, and --prompt {form} does not rate")
+    backends = endpoint.open("--judge", judges)
+
+    def read(left_out: Counter[str]) -> Iterator[Response]:
+        # A picture tells what is right if there is no reference.
+        pictures = how.images is not None or all(backend.sees() for backend in backends)
+        for _, _, response in walk(path, left_out, pictures=True, scored=False, own=own):
+            if response.question.reference or response.other or response.shown or pictures:
+                yield response
+            else:
+                left_out[UNUSABLE_FLAGS["no_reference"]] += 1
+
+    responses = FormResponses(read, path, form, run)
+    images = endpoint.shown(how.images, endpoint.data_root or root_of(path), backends, responses.images)
+    # Log probabilities are needed for a score that is named, or that was certified by them.
+    needs = f"--score {how.score}" if how.score else str(run.certificate) if run.certificate else None
+    tokens = TOKENS_OF_STEPS if how.prompt == EVERY_REASON_FIRST else TOKENS
+    forms = [form, *filter(None, [form_of(form).first])]
+    members = []
+    for backend in backends:
+        unlearned = list_unlearned(backend, forms, "prompt", how.force_form)
+        member_name = backend.served.name if several or name is None else name
+        judge = ResponseJudge(
+            backend, member_name, form, how.score or "expected", how.max_tokens or tokens, decoding, images, needs
+        )
+        judge.setup = replace(judge.setup, unlearned=unlearned)
+        members.append(judge)
+    return _judge_responses(run, members, responses, describe_source(path), aggregate, name)
+
+
+def _judge_responses(
     run: RunOptions,
     judges: Sequence[ResponseJudge],
     responses: FormResponses,
@@ -139,7 +219,7 @@ def judge_responses(
     how: Aggregation,
     name: str | None,
 ) -> int:
-    """By one judge into `run.out`, or by several into files beside it (`NAME.1.jsonl`, …), for the panel `name`."""
+    """Judge responses by one judge into `run.out`, or by several into files beside it, for the panel `name`."""
     names, first = [judge.name for judge in judges], judges[0]
     panel = name or f"{how}({', '.join(names)})" if len(judges) > 1 else ""
     if run.certificate is not None:
@@ -162,7 +242,7 @@ def judge_responses(
 
 
 def _finish_panel(run: RunOptions, members: Sequence[JudgeResponses], how: Aggregation, panel: str) -> int:
-    """Make the panel's file of what its members said."""
+    """Write the panel's file from its members' files, and return the exit code."""
     first, *rest = members
     files = (known(member.out, Judgment, lambda _: None) for member in rest)
     by_key = [{judgment.sample.key: judgment for judgment in file} for file in files]

@@ -120,7 +120,7 @@ def _decided(review: Path, prompt_of: Mapping[str, str]) -> tuple[dict[str, list
     return accepted, decisions
 
 
-@partial(options.takes_endpoint, names=options.ONE_MODEL)
+@partial(options.takes_options, names=options.ONE_MODEL)
 def main(
     questions: Annotated[Path, typer.Argument(help="AlignMMBench questions; the first of each group is its seed.")],
     out: Annotated[Path, typer.Option(help="The review file (JSONL); with --apply the questions file to write.")],

@@ -201,6 +201,9 @@ class Stage(ABC, Generic[Item, Record]):
 
                 def keep(*records: Record) -> None:
                     nonlocal failed
+                    # Rate and time left count from the first reply: until then an engine starts.
+                    if not bar.n:
+                        bar.unpause()
                     for record in records:
                         file.append(record)
                         failed += _failure(record) is not None
@@ -268,8 +271,9 @@ def progress(name: str, unit: str, total: int) -> "tqdm[Never]":
     return tqdm(total=total, desc=name, unit=unit, mininterval=pause, maxinterval=max(pause, 10.0), delay=delay)
 
 
-def source(path: Path) -> dict[str, str]:
-    """What a sidecar says of what was read: where it was, and a hash of the file, or of a folder's files and names."""
+def describe_source(path: Path) -> dict[str, str]:
+    """Return the facts of an input for a sidecar: its place, and a hash of the file, or of a folder's files and
+    names."""
     if not path.is_dir():
         return {"file": str(path), "sha256": jsonl.sha256(path)}
     inside = [(file.name, jsonl.sha256(file)) for file in human_scored.list_files(path)]

@@ -205,8 +205,13 @@ def _protocol(judgment: Judgment) -> str:
     count like a checklist's share. A form that is not ours rates."""
     if judgment.opponent is not None:
         return "pairwise"
-    form = BY_NAME.get(judgment.prompt.rpartition("/")[2].partition("@")[0])
+    form = BY_NAME.get(_form_of(judgment.prompt))
     return form.kind.scored_as if form is not None else "pointwise"
+
+
+def _form_of(prompt: str) -> str:
+    """Return the form that a judgment names; earlier versions named a file, and its language."""
+    return prompt.rpartition("/")[2].partition("@")[0]
 
 
 def _run(path: Path, turns: list[Judgment], lines: Mapping[tuple[str, JudgeConfig], int]) -> Run:
@@ -269,10 +274,13 @@ def _together(sayings: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def _verdicts(run: Run) -> str:
-    """By whom a file was judged, and what came of it."""
+    """Return by whom a file was judged, in which forms, and what came of it."""
     failures = run.counted(lambda judgment: judgment.failure)
     del failures[None]
     how = "" if run.setup.score_kind == "argmax" else f" ({run.setup.score_kind} ratings)"
+    # People are asked in no form.
+    prompts = {judgment.prompt for judgment in run.turns if judgment.prompt_hash != "people"}
+    how += f" in {', '.join(sorted(map(_form_of, prompts)))}" if prompts else ""
     return f"judged by {run.judge}{how}, {len(run.turns)} verdicts" + f", {failed(failures)}" * bool(failures)
 
 

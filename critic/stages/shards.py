@@ -16,8 +16,8 @@ from critic.records import Judgment, ModelTurn
 from critic.stages.run import RunOptions, Shard, Summarise, finish
 
 HOW = (
-    *("responses", "replies", "conversations", "benchmark", "protocols", "judgings", "against", "system", "sampling"),
-    *("judge", "aggregate", "model", "processors", "learned", "prompt", "setup", "max_tokens"),
+    *("responses", "replies", "conversations", "benchmark", "protocols", "judgings", "forms", "against", "system"),
+    *("sampling", "judge", "aggregate", "model", "processors", "learned", "prompt", "setup", "max_tokens"),
 )
 """What a sidecar says of how a run was made: the same of all shards."""
 
