@@ -20,15 +20,8 @@ from critic.errors import UsageError
 from critic.judging.assignments import VerdictPlan
 from critic.judging.transcripts import Pair, Transcript
 from critic.stages import infer, options, score
-from critic.stages.infer import Questions
-from critic.stages.judge_conversations import (
-    choose_protocols,
-    judge_conversations,
-    plan_verdicts,
-    prepare_judge,
-    say_calls,
-)
-from critic.stages.options import Endpoint, VerdictOptions
+from critic.stages.judge_conversations import choose_protocols, judge_conversations, prepare_judge, say_calls
+from critic.stages.options import Endpoint, JudgeOptions
 
 COMMON = (
     *("api_key", "data_root", "concurrency", "max_failed", "retry_failed", "cache", "budget", "attempts", "timeout"),
@@ -46,7 +39,7 @@ def main(
     judged_by: Annotated[str, typer.Option("--judge", metavar="JUDGE", help="URL, URL#MODEL, FOLDER (vLLM in here).")],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Replies, judgments and scores. Run again to resume.")],
     endpoint: Endpoint,
-    how: VerdictOptions,
+    how: JudgeOptions,
     condition: options.Conditions = None,
     name: options.SystemName = None,
     limit: options.Limit = None,
@@ -55,14 +48,16 @@ def main(
 ) -> int:
     """Run a model through a benchmark, judge its replies and score them: critic infer, judge and score in turn."""
     replies, judged = out / "replies.jsonl", out / "judged.jsonl"
-    how = replace(how, max_tokens=verdict_tokens)
+    how = replace(how, judge=[judged_by], max_tokens=verdict_tokens)
     # Whatever a later stage would refuse is refused here, before hours of inference.
     questions = infer.read_questions(benchmark_file, benchmark, endpoint, condition, how.published, limit)
+    pairs = list[Pair]()
+    for conversation in questions.conversations:
+        for name_of_condition in questions.conditions:
+            blank = Transcript(conversation=conversation, condition=name_of_condition, system="", turns={})
+            pairs.append((blank, None))
     chosen = choose_protocols(how, benchmark)
-    plan = plan_verdicts(how, chosen, _expect(questions))
-    judge = prepare_judge(
-        endpoint, how, [judged_by], benchmark, plan, benchmark_file, root=questions.root, uris=questions.uris
-    )
+    judge, plan = prepare_judge(endpoint, how, benchmark, chosen, pairs, benchmark_file, questions.root, questions.uris)
     say_calls(plan, benchmark, judge.setup)
     _check_room(plan, [replies, judged])
     print(f"1/3 infer: {benchmark} by {model}", file=sys.stderr)
@@ -80,22 +75,11 @@ def main(
     if code:  # judging what is missing for the most part would be paid for in vain
         return code
     print(f"2/3 judge: by {judged_by}", file=sys.stderr)
-    code = judge_conversations(
-        endpoint.run_options(judged), endpoint, how, [judged_by], replies, benchmark, questions=benchmark_file
-    )
+    code = judge_conversations(endpoint.run_options(judged), endpoint, how, replies, benchmark, benchmark_file)
     print("3/3 score", file=sys.stderr)
     published_file = benchmark_file if limit is None else None
     scored = score.main([judged], benchmark, published_file, out=out / "score", max_failed=endpoint.max_failed)
     return scored or code
-
-
-def _expect(questions: Questions) -> list[Pair]:
-    """Return the transcripts that inference is to fill, still without replies."""
-    pairs = list[Pair]()
-    for conversation in questions.conversations:
-        for condition in questions.conditions:
-            pairs.append((Transcript(conversation=conversation, condition=condition, system="", turns={}), None))
-    return pairs
 
 
 def _check_room(plan: VerdictPlan, files: Iterable[Path]) -> None:

@@ -13,14 +13,14 @@ from msgspec.structs import replace
 
 from critic import human_scored
 from critic.benchmarks import BENCHMARKS
-from critic.errors import UsageError, replace_surrogates
+from critic.errors import UsageError
 from critic.judging.distribution import Aggregation
 from critic.judging.replies import benchmark_of
 from critic.stages import options
 from critic.stages.judge_conversations import judge_conversations
 from critic.stages.judge_responses import judge_rows
 from critic.stages.judge_samples import summary
-from critic.stages.options import Endpoint, VerdictOptions, takes_options
+from critic.stages.options import Endpoint, JudgeOptions, takes_options
 from critic.stages.run import check_plain
 
 DEFAULT_URL = "http://127.0.0.1:8000/v1"
@@ -31,7 +31,7 @@ def main(
     responses: Annotated[Path, typer.Argument(metavar="RESPONSES", help="Scored rows, or replies to a benchmark.")],
     out: Annotated[Path, options.data(metavar="FILE", help="Output file; rerun to resume.", callback=check_plain)],
     endpoint: Endpoint,
-    how: VerdictOptions,
+    how: JudgeOptions,
     questions: Annotated[Path | None, options.data(metavar="FILE", help="The benchmark's published file.")] = None,
     benchmark: Annotated[str | None, options.data(metavar="NAME", help=f"{', '.join(BENCHMARKS)}.")] = None,
     against: Annotated[
@@ -40,19 +40,6 @@ def main(
     mapped: options.Mapped = None,
     scale: options.OwnScale = None,
     lang: options.OwnLanguage = None,
-    judge: Annotated[
-        list[str] | None,
-        options.endpoint(
-            metavar="JUDGE",
-            help="FOLDER (vLLM in this process), URL, URL#MODEL, @FILE of URLs, replies.jsonl; several: a panel.",
-        ),
-    ] = None,
-    name: Annotated[
-        str | None,
-        options.endpoint(
-            parser=replace_surrogates, metavar="NAME", help="Name of the judge.", show_default="the model's"
-        ),
-    ] = None,
     aggregate: Annotated[
         Aggregation, options.endpoint(metavar="HOW", help="Score of a panel: mean or median.")
     ] = "mean",
@@ -62,14 +49,14 @@ def main(
 ) -> int:
     """Score responses with a judge or a panel; a benchmark's replies by protocol."""
     if endpoint.gpus is not None:
-        return endpoint.run_on_gpus(main, locals(), judge or [endpoint.model or ""], summary)
+        return endpoint.run_on_gpus(main, locals(), how.judge or [endpoint.model or ""], summary)
     # AlignMMBench's answers name no benchmark, but come with its questions.
     named = benchmark or (None if mapped else benchmark_of(responses, questions))
     benchmark = named or ("alignmmbench" if questions else None)
     run = endpoint.run_options(out, certificate)
-    if not (judge or endpoint.base_url):
+    if not (how.judge or endpoint.base_url):
         endpoint = replace(endpoint, base_url=DEFAULT_URL)
-    is_panel = len(judge or []) > 1
+    is_panel = len(how.judge or []) > 1
     if aggregate != "mean" and not is_panel:
         raise UsageError(f"--aggregate {aggregate} makes one score of those of several --judge")
     if benchmark is None:
@@ -83,13 +70,11 @@ def main(
         flags |= {"order": how.order, "on-unparsed": how.on_unparsed, "turn-context": how.turn_context}
         _refuse("without --benchmark", flags)
         own = human_scored.OwnColumns.parse(mapped, scale, lang)
-        return judge_rows(run, endpoint, how, judge, responses, own, aggregate=aggregate, name=name)
+        return judge_rows(run, endpoint, how, responses, own, aggregate)
     _refuse("with --benchmark", {"map": mapped, "scale": scale, "lang": lang})
     if is_panel:
         raise UsageError("several --judge cannot be used with --benchmark")
-    return judge_conversations(
-        run, endpoint, how, judge, responses, benchmark, questions=questions, against=against or [], name=name
-    )
+    return judge_conversations(run, endpoint, how, responses, benchmark, questions, against or [])
 
 
 def _refuse(where: str, options_given: dict[str, Any]) -> None:

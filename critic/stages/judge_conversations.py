@@ -28,8 +28,8 @@ from critic.judging.transcripts import Pair, Transcripts
 from critic.records import Conversation, JudgeConfig, Judgment
 from critic.stages import options
 from critic.stages.judge_samples import JudgeSamples
-from critic.stages.options import ABLATIONS, EVERY_REASON_FIRST, Endpoint, VerdictOptions, check
-from critic.stages.run import RunOptions, RunSummary, describe_source, listed
+from critic.stages.options import EVERY_REASON_FIRST, Endpoint, JudgeOptions, check
+from critic.stages.run import RunOptions, RunSummary, describe_source, listed, name_forms
 
 
 class JudgeConversations(JudgeSamples[list[Pair]]):
@@ -67,41 +67,37 @@ class JudgeConversations(JudgeSamples[list[Pair]]):
 def judge_conversations(
     run: RunOptions,
     endpoint: Endpoint,
-    how: VerdictOptions,
-    judges: Sequence[str] | None,
+    how: JudgeOptions,
     replies: Path,
     benchmark: str,
     questions: Path | None,
     against: Sequence[Path] = (),
-    name: str | None = None,
 ) -> int:
     """Judge the conversations of a file of replies.
 
     Args:
         run: How the stage is run.
         endpoint: How the judge is asked.
-        how: How verdicts are asked for.
-        judges: The value of --judge, if any.
+        how: Who judges, and how.
         replies: The replies of a model.
         benchmark: The benchmark that they are to.
         questions: The benchmark's file.
         against: Replies of other models, to compare with.
-        name: The judge's name in the records, if not its own.
 
     Return the exit code: 3 if too many verdicts failed. Raises UsageError for what the user has to mend.
     """
     files = (replies, *against)
-    protocol_names = choose_protocols(how, benchmark, models=len(files))
+    chosen = choose_protocols(how, benchmark, models=len(files))
     published, uris = name_images(benchmarks.read(benchmark, questions)) if questions is not None else ([], {})
     models = [transcripts.read_transcripts(path, benchmark, published) for path in files]
     _say_unfinished(files)
     if questions is not None:
         _check_questions(questions, published, [transcript.conversation for transcript in models[0].values()])
-    whole = plan_verdicts(how, protocol_names, _pair_up(models, files, how))
+    pairs = _pair_up(models, files, how)
     root = endpoint.data_root or options.root_of(replies, questions)
     # The forms follow from the rows of all shards: merged files say alike how they were judged.
-    judge = prepare_judge(endpoint, how, judges, benchmark, whole, replies, root=root, uris=uris, name=name)
-    plan = replace(whole, pairs=[pair for pair in whole.pairs if run.takes(pair[0].conversation.group)])
+    judge, whole = prepare_judge(endpoint, how, benchmark, chosen, pairs, replies, root, uris)
+    plan = replace(whole, pairs=[pair for pair in pairs if run.takes(pair[0].conversation.group)])
     say_calls(plan, benchmark, judge.setup)
     forms = list_forms(whole, judge.setup)
     if run.certificate is not None:
@@ -118,7 +114,55 @@ def judge_conversations(
     return JudgeConversations(run, judge, plan, sources).run()
 
 
-def choose_protocols(how: VerdictOptions, benchmark: str, models: int = 1) -> list[str]:
+def prepare_judge(
+    endpoint: Endpoint,
+    how: JudgeOptions,
+    benchmark: str,
+    chosen: list[str],
+    pairs: list[Pair],
+    file: Path,
+    root: Path,
+    uris: Mapping[str, str],
+) -> tuple[Judge, VerdictPlan]:
+    """Open the judge, choose the forms that it learned, and plan its verdicts. Nothing is asked yet.
+
+    Args:
+        endpoint: How the judge is asked.
+        how: Who judges, and how. Forms that it leaves open follow from the judge.
+        benchmark: The benchmark that the conversations are of.
+        chosen: The protocols.
+        pairs: The transcripts to judge, which need no replies yet.
+        file: The file of the conversations, for messages.
+        root: The folder of the images.
+        uris: The images inside the benchmark's file, by name.
+
+    Raises UsageError if there is nothing to judge, and for what the judge cannot do, with what it can.
+    """
+    judgings = options.choose("judging", how.judging or ["standard"], options.ABLATIONS)
+    plan = VerdictPlan(pairs, chosen, judgings, not how.reference_free)
+    usual = _usual_setup(how, benchmark, chosen)
+    _check_plan(plan, file)
+    (backend,) = endpoint.open("--judge", how.judge)
+    setup = _follow_judge(how, usual, plan, backend)
+    forms = list_forms(plan, setup)
+    if how.seed and setup.order == "both" and how.battles not in ("random", "newcomer"):
+        raise UsageError(f"--seed {how.seed}: nothing is drawn but by --order random or forced, --battles random")
+    setup = replace(setup, judge=how.name or backend.served.name, decoding=how.decoding(forms))
+    tokens = options.TOKENS_OF_STEPS if setup.reason_first else options.TOKENS
+    judge = Judge(backend, setup, how.max_tokens or tokens, endpoint.shown(how.images, root, [backend]))
+    if judge.images is not None:
+        judge.images.uris |= uris
+        _check_images(judge.images, [transcript.conversation for transcript, _ in pairs], file)
+    why = ", as it learned" if backend.served.forms else ""
+    if setup.unlearned:
+        why = f"; it did not learn {setup.unlearned} (--force-form)"
+    instead = list_forms(plan, usual)
+    usually = f" (usual: {', '.join(instead)})" if instead != forms else ""
+    print(f"{backend.served.name} is asked in {name_forms(forms)}{why}{usually}", file=sys.stderr)
+    return judge, plan
+
+
+def choose_protocols(how: JudgeOptions, benchmark: str, models: int = 1) -> list[str]:
     """Return the protocols by which the replies of so many models are judged: the benchmark's own, unless --protocol
     names others. Raises UsageError for options that contradict each other, or that no protocol heeds."""
     entry = benchmarks.load(benchmark)
@@ -127,7 +171,7 @@ def choose_protocols(how: VerdictOptions, benchmark: str, models: int = 1) -> li
     own = entry.protocols
     if models > 2:  # the benchmark's other protocols judge one model's answers
         own = tuple(name for name in own if name in comparing) or ("pairwise",)
-    chosen = list(dict.fromkeys(named or own))
+    chosen = named or list(own)
     if how.published and not {*named} <= {*entry.protocols}:
         raise UsageError(f"--as published: {entry.title} is judged by --protocol {' and '.join(entry.protocols)}")
     if models > 2 and not {*chosen} <= {*comparing}:
@@ -138,56 +182,7 @@ def choose_protocols(how: VerdictOptions, benchmark: str, models: int = 1) -> li
     return chosen
 
 
-def plan_verdicts(how: VerdictOptions, chosen: Sequence[str], pairs: Sequence[Pair]) -> VerdictPlan:
-    """Plan the verdicts by the `chosen` protocols. Raises UsageError for an unknown --judging."""
-    judgings = options.choose("judging", how.judging or ["standard"], ABLATIONS)
-    return VerdictPlan([*pairs], [*chosen], judgings, not how.reference_free)
-
-
-def prepare_judge(
-    endpoint: Endpoint,
-    how: VerdictOptions,
-    judges: Sequence[str] | None,
-    benchmark: str,
-    plan: VerdictPlan,
-    file: Path,
-    root: Path,
-    uris: Mapping[str, str],
-    name: str | None = None,
-) -> Judge:
-    """Open the judge of a plan, and choose the forms that it learned. Nothing is asked yet.
-
-    Args:
-        endpoint: How the judge is asked.
-        how: How verdicts are asked for. What it leaves open follows from the judge.
-        judges: The value of --judge, if any.
-        benchmark: The benchmark that the conversations are of.
-        plan: The verdicts that the judge is to give.
-        file: The file of the conversations, for messages.
-        root: The folder of the images.
-        uris: The images inside the benchmark's file, by name.
-        name: The judge's name in the records, if not its own.
-
-    Raises UsageError for an empty plan, and for what the judge cannot do, with what it can.
-    """
-    _check_plan(plan, file)
-    (backend,) = endpoint.open("--judge", judges)
-    usual = _usual_setup(how, benchmark, plan.protocols)
-    setup = _follow_judge(how, usual, plan, backend)
-    forms = list_forms(plan, setup)
-    if how.seed and setup.order == "both" and how.battles not in ("random", "newcomer"):
-        raise UsageError(f"--seed {how.seed}: nothing is drawn but by --order random or forced, --battles random")
-    setup = replace(setup, judge=name or backend.served.name, decoding=how.decoding(forms))
-    tokens = options.TOKENS_OF_STEPS if setup.reason_first else options.TOKENS
-    judge = Judge(backend, setup, how.max_tokens or tokens, endpoint.shown(how.images, root, [backend]))
-    _say_forms(backend, forms, list_forms(plan, usual), setup.unlearned)
-    if judge.images is not None:
-        judge.images.uris |= uris
-        _check_images(judge.images, [transcript.conversation for transcript, _ in plan.pairs], file)
-    return judge
-
-
-def _usual_setup(how: VerdictOptions, benchmark: str, chosen: Sequence[str]) -> JudgeConfig:
+def _usual_setup(how: JudgeOptions, benchmark: str, chosen: Sequence[str]) -> JudgeConfig:
     """Return how the options say to judge, as we do or as the paper does, whatever the judge learned."""
     base = JudgeConfig(judge="", score_kind="argmax")
     if how.published is not None:
@@ -214,21 +209,30 @@ def list_forms(plan: VerdictPlan, setup: JudgeConfig) -> list[str]:
     return sorted({form_name(protocol, turn, setup) for *_, protocol, _, turn, _ in plan.wanted()})
 
 
-def _follow_judge(how: VerdictOptions, usual: JudgeConfig, plan: VerdictPlan, judge: Backend) -> JudgeConfig:
+def _follow_judge(how: JudgeOptions, usual: JudgeConfig, plan: VerdictPlan, judge: Backend) -> JudgeConfig:
     """Return the first setup in whose forms the judge can be asked; the usual one if --force-form asks all the same.
 
     Raises UsageError if there is none, with what the judge can do instead.
     """
-    for setup in _list_setups(how, usual, judge):
-        if _can_give(judge, list_forms(plan, setup), how):
-            return setup
-    forms = list_forms(plan, usual)
-    instead = _say_instead(how, plan, judge)
-    unlearned = options.list_unlearned(judge, _with_first(forms), "protocol", how.force_form, instead)
+    setup = _find_setup(how, usual, plan, judge)
+    if setup is not None:
+        return setup
+    forms, instead = list_forms(plan, usual), _say_instead(how, plan, judge)
+    unlearned = options.force_unlearned(judge, forms, "protocol", how.force_form, instead)
     return replace(usual, unlearned=unlearned)
 
 
-def _list_setups(how: VerdictOptions, usual: JudgeConfig, judge: Backend) -> Iterator[JudgeConfig]:
+def _find_setup(how: JudgeOptions, usual: JudgeConfig, plan: VerdictPlan, judge: Backend) -> JudgeConfig | None:
+    """Return the first setup in whose forms the judge can be asked, or None."""
+    for setup in _list_setups(how, usual, judge):
+        forms = list_forms(plan, setup)
+        reasoned = how.no_reason and any(map(options.puts_reason_first, forms))
+        if not reasoned and not options.list_unlearned(judge.served, forms):
+            return setup
+    return None
+
+
+def _list_setups(how: JudgeOptions, usual: JudgeConfig, judge: Backend) -> Iterator[JudgeConfig]:
     """Yield the setups that differ in what the options leave open: form, reason first, order and turns in sight. The
     usual setup is the first, and those most like it come next."""
     prompts, reasons = [usual.pointwise_prompt], [usual.reason_first]
@@ -246,49 +250,23 @@ def _list_setups(how: VerdictOptions, usual: JudgeConfig, judge: Backend) -> Ite
         yield replace(usual, pointwise_prompt=prompt, reason_first=reason_first, order=order, sight=sight)
 
 
-def _can_give(judge: Backend, forms: Sequence[str], how: VerdictOptions) -> bool:
-    """Return whether a judge can be asked in all these forms, without a reason if the options say so."""
-    if how.no_reason and any(map(options.puts_reason_first, forms)):
-        return False
-    return all(options.gives_form(judge.served, form) for form in _with_first(forms))
-
-
-def _with_first(forms: Iterable[str]) -> list[str]:
-    """Return the forms, each behind the form that is asked before it, if any."""
-    every = list[str]()
-    for form in forms:
-        every += [*filter(None, [form_of(form).first]), form]
-    return every
-
-
-def _say_instead(how: VerdictOptions, plan: VerdictPlan, judge: Backend) -> str:
+def _say_instead(how: JudgeOptions, plan: VerdictPlan, judge: Backend) -> str:
     """Return what a judge can do with these replies that it cannot do as the options say, as part of a sentence."""
     free = replace(how, prompt=None, published=None, order=None, turn_context=None, no_reason=False)
     usual = _usual_setup(free, "", ())
     possible = list[str]()
     for protocol in PROTOCOLS:
-        alone = replace(plan, protocols=[protocol], judgings=["standard"])
-        setups = _list_setups(free, usual, judge)
-        if any(alone.wanted()) and any(_can_give(judge, list_forms(alone, setup), free) for setup in setups):
+        part = replace(plan, protocols=[protocol], judgings=["standard"])
+        if any(part.wanted()) and _find_setup(free, usual, part, judge):
             possible.append(protocol)
-    if {*plan.protocols} <= {*possible}:
-        given: dict[str, Any] = {"--as published": how.published, "--prompt": how.prompt, "--order": how.order}
-        given |= {"--turn-context": how.turn_context, "--no-reason": how.no_reason}
-        return f"leave out {', '.join(option for option, value in given.items() if value)} to ask as it learned"
+    named: dict[str, Any] = {"--as published": how.published, "--prompt": how.prompt, "--order": how.order}
+    named |= {"--turn-context": how.turn_context, "--no-reason": how.no_reason}
+    given = [option for option, value in named.items() if value]
+    if given and {*plan.protocols} <= {*possible}:
+        return f"leave out {', '.join(given)} to ask as it learned"
     if possible:
         return f"these replies it can judge by --protocol {' or '.join(possible)}"
     return "it can judge these replies by no protocol"
-
-
-def _say_forms(judge: Backend, forms: Sequence[str], usual: Sequence[str], unlearned: str) -> None:
-    """Print the forms that the judge is asked in, and why."""
-    why = ""
-    if unlearned:
-        why = f"; it did not learn {unlearned} (--force-form)"
-    elif judge.served.forms:
-        why = ", as it learned"
-    instead = f"; usual: {', '.join(usual)}" if usual != forms else ""
-    print(f"{judge.served.name} is asked in {', '.join(forms)}{why}{instead}", file=sys.stderr)
 
 
 def say_calls(plan: VerdictPlan, benchmark: str, setup: JudgeConfig) -> None:
@@ -324,7 +302,7 @@ def _say_unfinished(files: Iterable[Path]) -> None:
             print(f"{path}: critic infer has not finished it; what it lacks is not judged", file=sys.stderr)
 
 
-def _pair_up(models: Sequence[Transcripts], files: Sequence[Path], how: VerdictOptions) -> list[Pair]:
+def _pair_up(models: Sequence[Transcripts], files: Sequence[Path], how: JudgeOptions) -> list[Pair]:
     """Return the transcripts to judge: the first file's, paired with each other file's or in battles of all.
 
     Raises UsageError if two files are of one model, or of other conversations.
@@ -374,7 +352,7 @@ def _rates_answers(form: Form) -> bool:
     return form.kind.single_rating and form.scope == "turn" and not form.pair
 
 
-def _check_options(how: VerdictOptions, setup: JudgeConfig, chosen: Sequence[str], two_models: bool) -> None:
+def _check_options(how: JudgeOptions, setup: JudgeConfig, chosen: Sequence[str], two_models: bool) -> None:
     """Raise UsageError for an option that none of the chosen protocols heeds, or that contradicts another."""
     comparing = _heeding(lambda protocol: protocol.compares)
     of_wholes = _heeding(lambda protocol: protocol.whole_form is not None)

@@ -25,8 +25,8 @@ from critic.stages.options import (
     TOKENS,
     TOKENS_OF_STEPS,
     Endpoint,
-    VerdictOptions,
-    list_unlearned,
+    JudgeOptions,
+    force_unlearned,
     root_of,
 )
 from critic.stages.run import RunOptions, describe_source, finish, growing, known
@@ -154,35 +154,26 @@ class JudgeResponses(JudgeSamples[Shown]):
 
 
 def judge_rows(
-    run: RunOptions,
-    endpoint: Endpoint,
-    how: VerdictOptions,
-    judges: Sequence[str] | None,
-    path: Path,
-    own: OwnColumns | None,
-    aggregate: Aggregation,
-    name: str | None,
+    run: RunOptions, endpoint: Endpoint, how: JudgeOptions, path: Path, own: OwnColumns | None, aggregate: Aggregation
 ) -> int:
     """Judge the responses of rows by one judge, or by several into files beside `run.out` (`NAME.1.jsonl`, …).
 
     Args:
         run: How the stage is run.
         endpoint: How the judges are asked.
-        how: How verdicts are asked for.
-        judges: The values of --judge.
+        how: Who judges, and how.
         path: The rows.
         own: How the user's columns are read.
         aggregate: How a panel's scores become one.
-        name: The name of the judge, or of the panel.
 
     Return the exit code. Raises UsageError for a form that a judge did not learn.
     """
     form = how.answer_form
     decoding = how.decoding([form])
-    several = len(judges or []) > 1
+    several = len(how.judge or []) > 1
     if several and not form_of(form).kind.rates:
         raise UsageError(f"several --judge make a panel of ratings, and --prompt {form} does not rate")
-    backends = endpoint.open("--judge", judges)
+    backends = endpoint.open("--judge", how.judge)
 
     def read(left_out: Counter[str]) -> Iterator[Response]:
         # A picture tells what is right if there is no reference.
@@ -197,63 +188,50 @@ def judge_rows(
     images = endpoint.shown(how.images, endpoint.data_root or root_of(path), backends, responses.images)
     # Log probabilities are needed for a score that is named, or that was certified by them.
     needs = f"--score {how.score}" if how.score else str(run.certificate) if run.certificate else None
-    tokens = TOKENS_OF_STEPS if how.prompt == EVERY_REASON_FIRST else TOKENS
-    forms = [form, *filter(None, [form_of(form).first])]
-    members = []
+    tokens = how.max_tokens or (TOKENS_OF_STEPS if how.prompt == EVERY_REASON_FIRST else TOKENS)
+    judges = []
     for backend in backends:
-        unlearned = list_unlearned(backend, forms, "prompt", how.force_form)
-        member_name = backend.served.name if several or name is None else name
-        judge = ResponseJudge(
-            backend, member_name, form, how.score or "expected", how.max_tokens or tokens, decoding, images, needs
-        )
+        unlearned = force_unlearned(backend, [form], "prompt", how.force_form, "ask as it learned")
+        name = backend.served.name if several or how.name is None else how.name
+        judge = ResponseJudge(backend, name, form, how.score or "expected", tokens, decoding, images, needs)
         judge.setup = replace(judge.setup, unlearned=unlearned)
-        members.append(judge)
-    return _judge_responses(run, members, responses, describe_source(path), aggregate, name)
+        judges.append(judge)
+    first, names, source = judges[0], [judge.name for judge in judges], describe_source(path)
+    panel = how.name or f"{aggregate}({', '.join(names)})" if several else ""
+    if run.certificate is not None:
+        setup = replace(first.setup, judge=panel or first.name)
+        prompts = {first.prompt_hash: first.prompt}
+        print_quotable(run.certificate, collect_processors(backends), prompts, setup, names if several else ())
+    if not several:
+        return JudgeResponses(run, first, responses, source).run()
+    with growing(run.out) as out:
+        return _judge_panel(replace(run, out=out), judges, responses, source, aggregate, panel)
 
 
-def _judge_responses(
+def _judge_panel(
     run: RunOptions,
     judges: Sequence[ResponseJudge],
     responses: FormResponses,
-    source: dict[str, str] | str,
+    source: dict[str, str],
     how: Aggregation,
-    name: str | None,
+    panel: str,
 ) -> int:
-    """Judge responses by one judge into `run.out`, or by several into files beside it, for the panel `name`."""
-    names, first = [judge.name for judge in judges], judges[0]
-    panel = name or f"{how}({', '.join(names)})" if len(judges) > 1 else ""
-    if run.certificate is not None:
-        setup = replace(first.setup, judge=panel or first.name)
-        made_ready = collect_processors(judge.backend for judge in judges)
-        print_quotable(run.certificate, made_ready, {first.prompt_hash: first.prompt}, setup, names if panel else ())
-    if not panel:
-        return JudgeResponses(run, first, responses, source).run()
-    with growing(run.out) as out:
-        run = replace(run, out=out)
-        judged_by = (judgment.judge for judgment in known(out, Judgment, lambda _: None))
-        if (before := next((judge_name for judge_name in judged_by if judge_name != panel), None)) is not None:
-            raise UsageError(f"{out}: judged by {quoted(before)}, now by {quoted(panel)}; choose another --out")
-        members = []
-        for number, judge in enumerate(judges, 1):
-            beside = replace(run, out=out.with_name(f"{out.stem}.{number}{out.suffix}"))
-            members.append(JudgeResponses(beside, judge, responses, source))
-            members[-1].run()
-        return _finish_panel(run, members, how, panel)
-
-
-def _finish_panel(run: RunOptions, members: Sequence[JudgeResponses], how: Aggregation, panel: str) -> int:
-    """Write the panel's file from its members' files, and return the exit code."""
-    first, *rest = members
-    files = (known(member.out, Judgment, lambda _: None) for member in rest)
-    by_key = [{judgment.sample.key: judgment for judgment in file} for file in files]
-
-    def judgments() -> Iterator[Judgment]:
-        for judgment in known(first.out, Judgment, lambda _: None):
-            yield panel_judgment([judgment, *(judged[judgment.sample.key] for judged in by_key)], how, panel)
-
-    jsonl.write(run.out, judgments())
+    """Judge responses by each judge into a file of its own, and write the panel's file from these."""
+    for judgment in known(run.out, Judgment, lambda _: None):
+        if judgment.judge != panel:
+            before, now = quoted(judgment.judge), quoted(panel)
+            raise UsageError(f"{run.out}: judged by {before}, now by {now}; choose another --out")
+    members = []
+    for number, judge in enumerate(judges, 1):
+        beside = replace(run, out=run.out.with_name(f"{run.out.stem}.{number}{run.out.suffix}"))
+        members.append(JudgeResponses(beside, judge, responses, source))
+        members[-1].run()
+    first, *others = [{line.sample.key: line for _, line in jsonl.read(each.out, Judgment)} for each in members]
+    # A row has the panel's verdict in the order of the first member's file.
+    lines = ([judgment, *(other[key] for other in others)] for key, judgment in first.items())
+    jsonl.write(run.out, (panel_judgment(judgments, how, panel) for judgments in lines))
     facts = {
-        "responses": first.facts["responses"],
+        "responses": source,
         "judge": panel,
         "aggregate": how,
         "members": [{"judge": member.judge.setup.judge, "file": str(member.out)} for member in members],

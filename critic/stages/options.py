@@ -13,7 +13,7 @@ import typer
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from critic import jsonl
+from critic import jsonl, records
 from critic.backends import ATTEMPTS, CONNECTIONS, TIMEOUT, Backend, ModelInfo
 from critic.backends.address import normalize_url, redact_url
 from critic.backends.middleware import Budget, Cached, Limited, walk_layers
@@ -27,21 +27,9 @@ from critic.judging.forms import FORMS, ONE_SIDE, REASON_FIRST, form_of, head_gi
 from critic.judging.history import CONDITIONS
 from critic.judging.protocols import PROTOCOLS
 from critic.judging.targets import REASON
-from critic.records import (
-    GREEDY,
-    Ablation,
-    Language,
-    OnUnparsed,
-    Order,
-    Pairing,
-    PromptInputs,
-    SamplingParams,
-    Showing,
-    TurnContext,
-)
 from critic.stages.run import RunOptions, Shard, Summarise
 
-ABLATIONS = get_args(Ablation)
+ABLATIONS = get_args(records.Ablation)
 """The values of --judging."""
 
 MAX_FAILED = 0.02
@@ -71,7 +59,6 @@ Concurrency = Annotated[
 Conditions = Annotated[
     list[str] | None,
     typer.Option(
-        "--condition",
         help="What of a conversation the model sees; several are run together. "
         + "; ".join(f"{name}: {condition.help}" for name, condition in CONDITIONS.items()),
         show_default="the paper's usual one: own, MultiVerse's oracle",
@@ -80,14 +67,10 @@ Conditions = Annotated[
 SystemName = Annotated[
     str | None,
     typer.Option(
-        "--name",
-        parser=replace_surrogates,
-        metavar="TEXT",
-        help="The model's name in the records.",
-        show_default="its own",
+        parser=replace_surrogates, metavar="TEXT", help="Name of the model in records.", show_default="its own"
     ),
 ]
-Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Only the first conversations.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Only the first conversations.")]
 Published = Annotated[
     Literal["published"] | None, typer.Option("--as", help="Conditions, protocols and judge settings of the paper.")
 ]
@@ -96,7 +79,7 @@ Mapped = Annotated[
     list[str] | None, data("--map", metavar="COLUMN=FIELD", help="Your column as a field: answer=response.")
 ]
 OwnScale = Annotated[str | None, data("--scale", metavar="LOW:HIGH", help="Scale of people's scores.")]
-OwnLanguage = Annotated[Language | None, data("--lang", help="Language of all rows.")]
+OwnLanguage = Annotated[records.Language | None, data("--lang", help="Language of all rows.")]
 DataRoot = Annotated[Path | None, data(metavar="FOLDER", help="Folder of images.", show_default="the file's folder")]
 
 
@@ -140,41 +123,47 @@ def puts_reason_first(form: str) -> bool:
     >>> puts_reason_first("pointwise"), puts_reason_first("pointwise_reason_first")
     (False, True)
     """
-    return form_of(form).steps or inquiry(form, "en", PromptInputs()).keys()[:1] == (REASON,)
+    return form_of(form).steps or inquiry(form, "en", records.PromptInputs()).keys()[:1] == (REASON,)
 
 
-def gives_form(judge: ModelInfo, form: str) -> bool:
-    """Return whether a judge gives verdicts in a form: it learned the form, if it says so, and its head can give it."""
-    if judge.is_classifier and not head_gives(form, compares=judge.tie_band is not None):
-        return False
-    return not judge.forms or form in judge.forms
+def list_unlearned(judge: ModelInfo, forms: Iterable[str]) -> list[str]:
+    """Return those of the forms, and of the forms asked before them, that a judge did not learn, if it says what it
+    learned, and that its head cannot give."""
+    every = list[str]()
+    for form in forms:
+        every += filter(None, [form, form_of(form).first])
+    return [form for form in every if _is_impossible(judge, form) or (judge.forms and form not in judge.forms)]
 
 
-def list_unlearned(judge: Backend, forms: Collection[str], option: str, forced: bool, instead: str = "") -> str:
-    """Return the forms that a judge did not learn, comma-separated; "" if it learned all, or does not say.
+def _is_impossible(judge: ModelInfo, form: str) -> bool:
+    """Return whether a judge is a head that cannot give what the form asks for."""
+    return judge.is_classifier and not head_gives(form, compares=judge.tie_band is not None)
+
+
+def force_unlearned(judge: Backend, forms: Iterable[str], option: str, forced: bool, instead: str) -> str:
+    """Return the forms that a judge is asked in without having learned them, comma-separated.
 
     Args:
-        judge: The judge to ask.
+        judge: The judge.
         forms: The forms to ask in.
         option: The option that leads to these forms, for messages.
-        forced: True to ask in such forms all the same.
+        forced: True to ask all the same, as far as a head can.
         instead: What the judge can do, for messages.
 
     Raises UsageError for such forms unless `forced`, and for those that a scoring head cannot give.
     """
     served = judge.served
-    compares = served.tie_band is not None
-    remedy = instead or "ask as it learned"
-    for form in forms:
+    unlearned = list_unlearned(served, forms)
+    for form in unlearned:
         # Nothing can force a head: it writes no verdict of another kind.
-        if served.is_classifier and not head_gives(form, compares=compares):
-            gives = f"compares two answers ({', '.join(ONE_SIDE)})" if compares else "gives one rating on 1..10"
-            raise UsageError(f"--{option} {form}: {served.name} is a scoring head, which {gives}; {remedy}")
-    unlearned = ", ".join(form for form in forms if served.forms and form not in served.forms)
+        if _is_impossible(served, form):
+            pairs = f"compares two answers ({', '.join(ONE_SIDE)})"
+            gives = "gives one rating on 1..10" if served.tie_band is None else pairs
+            raise UsageError(f"--{option} {form}: {served.name} is a scoring head, which {gives}; {instead}")
     if unlearned and not forced:
-        problem = f"{judge.endpoint} learned {', '.join(served.forms)}, and not {unlearned} (--{option})"
-        raise UsageError(f"{problem}; {remedy}, or all the same with --force-form")
-    return unlearned
+        problem = f"{judge.endpoint} learned {', '.join(served.forms)}, and not {', '.join(unlearned)} (--{option})"
+        raise UsageError(f"{problem}; {instead}, or all the same with --force-form")
+    return ", ".join(unlearned)
 
 
 def choose(option: str, values: Iterable[str], choices: Collection[str]) -> list[Any]:
@@ -204,11 +193,22 @@ def urls(where: str) -> list[str]:
     return list(servers.values())
 
 
-class VerdictOptions(Struct, frozen=True, kw_only=True):
-    """How verdicts are asked for: options of critic judge, some of them of critic run as well (`takes_options`)."""
+class JudgeOptions(Struct, frozen=True, kw_only=True):
+    """Who judges and how: options of critic judge, some of them of critic run as well (`takes_options`)."""
 
+    judge: Annotated[
+        list[str] | None,
+        endpoint(
+            metavar="JUDGE",
+            help="FOLDER (vLLM in this process), URL, URL#MODEL, @FILE of URLs, replies.jsonl; several: a panel.",
+        ),
+    ] = None
+    name: Annotated[
+        str | None,
+        endpoint(parser=replace_surrogates, metavar="NAME", help="Name of the judge.", show_default="the model's"),
+    ] = None
     images: Annotated[
-        Showing | None, data(help="Show images to the judge, or not.", show_default="show, if it can")
+        records.Showing | None, data(help="Show images to the judge, or not.", show_default="show, if it can")
     ] = None
     prompt: Annotated[
         str | None,
@@ -230,12 +230,12 @@ class VerdictOptions(Struct, frozen=True, kw_only=True):
     force_form: Annotated[bool, verdicts("--force-form", help="Ask in a form that the judge did not learn.")] = False
     temperature: Annotated[float, rare(min=0, help="Sampling temperature; each row has its own seed.")] = 0.0
     seed: Annotated[int, rare(help="Seed of random orders and battles.")] = 0
-    battles: Annotated[Pairing | None, rare(help="Which of several models are compared.")] = None
+    battles: Annotated[records.Pairing | None, rare(help="Which of several models are compared.")] = None
     reference_free: Annotated[bool, rare("--reference-free", help="Compare models without a reference.")] = False
-    order: Annotated[Order | None, rare(help="Order in which two answers are shown.")] = None
+    order: Annotated[records.Order | None, rare(help="Order in which two answers are shown.")] = None
     judging: Annotated[list[str] | None, rare(help=f"Ablations of ConvBench's judge: {', '.join(ABLATIONS)}.")] = None
-    on_unparsed: Annotated[OnUnparsed | None, rare(help="Result of an unreadable comparison.")] = None
-    turn_context: Annotated[TurnContext | None, rare(help="Turns shown beside the judged one.")] = None
+    on_unparsed: Annotated[records.OnUnparsed | None, rare(help="Result of an unreadable comparison.")] = None
+    turn_context: Annotated[records.TurnContext | None, rare(help="Turns shown beside the judged one.")] = None
     max_tokens: Annotated[int | None, limit_tokens(8, f"{TOKENS}; steps: {TOKENS_OF_STEPS}")] = None
 
     @property
@@ -243,7 +243,7 @@ class VerdictOptions(Struct, frozen=True, kw_only=True):
         """The form for single answers that --prompt names, or the usual one."""
         return f"pointwise{REASON_FIRST}" if self.prompt == EVERY_REASON_FIRST else self.prompt or "pointwise"
 
-    def decoding(self, forms: Iterable[str]) -> SamplingParams:
+    def decoding(self, forms: Iterable[str]) -> records.SamplingParams:
         """Return how verdicts in these forms are sampled.
 
         Raises UsageError for a form that asks for no verdict, and for --no-reason with a reason that comes first.
@@ -255,8 +255,8 @@ class VerdictOptions(Struct, frozen=True, kw_only=True):
                 raise UsageError(f"--no-reason: form {name!r} has the reason before the verdict")
         # Records leave out the default, which is recognized as an object.
         if not self.no_reason and not self.temperature:
-            return GREEDY
-        return SamplingParams(reason=not self.no_reason, temperature=self.temperature)
+            return records.GREEDY
+        return records.SamplingParams(reason=not self.no_reason, temperature=self.temperature)
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):
@@ -334,7 +334,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         return Images(root, max_bytes=self.max_image_bytes, resize_to=self.max_image_pixels, uris=uris)
 
     def shown(
-        self, wanted: Showing | None, root: Path, judges: Sequence[Backend], names: Sequence[str] | None = None
+        self, wanted: records.Showing | None, root: Path, judges: Sequence[Backend], names: Sequence[str] | None = None
     ) -> Images | None:
         """Return the images that judges are shown, or None if they are asked blind.
 
@@ -442,7 +442,7 @@ ONE_MODEL = ("model", "base_url", "api_key", "concurrency", "max_failed", "retry
 
 
 def takes_options(command: Callable[..., int], names: Collection[str] | None = None) -> Callable[..., int]:
-    """Give a command one option for each field of its parameters that are Structs (Endpoint, VerdictOptions).
+    """Give a command one option for each field of its parameters that are Structs (Endpoint, JudgeOptions).
 
     Args:
         command: A stage's command.

@@ -378,5 +378,14 @@ def failed(failures: Counter[str], word: str = "failed") -> str:
     return f"{failures.total()} {word}" + (f" ({listed(failures)})" if failures else "")
 
 
+def name_forms(forms: Collection[str]) -> str:
+    """Return the forms of verdicts as part of a sentence.
+
+    >>> name_forms(["quality", "checklist"])
+    'the forms checklist, quality'
+    """
+    return f"the form{'s' if len(forms) > 1 else ''} {', '.join(sorted(forms))}"
+
+
 def listed(counts: Counter[str]) -> str:
     return ", ".join(f"{name} {count}" for name, count in counts.most_common())

@@ -26,7 +26,7 @@ from critic.page import leaderboards, page
 from critic.page.blocks import Section, as_text
 from critic.page.tournaments import tournaments
 from critic.records import NOT_LEARNED, Conversation, JudgeConfig, Judgment, describe_difference, is_judgment
-from critic.stages.run import failed
+from critic.stages.run import failed, name_forms
 from critic.stats.aggregate import asked_of, by_cell
 from critic.stats.leaderboard import LeaderboardRow, score_of
 
@@ -279,8 +279,8 @@ def _verdicts(run: Run) -> str:
     del failures[None]
     how = "" if run.setup.score_kind == "argmax" else f" ({run.setup.score_kind} ratings)"
     # People are asked in no form.
-    prompts = {judgment.prompt for judgment in run.turns if judgment.prompt_hash != "people"}
-    how += f" in {', '.join(sorted(map(_form_of, prompts)))}" if prompts else ""
+    forms = {_form_of(judgment.prompt) for judgment in run.turns if judgment.prompt_hash != "people"}
+    how += f" in {name_forms(forms)}" if forms else ""
     return f"judged by {run.judge}{how}, {len(run.turns)} verdicts" + f", {failed(failures)}" * bool(failures)
 
 

@@ -19,6 +19,7 @@ from stages.test_judge_conversations import answer_all, judge, replies
 
 from critic import benchmarks, jsonl
 from critic.records import Judgment, ModelTurn
+from critic.stages.run import name_forms
 
 
 def answer(body: dict[str, Any]) -> Any:
@@ -121,11 +122,11 @@ def test_the_form_follows_from_the_judge(tmp_path: Path, scripted: Any, case: st
     lines = [line for _, line in jsonl.read(tmp_path / "out/judged.jsonl", Judgment)]
     assert {line.prompt for line in lines} == {*forms} and not any(line.failure for line in lines)
     assert not any(line.setup.unlearned for line in lines)
-    said = f"tiny is asked in {', '.join(forms)}, as it learned"
+    said = f"tiny is asked in {name_forms(forms)}, as it learned"
     assert done.stderr.index(said) < done.stderr.index("1/3 infer"), "before inference"
     assert jsonl.facts(tmp_path / "out/judged.jsonl")["forms"] == forms
     page = (tmp_path / "out/score/report.html").read_text("utf-8")
-    assert f"judged by tiny in {', '.join(forms)}, {len(lines)} verdicts" in page
+    assert f"judged by tiny in {name_forms(forms)}, {len(lines)} verdicts" in page
     calls = len(model.requests), sum(map(is_judging, server.requests))
     again = run_benchmark(benchmark, model, server, tmp_path / "out", *words)
     assert again.returncode == 0 and f"{len(lines)} judged before, 0 to go" in again.stderr, again.stderr
@@ -193,7 +194,7 @@ def test_a_form_can_be_forced(tmp_path: Path, scripted: Any) -> None:
     server.told = {"forms": ["pointwise_short"]}
     done = run_benchmark("visitbench", model, server, tmp_path / "out", "--force-form")
     assert done.returncode == 0, done.stderr
-    assert "tiny is asked in pairwise_turn; it did not learn pairwise_turn (--force-form)\n" in done.stderr
+    assert "tiny is asked in the form pairwise_turn; it did not learn pairwise_turn (--force-form)\n" in done.stderr
     assert "did not learn pairwise_turn" in done.stdout
 
 
