@@ -27,7 +27,7 @@ from critic.judging.answers import with_reply, without_thoughts_in
 from critic.judging.history import CONDITIONS, HistoryMessage
 from critic.records import Conversation, ModelTurn, Sampling, SentImage, SentMessage, TurnFailure
 from critic.stages import options
-from critic.stages.options import Endpoint, takes_options
+from critic.stages.options import Endpoint, ModelOptions, takes_options
 from critic.stages.run import RunOptions, RunSummary, Spent, Stage, check_plain, gather_cancel_on_error, once
 
 
@@ -279,28 +279,20 @@ class Questions(Struct, frozen=True, kw_only=True):
     images: Images | None
 
 
-def read_questions(
-    file: Path,
-    benchmark: str,
-    endpoint: Endpoint,
-    condition: Sequence[str] | None,
-    published: str | None,
-    limit: int | None,
-) -> Questions:
+def read_questions(file: Path, benchmark: str, endpoint: Endpoint, asked: ModelOptions) -> Questions:
     """Read the conversations that a model is asked, under the conditions of the options or of the paper.
 
     Raises UsageError for a condition that asks nothing or shows a missing reference, and for images that are missing.
     """
-    if condition and published:
+    if asked.condition and asked.published:
         raise UsageError("--as published has conditions of its own: leave --condition out")
     of_paper = benchmarks.load(benchmark).conditions
-    usual = of_paper if published else of_paper[:1]
-    names = options.choose("condition", condition or usual, CONDITIONS)
-    conversations, uris = name_images(benchmarks.read(benchmark, file)[:limit])
+    usual = of_paper if asked.published else of_paper[:1]
+    names = options.choose("condition", asked.condition or usual, CONDITIONS)
+    conversations, uris = name_images(benchmarks.read(benchmark, file)[: asked.limit])
     for name in names:
         _check_condition(file, conversations, name)
-    root = endpoint.data_root or file.parent
-    images = None
+    root, images = endpoint.data_root or file.parent, None
     # Neither Pillow nor a folder is needed if no image is shown.
     paths = [path for conversation in conversations for turn in conversation.turns for path in turn.images]
     if paths and any(CONDITIONS[name].images for name in names):
@@ -326,23 +318,17 @@ def main(
     benchmark: Annotated[str, typer.Option(help=f"Which one: {', '.join(benchmarks.BENCHMARKS)}.")],
     out: Annotated[Path, typer.Option(help="Where replies go (.jsonl). Run again to resume.", callback=check_plain)],
     endpoint: Endpoint,
-    name: options.SystemName = None,
-    condition: options.Conditions = None,
-    published: options.Published = None,
-    max_tokens: Annotated[int, options.limit_tokens(1)] = 1024,
-    temperature: options.Temperature = 0.0,
-    seed: options.Seed = 0,
-    limit: options.Limit = None,
+    asked: ModelOptions,
 ) -> int:
     """Run a vision-language model through whole conversations, each turn on the history that a condition says."""
     if endpoint.gpus is not None:
         return endpoint.run_on_gpus(main, locals(), [endpoint.model or ""], summary_of_file)
-    questions = read_questions(benchmark_file, benchmark, endpoint, condition, published, limit)
+    questions = read_questions(benchmark_file, benchmark, endpoint, asked)
     backend = endpoint.open_one()
     sampling = Sampling(
-        max_tokens=max_tokens,
-        temperature=temperature,
-        seed=seed if temperature else 0,
+        max_tokens=asked.max_tokens,
+        temperature=asked.temperature,
+        seed=asked.seed if asked.temperature else 0,
         max_image_pixels=endpoint.max_image_pixels,
     )
     file: dict[str, Any] = {"file": str(benchmark_file), "count": len(questions.conversations)}
@@ -352,5 +338,5 @@ def main(
     run = endpoint.run_options(out)
     conversations = [conversation for conversation in questions.conversations if run.takes(conversation.group)]
     load = questions.images.load if questions.images else None
-    system = name or backend.served.name
+    system = asked.name or backend.served.name
     return Infer(run, backend, system, questions.conditions, sampling, conversations, load, source).run()

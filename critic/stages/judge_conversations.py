@@ -143,11 +143,15 @@ def prepare_judge(
     usual = _usual_setup(how, benchmark, chosen)
     _check_plan(plan, file)
     (backend,) = endpoint.open("--judge", how.judge)
-    setup = _follow_judge(how, usual, plan, backend)
+    setup, usual_forms = _find_setup(how, usual, plan, backend), list_forms(plan, usual)
+    if setup is None:
+        instead = _say_instead(how, plan, backend)
+        unlearned = options.force_unlearned(backend, usual_forms, "protocol", how.force_form, instead)
+        setup = replace(usual, unlearned=unlearned)
     forms = list_forms(plan, setup)
     if how.seed and setup.order == "both" and how.battles not in ("random", "newcomer"):
         raise UsageError(f"--seed {how.seed}: nothing is drawn but by --order random or forced, --battles random")
-    setup = replace(setup, judge=how.name or backend.served.name, decoding=how.decoding(forms))
+    setup = replace(setup, judge=how.judge_name or backend.served.name, decoding=how.decoding(forms))
     tokens = options.TOKENS_OF_STEPS if setup.reason_first else options.TOKENS
     judge = Judge(backend, setup, how.max_tokens or tokens, endpoint.shown(how.images, root, [backend]))
     if judge.images is not None:
@@ -156,8 +160,7 @@ def prepare_judge(
     why = ", as it learned" if backend.served.forms else ""
     if setup.unlearned:
         why = f"; it did not learn {setup.unlearned} (--force-form)"
-    instead = list_forms(plan, usual)
-    usually = f" (usual: {', '.join(instead)})" if instead != forms else ""
+    usually = f" (usual: {', '.join(usual_forms)})" if usual_forms != forms else ""
     print(f"{backend.served.name} is asked in {name_forms(forms)}{why}{usually}", file=sys.stderr)
     return judge, plan
 
@@ -207,19 +210,6 @@ def _usual_setup(how: JudgeOptions, benchmark: str, chosen: Sequence[str]) -> Ju
 def list_forms(plan: VerdictPlan, setup: JudgeConfig) -> list[str]:
     """Return the forms in which a plan's verdicts are asked for, sorted."""
     return sorted({form_name(protocol, turn, setup) for *_, protocol, _, turn, _ in plan.wanted()})
-
-
-def _follow_judge(how: JudgeOptions, usual: JudgeConfig, plan: VerdictPlan, judge: Backend) -> JudgeConfig:
-    """Return the first setup in whose forms the judge can be asked; the usual one if --force-form asks all the same.
-
-    Raises UsageError if there is none, with what the judge can do instead.
-    """
-    setup = _find_setup(how, usual, plan, judge)
-    if setup is not None:
-        return setup
-    forms, instead = list_forms(plan, usual), _say_instead(how, plan, judge)
-    unlearned = options.force_unlearned(judge, forms, "protocol", how.force_form, instead)
-    return replace(usual, unlearned=unlearned)
 
 
 def _find_setup(how: JudgeOptions, usual: JudgeConfig, plan: VerdictPlan, judge: Backend) -> JudgeConfig | None:
@@ -277,12 +267,12 @@ def say_calls(plan: VerdictPlan, benchmark: str, setup: JudgeConfig) -> None:
     by_protocol = Counter(protocol for *_, protocol, _, _, _ in plan.wanted())
     paper = benchmarks.load(benchmark).paper_setup(plan.protocols)
 
-    def calls(order: str) -> int:
-        compared = sum(count for name, count in by_protocol.items() if protocols.load(name).compares)
-        return by_protocol.total() + (compared if order == "both" else 0)
-
-    fewer = f" (--as published: {calls(paper.order)})" if calls(paper.order) != calls(setup.order) else ""
-    print(f"{by_protocol.total()} verdicts by at most {calls(setup.order)} calls{fewer}", file=sys.stderr)
+    compared = sum(count for name, count in by_protocol.items() if protocols.load(name).compares)
+    calls, paper_calls = (
+        by_protocol.total() + (compared if order == "both" else 0) for order in (setup.order, paper.order)
+    )
+    fewer = f" (--as published: {paper_calls})" if paper_calls != calls else ""
+    print(f"{by_protocol.total()} verdicts by at most {calls} calls{fewer}", file=sys.stderr)
 
 
 def _check_plan(plan: VerdictPlan, replies: Path) -> None:
@@ -356,18 +346,22 @@ def _check_options(how: JudgeOptions, setup: JudgeConfig, chosen: Sequence[str],
     """Raise UsageError for an option that none of the chosen protocols heeds, or that contradicts another."""
     comparing = _heeding(lambda protocol: protocol.compares)
     of_wholes = _heeding(lambda protocol: protocol.whole_form is not None)
+    form = setup.pointwise_prompt
     limited: list[tuple[bool, str, list[str]]] = [
         (setup.order != "both", f"--order {setup.order}", comparing),
         (setup.unread != "fail", f"--on-unparsed {setup.unread}", comparing),
         (setup.sight != "before", f"--turn-context {setup.sight}", of_wholes),
         (setup.score_kind != "argmax", f"--score {setup.score_kind}", _heeding(lambda protocol: protocol.rates)),
         *((name != "standard", f"--judging {name}", of_wholes) for name in how.judging or ()),
+        (
+            form != "pointwise" and not setup.reason_first,
+            f"--prompt {form} (unlike reason_first)",
+            _heeding(lambda protocol: protocol.form is None),
+        ),
     ]
     for is_given, option, heeding in limited:
         check((not is_given or {*heeding} & {*chosen}, f"{option} is one of --protocol {' and '.join(heeding)}"))
     asks_first = setup.reason_first and any(form_name(name, 1, setup) == protocols.load(name).form for name in chosen)
-    takes_form = any(protocols.load(name).form is None for name in chosen)
-    form = setup.pointwise_prompt
     check(
         (
             not two_models or {*comparing} & {*chosen},
@@ -376,10 +370,6 @@ def _check_options(how: JudgeOptions, setup: JudgeConfig, chosen: Sequence[str],
         (setup.reference_backed or two_models, "--reference-free needs --against"),
         (setup.unread == "fail" or setup.order != "forced", "--on-unparsed tie: --order forced has no ties"),
         (not asks_first, f"--prompt reason_first: --protocol {' or '.join(chosen)} has no such form"),
-        (
-            form == "pointwise" or setup.reason_first or takes_form,
-            "--prompt is one of --protocol pointwise; reason_first is one of all",
-        ),
         (
             _rates_answers(form_of(form)),
             f"--prompt {form}: --protocol pointwise takes a form that rates single answers",

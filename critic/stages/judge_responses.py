@@ -192,12 +192,12 @@ def judge_rows(
     judges = []
     for backend in backends:
         unlearned = force_unlearned(backend, [form], "prompt", how.force_form, "ask as it learned")
-        name = backend.served.name if several or how.name is None else how.name
+        name = backend.served.name if several or how.judge_name is None else how.judge_name
         judge = ResponseJudge(backend, name, form, how.score or "expected", tokens, decoding, images, needs)
         judge.setup = replace(judge.setup, unlearned=unlearned)
         judges.append(judge)
     first, names, source = judges[0], [judge.name for judge in judges], describe_source(path)
-    panel = how.name or f"{aggregate}({', '.join(names)})" if several else ""
+    panel = how.judge_name or f"{aggregate}({', '.join(names)})" if several else ""
     if run.certificate is not None:
         setup = replace(first.setup, judge=panel or first.name)
         prompts = {first.prompt_hash: first.prompt}

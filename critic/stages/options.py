@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial, wraps
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -47,40 +46,16 @@ data, endpoint, verdicts, limits, cluster, rare = (
 )
 """An option, in its group of --help."""
 
-ApiKey = Annotated[str | None, endpoint(metavar="KEY", envvar="OPENAI_API_KEY", help="Key of the server.")]
-Temperature = Annotated[float, typer.Option(min=0, help="Sampling temperature.")]
-Seed = Annotated[int, typer.Option(help="Seed of what is sampled.")]
 MaxFailed = Annotated[float, limits(min=0, max=1, help="Exit with 3 if a larger share fails.")]
-RetryFailed = Annotated[bool, limits("--retry-failed", help="Ask again for records that failed.")]
-Concurrency = Annotated[
-    int | None, limits(min=1, help="Requests at a time.", show_default=f"{CONNECTIONS}; in here the engine's own")
-]
-
-Conditions = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="What of a conversation the model sees; several are run together. "
-        + "; ".join(f"{name}: {condition.help}" for name, condition in CONDITIONS.items()),
-        show_default="the paper's usual one: own, MultiVerse's oracle",
-    ),
-]
-SystemName = Annotated[
-    str | None,
-    typer.Option(
-        parser=replace_surrogates, metavar="TEXT", help="Name of the model in records.", show_default="its own"
-    ),
-]
-Limit = Annotated[int | None, typer.Option(min=1, help="Only the first conversations.")]
+Temperature = Annotated[float, typer.Option(min=0, help="Sampling temperature.")]
 Published = Annotated[
     Literal["published"] | None, typer.Option("--as", help="Conditions, protocols and judge settings of the paper.")
 ]
-
 Mapped = Annotated[
     list[str] | None, data("--map", metavar="COLUMN=FIELD", help="Your column as a field: answer=response.")
 ]
 OwnScale = Annotated[str | None, data("--scale", metavar="LOW:HIGH", help="Scale of people's scores.")]
 OwnLanguage = Annotated[records.Language | None, data("--lang", help="Language of all rows.")]
-DataRoot = Annotated[Path | None, data(metavar="FOLDER", help="Folder of images.", show_default="the file's folder")]
 
 
 def root_of(rows: Path, questions: Path | None = None) -> Path:
@@ -126,18 +101,16 @@ def puts_reason_first(form: str) -> bool:
     return form_of(form).steps or inquiry(form, "en", records.PromptInputs()).keys()[:1] == (REASON,)
 
 
-def list_unlearned(judge: ModelInfo, forms: Iterable[str]) -> list[str]:
-    """Return those of the forms, and of the forms asked before them, that a judge did not learn, if it says what it
-    learned, and that its head cannot give."""
-    every = list[str]()
-    for form in forms:
-        every += filter(None, [form, form_of(form).first])
-    return [form for form in every if _is_impossible(judge, form) or (judge.forms and form not in judge.forms)]
-
-
-def _is_impossible(judge: ModelInfo, form: str) -> bool:
-    """Return whether a judge is a head that cannot give what the form asks for."""
+def is_impossible(judge: ModelInfo, form: str) -> bool:
+    """Return whether a judge is a scoring head that cannot give what a form asks for."""
     return judge.is_classifier and not head_gives(form, compares=judge.tie_band is not None)
+
+
+def list_unlearned(judge: ModelInfo, forms: Iterable[str]) -> list[str]:
+    """Return those of the forms that a judge did not learn, if it says what it learned, or cannot give as a head. The
+    form of the judge's own answer, which some forms ask for first, counts as well."""
+    every = [name for form in forms for name in (form, form_of(form).first) if name]
+    return [form for form in every if is_impossible(judge, form) or (judge.forms and form not in judge.forms)]
 
 
 def force_unlearned(judge: Backend, forms: Iterable[str], option: str, forced: bool, instead: str) -> str:
@@ -152,11 +125,10 @@ def force_unlearned(judge: Backend, forms: Iterable[str], option: str, forced: b
 
     Raises UsageError for such forms unless `forced`, and for those that a scoring head cannot give.
     """
-    served = judge.served
-    unlearned = list_unlearned(served, forms)
+    served, unlearned = judge.served, list_unlearned(judge.served, forms)
     for form in unlearned:
         # Nothing can force a head: it writes no verdict of another kind.
-        if _is_impossible(served, form):
+        if is_impossible(served, form):
             pairs = f"compares two answers ({', '.join(ONE_SIDE)})"
             gives = "gives one rating on 1..10" if served.tie_band is None else pairs
             raise UsageError(f"--{option} {form}: {served.name} is a scoring head, which {gives}; {instead}")
@@ -193,8 +165,35 @@ def urls(where: str) -> list[str]:
     return list(servers.values())
 
 
+class ModelOptions(Struct, frozen=True, kw_only=True):
+    """What a model under test is asked: options of critic infer, some of them of critic run as well."""
+
+    name: Annotated[
+        str | None,
+        typer.Option(
+            parser=replace_surrogates,
+            metavar="TEXT",
+            help="The model's name in the records.",
+            show_default="its own",
+        ),
+    ] = None
+    condition: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What of a conversation the model sees; several are run together. "
+            + "; ".join(f"{name}: {condition.help}" for name, condition in CONDITIONS.items()),
+            show_default="the paper's usual one: own, MultiVerse's oracle",
+        ),
+    ] = None
+    published: Published = None
+    max_tokens: Annotated[int, limit_tokens(1)] = 1024
+    temperature: Temperature = 0.0
+    seed: Annotated[int, typer.Option(help="Seed of what is sampled.")] = 0
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first conversations.")] = None
+
+
 class JudgeOptions(Struct, frozen=True, kw_only=True):
-    """Who judges and how: options of critic judge, some of them of critic run as well (`takes_options`)."""
+    """Who judges and how: options of critic judge, some of them of critic run as well."""
 
     judge: Annotated[
         list[str] | None,
@@ -203,28 +202,24 @@ class JudgeOptions(Struct, frozen=True, kw_only=True):
             help="FOLDER (vLLM in this process), URL, URL#MODEL, @FILE of URLs, replies.jsonl; several: a panel.",
         ),
     ] = None
-    name: Annotated[
+    judge_name: Annotated[
         str | None,
-        endpoint(parser=replace_surrogates, metavar="NAME", help="Name of the judge.", show_default="the model's"),
+        endpoint(
+            "--name", parser=replace_surrogates, metavar="NAME", help="Name of the judge.", show_default="the model's"
+        ),
     ] = None
     images: Annotated[
         records.Showing | None, data(help="Show images to the judge, or not.", show_default="show, if it can")
     ] = None
     prompt: Annotated[
         str | None,
-        verdicts(
-            metavar="FORM",
-            show_default="pointwise; of a benchmark as the judge learned",
-            help=f"{', '.join(FORMS)}, {EVERY_REASON_FIRST}.",
-        ),
+        verdicts(metavar="FORM", help=f"{', '.join([*FORMS, EVERY_REASON_FIRST])}.", show_default="what it learned"),
     ] = None
     published: Published = None
     protocol: Annotated[list[str] | None, verdicts(metavar="NAME", help=f"{', '.join(PROTOCOLS)}.")] = None
     score: Annotated[
         ScoreKind | None,
-        verdicts(
-            metavar="WHICH", help="Rating: expected, median or argmax.", show_default="expected; of a benchmark argmax"
-        ),
+        verdicts(metavar="WHICH", help="Rating: expected, median or argmax.", show_default="argmax with --benchmark"),
     ] = None
     no_reason: Annotated[bool, verdicts("--no-reason", help="Ask for the rating only: much faster.")] = False
     force_form: Annotated[bool, verdicts("--force-form", help="Ask in a form that the judge did not learn.")] = False
@@ -273,11 +268,15 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     base_url: Annotated[
         str | None, endpoint(metavar="URL", help="OpenAI-compatible server; several as URL,URL or @FILE.")
     ] = None
-    api_key: ApiKey = None
-    data_root: DataRoot = None
-    concurrency: Concurrency = None
+    api_key: Annotated[str | None, endpoint(metavar="KEY", envvar="OPENAI_API_KEY", help="Key of the server.")] = None
+    data_root: Annotated[
+        Path | None, data(metavar="FOLDER", help="Folder of images.", show_default="the file's folder")
+    ] = None
+    concurrency: Annotated[
+        int | None, limits(min=1, help="Requests at a time.", show_default=f"{CONNECTIONS}; in here the engine's own")
+    ] = None
     max_failed: MaxFailed = MAX_FAILED
-    retry_failed: RetryFailed = False
+    retry_failed: Annotated[bool, limits("--retry-failed", help="Ask again for records that failed.")] = False
     cache: Annotated[Path | None, limits(metavar="FILE", help="SQLite file of replies, to ask nothing twice.")] = None
     budget: Annotated[str | None, limits(metavar="N", help="Stop after this many tokens: 2000000tokens.")] = None
     max_image_pixels: Annotated[int | None, rare(min=1, help="Shrink larger images to this many pixels.")] = None
@@ -442,27 +441,29 @@ ONE_MODEL = ("model", "base_url", "api_key", "concurrency", "max_failed", "retry
 
 
 def takes_options(command: Callable[..., int], names: Collection[str] | None = None) -> Callable[..., int]:
-    """Give a command one option for each field of its parameters that are Structs (Endpoint, JudgeOptions).
+    """Give a command one option for each field of its parameters that are Structs of options, as Endpoint is. A field
+    of several Structs is one option, which fills all of them.
 
     Args:
         command: A stage's command.
         names: The fields to offer; None offers all. The others have their defaults.
     """
     own = inspect.signature(command, eval_str=True)
-    fields: dict[str, list[inspect.Parameter]] = {}
+    fields: dict[str, dict[str, inspect.Parameter]] = {}
     for parameter in own.parameters.values():
         if inspect.isclass(parameter.annotation) and issubclass(parameter.annotation, Struct):
-            offered = inspect.signature(parameter.annotation).parameters.values()
-            fields[parameter.name] = [field for field in offered if names is None or field.name in names]
+            offered = inspect.signature(parameter.annotation).parameters
+            fields[parameter.name] = {name: offered[name] for name in offered if names is None or name in names}
+    every = {name: option for offered in fields.values() for name, option in offered.items()}
 
     @wraps(command)
     def called(*words: Any, **options: Any) -> int:
-        for name, offered in fields.items():
-            values = {field.name: options.pop(field.name) for field in offered if field.name in options}
-            options[name] = own.parameters[name].annotation(**values)
+        given = {name: options.pop(name) for name in every if name in options}
+        for struct, offered in fields.items():
+            values = {name: given[name] for name in offered if name in given}
+            options[struct] = own.parameters[struct].annotation(**values)
         return command(*words, **options)
 
     parameters = [parameter for parameter in own.parameters.values() if parameter.name not in fields]
-    parameters += chain(*fields.values())
-    called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # what Typer reads
+    called.__signature__ = own.replace(parameters=[*parameters, *every.values()])  # type: ignore[attr-defined]  # for Typer
     return called
