@@ -60,11 +60,13 @@ def main(
     print(f"1/3 infer: {benchmark} by {model}", file=sys.stderr)
     model_options = asdict(replace(endpoint, model=model)) | asdict(asked)
     code = infer.main(benchmark_file, benchmark, replies, **model_options)
-    if code:  # judging what is missing for the most part would be paid for in vain
+    # Judging a file that mostly failed would cost calls for nothing.
+    if code:
         return code
     print(f"2/3 judge: by {judged_by}", file=sys.stderr)
     code = judge_conversations(endpoint.run_options(judged), endpoint, how, replies, benchmark, benchmark_file)
     print("3/3 score", file=sys.stderr)
+    # Coverage is of the whole benchmark, unless only a part was asked.
     published_file = benchmark_file if asked.limit is None else None
     scored = score.main([judged], benchmark, published_file, out=out / "score", max_failed=endpoint.max_failed)
     return scored or code

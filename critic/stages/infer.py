@@ -32,8 +32,11 @@ from critic.stages.run import RunOptions, RunSummary, Spent, Stage, check_plain,
 
 
 class Infer(Stage[Conversation, ModelTurn]):
-    """Every turn of each conversation under each condition, asked of the model `system`. `load` gives an
-    image by its name, None where none is shown; `source` says in the sidecar where the conversations are from."""
+    """The replies of the model `system` to each turn of each conversation, under each condition.
+
+    `load` returns an image by its name; it is None if no image is shown. `source` are the facts of the conversations
+    for the sidecar.
+    """
 
     name, unit, counted = "infer", "turn", "turns"
 
@@ -58,7 +61,7 @@ class Infer(Stage[Conversation, ModelTurn]):
         self.system, self.conditions, self.sampling = system, conditions, sampling
         self._conversations = {conversation.id: conversation for conversation in conversations}
         self._load = load
-        # What an earlier run generated under one condition is the reply under every other that shows the same.
+        # A reply that an earlier run generated under one condition serves every other that shows the same.
         self._generated: dict[str, ModelTurn] = {}
         # Replies of earlier versions as they stand in the file, with the thoughts that later turns were shown.
         self._with_thoughts: dict[tuple[str, str, int], str] = {}
@@ -86,6 +89,7 @@ class Infer(Stage[Conversation, ModelTurn]):
         return None
 
     def should_retry(self, record: ModelTurn) -> bool:
+        # A reply of thoughts only, which an earlier version took for an answer, is a failure.
         return super().should_retry(without_thoughts_in(record))
 
     def load_existing(self, record: ModelTurn) -> None:
@@ -97,11 +101,15 @@ class Infer(Stage[Conversation, ModelTurn]):
             self._generated[record.call] = record
 
     def items(self) -> Iterable[Conversation]:
+        # A conversation with one missing turn is walked through again: later turns need the earlier replies.
         lacking = {key for key, _, _ in self.wanted - self.done.keys()}
         return (conversation for key, conversation in self._conversations.items() if key in lacking)
 
     async def work(self, item: Conversation, keep: Callable[..., None]) -> None:
-        """Raises UsageError where known turns were asked something else, or where the server seems to be gone."""
+        """Ask the turns of a conversation under each condition, and keep each reply.
+
+        Raises UsageError if turns in the file were asked something else, or if the server seems to be gone.
+        """
         # Each prompt of a conversation is generated once, each of its images read once.
         calls, images = dict[str, asyncio.Task[ModelTurn]](), dict[str, asyncio.Task[Image]]()
 
@@ -109,6 +117,7 @@ class Infer(Stage[Conversation, ModelTurn]):
             replies, lost = dict[int, str](), dict[int, str]()
             for turn in _turns(item, name):
                 line = self.done.get((item.id, name, turn))
+                # The history would show the reply to a turn that failed.
                 if why := next((lost[number] for number in CONDITIONS[name].own(turn) if number in lost), None):
                     if line is None:
                         keep(self._record(item, condition=name, turn=turn, failure="not_run", detail=why))
@@ -117,6 +126,7 @@ class Infer(Stage[Conversation, ModelTurn]):
                 call = history.call_id(item, messages)
                 if line is None:
                     record = self._record(item, call=call)
+                    # Another condition may show the same, and await the same call.
                     answer = await once(calls, call, partial(self._answer, record, messages, images))
                     line = replace(answer, condition=name, turn=turn)
                     keep(line)
@@ -146,7 +156,7 @@ class Infer(Stage[Conversation, ModelTurn]):
     async def _answer(
         self, record: ModelTurn, messages: Sequence[HistoryMessage], loading: dict[str, asyncio.Task[Image]]
     ) -> ModelTurn:
-        """The reply to these messages, or why there is none; condition and turn are left to be filled in."""
+        """Return the reply to these messages, or the failure. The caller fills in condition and turn."""
         if (known := self._generated.get(record.call or "")) is not None:
             return known
         try:
@@ -163,8 +173,9 @@ class Infer(Stage[Conversation, ModelTurn]):
     async def _ask(
         self, record: ModelTurn, messages: Sequence[HistoryMessage], images: Mapping[str, Image]
     ) -> ModelTurn:
+        """Send the messages, and return the record with the reply or the failure."""
         record = replace(record, seen=[_recorded(message, images) for message in messages])
-        # Each prompt has a seed of its own, the same in every run.
+        # Each prompt has a seed of its own, the same in every run and order.
         seed = int.from_bytes(hashlib.sha256(f"{self.sampling.seed}/{record.call}".encode()).digest()[:4], "big")
         request = Request(
             messages=[_sent(message, images) for message in messages],
@@ -183,6 +194,7 @@ class Infer(Stage[Conversation, ModelTurn]):
         self.note(None)
         self.note_answered([reply.answered_by])
         failure, detail = self._problem_of(reply)
+        # Tokens that the server did not count are unknown, and not zero.
         took = read_usage(reply) if reply.counted or not reply.attempts else {}
         record = replace(
             record,
@@ -198,7 +210,7 @@ class Infer(Stage[Conversation, ModelTurn]):
         return record if failure is not None else with_reply(record, reply.text)
 
     def _problem_of(self, reply: Reply) -> tuple[TurnFailure | None, str | None]:
-        """Why a reply cannot be used: it says nothing, or the context ended before it did."""
+        """Return failure and detail of a reply that is empty, or cut off by the context; (None, None) of others."""
         context, used = self.backend.served.context, reply.prompt_tokens + reply.completion_tokens
         if reply.truncated and reply.completion_tokens < self.sampling.max_tokens and context and used >= context:
             return "context_length_exceeded", f"the reply was cut at the end of the context of {context} tokens"
@@ -214,8 +226,11 @@ def summary_of_file(records: Iterable[ModelTurn], run: RunOptions, _: str) -> Ru
 
 
 def summary(records: Iterable[ModelTurn], out: Path, before: Collection[str] = ()) -> RunSummary:
-    """What the records of a file of replies add up to; a generation that several records share counts once, and what
-    nothing was sent for as none. `before` are the calls of earlier runs."""
+    """Return the totals of a file of replies.
+
+    A generation that several records share is one call, and a turn for which nothing was sent is none. `before` are the
+    calls of earlier runs.
+    """
     conditions = defaultdict[str, Counter[str]](Counter)
     failures, details, calls, spent = Counter[str](), dict[str, str](), dict[str, ModelTurn](), Spent()
     for line in map(without_thoughts_in, records):
@@ -223,7 +238,8 @@ def summary(records: Iterable[ModelTurn], out: Path, before: Collection[str] = (
         if line.failure is not None:
             failures[line.failure] += 1
             details.setdefault(line.failure, line.detail or "no more is known")
-        if line.call is not None and line.seen and line.failure != "budget":  # which was not asked for
+        # A record without budget was not sent.
+        if line.call is not None and line.seen and line.failure != "budget":
             calls.setdefault(line.call, line)
     counts = Counter[str](calls=len(calls))
     for line in calls.values():
@@ -249,16 +265,18 @@ def summary(records: Iterable[ModelTurn], out: Path, before: Collection[str] = (
 
 
 def _turns(conversation: Conversation, condition: str) -> range:
-    """The turns that the model is asked, from 1."""
+    """Return the turns that the model is asked under a condition, from 1."""
     return CONDITIONS[condition].asked(len(conversation.turns))
 
 
 def _recorded(message: HistoryMessage, images: Mapping[str, Image]) -> SentMessage:
+    """Return a message as records have it: its images by path and hash."""
     shown = [SentImage(path=name, sha256=images[name].sha256, resized=images[name].resized) for name in message.images]
     return SentMessage(role=message.role, content=message.content, images=shown)
 
 
 def _sent(message: HistoryMessage, images: Mapping[str, Image]) -> ChatMessage:
+    """Return a message as servers take it, its images before its text."""
     if not message.images:
         return {"role": message.role, "content": message.content}
     parts = [image_part(images[name].uri) for name in message.images]
@@ -328,9 +346,11 @@ def main(
     sampling = Sampling(
         max_tokens=asked.max_tokens,
         temperature=asked.temperature,
+        # Without sampling the seed changes nothing, and must not tell two runs apart.
         seed=asked.seed if asked.temperature else 0,
         max_image_pixels=endpoint.max_image_pixels,
     )
+    # A folder of files has no hash.
     file: dict[str, Any] = {"file": str(benchmark_file), "count": len(questions.conversations)}
     if benchmark_file.is_file():
         file["sha256"] = jsonl.sha256(benchmark_file)

@@ -54,11 +54,13 @@ def main(
     named = benchmark or (None if mapped else benchmark_of(responses, questions))
     benchmark = named or ("alignmmbench" if questions else None)
     run = endpoint.run_options(out, certificate)
+    # `critic serve` listens there.
     if not (how.judge or endpoint.base_url):
         endpoint = replace(endpoint, base_url=DEFAULT_URL)
     is_panel = len(how.judge or []) > 1
     if aggregate != "mean" and not is_panel:
         raise UsageError(f"--aggregate {aggregate} makes one score of those of several --judge")
+    # Rows have neither turns nor other models.
     if benchmark is None:
         flags: dict[str, Any] = {
             "protocol": how.protocol,
@@ -72,6 +74,7 @@ def main(
         own = human_scored.OwnColumns.parse(mapped, scale, lang)
         return judge_rows(run, endpoint, how, responses, own, aggregate)
     _refuse("with --benchmark", {"map": mapped, "scale": scale, "lang": lang})
+    # A panel has no turn judgments of its own for the whole conversation to see.
     if is_panel:
         raise UsageError("several --judge cannot be used with --benchmark")
     return judge_conversations(run, endpoint, how, responses, benchmark, questions, against or [])

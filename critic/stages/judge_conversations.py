@@ -43,6 +43,7 @@ class JudgeConversations(JudgeSamples[list[Pair]]):
         self.facts["not_judged"] = dict(self._not_judged)
 
     def items(self) -> Iterable[list[Pair]]:
+        # Conditions share turns: equal prompts of one conversation meet in one item.
         by_conversation: dict[str, list[Pair]] = {}
         for pair in self._plan.pairs:
             by_conversation.setdefault(pair[0].conversation.id, []).append(pair)
@@ -143,17 +144,20 @@ def prepare_judge(
     usual = _usual_setup(how, benchmark, chosen)
     _check_plan(plan, file)
     (backend,) = endpoint.open("--judge", how.judge)
+    # A judge is asked as it learned wherever the options leave the form open.
     setup, usual_forms = _find_setup(how, usual, plan, backend), list_forms(plan, usual)
     if setup is None:
         instead = _say_instead(how, plan, backend)
         unlearned = options.force_unlearned(backend, usual_forms, "protocol", how.force_form, instead)
         setup = replace(usual, unlearned=unlearned)
     forms = list_forms(plan, setup)
+    # A form without ties shows one order, which is drawn; so this is known only now.
     if how.seed and setup.order == "both" and how.battles not in ("random", "newcomer"):
         raise UsageError(f"--seed {how.seed}: nothing is drawn but by --order random or forced, --battles random")
     setup = replace(setup, judge=how.judge_name or backend.served.name, decoding=how.decoding(forms))
     tokens = options.TOKENS_OF_STEPS if setup.reason_first else options.TOKENS
     judge = Judge(backend, setup, how.max_tokens or tokens, endpoint.shown(how.images, root, [backend]))
+    # The judge may see images that the model was not shown: all must be there before the first call.
     if judge.images is not None:
         judge.images.uris |= uris
         _check_images(judge.images, [transcript.conversation for transcript, _ in pairs], file)
@@ -172,7 +176,8 @@ def choose_protocols(how: JudgeOptions, benchmark: str, models: int = 1) -> list
     named = options.choose("protocol", how.protocol or [], PROTOCOLS)
     comparing = _heeding(lambda protocol: protocol.compares)
     own = entry.protocols
-    if models > 2:  # the benchmark's other protocols judge one model's answers
+    # The other protocols judge the answers of one model.
+    if models > 2:
         own = tuple(name for name in own if name in comparing) or ("pairwise",)
     chosen = named or list(own)
     if how.published and not {*named} <= {*entry.protocols}:
@@ -190,6 +195,7 @@ def _usual_setup(how: JudgeOptions, benchmark: str, chosen: Sequence[str]) -> Ju
     base = JudgeConfig(judge="", score_kind="argmax")
     if how.published is not None:
         base = benchmarks.load(benchmark).paper_setup(chosen)
+    # A form that is named outranks the paper's reason first.
     reason_first = how.prompt == EVERY_REASON_FIRST or (base.reason_first and how.prompt is None)
     if reason_first:
         how = replace(how, prompt=EVERY_REASON_FIRST)
@@ -227,6 +233,7 @@ def _list_setups(how: JudgeOptions, usual: JudgeConfig, judge: Backend) -> Itera
     usual setup is the first, and those most like it come next."""
     prompts, reasons = [usual.pointwise_prompt], [usual.reason_first]
     orders, sights = [usual.order], [usual.sight]
+    # In the table's order: ratings on 1..10 come first, whatever the order of the recipe.
     if how.prompt is None:
         for name, form in BY_NAME.items():
             if name in judge.served.forms and _rates_answers(form) and form.protocol == "pointwise":
@@ -245,6 +252,7 @@ def _say_instead(how: JudgeOptions, plan: VerdictPlan, judge: Backend) -> str:
     free = replace(how, prompt=None, published=None, order=None, turn_context=None, no_reason=False)
     usual = _usual_setup(free, "", ())
     possible = list[str]()
+    # Protocols are tried one at a time: together they may need two setups.
     for protocol in PROTOCOLS:
         part = replace(plan, protocols=[protocol], judgings=["standard"])
         if any(part.wanted()) and _find_setup(free, usual, part, judge):
@@ -281,12 +289,15 @@ def _check_plan(plan: VerdictPlan, replies: Path) -> None:
         lacking = listed(plan.lacking())
         free = "; --against OTHER --reference-free compares two models without one" if "no reference" in lacking else ""
         raise UsageError(f"{replies}: nothing to judge: {lacking or 'no such turn'}{free}")
+    # An ablation without a verdict would leave a gap in the tables, and nobody would know why.
     present = {judging for *_, judging, _, _ in plan.wanted()}
     for judging in plan.judgings:
         check((judging in present, f"--judging {judging}: no turn of {replies} can be judged so"))
 
 
 def _say_unfinished(files: Iterable[Path]) -> None:
+    """Print the files of replies that critic infer has not finished."""
+    # A table of another program has no sidecar.
     for path in files:
         if not (is_table(path) or jsonl.sidecar(path).is_file()):
             print(f"{path}: critic infer has not finished it; what it lacks is not judged", file=sys.stderr)
@@ -314,6 +325,7 @@ def _check_images(images: Images, conversations: Sequence[Conversation], replies
     """Raise UsageError for an image inside the benchmark's file if that is not given, and for a missing file."""
     names = [name for conversation in conversations for turn in conversation.turns for name in turn.images]
     for name in names:
+        # A name of a hash is an image inside the benchmark's file, which replies do not hold.
         inside = name.startswith(BY_HASH) and name not in images.uris
         check((not inside, f"{replies}: {name} stands in the benchmark's file: give it with --questions"))
     images.require(names)
@@ -323,6 +335,7 @@ def _check_questions(path: Path, conversations: Sequence[Conversation], replied:
     """Print how many of the benchmark's conversations have no reply. Raises UsageError if one is not the file's."""
     by_id = {conversation.id: conversation for conversation in conversations}
     seen = {conversation.id for conversation in replied}
+    # Replies to another edition of the benchmark would be judged by its references.
     for conversation in replied:
         if by_id.get(conversation.id) != conversation:
             raise UsageError(

@@ -32,7 +32,7 @@ from critic.stages.options import (
 from critic.stages.run import RunOptions, describe_source, finish, growing, known
 
 Shown = tuple[Response, Response | None]
-"""What one judgment is of: a response, and where two are compared the other one."""
+"""The responses of one judgment: the one that is judged, and the one that it is compared with, or None."""
 
 
 class FormResponses:
@@ -75,6 +75,7 @@ class FormResponses:
         return iter(self.by_key.values())
 
     def now(self, key: str) -> Sample:
+        """Return the sample of a key as the file has it today."""
         return Sample.of(*self.by_key[key])
 
 
@@ -125,6 +126,7 @@ class JudgeResponses(JudgeSamples[Shown]):
     def problem(self, record: Judgment) -> str | None:
         if problem := super().problem(record):
             return problem
+        # Verdicts of two wordings do not mix.
         if record.prompt_hash != self._prompt["hash"]:
             before, now = quoted(record.prompt_hash), quoted(self._prompt["hash"])
             return f"made with prompt_hash {before}, now {now}; choose another --out"
@@ -147,6 +149,7 @@ class JudgeResponses(JudgeSamples[Shown]):
 
     async def plan(self, item: Shown, judged: Callable[[PlannedVerdict], Any]) -> None:
         planned = PlannedVerdict(sample=Sample.of(*item), form=self._prompt["name"])
+        # A judge would rate the cut, and not the answer.
         if any(answer is not None and answer.cut_off for answer in item):
             await judged(replace(planned, problem=("truncated", CUT_OFF)))
         else:
@@ -191,6 +194,7 @@ def judge_rows(
     tokens = how.max_tokens or (TOKENS_OF_STEPS if how.prompt == EVERY_REASON_FIRST else TOKENS)
     judges = []
     for backend in backends:
+        # Each member of a panel has learned forms of its own.
         unlearned = force_unlearned(backend, [form], "prompt", how.force_form, "ask as it learned")
         name = backend.served.name if several or how.judge_name is None else how.judge_name
         judge = ResponseJudge(backend, name, form, how.score or "expected", tokens, decoding, images, needs)
@@ -217,6 +221,7 @@ def _judge_panel(
     panel: str,
 ) -> int:
     """Judge responses by each judge into a file of its own, and write the panel's file from these."""
+    # Members resume in their own files; the panel's is made anew from them.
     for judgment in known(run.out, Judgment, lambda _: None):
         if judgment.judge != panel:
             before, now = quoted(judgment.judge), quoted(panel)
@@ -238,6 +243,7 @@ def _judge_panel(
         "processors": collect_processors(member.judge.backend for member in members),
     }
     lacking = {name for member in members for name in jsonl.facts(member.out).get("server_lacks", ())}
+    # What one member's server lacks is missing in the panel's scores.
     if lacking:
         facts["server_lacks"] = sorted(lacking)
     if answered_by := sorted({name for member in members for name in member.answered_by}):

@@ -61,6 +61,7 @@ OwnLanguage = Annotated[records.Language | None, data("--lang", help="Language o
 def root_of(rows: Path, questions: Path | None = None) -> Path:
     """Return the usual folder of images: that of the questions or rows. Replies without their questions have the folder
     that their model was shown, which their sidecar names relative to itself."""
+    # A name that is no UTF-8 is in the sidecar as bytes in disguise (PEP 383).
     recorded = jsonl.restore_places(rows).get("data_root") if questions is None else None
     root = Path(os.fsdecode(recorded.encode())) if isinstance(recorded, str) else None
     return root if root is not None and root.is_dir() else (questions or rows).parent
@@ -152,7 +153,11 @@ def choose(option: str, values: Iterable[str], choices: Collection[str]) -> list
 
 def urls(where: str) -> list[str]:
     """Return the servers of URL,URL or of @FILE: one a line, without blank lines and those that begin with #. Two that
-    differ only in their credentials are one. Raises UsageError if there is none."""
+    differ only in their credentials are one. Raises UsageError if there is none.
+
+    >>> urls("http://a:1/v1,http://b:1/v1")
+    ['http://a:1/v1', 'http://b:1/v1']
+    """
     try:
         words = Path(where[1:]).read_text("utf-8").split("\n") if where.startswith("@") else where.split(",")
     except (OSError, UnicodeDecodeError) as error:
@@ -319,6 +324,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 
     def engines(self, sources: Sequence[str]) -> list[str]:
         """Return the GPUs of each engine of --gpus. Raises UsageError if a source does not run in this process."""
+        # A server has GPUs of its own, which are not ours to share out.
         local = not self.base_url and all(Path(source).exists() for source in sources)
         if not local:
             raise UsageError(
@@ -348,9 +354,11 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         check((wanted != "show" or names != [], "--images show: there are no images"))
         if names == [] or wanted == "blind":
             return None
+        # A panel is shown the same: one blind member makes all of it blind.
         for judge in judges:
             name, sees = judge.served.name, judge.sees()
             check((sees is not False or wanted is None, f"--images show: {name} takes no images"))
+            # Images that are sent to a judge that cannot see would fail every request.
             if wanted is None and not sees:
                 if sees is None:
                     print(f"{name} does not say whether it sees: it is asked blind; --images show", file=sys.stderr)
@@ -383,6 +391,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 
         Raises UsageError if there is neither, and for options of vLLM that nothing takes.
         """
+        # Options that nothing would heed are refused: the user expects them to do something.
         on_ray = self.replicas > 1 or self.ray_address is not None
         check((self.engine or not on_ray, "--replicas and --ray-address go with --engine ray"))
         check((not (values and self.base_url), f"give either {option} or --base-url; a URL is a {option}, too"))
@@ -400,8 +409,10 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         if self.vllm_options and not runs_vllm:
             words = " ".join(self.vllm_options)
             raise UsageError(f"{words}: options of vLLM need a {option} that is a checkpoint folder")
+        # One budget for all of them, since they are paid for together.
         budget = parse_budget(self.budget)
         limited = backends if budget is None else [Limited(backend, budget) for backend in backends]
+        # The cache is outermost: what it holds costs no budget.
         if self.cache is None:
             return list(limited)
         return [Cached(backend, self.cache, self.retry_failed) for backend in limited]
@@ -419,6 +430,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         url, _, named = value.partition("#")
         if "://" in value or value.startswith("@"):
             return self.connect(url, named or self.model)
+        # Actors run elsewhere, where a relative path leads to another folder.
         path, words = Path(value), list(self.vllm_options or ())
         if path.is_dir():
             return self._run(partial(VllmBackend, path.resolve() if self.engine else path, words), count_gpus(words))
@@ -454,6 +466,7 @@ def takes_options(command: Callable[..., int], names: Collection[str] | None = N
         if inspect.isclass(parameter.annotation) and issubclass(parameter.annotation, Struct):
             offered = inspect.signature(parameter.annotation).parameters
             fields[parameter.name] = {name: offered[name] for name in offered if names is None or name in names}
+    # One option fills every Struct that has a field of its name.
     every = {name: option for offered in fields.values() for name, option in offered.items()}
 
     @wraps(command)
