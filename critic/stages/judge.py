@@ -74,7 +74,7 @@ def main(
         own = human_scored.OwnColumns.parse(mapped, scale, lang)
         return judge_rows(run, endpoint, how, responses, own, aggregate)
     _refuse("with --benchmark", {"map": mapped, "scale": scale, "lang": lang})
-    # A panel has no turn judgments of its own for the whole conversation to see.
+    # A panel makes one score of ratings; verdicts on conversations are of several kinds.
     if is_panel:
         raise UsageError("several --judge cannot be used with --benchmark")
     return judge_conversations(run, endpoint, how, responses, benchmark, questions, against or [])

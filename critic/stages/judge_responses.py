@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,64 +19,43 @@ from critic.judging.forms import form_of
 from critic.judging.judge import ResponseJudge, panel_judgment
 from critic.judging.planned import PlannedVerdict
 from critic.records import Judgment, Response, Sample
+from critic.stages import options
 from critic.stages.judge_samples import JudgeSamples, summary
-from critic.stages.options import (
-    EVERY_REASON_FIRST,
-    TOKENS,
-    TOKENS_OF_STEPS,
-    Endpoint,
-    JudgeOptions,
-    force_unlearned,
-    root_of,
-)
+from critic.stages.options import Endpoint, JudgeOptions
 from critic.stages.run import RunOptions, describe_source, finish, growing, known
 
 Shown = tuple[Response, Response | None]
 """The responses of one judgment: the one that is judged, and the one that it is compared with, or None."""
 
 
-class FormResponses:
-    """The responses of a file that are judged in a form, by key. In a form that compares, each stands beside another to
-    its question, as in training.
+def read_responses(path: Path, form: str, own: OwnColumns | None, pictures: Callable[[], bool]) -> list[Shown]:
+    """Read the responses of a file that can be judged in a form; print how many others are left out, by reason.
 
-    Responses that the form cannot judge are counted and said. `images` are those of the questions, of all shards.
+    In a form that compares, each response stands beside another to its question, as in training.
+
+    Args:
+        path: The rows.
+        form: The form.
+        own: How the user's columns are read.
+        pictures: Returns True if a picture tells what is right, so that no reference is needed.
+
+    Raises UsageError if no response is left.
     """
-
-    def __init__(
-        self, read: Callable[[Counter[str]], Iterable[Response]], path: Path, form: str, run: RunOptions | None = None
-    ) -> None:
-        """Read the responses of `path`; of a `run` with shards keep those of its shard.
-
-        `read` yields responses, and counts by reason those that it leaves out. Raises UsageError if none is left.
-        """
-        entry = form_of(form)
-        left_out = Counter[str]()
-        usable = list[Response]()
-        for response in read(left_out):
-            lacking = entry.lacking(response)
-            if lacking is None:
-                usable.append(response)
-            else:
-                left_out[lacking] += 1
-        shown: list[Shown] = [(response, None) for response in usable]
-        if entry.pair:
-            shown = _pair_up(usable, form, left_out)
-        say_left_out(left_out)
-        if not shown:
-            raise UsageError(f"{path}: no usable row to judge")
-        # Of all shards' rows: they decide how judgments are made, and those of all shards are merged.
-        self.images = [name for response, _ in shown for name in response.question.images]
-        self.by_key: dict[str, Shown] = {}
-        for response, other in shown:
-            if run is None or run.takes(response.question.group):
-                self.by_key.setdefault(Sample.of(response, other).key, (response, other))
-
-    def __iter__(self) -> Iterator[Shown]:
-        return iter(self.by_key.values())
-
-    def now(self, key: str) -> Sample:
-        """Return the sample of a key as the file has it today."""
-        return Sample.of(*self.by_key[key])
+    entry, left_out, usable = form_of(form), Counter[str](), list[Response]()
+    for _, _, response in walk(path, left_out, pictures=True, scored=False, own=own):
+        is_backed = response.question.reference or response.other or response.shown or pictures()
+        lacking = entry.lacking(response) if is_backed else UNUSABLE_FLAGS["no_reference"]
+        if lacking is None:
+            usable.append(response)
+        else:
+            left_out[lacking] += 1
+    shown: list[Shown] = [(response, None) for response in usable]
+    if entry.pair:
+        shown = _pair_up(usable, form, left_out)
+    say_left_out(left_out)
+    if not shown:
+        raise UsageError(f"{path}: no usable row to judge")
+    return shown
 
 
 def _without_labels(sample: Sample) -> Sample:
@@ -117,10 +96,10 @@ class JudgeResponses(JudgeSamples[Shown]):
     unit = "row"
 
     def __init__(
-        self, run: RunOptions, judge: ResponseJudge, responses: FormResponses, source: dict[str, str] | str
+        self, run: RunOptions, judge: ResponseJudge, responses: Mapping[str, Shown], source: dict[str, str] | str
     ) -> None:
         prompt = {"name": judge.prompt, "hash": judge.prompt_hash}
-        super().__init__(run, judge, responses.by_key, {"responses": source, "prompt": prompt})
+        super().__init__(run, judge, responses, {"responses": source, "prompt": prompt})
         self._form, self._prompt, self._responses = judge.form, prompt, responses
 
     def problem(self, record: Judgment) -> str | None:
@@ -130,7 +109,7 @@ class JudgeResponses(JudgeSamples[Shown]):
         if record.prompt_hash != self._prompt["hash"]:
             before, now = quoted(record.prompt_hash), quoted(self._prompt["hash"])
             return f"made with prompt_hash {before}, now {now}; choose another --out"
-        if _without_labels(record.sample) != _without_labels(self._responses.now(record.sample.key)):
+        if _without_labels(record.sample) != _without_labels(Sample.of(*self._responses[record.sample.key])):
             now = "question, reference, criteria, answer, system or group are others now"
             return f"judges {quoted(self.key(record))}, of which {now}; choose another --out"
         return None
@@ -138,14 +117,14 @@ class JudgeResponses(JudgeSamples[Shown]):
     def resume(self) -> None:
         """Give the judgments in the file today's labels by people, in their order."""
         super().resume()
-        now = {name: self._responses.now(name) for name in self._responses.by_key if name in self.done}
+        now = {name: Sample.of(*shown) for name, shown in self._responses.items() if name in self.done}
         changed = sum(self.done[name].sample != sample for name, sample in now.items())
         if changed:
             jsonl.write(self.out, (replace(self.done[name], sample=sample) for name, sample in now.items()))
             print(f"{self.out}: {changed} responses have other scores by people now; so has the file", file=sys.stderr)
 
     def items(self) -> Iterable[Shown]:
-        return in_order(shown for name, shown in self._responses.by_key.items() if name not in self.done)
+        return in_order(shown for name, shown in self._responses.items() if name not in self.done)
 
     async def plan(self, item: Shown, judged: Callable[[PlannedVerdict], Any]) -> None:
         planned = PlannedVerdict(sample=Sample.of(*item), form=self._prompt["name"])
@@ -178,24 +157,24 @@ def judge_rows(
         raise UsageError(f"several --judge make a panel of ratings, and --prompt {form} does not rate")
     backends = endpoint.open("--judge", how.judge)
 
-    def read(left_out: Counter[str]) -> Iterator[Response]:
-        # A picture tells what is right if there is no reference.
-        pictures = how.images is not None or all(backend.sees() for backend in backends)
-        for _, _, response in walk(path, left_out, pictures=True, scored=False, own=own):
-            if response.question.reference or response.other or response.shown or pictures:
-                yield response
-            else:
-                left_out[UNUSABLE_FLAGS["no_reference"]] += 1
+    def pictures() -> bool:
+        return how.images is not None or all(backend.sees() for backend in backends)
 
-    responses = FormResponses(read, path, form, run)
-    images = endpoint.shown(how.images, endpoint.data_root or root_of(path), backends, responses.images)
+    shown = read_responses(path, form, own, pictures)
+    # All shards' rows decide how judgments are made: those of all shards are merged.
+    image_names = [name for response, _ in shown for name in response.question.images]
+    images = endpoint.shown(how.images, endpoint.data_root or options.root_of(path), backends, image_names)
+    responses: dict[str, Shown] = {}
+    for response, other in shown:
+        if run.takes(response.question.group):
+            responses.setdefault(Sample.of(response, other).key, (response, other))
     # Log probabilities are needed for a score that is named, or that was certified by them.
     needs = f"--score {how.score}" if how.score else str(run.certificate) if run.certificate else None
-    tokens = how.max_tokens or (TOKENS_OF_STEPS if how.prompt == EVERY_REASON_FIRST else TOKENS)
+    tokens = how.max_tokens or (options.TOKENS_OF_STEPS if how.prompt == options.EVERY_REASON_FIRST else options.TOKENS)
     judges = []
     for backend in backends:
         # Each member of a panel has learned forms of its own.
-        unlearned = force_unlearned(backend, [form], "prompt", how.force_form, "ask as it learned")
+        unlearned = options.force_unlearned(backend, [form], "prompt", how.force_form, "ask as it learned")
         name = backend.served.name if several or how.judge_name is None else how.judge_name
         judge = ResponseJudge(backend, name, form, how.score or "expected", tokens, decoding, images, needs)
         judge.setup = replace(judge.setup, unlearned=unlearned)
@@ -215,7 +194,7 @@ def judge_rows(
 def _judge_panel(
     run: RunOptions,
     judges: Sequence[ResponseJudge],
-    responses: FormResponses,
+    responses: Mapping[str, Shown],
     source: dict[str, str],
     how: Aggregation,
     panel: str,

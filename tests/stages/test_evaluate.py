@@ -152,6 +152,10 @@ CANNOT: dict[str, tuple[str, list[str], list[str], list[str]]] = {
     "a reason that it learned": (
         "alignmmbench", ["pointwise_reason_first"], ["--no-reason"], ["leave out --no-reason to ask as it learned"],
     ),
+    "two orders at once": (
+        "convbench", ["direct_turn_reason_first", "direct_whole_reason_first", "pairwise_turn", "pairwise_whole"], [],
+        ["and not direct_turn, direct_whole", "by --protocol direct or pairwise, or all the same"],
+    ),
     "nothing here": ("alignmmbench", ["correct"], [], ["learned correct", "by no protocol", "--force-form"]),
     "an ablation": (
         "convbench", ["direct_turn", "direct_whole"], ["--protocol", "direct", "--judging", "no_fokus"],
@@ -228,6 +232,25 @@ def test_the_options_of_a_run_are_those_of_its_stages() -> None:
             assert run_options[name].annotation == theirs[name].annotation, name
             assert run_options[name].default == theirs[name].default, name
             assert run_options[name].annotation.__metadata__[0] is theirs[name].annotation.__metadata__[0], name
+
+
+def test_judge_takes_the_form_as_well(tmp_path: Path, scripted: Any) -> None:
+    """A named form outranks what the judge learned first; a table of answers with its questions is a benchmark too."""
+    server, table = scripted(judge_or_head), tmp_path / "m.jsonl"
+    server.told = {"forms": ["pointwise_short", "scale_5"]}
+    first = next(iter(jsonl.read(sample("alignmmbench"), dict[str, Any])))[1]["question_id"]
+    table.write_text(f'{{"question_id": "{first}", "predict": "A kite."}}\n', "utf-8")
+    for words, form in (([], "pointwise_short"), (["--prompt", "scale_5"], "scale_5")):
+        out = tmp_path / f"{form}.jsonl"
+        given = ["--questions", sample("alignmmbench"), "--base-url", server.url, "--max-failed", "1", "--out", out]
+        done = run("critic", "judge", table, *given, *words)
+        assert done.returncode == 0, done.stderr
+        assert f"tiny is asked in the form {form}, as it learned" in done.stderr
+        assert jsonl.facts(out)["forms"] == [form]
+    assert_one_line_error(
+        run("critic", "judge", table, *given[:-1], tmp_path / "p.jsonl", "--prompt", "pointwise"),
+        "learned pointwise_short, scale_5, and not pointwise (--protocol); leave out --prompt to ask as it learned",
+    )
 
 
 def test_infer_begins_with_the_papers_own_condition(tmp_path: Path, scripted: Any) -> None:
