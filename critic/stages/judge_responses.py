@@ -22,7 +22,7 @@ from critic.records import Judgment, Response, Sample
 from critic.stages import options
 from critic.stages.judge_samples import JudgeSamples, summary
 from critic.stages.options import Endpoint, JudgeOptions
-from critic.stages.run import RunOptions, describe_source, finish, growing, known
+from critic.stages.run import RunOptions, describe_source, finish, growing, join_facts, known
 
 Shown = tuple[Response, Response | None]
 """The responses of one judgment: the one that is judged, and the one that it is compared with, or None."""
@@ -221,10 +221,6 @@ def _judge_panel(
         "members": [{"judge": member.judge.setup.judge, "file": str(member.out)} for member in members],
         "processors": collect_processors(member.judge.backend for member in members),
     }
-    lacking = {name for member in members for name in jsonl.facts(member.out).get("server_lacks", ())}
     # What one member's server lacks is missing in the panel's scores.
-    if lacking:
-        facts["server_lacks"] = sorted(lacking)
-    if answered_by := sorted({name for member in members for name in member.answered_by}):
-        facts["answered_by"] = answered_by
+    facts |= join_facts([jsonl.facts(member.out) for member in members])
     return finish(run, summary(known(run.out, Judgment, lambda _: None), run, JudgeResponses.unit), facts)

@@ -6,7 +6,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Never, TypeVar
@@ -322,6 +322,15 @@ def known(out: Path, record: type[Record], problem: Callable[[Record], str | Non
         if (wrong := problem(line)) is not None:
             raise UsageError(f"{out}:{number}: {wrong}")
         yield line
+
+
+def join_facts(parts: Collection[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return what the servers of several files lack and who answered, from the files' sidecars, as far as known."""
+    joined = dict[str, list[str]]()
+    for name in ("server_lacks", "answered_by"):
+        if values := {value for facts in parts for value in facts.get(name, ())}:
+            joined[name] = sorted(values)
+    return joined
 
 
 def finish(options: RunOptions, summary: RunSummary, facts: dict[str, Any]) -> int:

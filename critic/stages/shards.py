@@ -13,7 +13,7 @@ from critic import jsonl
 from critic.errors import UsageError, quoted
 from critic.judging import planned
 from critic.records import Judgment, ModelTurn
-from critic.stages.run import RunOptions, Shard, Summarise, finish
+from critic.stages.run import RunOptions, Shard, Summarise, finish, join_facts
 
 HOW = (
     *("responses", "replies", "conversations", "benchmark", "protocols", "judgings", "forms", "against", "system"),
@@ -62,9 +62,8 @@ def merge(parts: Sequence[Path], out: Path, max_failed: float, summaries: Mappin
     whole = summaries[record]((line for _, line in jsonl.read(out, record)), run, unit)
     facts = {name: first[name] for name in (*HOW, *ELSEWHERE) if name in first}
     facts["not_judged"] = sum((Counter(part.facts.get("not_judged")) for part in shards), Counter[str]())
-    facts["server_lacks"] = sorted({name for part in shards for name in part.facts.get("server_lacks", ())})
-    if answered_by := sorted({name for part in shards for name in part.facts.get("answered_by", ())}):
-        facts["answered_by"] = answered_by
+    facts |= {"server_lacks": [], **join_facts([part.facts for part in shards])}
+    answered_by = facts.get("answered_by", [])
     print(f"{len(shards)} shards" + (f", answered by {', '.join(answered_by)}" if len(answered_by) > 1 else ""))
     return finish(run, whole, {**facts, "shards": len(shards)})
 

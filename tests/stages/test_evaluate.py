@@ -145,6 +145,10 @@ CANNOT: dict[str, tuple[str, list[str], list[str], list[str]]] = {
         "visitbench", ["pairwise_turn"], ["--as", "published"],
         ["and not pairwise_turn_reason_first", "leave out --as published to ask as it learned"],
     ),
+    "the paper's lack of reasons": (
+        "multiverse", ["quality_reason_first", "checklist_reason_first"], ["--as", "published"],
+        ["and not checklist, quality", "leave out --as published to ask as it learned"],
+    ),
     "a form that is named": (
         "alignmmbench", ["pointwise_short"], ["--prompt", "pointwise"],
         ["and not pointwise (--protocol)", "leave out --prompt to ask as it learned"],
