@@ -30,8 +30,8 @@ DEFAULT_URL = "http://127.0.0.1:8000/v1"
 def main(
     responses: Annotated[Path, typer.Argument(metavar="RESPONSES", help="Scored rows, or replies to a benchmark.")],
     out: Annotated[Path, options.data(metavar="FILE", help="Output file; rerun to resume.", callback=check_plain)],
-    endpoint: Endpoint,
     how: JudgeOptions,
+    endpoint: Endpoint,
     questions: Annotated[Path | None, options.data(metavar="FILE", help="The benchmark's published file.")] = None,
     benchmark: Annotated[str | None, options.data(metavar="NAME", help=f"{', '.join(BENCHMARKS)}.")] = None,
     against: Annotated[

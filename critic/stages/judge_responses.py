@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,23 +28,20 @@ Shown = tuple[Response, Response | None]
 """The responses of one judgment: the one that is judged, and the one that it is compared with, or None."""
 
 
-def read_responses(path: Path, form: str, own: OwnColumns | None, pictures: Callable[[], bool]) -> list[Shown]:
-    """Read the responses of a file that can be judged in a form; print how many others are left out, by reason.
-
-    In a form that compares, each response stands beside another to its question, as in training.
+def read_responses(read: Callable[[Counter[str]], Iterable[Response]], path: Path, form: str) -> dict[str, Shown]:
+    """Return the responses of a file that can be judged in a form, by the keys of their samples; print how many others
+    are left out, by reason. In a form that compares, each stands beside another to its question, as in training.
 
     Args:
-        path: The rows.
+        read: Yields responses, and counts by reason those that it leaves out.
+        path: The file, for messages.
         form: The form.
-        own: How the user's columns are read.
-        pictures: Returns True if a picture tells what is right, so that no reference is needed.
 
     Raises UsageError if no response is left.
     """
     entry, left_out, usable = form_of(form), Counter[str](), list[Response]()
-    for _, _, response in walk(path, left_out, pictures=True, scored=False, own=own):
-        is_backed = response.question.reference or response.other or response.shown or pictures()
-        lacking = entry.lacking(response) if is_backed else UNUSABLE_FLAGS["no_reference"]
+    for response in read(left_out):
+        lacking = entry.lacking(response)
         if lacking is None:
             usable.append(response)
         else:
@@ -55,7 +52,10 @@ def read_responses(path: Path, form: str, own: OwnColumns | None, pictures: Call
     say_left_out(left_out)
     if not shown:
         raise UsageError(f"{path}: no usable row to judge")
-    return shown
+    by_key: dict[str, Shown] = {}
+    for response, other in shown:
+        by_key.setdefault(Sample.of(response, other).key, (response, other))
+    return by_key
 
 
 def _without_labels(sample: Sample) -> Sample:
@@ -157,17 +157,20 @@ def judge_rows(
         raise UsageError(f"several --judge make a panel of ratings, and --prompt {form} does not rate")
     backends = endpoint.open("--judge", how.judge)
 
-    def pictures() -> bool:
-        return how.images is not None or all(backend.sees() for backend in backends)
+    def read(left_out: Counter[str]) -> Iterator[Response]:
+        for _, _, response in walk(path, left_out, pictures=True, scored=False, own=own):
+            # A picture tells what is right if there is no reference.
+            is_backed = response.question.reference or response.other or response.shown or how.images is not None
+            if is_backed or all(backend.sees() for backend in backends):
+                yield response
+            else:
+                left_out[UNUSABLE_FLAGS["no_reference"]] += 1
 
-    shown = read_responses(path, form, own, pictures)
+    every = read_responses(read, path, form)
     # All shards' rows decide how judgments are made: those of all shards are merged.
-    image_names = [name for response, _ in shown for name in response.question.images]
+    image_names = [name for response, _ in every.values() for name in response.question.images]
     images = endpoint.shown(how.images, endpoint.data_root or options.root_of(path), backends, image_names)
-    responses: dict[str, Shown] = {}
-    for response, other in shown:
-        if run.takes(response.question.group):
-            responses.setdefault(Sample.of(response, other).key, (response, other))
+    responses = {key: shown for key, shown in every.items() if run.takes(shown[0].question.group)}
     # Log probabilities are needed for a score that is named, or that was certified by them.
     needs = f"--score {how.score}" if how.score else str(run.certificate) if run.certificate else None
     tokens = how.max_tokens or (options.TOKENS_OF_STEPS if how.prompt == options.EVERY_REASON_FIRST else options.TOKENS)

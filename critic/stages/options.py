@@ -49,7 +49,7 @@ data, endpoint, verdicts, limits, cluster, rare = (
 MaxFailed = Annotated[float, limits(min=0, max=1, help="Exit with 3 if a larger share fails.")]
 Temperature = Annotated[float, typer.Option(min=0, help="Sampling temperature.")]
 Published = Annotated[
-    Literal["published"] | None, typer.Option("--as", help="Conditions, protocols and judge settings of the paper.")
+    Literal["published"] | None, data("--as", help="Conditions, protocols and judge settings of the paper.")
 ]
 Mapped = Annotated[
     list[str] | None, data("--map", metavar="COLUMN=FIELD", help="Your column as a field: answer=response.")
