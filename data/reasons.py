@@ -37,7 +37,7 @@ def met(judgments: Iterable[Judgment], band: float) -> dict[str, str]:
     return {name.rpartition("#")[0]: reason for points, name, reason in sorted(samples, reverse=True) if points <= band}
 
 
-@partial(options.takes_endpoint, names={*Endpoint.__struct_fields__} - {"shard", "gpus"})
+@partial(options.takes_options, names={*Endpoint.__struct_fields__} - {"shard", "gpus"})
 def main(
     rows: Annotated[Path, typer.Argument(help="Human-scored rows.")],
     out: Annotated[Path, typer.Option(help="The rows, with reasons (.jsonl); the samples are kept beside it.")],

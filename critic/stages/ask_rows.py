@@ -1,5 +1,5 @@
-"""The part of `critic build` that asks a model, the same for all it asks: a prompt file's text about each row, a reply
-read by its schema, and a name for every reply that cannot be used; and the folder where everything is kept."""
+"""The steps of `critic build` that ask a model: a prompt for each row, a reply read by its schema, a named failure for
+each reply that cannot be used; and the folder that keeps them all."""
 
 import hashlib
 import json
@@ -30,8 +30,11 @@ from critic.stages.run import RunOptions, RunSummary, Stage, listed
 
 
 class BuildStep(Struct, frozen=True):
-    """What is asked of a model: the `reply` it has to give, whether it `sees` the image, and by which names a reply is
-    turned down. The text is the entry of the step's name in critic/prompts/build."""
+    """A request to a model about each row.
+
+    `reply` is the type of its replies. If it `sees`, the row's image is shown. `check` returns the name under which a
+    reply is rejected, or None. The prompt is the entry of the step's name in critic/prompts/build.
+    """
 
     reply: type[StepReply]
     sees: bool = True
@@ -49,17 +52,17 @@ STEPS = {
     "checklist": BuildStep(replies.Checklist, check=replies.check_checklist),
     "held": BuildStep(replies.HeldItems, check=replies.check_held),
 }
-"""Step -> what it asks for. A step more is an entry here, its reply, and its text in every prompt file."""
+"""The steps by name. To add one, add an entry here, its type of reply, and its text in every prompt file."""
 
 SUB_GOALS = 4
-"""Of MultiVerse's sub-goals of a goal (between 30 and 123) as many are named to a model."""
+"""The number of sub-goals of each goal that a prompt names, of MultiVerse's 30 to 123."""
 
 LOST = ("server_error", "refused", "content_filter", "budget", "context_length_exceeded", "truncated", "image_missing")
-"""Failures of the run, not of what was said: these count for --max-failed. All others are rejections."""
+"""Failures of the run, which count for --max-failed. All others reject the content of a reply."""
 
 
 class BuildRow(Struct, frozen=True, kw_only=True):
-    """What a step is asked about: `facts` are what its text names, `image` is the path of what is shown."""
+    """A row that a step asks about: `facts` fill in its prompt, `image` is the path of the image to show."""
 
     key: str
     lang: Language
@@ -68,8 +71,10 @@ class BuildRow(Struct, frozen=True, kw_only=True):
 
 
 class AskedRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A reply to a step about a row, or the name of why there is none. `asked` is the hash of the text and the image's
-    path; `image` is the MD5 of the image that the row is about."""
+    """A reply to a step about a row, or the name of its failure.
+
+    `asked` is a hash of the prompt and the image's path; `image` is the MD5 of the image that the row is about.
+    """
 
     step: str
     key: str
@@ -102,7 +107,7 @@ def _templates(language: Language) -> dict[str, jinja2.Template]:
 
 
 def prompt(step: str, row: BuildRow) -> str:
-    """The text of a step about a row; of a person with some SUB_GOALS of each goal, from where the row's key says."""
+    """Return the prompt of a step about a row. A persona's has SUB_GOALS of each goal, chosen by the row's key."""
     facts = dict(row.facts)
     if step == "persona":
         drawn = int(hashlib.sha256(row.key.encode()).hexdigest(), 16)
@@ -116,8 +121,11 @@ def _sub_goals(names: Sequence[str], drawn: int) -> Sequence[str]:
 
 
 class AskRows(Stage[BuildRow, AskedRow]):
-    """A step's replies about rows, by their keys. A file may have rows that are no longer wanted, because fewer images
-    are: they stay and count for nothing. Those about an image that is another by now, as `md5_of` its path says, go."""
+    """The replies to a step about rows, by the rows' keys.
+
+    Rows of images that are no longer wanted stay in the file, and are not counted. Replies about an image that has
+    changed, by the MD5 of its path in `md5_of`, are taken out.
+    """
 
     unit, counted = "reply", "asked"
 
@@ -159,7 +167,7 @@ class AskRows(Stage[BuildRow, AskedRow]):
         return None
 
     def _goes(self, record: AskedRow) -> bool:
-        # A row may be about another image by now.
+        # The file of a row's image may have been replaced.
         return record.image != self._md5_of.get(record.key, record.image) or super()._goes(record)
 
     def load_existing(self, record: AskedRow) -> None:
@@ -198,11 +206,11 @@ class AskRows(Stage[BuildRow, AskedRow]):
             return replace(record, failure="not_as_asked", detail=str(error))
         except ValueError as error:
             return replace(record, failure="no_json", detail=str(error))
-        # What is turned down stays in the file, for whoever wants to see it.
+        # A rejected reply stays in the file, for whoever wants to see it.
         return replace(record, reply=msgspec.to_builtins(reply), failure=self._step.check(reply, row))
 
     def summary(self, records: Iterable[AskedRow]) -> RunSummary:
-        """Of the rows that are wanted: how many were asked about, and what was turned down."""
+        """Return the totals of the rows that are wanted: used, rejected and failed."""
         wanted = [record for record in records if record.key in self._rows]
         counts = Counter(record.failure for record in wanted if record.failure)
         lost = Counter({name: count for name, count in counts.items() if name in LOST or name.startswith("image_")})
@@ -213,8 +221,11 @@ class AskRows(Stage[BuildRow, AskedRow]):
 
 
 class RequestSource(Struct, frozen=True, kw_only=True):
-    """Where replies come from, None where nothing is named, and where those of a `second` model for checklists; a
-    request but for its messages; how the steps are run."""
+    """The source of replies, and how the steps are run.
+
+    `connect` opens the model, and is None if none is named; `second` opens another one, for checklists. `request` has
+    all but the messages.
+    """
 
     connect: Callable[[], Backend] | None
     second: Callable[[], Backend] | None = None
@@ -223,7 +234,7 @@ class RequestSource(Struct, frozen=True, kw_only=True):
 
 
 class BenchmarkBuild:
-    """A benchmark in the making, in the folder `out`. Every file is kept there, and what it says is not asked again."""
+    """A benchmark under construction in the folder `out`. Its files are kept, and nothing in them is asked again."""
 
     def __init__(self, root: Path, out: Path, lang: Language, source: RequestSource) -> None:
         self.root, self.out, self.lang, self._source = root, out, lang, source
@@ -236,15 +247,16 @@ class BenchmarkBuild:
             raise UsageError(f"--out {out}: no folder can be made there: {error.strerror}") from None
 
     def count(self, step: str, unit: str, before: int, after: int, reasons: Iterable[str]) -> str:
-        """Note how many are left behind a step, and for which reasons others are not: the line that says so. One that
-        goes for two reasons counts for both."""
+        """Note how many are left after a step, and count the others by reason; return a line that says so. What is left
+        out for two reasons counts for both."""
+        # The largest first; equal counts have the same order in every run.
         counts = dict(sorted(Counter(reasons).items(), key=lambda reason: (-reason[1], reason[0])))
         self.steps.append({"step": step, "unit": unit, "before": before, "after": after, "reasons": counts})
         left = f"; {before - after} left out, {1 - after / before:.1%}" if before else ""
         return f"{step}: {before} -> {after} {unit}{left}" + (f" ({listed(Counter(counts))})" if counts else "")
 
     def drop(self, step: str, dropped: Sequence[DroppedImage]) -> None:
-        """Leave images out, and say how many and why."""
+        """Leave images out, and print how many and why."""
         gone = {image.path for image in dropped}
         before, self.images = len(self.images), [image for image in self.images if image.path not in gone]
         self.dropped += dropped
@@ -252,11 +264,11 @@ class BenchmarkBuild:
         jsonl.write(self.out / "dropped.jsonl", self.dropped)
 
     def ask_both(self, step: str, rows: Sequence[BuildRow]) -> list[Mapping[str, Any]]:
-        """The same of one model, or of two where there is a second."""
+        """Return the usable replies of each model: of one, or of two if there is a second."""
         return [self.ask(step, rows), *([self.ask(step, rows, "_second")] if self._source.second else [])]
 
     def ask(self, step: str, rows: Sequence[BuildRow], whose: str = "") -> Mapping[str, Any]:
-        """The usable replies to a step by key, in the rows' order; asked for where the step's file has none."""
+        """Ask for the replies that a step's file lacks, and return the usable ones by key, in the rows' order."""
         path = self.out / f"{step}{whose}.jsonl"
         connect = self._source.second if whose else self._source.connect
         if connect is None:
@@ -269,6 +281,7 @@ class BenchmarkBuild:
         self.code = max(self.code, stage.run())
         records = {record.key: record for _, record in jsonl.read(path, AskedRow)}
         current = [records[row.key] for row in rows if row.key in records]
+        # Earlier runs may have asked another model.
         if models := sorted({record.model for record in current if record.model}):
             self.models[step + whose] = models
         good = {
@@ -280,8 +293,9 @@ class BenchmarkBuild:
         return good
 
     def rows(self) -> list[BuildRow]:
+        """Return a row for each image."""
         return [BuildRow(key=image.path, lang=self.lang, image=image.path) for image in self.images]
 
 
 class NeedsModelError(Exception):
-    """A step has to ask a model, and none is named."""
+    """Raised by a step that has to ask a model if none is named."""

@@ -24,7 +24,7 @@ TOKENS = 4096
 """Longest reply in tokens, enough for a conversation of four turns."""
 
 
-@partial(options.takes_endpoint, names=options.ONE_MODEL)
+@partial(options.takes_options, names=options.ONE_MODEL)
 def main(
     folder: Annotated[Path, typer.Argument(help="Folder of images; its subfolders count as well.")],
     out: Annotated[Path, typer.Option(help="Output folder; rerun the same command to resume.")],

@@ -18,7 +18,7 @@ def main(
     benchmark: Annotated[str, typer.Option(help=f"Which one: {', '.join(benchmarks.BENCHMARKS)}.")],
     out: Annotated[Path, typer.Option(help="Folder for card.html and card.json.")],
 ) -> None:
-    """The data card of a benchmark: counts, turns, lengths, lexical diversity, distributions."""
+    """Write the data card of a benchmark: counts, turns, lengths, lexical diversity, distributions."""
     frozen = check_frozen(file.parent)
     print(card.write(out, benchmark, file, frozen.get("steps", [])))
     if frozen:

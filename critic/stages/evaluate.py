@@ -1,78 +1,84 @@
-"""critic run: a benchmark's file, a model and a judge -> the benchmark's scores, in one command that goes on.
+"""critic run: a benchmark's file, a model and a judge -> the benchmark's scores, in one command that can be resumed.
 
 critic run convbench ConvBench.csv --model http://a:8000/v1 --judge runs/judge --as published --out runs/convbench
 critic run alignmmbench metadata.jsonl --model runs/vlm --judge http://b:8000/v1 --out runs/alignmmbench
 """
 
+import shutil
 import sys
-from importlib import import_module
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
+import msgspec
 import typer
+from msgspec.structs import asdict, replace
 
 from critic import benchmarks
-from critic.stages import options
+from critic.errors import UsageError
+from critic.judging.assignments import VerdictPlan
+from critic.judging.transcripts import Pair, Transcript
+from critic.stages import infer, options, score
+from critic.stages.judge_conversations import choose_protocols, judge_conversations, prepare_judge, say_calls
+from critic.stages.options import Endpoint, JudgeOptions, ModelOptions
+
+COMMON = (
+    *("api_key", "data_root", "concurrency", "max_failed", "retry_failed", "cache", "budget", "attempts", "timeout"),
+    *("max_image_pixels", "max_image_bytes", "name", "condition", "limit", "published"),
+    *("images", "prompt", "protocol", "score", "no_reason", "force_form", "judging"),
+)
+"""The options that critic run takes from critic infer and critic judge, as they are defined there."""
 
 
+@partial(options.takes_options, names=COMMON)
 def main(
     benchmark: Annotated[str, typer.Argument(metavar="NAME", help=f"{', '.join(benchmarks.BENCHMARKS)}.")],
     benchmark_file: Annotated[Path, typer.Argument(metavar="FILE", help="The benchmark's published file.")],
     model: Annotated[str, typer.Option(metavar="MODEL", help="Under test: URL, URL#MODEL, FOLDER (vLLM in here).")],
     judged_by: Annotated[str, typer.Option("--judge", metavar="JUDGE", help="URL, URL#MODEL, FOLDER (vLLM in here).")],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Replies, judgments and scores. Run again to resume.")],
-    published: Annotated[
-        Literal["published"] | None, typer.Option("--as", help="The paper's conditions, protocols and judge settings.")
-    ] = None,
-    condition: Annotated[list[str] | None, typer.Option(help="As of critic infer.")] = None,
-    name: Annotated[str | None, typer.Option(help="The model's name in the records.", show_default="its own")] = None,
-    data_root: options.DataRoot = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first conversations.")] = None,
+    endpoint: Endpoint,
+    asked: ModelOptions,
+    how: JudgeOptions,
     reply_tokens: Annotated[int, typer.Option(min=1, help="Longest reply of the model.")] = 1024,
     verdict_tokens: Annotated[int | None, typer.Option(min=8, help="Longest verdict, as of critic judge.")] = None,
-    force_form: Annotated[bool, typer.Option("--force-form", help="As of critic judge.")] = False,
-    api_key: options.ApiKey = None,
-    concurrency: options.Concurrency = None,
-    max_failed: options.MaxFailed = options.MAX_FAILED,
-    retry_failed: options.RetryFailed = False,
 ) -> int:
     """Run a model through a benchmark, judge its replies and score them: critic infer, judge and score in turn."""
     replies, judged = out / "replies.jsonl", out / "judged.jsonl"
-    asking = {
-        "api_key": api_key,
-        "data_root": data_root,
-        "concurrency": concurrency,
-        "max_failed": max_failed,
-        "retry_failed": retry_failed,
-    }
+    how = replace(how, judge=[judged_by], max_tokens=verdict_tokens)
+    asked = replace(asked, max_tokens=reply_tokens)
+    # Whatever a later stage would refuse is refused here, before hours of inference.
+    questions = infer.read_questions(benchmark_file, benchmark, endpoint, asked)
+    pairs = list[Pair]()
+    for conversation in questions.conversations:
+        for condition in questions.conditions:
+            pairs.append((Transcript(conversation=conversation, condition=condition, system="", turns={}), None))
+    chosen = choose_protocols(how, benchmark)
+    judge, plan = prepare_judge(endpoint, how, benchmark, chosen, pairs, benchmark_file, questions.root, questions.uris)
+    say_calls(plan, benchmark, judge.setup)
+    _check_room(plan, out.absolute())
     print(f"1/3 infer: {benchmark} by {model}", file=sys.stderr)
-    code: int = import_module("critic.stages.infer").main(
-        benchmark_file,
-        benchmark,
-        replies,
-        name=name,
-        condition=condition,
-        published=published,
-        max_tokens=reply_tokens,
-        limit=limit,
-        model=model,
-        **asking,
-    )
-    if code:  # judging what is missing for the most part would be paid for in vain
+    model_options = asdict(replace(endpoint, model=model)) | asdict(asked)
+    code = infer.main(benchmark_file, benchmark, replies, **model_options)
+    # Judging a file that mostly failed would cost calls for nothing.
+    if code:
         return code
     print(f"2/3 judge: by {judged_by}", file=sys.stderr)
-    code = import_module("critic.stages.judge").main(
-        replies,
-        judged,
-        benchmark=benchmark,
-        judge=[judged_by],
-        published=published,
-        max_tokens=verdict_tokens,
-        force_form=force_form,
-        **asking,
-    )
+    code = judge_conversations(endpoint.run_options(judged), endpoint, how, replies, benchmark, benchmark_file)
     print("3/3 score", file=sys.stderr)
-    questions = benchmark_file if limit is None else None
-    score = import_module("critic.stages.score").main
-    scored: int = score([judged], benchmark, questions, out=out / "score", max_failed=max_failed)
+    # Coverage is of the whole benchmark, unless only a part was asked.
+    published_file = benchmark_file if asked.limit is None else None
+    scored = score.main([judged], benchmark, published_file, out=out / "score", max_failed=endpoint.max_failed)
     return scored or code
+
+
+def _check_room(plan: VerdictPlan, out: Path) -> None:
+    """Raise UsageError if the disk has less room than the records take: for each verdict about three times its
+    conversation, in the record of the reply, in its own, and in what the judge was shown."""
+    bytes_of = {pair[0].conversation.id: len(msgspec.json.encode(pair[0].conversation)) for pair in plan.pairs}
+    needed = 3 * sum(bytes_of[conversation_id] for _, conversation_id, *_ in plan.wanted())
+    folder = next(folder for folder in (out, *out.parents) if folder.is_dir())
+    # A run that is resumed has written a part of them.
+    room = shutil.disk_usage(folder).free + sum(file.stat().st_size for file in out.glob("*.jsonl"))
+    if room < needed:
+        raise UsageError(f"{folder}: {room / 1e6:.0f} MB free, and the records take about {needed / 1e6:.0f} MB")

@@ -1,5 +1,7 @@
-"""--gpus: a stage in several processes of this node, one engine on each GPU, and one file of what they make. Each works
-on its --shard of the rows, in a file beside --out that stays: the same command goes on, on any number of GPUs.
+"""The option --gpus: run a stage in several processes of this node, one engine on each GPU, and merge their files.
+
+Each process works on its --shard of the rows, in a file beside --out that stays: the same command resumes, on any
+number of GPUs.
 """
 
 import multiprocessing
@@ -36,6 +38,7 @@ def on_gpus(
     out = check_plain(jsonl.resolve_links(check_plain(options["out"])))
     folder = out.with_name(f"{out.name}.parts")
     with jsonl.lock_file(out):
+        # A run that was killed has its number of shards in the names of its files.
         begun = [int(count) for path in folder.glob("*.jsonl") for count in re.findall(r"-of-(\d+)", path.name)]
         if out.is_file() and not begun:
             raise UsageError(f"{out}: made without --gpus; go on without it, or choose another --out")
@@ -53,7 +56,7 @@ def on_gpus(
             for worker in workers:
                 worker.join()
         finally:
-            # Whole groups: an engine outlives a process that was killed, and keeps its GPU's memory.
+            # Whole process groups: an engine outlives a process that was killed, and keeps its GPU's memory.
             for worker in workers:
                 with suppress(ProcessLookupError, TypeError):
                     os.killpg(worker.pid, signal.SIGKILL)  # type: ignore[arg-type]  # None: not started
@@ -63,15 +66,19 @@ def on_gpus(
 
 
 def _work(command: Callable[..., int], runs: Sequence[Mapping[str, Any]], device: str, folder: Path) -> None:
+    """Run a process's share of the shards on its GPU, one after another."""
+    # A group of its own, which ends as one.
     os.setsid()
     end_with_parent()
     os.environ["CUDA_VISIBLE_DEVICES"] = device
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what it comes to is said of the whole
-    if runs and not runs[0]["shard"].startswith("1/"):  # the first one's progress bar stands for all
+    # The totals are printed once, of the merged file.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    # The progress bar of the first process stands for all.
+    if runs and not runs[0]["shard"].startswith("1/"):
         os.dup2(os.open(folder / f"gpu-{device}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
     try:
         for options in runs:
-            # Records leave out what is the very default, as a text is that was not sent from another process.
+            # Records leave out a value that is the default object itself; a text sent to another process is a copy.
             command(**{name: sys.intern(value) if type(value) is str else value for name, value in options.items()})
     except Exception as error:
         print(error if isinstance(error, UsageError) else one_line(error), file=sys.stderr)

@@ -11,28 +11,32 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 import typer
+from msgspec import Struct
 from msgspec.structs import replace
 
 from critic import benchmarks, jsonl
 from critic.backends import Backend, ChatMessage, Reply, Request, find_failure, image_part, read_usage
-from critic.errors import Refused, Transient, UsageError, quoted, replace_surrogates
-from critic.images import Image, ImageError, name_images
+from critic.errors import Refused, Transient, UsageError, quoted
+from critic.images import Image, ImageError, Images, name_images
 from critic.judging import history
 from critic.judging.answers import with_reply, without_thoughts_in
 from critic.judging.history import CONDITIONS, HistoryMessage
 from critic.records import Conversation, ModelTurn, Sampling, SentImage, SentMessage, TurnFailure
 from critic.stages import options
-from critic.stages.options import Endpoint, takes_endpoint
+from critic.stages.options import Endpoint, ModelOptions, takes_options
 from critic.stages.run import RunOptions, RunSummary, Spent, Stage, check_plain, gather_cancel_on_error, once
 
 
 class Infer(Stage[Conversation, ModelTurn]):
-    """Every turn of each conversation under each condition, asked of the model `system`. `load` gives an
-    image by its name, None where none is shown; `source` says in the sidecar where the conversations are from."""
+    """The replies of the model `system` to each turn of each conversation, under each condition.
+
+    `load` returns an image by its name; it is None if no image is shown. `source` are the facts of the conversations
+    for the sidecar.
+    """
 
     name, unit, counted = "infer", "turn", "turns"
 
@@ -57,7 +61,7 @@ class Infer(Stage[Conversation, ModelTurn]):
         self.system, self.conditions, self.sampling = system, conditions, sampling
         self._conversations = {conversation.id: conversation for conversation in conversations}
         self._load = load
-        # What an earlier run generated under one condition is the reply under every other that shows the same.
+        # A reply that an earlier run generated under one condition serves every other that shows the same.
         self._generated: dict[str, ModelTurn] = {}
         # Replies of earlier versions as they stand in the file, with the thoughts that later turns were shown.
         self._with_thoughts: dict[tuple[str, str, int], str] = {}
@@ -85,6 +89,7 @@ class Infer(Stage[Conversation, ModelTurn]):
         return None
 
     def should_retry(self, record: ModelTurn) -> bool:
+        # A reply of thoughts only, which an earlier version took for an answer, is a failure.
         return super().should_retry(without_thoughts_in(record))
 
     def load_existing(self, record: ModelTurn) -> None:
@@ -96,11 +101,15 @@ class Infer(Stage[Conversation, ModelTurn]):
             self._generated[record.call] = record
 
     def items(self) -> Iterable[Conversation]:
+        # A conversation with one missing turn is walked through again: later turns need the earlier replies.
         lacking = {key for key, _, _ in self.wanted - self.done.keys()}
         return (conversation for key, conversation in self._conversations.items() if key in lacking)
 
     async def work(self, item: Conversation, keep: Callable[..., None]) -> None:
-        """Raises UsageError where known turns were asked something else, or where the server seems to be gone."""
+        """Ask the turns of a conversation under each condition, and keep each reply.
+
+        Raises UsageError if turns in the file were asked something else, or if the server seems to be gone.
+        """
         # Each prompt of a conversation is generated once, each of its images read once.
         calls, images = dict[str, asyncio.Task[ModelTurn]](), dict[str, asyncio.Task[Image]]()
 
@@ -108,6 +117,7 @@ class Infer(Stage[Conversation, ModelTurn]):
             replies, lost = dict[int, str](), dict[int, str]()
             for turn in _turns(item, name):
                 line = self.done.get((item.id, name, turn))
+                # The history would show the reply to a turn that failed.
                 if why := next((lost[number] for number in CONDITIONS[name].own(turn) if number in lost), None):
                     if line is None:
                         keep(self._record(item, condition=name, turn=turn, failure="not_run", detail=why))
@@ -116,6 +126,7 @@ class Infer(Stage[Conversation, ModelTurn]):
                 call = history.call_id(item, messages)
                 if line is None:
                     record = self._record(item, call=call)
+                    # Another condition may show the same, and await the same call.
                     answer = await once(calls, call, partial(self._answer, record, messages, images))
                     line = replace(answer, condition=name, turn=turn)
                     keep(line)
@@ -145,7 +156,7 @@ class Infer(Stage[Conversation, ModelTurn]):
     async def _answer(
         self, record: ModelTurn, messages: Sequence[HistoryMessage], loading: dict[str, asyncio.Task[Image]]
     ) -> ModelTurn:
-        """The reply to these messages, or why there is none; condition and turn are left to be filled in."""
+        """Return the reply to these messages, or the failure. The caller fills in condition and turn."""
         if (known := self._generated.get(record.call or "")) is not None:
             return known
         try:
@@ -162,8 +173,9 @@ class Infer(Stage[Conversation, ModelTurn]):
     async def _ask(
         self, record: ModelTurn, messages: Sequence[HistoryMessage], images: Mapping[str, Image]
     ) -> ModelTurn:
+        """Send the messages, and return the record with the reply or the failure."""
         record = replace(record, seen=[_recorded(message, images) for message in messages])
-        # Each prompt has a seed of its own, the same in every run.
+        # Each prompt has a seed of its own, the same in every run and order.
         seed = int.from_bytes(hashlib.sha256(f"{self.sampling.seed}/{record.call}".encode()).digest()[:4], "big")
         request = Request(
             messages=[_sent(message, images) for message in messages],
@@ -182,6 +194,7 @@ class Infer(Stage[Conversation, ModelTurn]):
         self.note(None)
         self.note_answered([reply.answered_by])
         failure, detail = self._problem_of(reply)
+        # Tokens that the server did not count are unknown, and not zero.
         took = read_usage(reply) if reply.counted or not reply.attempts else {}
         record = replace(
             record,
@@ -197,7 +210,7 @@ class Infer(Stage[Conversation, ModelTurn]):
         return record if failure is not None else with_reply(record, reply.text)
 
     def _problem_of(self, reply: Reply) -> tuple[TurnFailure | None, str | None]:
-        """Why a reply cannot be used: it says nothing, or the context ended before it did."""
+        """Return failure and detail of a reply that is empty, or cut off by the context; (None, None) of others."""
         context, used = self.backend.served.context, reply.prompt_tokens + reply.completion_tokens
         if reply.truncated and reply.completion_tokens < self.sampling.max_tokens and context and used >= context:
             return "context_length_exceeded", f"the reply was cut at the end of the context of {context} tokens"
@@ -213,8 +226,11 @@ def summary_of_file(records: Iterable[ModelTurn], run: RunOptions, _: str) -> Ru
 
 
 def summary(records: Iterable[ModelTurn], out: Path, before: Collection[str] = ()) -> RunSummary:
-    """What the records of a file of replies add up to; a generation that several records share counts once, and what
-    nothing was sent for as none. `before` are the calls of earlier runs."""
+    """Return the totals of a file of replies.
+
+    A generation that several records share is one call, and a turn for which nothing was sent is none. `before` are the
+    calls of earlier runs.
+    """
     conditions = defaultdict[str, Counter[str]](Counter)
     failures, details, calls, spent = Counter[str](), dict[str, str](), dict[str, ModelTurn](), Spent()
     for line in map(without_thoughts_in, records):
@@ -222,7 +238,8 @@ def summary(records: Iterable[ModelTurn], out: Path, before: Collection[str] = (
         if line.failure is not None:
             failures[line.failure] += 1
             details.setdefault(line.failure, line.detail or "no more is known")
-        if line.call is not None and line.seen and line.failure != "budget":  # which was not asked for
+        # A record without budget was not sent.
+        if line.call is not None and line.seen and line.failure != "budget":
             calls.setdefault(line.call, line)
     counts = Counter[str](calls=len(calls))
     for line in calls.values():
@@ -248,91 +265,98 @@ def summary(records: Iterable[ModelTurn], out: Path, before: Collection[str] = (
 
 
 def _turns(conversation: Conversation, condition: str) -> range:
-    """The turns that the model is asked, from 1."""
+    """Return the turns that the model is asked under a condition, from 1."""
     return CONDITIONS[condition].asked(len(conversation.turns))
 
 
 def _recorded(message: HistoryMessage, images: Mapping[str, Image]) -> SentMessage:
+    """Return a message as records have it: its images by path and hash."""
     shown = [SentImage(path=name, sha256=images[name].sha256, resized=images[name].resized) for name in message.images]
     return SentMessage(role=message.role, content=message.content, images=shown)
 
 
 def _sent(message: HistoryMessage, images: Mapping[str, Image]) -> ChatMessage:
+    """Return a message as servers take it, its images before its text."""
     if not message.images:
         return {"role": message.role, "content": message.content}
     parts = [image_part(images[name].uri) for name in message.images]
     return {"role": message.role, "content": [*parts, {"type": "text", "text": message.content}]}
 
 
-def _check(file: Path, conversations: Sequence[Conversation], names: Sequence[str]) -> None:
-    """Raises UsageError for a condition that asks nothing, or shows a reference that is not there."""
+class Questions(Struct, frozen=True, kw_only=True):
+    """A benchmark's conversations, and what a model is to see of them.
+
+    `uris` are the images inside the benchmark's file by name; other images are below `root`. `images` is None if none
+    is shown.
+    """
+
+    conversations: list[Conversation]
+    conditions: list[str]
+    uris: dict[str, str]
+    root: Path
+    images: Images | None
+
+
+def read_questions(file: Path, benchmark: str, endpoint: Endpoint, asked: ModelOptions) -> Questions:
+    """Read the conversations that a model is asked, under the conditions of the options or of the paper.
+
+    Raises UsageError for a condition that asks nothing or shows a missing reference, and for images that are missing.
+    """
+    if asked.condition and asked.published:
+        raise UsageError("--as published has conditions of its own: leave --condition out")
+    of_paper = benchmarks.load(benchmark).conditions
+    usual = of_paper if asked.published else of_paper[:1]
+    names = options.choose("condition", asked.condition or usual, CONDITIONS)
+    conversations, uris = name_images(benchmarks.read(benchmark, file)[: asked.limit])
     for name in names:
-        if not any(_turns(conversation, name) for conversation in conversations):
-            longest = max(len(conversation.turns) for conversation in conversations)
-            raise UsageError(f"--condition {name} asks nothing: the longest conversation of {file} has {longest} turns")
-        for conversation in conversations:
-            if (turn := history.missing_reference(conversation, CONDITIONS[name])) is not None:
-                where = f"{file}: {conversation.id}: turn {turn}"
-                raise UsageError(f"{where} has no reference, and --condition {name} shows it")
+        _check_condition(file, conversations, name)
+    root, images = endpoint.data_root or file.parent, None
+    # Neither Pillow nor a folder is needed if no image is shown.
+    paths = [path for conversation in conversations for turn in conversation.turns for path in turn.images]
+    if paths and any(CONDITIONS[name].images for name in names):
+        images = endpoint.images(root, uris)
+        images.require(paths)
+    return Questions(conversations=conversations, conditions=names, uris=uris, root=root, images=images)
 
 
-@takes_endpoint
+def _check_condition(file: Path, conversations: Sequence[Conversation], name: str) -> None:
+    """Raise UsageError if a condition asks nothing, or shows a reference that is missing."""
+    if not any(_turns(conversation, name) for conversation in conversations):
+        longest = max(len(conversation.turns) for conversation in conversations)
+        raise UsageError(f"--condition {name} asks nothing: the longest conversation of {file} has {longest} turns")
+    for conversation in conversations:
+        if (turn := history.missing_reference(conversation, CONDITIONS[name])) is not None:
+            where = f"{file}: {conversation.id}: turn {turn}"
+            raise UsageError(f"{where} has no reference, and --condition {name} shows it")
+
+
+@takes_options
 def main(
     benchmark_file: Annotated[Path, typer.Argument(help="The benchmark's published file.")],
     benchmark: Annotated[str, typer.Option(help=f"Which one: {', '.join(benchmarks.BENCHMARKS)}.")],
     out: Annotated[Path, typer.Option(help="Where replies go (.jsonl). Run again to resume.", callback=check_plain)],
     endpoint: Endpoint,
-    name: Annotated[
-        str | None,
-        typer.Option(
-            parser=replace_surrogates, metavar="TEXT", help="The model's name in the records.", show_default="its own"
-        ),
-    ] = None,
-    condition: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="What of a conversation the model sees; several are run together. "
-            + "; ".join(f"{name}: {condition.help}" for name, condition in CONDITIONS.items()),
-            show_default="the paper's usual one: own, MultiVerse's oracle",
-        ),
-    ] = None,
-    published: Annotated[
-        Literal["published"] | None, typer.Option("--as", help="All conditions of the paper's main tables.")
-    ] = None,
-    max_tokens: Annotated[int, options.max_tokens(1)] = 1024,
-    temperature: options.Temperature = 0.0,
-    seed: options.Seed = 0,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first conversations.")] = None,
+    asked: ModelOptions,
 ) -> int:
     """Run a vision-language model through whole conversations, each turn on the history that a condition says."""
     if endpoint.gpus is not None:
         return endpoint.run_on_gpus(main, locals(), [endpoint.model or ""], summary_of_file)
-    options.check((not (condition and published), "--as published has conditions of its own: leave --condition out"))
-    of_paper = benchmarks.load(benchmark).conditions
-    usual = of_paper if published else of_paper[:1]
-    names = options.chosen("condition", condition or usual, CONDITIONS)
-    conversations, uris = name_images(benchmarks.read(benchmark, benchmark_file)[:limit])
-    _check(benchmark_file, conversations, names)
-    root = endpoint.data_root or benchmark_file.parent
-    # Where no image is shown, neither Pillow nor a folder is needed.
-    paths = [path for conversation in conversations for turn in conversation.turns for path in turn.images]
-    shown = paths and any(CONDITIONS[chosen].images for chosen in names)
-    load = None
-    if shown:
-        pictures = endpoint.images(root, uris)
-        pictures.require(paths)
-        load = pictures.load
+    questions = read_questions(benchmark_file, benchmark, endpoint, asked)
     backend = endpoint.open_one()
     sampling = Sampling(
-        max_tokens=max_tokens,
-        temperature=temperature,
-        seed=seed if temperature else 0,
+        max_tokens=asked.max_tokens,
+        temperature=asked.temperature,
+        # Without sampling the seed changes nothing, and must not tell two runs apart.
+        seed=asked.seed if asked.temperature else 0,
         max_image_pixels=endpoint.max_image_pixels,
     )
-    file: dict[str, Any] = {"file": str(benchmark_file), "count": len(conversations)}
+    # A folder of files has no hash.
+    file: dict[str, Any] = {"file": str(benchmark_file), "count": len(questions.conversations)}
     if benchmark_file.is_file():
         file["sha256"] = jsonl.sha256(benchmark_file)
-    source = {"benchmark": benchmark, "conversations": file, "data_root": str(root.resolve())}
+    source = {"benchmark": benchmark, "conversations": file, "data_root": str(questions.root.resolve())}
     run = endpoint.run_options(out)
-    conversations = [conversation for conversation in conversations if run.takes(conversation.group)]
-    return Infer(run, backend, name or backend.served.name, names, sampling, conversations, load, source).run()
+    conversations = [conversation for conversation in questions.conversations if run.takes(conversation.group)]
+    load = questions.images.load if questions.images else None
+    system = asked.name or backend.served.name
+    return Infer(run, backend, system, questions.conditions, sampling, conversations, load, source).run()

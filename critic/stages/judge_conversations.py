@@ -5,34 +5,35 @@ critic judge replies.jsonl --benchmark convbench --out judged.jsonl --protocol d
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
 from critic import benchmarks, jsonl
-from critic.backends import collect_processors
+from critic.backends import Backend, collect_processors
 from critic.certificate import print_quotable
 from critic.errors import UsageError, quoted
 from critic.images import BY_HASH, Images, name_images
 from critic.judging import protocols, transcripts
 from critic.judging.assignments import VerdictPlan, form_name, judge_all
-from critic.judging.forms import form_of
+from critic.judging.forms import BY_NAME, Form, form_of
 from critic.judging.judge import Judge
 from critic.judging.planned import PlannedVerdict
 from critic.judging.protocols import PROTOCOLS, Protocol
 from critic.judging.replies import is_table
 from critic.judging.transcripts import Pair, Transcripts
-from critic.records import Ablation, Conversation, JudgeConfig, Judgment
+from critic.records import Conversation, JudgeConfig, Judgment
+from critic.stages import options
 from critic.stages.judge_samples import JudgeSamples
-from critic.stages.options import check, not_learned
-from critic.stages.run import RunOptions, RunSummary, listed, source
+from critic.stages.options import EVERY_REASON_FIRST, Endpoint, JudgeOptions, check
+from critic.stages.run import RunOptions, RunSummary, describe_source, listed, name_forms
 
 
 class JudgeConversations(JudgeSamples[list[Pair]]):
-    """The verdicts of a plan; an item is a conversation, all its conditions: what is shown alike is asked once."""
+    """The verdicts of a plan. An item is a conversation under all its conditions: equal prompts are asked once."""
 
     unit = "verdict"
 
@@ -42,6 +43,7 @@ class JudgeConversations(JudgeSamples[list[Pair]]):
         self.facts["not_judged"] = dict(self._not_judged)
 
     def items(self) -> Iterable[list[Pair]]:
+        # Conditions share turns: equal prompts of one conversation meet in one item.
         by_conversation: dict[str, list[Pair]] = {}
         for pair in self._plan.pairs:
             by_conversation.setdefault(pair[0].conversation.id, []).append(pair)
@@ -52,7 +54,7 @@ class JudgeConversations(JudgeSamples[list[Pair]]):
             await judge_all(pair, self._plan.protocols, self._plan.judgings, self.judge.setup, judged)
 
     async def nothing_left(self) -> None:
-        """Raise UsageError if what is known was made of other replies."""
+        """Raise UsageError if the judgments in the file are on other replies."""
         for item in self.items():
             await self.work(item, lambda *_: None)
 
@@ -65,62 +67,207 @@ class JudgeConversations(JudgeSamples[list[Pair]]):
 
 def judge_conversations(
     run: RunOptions,
-    judge: Judge,
+    endpoint: Endpoint,
+    how: JudgeOptions,
     replies: Path,
     benchmark: str,
     questions: Path | None,
-    against: Sequence[Path],
-    chosen: Sequence[str],
-    judgings: Sequence[Ablation],
-    force_form: bool = False,
+    against: Sequence[Path] = (),
 ) -> int:
-    """Judge the conversations of a file of replies; the exit code: 3 when too many verdicts failed. `questions` is the
-    benchmark's file, `against` are other models' replies; none `chosen` are the benchmark's own
-    protocols. Raises UsageError for what the caller has to mend."""
-    files, setup = (replies, *against), judge.setup
-    several = len(files) > 2
-    comparing = [name for name in PROTOCOLS if protocols.load(name).compares]
-    own = benchmarks.load(benchmark).protocols
-    if several:  # the benchmark's other protocols judge one model's answers
-        own = tuple(name for name in own if name in comparing) or ("pairwise",)
-    chosen = list(dict.fromkeys(chosen or own))
-    only = f"more than two models are compared by --protocol {' and '.join(comparing)} alone"
-    check(
-        (not several or {*chosen} <= {*comparing}, only),
-        (setup.battles is None or several, "--battles is one of three models or more: --against A --against B"),
-    )
-    _check_options(setup, chosen, judgings, len(files) > 1)
+    """Judge the conversations of a file of replies.
+
+    Args:
+        run: How the stage is run.
+        endpoint: How the judge is asked.
+        how: Who judges, and how.
+        replies: The replies of a model.
+        benchmark: The benchmark that they are to.
+        questions: The benchmark's file.
+        against: Replies of other models, to compare with.
+
+    Return the exit code: 3 if too many verdicts failed. Raises UsageError for what the user has to mend.
+    """
+    files = (replies, *against)
+    chosen = choose_protocols(how, benchmark, models=len(files))
     published, uris = name_images(benchmarks.read(benchmark, questions)) if questions is not None else ([], {})
     models = [transcripts.read_transcripts(path, benchmark, published) for path in files]
-    conversations = [transcript.conversation for transcript in models[0].values()]
     _say_unfinished(files)
     if questions is not None:
-        _check_questions(questions, published, conversations)
-    if judge.images is not None:
-        judge.images.uris |= uris
-        _check_images(judge.images, conversations, replies)
-    whole = VerdictPlan(_pairs(models, files, setup), chosen, list(judgings), setup.reference_backed)
-    plan = replace(whole, pairs=[pair for pair in whole.pairs if run.takes(pair[0].conversation.group)])
-    if run.shard is None:
-        _check_plan(plan, replies)
-    _say_calls(plan, benchmark, setup)
-    # Of all shards, which are merged: they say alike how they were judged.
-    forms = sorted({form_name(protocol, turn, setup) for *_, protocol, _, turn, _ in whole.wanted()})
-    judge.setup = setup = replace(setup, unlearned=not_learned(judge.backend, forms, "protocol", force_form))
+        _check_questions(questions, published, [transcript.conversation for transcript in models[0].values()])
+    pairs = _pair_up(models, files, how)
+    root = endpoint.data_root or options.root_of(replies, questions)
+    # The forms follow from the rows of all shards: merged files say alike how they were judged.
+    judge, whole = prepare_judge(endpoint, how, benchmark, chosen, pairs, replies, root, uris)
+    plan = replace(whole, pairs=[pair for pair in pairs if run.takes(pair[0].conversation.group)])
+    say_calls(plan, benchmark, judge.setup)
+    forms = list_forms(whole, judge.setup)
     if run.certificate is not None:
         prompts = dict(zip(map(judge.hash_of, forms), forms, strict=True))
-        print_quotable(run.certificate, collect_processors([judge.backend]), prompts, setup)
+        print_quotable(run.certificate, collect_processors([judge.backend]), prompts, judge.setup)
     sources = {
-        "replies": source(replies),
+        "replies": describe_source(replies),
         "benchmark": benchmark,
         "protocols": plan.protocols,
         "judgings": plan.judgings,
-        "against": [source(path) for path in against] or None,
+        "forms": forms,
+        "against": [describe_source(path) for path in against] or None,
     }
     return JudgeConversations(run, judge, plan, sources).run()
 
 
-def _say_calls(plan: VerdictPlan, benchmark: str, setup: JudgeConfig) -> None:
+def prepare_judge(
+    endpoint: Endpoint,
+    how: JudgeOptions,
+    benchmark: str,
+    chosen: list[str],
+    pairs: list[Pair],
+    file: Path,
+    root: Path,
+    uris: Mapping[str, str],
+) -> tuple[Judge, VerdictPlan]:
+    """Open the judge, choose the forms that it learned, and plan its verdicts. Nothing is asked yet.
+
+    Args:
+        endpoint: How the judge is asked.
+        how: Who judges, and how. Forms that it leaves open follow from the judge.
+        benchmark: The benchmark that the conversations are of.
+        chosen: The protocols.
+        pairs: The transcripts to judge, which need no replies yet.
+        file: The file of the conversations, for messages.
+        root: The folder of the images.
+        uris: The images inside the benchmark's file, by name.
+
+    Raises UsageError if there is nothing to judge, and for what the judge cannot do, with what it can.
+    """
+    judgings = options.choose("judging", how.judging or ["standard"], options.ABLATIONS)
+    plan = VerdictPlan(pairs, chosen, judgings, not how.reference_free)
+    usual = _usual_setup(how, benchmark, chosen)
+    _check_plan(plan, file)
+    (backend,) = endpoint.open("--judge", how.judge)
+    # A judge is asked as it learned wherever the options leave the form open.
+    setup, usual_forms = _find_setup(how, usual, plan, backend), list_forms(plan, usual)
+    if setup is None:
+        instead = _say_instead(how, plan, backend)
+        unlearned = options.force_unlearned(backend, usual_forms, "protocol", how.force_form, instead)
+        setup = replace(usual, unlearned=unlearned)
+    forms = list_forms(plan, setup)
+    # A form without ties shows one order, which is drawn; so this is known only now.
+    if how.seed and setup.order == "both" and how.battles not in ("random", "newcomer"):
+        raise UsageError(f"--seed {how.seed}: nothing is drawn but by --order random or forced, --battles random")
+    setup = replace(setup, judge=how.judge_name or backend.served.name, decoding=how.decoding(forms))
+    tokens = options.TOKENS_OF_STEPS if setup.reason_first else options.TOKENS
+    judge = Judge(backend, setup, how.max_tokens or tokens, endpoint.shown(how.images, root, [backend]))
+    # The judge may see images that the model was not shown: all must be there before the first call.
+    if judge.images is not None:
+        judge.images.uris |= uris
+        _check_images(judge.images, [transcript.conversation for transcript, _ in pairs], file)
+    why = ", as it learned" if backend.served.forms else ""
+    if setup.unlearned:
+        why = f"; it did not learn {setup.unlearned} (--force-form)"
+    usually = f" (usual: {', '.join(usual_forms)})" if usual_forms != forms else ""
+    print(f"{backend.served.name} is asked in {name_forms(forms)}{why}{usually}", file=sys.stderr)
+    return judge, plan
+
+
+def choose_protocols(how: JudgeOptions, benchmark: str, models: int = 1) -> list[str]:
+    """Return the protocols by which the replies of so many models are judged: the benchmark's own, unless --protocol
+    names others. Raises UsageError for options that contradict each other, or that no protocol heeds."""
+    entry = benchmarks.load(benchmark)
+    named = options.choose("protocol", how.protocol or [], PROTOCOLS)
+    comparing = _heeding(lambda protocol: protocol.compares)
+    own = entry.protocols
+    # The other protocols judge the answers of one model.
+    if models > 2:
+        own = tuple(name for name in own if name in comparing) or ("pairwise",)
+    chosen = named or list(own)
+    if how.published and not {*named} <= {*entry.protocols}:
+        raise UsageError(f"--as published: {entry.title} is judged by --protocol {' and '.join(entry.protocols)}")
+    if models > 2 and not {*chosen} <= {*comparing}:
+        raise UsageError(f"more than two models are compared by --protocol {' and '.join(comparing)} alone")
+    if how.battles is not None and models < 3:
+        raise UsageError("--battles is one of three models or more: --against A --against B")
+    _check_options(how, _usual_setup(how, benchmark, chosen), chosen, two_models=models > 1)
+    return chosen
+
+
+def _usual_setup(how: JudgeOptions, benchmark: str, chosen: Sequence[str]) -> JudgeConfig:
+    """Return how the options say to judge, as we do or as the paper does, whatever the judge learned."""
+    base = JudgeConfig(judge="", score_kind="argmax")
+    if how.published is not None:
+        base = benchmarks.load(benchmark).paper_setup(chosen)
+    # A form that is named outranks the paper's reason first.
+    reason_first = how.prompt == EVERY_REASON_FIRST or (base.reason_first and how.prompt is None)
+    if reason_first:
+        how = replace(how, prompt=EVERY_REASON_FIRST)
+    return replace(
+        base,
+        score_kind=how.score or "argmax",
+        order=how.order or base.order,
+        seed=how.seed,
+        battles=how.battles,
+        reference_backed=not how.reference_free,
+        pointwise_prompt=how.answer_form,
+        unread=how.on_unparsed or base.unread,
+        sight=how.turn_context or base.sight,
+        reason_first=reason_first,
+    )
+
+
+def list_forms(plan: VerdictPlan, setup: JudgeConfig) -> list[str]:
+    """Return the forms in which a plan's verdicts are asked for, sorted."""
+    return sorted({form_name(protocol, turn, setup) for *_, protocol, _, turn, _ in plan.wanted()})
+
+
+def _find_setup(how: JudgeOptions, usual: JudgeConfig, plan: VerdictPlan, judge: Backend) -> JudgeConfig | None:
+    """Return the first setup in whose forms the judge can be asked, or None."""
+    for setup in _list_setups(how, usual, judge):
+        forms = list_forms(plan, setup)
+        reasoned = how.no_reason and any(map(options.puts_reason_first, forms))
+        if not reasoned and not options.list_unlearned(judge.served, forms):
+            return setup
+    return None
+
+
+def _list_setups(how: JudgeOptions, usual: JudgeConfig, judge: Backend) -> Iterator[JudgeConfig]:
+    """Yield the setups that differ in what the options leave open: form, reason first, order and turns in sight. The
+    usual setup is the first, and those most like it come next."""
+    prompts, reasons = [usual.pointwise_prompt], [usual.reason_first]
+    orders, sights = [usual.order], [usual.sight]
+    # In the table's order: ratings on 1..10 come first, whatever the order of the recipe.
+    if how.prompt is None:
+        for name, form in BY_NAME.items():
+            if name in judge.served.forms and _rates_answers(form) and form.protocol == "pointwise":
+                prompts.append(name)
+    # What the paper prescribes is no more open than what an option names.
+    if how.published is None:
+        reasons += [True] if how.prompt is None else []
+        orders += ["forced"] if how.order is None and usual.unread == "fail" else []
+        sights += ["all"] if how.turn_context is None else []
+    for prompt, reason_first, order, sight in product(prompts, reasons, orders, sights):
+        yield replace(usual, pointwise_prompt=prompt, reason_first=reason_first, order=order, sight=sight)
+
+
+def _say_instead(how: JudgeOptions, plan: VerdictPlan, judge: Backend) -> str:
+    """Return what a judge can do with these replies that it cannot do as the options say, as part of a sentence."""
+    free = replace(how, prompt=None, published=None, order=None, turn_context=None, no_reason=False)
+    usual = _usual_setup(free, "", ())
+    possible = list[str]()
+    # Protocols are tried one at a time: together they may need two setups.
+    for protocol in PROTOCOLS:
+        part = replace(plan, protocols=[protocol], judgings=["standard"])
+        if any(part.wanted()) and _find_setup(free, usual, part, judge):
+            possible.append(protocol)
+    named: dict[str, Any] = {"--as published": how.published, "--prompt": how.prompt, "--order": how.order}
+    named |= {"--turn-context": how.turn_context, "--no-reason": how.no_reason}
+    given = [option for option, value in named.items() if value]
+    if given and {*plan.protocols} <= {*possible}:
+        return f"leave out {', '.join(given)} to ask as it learned"
+    if possible:
+        return f"these replies it can judge by --protocol {' or '.join(possible)}"
+    return "it can judge these replies by no protocol"
+
+
+def say_calls(plan: VerdictPlan, benchmark: str, setup: JudgeConfig) -> None:
     """Print how many calls the verdicts take, and how many they would take as the paper asks.
 
     Prompts that are alike are asked once, which only the replies tell: there may be fewer.
@@ -128,12 +275,12 @@ def _say_calls(plan: VerdictPlan, benchmark: str, setup: JudgeConfig) -> None:
     by_protocol = Counter(protocol for *_, protocol, _, _, _ in plan.wanted())
     paper = benchmarks.load(benchmark).paper_setup(plan.protocols)
 
-    def calls(order: str) -> int:
-        compared = sum(count for name, count in by_protocol.items() if protocols.load(name).compares)
-        return by_protocol.total() + (compared if order == "both" else 0)
-
-    fewer = f" (--as published: {calls(paper.order)})" if calls(paper.order) != calls(setup.order) else ""
-    print(f"{by_protocol.total()} verdicts by at most {calls(setup.order)} calls{fewer}", file=sys.stderr)
+    compared = sum(count for name, count in by_protocol.items() if protocols.load(name).compares)
+    calls, paper_calls = (
+        by_protocol.total() + (compared if order == "both" else 0) for order in (setup.order, paper.order)
+    )
+    fewer = f" (--as published: {paper_calls})" if paper_calls != calls else ""
+    print(f"{by_protocol.total()} verdicts by at most {calls} calls{fewer}", file=sys.stderr)
 
 
 def _check_plan(plan: VerdictPlan, replies: Path) -> None:
@@ -142,19 +289,22 @@ def _check_plan(plan: VerdictPlan, replies: Path) -> None:
         lacking = listed(plan.lacking())
         free = "; --against OTHER --reference-free compares two models without one" if "no reference" in lacking else ""
         raise UsageError(f"{replies}: nothing to judge: {lacking or 'no such turn'}{free}")
+    # An ablation without a verdict would leave a gap in the tables, and nobody would know why.
     present = {judging for *_, judging, _, _ in plan.wanted()}
     for judging in plan.judgings:
         check((judging in present, f"--judging {judging}: no turn of {replies} can be judged so"))
 
 
 def _say_unfinished(files: Iterable[Path]) -> None:
+    """Print the files of replies that critic infer has not finished."""
+    # A table of another program has no sidecar.
     for path in files:
         if not (is_table(path) or jsonl.sidecar(path).is_file()):
             print(f"{path}: critic infer has not finished it; what it lacks is not judged", file=sys.stderr)
 
 
-def _pairs(models: Sequence[Transcripts], files: Sequence[Path], setup: JudgeConfig) -> list[Pair]:
-    """Return what is judged: the first file's transcripts, paired with each other file's or in battles of all.
+def _pair_up(models: Sequence[Transcripts], files: Sequence[Path], how: JudgeOptions) -> list[Pair]:
+    """Return the transcripts to judge: the first file's, paired with each other file's or in battles of all.
 
     Raises UsageError if two files are of one model, or of other conversations.
     """
@@ -168,22 +318,24 @@ def _pairs(models: Sequence[Transcripts], files: Sequence[Path], setup: JudgeCon
             raise UsageError(
                 f"{path}: the same model, {quoted(system)}, as in another file; infer --name tells them apart"
             )
-    return transcripts.battles(models, setup.battles, setup.seed) if setup.battles else [*chain(*met)]
+    return transcripts.battles(models, how.battles, how.seed) if how.battles else [*chain(*met)]
 
 
 def _check_images(images: Images, conversations: Sequence[Conversation], replies: Path) -> None:
-    """Raises UsageError for an image in the benchmark's file, where that is not given, and where no file is there."""
+    """Raise UsageError for an image inside the benchmark's file if that is not given, and for a missing file."""
     names = [name for conversation in conversations for turn in conversation.turns for name in turn.images]
     for name in names:
+        # A name of a hash is an image inside the benchmark's file, which replies do not hold.
         inside = name.startswith(BY_HASH) and name not in images.uris
         check((not inside, f"{replies}: {name} stands in the benchmark's file: give it with --questions"))
     images.require(names)
 
 
 def _check_questions(path: Path, conversations: Sequence[Conversation], replied: Sequence[Conversation]) -> None:
-    """Says how many of the benchmark's conversations have no reply. Raises UsageError where one reads otherwise."""
+    """Print how many of the benchmark's conversations have no reply. Raises UsageError if one is not the file's."""
     by_id = {conversation.id: conversation for conversation in conversations}
     seen = {conversation.id for conversation in replied}
+    # Replies to another edition of the benchmark would be judged by its references.
     for conversation in replied:
         if by_id.get(conversation.id) != conversation:
             raise UsageError(
@@ -198,33 +350,41 @@ def _heeding(heeds: Callable[[Protocol], bool]) -> list[str]:
     return [name for name in PROTOCOLS if heeds(protocols.load(name))]
 
 
-def _check_options(setup: JudgeConfig, chosen: Sequence[str], judgings: Sequence[str], two_models: bool) -> None:
+def _rates_answers(form: Form) -> bool:
+    """Return whether a form asks for one rating of a single answer, as the protocol pointwise needs."""
+    return form.kind.single_rating and form.scope == "turn" and not form.pair
+
+
+def _check_options(how: JudgeOptions, setup: JudgeConfig, chosen: Sequence[str], two_models: bool) -> None:
     """Raise UsageError for an option that none of the chosen protocols heeds, or that contradicts another."""
-    prompt = setup.pointwise_prompt
-    form = form_of(prompt)
-    rates_answers = form.kind.single_rating and form.scope == "turn" and not form.pair
     comparing = _heeding(lambda protocol: protocol.compares)
     of_wholes = _heeding(lambda protocol: protocol.whole_form is not None)
+    form = setup.pointwise_prompt
     limited: list[tuple[bool, str, list[str]]] = [
         (setup.order != "both", f"--order {setup.order}", comparing),
         (setup.unread != "fail", f"--on-unparsed {setup.unread}", comparing),
         (setup.sight != "before", f"--turn-context {setup.sight}", of_wholes),
         (setup.score_kind != "argmax", f"--score {setup.score_kind}", _heeding(lambda protocol: protocol.rates)),
-        *((name != "standard", f"--judging {name}", of_wholes) for name in judgings),
+        *((name != "standard", f"--judging {name}", of_wholes) for name in how.judging or ()),
+        (
+            form != "pointwise" and not setup.reason_first,
+            f"--prompt {form} (unlike reason_first)",
+            _heeding(lambda protocol: protocol.form is None),
+        ),
     ]
     for is_given, option, heeding in limited:
         check((not is_given or {*heeding} & {*chosen}, f"{option} is one of --protocol {' and '.join(heeding)}"))
     asks_first = setup.reason_first and any(form_name(name, 1, setup) == protocols.load(name).form for name in chosen)
-    takes_form = any(protocols.load(name).form is None for name in chosen)
-    compares = bool({*comparing} & {*chosen})
     check(
-        (not two_models or compares, f"--against compares two models: it needs --protocol {' or '.join(comparing)}"),
+        (
+            not two_models or {*comparing} & {*chosen},
+            f"--against compares two models: it needs --protocol {' or '.join(comparing)}",
+        ),
         (setup.reference_backed or two_models, "--reference-free needs --against"),
         (setup.unread == "fail" or setup.order != "forced", "--on-unparsed tie: --order forced has no ties"),
         (not asks_first, f"--prompt reason_first: --protocol {' or '.join(chosen)} has no such form"),
         (
-            prompt == "pointwise" or setup.reason_first or takes_form,
-            "--prompt is one of --protocol pointwise; reason_first is one of all",
+            _rates_answers(form_of(form)),
+            f"--prompt {form}: --protocol pointwise takes a form that rates single answers",
         ),
-        (rates_answers, f"--prompt {prompt}: --protocol pointwise takes a form that rates single answers"),
     )

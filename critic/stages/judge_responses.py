@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,67 +12,68 @@ from critic import jsonl
 from critic.backends import collect_processors
 from critic.certificate import print_quotable
 from critic.errors import UsageError, quoted
-from critic.human_scored import CUT_OFF, say_left_out
+from critic.human_scored import CUT_OFF, UNUSABLE_FLAGS, OwnColumns, say_left_out, walk
 from critic.judging.distribution import Aggregation
 from critic.judging.examples import ALONE, comparable, partner, question_key
 from critic.judging.forms import form_of
 from critic.judging.judge import ResponseJudge, panel_judgment
 from critic.judging.planned import PlannedVerdict
 from critic.records import Judgment, Response, Sample
+from critic.stages import options
 from critic.stages.judge_samples import JudgeSamples, summary
-from critic.stages.run import RunOptions, finish, growing, known
+from critic.stages.options import Endpoint, JudgeOptions
+from critic.stages.run import RunOptions, describe_source, finish, growing, join_facts, known
 
 Shown = tuple[Response, Response | None]
-"""What one judgment is of: a response, and where two are compared the other one."""
+"""The responses of one judgment: the one that is judged, and the one that it is compared with, or None."""
 
 
-class FormResponses:
-    """What is judged in a form, by key: each response that `read` gives or, in a form that compares, beside one other
-    to its question, as in training; of all those that the `run` takes. Those that the form cannot judge are counted and
-    said. `images` are those of the questions, of all shards. Raises UsageError when nothing is left."""
+def read_responses(read: Callable[[Counter[str]], Iterable[Response]], path: Path, form: str) -> dict[str, Shown]:
+    """Return the responses of a file that can be judged in a form, by the keys of their samples; print how many others
+    are left out, by reason. In a form that compares, each stands beside another to its question, as in training.
 
-    def __init__(
-        self, read: Callable[[Counter[str]], Iterable[Response]], path: Path, form: str, run: RunOptions | None = None
-    ) -> None:
-        how, left_out, usable = form_of(form), Counter[str](), list[Response]()
-        for response in read(left_out):
-            lacking = how.lacking(response)
-            if lacking is None:
-                usable.append(response)
-            else:
-                left_out[lacking] += 1
-        shown: list[Shown] = _paired(usable, form, left_out) if how.pair else [(response, None) for response in usable]
-        say_left_out(left_out)
-        if not shown:
-            raise UsageError(f"{path}: no usable row to judge")
-        # Of all shards' rows: they decide how judgments are made, and those of all shards are merged.
-        self.images = [name for response, _ in shown for name in response.question.images]
-        self.by_key: dict[str, Shown] = {}
-        for response, other in shown:
-            if run is None or run.takes(response.question.group):
-                self.by_key.setdefault(Sample.of(response, other).key, (response, other))
+    Args:
+        read: Yields responses, and counts by reason those that it leaves out.
+        path: The file, for messages.
+        form: The form.
 
-    def __iter__(self) -> Iterator[Shown]:
-        return iter(self.by_key.values())
-
-    def now(self, key: str) -> Sample:
-        return Sample.of(*self.by_key[key])
+    Raises UsageError if no response is left.
+    """
+    entry, left_out, usable = form_of(form), Counter[str](), list[Response]()
+    for response in read(left_out):
+        lacking = entry.lacking(response)
+        if lacking is None:
+            usable.append(response)
+        else:
+            left_out[lacking] += 1
+    shown: list[Shown] = [(response, None) for response in usable]
+    if entry.pair:
+        shown = _pair_up(usable, form, left_out)
+    say_left_out(left_out)
+    if not shown:
+        raise UsageError(f"{path}: no usable row to judge")
+    by_key: dict[str, Shown] = {}
+    for response, other in shown:
+        by_key.setdefault(Sample.of(response, other).key, (response, other))
+    return by_key
 
 
-def _as_shown(sample: Sample) -> Sample:
-    """A sample without what people and others said of it, which no judge is shown."""
-    other = None if sample.other is None else _as_shown(sample.other)
+def _without_labels(sample: Sample) -> Sample:
+    """Return a sample without people's labels and other columns, which no judge is shown."""
+    other = None if sample.other is None else _without_labels(sample.other)
     return replace(sample, human=None, columns={}, other=other, preference=None)
 
 
-def _paired(responses: Sequence[Response], form: str, left_out: Counter[str]) -> list[Shown]:
-    """Each response with its partner among the answers to its question; two that chose each other are one pair."""
+def _pair_up(responses: Sequence[Response], form: str, left_out: Counter[str]) -> list[Shown]:
+    """Return each response with its partner among the answers to its question. Two that chose each other are one
+    pair."""
     answers: dict[bytes, list[Response]] = defaultdict(list)
     for response in responses:
         answers[question_key(response)].append(response)
     pairs: dict[frozenset[str], Shown] = {}
     for response in responses:
         candidates = [other for other in answers[question_key(response)] if comparable(response, other)]
+        # A row may hold both answers, or all that a judge was shown of them.
         if response.other or response.shown:
             pairs[frozenset((response.id,))] = (response, response.other)
         elif candidates:
@@ -84,104 +85,145 @@ def _paired(responses: Sequence[Response], form: str, left_out: Counter[str]) ->
 
 
 def in_order(shown: Iterable[Shown]) -> list[Shown]:
-    """The same, those whose prompts begin alike side by side: language (the rubric), task (its rules), question."""
+    """Return the responses sorted so that prompts with a common prefix are neighbours: by language (the rubric), task
+    (its rules) and question."""
     return sorted(shown, key=lambda pair: (pair[0].question.lang, pair[0].question.task, pair[0].question.id))
 
 
 class JudgeResponses(JudgeSamples[Shown]):
-    """One judgment of each response, in a form."""
+    """The judgments of responses in a form, one each."""
 
     unit = "row"
 
     def __init__(
-        self, run: RunOptions, judge: ResponseJudge, responses: FormResponses, source: dict[str, str] | str
+        self, run: RunOptions, judge: ResponseJudge, responses: Mapping[str, Shown], source: dict[str, str] | str
     ) -> None:
         prompt = {"name": judge.prompt, "hash": judge.prompt_hash}
-        super().__init__(run, judge, responses.by_key, {"responses": source, "prompt": prompt})
+        super().__init__(run, judge, responses, {"responses": source, "prompt": prompt})
         self._form, self._prompt, self._responses = judge.form, prompt, responses
 
     def problem(self, record: Judgment) -> str | None:
         if problem := super().problem(record):
             return problem
+        # Verdicts of two wordings do not mix.
         if record.prompt_hash != self._prompt["hash"]:
             before, now = quoted(record.prompt_hash), quoted(self._prompt["hash"])
             return f"made with prompt_hash {before}, now {now}; choose another --out"
-        if _as_shown(record.sample) != _as_shown(self._responses.now(record.sample.key)):
+        if _without_labels(record.sample) != _without_labels(Sample.of(*self._responses[record.sample.key])):
             now = "question, reference, criteria, answer, system or group are others now"
             return f"judges {quoted(self.key(record))}, of which {now}; choose another --out"
         return None
 
     def resume(self) -> None:
-        """Where responses that were judged have other scores by people now, the judgments get them, in their order."""
+        """Give the judgments in the file today's labels by people, in their order."""
         super().resume()
-        now = {name: self._responses.now(name) for name in self._responses.by_key if name in self.done}
+        now = {name: Sample.of(*shown) for name, shown in self._responses.items() if name in self.done}
         changed = sum(self.done[name].sample != sample for name, sample in now.items())
         if changed:
             jsonl.write(self.out, (replace(self.done[name], sample=sample) for name, sample in now.items()))
             print(f"{self.out}: {changed} responses have other scores by people now; so has the file", file=sys.stderr)
 
     def items(self) -> Iterable[Shown]:
-        return in_order(shown for name, shown in self._responses.by_key.items() if name not in self.done)
+        return in_order(shown for name, shown in self._responses.items() if name not in self.done)
 
     async def plan(self, item: Shown, judged: Callable[[PlannedVerdict], Any]) -> None:
         planned = PlannedVerdict(sample=Sample.of(*item), form=self._prompt["name"])
+        # A judge would rate the cut, and not the answer.
         if any(answer is not None and answer.cut_off for answer in item):
             await judged(replace(planned, problem=("truncated", CUT_OFF)))
         else:
             await judged(replace(planned, material=self._form.material(*item)))
 
 
-def judge_responses(
-    run: RunOptions,
-    judges: Sequence[ResponseJudge],
-    responses: FormResponses,
-    source: dict[str, str] | str,
-    how: Aggregation,
-    name: str | None,
+def judge_rows(
+    run: RunOptions, endpoint: Endpoint, how: JudgeOptions, path: Path, own: OwnColumns | None, aggregate: Aggregation
 ) -> int:
-    """By one judge into `run.out`, or by several into files beside it (`NAME.1.jsonl`, …), for the panel `name`."""
-    names, first = [judge.name for judge in judges], judges[0]
-    panel = name or f"{how}({', '.join(names)})" if len(judges) > 1 else ""
+    """Judge the responses of rows by one judge, or by several into files beside `run.out` (`NAME.1.jsonl`, …).
+
+    Args:
+        run: How the stage is run.
+        endpoint: How the judges are asked.
+        how: Who judges, and how.
+        path: The rows.
+        own: How the user's columns are read.
+        aggregate: How a panel's scores become one.
+
+    Return the exit code. Raises UsageError for a form that a judge did not learn.
+    """
+    form = how.answer_form
+    decoding = how.decoding([form])
+    several = len(how.judge or []) > 1
+    if several and not form_of(form).kind.rates:
+        raise UsageError(f"several --judge make a panel of ratings, and --prompt {form} does not rate")
+    backends = endpoint.open("--judge", how.judge)
+
+    def read(left_out: Counter[str]) -> Iterator[Response]:
+        for _, _, response in walk(path, left_out, pictures=True, scored=False, own=own):
+            # A picture tells what is right if there is no reference.
+            is_backed = response.question.reference or response.other or response.shown or how.images is not None
+            if is_backed or all(backend.sees() for backend in backends):
+                yield response
+            else:
+                left_out[UNUSABLE_FLAGS["no_reference"]] += 1
+
+    every = read_responses(read, path, form)
+    # All shards' rows decide how judgments are made: those of all shards are merged.
+    image_names = [name for response, _ in every.values() for name in response.question.images]
+    images = endpoint.shown(how.images, endpoint.data_root or options.root_of(path), backends, image_names)
+    responses = {key: shown for key, shown in every.items() if run.takes(shown[0].question.group)}
+    # Log probabilities are needed for a score that is named, or that was certified by them.
+    needs = f"--score {how.score}" if how.score else str(run.certificate) if run.certificate else None
+    tokens = how.max_tokens or (options.TOKENS_OF_STEPS if how.prompt == options.EVERY_REASON_FIRST else options.TOKENS)
+    judges = []
+    for backend in backends:
+        # Each member of a panel has learned forms of its own.
+        unlearned = options.force_unlearned(backend, [form], "prompt", how.force_form, "ask as it learned")
+        name = backend.served.name if several or how.judge_name is None else how.judge_name
+        judge = ResponseJudge(backend, name, form, how.score or "expected", tokens, decoding, images, needs)
+        judge.setup = replace(judge.setup, unlearned=unlearned)
+        judges.append(judge)
+    first, names, source = judges[0], [judge.name for judge in judges], describe_source(path)
+    panel = how.judge_name or f"{aggregate}({', '.join(names)})" if several else ""
     if run.certificate is not None:
         setup = replace(first.setup, judge=panel or first.name)
-        made_ready = collect_processors(judge.backend for judge in judges)
-        print_quotable(run.certificate, made_ready, {first.prompt_hash: first.prompt}, setup, names if panel else ())
-    if not panel:
+        prompts = {first.prompt_hash: first.prompt}
+        print_quotable(run.certificate, collect_processors(backends), prompts, setup, names if several else ())
+    if not several:
         return JudgeResponses(run, first, responses, source).run()
     with growing(run.out) as out:
-        run = replace(run, out=out)
-        judged_by = (judgment.judge for judgment in known(out, Judgment, lambda _: None))
-        if (before := next((judge_name for judge_name in judged_by if judge_name != panel), None)) is not None:
-            raise UsageError(f"{out}: judged by {quoted(before)}, now by {quoted(panel)}; choose another --out")
-        members = []
-        for number, judge in enumerate(judges, 1):
-            beside = replace(run, out=out.with_name(f"{out.stem}.{number}{out.suffix}"))
-            members.append(JudgeResponses(beside, judge, responses, source))
-            members[-1].run()
-        return _finish_panel(run, members, how, panel)
+        return _judge_panel(replace(run, out=out), judges, responses, source, aggregate, panel)
 
 
-def _finish_panel(run: RunOptions, members: Sequence[JudgeResponses], how: Aggregation, panel: str) -> int:
-    """Make the panel's file of what its members said."""
-    first, *rest = members
-    files = (known(member.out, Judgment, lambda _: None) for member in rest)
-    by_key = [{judgment.sample.key: judgment for judgment in file} for file in files]
-
-    def judgments() -> Iterator[Judgment]:
-        for judgment in known(first.out, Judgment, lambda _: None):
-            yield panel_judgment([judgment, *(judged[judgment.sample.key] for judged in by_key)], how, panel)
-
-    jsonl.write(run.out, judgments())
+def _judge_panel(
+    run: RunOptions,
+    judges: Sequence[ResponseJudge],
+    responses: Mapping[str, Shown],
+    source: dict[str, str],
+    how: Aggregation,
+    panel: str,
+) -> int:
+    """Judge responses by each judge into a file of its own, and write the panel's file from these."""
+    # Members resume in their own files; the panel's is made anew from them.
+    for judgment in known(run.out, Judgment, lambda _: None):
+        if judgment.judge != panel:
+            before, now = quoted(judgment.judge), quoted(panel)
+            raise UsageError(f"{run.out}: judged by {before}, now by {now}; choose another --out")
+    members = []
+    for number, judge in enumerate(judges, 1):
+        beside = replace(run, out=run.out.with_name(f"{run.out.stem}.{number}{run.out.suffix}"))
+        members.append(JudgeResponses(beside, judge, responses, source))
+        members[-1].run()
+    first, *others = [{line.sample.key: line for _, line in jsonl.read(each.out, Judgment)} for each in members]
+    # A row has the panel's verdict in the order of the first member's file.
+    lines = ([judgment, *(other[key] for other in others)] for key, judgment in first.items())
+    jsonl.write(run.out, (panel_judgment(judgments, how, panel) for judgments in lines))
     facts = {
-        "responses": first.facts["responses"],
+        "responses": source,
         "judge": panel,
         "aggregate": how,
         "members": [{"judge": member.judge.setup.judge, "file": str(member.out)} for member in members],
         "processors": collect_processors(member.judge.backend for member in members),
     }
-    lacking = {name for member in members for name in jsonl.facts(member.out).get("server_lacks", ())}
-    if lacking:
-        facts["server_lacks"] = sorted(lacking)
-    if answered_by := sorted({name for member in members for name in member.answered_by}):
-        facts["answered_by"] = answered_by
+    # What one member's server lacks is missing in the panel's scores.
+    facts |= join_facts([jsonl.facts(member.out) for member in members])
     return finish(run, summary(known(run.out, Judgment, lambda _: None), run, JudgeResponses.unit), facts)

@@ -1,4 +1,4 @@
-"""The stage of `critic judge`: whatever is judged, verdicts are planned, asked for once, kept and counted alike."""
+"""The stage of `critic judge`: plan verdicts on any sample, ask for each once, keep and count them."""
 
 import asyncio
 from abc import abstractmethod
@@ -24,8 +24,8 @@ Item = TypeVar("Item")
 
 
 class JudgeSamples(Stage[Item, Judgment]):
-    """The judgments that are `wanted`, by key. A subclass says how an item's verdicts are planned; `source` says in the
-    sidecar where its samples are from."""
+    """The judgments that are `wanted`, by key. A subclass plans the verdicts on an item; `source` are the facts of its
+    samples for the sidecar."""
 
     name, counted = "judge", "judged"
 
@@ -47,14 +47,14 @@ class JudgeSamples(Stage[Item, Judgment]):
 
     @property
     def setup(self) -> JudgeConfig:
-        """How verdicts are asked for, with the score that is taken now."""
+        """The judge's setup, with the kind of score that is taken now."""
         return replace(self.judge.setup, score_kind=self.judge.grader.score_kind)
 
     def key(self, record: Judgment) -> Hashable:
         return key_in_file(record)
 
     def problem(self, record: Judgment) -> str | None:
-        # What failed before the first reply showed whether there are log probabilities has no kind of score yet.
+        # A failure before the first reply has no kind of score yet: only a reply shows log probabilities.
         setup = self.setup if record.score is not None else replace(self.setup, score_kind=record.score_kind)
         if record.setup != setup:
             return f"made with {describe_difference(record.setup, setup)}; choose another --out"
@@ -72,8 +72,7 @@ class JudgeSamples(Stage[Item, Judgment]):
             self._answered.setdefault((record.conversation.id, record.asked), record)
 
     def resume(self) -> None:
-        """Where an earlier run took ratings as they are stated, for want of log probabilities, this one does as well;
-        where it had distributions, they are needed."""
+        """Take ratings as the earlier run did: as stated if it had no log probabilities, else by distributions."""
         grader = self.judge.grader
         if grader.score_kind != "argmax" and grader.needs is None:
             earlier = known(self.out, Judgment, lambda _: None)
@@ -91,7 +90,7 @@ class JudgeSamples(Stage[Item, Judgment]):
 
     @abstractmethod
     async def plan(self, item: Item, judged: Callable[[PlannedVerdict], Any]) -> None:
-        """Have each verdict on an item `judged`, which gives its judgment."""
+        """Plan each verdict on an item, and await its judgment by `judged`."""
 
     async def work(self, item: Item, keep: Callable[..., None]) -> None:
         await self.plan(item, partial(self._judged, asking={}, keep=keep))
@@ -110,7 +109,8 @@ class JudgeSamples(Stage[Item, Judgment]):
                     "can be scored as it is), or --retry-failed where that failed"
                 )
             return line
-        if planned.material is None:  # there is nothing to ask, and so nothing to tell of the server
+        # Nothing is asked, so this says nothing about the server.
+        if planned.material is None:
             line = await self.judge.verdict_on(planned)
         elif shown is None:
             line = await self._ask(planned)
@@ -129,8 +129,8 @@ class JudgeSamples(Stage[Item, Judgment]):
         return line
 
     def summary(self, records: Iterable[Judgment]) -> RunSummary:
-        """All judgments of a file name one kind of score, which scoring and merging ask for: also what failed before
-        the first rating showed which."""
+        """Return the totals, after giving all judgments one kind of score, also those that failed before the first
+        rating showed which. Scoring and merging require it."""
         judgments, kind = list(records), self.setup.score_kind
         if any(judgment.score_kind != kind for judgment in judgments):
             judgments = [replace(judgment, setup=replace(judgment.setup, score_kind=kind)) for judgment in judgments]

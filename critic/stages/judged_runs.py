@@ -100,8 +100,13 @@ def _find_protocol(judgment: Judgment) -> str:
     """
     if judgment.opponent is not None:
         return "pairwise"
-    form = BY_NAME.get(judgment.prompt.rpartition("/")[2].partition("@")[0])
+    form = BY_NAME.get(find_form(judgment.prompt))
     return form.kind.scored_as if form is not None else "pointwise"
+
+
+def find_form(prompt: str) -> str:
+    """Return the form that a judgment names. Earlier versions named a file, and its language."""
+    return prompt.rpartition("/")[2].partition("@")[0]
 
 
 def _check_run(path: Path, verdicts: list[Judgment], lines: Mapping[tuple[str, JudgeConfig], int]) -> Run:

@@ -1,4 +1,4 @@
-"""critic merge: the files of all shards of one run -> the file of the whole.
+"""critic merge: the files of all shards of one run -> one file.
 
 critic judge rows.jsonl --shard 3/64 --out part.3.jsonl …    # one of 64, on any machine; killed, it goes on
 critic merge part.*.jsonl --out judged.jsonl
@@ -21,8 +21,8 @@ def main(
     out: Annotated[Path, typer.Option(help="Where the whole goes (.jsonl, .jsonl.gz).")],
     max_failed: options.MaxFailed = options.MAX_FAILED,
 ) -> int:
-    """Put together what critic judge or infer made with --shard. Overlaps, gaps and a mixture of judges, prompts or
-    sources are refused by name. The whole has the lines of a run without --shard, those of the first shard first."""
+    """Merge the files that critic judge or infer made with --shard. Overlaps, gaps and a mixture of judges, prompts or
+    sources are refused by name. The merged file has the lines of a run without --shard, the first shard's first."""
     if jsonl.suffix(out) != ".jsonl":
         raise UsageError(f"--out {out}: JSON lines are written; give a name that ends in .jsonl or .jsonl.gz")
     summaries: dict[type[Any], Summarise] = {ModelTurn: infer.summary_of_file, Judgment: judge_samples.summary}

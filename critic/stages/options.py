@@ -1,4 +1,4 @@
-"""Options that several stages take, declared once, and where the replies come from that they name."""
+"""Options of several stages, each declared once: the data, the model that is asked, and how verdicts are asked for."""
 
 import inspect
 import os
@@ -6,104 +6,158 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial, wraps
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from critic import jsonl
-from critic.backends import ATTEMPTS, CONNECTIONS, TIMEOUT, Backend
+from critic import jsonl, records
+from critic.backends import ATTEMPTS, CONNECTIONS, TIMEOUT, Backend, ModelInfo
 from critic.backends.address import normalize_url, redact_url
 from critic.backends.middleware import Budget, Cached, Limited, walk_layers
 from critic.backends.scripted import from_file
 from critic.backends.vllm import VllmBackend, count_gpus, list_devices
 from critic.cli import RARELY_NEEDED
-from critic.errors import UsageError, one_line
+from critic.errors import UsageError, one_line, replace_surrogates
 from critic.images import MAX_BYTES, Images
-from critic.judging.forms import ONE_SIDE, head_gives
-from critic.records import Language, Showing
+from critic.judging.distribution import ScoreKind
+from critic.judging.forms import FORMS, ONE_SIDE, REASON_FIRST, form_of, head_gives, inquiry
+from critic.judging.history import CONDITIONS
+from critic.judging.protocols import PROTOCOLS
+from critic.judging.targets import REASON
 from critic.stages.run import RunOptions, Shard, Summarise
+
+ABLATIONS = get_args(records.Ablation)
+"""The values of --judging."""
 
 MAX_FAILED = 0.02
 """The share of failures above which a stage exits with 3."""
 
-data, endpoint, limits, cluster, rare = (
+EVERY_REASON_FIRST = "reason_first"
+"""The value of --prompt that puts the reason first in the forms of every protocol."""
+
+TOKENS, TOKENS_OF_STEPS = 256, 1024
+"""Longest verdict in tokens, and longest verdict behind a reason of many steps (twice LONGEST_STEPS)."""
+
+data, endpoint, verdicts, limits, cluster, rare = (
     partial(typer.Option, rich_help_panel=title)
-    for title in ("Data", "Endpoint", "Limits", "Several machines", RARELY_NEEDED)
+    for title in ("Data", "Endpoint", "The form of a verdict", "Limits", "Several machines", RARELY_NEEDED)
 )
 """An option, in its group of --help."""
 
-ApiKey = Annotated[str | None, endpoint(metavar="KEY", envvar="OPENAI_API_KEY", help="Key of the server.")]
-Temperature = Annotated[float, typer.Option(min=0, help="Sampling temperature.")]
-Seed = Annotated[int, typer.Option(help="Seed of what is sampled.")]
 MaxFailed = Annotated[float, limits(min=0, max=1, help="Exit with 3 if a larger share fails.")]
-RetryFailed = Annotated[bool, limits("--retry-failed", help="Ask again for records that failed.")]
-Concurrency = Annotated[
-    int | None, limits(min=1, help="Requests at a time.", show_default=f"{CONNECTIONS}; in here the engine's own")
+Temperature = Annotated[float, typer.Option(min=0, help="Sampling temperature.")]
+Published = Annotated[
+    Literal["published"] | None, data("--as", help="Conditions, protocols and judge settings of the paper.")
 ]
-
 Mapped = Annotated[
     list[str] | None, data("--map", metavar="COLUMN=FIELD", help="Your column as a field: answer=response.")
 ]
 OwnScale = Annotated[str | None, data("--scale", metavar="LOW:HIGH", help="Scale of people's scores.")]
-OwnLanguage = Annotated[Language | None, data("--lang", help="Language of all rows.")]
-DataRoot = Annotated[Path | None, data(metavar="FOLDER", help="Folder of images.", show_default="the file's folder")]
+OwnLanguage = Annotated[records.Language | None, data("--lang", help="Language of all rows.")]
 
 
 def root_of(rows: Path, questions: Path | None = None) -> Path:
-    """Return the folder of images, unless said otherwise: of replies only, the one that their model was shown, which
-    their sidecar names relative to itself."""
+    """Return the usual folder of images: that of the questions or rows. Replies without their questions have the folder
+    that their model was shown, which their sidecar names relative to itself."""
+    # A name that is no UTF-8 is in the sidecar as bytes in disguise (PEP 383).
     recorded = jsonl.restore_places(rows).get("data_root") if questions is None else None
     root = Path(os.fsdecode(recorded.encode())) if isinstance(recorded, str) else None
     return root if root is not None and root.is_dir() else (questions or rows).parent
 
 
-def spend(words: str | None) -> Budget | None:
-    """What --budget says. Raises UsageError for anything else."""
+def parse_budget(words: str | None) -> Budget | None:
+    """Return the budget that --budget names. Raises UsageError unless it is a number of tokens.
+
+    >>> parse_budget("2000000tokens").limit
+    2000000
+    """
     if words is None:
         return None
     number = words.removesuffix("tokens")
-    check((number.isdecimal() and number != words, f"--budget {words}: expected a number of tokens: 2000000tokens"))
+    if not number.isdecimal() or number == words:
+        raise UsageError(f"--budget {words}: expected a number of tokens: 2000000tokens")
     return Budget(limit=int(number))
 
 
-def max_tokens(least: int, default: str | bool = True) -> Any:
+def limit_tokens(least: int, default: str | bool = True) -> Any:
+    """Return the option of the longest reply, of `least` tokens or more."""
     return limits(min=least, help="Longest reply, in tokens.", show_default=default)
 
 
 def check(*rules: tuple[object, str]) -> None:
-    """Raises UsageError with the words of the first rule that does not hold."""
+    """Raise UsageError with the message of the first rule that does not hold."""
     for holds, problem in rules:
         if not holds:
             raise UsageError(problem)
 
 
-def not_learned(judge: Backend, forms: Collection[str], option: str, forced: bool) -> str:
-    """Of the forms that a judge is to be asked in those that it did not learn, where it says what it learned. Raises
-    UsageError for these unless that is `forced`, and for what a scoring head cannot give."""
-    for form in forms:
-        compares = judge.served.tie_band is not None
-        gives = f"compares two answers ({', '.join(ONE_SIDE)})" if compares else "gives one rating on 1..10"
-        head = f"--{option} {form}: {judge.served.name} is a scoring head, which {gives}"
-        check((not judge.served.is_classifier or head_gives(form, compares), head))
-    learned = judge.served.forms
-    strange = ", ".join(form for form in forms if learned and form not in learned)
-    problem = f"{judge.endpoint} learned {', '.join(learned)}, and not {strange} (--{option})"
-    check((forced or not strange, f"{problem}; ask as it learned, or all the same with --force-form"))
-    return strange
+def puts_reason_first(form: str) -> bool:
+    """Return whether the judge writes a reason before its verdict in a form.
+
+    >>> puts_reason_first("pointwise"), puts_reason_first("pointwise_reason_first")
+    (False, True)
+    """
+    return form_of(form).steps or inquiry(form, "en", records.PromptInputs()).keys()[:1] == (REASON,)
 
 
-def chosen(option: str, values: Iterable[str], choices: Collection[str]) -> list[Any]:
-    """What an option names, each once. Raises UsageError for what is none of the `choices`."""
+def is_impossible(judge: ModelInfo, form: str) -> bool:
+    """Return whether a judge is a scoring head that cannot give what a form asks for."""
+    return judge.is_classifier and not head_gives(form, compares=judge.tie_band is not None)
+
+
+def list_unlearned(judge: ModelInfo, forms: Iterable[str]) -> list[str]:
+    """Return those of the forms that a judge did not learn, if it says what it learned, or cannot give as a head. The
+    form of the judge's own answer, which some forms ask for first, counts as well."""
+    every = [name for form in forms for name in (form, form_of(form).first) if name]
+    return [form for form in every if is_impossible(judge, form) or (judge.forms and form not in judge.forms)]
+
+
+def force_unlearned(judge: Backend, forms: Iterable[str], option: str, forced: bool, instead: str) -> str:
+    """Return the forms that a judge is asked in without having learned them, comma-separated.
+
+    Args:
+        judge: The judge.
+        forms: The forms to ask in.
+        option: The option that leads to these forms, for messages.
+        forced: True to ask all the same, as far as a head can.
+        instead: What the judge can do, for messages.
+
+    Raises UsageError for such forms unless `forced`, and for those that a scoring head cannot give.
+    """
+    served, unlearned = judge.served, list_unlearned(judge.served, forms)
+    for form in unlearned:
+        # Nothing can force a head: it writes no verdict of another kind.
+        if is_impossible(served, form):
+            pairs = f"compares two answers ({', '.join(ONE_SIDE)})"
+            gives = "gives one rating on 1..10" if served.tie_band is None else pairs
+            raise UsageError(f"--{option} {form}: {served.name} is a scoring head, which {gives}; {instead}")
+    if unlearned and not forced:
+        problem = f"{judge.endpoint} learned {', '.join(served.forms)}, and not {', '.join(unlearned)} (--{option})"
+        raise UsageError(f"{problem}; {instead}, or all the same with --force-form")
+    return ", ".join(unlearned)
+
+
+def choose(option: str, values: Iterable[str], choices: Collection[str]) -> list[Any]:
+    """Return the values of an option, each once. Raises UsageError for a value that is not among the `choices`.
+
+    >>> choose("protocol", ["direct", "direct"], ["direct", "pairwise"])
+    ['direct']
+    """
     for value in values:
-        check((value in choices, f"--{option} {value}: unknown; choose {', '.join(choices)}"))
+        if value not in choices:
+            raise UsageError(f"--{option} {value}: unknown; choose {', '.join(choices)}")
     return list(dict.fromkeys(values))
 
 
 def urls(where: str) -> list[str]:
     """Return the servers of URL,URL or of @FILE: one a line, without blank lines and those that begin with #. Two that
-    differ only in their credentials are one. Raises UsageError if there is none."""
+    differ only in their credentials are one. Raises UsageError if there is none.
+
+    >>> urls("http://a:1/v1,http://b:1/v1")
+    ['http://a:1/v1', 'http://b:1/v1']
+    """
     try:
         words = Path(where[1:]).read_text("utf-8").split("\n") if where.startswith("@") else where.split(",")
     except (OSError, UnicodeDecodeError) as error:
@@ -116,9 +170,98 @@ def urls(where: str) -> list[str]:
     return list(servers.values())
 
 
+class ModelOptions(Struct, frozen=True, kw_only=True):
+    """What a model under test is asked: options of critic infer, some of them of critic run as well."""
+
+    name: Annotated[
+        str | None,
+        typer.Option(
+            parser=replace_surrogates,
+            metavar="TEXT",
+            help="The model's name in the records.",
+            show_default="its own",
+        ),
+    ] = None
+    condition: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What of a conversation the model sees; several are run together. "
+            + "; ".join(f"{name}: {condition.help}" for name, condition in CONDITIONS.items()),
+            show_default="the paper's usual one: own, MultiVerse's oracle",
+        ),
+    ] = None
+    published: Published = None
+    max_tokens: Annotated[int, limit_tokens(1)] = 1024
+    temperature: Temperature = 0.0
+    seed: Annotated[int, typer.Option(help="Seed of what is sampled.")] = 0
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first conversations.")] = None
+
+
+class JudgeOptions(Struct, frozen=True, kw_only=True):
+    """Who judges and how: options of critic judge, some of them of critic run as well."""
+
+    judge: Annotated[
+        list[str] | None,
+        endpoint(
+            metavar="JUDGE",
+            help="FOLDER (vLLM in this process), URL, URL#MODEL, @FILE of URLs, replies.jsonl; several: a panel.",
+        ),
+    ] = None
+    judge_name: Annotated[
+        str | None,
+        endpoint(
+            "--name", parser=replace_surrogates, metavar="NAME", help="Name of the judge.", show_default="the model's"
+        ),
+    ] = None
+    images: Annotated[
+        records.Showing | None, data(help="Show images to the judge, or not.", show_default="show, if it can")
+    ] = None
+    prompt: Annotated[
+        str | None,
+        verdicts(metavar="FORM", help=f"{', '.join([*FORMS, EVERY_REASON_FIRST])}.", show_default="what it learned"),
+    ] = None
+    published: Published = None
+    protocol: Annotated[list[str] | None, verdicts(metavar="NAME", help=f"{', '.join(PROTOCOLS)}.")] = None
+    score: Annotated[
+        ScoreKind | None,
+        verdicts(metavar="WHICH", help="Rating: expected, median or argmax.", show_default="argmax with --benchmark"),
+    ] = None
+    no_reason: Annotated[bool, verdicts("--no-reason", help="Ask for the rating only: much faster.")] = False
+    force_form: Annotated[bool, verdicts("--force-form", help="Ask in a form that the judge did not learn.")] = False
+    temperature: Annotated[float, rare(min=0, help="Sampling temperature; each row has its own seed.")] = 0.0
+    seed: Annotated[int, rare(help="Seed of random orders and battles.")] = 0
+    battles: Annotated[records.Pairing | None, rare(help="Which of several models are compared.")] = None
+    reference_free: Annotated[bool, rare("--reference-free", help="Compare models without a reference.")] = False
+    order: Annotated[records.Order | None, rare(help="Order in which two answers are shown.")] = None
+    judging: Annotated[list[str] | None, rare(help=f"Ablations of ConvBench's judge: {', '.join(ABLATIONS)}.")] = None
+    on_unparsed: Annotated[records.OnUnparsed | None, rare(help="Result of an unreadable comparison.")] = None
+    turn_context: Annotated[records.TurnContext | None, rare(help="Turns shown beside the judged one.")] = None
+    max_tokens: Annotated[int | None, limit_tokens(8, f"{TOKENS}; steps: {TOKENS_OF_STEPS}")] = None
+
+    @property
+    def answer_form(self) -> str:
+        """The form for single answers that --prompt names, or the usual one."""
+        return f"pointwise{REASON_FIRST}" if self.prompt == EVERY_REASON_FIRST else self.prompt or "pointwise"
+
+    def decoding(self, forms: Iterable[str]) -> records.SamplingParams:
+        """Return how verdicts in these forms are sampled.
+
+        Raises UsageError for a form that asks for no verdict, and for --no-reason with a reason that comes first.
+        """
+        for name in forms:
+            if not form_of(name).kind.is_verdict:
+                raise UsageError(f"--prompt {name}: asks for an answer, not for a verdict; commit_first asks it first")
+            if self.no_reason and puts_reason_first(name):
+                raise UsageError(f"--no-reason: form {name!r} has the reason before the verdict")
+        # Records leave out the default, which is recognized as an object.
+        if not self.no_reason and not self.temperature:
+            return records.GREEDY
+        return records.SamplingParams(reason=not self.no_reason, temperature=self.temperature)
+
+
 class Endpoint(Struct, frozen=True, kw_only=True):
-    """Where replies come from, and how they are asked for: the options of every stage that asks a model
-    (`takes_endpoint`). `model` is the one to ask a server for, unless its URL names one."""
+    """Where replies come from, and how they are requested: the options of every stage that asks a model
+    (`takes_options`). `model` is the model to ask a server for, unless its URL names one."""
 
     vllm_options: Annotated[
         list[str] | None, typer.Argument(metavar="-- VLLM", help="Options of vLLM in this process.")
@@ -130,11 +273,15 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     base_url: Annotated[
         str | None, endpoint(metavar="URL", help="OpenAI-compatible server; several as URL,URL or @FILE.")
     ] = None
-    api_key: ApiKey = None
-    data_root: DataRoot = None
-    concurrency: Concurrency = None
+    api_key: Annotated[str | None, endpoint(metavar="KEY", envvar="OPENAI_API_KEY", help="Key of the server.")] = None
+    data_root: Annotated[
+        Path | None, data(metavar="FOLDER", help="Folder of images.", show_default="the file's folder")
+    ] = None
+    concurrency: Annotated[
+        int | None, limits(min=1, help="Requests at a time.", show_default=f"{CONNECTIONS}; in here the engine's own")
+    ] = None
     max_failed: MaxFailed = MAX_FAILED
-    retry_failed: RetryFailed = False
+    retry_failed: Annotated[bool, limits("--retry-failed", help="Ask again for records that failed.")] = False
     cache: Annotated[Path | None, limits(metavar="FILE", help="SQLite file of replies, to ask nothing twice.")] = None
     budget: Annotated[str | None, limits(metavar="N", help="Stop after this many tokens: 2000000tokens.")] = None
     max_image_pixels: Annotated[int | None, rare(min=1, help="Shrink larger images to this many pixels.")] = None
@@ -148,7 +295,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     replicas: Annotated[int, cluster(min=1, help="Number of actors, each with its own GPUs.")] = 1
 
     def run_options(self, out: Path, certificate: Path | None = None) -> RunOptions:
-        """How the stage is run that asks. Raises UsageError for a wrong --shard."""
+        """Return how the stage is run. Raises UsageError for a wrong --shard."""
         return RunOptions(
             out=out,
             concurrency=self.concurrency,
@@ -167,33 +314,51 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         """
         from critic.stages.gpus import on_gpus  # noqa: PLC0415 - only where it is asked for
 
-        options = {name: value for name, value in given.items() if name != "endpoint"}
-        return on_gpus(command, {**options, **asdict(self)}, self.engines(sources), summarise)
+        options = dict(given)
+        for name, value in given.items():
+            # The command is called with options, from which it makes its Structs anew.
+            if isinstance(value, Struct):
+                del options[name]
+                options |= asdict(value)
+        return on_gpus(command, options, self.engines(sources), summarise)
 
     def engines(self, sources: Sequence[str]) -> list[str]:
-        """The GPUs of each engine of --gpus. Raises UsageError where `sources` are none that run in here."""
+        """Return the GPUs of each engine of --gpus. Raises UsageError if a source does not run in this process."""
+        # A server has GPUs of its own, which are not ours to share out.
         local = not self.base_url and all(Path(source).exists() for source in sources)
-        check((local, f"--gpus {self.gpus}: needs a checkpoint folder that is there; servers have GPUs of their own"))
-        alone = not (self.shard or self.engine or self.budget)
-        check((alone, f"--gpus {self.gpus}: cannot be used with --shard, --engine or --budget"))
+        if not local:
+            raise UsageError(
+                f"--gpus {self.gpus}: needs a checkpoint folder that is there; servers have GPUs of their own"
+            )
+        if self.shard or self.engine or self.budget:
+            raise UsageError(f"--gpus {self.gpus}: cannot be used with --shard, --engine or --budget")
         return list_devices(str(self.gpus), max(1, count_gpus(self.vllm_options or [])))
 
     def images(self, root: Path, uris: Mapping[str, str] | None = None) -> Images:
-        """The images below `root`, as the options say that they are sent."""
+        """Return the images below `root`, sent as the options say."""
         return Images(root, max_bytes=self.max_image_bytes, resize_to=self.max_image_pixels, uris=uris)
 
     def shown(
-        self, wanted: Showing | None, root: Path, judges: Sequence[Backend], names: Sequence[str] | None = None
+        self, wanted: records.Showing | None, root: Path, judges: Sequence[Backend], names: Sequence[str] | None = None
     ) -> Images | None:
-        """The images that judges are shown, None where they are not: where no `names` are given, where a judge does not
-        see, or where it is not known to, and nobody `wanted` it; names that are None are known later. Raises UsageError
-        where a judge cannot be shown them, and where no file is there."""
+        """Return the images that judges are shown, or None if they are asked blind.
+
+        Args:
+            wanted: The value of --images; None shows images if every judge sees.
+            root: The folder of the images.
+            judges: The judges; one that does not say whether it sees counts as blind unless images are `wanted`.
+            names: The images by name, which must be there; None if they become known later.
+
+        Raises UsageError if a judge cannot be shown the images that are wanted, or if no file is there.
+        """
         check((wanted != "show" or names != [], "--images show: there are no images"))
         if names == [] or wanted == "blind":
             return None
+        # A panel is shown the same: one blind member makes all of it blind.
         for judge in judges:
             name, sees = judge.served.name, judge.sees()
             check((sees is not False or wanted is None, f"--images show: {name} takes no images"))
+            # Images that are sent to a judge that cannot see would fail every request.
             if wanted is None and not sees:
                 if sees is None:
                     print(f"{name} does not say whether it sees: it is asked blind; --images show", file=sys.stderr)
@@ -203,7 +368,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         return images
 
     def connect(self, where: str, model: str | None) -> Backend:
-        """The server at an URL, or the pool at several. Raises UsageError where one lacks the model."""
+        """Return the server at a URL, or the pool at several. Raises UsageError if one lacks the model."""
         from critic.backends.openai import OpenAIBackend  # noqa: PLC0415 - as above
         from critic.backends.pool import Pool  # noqa: PLC0415 - as above
 
@@ -222,8 +387,11 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         return server(where, self.attempts)
 
     def open(self, option: str, values: Sequence[str] | None) -> list[Backend]:
-        """What each value of `option` names; the server at `base_url` where there is no value. Raises UsageError where
-        there is neither, and for options of vLLM that nothing takes."""
+        """Return the source of replies that each value of `option` names; without a value the server at `base_url`.
+
+        Raises UsageError if there is neither, and for options of vLLM that nothing takes.
+        """
+        # Options that nothing would heed are refused: the user expects them to do something.
         on_ray = self.replicas > 1 or self.ray_address is not None
         check((self.engine or not on_ray, "--replicas and --ray-address go with --engine ray"))
         check((not (values and self.base_url), f"give either {option} or --base-url; a URL is a {option}, too"))
@@ -241,23 +409,28 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         if self.vllm_options and not runs_vllm:
             words = " ".join(self.vllm_options)
             raise UsageError(f"{words}: options of vLLM need a {option} that is a checkpoint folder")
-        budget = spend(self.budget)
+        # One budget for all of them, since they are paid for together.
+        budget = parse_budget(self.budget)
         limited = backends if budget is None else [Limited(backend, budget) for backend in backends]
+        # The cache is outermost: what it holds costs no budget.
         if self.cache is None:
             return list(limited)
         return [Cached(backend, self.cache, self.retry_failed) for backend in limited]
 
     def open_one(self) -> Backend:
-        """What `--model` and `--base-url` name together: without a URL, `model` is where the replies come from."""
-        alone = self.model if self.base_url is None else None
-        (backend,) = replace(self, model=None).open("--model", [alone]) if alone else self.open("--model", [])
+        """Return the source that --model and --base-url name together; --model alone is a folder, a URL or a file."""
+        if self.model is not None and self.base_url is None:
+            (backend,) = replace(self, model=None).open("--model", [self.model])
+        else:
+            (backend,) = self.open("--model", [])
         return backend
 
     def _named(self, option: str, value: str) -> Backend:
-        """A server (URL, URL#MODEL), several (URL,URL or @FILE), a checkpoint folder, or a file of scripted replies."""
+        """Return a server (URL, URL#MODEL), several (URL,URL or @FILE), the model in a folder, or scripted replies."""
         url, _, named = value.partition("#")
         if "://" in value or value.startswith("@"):
             return self.connect(url, named or self.model)
+        # Actors run elsewhere, where a relative path leads to another folder.
         path, words = Path(value), list(self.vllm_options or ())
         if path.is_dir():
             return self._run(partial(VllmBackend, path.resolve() if self.engine else path, words), count_gpus(words))
@@ -267,7 +440,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         raise UsageError(f"{option} {value}: {expected}")
 
     def _run(self, make: Callable[[], Backend], gpus: int) -> Backend:
-        """What `make` gives, in this process or in actors."""
+        """Make a source of replies in this process, or in actors of a Ray cluster."""
         if self.engine is None:
             return make()
         from critic.backends.ray import RayBackend  # noqa: PLC0415 - as above
@@ -279,18 +452,31 @@ ONE_MODEL = ("model", "base_url", "api_key", "concurrency", "max_failed", "retry
 """The options of a stage that asks one model, in one process."""
 
 
-def takes_endpoint(
-    command: Callable[..., int], names: Collection[str] = Endpoint.__struct_fields__
-) -> Callable[..., int]:
-    """A stage's command whose parameter `endpoint` is filled from options of its own: fields of Endpoint."""
+def takes_options(command: Callable[..., int], names: Collection[str] | None = None) -> Callable[..., int]:
+    """Give a command one option for each field of its parameters that are Structs of options, as Endpoint is. A field
+    of several Structs is one option, which fills all of them.
+
+    Args:
+        command: A stage's command.
+        names: The fields to offer; None offers all. The others have their defaults.
+    """
     own = inspect.signature(command, eval_str=True)
+    fields: dict[str, dict[str, inspect.Parameter]] = {}
+    for parameter in own.parameters.values():
+        if inspect.isclass(parameter.annotation) and issubclass(parameter.annotation, Struct):
+            offered = inspect.signature(parameter.annotation).parameters
+            fields[parameter.name] = {name: offered[name] for name in offered if names is None or name in names}
+    # One option fills every Struct that has a field of its name.
+    every = {name: option for offered in fields.values() for name, option in offered.items()}
 
     @wraps(command)
     def called(*words: Any, **options: Any) -> int:
-        fields = {name: options.pop(name) for name in names if name in options}
-        return command(*words, endpoint=Endpoint(**fields), **options)
+        given = {name: options.pop(name) for name in every if name in options}
+        for struct, offered in fields.items():
+            values = {name: given[name] for name in offered if name in given}
+            options[struct] = own.parameters[struct].annotation(**values)
+        return command(*words, **options)
 
-    parameters = [parameter for parameter in own.parameters.values() if parameter.name != "endpoint"]
-    parameters += [option for option in inspect.signature(Endpoint).parameters.values() if option.name in names]
-    called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # what Typer reads
+    parameters = [parameter for parameter in own.parameters.values() if parameter.name not in fields]
+    called.__signature__ = own.replace(parameters=[*parameters, *every.values()])  # type: ignore[attr-defined]  # for Typer
     return called

@@ -26,36 +26,42 @@ COLUMNS = (
 )
 
 Key = tuple[str, str, int | None, str]
-"""Conversation, condition, turn and protocol of a verdict."""
+"""Conversation, condition, turn (None: the whole) and protocol of a verdict."""
 
 Grades = dict[str, float]
-"""What each rater said of one turn or conversation: 1..10, or of a comparison 1, 1/2 or 0."""
+"""Each rater's grade of one turn or conversation, on 1..10; of a comparison 1, 1/2 or 0."""
 
 
 _ANNOTATED = re.compile(r"(?P<id>.+)/(?P<condition>\w+)/\w+/(whole|\d+)(/opponent=.*)?")
-"""The ids of what critic annotate exports, which is read as well."""
+"""The ids in exports of critic annotate, which are read as well."""
 
 
 def read_opinions(
     path: Path, transcripts: Transcripts, opponent: str | None, scale: tuple[float, float]
 ) -> dict[Key, Grades]:
-    """People's opinions by what they are on. Raises UsageError naming the place for a conversation or turn without a
-    reply, a word that is no verdict, a grade outside `scale`, or a rater who says two things of one turn."""
+    """Read people's grades and preferences by what they are on.
+
+    Raises UsageError naming the place for a conversation or turn without a reply, a word that is no verdict, a grade
+    outside `scale`, or a rater with two opinions on one turn.
+    """
     opinions: dict[Key, Grades] = {}
     opponent = opponent or "reference"
     words = {"model": 1.0, "tie": 0.5, opponent.lower(): 0.0, "a": 1.0, "b": 0.0, "both bad": 0.5}
     for location, row in tables.rows(path):
         key, condition = tables.require_text(location, row, "id"), tables.optional_text(row, "condition") or "own"
+        # What critic annotate exports names conversation and condition in one id.
         if (key, condition) not in transcripts and (named := _ANNOTATED.match(key)):
             key, condition = named["id"], named["condition"]
         preference = tables.optional_text(row, "preference")
         grade = tables.optional_text(row, "grade") or tables.optional_text(row, "score")
-        turn = (tables.optional_text(row, "turn") or "1").lower().removesuffix(".0")  # of a column of numbers with gaps
+        # A column of whole numbers with gaps is read as decimals.
+        turn = (tables.optional_text(row, "turn") or "1").lower().removesuffix(".0")
         transcript = transcripts.get((key, condition))
         if transcript is None or not (turn == WHOLE or (turn.isdigit() and int(turn) in transcript.asked)):
             raise UsageError(f"{location}: no reply to turn {turn} of {quoted(key)} ({condition})")
         if problem := transcript.problem(transcript.asked if turn == WHOLE else [int(turn)]):
             raise UsageError(f"{location}: no reply to turn {turn} of {quoted(key)} ({condition}): {problem[1]}")
+        # One row is one opinion: of two, nobody knows which counts.
         if (preference is None) == (grade is None):
             raise UsageError(f"{location}: either preference or grade, got {quoted(preference)} and {quoted(grade)}")
         if preference is not None and preference.lower() not in words:
@@ -76,7 +82,7 @@ def _graded(benchmark: str) -> str:
 
 
 def _grade(location: str, text: str, scale: tuple[float, float]) -> float:
-    """A grade on 1..10."""
+    """Return a grade on 1..10. Raises UsageError unless it is a number on the scale."""
     grade = tables.parse_optional_number(location, "grade", text)
     if grade is None or not scale[0] <= grade <= scale[1]:
         raise UsageError(
@@ -105,20 +111,21 @@ def main(
     name: Annotated[str, typer.Option(help="The judge's name.")] = "people",
     system: Annotated[str | None, typer.Option(help="The model's name.", show_default="the file's stem")] = None,
 ) -> int:
-    """People's grades and preferences as judgments: scored, and held against judges', like any judge's."""
+    """Import people's grades and preferences as judgments, to be scored and compared with judges like any judge's."""
     benchmark = benchmark or benchmark_of(replies, questions)
     if benchmark is None:
         raise UsageError(f"{replies}: names no benchmark; give --benchmark")
     conversations: list[Conversation] = name_images(benchmarks.read(benchmark, questions))[0] if questions else []
     transcripts = read_transcripts(replies, benchmark, conversations, system)
     theirs, opponent = Transcripts(), against
+    # Judgments with the other's replies can be trained on; its name alone is enough for scores.
     if against and Path(against).is_file():
         theirs = read_transcripts(Path(against), benchmark, conversations)
         opponent = next(iter(theirs.values())).system
     opinions = read_opinions(table, transcripts, opponent, human_scored.parse_scale(scale))
     setup = JudgeConfig(judge=name, score_kind="argmax", order="random", sight=turn_context)
     judgments: list[Judgment] = []
-    # The whole last: a judge sees the verdicts on its turns.
+    # The whole conversation comes last: its judge sees the verdicts on its turns.
     for (key, condition, turn, protocol), grades in sorted(opinions.items(), key=lambda opinion: opinion[0][2] is None):
         compares, of = protocols.load(protocol).compares, (key, condition, protocol)
         score = human_scored.settle_scores(grades.values(), compares)

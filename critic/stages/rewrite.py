@@ -29,7 +29,7 @@ DIALOGUE = "Dialogue Context"
 """The category whose questions are never rewritten."""
 
 VARIANTS = 5
-"""Rewrites of a seed question (AlignMMBench §3.3)."""
+"""Number of rewrites of a seed question (AlignMMBench §3.3)."""
 
 
 class Rewrite(Struct, kw_only=True):
@@ -43,7 +43,7 @@ class Rewrite(Struct, kw_only=True):
 
 
 def seeds(questions: Iterable[Question]) -> list[Question]:
-    """The first question of each group; those within a dialogue keep their own words (AlignMMBench §A.4)."""
+    """Return the first question of each group. Questions within a dialogue are never reworded (AlignMMBench §A.4)."""
     first_of: dict[str, Question] = {}
     for question in questions:
         first_of.setdefault(question.group, question)
@@ -51,8 +51,8 @@ def seeds(questions: Iterable[Question]) -> list[Question]:
 
 
 def ask(questions: Path, endpoint: Endpoint, run: RunOptions) -> int:
-    """Ask for the rewrites of the seeds and put those that are new behind those of the review file, `run.out`. The
-    replies stay in a file beside it, from which a killed run goes on."""
+    """Ask for rewrites of the seeds, and append the new ones to the review file, `run.out`. The replies stay in a file
+    beside it, from which a killed run resumes."""
     options.check((run.out.suffix == ".jsonl", f"--out {run.out}: give a name that ends in .jsonl"))
     of_id = {question.id: question for question in seeds(alignmmbench.read_questions(questions).values())}
     if not of_id:
@@ -65,6 +65,7 @@ def ask(questions: Path, endpoint: Endpoint, run: RunOptions) -> int:
     replies = replace(run, out=run.out.with_suffix(".replies.jsonl"))
     code = AskRows(replies, endpoint.open_one(), "wordings", rows, None, request, {}).run()
     review = [line for _, line in jsonl.read(run.out, Rewrite)] if run.out.is_file() else []
+    # A person may have decided on lines of an earlier run: they stay as they are.
     known = {(line.seed, line.question, line.prompt) for line in review}
     for _, record in jsonl.read(replies.out, AskedRow):
         if record.key not in of_id or record.reply is None or record.failure is not None:
@@ -80,8 +81,8 @@ def ask(questions: Path, endpoint: Endpoint, run: RunOptions) -> int:
 
 
 def apply(questions: Path, review: Path, out: Path) -> int:
-    """Write the questions, and behind each seed its accepted rewrites: the same row with another prompt and the next
-    free number. Raises UsageError for a line whose seed is not in the questions or asks something else."""
+    """Write the questions, each seed followed by its accepted rewrites: its row with another prompt and the next free
+    number. Raises UsageError for a line whose seed is not in the questions or asks something else."""
     rows = [row for _, row in jsonl.read(questions, dict[str, Any])]
     accepted, decisions = _decided(review, {row["question_id"]: row["prompt"] for row in rows})
     highest, known = Counter[str](), set[tuple[str, str]]()
@@ -95,6 +96,7 @@ def apply(questions: Path, review: Path, out: Path) -> int:
         extended.append(row)
         group = alignmmbench.group_of(row["question_id"])
         for wording in accepted[row["question_id"]]:
+            # The same question twice would count twice in the scores.
             if (group, wording.strip()) in known:
                 print(f"{row['question_id']}: asked already, not added again: {wording}", file=sys.stderr)
                 continue
@@ -107,7 +109,7 @@ def apply(questions: Path, review: Path, out: Path) -> int:
 
 
 def _decided(review: Path, prompt_of: Mapping[str, str]) -> tuple[dict[str, list[str]], Counter[str]]:
-    """The accepted wordings of each seed, and how many lines were decided how."""
+    """Return the accepted wordings of each seed, and the number of lines by decision."""
     accepted, decisions = defaultdict[str, list[str]](list), Counter[str]()
     for number, line in jsonl.read(review, Rewrite):
         if prompt_of.get(line.seed) != line.question:
@@ -120,7 +122,7 @@ def _decided(review: Path, prompt_of: Mapping[str, str]) -> tuple[dict[str, list
     return accepted, decisions
 
 
-@partial(options.takes_endpoint, names=options.ONE_MODEL)
+@partial(options.takes_options, names=options.ONE_MODEL)
 def main(
     questions: Annotated[Path, typer.Argument(help="AlignMMBench questions; the first of each group is its seed.")],
     out: Annotated[Path, typer.Option(help="The review file (JSONL); with --apply the questions file to write.")],

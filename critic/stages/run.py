@@ -1,4 +1,4 @@
-"""One run for every stage that asks a model: killed at any byte, the same command goes on where it stopped."""
+"""The run of a stage that asks a model. Killed at any byte, the same command resumes where it stopped."""
 
 import asyncio
 import hashlib
@@ -6,7 +6,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Never, TypeVar
@@ -31,14 +31,18 @@ LOG_PAUSE = 60.0
 
 
 class Shard(Struct, frozen=True):
-    """One of `count` parts of the work, numbered from 1. A group's part is a matter of its name alone."""
+    """One of `count` parts of the work, numbered from 1. Only the name of a group decides in which part it is.
+
+    >>> Shard(2, 3).of("conversation 7")
+    Shard(number=1, count=3)
+    """
 
     number: int
     count: int
 
     @classmethod
     def read(cls, words: str | None) -> "Shard | None":
-        """What --shard says. Raises UsageError unless it is K/N, K from 1 to N."""
+        """Parse the value of --shard. Raises UsageError unless it is K/N, K from 1 to N."""
         if words is None:
             return None
         number, _, count = words.partition("/")
@@ -50,14 +54,18 @@ class Shard(Struct, frozen=True):
         return f"{self.number}/{self.count}"
 
     def of(self, group: str) -> "Shard":
-        """The part that a group is in."""
+        """Return the part that a group is in."""
+        # A hash is the same on every machine, whatever else the file holds.
         digest = hashlib.sha256(group.encode()).digest()
         return Shard(int.from_bytes(digest[:8], "big") % self.count + 1, self.count)
 
 
 class RunOptions(Struct, frozen=True, kw_only=True):
-    """How a stage is run. `concurrency` None is what keeps the source of replies busy. The judge has to be as its
-    `certificate` says. Of the groups only those of the `shard` are worked on."""
+    """How a stage is run.
+
+    `concurrency` is None for as many requests as keep the source of replies busy. The judge has to be the one of the
+    `certificate`. Only groups of the `shard` are worked on; None takes all.
+    """
 
     out: Path
     concurrency: int | None
@@ -67,11 +75,12 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     shard: Shard | None = None
 
     def takes(self, group: str) -> bool:
+        """Return whether a group belongs to this run."""
         return self.shard is None or self.shard.of(group) == self.shard
 
 
 class RunSummary(Struct, frozen=True, kw_only=True):
-    """What the records of a file add up to: `failures` by name, out of `count`; `facts` go to the sidecar."""
+    """The totals of a file's records: `failures` by name, out of `count`; `facts` for the sidecar, `lines` to print."""
 
     count: int
     failures: Counter[str]
@@ -80,13 +89,15 @@ class RunSummary(Struct, frozen=True, kw_only=True):
 
 
 Summarise = Callable[[Iterable[Any], RunOptions, str], RunSummary]
-"""What the records of a file add up to, given how it is made and what one record is called."""
+"""A function from the records of a file, how it is made and what one record is called, to their totals."""
 
 
 class Stage(ABC, Generic[Item, Record]):
-    """A stage that works on items by asking a model, and keeps the records it gets in one file: `run` takes note of
-    what the file has, works on what is left of `wanted` (the keys of all records there are to be) side by side, keeps
-    each record as it comes, and only then writes the sidecar, says what happened and gives the exit code."""
+    """A stage that works on items by asking a model, and keeps its records in one file.
+
+    `run` loads the records that the file has, and works on the others side by side; `wanted` are the keys of all. Each
+    record is written as it comes. At the end it writes the sidecar and prints the totals.
+    """
 
     name: ClassVar[str]  # in front of the progress bar
     unit: ClassVar[str]  # what the bar counts: what one call of `keep` gets
@@ -98,26 +109,26 @@ class Stage(ABC, Generic[Item, Record]):
         self.concurrency = options.concurrency or backend.max_concurrency
         self.wanted, self.done = wanted, dict[Hashable, Record]()
         self._lost, self.without = 0, set[str]()
-        # Who the replies say they are from, in this run and the file; and in the audit that it is held to.
+        # Who answered according to the replies of this run and of the file, and according to the certificate.
         self.answered_by, self.certified_by = dict[str, None](), list[str]()
 
     @abstractmethod
     def key(self, record: Record) -> Hashable:
-        """Which of those that are wanted a record is."""
+        """Return the key of a record, one of those that are wanted."""
 
     @abstractmethod
     def problem(self, record: Record) -> str | None:
-        """Why a record that is in the file is none of this run's, and what to do about it."""
+        """Return why a record in the file does not belong to this run, and what to do about it; None if it does."""
 
     def should_retry(self, record: Record) -> bool:
-        """Whether a record is made anew where what failed is tried again."""
+        """Return whether --retry-failed makes a record anew."""
         return _failure(record) is not None
 
     def load_existing(self, record: Record) -> None:
-        """Take note of a record that is in the file and stays there. Raises UsageError for one that is there twice."""
+        """Load a record that stays in the file. Raises UsageError if it is there twice."""
         self.note_answered(getattr(record, "answered_by", ()))
         if self.done.setdefault(self.key(record), record) is not record:
-            # Both were paid for, and which of the two holds nobody can tell.
+            # Both were paid for, and nobody can tell which of the two counts.
             raise UsageError(
                 f"{self.out}: {quoted(self.key(record))} is there twice, as where two runs wrote at once; "
                 "take one of the two out, or choose another --out"
@@ -125,26 +136,28 @@ class Stage(ABC, Generic[Item, Record]):
 
     @abstractmethod
     def items(self) -> Iterable[Item]:
-        """What is to be worked on; gone through once, so it may be as long as it likes."""
+        """Return the items to work on. They are iterated once, so a generator of any length will do."""
 
     @abstractmethod
     async def work(self, item: Item, keep: Callable[..., None]) -> None:
-        """Work on one item. `keep(record, …)` writes the records of one unit."""
+        """Work on one item; `keep(record, …)` writes the records of one unit."""
 
     @abstractmethod
-    def summary(self, records: Iterable[Record]) -> RunSummary: ...
+    def summary(self, records: Iterable[Record]) -> RunSummary:
+        """Return the totals of the file's records."""
 
     async def nothing_left(self) -> None:
-        """A last look at what is known, where nothing is asked."""
+        """Check the file once more if nothing is left to ask."""
 
     def run(self) -> int:
-        """The exit code: 3 when too many failed. Raises UsageError for what the caller has to mend."""
+        """Run the stage and return the exit code: 3 if too many failed. Raises UsageError if the user can mend it."""
         with growing(self.options.out) as self.out:
             self.options = replace(self.options, out=self.out)
             return self._run()
 
     def _run(self) -> int:
-        earlier = jsonl.facts(self.out)  # before what is said there goes with records that do
+        # Records that are tried again take what the sidecar says of them with them: it is read first.
+        earlier = jsonl.facts(self.out)
         self.resume()
         left = len(self.wanted) - len(self.done)
         if self.done:
@@ -172,9 +185,9 @@ class Stage(ABC, Generic[Item, Record]):
         return finish(self.options, summary, facts)
 
     def resume(self) -> None:
-        """Take note of what an earlier run left. What failed goes if it is to be asked again, or had no budget."""
+        """Load what an earlier run left. Failures that are to be asked again, or had no budget, are taken out."""
         failed = False
-        # All are looked at before any goes: a file of another run is left as it is.
+        # All records are checked before any is taken out: a file of another run stays as it is.
         for record in known(self.out, self.record, self.problem):
             if self._goes(record):
                 failed = True
@@ -184,23 +197,28 @@ class Stage(ABC, Generic[Item, Record]):
             jsonl.rewrite(self.out, self.record, lambda record: not self._goes(record))
 
     def _goes(self, record: Record) -> bool:
+        """Return whether a record is taken out of the file, to be made anew."""
         return _waits(record) or (self.options.retry_failed and self.should_retry(record))
 
     async def ask(self, left: int) -> None:
-        """Work on the items, `concurrency` at a time; each record is in the file once it is known."""
+        """Work on the items, `concurrency` at a time, and write each record as it comes."""
         waiting, failed = iter(self.items()), 0
         with jsonl.Appender(self.out) as file, progress(self.name, self.unit, left) as bar:
+            # An engine says before it starts if compiled kernels do not pay for so few.
             for source in walk_layers(self.backend):
                 if isinstance(source, VllmBackend):
                     source.rows = left
             async with self.backend as backend:
                 # An engine says how much keeps it busy once it runs.
                 self.concurrency = self.options.concurrency or backend.max_concurrency
-                # For items that ask for much at once: what is under way is bounded here, not by the items.
+                # One item may ask for much at once: requests in flight are bounded here, not by the number of items.
                 self._gate = asyncio.Semaphore(self.concurrency)
 
                 def keep(*records: Record) -> None:
                     nonlocal failed
+                    # Rate and time left count from the first reply: until then an engine starts.
+                    if not bar.n:
+                        bar.unpause()
                     for record in records:
                         file.append(record)
                         failed += _failure(record) is not None
@@ -214,8 +232,8 @@ class Stage(ABC, Generic[Item, Record]):
                 await gather_cancel_on_error(worker() for _ in range(min(self.concurrency, left)))
 
     def note_answered(self, names: Iterable[str]) -> None:
-        """Take note of who replies say they are from, and say so once if it is another than before: a provider may send
-        the same name to another model. Raises UsageError if the judge is held to a certificate."""
+        """Note the models that replies name, and print once if one differs from before: a provider may put another
+        model behind the same name. Raises UsageError if the judge is held to a certificate."""
         served = self.backend.served.name
         for name in names:
             # A judge of ours says in its name which weights it has (NAME@HASH).
@@ -231,9 +249,9 @@ class Stage(ABC, Generic[Item, Record]):
             self.answered_by[name] = None
 
     def note(self, failure: str | None, detail: str | None = None) -> None:
-        """What a call came to. Raises UsageError when the server seems to be gone."""
+        """Note the outcome of a call. Raises UsageError if the server seems to be gone."""
         self._lost = self._lost + 1 if failure == "server_error" else 0
-        # One bad moment loses all calls that are under way, and does not end the run.
+        # One bad moment loses all calls in flight, which must not end the run.
         if self._lost >= 2 * self.concurrency:
             raise UsageError(
                 f"{self.backend.endpoint} failed {self._lost} {self.unit}s in a row ({detail}); "
@@ -242,7 +260,7 @@ class Stage(ABC, Generic[Item, Record]):
 
 
 def check_plain(path: Path) -> Path:
-    """The path itself. Raises UsageError where its name says that it is packed: lines are appended to a plain file."""
+    """Return the path. Raises UsageError if its name says that it is packed: lines are appended to a plain file."""
     if path.suffix in (".gz", ".zst", ".parquet"):
         raise UsageError(
             f"{path}: --out grows line by line, so that a killed run can go on: give a name that ends in .jsonl, and "
@@ -253,8 +271,11 @@ def check_plain(path: Path) -> Path:
 
 @contextmanager
 def growing(path: Path) -> Iterator[Path]:
-    """The file that links lead to, so that what lies beside it is the same by each name, while no other process writes
-    it. Raises UsageError as `check_plain` and `alone` do."""
+    """Yield the file that links lead to, while no other process writes it.
+
+    Files beside it are then the same by each of its names. Raises UsageError as `check_plain` and `jsonl.lock_file` do,
+    and for a file that --gpus has made.
+    """
     path = check_plain(jsonl.resolve_links(check_plain(path)))
     if any((parts := path.with_name(f"{path.name}.parts")).glob("*.jsonl")):
         raise UsageError(f"{path}: made with --gpus, whose records are in {parts}: go on with --gpus")
@@ -263,13 +284,14 @@ def growing(path: Path) -> Iterator[Path]:
 
 
 def progress(name: str, unit: str, total: int) -> "tqdm[Never]":
-    """Done and total, rate and time left, on standard error; in a log once a minute."""
+    """Return a bar on standard error with done, total, rate and time left; a log gets it once a minute."""
     pause, delay = (0.1, 0.0) if sys.stderr.isatty() else (LOG_PAUSE, LOG_PAUSE)
     return tqdm(total=total, desc=name, unit=unit, mininterval=pause, maxinterval=max(pause, 10.0), delay=delay)
 
 
-def source(path: Path) -> dict[str, str]:
-    """What a sidecar says of what was read: where it was, and a hash of the file, or of a folder's files and names."""
+def describe_source(path: Path) -> dict[str, str]:
+    """Return the facts of an input for a sidecar: its place, and a hash of the file, or of a folder's files and
+    names."""
     if not path.is_dir():
         return {"file": str(path), "sha256": jsonl.sha256(path)}
     inside = [(file.name, jsonl.sha256(file)) for file in human_scored.list_files(path)]
@@ -277,14 +299,18 @@ def source(path: Path) -> dict[str, str]:
 
 
 def known(out: Path, record: type[Record], problem: Callable[[Record], str | None]) -> Iterator[Record]:
-    """The records in `out`; a torn last line is cut off. Raises UsageError for one that has a `problem`, and for a file
-    that does not begin with a record."""
+    """Yield the records in `out`, after cutting off a torn last line.
+
+    Raises UsageError for a record with a `problem`, and for a file that does not begin with a record.
+    """
     if not out.is_file():
         return
     with out.open("rb") as file:
-        first = file.readline().removeprefix(b"\xef\xbb\xbf")  # which an editor may have put there
+        # An editor may have put a byte-order mark there.
+        first = file.readline().removeprefix(b"\xef\xbb\xbf")
     try:
-        if first.strip() and first.endswith(b"\n"):  # a file of something else is left as it is
+        # A file of something else stays as it is: it is checked before its last line is repaired.
+        if first.strip() and first.endswith(b"\n"):
             jsonl.build_decoder(record)(first)
     except ValueError as error:
         why = one_line(error).partition(": ")[2]
@@ -298,8 +324,17 @@ def known(out: Path, record: type[Record], problem: Callable[[Record], str | Non
         yield line
 
 
+def join_facts(parts: Collection[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return what the servers of several files lack and who answered, from the files' sidecars, as far as known."""
+    joined = dict[str, list[str]]()
+    for name in ("server_lacks", "answered_by"):
+        if values := {value for facts in parts for value in facts.get(name, ())}:
+            joined[name] = sorted(values)
+    return joined
+
+
 def finish(options: RunOptions, summary: RunSummary, facts: dict[str, Any]) -> int:
-    """Write the sidecar of a file that is whole, say what happened, and give the exit code."""
+    """Write the sidecar of a complete file, print its totals and return the exit code."""
     if options.shard is not None:
         facts = {**facts, "shard": str(options.shard)}
     jsonl.write_sidecar(options.out, {**facts, **summary.facts})
@@ -312,13 +347,15 @@ def finish(options: RunOptions, summary: RunSummary, facts: dict[str, Any]) -> i
 
 
 class Spent:
-    """What judging took: tokens by kind, and prompts that were shortened by what is left out of them."""
+    """The cost of the records of a file: tokens by kind, and prompts that were shortened, by what was left out."""
 
     def __init__(self) -> None:
         self.uncounted = self.repeated = 0
         self.tokens, self.shortened = Counter(prompt=0, cached=0, completion=0), Counter[str]()
 
     def add(self, record: Judgment | Call | ModelTurn) -> None:
+        """Add the cost of a record."""
+        # Nothing was tried for a reply from the cache.
         self.repeated += record.attempts == 0
         self.shortened.update(list(getattr(record, "shortened", ())))
         self.uncounted += bool(record.reply) and not record.prompt_tokens and record.attempts > 0
@@ -326,10 +363,12 @@ class Spent:
             self.tokens[kind] += getattr(record, f"{kind}_tokens") or 0
 
     def facts(self) -> dict[str, Any]:
+        """Return the cost for the sidecar."""
         cached = {"from_cache": self.repeated} if self.repeated else {}
         return {"tokens": dict(self.tokens), **cached}
 
     def lines(self) -> list[str]:
+        """Return the cost in sentences."""
         lines = [f"prompts shortened to fit: {listed(self.shortened)}"] if self.shortened else []
         if self.repeated:
             lines.append(f"{self.repeated} from the cache, which cost nothing")
@@ -342,7 +381,7 @@ class Spent:
 
 
 async def gather_cancel_on_error(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run side by side; the first error ends the others."""
+    """Run coroutines side by side. The first error cancels the others, and is raised."""
     tasks = [asyncio.create_task(coroutine) for coroutine in work]
     try:
         await asyncio.gather(*tasks)
@@ -352,27 +391,42 @@ async def gather_cancel_on_error(work: Iterable[Coroutine[Any, Any, None]]) -> N
 
 
 async def once(tasks: dict[str, asyncio.Task[T]], name: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """What `make` gives, made once for all who ask for it by this name."""
+    """Return the result of `make`, which is run once for all callers with the same `name`."""
     if name not in tasks:
         tasks[name] = asyncio.create_task(make())
     return await tasks[name]
 
 
 def _failure(record: Any) -> str | None:
-    """Why a record has nothing to say, None where it has."""
+    """Return the failure of a record, or None."""
     failure: str | None = record.failure
     return failure
 
 
 def _waits(record: Any) -> bool:
-    """Whether no budget was left for a record, or for one that it goes on from."""
+    """Return whether no budget was left for a record, or for another that it follows from."""
     detail = getattr(record, "detail", None) or ""
     return _failure(record) == "budget" or detail.endswith("failed: budget")
 
 
 def failed(failures: Counter[str], word: str = "failed") -> str:
+    """Return the number of failures, and how many have each name.
+
+    >>> failed(Counter(empty=2))
+    '2 failed (empty 2)'
+    """
     return f"{failures.total()} {word}" + (f" ({listed(failures)})" if failures else "")
 
 
+def name_forms(forms: Collection[str]) -> str:
+    """Return the forms of verdicts as part of a sentence.
+
+    >>> name_forms(["quality", "checklist"])
+    'the forms checklist, quality'
+    """
+    return f"the form{'s' if len(forms) > 1 else ''} {', '.join(sorted(forms))}"
+
+
 def listed(counts: Counter[str]) -> str:
+    """Return counts as text, the largest first."""
     return ", ".join(f"{name} {count}" for name, count in counts.most_common())

@@ -24,8 +24,8 @@ from critic.page.cautions import list_cautions
 from critic.page.leaderboards import Leaderboard
 from critic.page.tournaments import tournaments
 from critic.records import NOT_LEARNED, Judgment, describe_difference
-from critic.stages.judged_runs import OF_SINGLE_ANSWERS, read_runs
-from critic.stages.run import failed
+from critic.stages.judged_runs import OF_SINGLE_ANSWERS, find_form, read_runs
+from critic.stages.run import failed, name_forms
 from critic.stats.aggregate import asked_of, by_cell
 from critic.stats.leaderboard import LeaderboardRow, score_of
 
@@ -138,10 +138,13 @@ def _group_by_text(texts: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def _count_verdicts(run: Run) -> str:
-    """Say who judged a run, and count its verdicts and failures."""
+    """Say who judged a run and in which forms, and count its verdicts and failures."""
     failures = run.count_by(lambda judgment: judgment.failure)
     del failures[None]
     how = "" if run.setup.score_kind == "argmax" else f" ({run.setup.score_kind} ratings)"
+    # People are asked in no form.
+    forms = {find_form(judgment.prompt) for judgment in run.turns if judgment.prompt_hash != "people"}
+    how += f" in {name_forms(forms)}" if forms else ""
     return f"judged by {run.judge}{how}, {len(run.turns)} verdicts" + f", {failed(failures)}" * bool(failures)
 
 

@@ -1,4 +1,4 @@
-"""The files of all shards of one run -> the file of the whole: whether they fit together, and their lines."""
+"""Merging the files of all shards of one run: checks that they fit together, and their lines."""
 
 import sys
 from collections import Counter
@@ -13,23 +13,23 @@ from critic import jsonl
 from critic.errors import UsageError, quoted
 from critic.judging import planned
 from critic.records import Judgment, ModelTurn
-from critic.stages.run import RunOptions, Shard, Summarise, finish
+from critic.stages.run import RunOptions, Shard, Summarise, finish, join_facts
 
 HOW = (
-    *("responses", "replies", "conversations", "benchmark", "protocols", "judgings", "against", "system", "sampling"),
-    *("judge", "aggregate", "model", "processors", "learned", "prompt", "setup", "max_tokens"),
+    *("responses", "replies", "conversations", "benchmark", "protocols", "judgings", "forms", "against", "system"),
+    *("sampling", "judge", "aggregate", "model", "processors", "learned", "prompt", "setup", "max_tokens"),
 )
-"""What a sidecar says of how a run was made: the same of all shards."""
+"""The facts of a sidecar that all shards must share."""
 
 ELSEWHERE = ("data_root", "images")
-"""What may be another on each machine: of the whole, the first one's is said."""
+"""The facts that may differ between machines; the merged file has those of the first shard."""
 
 KINDS: dict[str, tuple[type[Any], str]] = {
     "responses": (Judgment, "row"),
     "replies": (Judgment, "verdict"),
     "conversations": (ModelTurn, "turn"),
 }
-"""What a run was made of, as its sidecar names it -> its records, and what one of them is called."""
+"""The source of a run, as its sidecar names it -> the type of its records, and what one record is called."""
 
 
 class ShardFile(Struct, frozen=True):
@@ -49,10 +49,11 @@ def merge(parts: Sequence[Path], out: Path, max_failed: float, summaries: Mappin
     """
     shards = sorted(_without_members([_part(path) for path in parts]), key=lambda part: part.shard.number)
     _check_shards(shards)
-    # A shard that no group fell into says nothing of how the others were made.
+    # A shard without any group does not tell how the others were made.
     full = [part for part in shards if not jsonl.is_empty(part.path)] or shards
     _check_alike(full)
-    first = jsonl.restore_places(full[0].path)  # which may lie in another folder than the whole
+    # Places in a sidecar are relative to it, and the merged file may lie in another folder.
+    first = jsonl.restore_places(full[0].path)
     record, unit = next((KINDS[name] for name in KINDS if name in first), (None, ""))
     if record is None:
         raise UsageError(f"{shards[0].path}: expected what critic judge or critic infer made with --shard")
@@ -61,9 +62,8 @@ def merge(parts: Sequence[Path], out: Path, max_failed: float, summaries: Mappin
     whole = summaries[record]((line for _, line in jsonl.read(out, record)), run, unit)
     facts = {name: first[name] for name in (*HOW, *ELSEWHERE) if name in first}
     facts["not_judged"] = sum((Counter(part.facts.get("not_judged")) for part in shards), Counter[str]())
-    facts["server_lacks"] = sorted({name for part in shards for name in part.facts.get("server_lacks", ())})
-    if answered_by := sorted({name for part in shards for name in part.facts.get("answered_by", ())}):
-        facts["answered_by"] = answered_by
+    facts |= {"server_lacks": [], **join_facts([part.facts for part in shards])}
+    answered_by = facts.get("answered_by", [])
     print(f"{len(shards)} shards" + (f", answered by {', '.join(answered_by)}" if len(answered_by) > 1 else ""))
     return finish(run, whole, {**facts, "shards": len(shards)})
 
@@ -117,6 +117,7 @@ def _lines(shards: Sequence[ShardFile], record: type[Any], counted: str) -> Iter
     """
     decode = jsonl.build_decoder(record)
     for part in shards:
+        # Groups do not cross shards, so that a key can be doubled only within a file.
         keys = set[Hashable]()
         for number, line in jsonl.read_lines(part.path) if not jsonl.is_empty(part.path) else ():
             try:

@@ -13,7 +13,7 @@ from critic.errors import UsageError, quoted
 from critic.human_scored import OwnColumns
 from critic.judging.answers import without_thoughts_in
 from critic.records import Conversation, ModelTurn, Response, Turn, build_verdict_id
-from critic.stages.judge_responses import FormResponses
+from critic.stages.judge_responses import read_responses
 from critic.tables import cell_text
 from eval_agreement.annotate.schemes import OVERALL, SCHEMES, Ask, Kind, LabelItem, Scheme, ShownPart, exchanged
 
@@ -53,7 +53,7 @@ def _of_rows(scheme: Scheme, path: Path, own: OwnColumns | None) -> Iterator[Lab
             raw[response.id] = cells
             yield response
 
-    for first, second in FormResponses(read, path, scheme.form or "pointwise"):
+    for first, second in read_responses(read, path, scheme.form or "pointwise").values():
         question, both = first.question, [first] if second is None else [first, second]
         parts = [
             ShownPart("caption", "" if question.images and not scheme.edits else question.caption or ""),

@@ -22,9 +22,9 @@ from _standin import MODEL, StandIn
 
 from critic.backends import Backend
 from critic.judging.judge import ResponseJudge
-from critic.records import Question, Response
+from critic.records import Question, Response, Sample
 from critic.stages import options
-from critic.stages.judge_responses import FormResponses, JudgeResponses
+from critic.stages.judge_responses import JudgeResponses, Shown
 from critic.stages.run import RunOptions
 
 SECONDS, SLOTS = 1.0, 4
@@ -48,7 +48,7 @@ def judged(backend: Backend, count: int, concurrency: int | None = None) -> floa
         out = Path(folder) / "out.jsonl"
         run = RunOptions(out=out, concurrency=concurrency, max_failed=0.0, retry_failed=False)
         judge = ResponseJudge(backend, MODEL, "pointwise", "expected", 64)
-        rows = FormResponses(lambda _: responses(count), out, "pointwise")
+        rows: dict[str, Shown] = {Sample.of(each).key: (each, None) for each in responses(count)}
         stage = JudgeResponses(run, judge, rows, "rows")
         start = time.perf_counter()
         assert stage.run() == 0

@@ -1,11 +1,14 @@
 """critic run: infer, judge and score in one command, killed and run again; files as published; a newcomer."""
 
+import inspect
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from stages.test_judge_conversations import answer_all, judge, replies
 
 from critic import benchmarks, jsonl
 from critic.records import Judgment, ModelTurn
+from critic.stages.run import name_forms
 
 
 def answer(body: dict[str, Any]) -> Any:
@@ -62,6 +66,195 @@ def test_what_a_run_cannot_do_is_said_in_one_line(tmp_path: Path, scripted: Any)
     refused = run("critic", "run", "convbench", sample("convbench"), *words, *mixed)
     assert_one_line_error(refused, "--as published", "leave --condition out")
     assert not server.requests
+
+
+SHARES = [0.0] * 6 + [1.0] + [0.0] * 3
+
+
+def judge_or_head(body: dict[str, Any]) -> Any:
+    """A judge that writes what the schema asks for, or a head that rates everything 7."""
+    return answer_all(body) if "response_format" in body else {"data": [{"probs": SHARES}], "usage": {}}
+
+
+def is_judging(body: dict[str, Any]) -> bool:
+    """Return False for the question that shows whether a judge is a head."""
+    return bool(body["messages"][0]["content"] != "?")
+
+
+def run_benchmark(benchmark: str, model: Any, judge_server: Any, out: Path, *words: object) -> Any:
+    given = ["--model", model.url, "--name", "m", "--judge", judge_server.url, "--out", out]
+    return run("critic", "run", benchmark, sample(benchmark), *given, *words)
+
+
+LEARNED: dict[str, tuple[str, list[str], list[str], list[str]]] = {
+    "short": ("alignmmbench", ["pointwise_short"], [], ["pointwise_short"]),
+    "head": ("alignmmbench", ["pointwise_short"], [], ["pointwise_short"]),
+    "head of another benchmark": (
+        "multiverse", ["pointwise_short"], ["--protocol", "pointwise"], ["pointwise_short"],
+    ),
+    "the usual form first": ("alignmmbench", ["pointwise_short", "pointwise"], [], ["pointwise"]),
+    "a rating on another scale last": ("alignmmbench", ["scale_5", "pointwise_one_shot"], [], ["pointwise_one_shot"]),
+    "the reason first": (
+        "convbench", ["direct_turn_reason_first", "direct_whole_reason_first"], ["--protocol", "direct"],
+        ["direct_turn_reason_first", "direct_whole_reason_first"],
+    ),
+    "no ties": ("visitbench", ["pairwise_turn_forced"], [], ["pairwise_turn_forced"]),
+    "all turns in sight": (
+        "convbench", ["direct_turn_in_full", "direct_whole"], ["--protocol", "direct"],
+        ["direct_turn_in_full", "direct_whole"],
+    ),
+    "a name that is given": (
+        "alignmmbench", ["pointwise", "pointwise_short"], ["--prompt", "pointwise_short"], ["pointwise_short"],
+    ),
+}  # fmt: skip
+"""Case -> benchmark, forms that the judge learned, options, and the forms in which it is asked."""
+
+
+@pytest.mark.parametrize("case", LEARNED)
+def test_the_form_follows_from_the_judge(tmp_path: Path, scripted: Any, case: str) -> None:
+    """The form is said on the terminal, in the sidecar and on the page."""
+    benchmark, learned, words, forms = LEARNED[case]
+    head = case.startswith("head")
+    model, server = scripted(answer), scripted(judge_or_head, owner="vllm" if head else "someone", head=head)
+    server.told = {"forms": learned}
+    done = run_benchmark(benchmark, model, server, tmp_path / "out", *words)
+    assert done.returncode == 0, done.stderr
+    lines = [line for _, line in jsonl.read(tmp_path / "out/judged.jsonl", Judgment)]
+    assert {line.prompt for line in lines} == {*forms} and not any(line.failure for line in lines)
+    assert not any(line.setup.unlearned for line in lines)
+    said = f"tiny is asked in {name_forms(forms)}, as it learned"
+    assert done.stderr.index(said) < done.stderr.index("1/3 infer"), "before inference"
+    assert jsonl.facts(tmp_path / "out/judged.jsonl")["forms"] == forms
+    page = (tmp_path / "out/score/report.html").read_text("utf-8")
+    assert f"judged by tiny in {name_forms(forms)}, {len(lines)} verdicts" in page
+    calls = len(model.requests), sum(map(is_judging, server.requests))
+    again = run_benchmark(benchmark, model, server, tmp_path / "out", *words)
+    assert again.returncode == 0 and f"{len(lines)} judged before, 0 to go" in again.stderr, again.stderr
+    assert (len(model.requests), sum(map(is_judging, server.requests))) == calls
+
+
+CANNOT: dict[str, tuple[str, list[str], list[str], list[str]]] = {
+    "conversations": (
+        "convbench", ["pointwise_short"], [],
+        ["learned pointwise_short, and not direct_turn, direct_whole, pairwise_turn, pairwise_whole (--protocol)",
+         "these replies it can judge by --protocol pointwise, or all the same with --force-form"],
+    ),
+    "checklists": ("multiverse", ["quality"], [], ["and not checklist", "--protocol quality", "--force-form"]),
+    "comparisons": ("visitbench", ["pointwise"], [], ["and not pairwise_turn", "--protocol pointwise"]),
+    "the paper's reasons": (
+        "visitbench", ["pairwise_turn"], ["--as", "published"],
+        ["and not pairwise_turn_reason_first", "leave out --as published to ask as it learned"],
+    ),
+    "the paper's lack of reasons": (
+        "multiverse", ["quality_reason_first", "checklist_reason_first"], ["--as", "published"],
+        ["and not checklist, quality", "leave out --as published to ask as it learned"],
+    ),
+    "a form that is named": (
+        "alignmmbench", ["pointwise_short"], ["--prompt", "pointwise"],
+        ["and not pointwise (--protocol)", "leave out --prompt to ask as it learned"],
+    ),
+    "a reason that it learned": (
+        "alignmmbench", ["pointwise_reason_first"], ["--no-reason"], ["leave out --no-reason to ask as it learned"],
+    ),
+    "two orders at once": (
+        "convbench", ["direct_turn_reason_first", "direct_whole_reason_first", "pairwise_turn", "pairwise_whole"], [],
+        ["and not direct_turn, direct_whole", "by --protocol direct or pairwise, or all the same"],
+    ),
+    "nothing here": ("alignmmbench", ["correct"], [], ["learned correct", "by no protocol", "--force-form"]),
+    "an ablation": (
+        "convbench", ["direct_turn", "direct_whole"], ["--protocol", "direct", "--judging", "no_fokus"],
+        ["--judging no_fokus: unknown; choose standard, no_focus, no_turn_verdicts"],
+    ),
+    "a score": ("visitbench", ["pairwise_turn"], ["--score", "median"], ["--score median is one of --protocol"]),
+    "a protocol": ("visitbench", ["pairwise_turn"], ["--protocol", "quick"], ["--protocol quick: unknown"]),
+    "a checklist that is not there": (
+        "visitbench", ["checklist"], ["--protocol", "checklist"], ["nothing to judge: checklist: no checklist"],
+    ),
+    "images": ("alignmmbench", ["pointwise"], ["--images", "show", "--data-root", "nowhere"], ["nowhere"]),
+}  # fmt: skip
+"""Case -> benchmark, forms that the judge learned, options, and what the one line says."""
+
+
+@pytest.mark.parametrize("case", CANNOT)
+def test_what_the_judge_cannot_do_is_refused_before_inference(tmp_path: Path, scripted: Any, case: str) -> None:
+    benchmark, learned, words, parts = CANNOT[case]
+    model, server = scripted(answer), scripted(judge_or_head)
+    server.told = {"forms": learned}
+    done = run_benchmark(benchmark, model, server, tmp_path / "out", *words)
+    assert_one_line_error(done, *parts)
+    assert not model.requests and not server.requests and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("benchmark", ["convbench", "multiverse", "visitbench"])
+def test_a_head_is_refused_before_inference_with_what_it_can_do(tmp_path: Path, scripted: Any, benchmark: str) -> None:
+    """--force-form asks it nothing else, since it writes nothing."""
+    model, server = scripted(answer), scripted(judge_or_head, owner="vllm", head=True)
+    server.told = {"forms": ["pointwise_short"]}
+    for words in ([], ["--force-form"], ["--as", "published"]):
+        done = run_benchmark(benchmark, model, server, tmp_path / "out", *words)
+        instead = "which gives one rating on 1..10; these replies it can judge by --protocol pointwise"
+        assert_one_line_error(done, f": tiny is a scoring head, {instead}")
+        assert not model.requests and not any(map(is_judging, server.requests))
+
+
+def test_a_form_can_be_forced(tmp_path: Path, scripted: Any) -> None:
+    model, server = scripted(answer), scripted(judge_or_head)
+    server.told = {"forms": ["pointwise_short"]}
+    done = run_benchmark("visitbench", model, server, tmp_path / "out", "--force-form")
+    assert done.returncode == 0, done.stderr
+    assert "tiny is asked in the form pairwise_turn; it did not learn pairwise_turn (--force-form)\n" in done.stderr
+    assert "did not learn pairwise_turn" in done.stdout
+
+
+def test_a_full_disk_and_a_missing_image_are_seen_before_inference(
+    tmp_path: Path, scripted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, server = scripted(answer), scripted(judge_or_head)
+    bare = tmp_path / "bare" / "metadata.jsonl"
+    bare.parent.mkdir()
+    bare.write_bytes(sample("alignmmbench").read_bytes())
+    given = ["--model", model.url, "--judge", server.url, "--out", tmp_path / "out"]
+    assert_one_line_error(run("critic", "run", "alignmmbench", bare, *given), "6 of 6 images are not there")
+    room = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: room._replace(free=1000))
+    full = run_benchmark("alignmmbench", model, server, tmp_path / "out")
+    assert_one_line_error(full, "0 MB free, and the records take about 0 MB")
+    assert not model.requests and not server.requests
+
+
+def test_the_options_of_a_run_are_those_of_its_stages() -> None:
+    """Each option has one definition: name, type, default and help are the very same objects."""
+    run_options, infer_options, judge_options = (
+        inspect.signature(import_module(f"critic.stages.{name}").main, eval_str=True).parameters
+        for name in ("evaluate", "infer", "judge")
+    )
+    from_judge = {"images", "prompt", "score", "no_reason", "protocol", "judging", "force_form", "published"}
+    from_infer = {"condition", "name", "limit", "published"}
+    common = {"api_key", "data_root", "concurrency", "max_failed", "retry_failed", "cache", "budget", "timeout"}
+    for names, theirs in ((from_judge | common, judge_options), (from_infer | common, infer_options)):
+        for name in names:
+            assert run_options[name].annotation == theirs[name].annotation, name
+            assert run_options[name].default == theirs[name].default, name
+            assert run_options[name].annotation.__metadata__[0] is theirs[name].annotation.__metadata__[0], name
+
+
+def test_judge_takes_the_form_as_well(tmp_path: Path, scripted: Any) -> None:
+    """A named form outranks what the judge learned first; a table of answers with its questions is a benchmark too."""
+    server, table = scripted(judge_or_head), tmp_path / "m.jsonl"
+    server.told = {"forms": ["pointwise_short", "scale_5"]}
+    first = next(iter(jsonl.read(sample("alignmmbench"), dict[str, Any])))[1]["question_id"]
+    table.write_text(f'{{"question_id": "{first}", "predict": "A kite."}}\n', "utf-8")
+    for words, form in (([], "pointwise_short"), (["--prompt", "scale_5"], "scale_5")):
+        out = tmp_path / f"{form}.jsonl"
+        given = ["--questions", sample("alignmmbench"), "--base-url", server.url, "--max-failed", "1", "--out", out]
+        done = run("critic", "judge", table, *given, *words)
+        assert done.returncode == 0, done.stderr
+        assert f"tiny is asked in the form {form}, as it learned" in done.stderr
+        assert jsonl.facts(out)["forms"] == [form]
+    assert_one_line_error(
+        run("critic", "judge", table, *given[:-1], tmp_path / "p.jsonl", "--prompt", "pointwise"),
+        "learned pointwise_short, scale_5, and not pointwise (--protocol); leave out --prompt to ask as it learned",
+    )
 
 
 def test_infer_begins_with_the_papers_own_condition(tmp_path: Path, scripted: Any) -> None:

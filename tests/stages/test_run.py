@@ -1,5 +1,6 @@
 """The run that every stage shares, on a stage that knows nothing of judging: it squares numbers by asking a model."""
 
+import asyncio
 import errno
 import fcntl
 import json
@@ -20,6 +21,7 @@ from critic import jsonl
 from critic.backends import Reply, Request
 from critic.backends.scripted import ScriptedBackend
 from critic.errors import Transient, UsageError
+from critic.stages import run as run_module
 from critic.stages.run import RunOptions, RunSummary, Stage, failed
 
 Answer = Callable[[Request], Reply]
@@ -137,6 +139,26 @@ def test_what_the_system_says_of_a_file_is_one_line(kind: type[OSError], monkeyp
     monkeypatch.setattr("critic.stages.card.check_frozen", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run(*words)
+
+
+def test_the_clock_starts_at_the_first_reply(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not while an engine starts, which would make rate and time left too slow for minutes."""
+    bars, show = [], run_module.progress
+
+    def keep_bar(*words: Any) -> Any:
+        bars.append(show(*words))
+        return bars[-1]
+
+    class SlowToStart(ScriptedBackend):
+        async def __aenter__(self) -> Any:
+            await asyncio.sleep(0.5)
+            return self
+
+    monkeypatch.setattr(run_module, "progress", keep_bar)
+    stage = Squares(tmp_path / "out.jsonl", range(9), square)
+    stage.backend = SlowToStart(square)
+    assert stage.run() == 0
+    assert bars[0].n == 9 and bars[0].format_dict["elapsed"] < 0.4
 
 
 def test_cut_off_at_any_byte_it_goes_on(tmp_path: Path) -> None:
