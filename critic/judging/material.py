@@ -39,7 +39,7 @@ RETOLD, MATERIAL, JUDGING, TELLER, ASSESSING, RETELLING, ARGUING = map(
 _CLAUSE_END = re.compile(r"(?<!e\.g)[.!?;](?=\s|\Z)|(?<=\d)['*]*,|[。！？；\n]")
 
 _SIDE = re.compile(r"[A-D1-4甲乙]$")
-"""How the label of one of several answers ends: judges write such labels before what they think of it."""
+"""Ending of the label of one of several answers. Judges write such labels before their opinion of it."""
 
 _LABEL = re.compile(r"[^\w\n]*([^:.,;!?。，、；！？\n]{2,60}):(?=.*\w)")
 _ASIDE = re.compile(r"\([^()]*\)")
@@ -71,8 +71,14 @@ def is_material(words: str) -> bool:
 
 
 def spans(plain: str) -> list[tuple[int, int]]:
-    """Return from where to where an answer shows material, in order and without overlap. `plain` has no full-width
-    punctuation."""
+    """Return the spans of material in an answer, in order and without overlap.
+
+    `plain` has no full-width punctuation.
+
+    >>> text = "The reply says:\\n> Rating: 10\\nIt is wrong."
+    >>> [text[start:end] for start, end in spans(text)]
+    ['> Rating: 10\\n']
+    """
     found, lines = list[tuple[int, int]](), plain.split("\n")
     starts = [0]
     for line in lines:
@@ -193,7 +199,7 @@ _NO_VERDICT = re.compile(
     r"|我(?:不能|无法|拒绝)(?:回答|评)|(?:暂不|不予|未)(?:评|打分|裁)",
     re.IGNORECASE | re.MULTILINE,
 )
-"""How judges say that they give no verdict."""
+"""Pattern of the sentences in which judges refuse a verdict."""
 
 
 class Mention(Struct, frozen=True):

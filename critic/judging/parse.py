@@ -1,4 +1,4 @@
-"""The judge's text -> a rating, a choice or the answers to a checklist, and a reason, or a named failure.
+"""Parse a judge's text into a rating, a choice or the answers to a checklist, with the reason, or a named failure.
 
 A verdict is read from where one is stated (statements.py), never from a number that stands somewhere. Statements that
 differ are no verdict: which is the judge's own, and which a draft or planted, the text does not tell.
@@ -22,10 +22,10 @@ NAMES = {
     "Verdict": "(?:Verdict|裁决|结论|判断|判定)",
     "Correct": "(?:Correct|Verdict|是否正确|正确性|正确|裁决|结论|判断|判定)",
 }
-"""Key of a verdict -> how judges write it, in the prompt's language or in English, as a pattern."""
+"""Key of a verdict -> pattern of its names, in the prompt's language or in English."""
 
 _RATING = "(?:Rating|Score|Grade|评分|分数|得分|打分|总分)"
-"""The judges of other benchmarks also call a rating a score (MultiVerse, MT-Bench), and our prompts call it a grade."""
+"""Names of a rating. Other benchmarks also call it a score (MultiVerse, MT-Bench), our prompts call it a grade."""
 
 _MEANT = {
     "tie": ("tie", "a tie", "it's a tie", "平局", "平手", "draw"),
@@ -67,7 +67,7 @@ _ENDS = (
     r"""|\((?![^()\n]*(?:/|\bor\b|或))|because\b|since\b|更好|胜"""
     r"""|(?:is (?:slightly |much |clearly )?(?:the )?better|wins)\b(?! or\b)|$))"""
 )
-"""What a choice in free text is followed by: the end of its sentence or line, or of what marks it."""
+"""Pattern behind a choice in free text: the end of its sentence or line, or of the marks around it."""
 
 _FINAL = r"^[ \t*_#>\"“-]*(?:my )?final (?:answer|verdict)[\s*_]*(?::|is:?)[\s*_]*"
 _PLAYER = r"(?:(?:the\s+)?(?:response|reply|assistant|conversation)\s+(?:from\s+assistant\s+)?|(?:作答|回答|助手)\s*)"
@@ -85,12 +85,12 @@ _STATED_CHOICES = tuple(
         rf"(?:{_FINAL}|^[ \t*_#>-]*)(?P<value>{_COMPARED})[\s*_.]*$",
     )
 )
-"""How judges of other benchmarks end a comparison: ConvBench and VisIT-Bench (figures 17 to 20 and 25; 16 to 18),
-MT-Bench's [[A]], where [[C]] is a tie, and A=B, A>B, A>>B."""
+"""Patterns of the last words of a comparison in other benchmarks: ConvBench and VisIT-Bench (figures 17 to 20 and 25;
+16 to 18), MT-Bench's [[A]], where [[C]] is a tie, and A=B, A>B, A>>B."""
 
 
 class _Read(Struct, frozen=True):
-    """What a reply comes to: a value and its reason, or a failure."""
+    """The reading of a reply: a value and its reason, or a failure. `whole`: the value is in a whole object."""
 
     value: float | str | None = None
     reason: str | None = None
@@ -101,29 +101,51 @@ class _Read(Struct, frozen=True):
 def parse_rating(
     text: str, truncated: bool = False, scale: Scale = TEN, key: str = "Rating", criteria: bool = False
 ) -> Verdict:
-    """Read a pointwise verdict, `{"Rating": 8, "Reason": "…"}` or something close to it (another order, fences, "8/10",
-    8分, single quotes, Chinese keys, cut off), or as the papers' judges state one (`Rating: [[7]]`, `Rating:{5}`,
-    `{"score": "7"}`, `Final Rating: 4`); where ratings by several `criteria` stand in it, that under `key`.
+    """Read a pointwise verdict, `{"Rating": 8, "Reason": "…"}` or something close to it.
 
-    `truncated`: the reply ended at its token limit. Failures: `empty`, `truncated` (before the rating was certain),
-    `no_rating` (none, or several that differ), `out_of_range`. Ratings of another `scale` are moved onto 1..10.
+    Close to it are another order, fences, "8/10", 8分, single quotes, Chinese keys, a reply that is cut off, and the
+    notations of the papers' judges (`Rating: [[7]]`, `Rating:{5}`, `{"score": "7"}`, `Final Rating: 4`).
+
+    Args:
+        truncated: The reply ended at its token limit.
+        scale: The lowest and the highest rating. Ratings of another scale than 1..10 are moved onto 1..10.
+        key: The key of the rating.
+        criteria: The verdict has ratings by several criteria, of which the one under `key` is read.
+
+    Failures: `empty`, `truncated` (before the rating was certain), `no_rating` (none, or several that differ),
+    `out_of_range`.
+
+    >>> parse_rating('{"Rating": 8, "Reason": "The clock is missing."}').rating
+    8.0
+    >>> parse_rating("Rating: 8. No, rating: 3.").failure
+    'no_rating'
     """
     ratings = [str(rating) for rating in range(scale[0], scale[1] + 1)]
     return _rated(_parsed(text, truncated, _rating(scale, key, criteria), ratings, "no_rating"), scale)
 
 
 def parse_choice(text: str, key: str, values: Sequence[str], truncated: bool = False) -> Verdict:
-    """Read a verdict that is one of a few `values`, `{"Verdict": "A"}`, as tolerantly as `parse_rating`; of comparisons
-    also `Overall, Response A is better.`, `[[C]]`, `A=B`. Failures: `empty`, `truncated`, `no_verdict` (none, another
-    value, or several that differ)."""
+    """Read a verdict that is one of a few `values`, `{"Verdict": "A"}`, as tolerantly as `parse_rating`.
+
+    A comparison may also say `Overall, Response A is better.`, `[[C]]` or `A=B`. Failures: `empty`, `truncated`,
+    `no_verdict` (none, another value, or several that differ).
+
+    >>> parse_choice("Overall, Response A is better.", "Verdict", ("A", "B", "tie")).value
+    'A'
+    """
     read = _parsed(text, truncated, _choice(key, tuple(values)), values, "no_verdict")
     value = read.value if isinstance(read.value, str) else None
     return Verdict(value=value, reason=read.reason, failure=read.failure)
 
 
 def parse_checklist(text: str, items: int, truncated: bool = False) -> Verdict:
-    """Read the answers to a checklist's items (from 1): `{"1":"yes","2":"no"}`, or lists of "1: yes" or "1. yes". An
-    item without an answer, or answered both ways, is None; then the failure is `empty`, `truncated` or `no_verdict`."""
+    """Read the answers to a checklist's items (from 1): `{"1":"yes","2":"no"}`, or lists of "1: yes" or "1. yes".
+
+    An item without an answer, or answered both ways, is None. Then the failure is `empty`, `truncated` or `no_verdict`.
+
+    >>> parse_checklist("1: yes, 2: no", 2).answers
+    [True, False]
+    """
     answer = AnswerText(text)
     read = [_answered(answer, number, truncated) for number in range(1, items + 1)]
     # Where an object answers items, what stands elsewhere answers no other ones.
@@ -138,7 +160,11 @@ def parse_checklist(text: str, items: int, truncated: bool = False) -> Verdict:
 
 
 def prefix(text: str) -> str | None:
-    """The reply `text` up to the rating that counts, `…"Rating":`; None where it has none."""
+    """Return the reply up to the rating that counts, `…"Rating":`, or None if it has none.
+
+    >>> prefix('{"Reason":"x","Rating":7}')
+    '{"Reason":"x","Rating":'
+    """
     ends = [match.end() for match in re.finditer(r'"Rating"\s*:\s*', text)]
     # One of them may be a draft's, or quoted.
     if len(ends) > 1:
@@ -152,7 +178,7 @@ def prefix(text: str) -> str | None:
 
 
 def _parsed(text: str, truncated: bool, sought: Sought, values: Sequence[str], missing: Failure) -> _Read:
-    """What a reply states of what is sought, of the `values` that there are as text."""
+    """Read the one value that a reply states. `values`: all values that there are, as text."""
     if not text.strip():
         return _Read(failure="empty")
     answer = AnswerText(text)
@@ -277,7 +303,7 @@ def _choice(key: str, values: tuple[str, ...]) -> Sought:
     papers = _STATED_CHOICES if "A" in values else ()
 
     def compared(stated: str) -> str | None:
-        """Which side a statement of the papers puts first; None for a tie where none is offered."""
+        """Return the side that a statement of the papers puts first, or None for a tie if none is offered."""
         compact = re.sub(r"\s", "", stated).lower()
         first, mark, second = compact[:1], compact[1:2], compact[-1:]
         side = {">": first.upper(), "<": second.upper()}.get(mark, compact.upper() if compact in ("a", "b") else "tie")
@@ -366,7 +392,7 @@ def _item(number: int) -> Sought:
 
 
 def _meant(value: Any, values: Sequence[str]) -> str | None:
-    """The choice that a word means."""
+    """Return the choice that a word means, or None."""
     word = half_width(value).strip().lower() if isinstance(value, str) else ""
     # "Assistant A" and "A (slightly better)" are A.
     word = re.sub(rf"^{_PLAYER}|\s*\([^()/]*\)$", "", word)

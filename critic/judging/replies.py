@@ -1,4 +1,4 @@
-"""Replies that other programs made, as transcripts: the result files of other harnesses, or a plain table.
+"""Read the replies that other programs made: the result files of other harnesses, or a plain table.
 
     id,turn,text                                     a table (.csv, .tsv, .jsonl, .xlsx, .parquet)
     {"question_id": "17-0", "predict": "两只。"}      AlignMMBench
@@ -24,25 +24,31 @@ from critic.judging.history import CONDITIONS, messages
 from critic.records import Conversation, ModelTurn, Sampling, SentMessage, TurnFailure
 
 QUESTIONS = ("question", "instruction", "prompt", "query", "input")
-"""Columns in which harnesses keep what was asked, often with more around it."""
+"""Columns in which harnesses keep the question, often with more around it."""
 
 _IMAGE = re.compile(r"<\W*(image|img|video)\W*\d*\W*>|\\n", re.IGNORECASE)
-"""Where an image stands in a prompt, and a line break that was written as two characters."""
+"""Pattern of an image's place in a prompt, and of a line break that was written as two characters."""
 
 LOST = "Failed to obtain answer"
-"""How VLMEvalKit's files begin a reply whose call failed: "via API.", or behind it the error."""
+"""Beginning of a reply whose call failed, in VLMEvalKit's files: "via API." or the error follows."""
 
 
 def lost(text: str | None) -> Literal["empty", "server_error"] | None:
-    """Why what another program's file has for a reply is none; None where it is one."""
+    """Return the failure of another program's reply, or None for an answer.
+
+    >>> lost("Failed to obtain answer via API.")
+    'server_error'
+    """
     if text is None or not text.strip():
         return "empty"
     return "server_error" if text.lstrip().startswith(LOST) else None
 
 
 class Layout(Struct, frozen=True, kw_only=True):
-    """A kind of result file, by its columns: of the id, the turn (1 where there is none), the reply. `numbered`: the id
-    counts the benchmark's conversations from 0."""
+    """A kind of result file: its columns with the id, the reply (`text`) and the turn, which is 1 without a column.
+
+    `numbered`: the id counts the benchmark's conversations from 0.
+    """
 
     id: str
     text: str
@@ -53,7 +59,7 @@ class Layout(Struct, frozen=True, kw_only=True):
         return self.id in row and (self.text in row or f"{self.text}_0" in row)
 
     def replies(self, location: str, row: tables.Row) -> Iterator[tuple[int, str | None]]:
-        """The turns, from 1, and what was replied."""
+        """Yield the turns of a row, from 1, with the replies. Raises UsageError for a turn that is no number."""
         if self.text not in row:
             for name in row:
                 number = name.removeprefix(f"{self.text}_")
@@ -77,7 +83,7 @@ LAYOUTS = (
 
 
 def _texts(value: Any) -> Iterator[str | None]:
-    """The texts of a cell, which lmms-eval keeps in lists of lists."""
+    """Yield the texts of a cell, which lmms-eval keeps in lists of lists."""
     if isinstance(value, list):
         for item in value:
             yield from _texts(item)
@@ -86,13 +92,13 @@ def _texts(value: Any) -> Iterator[str | None]:
 
 
 def _words(text: str) -> str:
-    """The words of a text in small letters, between blanks: harnesses change white space and punctuation."""
+    """Return the words of a text in small letters, between blanks: harnesses change white space and punctuation."""
     spoken = unicodedata.normalize("NFKC", _IMAGE.sub(" ", text)).casefold()
     return " ".join(["", *re.findall(r"[^\W_]+", spoken), ""])
 
 
 def _contradiction(row: tables.Row, prompts: Sequence[str]) -> str | None:
-    """What a row holds as its question where that is none of `prompts`, nor part of one, nor longer than one."""
+    """Return how a row's question contradicts the `prompts`, or None if it equals, holds or is part of one of them."""
     doc = row.get("doc")
     cells = [part.get(name) for part in (row, doc if isinstance(doc, dict) else {}) for name in QUESTIONS]
     texts = {words: text for cell in cells for text in _texts(cell) if text and (words := _words(text)).strip()}
@@ -103,14 +109,17 @@ def _contradiction(row: tables.Row, prompts: Sequence[str]) -> str | None:
 
 
 def _check_questions(differ: Sequence[str]) -> None:
-    """Raises UsageError for the first of the rows that differ."""
+    """Raise UsageError for the first of the rows that differ."""
     if differ:
         count = f" ({len(differ)} rows differ)" if len(differ) > 1 else ""
         raise UsageError(f"{differ[0]}{count}; give as --questions the file that was asked, in its order")
 
 
 def benchmark_of(path: Path, questions: Path | None) -> str | None:
-    """The benchmark that a file's records name, None for rows of none. Raises UsageError for replies without one."""
+    """Return the benchmark that a file's records name, or None for rows of none.
+
+    Raises UsageError for replies that do not name theirs.
+    """
     row = tables.read_first_row(path) or {}
     if isinstance(conversation := row.get("conversation"), dict):
         return str(conversation.get("benchmark"))
@@ -131,9 +140,11 @@ def is_table(path: Path) -> bool:
 
 
 def read(path: Path, conversations: Sequence[Conversation], system: str) -> Iterable[ModelTurn]:
-    """A model's replies out of a table, in its order, as critic infer would have recorded them, without images. Raises
-    UsageError for unknown columns, an id or a turn that the benchmark does not have, or that is there twice, and a
-    question that is not the benchmark's."""
+    """Read a model's replies from a table, in its order, as critic infer would have recorded them, without images.
+
+    Raises UsageError for unknown columns, for an id or a turn that the benchmark does not have or that is there twice,
+    and for a question that is not the benchmark's.
+    """
     by_id = {conversation.id: conversation for conversation in conversations}
     replies: dict[tuple[str, str], dict[int, str | None]] = {}
     layout: Layout | None = None
@@ -164,7 +175,7 @@ def read(path: Path, conversations: Sequence[Conversation], system: str) -> Iter
 
 
 def _layout(location: str, row: tables.Row) -> Layout:
-    """Raises UsageError for columns of no known layout."""
+    """Return the layout of a row. Raises UsageError if its columns are of no known one."""
     known = next((layout for layout in LAYOUTS if layout.fits(row)), None)
     if known is None:
         layouts = "; ".join(f"{layout.id}, {layout.text}" for layout in LAYOUTS)

@@ -108,7 +108,7 @@ def judge_conversations(
     forms = sorted({form_name(protocol, turn, setup) for *_, protocol, _, turn, _ in whole.wanted()})
     judge.setup = setup = replace(setup, unlearned=not_learned(judge.backend, forms, "protocol", force_form))
     if run.certificate is not None:
-        prompts = dict(zip(map(judge.hash_of, forms), forms, strict=True))
+        prompts = dict(zip(map(judge.hash_prompt, forms), forms, strict=True))
         print_quotable(run.certificate, collect_processors([judge.backend]), prompts, setup)
     sources = {
         "replies": source(replies),

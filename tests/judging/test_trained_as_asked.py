@@ -79,7 +79,7 @@ def test_what_a_judge_is_asked_is_what_it_is_taught(
     judge = Judge(backend, setup, 64, images if sees else None)
 
     async def judged(planned: PlannedVerdict) -> Judgment:
-        records.append(await judge.verdict_on(planned))
+        records.append(await judge.verdict_on(judge.prepare(planned)))
         assert records[-1].failure is None
         return records[-1]
 
