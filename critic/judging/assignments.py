@@ -161,10 +161,10 @@ def turn_judgments(
     assignment: Assignment, setup: JudgeConfig, judged: Sequence[Judgment], first: records.Position | None = None
 ) -> list[records.TurnJudgment]:
     """Return the judgments of turns with the judge's words; for a comparison those with `first` as A."""
-    return [_turn_judgment(line, form_name(assignment.protocol, line.turn, setup), first) for line in judged]
+    return [_build_turn_judgment(line, form_name(assignment.protocol, line.turn, setup), first) for line in judged]
 
 
-def _turn_judgment(line: Judgment, form: str, first: records.Position | None) -> records.TurnJudgment:
+def _build_turn_judgment(line: Judgment, form: str, first: records.Position | None) -> records.TurnJudgment:
     turn, lang = line.turn or 0, line.conversation.lang
     calls = [call for call in line.calls if call.first == first]
     if not calls and line.score is not None:  # people's, or in the order in which the judge was not asked

@@ -61,14 +61,14 @@ def first_digit(tokens: list[Token], last: bool = False, scale: Scale = TEN, beh
     for index, token in enumerate(tokens):
         is_value = token.text.strip() and len(text) >= start and _VALUE.search(text)
         if is_value and text.rstrip().endswith(behind.rstrip()):
-            digit = _read(tokens[index : index + 2], *scale)
+            digit = _read_mass(tokens[index : index + 2], *scale)
             if not last:
                 return digit
         text += token.text
     return digit
 
 
-def _read(tokens: list[Token], low: int, high: int) -> FirstDigit | None:
+def _read_mass(tokens: list[Token], low: int, high: int) -> FirstDigit | None:
     if high - low > MOST_RATINGS:
         return None
     mass = [0.0] * (high - low + 1)
@@ -107,7 +107,7 @@ def distribution(first: FirstDigit, ten_given_one: float, scale: Scale = TEN) ->
 
 
 @cache
-def _points(scale: Scale) -> tuple[float, ...]:
+def _list_points(scale: Scale) -> tuple[float, ...]:
     """Return the scale's ratings, moved onto 1..10."""
     return tuple(to_ten(rating, *scale) for rating in range(scale[0], scale[1] + 1))
 
@@ -123,7 +123,7 @@ def score(probabilities: Sequence[float], kind: str, scale: Scale = TEN) -> floa
     >>> [round(score([0.5, 0, 0, 0, 0, 0, 0, 0, 0.25, 0.25], kind), 2) for kind in ("expected", "median", "argmax")]
     [5.25, 1.0, 1.0]
     """
-    points = _points(scale)
+    points = _list_points(scale)
     if kind == "expected":
         mean = math.fsum(point * share for point, share in zip(points, probabilities, strict=True))
         return min(max(mean, points[0]), points[-1])
@@ -137,7 +137,7 @@ def summary(probabilities: Sequence[float], scale: Scale = TEN) -> Summary:
     """Return the figures of a distribution that people read, on 1..10; the entropy is in bits."""
     shares = list(probabilities)
     expected = score(shares, "expected", scale)
-    spread = [share * (point - expected) ** 2 for point, share in zip(_points(scale), shares, strict=True)]
+    spread = [share * (point - expected) ** 2 for point, share in zip(_list_points(scale), shares, strict=True)]
     return Summary(
         argmax=score(shares, "argmax", scale),
         expected=expected,
@@ -154,7 +154,7 @@ def scored(verdict: Verdict, kind: str) -> float | None:
     return score(verdict.distribution, kind, verdict.scale or TEN)
 
 
-def _moved(score: float, scale: Scale) -> float:
+def _move_onto(score: float, scale: Scale) -> float:
     """Return a score on 1..10 moved linearly onto `scale`, rounded so that whole numbers stay whole."""
     low, high = scale
     return round(score if scale == TEN else low + (high - low) * (score - TEN[0]) / (TEN[1] - TEN[0]), 9)
@@ -167,7 +167,7 @@ def whole_rating(score: float, scale: Scale = TEN) -> int:
     (7, 3)
     """
     low, high = scale
-    return min(max(math.floor(_moved(score, scale) + 0.5), low), high)
+    return min(max(math.floor(_move_onto(score, scale) + 0.5), low), high)
 
 
 def probabilities(score: float, scale: Scale = TEN) -> list[float]:
@@ -179,7 +179,7 @@ def probabilities(score: float, scale: Scale = TEN) -> list[float]:
     [0.0, 0.75, 0.25]
     """
     low, high = scale
-    return [max(0.0, 1.0 - abs(_moved(score, scale) - rating)) for rating in range(low, high + 1)]
+    return [max(0.0, 1.0 - abs(_move_onto(score, scale) - rating)) for rating in range(low, high + 1)]
 
 
 def aggregated(how: Aggregation, scores: Iterable[float | None]) -> float:

@@ -66,7 +66,7 @@ def plan(responses: Sequence[Response], mix: Mapping[str, float]) -> Plan:
         for question, response in zip(questions, responses, strict=True):
             if _draw(form, response.id) >= share:
                 continue
-            shown = _shown(form, load(form, response.question.lang), response, answers[question])
+            shown = _plan_row(form, load(form, response.question.lang), response, answers[question])
             if forms.REASON_FIRST in form and response.id in silent:
                 shown = "no reason, which other rows have"
             if isinstance(shown, str):
@@ -76,7 +76,7 @@ def plan(responses: Sequence[Response], mix: Mapping[str, float]) -> Plan:
     return Plan(list(planned), dict(left_out))
 
 
-def _shown(name: str, prompt: Prompt, response: Response, answers: Sequence[Response]) -> list[Planned] | str:
+def _plan_row(name: str, prompt: Prompt, response: Response, answers: Sequence[Response]) -> list[Planned] | str:
     """Return a row's examples, or the reason why it has none. `answers` are those to the row's question."""
     form = forms.form_of(name)
     if (lacking := form.lacking(response)) is not None:
@@ -133,36 +133,35 @@ class TooLong(Struct, frozen=True):
     form: str
 
 
-def example(
-    response: Response,
-    form: str,
+def build_example(
+    planned: Planned,
+    by_id: Mapping[str, Response],
     max_source_tokens: int | None,
     count: Callable[[list[Message]], int],
-    other: Response | None = None,
-    *,
     sees: bool = False,
-    first: Position = "model",
 ) -> Example | TooLong:
-    """Build the training example of a human-scored response in a form, truncated as in judging.
+    """Build a planned example from the responses that it names, truncated as in judging.
+
+    If the form shows one answer but two are planned, the example is for a head that compares.
 
     Args:
-        form: The form. If it shows one answer but two are given, the example is for a head that compares.
+        by_id: The responses by id.
         max_source_tokens: The longest prompt, as `count` counts tokens; None for any length.
-        other: The second answer: B, or the judge's own answer.
         sees: The judge is shown images.
-        first: The side that is A if the row is a pair.
     """
+    form, answers = planned.form, [by_id[name] for name in planned.ids]
+    response = answers[0]
     preference, human = response.preference, response.human or HumanScore(score=response.preference or 0.0)
-    compared = forms.COMPARED.get(form) if other or preference is not None else None
-    spec, answers = forms.form_of(compared or form), [response, *([other] if other is not None else [])]
-    material = spec.material(response, other or response.other)
+    compared = forms.COMPARED.get(form) if len(answers) > 1 or preference is not None else None
+    spec = forms.form_of(compared or form)
+    material = spec.material(response, answers[1] if len(answers) > 1 else response.other)
     request = forms.inquiry(compared or form, response.question.lang, material, sees=sees)
-    name, prompt = "+".join(answer.id for answer in answers), request.prompt
+    name, prompt = "+".join(planned.ids), request.prompt
     if compared:
         requests = forms.split_sides(request)
     else:
-        requests = [replace(request, material=in_order(prompt, material, first))]
-        if preference is not None and first == "opponent":
+        requests = [replace(request, material=in_order(prompt, material, planned.first))]
+        if preference is not None and planned.first == "opponent":
             answers = [replace(response, preference=1 - preference)]
     fitted = []
     for side in requests:
@@ -201,15 +200,3 @@ def example(
         label=soft,
         free=not keys,
     )
-
-
-def example_of(
-    planned: Planned,
-    by_id: Mapping[str, Response],
-    max_source_tokens: int | None,
-    count: Callable[[list[Message]], int],
-    sees: bool = False,
-) -> Example | TooLong:
-    """Build a planned example from the responses that it names."""
-    response, *others = (by_id[name] for name in planned.ids)
-    return example(response, planned.form, max_source_tokens, count, *others, sees=sees, first=planned.first)

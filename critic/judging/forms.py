@@ -113,7 +113,7 @@ FORMS: dict[str, Form] = {
 }
 
 
-def _by_name() -> Iterator[tuple[str, Form]]:
+def _name_variants() -> Iterator[tuple[str, Form]]:
     for base, form in FORMS.items():
         for endings in product(*form.flags):
             varied = form
@@ -122,7 +122,7 @@ def _by_name() -> Iterator[tuple[str, Form]]:
             yield "_".join(filter(None, (base, *endings))), varied
 
 
-BY_NAME = dict(_by_name())
+BY_NAME = dict(_name_variants())
 """Every variant of the forms by its name, the flags included: `pairwise_turn_forced_in_full`."""
 
 

@@ -45,6 +45,9 @@ RATING_ALONE = '{"Rating":'
 Shares = list[float] | None
 """Probabilities of a scale's ratings, or None if they are unknown."""
 
+SharesRead = tuple[Shares, list[Reply]]
+"""Probabilities, and the replies that they took beside the verdict's."""
+
 
 class RatedVerdict(Struct, frozen=True):
     """A verdict and the replies that it took. The first reply's text is the verdict's."""
@@ -195,7 +198,7 @@ class Grader:
         Raises as `rate` does.
         """
         request, reply = await self.send(request, classify)
-        score = _classes(reply, 1)
+        score = _check_classes(reply, 1)
         if score is None:
             raise Refused("no_distribution", f"{self.backend.served.name} gives no single score")
         return request, replace(reply, text=f"{score[0]:.6g}")
@@ -310,7 +313,7 @@ async def rate_by_probe(grader: Grader, request: JudgeRequest, probed: Reply) ->
     return RatedVerdict(build_verdict(shares, request.prompt.scale), calls)
 
 
-async def read_probe(grader: Grader, request: JudgeRequest, prefix: str, probed: Reply) -> tuple[Shares, list[Reply]]:
+async def read_probe(grader: Grader, request: JudgeRequest, prefix: str, probed: Reply) -> SharesRead:
     """Return the probabilities of the ratings behind `prefix`, and the replies that they took.
 
     Raises UsageError if the log probabilities are not the model's own.
@@ -334,9 +337,7 @@ async def read_probe(grader: Grader, request: JudgeRequest, prefix: str, probed:
     return shares, [probed, *calls]
 
 
-async def from_logprobs(
-    grader: Grader, request: JudgeRequest, reply: Reply, prefix: str | None
-) -> tuple[Shares, list[Reply]]:
+async def from_logprobs(grader: Grader, request: JudgeRequest, reply: Reply, prefix: str | None) -> SharesRead:
     """Return the probabilities of the ratings at the reply's tokens, and the reply that told 1 from 10, if needed.
 
     Args:
@@ -355,7 +356,7 @@ async def from_logprobs(
         zero = 0.0
     # The reply goes on with another rating than a 1, so it does not show whether a 1 would be a 10.
     elif zero is None and prefix is not None and grader.can_probe:
-        behind = build_continuation(request, f"{prefix}1", f"[0{_end(request)}].*", max_tokens=1)
+        behind = build_continuation(request, f"{prefix}1", f"[0{_get_end(request)}].*", max_tokens=1)
         calls = [await grader.chat(request, behind)]
         zero = distribution.zero_share(calls[0].tokens)
     return None if zero is None else distribution.distribution(first, zero, scale), calls
@@ -399,7 +400,7 @@ def classify(request: JudgeRequest) -> Request:
     return Request(messages=request.messages, max_tokens=0, classify=True)
 
 
-def _classes(reply: Reply, count: int) -> list[float] | None:
+def _check_classes(reply: Reply, count: int) -> list[float] | None:
     """Return the classes of a head if they are `count` finite numbers, or None."""
     has_them = reply.classes is not None and len(reply.classes) == count and all(map(math.isfinite, reply.classes))
     return reply.classes if has_them else None
@@ -412,7 +413,7 @@ def read_classes(reply: Reply) -> RatedVerdict:
     '{"Rating":7'
     """
     # Ten classes are the ratings 1..10. Of another number nobody knows which class is which rating.
-    shares = _classes(reply, len(RATINGS))
+    shares = _check_classes(reply, len(RATINGS))
     if shares is None:
         return RatedVerdict(Verdict(failure="no_distribution"), [reply])
     verdict = build_verdict(shares, TEN)
@@ -425,7 +426,7 @@ def build_probe(request: JudgeRequest, prefix: str) -> Request:
     They are those of the rating's first token and, with 10 on the scale, of what follows a 1, since a 1 is written.
     """
     low, high = request.prompt.scale
-    digits, behind = f"[{low}-{min(high, 9)}]", f"{_end(request)}.*"
+    digits, behind = f"[{low}-{min(high, 9)}]", f"{_get_end(request)}.*"
     # One token tells ratings of one digit apart.
     if high < 10:
         return build_continuation(request, prefix, f"{digits}{behind}", max_tokens=1)
@@ -446,7 +447,7 @@ def build_continuation(
     )
 
 
-def _end(request: JudgeRequest) -> str:
+def _get_end(request: JudgeRequest) -> str:
     """Return the character behind the rating."""
     return "}" if request.keys()[-1] == RATING else ","
 

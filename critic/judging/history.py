@@ -117,7 +117,10 @@ def messages(
         answer = replies[number] if number > condition.references else question.reference
         if answer is None:
             raise ValueError(f"{conversation.id}: turn {number} has no reference")
-        sent += [_user_message(question.prompt, images[number - 1]), HistoryMessage(role="assistant", content=answer)]
+        sent += [
+            _user_message(question.prompt, images[number - 1]),
+            HistoryMessage(role="assistant", content=answer),
+        ]
     return [*sent, _user_message(turns[-1].prompt, images[-1])]
 
 

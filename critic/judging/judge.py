@@ -96,11 +96,11 @@ class Judge:
         if not request.form.pair:
             return [request]
         requests = []
-        for first in self._presentation_orders(planned):
+        for first in self._draw_orders(planned):
             requests.append(replace(request, first=first, material=in_order(request.prompt, material, first)))
         return requests
 
-    def _presentation_orders(self, planned: PlannedVerdict) -> tuple[Position, ...]:
+    def _draw_orders(self, planned: PlannedVerdict) -> tuple[Position, ...]:
         """Return who stands first in each request for a comparison. A random order is the same in every run."""
         sample = planned.sample
         if self.setup.order == "both":
@@ -169,11 +169,11 @@ class Judge:
             question = replace(request.material, sides=[replace(side, answer=None) for side in request.material.sides])
             own = inquiry(request.form.first, request.prompt.language, question, request.prompt.sees)
             own, reply = await self.grader.ask(replace(own, uris=request.uris, paid=request.paid))
-            own_answer = own.answer(reply)
-            before = [call_of(own, reply, own_answer)]
-            if own_answer.failure is not None:
-                return JudgeResult(verdict=Verdict(failure=own_answer.failure), calls=before, detail=_detail(reply))
-            material = replace(request.material, own_answer=own_answer.value)
+            answer = own.answer(reply)
+            before = [call_of(own, reply, answer)]
+            if answer.failure is not None:
+                return JudgeResult(verdict=Verdict(failure=answer.failure), calls=before, detail=_get_detail(reply))
+            material = replace(request.material, own_answer=answer.value)
             # The prompt is another one now, so it is rendered anew.
             request = replace(request, material=material, fitted=TruncatedPrompt())
         if request.form.pair and self.scores_sides:
@@ -195,7 +195,7 @@ class Judge:
             score=distribution.scored(verdict, self.grader.score_kind),
             reply=reply.text,
             calls=[call_of(request, reply, verdict), *(call_of(request, probe) for probe in probes)],
-            detail=_detail(reply) if verdict.failure is not None else None,
+            detail=_get_detail(reply) if verdict.failure is not None else None,
         )
 
     async def _choose(self, request: JudgeRequest) -> JudgeResult:
@@ -208,7 +208,7 @@ class Judge:
             verdict = Verdict(value="tie", reason=verdict.reason)
         score = request.form.kind.score(verdict) if verdict.failure is None else None
         return JudgeResult(
-            verdict=verdict, score=score, reply=reply.text, calls=[call], unread=unread, detail=_detail(reply)
+            verdict=verdict, score=score, reply=reply.text, calls=[call], unread=unread, detail=_get_detail(reply)
         )
 
     async def _compare_scores(self, request: JudgeRequest) -> JudgeResult:
@@ -236,7 +236,7 @@ class Judge:
         value = None
         if failed is None:
             verdicts = zip(requests, results, strict=True)
-            winners = {_winner(result.verdict, first=request.first) for request, result in verdicts}
+            winners = {_find_winner(result.verdict, first=request.first) for request, result in verdicts}
             value = winners.pop() if len(winners) == 1 else "tie"
         return JudgeResult(
             verdict=Verdict(value=value, failure=failed, reason=results[0].verdict.reason),
@@ -248,13 +248,13 @@ class Judge:
         )
 
 
-def _winner(verdict: Verdict, *, first: Position | None) -> str:
+def _find_winner(verdict: Verdict, *, first: Position | None) -> str:
     """Return the better side, named as if the model stood first (A)."""
     value = verdict.value or "tie"
     return value if first == "model" else {"A": "B", "B": "A"}.get(value, value)
 
 
-def _detail(reply: Reply) -> str | None:
+def _get_detail(reply: Reply) -> str | None:
     """Return what is known of a reply that is no answer, or None."""
     lost = find_failure(reply)
     return lost[1] if lost else None

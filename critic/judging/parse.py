@@ -121,7 +121,7 @@ def parse_rating(
     'no_rating'
     """
     ratings = [str(rating) for rating in range(scale[0], scale[1] + 1)]
-    return _rated(_parsed(text, truncated, _rating(scale, key, criteria), ratings, "no_rating"), scale)
+    return _check_range(_parse(text, truncated, _seek_rating(scale, key, criteria), ratings, "no_rating"), scale)
 
 
 def parse_choice(text: str, key: str, values: Sequence[str], truncated: bool = False) -> Verdict:
@@ -133,7 +133,7 @@ def parse_choice(text: str, key: str, values: Sequence[str], truncated: bool = F
     >>> parse_choice("Overall, Response A is better.", "Verdict", ("A", "B", "tie")).value
     'A'
     """
-    read = _parsed(text, truncated, _choice(key, tuple(values)), values, "no_verdict")
+    read = _parse(text, truncated, _seek_choice(key, tuple(values)), values, "no_verdict")
     value = read.value if isinstance(read.value, str) else None
     return Verdict(value=value, reason=read.reason, failure=read.failure)
 
@@ -147,7 +147,7 @@ def parse_checklist(text: str, items: int, truncated: bool = False) -> Verdict:
     [True, False]
     """
     answer = AnswerText(text)
-    read = [_answered(answer, number, truncated) for number in range(1, items + 1)]
+    read = [_parse_item(answer, number, truncated) for number in range(1, items + 1)]
     # Where an object answers items, what stands elsewhere answers no other ones.
     in_object = any(item.whole for item in read)
     answers = [item.value == "yes" if item.value and (item.whole or not in_object) else None for item in read]
@@ -169,7 +169,7 @@ def prefix(text: str) -> str | None:
     # One of them may be a draft's, or quoted.
     if len(ends) > 1:
         answer = AnswerText(text)
-        statements = answer.statements(_rating(TEN, "Rating", True))
+        statements = answer.statements(_seek_rating(TEN, "Rating", True))
         at = next((statement.at for statement in statements if statement.stands), None)
         # A whole object's own place is its brace, behind which its key comes first.
         counts = next((end for end in ends if at is not None and end >= answer.start + at), ends[-1])
@@ -177,13 +177,13 @@ def prefix(text: str) -> str | None:
     return text[: ends[0]] if ends else None
 
 
-def _parsed(text: str, truncated: bool, sought: Sought, values: Sequence[str], missing: Failure) -> _Read:
+def _parse(text: str, truncated: bool, sought: Sought, values: Sequence[str], missing: Failure) -> _Read:
     """Read the one value that a reply states. `values`: all values that there are, as text."""
     if not text.strip():
         return _Read(failure="empty")
     answer = AnswerText(text)
     statements, plain = answer.statements(sought), answer.plain
-    read = _settled(answer, statements, missing)
+    read = _settle(answer, statements, missing)
     if not statements:
         # Cut off before the key, where the value should stand, or within it.
         at = answer.unfinished_at(sought)
@@ -207,10 +207,10 @@ def _parsed(text: str, truncated: bool, sought: Sought, values: Sequence[str], m
     return read if read.whole else replace(read, reason=answer.loose_reason(sought.several))
 
 
-def _answered(answer: AnswerText, number: int, truncated: bool) -> _Read:
+def _parse_item(answer: AnswerText, number: int, truncated: bool) -> _Read:
     """Return the answer to item `number` of a checklist."""
-    statements = answer.statements(_item(number))
-    read = _settled(answer, statements, "no_verdict")
+    statements = answer.statements(_seek_item(number))
+    read = _settle(answer, statements, "no_verdict")
     settled = not truncated or any(
         answer.is_settled(each.at, each.end, several=True) for each in statements if each.stands
     )
@@ -221,7 +221,7 @@ def _begins_any(start: str, values: Sequence[str], longer: bool = False) -> bool
     return any(value.lower().startswith(start.lower()) and (len(value) > len(start) or not longer) for value in values)
 
 
-def _settled(answer: AnswerText, statements: Sequence[Statement], missing: Failure) -> _Read:
+def _settle(answer: AnswerText, statements: Sequence[Statement], missing: Failure) -> _Read:
     """Return the one value that is stated, or `missing` if others contradict it.
 
     What is told of another contradicts the verdict as well, since words mislead, unless the verdict opens the answer or
@@ -239,7 +239,7 @@ def _settled(answer: AnswerText, statements: Sequence[Statement], missing: Failu
     return _Read(standing[0].value, reason, whole=any(statement.whole for statement in standing))
 
 
-def _rated(read: _Read, scale: Scale) -> Verdict:
+def _check_range(read: _Read, scale: Scale) -> Verdict:
     if not isinstance(read.value, int | float):
         return Verdict(reason=read.reason, failure=read.failure)
     # It is not moved to the nearest end: the judge took another scale.
@@ -250,7 +250,7 @@ def _rated(read: _Read, scale: Scale) -> Verdict:
 
 
 @cache
-def _rating(scale: Scale, key: str, criteria: bool) -> Sought:
+def _seek_rating(scale: Scale, key: str, criteria: bool) -> Sought:
     # Beside other criteria's ratings only one under its own name is meant, which is the user's: signs of patterns in it
     # are none.
     names = _RATING if key == "Rating" and not criteria else NAMES.get(key, re.escape(key))
@@ -289,13 +289,13 @@ def _rating(scale: Scale, key: str, criteria: bool) -> Sought:
         found = [match[0] for match in _ANY_NUMBER.finditer(sentence)]
         # "One" is a pronoun as well.
         numbers = [word for word in found if word.lower() != "one"] or found
-        return [_number_of(word, high) for word in numbers], _ANY_NUMBER.sub(" ", sentence)
+        return [_read_number(word, high) for word in numbers], _ANY_NUMBER.sub(" ", sentence)
 
     return Sought(names, value, number, (marked,), prose=True, mentioned=rated)
 
 
 @cache
-def _choice(key: str, values: tuple[str, ...]) -> Sought:
+def _seek_choice(key: str, values: tuple[str, ...]) -> Sought:
     words = "|".join(word for value in values for word in _MEANT.get(value, (value,)))
     # Comparisons alone have players, and endings that papers gave them.
     player = _PLAYER if "A" in values else ""
@@ -309,8 +309,8 @@ def _choice(key: str, values: tuple[str, ...]) -> Sought:
         side = {">": first.upper(), "<": second.upper()}.get(mark, compact.upper() if compact in ("a", "b") else "tie")
         return side if side in values else None
 
-    mentioned = _sides if "A" in values else _judged
-    return Sought(NAMES[key], pattern, lambda value: _meant(value, values), papers, compared, mentioned=mentioned)
+    mentioned = _read_sides if "A" in values else _read_correctness
+    return Sought(NAMES[key], pattern, lambda value: _read_choice(value, values), papers, compared, mentioned=mentioned)
 
 
 _ANY_NUMBER = re.compile(
@@ -320,7 +320,7 @@ _ANY_NUMBER = re.compile(
 )
 
 
-def _number_of(word: str, highest: int) -> float | None:
+def _read_number(word: str, highest: int) -> float | None:
     """Return the number that a match of `_ANY_NUMBER` means; None for a share, and for stars of another scale."""
     if word[0] in "★⭐":
         return len(word.rstrip("☆")) if len(word) == highest else None
@@ -350,7 +350,7 @@ _NAMES_A_SIDE = re.compile(
 """A sentence that says which side something stands for, "The model is B", where nothing is judged: no verdict."""
 
 
-def _sides(sentence: str) -> tuple[list[float | str | None], str]:
+def _read_sides(sentence: str) -> tuple[list[float | str | None], str]:
     """Return the sides that a sentence names; of two that it compares, the one that it puts first; none where it only
     says who is which."""
     if _NAMES_A_SIDE.fullmatch(sentence):
@@ -369,7 +369,7 @@ _JUDGED_WRONG = re.compile(
 _JUDGED_RIGHT = re.compile(r"\b(?:correct|right|true|yes)\b|正确|对|是(?=\W*\Z)", re.I)
 
 
-def _judged(sentence: str) -> tuple[list[float | str | None], str]:
+def _read_correctness(sentence: str) -> tuple[list[float | str | None], str]:
     """Return whether a sentence calls something wrong, right or both."""
     # A key, or a heading, rather than an answer.
     if sentence.strip(" *_#\"'{:").lower() == "correct":
@@ -381,17 +381,17 @@ def _judged(sentence: str) -> tuple[list[float | str | None], str]:
 
 
 @cache
-def _item(number: int) -> Sought:
+def _seek_item(number: int) -> Sought:
     words = "|".join(word for value in ("yes", "no") for word in _MEANT[value])
     ends = rf"""(?![a-z])(?!["'”*]*\s*(?:[/?]|or\b|或)){_GIVEN}"""
     # The judge may write the item down once more.
     question = r"(?:[^?\n]{3,300}\?)?"
     pattern = re.compile(rf"{question}{_OPENS}[✓✔✅✗✘❌]?\s*(?P<value>{words}){ends}", re.IGNORECASE)
     name = rf"(?:(?:Q|Item |Question |第)?{number}[项题]?)"
-    return Sought(name, pattern, lambda value: _meant(value, ("yes", "no")), several=True, separator="[:.)、|-]")
+    return Sought(name, pattern, lambda value: _read_choice(value, ("yes", "no")), several=True, separator="[:.)、|-]")
 
 
-def _meant(value: Any, values: Sequence[str]) -> str | None:
+def _read_choice(value: Any, values: Sequence[str]) -> str | None:
     """Return the choice that a word means, or None."""
     word = half_width(value).strip().lower() if isinstance(value, str) else ""
     # "Assistant A" and "A (slightly better)" are A.

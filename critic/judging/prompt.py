@@ -114,7 +114,7 @@ def split(name: str) -> tuple[str, tuple[str, ...]]:
         raise UsageError(f"no judge prompt {name!r}; there is {', '.join(names())}")
     base = max(bases, key=len)
     rest, flags = name[len(base) + 1 :], list[str]()
-    known = _content(base, (), LANGUAGES[0]).get("flags", {})
+    known = _merge_content(base, (), LANGUAGES[0]).get("flags", {})
     while flag := next((flag for flag in known if f"{rest}_".startswith(f"{flag}_")), None):
         flags.append(flag)
         rest = rest[len(flag) + 1 :]
@@ -130,7 +130,7 @@ def load(name: str, language: Language, sees: bool = False) -> Prompt:
     For a judge that `sees` it has the parts of its table `seeing`. Raises UsageError with the choices if there is none,
     and if its ranges leave a rating out.
     """
-    content = _content(*split(name), language)
+    content = _merge_content(*split(name), language)
     values = {}
     if bands := content.get("ranges"):
         covered = [rating for band in bands for rating in range(band["low"], band["high"] + 1)]
@@ -139,10 +139,10 @@ def load(name: str, language: Language, sees: bool = False) -> Prompt:
             raise UsageError(f"{name}_{language}.toml: the ranges must cover {low}..{high} once each, got {covered}")
         values = {"low": low, "high": high}
     parts, seeing = content.pop("parts", {}), content.pop("seeing", {})
-    parts = {part: _filled(text, values) for part, text in (parts | seeing if sees else parts).items()}
-    content["template"] = _filled(content["template"], parts)
-    content["general"] = [_filled(rule, parts) for rule in content.get("general", [])]
-    content["tasks"] = {name: _filled_rules(task, parts) for name, task in content.get("tasks", {}).items()}
+    parts = {part: _fill(text, values) for part, text in (parts | seeing if sees else parts).items()}
+    content["template"] = _fill(content["template"], parts)
+    content["general"] = [_fill(rule, parts) for rule in content.get("general", [])]
+    content["tasks"] = {name: _fill_rules(task, parts) for name, task in content.get("tasks", {}).items()}
     content.pop("flags", None)
     return msgspec.convert({**content, "name": name, "language": language, "sees": sees}, Prompt)
 
@@ -154,30 +154,30 @@ def prompt_hash(name: str, sees: bool = False) -> str:
     return hashlib.sha256("".join(wording.hash for wording in wordings).encode()).hexdigest()[:16]
 
 
-def _filled(text: str, values: dict[str, Any]) -> str:
+def _fill(text: str, values: dict[str, Any]) -> str:
     return string.Template(text).substitute(values)
 
 
-def _filled_rules(task: dict[str, Any], parts: dict[str, str]) -> dict[str, Any]:
+def _fill_rules(task: dict[str, Any], parts: dict[str, str]) -> dict[str, Any]:
     return {**task, "rules": [string.Template(rule).safe_substitute(parts) for rule in task["rules"]]}
 
 
 @cache
-def _file(base: str, language: Language) -> dict[str, Any]:
+def _read_file(base: str, language: Language) -> dict[str, Any]:
     return tomllib.loads((files("critic") / "prompts" / f"{base}_{language}.toml").read_text("utf-8"))
 
 
-def _content(base: str, flags: Sequence[str], language: Language) -> dict[str, Any]:
+def _merge_content(base: str, flags: Sequence[str], language: Language) -> dict[str, Any]:
     """Return a prompt's tables: those of the file that it extends, then its own, then those of its flags in order."""
-    content = _file(base, language)
+    content = _read_file(base, language)
     if extended := content.get("extends"):
-        content = _over(_content(extended, (), language), content)
+        content = _merge(_merge_content(extended, (), language), content)
     for flag in flags:
-        content = _over(content, content["flags"][flag])
+        content = _merge(content, content["flags"][flag])
     return {key: value for key, value in content.items() if key != "extends"}
 
 
-def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     """Merge two tables, and the tables in them. Other values of `above` replace those of `below`."""
-    both = {key: _over(below[key], above[key]) for key in below.keys() & above.keys() if isinstance(below[key], dict)}
+    both = {key: _merge(below[key], above[key]) for key in below.keys() & above.keys() if isinstance(below[key], dict)}
     return {**below, **above, **both}

@@ -82,8 +82,8 @@ def render(prompt: Prompt, material: PromptInputs, kept: Truncation | None = Non
     kept = kept or {}
     pictures = material.pictures() if prompt.sees else []
     marks = {name: f"\0{number}\0" for number, name in enumerate(pictures)}
-    content = prompt.compiled.render(_values(prompt, material, kept, marks))
-    return [{"role": "user", "content": _with_images(content, pictures) if pictures else content}]
+    content = prompt.compiled.render(_list_values(prompt, material, kept, marks))
+    return [{"role": "user", "content": _split_at_images(content, pictures) if pictures else content}]
 
 
 def in_order(prompt: Prompt, material: PromptInputs, first: records.Position) -> PromptInputs:
@@ -105,11 +105,11 @@ _MARK = re.compile("\0([0-9]+)\0")
 """Mark of an image's place in a text. Quoted text never holds the character."""
 
 
-def _marked(images: Sequence[str], marks: Mapping[str, str]) -> str:
+def _mark_images(images: Sequence[str], marks: Mapping[str, str]) -> str:
     return "".join(marks.get(name, "") for name in images)
 
 
-def _with_images(content: str, pictures: Sequence[str]) -> list[dict[str, str]]:
+def _split_at_images(content: str, pictures: Sequence[str]) -> list[dict[str, str]]:
     """Return the parts of a message: each image at its first mark, those without a mark in front."""
     pieces, shown_as = _MARK.split(content), [{"type": "image", "image": name} for name in pictures]
     text, places = pieces[0], [int(number) for number in pieces[1::2]]
@@ -131,23 +131,23 @@ def images_in(messages: Sequence[Message]) -> list[str]:
     return [part["image"] for part in parts if part["type"] == "image"]
 
 
-def _values(prompt: Prompt, material: PromptInputs, kept: Truncation, marks: Mapping[str, str]) -> dict[str, Any]:
+def _list_values(prompt: Prompt, material: PromptInputs, kept: Truncation, marks: Mapping[str, str]) -> dict[str, Any]:
     """Return the values that a template can show, by name. Texts are quoted; what is missing is empty."""
     task = prompt.tasks.get(material.task)
     labels = prompt.sides if len(material.sides) > 1 and prompt.sides else [""] * len(material.sides)
     sides = [
         {
             "label": label,
-            "earlier": _earlier(prompt, material, side, kept, marks),
-            "answer": _shown(prompt, side.answer, kept.get("response")),
-            "later": _exchanges(prompt, side.later, kept, marks),
+            "earlier": _show_earlier(prompt, material, side, kept, marks),
+            "answer": _quote(prompt, side.answer, kept.get("response")),
+            "later": _show_exchanges(prompt, side.later, kept, marks),
         }
         for label, side in zip(labels, material.sides, strict=True)
     ]
     first, second = [*sides, {}, {}][:2]
-    references = _references(prompt, material, kept, marks)
+    references = _show_references(prompt, material, kept, marks)
     items = enumerate(material.checklist, 1)
-    checklist = [_labelled(prompt.item.format(n=n), item, prompt.indent) for n, item in items]
+    checklist = [_label(prompt.item.format(n=n), item, prompt.indent) for n, item in items]
     # A description stands for the picture, to a judge that cannot see it.
     caption = None if marks else material.caption
     return {
@@ -155,69 +155,69 @@ def _values(prompt: Prompt, material: PromptInputs, kept: Truncation, marks: Map
         "general": prompt.general,
         "task": task.title if task else quote_untrusted(material.task).removeprefix("> ").replace("\n> ", " "),
         "rules": task.rules if task else prompt.other_rules,
-        "caption": _shown(prompt, caption or None),
+        "caption": _quote(prompt, caption or None),
         "sides": sides,
         "history": first.get("earlier", ""),
         "response": first.get("answer", ""),
         "other": second.get("answer", ""),
-        "question": _image_marks(material, marks) + _shown(prompt, material.question),
+        "question": _mark_all_images(material, marks) + _quote(prompt, material.question),
         "references": references,
         "reference": references,
-        "focus": _shown(prompt, material.focus or None),
+        "focus": _quote(prompt, material.focus or None),
         "checklist": "\n".join(checklist),
-        "criteria": {name: _labelled(f"{name}: ", meaning, "  ") for name, meaning in material.criteria.items()},
-        "verdicts": "\n".join(_judgment(prompt, judgment) for judgment in material.verdicts),
+        "criteria": {name: _label(f"{name}: ", meaning, "  ") for name, meaning in material.criteria.items()},
+        "verdicts": "\n".join(_show_judgment(prompt, judgment) for judgment in material.verdicts),
         # A section of before: templates keep it, since a judgment names its prompt by a hash of the template.
         "text": "",
-        "own_answer": _shown(prompt, material.own_answer, kept.get("response")),
+        "own_answer": _quote(prompt, material.own_answer, kept.get("response")),
     }
 
 
-def _shown(prompt: Prompt, text: str | None, keep: int | None = None) -> str:
+def _quote(prompt: Prompt, text: str | None, keep: int | None = None) -> str:
     return "" if text is None else quote_untrusted(_cut(prompt, text, keep))
 
 
-def _references(prompt: Prompt, material: PromptInputs, kept: Truncation, marks: Mapping[str, str]) -> str:
+def _show_references(prompt: Prompt, material: PromptInputs, kept: Truncation, marks: Mapping[str, str]) -> str:
     """Return one reference, or those of all turns by number. An empty one is shown unless the judge sees the image."""
     numbered = len(material.references) > 1
     return "\n".join(
-        _labelled(prompt.turn.format(n=n) if numbered else "", _cut(prompt, text, kept.get("reference")), prompt.indent)
+        _label(prompt.turn.format(n=n) if numbered else "", _cut(prompt, text, kept.get("reference")), prompt.indent)
         for n, text in enumerate(material.references, 1)
         if text or (text is not None and not marks)
     )
 
 
-def _judgment(prompt: Prompt, judgment: records.TurnJudgment) -> str:
+def _show_judgment(prompt: Prompt, judgment: records.TurnJudgment) -> str:
     words = f"{judgment.verdict}. {judgment.reason}" if judgment.reason else judgment.verdict
-    return _labelled(prompt.turn.format(n=judgment.turn), words, prompt.indent)
+    return _label(prompt.turn.format(n=judgment.turn), words, prompt.indent)
 
 
-def _image_marks(material: PromptInputs, marks: Mapping[str, str]) -> str:
+def _mark_all_images(material: PromptInputs, marks: Mapping[str, str]) -> str:
     """Return the marks of the images of the question and of the turns before it, which may have been left out."""
     if material.question is None:
         return ""
     earlier = [exchange for side in material.sides for exchange in side.earlier]
-    return _marked([*(name for exchange in earlier for name in exchange.images), *material.images], marks)
+    return _mark_images([*(name for exchange in earlier for name in exchange.images), *material.images], marks)
 
 
-def _earlier(
+def _show_earlier(
     prompt: Prompt, material: PromptInputs, side: Candidate, kept: Truncation, marks: Mapping[str, str]
 ) -> str:
     whole = material.question is None
     dropped = 0 if whole else max(0, len(side.earlier) - kept.get("history", len(side.earlier)))
     left_out = [prompt.history_left_out.format(n=dropped)] if dropped else []
-    return "\n".join([*left_out, *filter(None, [_exchanges(prompt, side.earlier[dropped:], kept, marks)])])
+    return "\n".join([*left_out, *filter(None, [_show_exchanges(prompt, side.earlier[dropped:], kept, marks)])])
 
 
-def _exchanges(prompt: Prompt, exchanges: Sequence[Exchange], kept: Truncation, marks: Mapping[str, str]) -> str:
+def _show_exchanges(prompt: Prompt, exchanges: Sequence[Exchange], kept: Truncation, marks: Mapping[str, str]) -> str:
     lines = []
     for exchange in exchanges:
-        lines.append(_marked(exchange.images, marks) + _labelled(prompt.user, exchange.question, prompt.indent))
-        lines.append(_labelled(prompt.assistant, _cut(prompt, exchange.answer, kept.get("response")), prompt.indent))
+        lines.append(_mark_images(exchange.images, marks) + _label(prompt.user, exchange.question, prompt.indent))
+        lines.append(_label(prompt.assistant, _cut(prompt, exchange.answer, kept.get("response")), prompt.indent))
     return "\n".join(lines)
 
 
-def _labelled(label: str, text: str, indent: str) -> str:
+def _label(label: str, text: str, indent: str) -> str:
     """Return a quoted text behind its label. Further lines are set in, so that none can pass for another label."""
     if not indent:
         return quote_untrusted(label + text)
@@ -247,7 +247,7 @@ def truncate_to_fit(
     if limit is None or count(whole) <= limit:
         return TruncatedPrompt(whole, {})
 
-    kept, sizes = dict[str, int](), _sizes(material)
+    kept, sizes = dict[str, int](), _measure_sizes(material)
 
     def fits(name: str, size: int) -> bool:
         return count(render(prompt, material, {**kept, name: size})) <= limit
@@ -266,7 +266,7 @@ def truncate_to_fit(
     return None
 
 
-def _sizes(material: PromptInputs) -> dict[str, list[int]]:
+def _measure_sizes(material: PromptInputs) -> dict[str, list[int]]:
     """Return the sizes of what can be left out: exchanges of each history, characters of references and replies."""
     whole = material.question is None
     # Earlier replies that are not judged are gone before those that are get shorter.
@@ -295,7 +295,7 @@ _JOINER_BY_ASCII = re.compile("(?<=[\x00-\x7f])[\u200c\u200d]+|[\u200c\u200d]+(?
 _BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")
 
 
-def _visible(char: str) -> bool:
+def _is_visible(char: str) -> bool:
     """Return whether a character neither hides nor reorders text.
 
     Controls, bidirectional marks, Unicode tags, variation selectors and letters that look blank do.
@@ -308,14 +308,14 @@ def _visible(char: str) -> bool:
     return kind != "Cs" and (kind != "Cf" or char in "\u200c\u200d")
 
 
-class _Shown(dict[int, int | None]):
+class _VisibleCharacters(dict[int, int | None]):
     """Table for `str.translate` that drops invisible characters, filled as they come."""
 
     def __missing__(self, code: int) -> int | None:
-        return self.setdefault(code, code if _visible(chr(code)) else None)
+        return self.setdefault(code, code if _is_visible(chr(code)) else None)
 
 
-_SHOWN = _Shown()
+_VISIBLE = _VisibleCharacters()
 
 
 def quote_untrusted(text: str) -> str:
@@ -330,7 +330,7 @@ def quote_untrusted(text: str) -> str:
     """
     quoted = []
     for line in _LINE_ENDS.split(text.strip()):
-        quoted.append(f"> {escape_control_tokens(_JOINER_BY_ASCII.sub('', line.translate(_SHOWN)))}".rstrip())
+        quoted.append(f"> {escape_control_tokens(_JOINER_BY_ASCII.sub('', line.translate(_VISIBLE)))}".rstrip())
     return "\n".join(quoted)
 
 

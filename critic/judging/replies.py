@@ -66,7 +66,7 @@ class Layout(Struct, frozen=True, kw_only=True):
                 if number.isdigit() and (text := tables.optional_text(row, name)) is not None:
                     yield int(number) + 1, text
             return
-        texts = list(_texts(row[self.text]))
+        texts = list(_list_texts(row[self.text]))
         turn = tables.optional_text(row, self.turn) if self.turn else None
         if turn is not None and not turn.isdigit():
             raise UsageError(f"{location}: {quoted(self.turn)} is {quoted(turn)}; expected a turn's number, from 1")
@@ -82,37 +82,30 @@ LAYOUTS = (
 )
 
 
-def _texts(value: Any) -> Iterator[str | None]:
+def _list_texts(value: Any) -> Iterator[str | None]:
     """Yield the texts of a cell, which lmms-eval keeps in lists of lists."""
     if isinstance(value, list):
         for item in value:
-            yield from _texts(item)
+            yield from _list_texts(item)
     else:
         yield tables.optional_text({"": value}, "")
 
 
-def _words(text: str) -> str:
+def _fold(text: str) -> str:
     """Return the words of a text in small letters, between blanks: harnesses change white space and punctuation."""
     spoken = unicodedata.normalize("NFKC", _IMAGE.sub(" ", text)).casefold()
     return " ".join(["", *re.findall(r"[^\W_]+", spoken), ""])
 
 
-def _contradiction(row: tables.Row, prompts: Sequence[str]) -> str | None:
+def _find_contradiction(row: tables.Row, prompts: Sequence[str]) -> str | None:
     """Return how a row's question contradicts the `prompts`, or None if it equals, holds or is part of one of them."""
     doc = row.get("doc")
     cells = [part.get(name) for part in (row, doc if isinstance(doc, dict) else {}) for name in QUESTIONS]
-    texts = {words: text for cell in cells for text in _texts(cell) if text and (words := _words(text)).strip()}
-    expected = {_words(prompt) for prompt in prompts}
+    texts = {words: text for cell in cells for text in _list_texts(cell) if text and (words := _fold(text)).strip()}
+    expected = {_fold(prompt) for prompt in prompts}
     if not texts or not expected or any(words in prompt or prompt in words for words in texts for prompt in expected):
         return None
     return f"asks {prompts[0][:200]!r}, the row has {next(iter(texts.values()))[:200]!r}"
-
-
-def _check_questions(differ: Sequence[str]) -> None:
-    """Raise UsageError for the first of the rows that differ."""
-    if differ:
-        count = f" ({len(differ)} rows differ)" if len(differ) > 1 else ""
-        raise UsageError(f"{differ[0]}{count}; give as --questions the file that was asked, in its order")
 
 
 def benchmark_of(path: Path, questions: Path | None) -> str | None:
@@ -150,7 +143,7 @@ def read(path: Path, conversations: Sequence[Conversation], system: str) -> Iter
     layout: Layout | None = None
     differ = list[str]()
     for location, row in tables.rows(path):
-        layout = layout or _layout(location, row)
+        layout = layout or _find_layout(location, row)
         key = tables.require_text(location, row, layout.id)
         tables.check_ids([key], location, layout.id)
         if layout.numbered and key.isdigit() and int(key) < len(conversations):
@@ -168,13 +161,18 @@ def read(path: Path, conversations: Sequence[Conversation], system: str) -> Iter
                 raise UsageError(f"{location}: turn {turn} of {quoted(key)} ({condition}) {twice}")
             texts[turn] = text
             prompts.append(turns[turn - 1].prompt)
-        if why := _contradiction(row, prompts):
+        if why := _find_contradiction(row, prompts):
             differ.append(f"{location}: {layout.id} {quoted(key)} {why}")
-    _check_questions(differ)
-    return [turn for (key, name), texts in replies.items() for turn in _turns(by_id[key], name, texts, system, path)]
+    # One line names the first row: the whole file is of other questions, or in another order.
+    if differ:
+        count = f" ({len(differ)} rows differ)" if len(differ) > 1 else ""
+        raise UsageError(f"{differ[0]}{count}; give as --questions the file that was asked, in its order")
+    return [
+        turn for (key, name), texts in replies.items() for turn in _build_turns(by_id[key], name, texts, system, path)
+    ]
 
 
-def _layout(location: str, row: tables.Row) -> Layout:
+def _find_layout(location: str, row: tables.Row) -> Layout:
     """Return the layout of a row. Raises UsageError if its columns are of no known one."""
     known = next((layout for layout in LAYOUTS if layout.fits(row)), None)
     if known is None:
@@ -185,7 +183,7 @@ def _layout(location: str, row: tables.Row) -> Layout:
     return known
 
 
-def _turns(
+def _build_turns(
     conversation: Conversation, name: str, replies: dict[int, str | None], system: str, path: Path
 ) -> Iterator[ModelTurn]:
     condition, earlier = CONDITIONS[name], dict[int, str]()

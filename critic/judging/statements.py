@@ -159,7 +159,7 @@ class Sought(Struct, frozen=True):
     separator: str = r"(?:(?:为|是)?[:=|]|[-–—](?=\s)|is\b|为|是)"
 
     def key(self, pattern: str, names: str | None = None) -> re.Pattern[str]:
-        return _compiled(pattern, names or self.names, self.separator)
+        return _compile(pattern, names or self.names, self.separator)
 
     @property
     def key_names(self) -> str:
@@ -167,7 +167,7 @@ class Sought(Struct, frozen=True):
 
 
 @cache
-def _compiled(pattern: str, names: str, separator: str) -> re.Pattern[str]:
+def _compile(pattern: str, names: str, separator: str) -> re.Pattern[str]:
     return re.compile(pattern % (names, separator), re.IGNORECASE | re.MULTILINE)
 
 
@@ -197,13 +197,13 @@ class AnswerText:
     def __init__(self, reply: str) -> None:
         self.start = answer_at(reply)
         self.text = reply[self.start :]
-        objects = list(_whole_objects(self.text))
-        masked = _replaced(self.text, [(obj.start, obj.end) for obj in objects], _MASK)
+        objects = list(_read_objects(self.text))
+        masked = _replace_spans(self.text, [(obj.start, obj.end) for obj in objects], _MASK)
         shown = [element.span() for element in _SHOWN.finditer(masked)]
-        masked = _replaced(masked, shown, "\n")
+        masked = _replace_spans(masked, shown, "\n")
         thoughts = list(later_thoughts(masked))
         # A verdict behind them begins a line.
-        masked = _replaced(masked, thoughts, "\n")
+        masked = _replace_spans(masked, thoughts, "\n")
         unsaid = [*shown, *thoughts]
         self.objects = [obj for obj in objects if not any(start <= obj.start < end for start, end in unsaid)]
         self.plain = half_width(masked)
@@ -223,36 +223,40 @@ class AnswerText:
         """Return the statements of the value `sought`; those in prose only if no object and no line has one."""
         self._weighed = 0
         self._told.clear()
-        return [replace(statement, told=statement.end in self._told) for statement in self._statements(sought)]
+        return [replace(statement, told=statement.end in self._told) for statement in self._find_statements(sought)]
 
-    def _statements(self, sought: Sought) -> list[Statement]:
-        torn = list(self._torn(sought))
-        mentioned = list(self._mentioned(sought, torn))
-        structured = [*self._in_objects(sought, torn), *self._in_torn(sought, torn), *self._on_lines(sought, torn)]
+    def _find_statements(self, sought: Sought) -> list[Statement]:
+        torn = list(self._find_torn(sought))
+        mentioned = list(self._read_mentions(sought, torn))
+        structured = [
+            *self._read_whole(sought, torn),
+            *self._read_torn(sought, torn),
+            *self._read_lines(sought, torn),
+        ]
         if not structured:
-            return mentioned if self._unfinished else [*self._in_prose(sought, sought.prose), *mentioned]
+            return mentioned if self._unfinished else [*self._read_prose(sought, sought.prose), *mentioned]
         # A sentence that says so at the end of its line can only contradict them.
-        prose = [] if sought.several else self._in_prose(sought, True)
+        prose = [] if sought.several else self._read_prose(sought, True)
         ends = (statement for statement in prose if statement.stands and _LINE_ENDS.match(self.plain, statement.end))
         doubts = (statement for statement in ends if not self._is_within(statement.at, torn))
         return structured + mentioned + [replace(statement, stands=False) for statement in doubts]
 
-    def _mentioned(self, sought: Sought, torn: list[_Torn]) -> Iterator[Statement]:
+    def _read_mentions(self, sought: Sought, torn: list[_Torn]) -> Iterator[Statement]:
         """Yield the verdicts that sentences mention. One that is not called a verdict can only contradict another."""
         for mention in mentions(self.plain, sought.mentioned):
             at, end = mention.start, mention.end
-            argued = self._reason is not None and self._reason.end() <= at and not _led(_LINE_BEGINS, self.plain, at)
+            argued = self._reason is not None and self._reason.end() <= at and not _is_led(_LINE_BEGINS, self.plain, at)
             if argued or self._is_quoted(at, end) or self._is_within(at, torn):
                 continue
-            stands = mention.states and self._stands(at, end, torn, False) and self._opens_or_closes(at, end)
+            stands = mention.states and self._may_stand(at, end, torn, False) and self._is_first_or_last(at, end)
             yield Statement(mention.value, at, end, stands)
 
-    def _keys(self, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
+    def _find_keys(self, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
         """Yield each match of a key. The next one may begin right behind a key that has no value."""
-        key = pattern.search(self.plain)
-        while key is not None:
+        at = 0
+        while key := pattern.search(self.plain, at):
             yield key
-            key = pattern.search(self.plain, key.end("name"))
+            at = key.end("name")
 
     def unfinished_at(self, sought: Sought) -> int | None:
         """Return the position of the value behind the last key, or None if there is no key."""
@@ -263,7 +267,7 @@ class AnswerText:
     def loose_reason(self, several: bool) -> str | None:
         """Return the reason beside a verdict that is no valid JSON, or None. `several`: as in Sought."""
         patterns = (_BARE_KEY, _LINE_KEY) if several else (_PROSE_KEY,)
-        keys = (_compiled(pattern, REASON, ":").search(self.plain) for pattern in patterns)
+        keys = (_compile(pattern, REASON, ":").search(self.plain) for pattern in patterns)
         key = next((key for key in keys if key is not None), None)
         if key is None:
             return None
@@ -271,7 +275,7 @@ class AnswerText:
         quoted = QUOTED_TEXT.match(rest)
         return (quoted[1] if quoted else rest.strip().strip("\"'“”}`").strip()) or None
 
-    def _in_objects(self, sought: Sought, torn: list[_Torn]) -> Iterator[Statement]:
+    def _read_whole(self, sought: Sought, torn: list[_Torn]) -> Iterator[Statement]:
         """Yield the statements of whole objects.
 
         An object right behind the first one of the answer, on the same line, is skipped: the model ran on behind a
@@ -279,7 +283,7 @@ class AnswerText:
         """
         before: _Object | None = None
         for obj in self.objects:
-            stated = list(_under(obj.content, sought))
+            stated = list(_read_values(obj.content, sought))
             if not stated or self._is_inside(obj, torn):
                 continue
             between = None if before is None else self.plain[before.end : obj.start]
@@ -287,16 +291,16 @@ class AnswerText:
             before = obj
             if runs_on:
                 continue
-            reasons = [*_under(obj.content, Sought(REASON, sought.value, lambda value: value))]
+            reasons = [*_read_values(obj.content, Sought(REASON, sought.value, lambda value: value))]
             reason = next((reason for reason in reasons if isinstance(reason, str)), None)
-            stands = self._stands(obj.start, obj.end, torn, False)
+            stands = self._may_stand(obj.start, obj.end, torn, False)
             if self._is_quoted(obj.start, obj.end):
                 stands = False
                 self._told.add(obj.end)
             for value in stated:
                 yield Statement(value, obj.start, obj.end, stands, whole=True, reason=reason)
 
-    def _torn(self, sought: Sought) -> Iterator[_Torn]:
+    def _find_torn(self, sought: Sought) -> Iterator[_Torn]:
         """Yield the rests of objects that are no valid JSON. Each ends at the next line that begins with a brace."""
         key = sought.key(_OBJECT_KEY, f"{sought.key_names}|{REASON}")
         begins = [line.start() for line in re.finditer(r"^[^\w\n{]*\{", self.plain, re.MULTILINE)]
@@ -307,7 +311,7 @@ class AnswerText:
                 rest = self.plain[max(start, self.plain.rfind("{", start, first.end())) : end]
                 yield _Torn(first, end, rest.count("{") <= rest.count("}"))
 
-    def _in_torn(self, sought: Sought, torn: list[_Torn]) -> Iterator[Statement]:
+    def _read_torn(self, sought: Sought, torn: list[_Torn]) -> Iterator[Statement]:
         for fragment in torn:
             key: re.Match[str] | None = fragment.key
             if re.fullmatch(REASON, fragment.key["name"], re.IGNORECASE):
@@ -320,11 +324,11 @@ class AnswerText:
             value = None if key is None else sought.value.match(self.plain, key.end())
             # Without a value it is the output format restated, or cut off.
             if key is not None and value is not None:
-                stands = self._stands(fragment.key.start(), value.end(), torn, sought.several)
-                yield _statement(sought.convert, value, stands)
+                stands = self._may_stand(fragment.key.start(), value.end(), torn, sought.several)
+                yield _build_statement(sought.convert, value, stands)
 
-    def _on_lines(self, sought: Sought, torn: list[_Torn]) -> Iterator[Statement]:
-        lines = list(self._keys(sought.key(_LINE_KEY, sought.key_names)))
+    def _read_lines(self, sought: Sought, torn: list[_Torn]) -> Iterator[Statement]:
+        lines = list(self._find_keys(sought.key(_LINE_KEY, sought.key_names)))
         if sought.several:
             lines += [key for key in sought.key(_BARE_KEY).finditer(self.plain) if self._is_listed(key.start())]
         in_objects = {fragment.key.end() for fragment in torn}
@@ -332,28 +336,28 @@ class AnswerText:
             value = sought.value.match(self.plain, key.end())
             if value is None or key.end() in in_objects or self._is_quoted(key.start("name"), value.end()):
                 continue
-            stands = self._stands(key.start("name"), value.end(), torn, sought.several) and not self._is_within(
+            stands = self._may_stand(key.start("name"), value.end(), torn, sought.several) and not self._is_within(
                 key.start(), torn
             )
-            stands = stands and (sought.several or self._opens_or_closes(key.start(), value.end()))
-            yield _statement(sought.convert, value, stands)
+            stands = stands and (sought.several or self._is_first_or_last(key.start(), value.end()))
+            yield _build_statement(sought.convert, value, stands)
 
-    def _in_prose(self, sought: Sought, keyed: bool) -> Iterator[Statement]:
+    def _read_prose(self, sought: Sought, keyed: bool) -> Iterator[Statement]:
         forms = [*([sought.key(_PROSE_KEY)] if keyed else []), *sought.papers]
         for form in forms:
             keyed = "name" in form.groupindex
-            for at, key in self._own_words(sought, form):
+            for at, key in self._find_own_words(sought, form):
                 value = sought.value.match(self.plain, key.end()) if keyed else key
                 if value is None:
                     continue
-                stands = self._stands(at, value.end(), [], False)
+                stands = self._may_stand(at, value.end(), [], False)
                 if keyed and stands:
                     owner = _POSSESSOR.search(self.plain, max(0, key.start() - 40), key.start())
-                    led = _led(_CLAUSE_BEGINS, self.plain, owner.start() if owner else key.start())
-                    stands = led and self._opens_or_closes(key.start(), value.end())
-                yield _statement(sought.convert if keyed else sought.compared or sought.convert, value, stands)
+                    led = _is_led(_CLAUSE_BEGINS, self.plain, owner.start() if owner else key.start())
+                    stands = led and self._is_first_or_last(key.start(), value.end())
+                yield _build_statement(sought.convert if keyed else sought.compared or sought.convert, value, stands)
 
-    def _own_words(self, sought: Sought, form: re.Pattern[str]) -> Iterator[tuple[int, re.Match[str]]]:
+    def _find_own_words(self, sought: Sought, form: re.Pattern[str]) -> Iterator[tuple[int, re.Match[str]]]:
         """Yield the start and the match of each place where a judge itself says what a pattern looks for.
 
         Claims of the response are left out: those in quotation marks and those in a reason. Behind the key of a reason
@@ -365,11 +369,11 @@ class AnswerText:
             at = marks.end() if marks else match.start()
             value = sought.value.match(self.plain, match.end()) if "name" in form.groupindex else match
             begins = _LINE_BEGINS if value and value.end() <= self._last_word else _SENTENCE_BEGINS
-            argued = reason is not None and at >= reason.end() and not _led(begins, self.plain, at)
+            argued = reason is not None and at >= reason.end() and not _is_led(begins, self.plain, at)
             if not argued and not self._is_quoted(at, match.end()):
                 yield at, match
 
-    def _stands(self, start: int, end: int, torn: list[_Torn], several: bool) -> bool:
+    def _may_stand(self, start: int, end: int, torn: list[_Torn], several: bool) -> bool:
         """Return whether a statement may be a verdict.
 
         It may not in a quoted block, behind words about the material (for `several` keys: before the first one in the
@@ -408,7 +412,7 @@ class AnswerText:
     def _is_inside(self, obj: _Object, torn: list[_Torn]) -> bool:
         """Return whether an object is quoted in a reason: in the middle of its line, behind the reason's key."""
         argued = self._is_within(obj.start, torn) or (self._reason is not None and self._reason.end() <= obj.start)
-        if not argued or _led(_SENTENCE_BEGINS, self.plain, obj.start):
+        if not argued or _is_led(_SENTENCE_BEGINS, self.plain, obj.start):
             return False
         return _WORD.search(self.plain, self.plain.rfind("\n", 0, obj.start) + 1, obj.start) is not None
 
@@ -425,7 +429,7 @@ class AnswerText:
         first, last = self._quotations[behind - 1] if behind else (0, 0)
         if end > last:
             return False
-        return not _led(_SENTENCE_BEGINS, self.plain, first) or _WORD.search(self.plain, first, at) is not None
+        return not _is_led(_SENTENCE_BEGINS, self.plain, first) or _WORD.search(self.plain, first, at) is not None
 
     def _is_listed(self, at: int) -> bool:
         """Return whether a bare key is in an object or in a list on one line, not behind a comma in a sentence."""
@@ -449,7 +453,7 @@ class AnswerText:
         later = re.search(r"\n\s*\n.*\w", rest, re.DOTALL) if several else _WORD.search(rest)
         return self.opens_with(at) or later is None or _REASON_FOLLOWS.match(rest) is not None
 
-    def _opens_or_closes(self, start: int, end: int) -> bool:
+    def _is_first_or_last(self, start: int, end: int) -> bool:
         """Return whether a statement opens or closes the answer, or stands beside the reason.
 
         A line that leads to the statement may come before it.
@@ -460,11 +464,11 @@ class AnswerText:
         return led or end > self._last_sentence or any(_REASON_LINE.match(line) for line in lines)
 
 
-def _statement(convert: Callable[[Any], float | str | None], value: re.Match[str], stands: bool) -> Statement:
+def _build_statement(convert: Callable[[Any], float | str | None], value: re.Match[str], stands: bool) -> Statement:
     return Statement(convert(value["value"]), value.start("value"), value.end(), stands)
 
 
-def _replaced(text: str, spans: list[tuple[int, int]], char: str) -> str:
+def _replace_spans(text: str, spans: list[tuple[int, int]], char: str) -> str:
     """Return a text with each character of the spans, which are in order, replaced by `char`."""
     pieces, at = [], 0
     for start, end in spans:
@@ -473,12 +477,12 @@ def _replaced(text: str, spans: list[tuple[int, int]], char: str) -> str:
     return "".join([*pieces, text[at:]])
 
 
-def _led(begins: re.Pattern[str], plain: str, at: int) -> bool:
+def _is_led(begins: re.Pattern[str], plain: str, at: int) -> bool:
     """Return whether nothing but a lead stands between a place and the beginning (`begins`) of its line or sentence."""
     return begins.search(plain, max(0, at - _LONGEST_LEAD), at) is not None
 
 
-def _whole_objects(text: str) -> Iterator[_Object]:
+def _read_objects(text: str) -> Iterator[_Object]:
     """Yield the outermost JSON objects in a text."""
 
     def every_value(pairs: list[tuple[str, Any]]) -> dict[str, list[Any]]:
@@ -499,7 +503,7 @@ def _whole_objects(text: str) -> Iterator[_Object]:
         at = text.find("{", end)
 
 
-def _under(content: Any, sought: Sought) -> Iterator[Any]:
+def _read_values(content: Any, sought: Sought) -> Iterator[Any]:
     """Yield the converted values under the keys sought, from the outermost objects that have one."""
     nested = [content]
     while nested:

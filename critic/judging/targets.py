@@ -77,8 +77,8 @@ def encode(tokenizer: ChatTokenizer, example: Example) -> Encoded:
     if not whole.startswith(prompt + example.target):
         raise UsageError("the tokenizer's chat template rewrites the answer")
     source = tokenizer(prompt, add_special_tokens=False)["input_ids"]
-    learned, places = _behind(tokenizer, source, prompt, whole)
-    spans = _value_spans(example)
+    learned, places = _encode_answer(tokenizer, source, prompt, whole)
+    spans = _find_value_spans(example)
     return Encoded(
         ids=source + learned,
         labels=[IGNORED] * len(source) + learned,
@@ -87,7 +87,7 @@ def encode(tokenizer: ChatTokenizer, example: Example) -> Encoded:
     )
 
 
-def _behind(
+def _encode_answer(
     tokenizer: ChatTokenizer, source: list[int], prompt: str, whole: str
 ) -> tuple[list[int], list[tuple[int, int]]]:
     """Return the tokens of `whole` behind `prompt`, whose tokens are `source`, and their spans in that text."""
@@ -101,7 +101,7 @@ def _behind(
     return both["input_ids"][len(source) :], moved
 
 
-def _value_spans(example: Example) -> list[tuple[int, int]]:
+def _find_value_spans(example: Example) -> list[tuple[int, int]]:
     """Return the spans of characters that spell the verdict's values, without quotation marks.
 
     Of several ratings only the overall one counts. Quotation marks inside the reason are escaped, so that a key is

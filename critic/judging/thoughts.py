@@ -95,12 +95,12 @@ def answer_at(text: str) -> int:
     >>> reply[answer_at(reply) :].strip()
     'Rating: 7'
     """
-    start = _behind_blocks(text, 0)
+    start = _skip_blocks(text, 0)
     if start == len(text) or _VERDICT_FIRST.match(text[start:].lstrip()):
         return start
-    orphans = (mark.end() for mark in _ORPHAN.finditer(text, start) if not _in_reason(text[start : mark.start()]))
+    orphans = (mark.end() for mark in _ORPHAN.finditer(text, start) if not _is_in_reason(text[start : mark.start()]))
     end = next(orphans, None)
-    return start if end is None else _behind_blocks(text, end)
+    return start if end is None else _skip_blocks(text, end)
 
 
 def without_thoughts(text: str) -> str:
@@ -131,7 +131,7 @@ def split_thoughts(text: str, *, cut_off: bool = False) -> SplitReply:
     >>> split_thoughts("Models put their thoughts between <think> and </think>.").thoughts
     ''
     """
-    blocks = list(_blocks(text, cut_off=cut_off)) if _may_have_marks(text) else []
+    blocks = list(_find_blocks(text, cut_off=cut_off)) if _may_have_marks(text) else []
     if not blocks:
         return SplitReply(text)
     kept, at = list[str](), 0
@@ -150,7 +150,7 @@ def _may_have_marks(text: str) -> bool:
     return _CORE.search(text.lower()) is not None
 
 
-def _blocks(text: str, *, cut_off: bool) -> Iterator[tuple[int, int, int, int | None]]:
+def _find_blocks(text: str, *, cut_off: bool) -> Iterator[tuple[int, int, int, int | None]]:
     """Yield each block of thoughts: start and end of its opening mark, start and end of its closing mark.
 
     The last end is None if the block is not closed.
@@ -182,7 +182,7 @@ def _blocks(text: str, *, cut_off: bool) -> Iterator[tuple[int, int, int, int | 
         if not leads and not (text[done : opening.start()].rpartition("\n")[2] in _INDENTS and is_mark(opening)):
             continue
         # Behind a mark that nothing closes there is no closing mark for a later one either.
-        closing = _closing_of(text, opening) if closable else None
+        closing = _find_closing(text, opening) if closable else None
         if closing is None:
             closable, mark = False, opening.group()
             if (_HEADING.match(mark) and not cut_off) if leads else not _NEVER_A_WORD.search(mark):
@@ -198,7 +198,7 @@ def later_thoughts(answer: str) -> Iterator[tuple[int, int]]:
     at = 0
     while opening := _OPENING.search(answer, at):
         begins_line = not answer[: opening.start()].rpartition("\n")[2].strip()
-        end = _end_of(answer, opening)
+        end = _find_end(answer, opening)
         if end is None and not begins_line:
             at = opening.end()
             continue
@@ -206,32 +206,32 @@ def later_thoughts(answer: str) -> Iterator[tuple[int, int]]:
         yield opening.start(), at
 
 
-def _behind_blocks(text: str, at: int) -> int:
+def _skip_blocks(text: str, at: int) -> int:
     """Return the position behind all blocks of thoughts that begin at `at`, one after another."""
     while True:
         opening = _OPENING.match(text, at + len(text[at:]) - len(text[at:].lstrip()))
         if opening is None:
             return at
-        end = _end_of(text, opening)
+        end = _find_end(text, opening)
         if end is None:
             return len(text)
         at = end
 
 
-def _end_of(text: str, opening: re.Match[str]) -> int | None:
+def _find_end(text: str, opening: re.Match[str]) -> int | None:
     """Return the position behind the closing mark of thoughts, or None if they are not closed."""
-    closing = _closing_of(text, opening)
+    closing = _find_closing(text, opening)
     return closing.end() if closing else None
 
 
-def _closing_of(text: str, opening: re.Match[str]) -> re.Match[str] | None:
+def _find_closing(text: str, opening: re.Match[str]) -> re.Match[str] | None:
     """Return the closing mark of the opening mark's own kind or, if there is none, of any kind."""
     kind = int((opening.lastgroup or "m0")[1:])
     own = _CLOSING[kind].search(text, opening.end())
     return own or re.compile(_ANY_CLOSING, re.IGNORECASE).search(text, opening.end())
 
 
-def _in_reason(before: str) -> bool:
+def _is_in_reason(before: str) -> bool:
     """Return whether a text ends within a quoted reason, which may say anything."""
     keys = [*QUOTED_REASON.finditer(before)]
     return bool(keys) and QUOTED_TEXT.match(before[keys[-1].end() :].lstrip()) is None
