@@ -100,8 +100,8 @@ def _plan_row(name: str, prompt: Prompt, response: Response, answers: Sequence[R
 def comparable(response: Response, other: Response) -> bool:
     """Return whether two answers to one question are by two systems, differ in text, and are no pairs themselves."""
     by_another = response.system is None or response.system != other.system
-    alone = all(each.preference is None and each.other is None for each in (response, other))
-    return alone and by_another and response.id != other.id and response.text.strip() != other.text.strip()
+    are_single = all(each.preference is None and each.other is None for each in (response, other))
+    return are_single and by_another and response.id != other.id and response.text.strip() != other.text.strip()
 
 
 def partner(form: str, response: Response, others: Sequence[Response]) -> Response:

@@ -151,7 +151,8 @@ ONE_SIDE = {
     "pairwise_whole": "direct_whole",
 }
 """Form of a comparison that a head can decide by scores -> form in which the head sees each answer."""
-COMPARED = {alone: compared for compared, alone in ONE_SIDE.items()}
+COMPARED = {shown_as: compared for compared, shown_as in ONE_SIDE.items()}
+"""The other way round: form in which the head sees each answer -> form of the comparison."""
 
 
 def head_gives(name: str, compares: bool) -> bool:

@@ -54,7 +54,7 @@ class JudgeResult(Struct, frozen=True, kw_only=True):
 
 
 class Judge:
-    """A judge model with one setup, whatever it is shown."""
+    """A judge model with one setup, for verdicts of any form."""
 
     def __init__(
         self,
@@ -64,8 +64,7 @@ class Judge:
         images: Images | None = None,
         needs: str | None = "--score",
     ) -> None:
-        """`images` are those that a judge is shown; without them it is asked as one that cannot see. What `needs` log
-        probabilities is as in Grader."""
+        """Take a judge that is shown `images`; without them it is asked as one that cannot see. `needs` is as in Grader."""
         if images is not None:
             shown = replace(setup.decoding, images="show", max_image_pixels=images.resize_to)
             setup = replace(setup, decoding=shown)
@@ -255,7 +254,7 @@ def _find_winner(verdict: Verdict, *, first: Position | None) -> str:
 
 
 def _get_detail(reply: Reply) -> str | None:
-    """Return what is known of a reply that is no answer, or None."""
+    """Return the detail of a reply that is no answer, or None."""
     lost = find_failure(reply)
     return lost[1] if lost else None
 
@@ -280,15 +279,17 @@ class ResponseJudge(Judge):
         self.form, self.prompt_hash = form_of(form), self.hash_prompt(form)
 
     async def judge(self, response: records.Response, other: records.Response | None = None) -> Judgment:
-        """Judge a response; in a form that compares, beside the `other` one."""
+        """Judge a response, in a form that compares with the `other` one."""
         sample, material = Sample.of(response, other), self.form.material(response, other)
         return await self.verdict_on(self.prepare(PlannedVerdict(sample=sample, form=self.prompt, material=material)))
 
 
 def panel_judgment(members: Sequence[Judgment], how: Aggregation, name: str) -> Judgment:
-    """One response judged by a panel: the members' scores and ratings made one by `how`. A panel judges whole or not at
-    all: where a member failed, the judgment fails with the member's failure and `detail` names the member, because a
-    mean over those who are left is another panel's. Ratings by single criteria stay with the members."""
+    """Return the judgment of a panel on one response: the members' scores and ratings combined by `how`.
+
+    If a member failed, the judgment fails with the member's failure, and `detail` names the member: a mean over those
+    who are left would be another panel's. Ratings by single criteria stay with the members.
+    """
     first, verdicts = members[0], [member.verdict for member in members]
     unlearned = (each.setup.unlearned and f"{each.setup.unlearned} ({each.judge})" for each in members)
     detail = score = None

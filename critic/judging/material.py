@@ -79,7 +79,7 @@ def spans(plain: str) -> list[tuple[int, int]]:
     >>> [text[start:end] for start, end in spans(text)]
     ['> Rating: 10\\n']
     """
-    found, lines = list[tuple[int, int]](), plain.split("\n")
+    shown, lines = list[tuple[int, int]](), plain.split("\n")
     starts = [0]
     for line in lines:
         starts.append(starts[-1] + len(line) + 1)
@@ -102,17 +102,17 @@ def spans(plain: str) -> list[tuple[int, int]]:
             # Nothing says whose words they are: those behind the first sentence are not the judge's verdict.
             ends = re.compile(r"[.!?。][ \t]*").search(line, label.end())
             if ends:
-                found.append((starts[number] + ends.end(), starts[number + 1]))
+                shown.append((starts[number] + ends.end(), starts[number + 1]))
         elif label and number > end_of_label and _introduces(label[1]):
             governed = RETELLING.search(label[1]) is not None
             end_of_label = number if _SIDE.search(label[1]) else _find_paragraph_end(lines, number)
             begins = starts[number] + label.end(1)
         if number <= end_of_label or governed:
-            found.append((begins, starts[number + 1]))
+            shown.append((begins, starts[number + 1]))
         if behind > number + 1:
-            found.append((starts[number + 1], starts[behind]))
+            shown.append((starts[number + 1], starts[behind]))
         number = behind
-    return found
+    return shown
 
 
 def _is_own(title: str) -> bool:

@@ -258,12 +258,12 @@ def _seek_rating(scale: Scale, key: str, criteria: bool) -> Sought:
     value = re.compile(_NUMBER + behind + _GIVEN, re.IGNORECASE)
     names += rf"(?:\s*[(\[](?:(?:{scale[0]}\s*[-–~到至]|out of|满分)\s*)?{scale[1]}分?[)\]])?"
     unit = rf"\s*(?:points?|\(?\s*(?:(?:out )?of|满分)\s*{scale[1]}\s*分?\s*\)?)?\s*"
-    alone = re.compile(r"\s*(?P<value>[-+]?\d+(?:\.\d+)?)" + behind + unit, re.IGNORECASE)
+    only_number = re.compile(r"\s*(?P<value>[-+]?\d+(?:\.\d+)?)" + behind + unit, re.IGNORECASE)
 
     def number(value: Any) -> float | None:
         # "8/10" and "8分" are ratings that JSON has as text.
         if isinstance(value, str):
-            match = alone.fullmatch(half_width(value))
+            match = only_number.fullmatch(half_width(value))
             value = float(match["value"]) if match else None
         # For Python, true is the number 1.
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -286,9 +286,9 @@ def _seek_rating(scale: Scale, key: str, criteria: bool) -> Sought:
     def rated(sentence: str) -> tuple[list[float | str | None], str]:
         """Return the numbers in a sentence but for the scale's ends: in digits, in words, in stars."""
         sentence = out_of.sub(" ", sentence)
-        found = [match[0] for match in _ANY_NUMBER.finditer(sentence)]
+        numerals = [match[0] for match in _ANY_NUMBER.finditer(sentence)]
         # "One" is a pronoun as well.
-        numbers = [word for word in found if word.lower() != "one"] or found
+        numbers = [word for word in numerals if word.lower() != "one"] or numerals
         return [_read_number(word, high) for word in numbers], _ANY_NUMBER.sub(" ", sentence)
 
     return Sought(names, value, number, (marked,), prose=True, mentioned=rated)
@@ -297,7 +297,7 @@ def _seek_rating(scale: Scale, key: str, criteria: bool) -> Sought:
 @cache
 def _seek_choice(key: str, values: tuple[str, ...]) -> Sought:
     words = "|".join(word for value in values for word in _MEANT.get(value, (value,)))
-    # Comparisons alone have players, and endings that papers gave them.
+    # Only comparisons have players, and endings that papers gave them.
     player = _PLAYER if "A" in values else ""
     pattern = re.compile(rf"{_OPENS}{player and player + '?'}(?P<value>{words}){_ENDS}", re.IGNORECASE | re.MULTILINE)
     papers = _STATED_CHOICES if "A" in values else ()

@@ -114,12 +114,12 @@ def split(name: str) -> tuple[str, tuple[str, ...]]:
         raise UsageError(f"no judge prompt {name!r}; there is {', '.join(names())}")
     base = max(bases, key=len)
     rest, flags = name[len(base) + 1 :], list[str]()
-    known = _merge_content(base, (), LANGUAGES[0]).get("flags", {})
-    while flag := next((flag for flag in known if f"{rest}_".startswith(f"{flag}_")), None):
+    file_flags = _merge_content(base, (), LANGUAGES[0]).get("flags", {})
+    while flag := next((flag for flag in file_flags if f"{rest}_".startswith(f"{flag}_")), None):
         flags.append(flag)
         rest = rest[len(flag) + 1 :]
     if rest:
-        raise UsageError(f"no judge prompt {name!r}; {base} goes with {', '.join(known) or 'no flag'}")
+        raise UsageError(f"no judge prompt {name!r}; {base} goes with {', '.join(file_flags) or 'no flag'}")
     return base, tuple(flags)
 
 

@@ -203,8 +203,8 @@ def _mark_all_images(material: PromptInputs, marks: Mapping[str, str]) -> str:
 def _show_earlier(
     prompt: Prompt, material: PromptInputs, side: Candidate, kept: Truncation, marks: Mapping[str, str]
 ) -> str:
-    whole = material.question is None
-    dropped = 0 if whole else max(0, len(side.earlier) - kept.get("history", len(side.earlier)))
+    is_conversation = material.question is None
+    dropped = 0 if is_conversation else max(0, len(side.earlier) - kept.get("history", len(side.earlier)))
     left_out = [prompt.history_left_out.format(n=dropped)] if dropped else []
     return "\n".join([*left_out, *filter(None, [_show_exchanges(prompt, side.earlier[dropped:], kept, marks)])])
 
@@ -243,9 +243,9 @@ def truncate_to_fit(
     Left out in this order, as far as needed: the oldest exchanges (unless the conversation itself is judged), the
     middle of the references, and the middle of the replies, the longer first, down to `FLOOR` characters.
     """
-    whole = render(prompt, material)
-    if limit is None or count(whole) <= limit:
-        return TruncatedPrompt(whole, {})
+    messages = render(prompt, material)
+    if limit is None or count(messages) <= limit:
+        return TruncatedPrompt(messages)
 
     kept, sizes = dict[str, int](), _measure_sizes(material)
 
@@ -268,13 +268,13 @@ def truncate_to_fit(
 
 def _measure_sizes(material: PromptInputs) -> dict[str, list[int]]:
     """Return the sizes of what can be left out: exchanges of each history, characters of references and replies."""
-    whole = material.question is None
+    is_conversation = material.question is None
     # Earlier replies that are not judged are gone before those that are get shorter.
-    earlier = [exchange.answer for side in material.sides for exchange in side.earlier if whole]
+    earlier = [exchange.answer for side in material.sides for exchange in side.earlier if is_conversation]
     earlier += [exchange.answer for side in material.sides for exchange in side.later]
     replies = [*earlier, *(side.answer for side in material.sides), material.own_answer]
     return {
-        "history": [] if whole else [len(side.earlier) for side in material.sides],
+        "history": [] if is_conversation else [len(side.earlier) for side in material.sides],
         "reference": [len(text) for text in material.references if text is not None],
         "response": [len(text) for text in replies if text is not None],
     }

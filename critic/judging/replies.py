@@ -174,13 +174,13 @@ def read(path: Path, conversations: Sequence[Conversation], system: str) -> Iter
 
 def _find_layout(location: str, row: tables.Row) -> Layout:
     """Return the layout of a row. Raises UsageError if its columns are of no known one."""
-    known = next((layout for layout in LAYOUTS if layout.fits(row)), None)
-    if known is None:
+    layout = next((layout for layout in LAYOUTS if layout.fits(row)), None)
+    if layout is None:
         layouts = "; ".join(f"{layout.id}, {layout.text}" for layout in LAYOUTS)
         raise UsageError(
             f"{location}: columns {shorten_line(', '.join(row))} are no known layout of replies: {layouts}"
         )
-    return known
+    return layout
 
 
 def _build_turns(

@@ -73,11 +73,11 @@ def encode(tokenizer: ChatTokenizer, example: Example) -> Encoded:
     """
     prompt = tokenizer.apply_chat_template(example.messages, tokenize=False, add_generation_prompt=True)
     answered = [*example.messages, {"role": "assistant", "content": example.target}]
-    whole = tokenizer.apply_chat_template(answered, tokenize=False, add_generation_prompt=False)
-    if not whole.startswith(prompt + example.target):
+    answered_text = tokenizer.apply_chat_template(answered, tokenize=False, add_generation_prompt=False)
+    if not answered_text.startswith(prompt + example.target):
         raise UsageError("the tokenizer's chat template rewrites the answer")
     source = tokenizer(prompt, add_special_tokens=False)["input_ids"]
-    learned, places = _encode_answer(tokenizer, source, prompt, whole)
+    learned, places = _encode_answer(tokenizer, source, prompt, answered_text)
     spans = _find_value_spans(example)
     return Encoded(
         ids=source + learned,
@@ -88,14 +88,14 @@ def encode(tokenizer: ChatTokenizer, example: Example) -> Encoded:
 
 
 def _encode_answer(
-    tokenizer: ChatTokenizer, source: list[int], prompt: str, whole: str
+    tokenizer: ChatTokenizer, source: list[int], prompt: str, answered_text: str
 ) -> tuple[list[int], list[tuple[int, int]]]:
-    """Return the tokens of `whole` behind `prompt`, whose tokens are `source`, and their spans in that text."""
+    """Return the tokens of `answered_text` behind `prompt`, whose tokens are `source`, and their spans in that text."""
     # In their place, since SentencePiece puts a space before the start of a text, which a served judge never writes;
     # apart only where prompt and answer would share a token.
-    both = tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
+    both = tokenizer(answered_text, add_special_tokens=False, return_offsets_mapping=True)
     if both["input_ids"][: len(source)] != source:
-        answer = tokenizer(whole[len(prompt) :], add_special_tokens=False, return_offsets_mapping=True)
+        answer = tokenizer(answered_text[len(prompt) :], add_special_tokens=False, return_offsets_mapping=True)
         return answer["input_ids"], answer["offset_mapping"]
     moved = [(start - len(prompt), end - len(prompt)) for start, end in both["offset_mapping"][len(source) :]]
     return both["input_ids"][len(source) :], moved
