@@ -64,7 +64,7 @@ class Judge:
         images: Images | None = None,
         needs: str | None = "--score",
     ) -> None:
-        """Take a judge that is shown `images`; without them it is asked as one that cannot see. `needs` is as in Grader."""
+        """Take a judge that is shown `images`; without them it is asked as one that cannot see. `needs`: see Grader."""
         if images is not None:
             shown = replace(setup.decoding, images="show", max_image_pixels=images.resize_to)
             setup = replace(setup, decoding=shown)
