@@ -154,7 +154,8 @@ def build_example(
     preference, human = response.preference, response.human or HumanScore(score=response.preference or 0.0)
     compared = forms.COMPARED.get(form) if len(answers) > 1 or preference is not None else None
     spec = forms.form_of(compared or form)
-    material = spec.material(response, answers[1] if len(answers) > 1 else response.other)
+    # The second answer is that of another row, or stands in the row itself.
+    material = spec.material(response, [*answers[1:], response.other][0])
     request = forms.inquiry(compared or form, response.question.lang, material, sees=sees)
     name, prompt = "+".join(planned.ids), request.prompt
     if compared:
