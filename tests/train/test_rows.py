@@ -410,7 +410,7 @@ def test_no_row_for_the_forms(forms: dict[str, float], message: str, tmp_path: P
 def test_the_cache_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe, rows, cache = write_recipe(tmp_path), write_rows(tmp_path), tmp_path / "cache"
     data, tokenizer = prepared(recipe, rows, cache)
-    for module, name in ((rows_module, "encode"), (rows_module, "example_of"), (rows_module, "train_tokenizer")):
+    for module, name in ((rows_module, "encode"), (rows_module, "build_example"), (rows_module, "train_tokenizer")):
         monkeypatch.setattr(module, name, pytest.fail)
     # Neither the file's name nor what training does with the rows matters.
     other = rows.rename(tmp_path / "renamed.jsonl")
