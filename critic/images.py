@@ -39,6 +39,8 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 class ImageError(Exception):
     """An image that cannot be sent; `failure` is its short name."""
 
+    tries = 1
+
     def __init__(self, failure: ImageFailure, message: str) -> None:
         super().__init__(message)
         self.failure = failure

@@ -27,8 +27,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from critic import cli
+from critic.judging.examples import Planned, TooLong, build_example
 from critic.judging.forms import JudgeRequest, form_of, inquiry
-from critic.records import Response
+from critic.records import Example, Message, Response
 
 if TYPE_CHECKING:
     import psutil
@@ -478,6 +479,18 @@ def scripted() -> Iterator[Servers]:
     yield make
     for server in servers:
         server.close()
+
+
+def example_in(
+    form: str,
+    *responses: Response,
+    limit: int | None = None,
+    count: Callable[[list[Message]], int] = lambda messages: 0,
+    sees: bool = False,
+) -> Example | TooLong:
+    """Build the training example that shows the responses in a form."""
+    planned = Planned(form, tuple(response.id for response in responses))
+    return build_example(planned, {response.id: response for response in responses}, limit, count, sees)
 
 
 def asked_of(form: str, response: Response, other: Response | None = None) -> JudgeRequest:

@@ -31,12 +31,12 @@ PLANNED = """
 import json, sys
 from pathlib import Path
 from critic import human_scored
-from critic.judging.examples import example_of, plan
+from critic.judging.examples import build_example, plan
 
 responses = human_scored.load(Path(sys.argv[1])).responses
 by_id = {one.id: one for one in responses}
 planned = plan(responses, {sys.argv[2]: 1.0}).examples
-print(json.dumps([example_of(one, by_id, None, lambda messages: 0).target for one in planned]))
+print(json.dumps([build_example(one, by_id, None, lambda messages: 0).target for one in planned]))
 """
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from conftest import ROOT, free_port, human_row, on_gpu, write_jsonl
+from conftest import ROOT, example_in, free_port, human_row, on_gpu, write_jsonl
 
 pytest.importorskip("deepspeed", reason="needs the train extra")
 
@@ -281,11 +281,11 @@ def tokenizer_for(rows: Path, **spec: Any) -> Any:
     from tiny import TinySpec, train_tokenizer
 
     from critic import human_scored
-    from critic.judging.examples import TooLong, example
+    from critic.judging.examples import TooLong
 
     texts = []
     for response in human_scored.load(rows).responses:
-        planned = example(response, "pointwise", None, lambda messages: 0)
+        planned = example_in("pointwise", response)
         assert not isinstance(planned, TooLong)
         texts.append((planned.messages[0]["content"], planned.target))
     return train_tokenizer(texts, TinySpec(**{**RECIPE["tiny"], **spec}))

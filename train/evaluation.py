@@ -19,7 +19,7 @@ from critic import human_scored
 from critic.errors import UsageError
 from critic.images import ImageError
 from critic.judging import distribution
-from critic.judging.examples import TooLong, example
+from critic.judging.examples import Planned, TooLong, build_example
 from critic.judging.forms import form_of, inquiry
 from critic.judging.targets import RATING, source_ids
 from critic.stats.estimate import FEWEST_TO_DECIDE, Bootstrap
@@ -62,7 +62,10 @@ def read_held_out(
             refused.append(response.id)
             continue
         try:
-            rendered = example(response, form, limit, lambda messages: len(source_ids(tokenizer, messages)), sees=sees)
+            planned = Planned(form, (response.id,))
+            rendered = build_example(
+                planned, {response.id: response}, limit, lambda messages: len(source_ids(tokenizer, messages)), sees
+            )
         except ImageError as error:
             raise UsageError(f"{path}: {response.id}: {error}") from None
         if isinstance(rendered, TooLong):

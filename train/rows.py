@@ -28,7 +28,7 @@ from critic.errors import UsageError
 from critic.human_scored import EDITED, SWAPPED, Loaded
 from critic.images import ImageError, Images
 from critic.judging.distribution import probabilities, whole_rating
-from critic.judging.examples import Plan, Planned, TooLong, example_of, plan
+from critic.judging.examples import Plan, Planned, TooLong, build_example, plan
 from critic.judging.forms import ONE_SIDE, form_of, rates
 from critic.judging.prompt import load, prompt_hash
 from critic.judging.targets import IGNORED, encode, source_ids, target
@@ -493,7 +493,7 @@ def _tokenize(pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[int
         row: dict[str, Any] = {"id": "+".join(planned.ids), "form": planned.form, "length": 0, "shortened": []}
         by_id = {response.id: response for response in responses}
         try:
-            example = example_of(planned, by_id, limits[0], count, isinstance(tokenizer, SeeingTokenizer))
+            example = build_example(planned, by_id, limits[0], count, isinstance(tokenizer, SeeingTokenizer))
             tokens = None if isinstance(example, TooLong) else encode(tokenizer, example)
         except ImageError as error:
             yield row | {"failure": error.failure}
@@ -531,7 +531,7 @@ def _render_texts(sources: list[Labelled], sees: bool) -> Iterator[tuple[str, st
     """Yield the text of each planned example's prompt, and its verdict."""
     for source in sources:
         for planned in source.planned.examples:
-            example = example_of(planned, source.by_id, None, lambda messages: 0, sees)
+            example = build_example(planned, source.by_id, None, lambda messages: 0, sees)
             assert not isinstance(example, TooLong)
             texts = (part["text"] for part in parts_of(example.messages[0]) if part["type"] == "text")
             yield "".join(texts), example.target

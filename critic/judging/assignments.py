@@ -1,4 +1,4 @@
-"""Which verdicts a protocol asks for on a model's conversations, and what its judge is shown for each."""
+"""Plan the verdicts that a protocol asks for on a model's conversations, with the material of each."""
 
 import asyncio
 from collections import Counter
@@ -21,7 +21,7 @@ from critic.records import Candidate, JudgeConfig, Judgment, PromptInputs, Sampl
 
 
 def form_name(protocol: str, turn: int | None, setup: JudgeConfig) -> str:
-    """Return the form in which a protocol asks about a turn, or about the whole (None), with the flags that it has."""
+    """Return the form in which a protocol asks about a turn, or about the whole conversation (None), with its flags."""
     entry = protocols.load(protocol)
     base = entry.form if turn is not None else entry.whole_form
     if base is None:
@@ -50,7 +50,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
         return protocols.load(self.protocol)
 
     def question(self, turn: int) -> records.ConversationTurn:
-        """Return what was asked at a turn, from 1."""
+        """Return the question of a turn, from 1."""
         return self.transcript.conversation.turns[turn - 1]
 
     def lacks(self, turn: records.ConversationTurn) -> str | None:
@@ -58,7 +58,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
         return self.entry.lacks(turn, self.judging, self.against is None or self.backed)
 
     def looks_ahead(self, setup: JudgeConfig) -> bool:
-        """Whether the judge of a turn also sees the later turns."""
+        """Return whether the judge of a turn also sees the later turns."""
         # Turns that the model saw apart are no conversation to look ahead in.
         continues = CONDITIONS[self.transcript.condition].history
         return setup.sight == "all" and self.entry.whole_form is not None and continues
@@ -72,7 +72,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
         return [turn for turn in self.transcript.asked if not self.lacks(self.question(turn))]
 
     def is_judged_whole(self) -> bool:
-        """Whether the whole conversation gets a verdict.
+        """Return whether the whole conversation gets a verdict.
 
         It does if it has several turns, which the model saw one after another, and none lacks what the protocol needs.
         """
@@ -123,7 +123,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
 
 
 def turn_inputs(assignment: Assignment, turn: int, setup: JudgeConfig) -> PromptInputs:
-    """Return what a judge of a turn is shown: the exchanges that the model saw, question, reply, references, focus."""
+    """Return the material of a turn: the exchanges that the model saw, question, reply, references, focus points."""
     transcript, question = assignment.transcript, assignment.question(turn)
     reply = Candidate(earlier=transcript.earlier(turn), answer=transcript.answer(turn))
     references = [question.reference]
@@ -141,7 +141,7 @@ def turn_inputs(assignment: Assignment, turn: int, setup: JudgeConfig) -> Prompt
 
 
 def whole_inputs(assignment: Assignment, setup: JudgeConfig, judged: Sequence[Judgment]) -> PromptInputs:
-    """Return what a judge of a whole conversation is shown: all turns, and the judgments of them."""
+    """Return the material of a whole conversation: all turns, and the judgments of them."""
     transcript, turns = assignment.transcript, assignment.transcript.conversation.turns
     focus = {number: turn.focus for number, turn in enumerate(turns, 1) if turn.focus}
     return PromptInputs(
@@ -154,17 +154,17 @@ def whole_inputs(assignment: Assignment, setup: JudgeConfig, judged: Sequence[Ju
 
 
 UNJUDGED: dict[records.Language, str] = {"en": "not judged", "zh": "未评判"}
-"""What stands for the judgment of a turn that failed."""
+"""Text in place of the judgment of a turn that failed."""
 
 
 def turn_judgments(
     assignment: Assignment, setup: JudgeConfig, judged: Sequence[Judgment], first: records.Position | None = None
 ) -> list[records.TurnJudgment]:
-    """Return the judgments of turns with what the judge wrote; of a comparison what it wrote with `first` as A."""
-    return [_turn_judgment(line, form_name(assignment.protocol, line.turn, setup), first) for line in judged]
+    """Return the judgments of turns with the judge's words; for a comparison those with `first` as A."""
+    return [_build_turn_judgment(line, form_name(assignment.protocol, line.turn, setup), first) for line in judged]
 
 
-def _turn_judgment(line: Judgment, form: str, first: records.Position | None) -> records.TurnJudgment:
+def _build_turn_judgment(line: Judgment, form: str, first: records.Position | None) -> records.TurnJudgment:
     turn, lang = line.turn or 0, line.conversation.lang
     calls = [call for call in line.calls if call.first == first]
     if not calls and line.score is not None:  # people's, or in the order in which the judge was not asked
@@ -202,9 +202,9 @@ async def judge_all(
     setup: JudgeConfig,
     judged: Callable[[PlannedVerdict], Awaitable[Judgment]],
 ) -> None:
-    """Get every verdict on a conversation under a condition: turns side by side, then the whole in sight of them.
+    """Get every verdict on a conversation under a condition: on its turns side by side, then on the whole.
 
-    `judged` gives the judgment of a planned verdict, asking for it unless it is known.
+    `judged` returns the judgment of a planned verdict, asking for it unless it is in the file.
     """
     for assignment in assignments(pair, chosen, judgings, setup.reference_backed):
         lines = await asyncio.gather(*(judged(assignment.plan(turn, setup)) for turn in assignment.turns()))
@@ -213,7 +213,7 @@ async def judge_all(
 
 
 class VerdictPlan(Struct, frozen=True):
-    """Which verdicts are asked for."""
+    """The verdicts to ask for: of each pair, by each protocol, in each way of judging."""
 
     pairs: list[Pair]
     protocols: list[str]

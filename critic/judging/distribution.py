@@ -1,4 +1,4 @@
-"""The rating as a distribution: from the judge's token probabilities to one score.
+"""Turn the judge's token probabilities into a distribution over ratings, and that into one score.
 
 The reply is constrained to `{"Rating":N,…` or `{"Reason":"…","Rating":N}`, so the alternatives of the token
 at N are the judge's probabilities of a first digit. Where 10 is spelt "1" + "0", what follows a 1 decides
@@ -21,10 +21,10 @@ from critic.judging.thoughts import answer_at
 from critic.records import TEN, Scale, Summary, Verdict, to_ten
 
 ScoreKind = Literal["expected", "median", "argmax"]
-"""What of a distribution counts as the score."""
+"""The number that is taken as the score of a distribution."""
 
 Aggregation = Literal["mean", "median"]
-"""How a panel's scores become one."""
+"""The statistic that makes one score of a panel's."""
 
 _NUMBER = re.compile(r"\s*(10|\d)(?!\d)")
 _VALUE = re.compile(rf'"{RATING}"\s*:\s*$')
@@ -35,9 +35,12 @@ MOST_RATINGS = 1000
 
 
 class FirstDigit(Struct, frozen=True):
-    """Probabilities read at the rating's first token: `mass[i]` of the scale's rating lowest + i, where that of a 1 is
-    of "1" with whatever follows. `ten_given_one` is the probability that a 0 follows the 1, None
-    if the tokens do not tell. `on_ratings` is what the ratings had together before they were made to sum to 1."""
+    """Probabilities read at the rating's first token.
+
+    - `mass`: one for each rating of the scale, lowest first, with the sum 1. That of a 1 is of "1" and anything behind.
+    - `ten_given_one`: the probability (0..1) that a 0 follows the 1, or None if the tokens do not show it.
+    - `on_ratings`: the sum of the ratings' probabilities before they were divided by it.
+    """
 
     mass: list[float]
     ten_given_one: float | None
@@ -45,21 +48,27 @@ class FirstDigit(Struct, frozen=True):
 
 
 def first_digit(tokens: list[Token], last: bool = False, scale: Scale = TEN, behind: str = "") -> FirstDigit | None:
-    """What the reply's tokens say of the rating, the first in them or the last, or None when they carry no alternatives
-    for it. `behind`: the reply up to the rating that counts, where others may stand in it."""
+    """Return the probabilities at the first token of the rating, or None if the tokens have no alternatives there.
+
+    Args:
+        tokens: The reply's tokens.
+        last: Read the last rating in the tokens instead of the first.
+        scale: The lowest and the highest rating.
+        behind: The reply up to the rating that counts, if others stand in it as well.
+    """
     text, digit = "", None
     start = answer_at("".join(token.text for token in tokens))
     for index, token in enumerate(tokens):
         is_value = token.text.strip() and len(text) >= start and _VALUE.search(text)
         if is_value and text.rstrip().endswith(behind.rstrip()):
-            digit = _read(tokens[index : index + 2], *scale)
+            digit = _read_mass(tokens[index : index + 2], *scale)
             if not last:
                 return digit
         text += token.text
     return digit
 
 
-def _read(tokens: list[Token], low: int, high: int) -> FirstDigit | None:
+def _read_mass(tokens: list[Token], low: int, high: int) -> FirstDigit | None:
     if high - low > MOST_RATINGS:
         return None
     mass = [0.0] * (high - low + 1)
@@ -79,15 +88,17 @@ def _read(tokens: list[Token], low: int, high: int) -> FirstDigit | None:
 
 
 def zero_share(tokens: list[Token]) -> float | None:
-    """The probability that a 0 comes at the first of these tokens; what is not among its alternatives is no 0 either,
-    so that theirs need not sum to 1."""
+    """Return the probability (0..1) of a 0 at the first of these tokens, or None without alternatives.
+
+    Tokens that are not among the alternatives are no 0 either, so that these need not sum to 1.
+    """
     shares = [(text, math.exp(logprob)) for token in tokens[:1] for text, logprob in token.alternatives]
     total = sum(share for _, share in shares)
     return sum(share for text, share in shares if text.startswith("0")) / max(total, 1.0) if total > 0.0 else None
 
 
 def distribution(first: FirstDigit, ten_given_one: float, scale: Scale = TEN) -> list[float]:
-    """Probabilities of the scale's ratings, which sum to 1."""
+    """Return the probabilities of the scale's ratings, lowest first, with the sum 1."""
     shares, at_one = list(first.mass), 1 - scale[0]
     if scale[1] >= 10:
         shares[-1] += shares[at_one] * ten_given_one
@@ -96,15 +107,23 @@ def distribution(first: FirstDigit, ten_given_one: float, scale: Scale = TEN) ->
 
 
 @cache
-def _points(scale: Scale) -> tuple[float, ...]:
-    """The scale's ratings, on 1..10."""
+def _list_points(scale: Scale) -> tuple[float, ...]:
+    """Return the scale's ratings, moved onto 1..10."""
     return tuple(to_ten(rating, *scale) for rating in range(scale[0], scale[1] + 1))
 
 
 def score(probabilities: Sequence[float], kind: str, scale: Scale = TEN) -> float:
-    """One number on 1..10: the expected rating, the median (smallest rating with half of the mass
-    at or below it), or the most probable rating (the lowest of equals)."""
-    points = _points(scale)
+    """Return the score of a distribution on 1..10.
+
+    Args:
+        probabilities: One for each rating of the scale, lowest first.
+        kind: "expected" is the mean, "median" the smallest rating with half of the mass at or below it, "argmax" the
+            most probable rating (the lowest of equals).
+
+    >>> [round(score([0.5, 0, 0, 0, 0, 0, 0, 0, 0.25, 0.25], kind), 2) for kind in ("expected", "median", "argmax")]
+    [5.25, 1.0, 1.0]
+    """
+    points = _list_points(scale)
     if kind == "expected":
         mean = math.fsum(point * share for point, share in zip(points, probabilities, strict=True))
         return min(max(mean, points[0]), points[-1])
@@ -115,10 +134,10 @@ def score(probabilities: Sequence[float], kind: str, scale: Scale = TEN) -> floa
 
 
 def summary(probabilities: Sequence[float], scale: Scale = TEN) -> Summary:
-    """The figures that people read of a distribution over a scale's ratings, on 1..10."""
+    """Return the figures of a distribution that people read, on 1..10; the entropy is in bits."""
     shares = list(probabilities)
     expected = score(shares, "expected", scale)
-    spread = [share * (point - expected) ** 2 for point, share in zip(_points(scale), shares, strict=True)]
+    spread = [share * (point - expected) ** 2 for point, share in zip(_list_points(scale), shares, strict=True)]
     return Summary(
         argmax=score(shares, "argmax", scale),
         expected=expected,
@@ -129,31 +148,40 @@ def summary(probabilities: Sequence[float], scale: Scale = TEN) -> Summary:
 
 
 def scored(verdict: Verdict, kind: str) -> float | None:
-    """The score of a rating's verdict on 1..10 (`kind` of rating.ScoreKind); None exactly when it failed."""
+    """Return the score of a rating's verdict on 1..10 (`kind`: a ScoreKind), or None if the verdict failed."""
     if verdict.failure is not None or verdict.distribution is None:
         return None if verdict.failure else verdict.rating
     return score(verdict.distribution, kind, verdict.scale or TEN)
 
 
-def _moved(score: float, scale: Scale) -> float:
-    """A score on 1..10 moved linearly onto `scale`, without what arithmetic leaves behind a whole number."""
+def _move_onto(score: float, scale: Scale) -> float:
+    """Return a score on 1..10 moved linearly onto `scale`, rounded so that whole numbers stay whole."""
     low, high = scale
     return round(score if scale == TEN else low + (high - low) * (score - TEN[0]) / (TEN[1] - TEN[0]), 9)
 
 
 def whole_rating(score: float, scale: Scale = TEN) -> int:
-    """A score on 1..10 as a whole rating of `scale`: halves go up."""
+    """Return a score on 1..10 as a whole rating of `scale`. Halves go up.
+
+    >>> whole_rating(6.5), whole_rating(5.5, (1, 5))
+    (7, 3)
+    """
     low, high = scale
-    return min(max(math.floor(_moved(score, scale) + 0.5), low), high)
+    return min(max(math.floor(_move_onto(score, scale) + 0.5), low), high)
 
 
 def probabilities(score: float, scale: Scale = TEN) -> list[float]:
-    """A score on 1..10 as shares (0..1, their sum 1) of the ratings of `scale`, lowest first: one between two ratings
-    is shared between them, so that the mean is the score."""
+    """Return a score on 1..10 as probabilities of the ratings of `scale`, lowest first, with the sum 1.
+
+    A score between two ratings is shared between them, so that the mean is the score.
+
+    >>> probabilities(2.25, (1, 10))[:3]
+    [0.0, 0.75, 0.25]
+    """
     low, high = scale
-    return [max(0.0, 1.0 - abs(_moved(score, scale) - rating)) for rating in range(low, high + 1)]
+    return [max(0.0, 1.0 - abs(_move_onto(score, scale) - rating)) for rating in range(low, high + 1)]
 
 
 def aggregated(how: Aggregation, scores: Iterable[float | None]) -> float:
-    """A panel's scores on 1..10, at least one of them known, as one."""
+    """Return the mean or median of a panel's scores on 1..10, of which at least one is known."""
     return float((fmean if how == "mean" else median)(score for score in scores if score is not None))

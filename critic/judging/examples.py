@@ -1,4 +1,4 @@
-"""Human-scored rows -> training examples: which are trained in which form, what is shown, what is to be said."""
+"""Turn human-scored rows into training examples: plan the form of each row, then render its prompt and target."""
 
 import hashlib
 from collections import Counter, defaultdict
@@ -13,14 +13,16 @@ from critic.judging import forms
 from critic.judging.distribution import probabilities
 from critic.judging.kinds import human_score
 from critic.judging.prompt import Prompt, load
-from critic.judging.render import escape_control_tokens, images_in, in_orders, truncate_to_fit
+from critic.judging.render import escape_control_tokens, images_in, in_order, truncate_to_fit
 from critic.judging.targets import target
 from critic.records import PLAYERS, TEN, Example, HumanScore, Message, Position, Response
 
 
 class Planned(Struct, frozen=True):
-    """A training example to be made: the form, and the ids of the answers it shows in their order. Of a pair that is
-    one row `first` says who stands first."""
+    """A training example to build: the form, and the ids of the answers that it shows, in order.
+
+    `first` says who stands first if one row is a pair.
+    """
 
     form: str
     ids: tuple[str, ...]
@@ -28,8 +30,10 @@ class Planned(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True):
-    """The examples to be made, form by form, and the rows that a form kept but can make no example of:
-    "FORM: why" -> how many."""
+    """The examples to build, form by form.
+
+    `left_out` counts the rows that a form kept but cannot use, by "FORM: why".
+    """
 
     examples: list[Planned]
     left_out: dict[str, int]
@@ -41,12 +45,13 @@ ASKED_ONCE = "another row asks the same question"
 
 
 def plan(responses: Sequence[Response], mix: Mapping[str, float]) -> Plan:
-    """Which rows are trained in which form. `mix[form]` (0..1) is the share of the rows that a form keeps.
+    """Plan the examples of the rows. `mix[form]` (0..1) is the share of the rows that a form keeps.
 
-    Each form keeps a row, or not, for itself, by a hash of form and id: more rows, or another share elsewhere, change
-    nothing for the rows that are there. In a form that shows two answers, a row kept meets one other answer to its
-    question (`partner`), in both orders where the two are compared. Where rows have a reason, forms that begin with it
-    learn these. Raises UsageError for a mix with mistakes, ValueError for a response that people did not score.
+    Each form keeps a row by a hash of form and id. More rows, or another share of another form, change nothing for the
+    rows that are there. In a form that shows two answers, a row meets one other answer to its question (`partner`), in
+    both orders if the two are compared. Forms that begin with the reason learn only rows that have one, if any has.
+
+    Raises UsageError for a mix with mistakes, ValueError for a response that people did not score.
     """
     forms.check_mix(mix)
     questions = [question_key(response) for response in responses]
@@ -61,7 +66,7 @@ def plan(responses: Sequence[Response], mix: Mapping[str, float]) -> Plan:
         for question, response in zip(questions, responses, strict=True):
             if _draw(form, response.id) >= share:
                 continue
-            shown = _shown(form, load(form, response.question.lang), response, answers[question])
+            shown = _plan_row(form, load(form, response.question.lang), response, answers[question])
             if forms.REASON_FIRST in form and response.id in silent:
                 shown = "no reason, which other rows have"
             if isinstance(shown, str):
@@ -71,8 +76,8 @@ def plan(responses: Sequence[Response], mix: Mapping[str, float]) -> Plan:
     return Plan(list(planned), dict(left_out))
 
 
-def _shown(name: str, prompt: Prompt, response: Response, answers: Sequence[Response]) -> list[Planned] | str:
-    """A row's examples, or why it makes none. `answers` are those to the row's question."""
+def _plan_row(name: str, prompt: Prompt, response: Response, answers: Sequence[Response]) -> list[Planned] | str:
+    """Return a row's examples, or the reason why it has none. `answers` are those to the row's question."""
     form = forms.form_of(name)
     if (lacking := form.lacking(response)) is not None:
         return lacking
@@ -95,8 +100,8 @@ def _shown(name: str, prompt: Prompt, response: Response, answers: Sequence[Resp
 def comparable(response: Response, other: Response) -> bool:
     """Return whether two answers to one question are by two systems, differ in text, and are no pairs themselves."""
     by_another = response.system is None or response.system != other.system
-    alone = all(each.preference is None and each.other is None for each in (response, other))
-    return alone and by_another and response.id != other.id and response.text.strip() != other.text.strip()
+    are_single = all(each.preference is None and each.other is None for each in (response, other))
+    return are_single and by_another and response.id != other.id and response.text.strip() != other.text.strip()
 
 
 def partner(form: str, response: Response, others: Sequence[Response]) -> Response:
@@ -105,8 +110,10 @@ def partner(form: str, response: Response, others: Sequence[Response]) -> Respon
 
 
 def question_key(response: Response) -> bytes:
-    """The same for answers to the same question: for equal Questions. Of a row that nobody scored a group of its own,
-    which it has where it came without one, tells it from no other."""
+    """Return a key that answers to the same question share: that of equal Questions.
+
+    A row that nobody scored and that came without a group has its id as its group, which does not count.
+    """
     question = response.question
     if response.human is None and question.group == response.id:
         question = replace(question, id="", group="")
@@ -114,104 +121,83 @@ def question_key(response: Response) -> bytes:
 
 
 def _draw(*words: str) -> float:
-    """A number in 0..1 (1 itself excluded) that the words alone decide."""
+    """Return a number in 0..1 (1 itself excluded) that depends on nothing but the words."""
     digest = hashlib.sha256("\0".join(words).encode()).digest()
     return int.from_bytes(digest[:6], "big") / 2**48
 
 
 class TooLong(Struct, frozen=True):
-    """A row that does not fit in a form however it is shortened. `id` is as in Example."""
+    """A row whose prompt is too long in a form even if truncated. `id` is as in Example."""
 
     id: str
     form: str
 
 
-def example(
-    response: Response,
-    form: str,
-    max_source_tokens: int | None,
-    count: Callable[[list[Message]], int],
-    other: Response | None = None,
-    *,
-    sees: bool = False,
-    first: Position = "model",
-) -> Example | TooLong:
-    """The training example of a human-scored response in a form, shortened as in judging, for a judge that `sees` its
-    images or not. Where the form shows two answers, `other` is B, or stands for the judge's own; of a row that is a
-    pair the one that stands `first` is A. Two in a form of which each is shown alone are for a head that compares."""
-    if form in forms.COMPARED and (other or response.preference is not None):
-        return _pair(response, form, max_source_tokens, count, other, sees)
-    spec, answers = forms.form_of(form), [response, *([other] if other is not None else [])]
-    preference, human = response.preference, response.human or HumanScore(score=response.preference or 0.0)
-    asked = forms.inquiry(form, response.question.lang, spec.material(response, other or response.other), sees=sees)
-    asked = replace(asked, material=in_orders(asked.prompt, asked.material, [first])[0])
-    if preference is not None and first == "opponent":
-        answers = [replace(response, preference=1 - preference)]
-    name, prompt = "+".join(answer.id for answer in answers), asked.prompt
-    label = spec.kind.label(prompt, answers)
-    assert label is not None, "rows whose verdict people leave open are not planned"
-    fitted = truncate_to_fit(prompt, asked.material, max_source_tokens, count)
-    if fitted is None:
-        return TooLong(name, form)
-    reason = escape_control_tokens(human.reason or "")
-    soft = None
-    if human.raters and spec.kind.rates:
-        of_raters = (probabilities(score, prompt.scale) for score in human.raters.values())
-        soft = [fmean(shares) for shares in zip(*of_raters, strict=True)]
-    return Example(
-        id=name,
-        form=form,
-        messages=fitted.messages,
-        target=target(escape_control_tokens(label) if isinstance(label, str) else label, reason, asked.keys()),
-        score=None if spec.pair else human.score,
-        label=soft,
-        shortened=fitted.shortened,
-        free=not asked.keys(),
-        images=images_in(fitted.messages),
-    )
-
-
-def _pair(
-    response: Response,
-    shown_as: str,
-    max_source_tokens: int | None,
-    count: Callable[[list[Message]], int],
-    other: Response | None,
-    sees: bool,
-) -> Example | TooLong:
-    compared, answers = forms.COMPARED[shown_as], [response, *([other] if other else [])]
-    form, name = forms.form_of(compared), "+".join(answer.id for answer in answers)
-    material = form.material(response, other or response.other)
-    asked = forms.inquiry(compared, response.question.lang, material, sees)
-    alone = forms.each_alone(asked)
-    first, second = (truncate_to_fit(side.prompt, side.material, max_source_tokens, count) for side in alone)
-    if first is None or second is None:
-        return TooLong(name, shown_as)
-    if response.preference is not None:
-        ahead = 2 * response.preference - 1
-    else:
-        better, worse = (human_score(answer).score for answer in answers)
-        ahead = (better - worse) / (TEN[1] - TEN[0])
-    return Example(
-        id=name,
-        form=shown_as,
-        messages=first.messages,
-        other=second.messages,
-        target="",
-        free=True,
-        label=[0.0 if form.kind.label(asked.prompt, answers) == "tie" else ahead],
-        shortened={**first.shortened, **second.shortened},
-        images=images_in(first.messages),
-    )
-
-
-def example_of(
+def build_example(
     planned: Planned,
     by_id: Mapping[str, Response],
     max_source_tokens: int | None,
     count: Callable[[list[Message]], int],
     sees: bool = False,
 ) -> Example | TooLong:
-    """A planned example, made of the responses it names."""
-    response, *others = (by_id[name] for name in planned.ids)
-    return example(response, planned.form, max_source_tokens, count, *others, sees=sees, first=planned.first)
+    """Build a planned example from the responses that it names, truncated as in judging.
+
+    If the form shows one answer but two are planned, the example is for a head that compares.
+
+    Args:
+        by_id: The responses by id.
+        max_source_tokens: The longest prompt, as `count` counts tokens; None for any length.
+        sees: The judge is shown images.
+    """
+    form, answers = planned.form, [by_id[name] for name in planned.ids]
+    response = answers[0]
+    preference, human = response.preference, response.human or HumanScore(score=response.preference or 0.0)
+    compared = forms.COMPARED.get(form) if len(answers) > 1 or preference is not None else None
+    spec = forms.form_of(compared or form)
+    # The second answer is that of another row, or stands in the row itself.
+    material = spec.material(response, [*answers[1:], response.other][0])
+    request = forms.inquiry(compared or form, response.question.lang, material, sees=sees)
+    name, prompt = "+".join(planned.ids), request.prompt
+    if compared:
+        requests = forms.split_sides(request)
+    else:
+        requests = [replace(request, material=in_order(prompt, material, planned.first))]
+        if preference is not None and planned.first == "opponent":
+            answers = [replace(response, preference=1 - preference)]
+    fitted = []
+    for side in requests:
+        truncated = truncate_to_fit(side.prompt, side.material, max_source_tokens, count)
+        if truncated is None:
+            return TooLong(name, form)
+        fitted.append(truncated)
+    built = Example(
+        id=name,
+        form=form,
+        messages=fitted[0].messages,
+        target="",
+        free=True,
+        shortened={**fitted[0].shortened, **fitted[-1].shortened},
+        images=images_in(fitted[0].messages),
+    )
+    label = spec.kind.label(prompt, answers)
+    if compared:
+        # The target of a head is the difference of the sides' scores, on -1..1.
+        if preference is not None:
+            ahead = 2 * preference - 1
+        else:
+            better, worse = (human_score(answer).score for answer in answers)
+            ahead = (better - worse) / (TEN[1] - TEN[0])
+        return replace(built, other=fitted[1].messages, label=[0.0 if label == "tie" else ahead])
+    assert label is not None, "rows whose verdict people leave open are not planned"
+    soft = None
+    if human.raters and spec.kind.rates:
+        of_raters = (probabilities(score, prompt.scale) for score in human.raters.values())
+        soft = [fmean(shares) for shares in zip(*of_raters, strict=True)]
+    reason, keys = escape_control_tokens(human.reason or ""), request.keys()
+    return replace(
+        built,
+        target=target(escape_control_tokens(label) if isinstance(label, str) else label, reason, keys),
+        score=None if spec.pair else human.score,
+        label=soft,
+        free=not keys,
+    )

@@ -1,4 +1,4 @@
-"""The forms: the ways in which a judge is asked for a verdict. One table says of each how it is asked and read.
+"""The forms: ways to ask a judge for a verdict. One table says how each is asked and read.
 
 A form is an entry in FORMS and its prompt files (`critic/prompts/`), its flags are endings of its name. Whatever is in
 the table can be put into a recipe, asked with `critic judge --prompt`, read, scored and audited.
@@ -28,21 +28,28 @@ LONGEST_FIRST_REASON = 400
 """Characters of a reason that comes before the value."""
 
 LONGEST_STEPS: dict[Language, int] = {"en": 2000, "zh": 1000}
-"""The same where the judge is to think step by step: twice the 250 tokens that VisIT-Bench's judge wrote on average."""
+"""Characters of a reason in many steps: twice the 250 tokens that VisIT-Bench's judge wrote on average."""
 
 REASON_FIRST = "_reason_first"
-"""How the names of forms end that have the reason before the verdict."""
+"""Ending of the names of forms that have the reason before the verdict."""
 
 
 Flag = Mapping[str, Mapping[str, Any]]
-"""A choice of endings of a form's name, "" for none -> what of the form is otherwise with each."""
+"""Endings of a form's name, of which one is chosen ("": none) -> the fields of the form that differ with it."""
 
 
 class Form(Struct, frozen=True, kw_only=True):
-    """A way to ask for a verdict. `scope` says what is judged; a `pair` is two answers to one question, or two whole
-    conversations. The form `first` is asked before, for the judge's own answer. `steps`: the reason that comes first is
-    one of many steps. `protocol` asks of conversations in it, of a turn in sight of `all_turns` or of those before it.
-    `flags` are the form's variants, worded in its prompt file (`flags.ENDING`)."""
+    """A way to ask for a verdict.
+
+    - `kind`: the kind of verdict.
+    - `scope`: a turn or the whole conversation.
+    - `pair`: two answers to one question, or two whole conversations, are compared.
+    - `first`: the form in which the judge is asked before for an answer of its own.
+    - `steps`: the reason that comes first has many steps.
+    - `protocol`: the protocol that asks about conversations in this form.
+    - `all_turns`: the judge of a turn sees the later turns as well, not only those before it.
+    - `flags`: the form's variants, worded in its prompt file (`flags.ENDING`).
+    """
 
     kind: Kind
     scope: records.Scope = "turn"
@@ -72,7 +79,7 @@ class Form(Struct, frozen=True, kw_only=True):
         return self.kind.lacking(response.question)
 
     def material(self, response: Response, other: Response | None = None) -> PromptInputs:
-        """Return what a judge is shown of a response. `other` is compared with it, or stands for the judge's answer."""
+        """Return the material of a response. `other` is compared with it, or stands for the judge's own answer."""
         shown = response.shown or of_response(response, other if self.pair else None, self.scope)
         return replace(shown, own_answer=other.text) if other is not None and self.first else shown
 
@@ -106,7 +113,7 @@ FORMS: dict[str, Form] = {
 }
 
 
-def _by_name() -> Iterator[tuple[str, Form]]:
+def _name_variants() -> Iterator[tuple[str, Form]]:
     for base, form in FORMS.items():
         for endings in product(*form.flags):
             varied = form
@@ -115,8 +122,8 @@ def _by_name() -> Iterator[tuple[str, Form]]:
             yield "_".join(filter(None, (base, *endings))), varied
 
 
-BY_NAME = dict(_by_name())
-"""Every form by each of the names that it can be asked for by: with all its flags, `pairwise_turn_forced_in_full`."""
+BY_NAME = dict(_name_variants())
+"""Every variant of the forms by its name, the flags included: `pairwise_turn_forced_in_full`."""
 
 
 def form_of(name: str) -> Form:
@@ -143,8 +150,9 @@ ONE_SIDE = {
     "pairwise_turn_in_full": "direct_turn_in_full",
     "pairwise_whole": "direct_whole",
 }
-"""The forms that a head which scores answers one at a time decides, and those in whose words it is shown each."""
-COMPARED = {alone: compared for compared, alone in ONE_SIDE.items()}
+"""Form of a comparison that a head can decide by scores -> form in which the head sees each answer."""
+COMPARED = {shown_as: compared for compared, shown_as in ONE_SIDE.items()}
+"""The other way round: form in which the head sees each answer -> form of the comparison."""
 
 
 def head_gives(name: str, compares: bool) -> bool:
@@ -153,25 +161,39 @@ def head_gives(name: str, compares: bool) -> bool:
 
 
 class JudgeRequest(Struct, frozen=True, kw_only=True):
-    """What a judge is asked: some material, in the form `name`; `fitted` is the prompt as it was sent, `uris` are the
-    data URIs of its images by name, `seed` that of a sample. `paid` takes note of every call for it and beside it."""
+    """A request for a verdict on some material.
+
+    - `name`, `form`, `prompt`: the form, and its prompt in the sample's language.
+    - `fitted`: the rendered prompt, truncated if it had to be; empty before it is rendered.
+    - `uris`: the data URIs of its images by name.
+    - `seed`: the sampling seed, None for greedy decoding.
+    - `first`: the side that stands first in a comparison.
+    - `paid`: the list to which every call for this verdict is added.
+    """
 
     name: str
     form: Form
     prompt: Prompt
     material: PromptInputs
-    fitted: TruncatedPrompt | None = None
+    fitted: TruncatedPrompt = TruncatedPrompt()
     uris: Mapping[str, str] = {}
     seed: int | None = None
+    first: records.Position | None = None
     paid: list[Call] = field(default_factory=list)
 
     @property
     def messages(self) -> list[Message]:
-        """Return the prompt as it was sent; before that the whole prompt."""
-        return self.sent(self.fitted.messages if self.fitted else render(self.prompt, self.material))
+        """Return the prompt as it is sent, images included."""
+        return self.sent(self.rendered().fitted.messages)
+
+    def rendered(self) -> "JudgeRequest":
+        """Return the request with its prompt rendered: the whole prompt, unless it was rendered before."""
+        if self.fitted.messages:
+            return self
+        return replace(self, fitted=TruncatedPrompt(render(self.prompt, self.material)))
 
     def sent(self, messages: Sequence[Message]) -> list[Message]:
-        """Messages as they are sent, each image as its data URI."""
+        """Return messages as they are sent, each image as its data URI."""
         return [embed_images(message, self.uris) for message in messages] if self.prompt.sees else [*messages]
 
     def keys(self, reason: bool = True) -> tuple[str, ...]:
@@ -186,7 +208,7 @@ class JudgeRequest(Struct, frozen=True, kw_only=True):
         return (*values, REASON) if kind.reason_last else values
 
     def schema(self, reason: bool = True) -> dict[str, Any] | None:
-        """JSON Schema of a verdict, the keys in their order; None where it is free text."""
+        """Return the JSON Schema of a verdict, with its keys in order, or None if it is free text."""
         order, values = self.keys(reason), self.form.kind.values(self.prompt, self.material)
         if not order:
             return None
@@ -218,22 +240,28 @@ class JudgeRequest(Struct, frozen=True, kw_only=True):
 
 
 def inquiry(name: str, language: Language, material: PromptInputs, sees: bool = False) -> JudgeRequest:
-    """What is asked of some material, by the prompt for `language`: a judge that `sees` is shown its images, and is
-    told of none where there are none. Raises UsageError for an unknown form."""
+    """Return the request for a verdict on some material, by the prompt for `language`.
+
+    A judge that `sees` is shown the images of the material. Without images it gets the prompt that mentions none.
+    Raises UsageError for an unknown form.
+    """
     form, prompt = form_of(name), load(name, language, sees and bool(material.pictures()))
     return JudgeRequest(name=name, form=form, prompt=prompt, material=material)
 
 
-def each_alone(asked: JudgeRequest) -> list[JudgeRequest]:
-    """Return the request for each side, for a head that scores answers one at a time."""
-    # The judgments of a conversation's turns are of both sides, and would tell of the other one.
-    shown = (replace(asked.material, sides=[side], verdicts=[], turned=None) for side in asked.material.sides)
-    alone = [inquiry(ONE_SIDE[asked.name], asked.prompt.language, material, asked.prompt.sees) for material in shown]
-    return [replace(side, uris=asked.uris, paid=asked.paid) for side in alone]
+def split_sides(request: JudgeRequest) -> list[JudgeRequest]:
+    """Return the request for each side, the model's first, for a head that scores answers one at a time."""
+    requests, sides = [], request.material.sides
+    for side in sides[::-1] if request.first == "opponent" else sides:
+        # The judgments of a conversation's turns are of both sides, and would tell of the other one.
+        material = replace(request.material, sides=[side], verdicts=[], turned=None)
+        single = inquiry(ONE_SIDE[request.name], request.prompt.language, material, request.prompt.sees)
+        requests.append(replace(single, uris=request.uris, paid=request.paid))
+    return requests
 
 
 def check_mix(mix: Mapping[str, float]) -> None:
-    """Raises UsageError for an unknown form, a share outside 0..1, or no share above 0."""
+    """Raise UsageError for an unknown form, a share outside 0..1, or no share above 0."""
     for form, share in mix.items():
         form_of(form)
         load(form, "en")

@@ -1,4 +1,4 @@
-"""The messages that a model sees at turn k of a conversation: one entry in CONDITIONS for each ablation."""
+"""Build the messages that a model sees at a turn of a conversation: one entry in CONDITIONS for each ablation."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from critic.records import Conversation, Language
 
 EVERY = 10**9
-"""As the number of turns: all of them."""
+"""Number of turns that means all of them."""
 
 
 class HistoryMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -22,9 +22,15 @@ class HistoryMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Condition(Struct, frozen=True, kw_only=True):
-    """Which history a model sees. Of the turns before the one asked, the first `references` are answered by their
-    references, the others by the model's own replies; without `history` all are left out. `first` is the first turn
-    that the model answers, None for the last alone. `rephrase`: it is asked to say the reference in other words."""
+    """The history that a model sees before a turn.
+
+    - `references`: the number of first turns that are answered by their references; the others have the model's own
+      replies.
+    - `history`: without it all earlier turns are left out.
+    - `images`: without them no image is shown.
+    - `first`: the first turn that the model answers; None for the last one only.
+    - `rephrase`: the model is asked to say the reference in other words.
+    """
 
     help: str
     references: int = 0
@@ -34,11 +40,11 @@ class Condition(Struct, frozen=True, kw_only=True):
     rephrase: bool = False
 
     def asked(self, turns: int) -> range:
-        """Which of so many turns, from 1, the model answers."""
+        """Return the turns, from 1, that the model answers in a conversation of `turns` turns."""
         return range(turns if self.first is None else self.first, turns + 1)
 
     def own(self, turn: int) -> range:
-        """The earlier turns, from 1, whose own replies the model sees at a turn: without them it is not asked."""
+        """Return the earlier turns, from 1, whose replies the model sees at a turn. Without them it is not asked."""
         return range(self.references + 1, turn) if self.history else range(0)
 
 
@@ -63,18 +69,18 @@ CONDITIONS = {
         rephrase=True,
     ),
 }
-"""Condition name -> what of a conversation the model is shown."""
+"""Condition name -> the history that the model sees."""
 
 REPHRASE: dict[Language, str] = {
     "en": "Say the answer below in other words. Its content stays exactly the same; write the new wording alone.\n\n"
     "Question: {question}\n\nAnswer: {reference}",
     "zh": "请换一种说法写出下面的回答，内容不变，只写新的说法。\n\n问题：{question}\n\n回答：{reference}",
 }
-"""What a model is asked that stands for the references."""
+"""Prompts for the model that stands for the references."""
 
 
 def missing_reference(conversation: Conversation, condition: Condition) -> int | None:
-    """The first turn whose reference the condition shows and the conversation lacks."""
+    """Return the first turn whose reference the condition shows and the conversation lacks, or None."""
     shown = max(condition.asked(len(conversation.turns)), default=0) - 1
     count = len(conversation.turns) if condition.rephrase else min(shown, condition.references)
     turns = enumerate(conversation.turns[:count], 1)
@@ -84,9 +90,16 @@ def missing_reference(conversation: Conversation, condition: Condition) -> int |
 def messages(
     conversation: Conversation, turn: int, replies: Mapping[int, str], condition: Condition
 ) -> list[HistoryMessage]:
-    """What the model sees when it is asked turn `turn` (from 1), its question last. `replies` are the model's own, by
-    turn; those that the condition shows must be there. Images are shown with their own turn's question, or with the
-    first question of a given history; those of turns that are left out with the question asked."""
+    """Build the messages that the model sees at turn `turn` (from 1), its question last.
+
+    Images are shown with their own turn's question, or with the first question of a given history. Images of turns that
+    are left out are shown with the question of this turn.
+
+    Args:
+        replies: The model's own replies by turn; those that the condition shows must be there.
+
+    Raises ValueError if a reference is missing that the condition shows.
+    """
     turns = conversation.turns[:turn]
     images = [question.images if condition.images else [] for question in turns]
     if condition.rephrase:
@@ -104,7 +117,10 @@ def messages(
         answer = replies[number] if number > condition.references else question.reference
         if answer is None:
             raise ValueError(f"{conversation.id}: turn {number} has no reference")
-        sent += [_user_message(question.prompt, images[number - 1]), HistoryMessage(role="assistant", content=answer)]
+        sent += [
+            _user_message(question.prompt, images[number - 1]),
+            HistoryMessage(role="assistant", content=answer),
+        ]
     return [*sent, _user_message(turns[-1].prompt, images[-1])]
 
 
@@ -113,5 +129,5 @@ def _user_message(content: str, images: list[str]) -> HistoryMessage:
 
 
 def call_id(conversation: Conversation, sent: Sequence[HistoryMessage]) -> str:
-    """A name for "these messages in this conversation": prompts with one name are generated once and shared."""
+    """Return a hash of the messages and the conversation. Calls with the same hash are made once and shared."""
     return hashlib.sha256(msgspec.json.encode([conversation.id, sent])).hexdigest()[:16]

@@ -39,7 +39,7 @@ RETOLD, MATERIAL, JUDGING, TELLER, ASSESSING, RETELLING, ARGUING = map(
 _CLAUSE_END = re.compile(r"(?<!e\.g)[.!?;](?=\s|\Z)|(?<=\d)['*]*,|[。！？；\n]")
 
 _SIDE = re.compile(r"[A-D1-4甲乙]$")
-"""How the label of one of several answers ends: judges write such labels before what they think of it."""
+"""Ending of the label of one of several answers. Judges write such labels before their opinion of it."""
 
 _LABEL = re.compile(r"[^\w\n]*([^:.,;!?。，、；！？\n]{2,60}):(?=.*\w)")
 _ASIDE = re.compile(r"\([^()]*\)")
@@ -71,9 +71,15 @@ def is_material(words: str) -> bool:
 
 
 def spans(plain: str) -> list[tuple[int, int]]:
-    """Return from where to where an answer shows material, in order and without overlap. `plain` has no full-width
-    punctuation."""
-    found, lines = list[tuple[int, int]](), plain.split("\n")
+    """Return the spans of material in an answer, in order and without overlap.
+
+    `plain` has no full-width punctuation.
+
+    >>> text = "The reply says:\\n> Rating: 10\\nIt is wrong."
+    >>> [text[start:end] for start, end in spans(text)]
+    ['> Rating: 10\\n']
+    """
+    shown, lines = list[tuple[int, int]](), plain.split("\n")
     starts = [0]
     for line in lines:
         starts.append(starts[-1] + len(line) + 1)
@@ -81,7 +87,7 @@ def spans(plain: str) -> list[tuple[int, int]]:
     number = 0
     while number < len(lines):
         line, follows = lines[number], lines[number + 1] if number + 1 < len(lines) else ""
-        title = _title(line, follows)
+        title = _read_title(line, follows)
         label = None if title is not None or governed else _LABEL.match(line)
         behind, begins = number + 1, starts[number]
         if title is not None:
@@ -89,24 +95,24 @@ def spans(plain: str) -> list[tuple[int, int]]:
             # Judges write of one answer after another below its name.
             if governed and _SIDE.search(title):
                 first = next((at for at in range(number + 1, len(lines)) if lines[at].strip()), number)
-                governed, behind = False, _paragraph_end(lines, first) + 1
+                governed, behind = False, _find_paragraph_end(lines, first) + 1
         elif line.rstrip(" \t*_").endswith(":") or (_ANNOUNCES.match(line) and is_material(line.rstrip(" .。"))):
-            governed, behind = _introduced(lines, number, governed)
+            governed, behind = _read_introduction(lines, number, governed)
         elif label and number > end_of_label and not _is_own(label[1]) and not is_material(label[1]):
             # Nothing says whose words they are: those behind the first sentence are not the judge's verdict.
             ends = re.compile(r"[.!?。][ \t]*").search(line, label.end())
             if ends:
-                found.append((starts[number] + ends.end(), starts[number + 1]))
+                shown.append((starts[number] + ends.end(), starts[number + 1]))
         elif label and number > end_of_label and _introduces(label[1]):
             governed = RETELLING.search(label[1]) is not None
-            end_of_label = number if _SIDE.search(label[1]) else _paragraph_end(lines, number)
+            end_of_label = number if _SIDE.search(label[1]) else _find_paragraph_end(lines, number)
             begins = starts[number] + label.end(1)
         if number <= end_of_label or governed:
-            found.append((begins, starts[number + 1]))
+            shown.append((begins, starts[number + 1]))
         if behind > number + 1:
-            found.append((starts[number + 1], starts[behind]))
+            shown.append((starts[number + 1], starts[behind]))
         number = behind
-    return found
+    return shown
 
 
 def _is_own(title: str) -> bool:
@@ -119,7 +125,7 @@ def _introduces(label: str) -> bool:
     return not ASSESSING.search(label) and is_material(_ASIDE.sub("", label))
 
 
-def _title(line: str, follows: str) -> str | None:
+def _read_title(line: str, follows: str) -> str | None:
     """Return the text of a heading, or None for another line."""
     heading = _HEADING.match(line) if len(line) <= 120 else None
     if heading:
@@ -128,7 +134,7 @@ def _title(line: str, follows: str) -> str | None:
     return line if _UNDERLINE.match(follows) and 2 < len(line.strip()) <= 80 and ":" not in line else None
 
 
-def _introduced(lines: list[str], number: int, governed: bool) -> tuple[bool, int]:
+def _read_introduction(lines: list[str], number: int, governed: bool) -> tuple[bool, int]:
     """Return whether material goes on behind a line that ends with a colon, and the line up to which it alone
     introduces some."""
     words = lines[number].rstrip(" \t*_:.。")
@@ -141,16 +147,16 @@ def _introduced(lines: list[str], number: int, governed: bool) -> tuple[bool, in
     own = assessed or governed or ARGUING.search(clause) or len(re.findall(r"\w+|[^\x00-\x7f]", clause)) < 2
     if own and not material:
         return governed, number + 1
-    end = _delimited_end(lines, first)
+    end = _find_delimited_end(lines, first)
     if not material:
         # Nothing says whose it is: its paragraph is not the judge's verdict, further ones may be.
-        return governed, max(end, min(_paragraph_end(lines, first) + 1, len(lines)))
+        return governed, max(end, min(_find_paragraph_end(lines, first) + 1, len(lines)))
     if end == first and _SIDE.search(words):
-        return False, _paragraph_end(lines, first) + 1
+        return False, _find_paragraph_end(lines, first) + 1
     return (False, end) if end > first else (True, number + 1)
 
 
-def _delimited_end(lines: list[str], first: int) -> int:
+def _find_delimited_end(lines: list[str], first: int) -> int:
     """Return the line behind a fence, a quoted block or a list that begins at line `first`; `first` if none does."""
     if first >= len(lines):
         return first
@@ -163,7 +169,7 @@ def _delimited_end(lines: list[str], first: int) -> int:
     return first
 
 
-def _paragraph_end(lines: list[str], number: int) -> int:
+def _find_paragraph_end(lines: list[str], number: int) -> int:
     return next((at for at in range(number, len(lines)) if not lines[at].strip()), len(lines)) - 1
 
 
@@ -193,7 +199,7 @@ _NO_VERDICT = re.compile(
     r"|我(?:不能|无法|拒绝)(?:回答|评)|(?:暂不|不予|未)(?:评|打分|裁)",
     re.IGNORECASE | re.MULTILINE,
 )
-"""How judges say that they give no verdict."""
+"""Pattern of the sentences in which judges refuse a verdict."""
 
 
 class Mention(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""The judge's text -> a rating, a choice or the answers to a checklist, and a reason, or a named failure.
+"""Parse a judge's text into a rating, a choice or the answers to a checklist, with the reason, or a named failure.
 
 A verdict is read from where one is stated (statements.py), never from a number that stands somewhere. Statements that
 differ are no verdict: which is the judge's own, and which a draft or planted, the text does not tell.
@@ -22,10 +22,10 @@ NAMES = {
     "Verdict": "(?:Verdict|裁决|结论|判断|判定)",
     "Correct": "(?:Correct|Verdict|是否正确|正确性|正确|裁决|结论|判断|判定)",
 }
-"""Key of a verdict -> how judges write it, in the prompt's language or in English, as a pattern."""
+"""Key of a verdict -> pattern of its names, in the prompt's language or in English."""
 
 _RATING = "(?:Rating|Score|Grade|评分|分数|得分|打分|总分)"
-"""The judges of other benchmarks also call a rating a score (MultiVerse, MT-Bench), and our prompts call it a grade."""
+"""Names of a rating. Other benchmarks also call it a score (MultiVerse, MT-Bench), our prompts call it a grade."""
 
 _MEANT = {
     "tie": ("tie", "a tie", "it's a tie", "平局", "平手", "draw"),
@@ -67,7 +67,7 @@ _ENDS = (
     r"""|\((?![^()\n]*(?:/|\bor\b|或))|because\b|since\b|更好|胜"""
     r"""|(?:is (?:slightly |much |clearly )?(?:the )?better|wins)\b(?! or\b)|$))"""
 )
-"""What a choice in free text is followed by: the end of its sentence or line, or of what marks it."""
+"""Pattern behind a choice in free text: the end of its sentence or line, or of the marks around it."""
 
 _FINAL = r"^[ \t*_#>\"“-]*(?:my )?final (?:answer|verdict)[\s*_]*(?::|is:?)[\s*_]*"
 _PLAYER = r"(?:(?:the\s+)?(?:response|reply|assistant|conversation)\s+(?:from\s+assistant\s+)?|(?:作答|回答|助手)\s*)"
@@ -85,12 +85,12 @@ _STATED_CHOICES = tuple(
         rf"(?:{_FINAL}|^[ \t*_#>-]*)(?P<value>{_COMPARED})[\s*_.]*$",
     )
 )
-"""How judges of other benchmarks end a comparison: ConvBench and VisIT-Bench (figures 17 to 20 and 25; 16 to 18),
-MT-Bench's [[A]], where [[C]] is a tie, and A=B, A>B, A>>B."""
+"""Patterns of the last words of a comparison in other benchmarks: ConvBench and VisIT-Bench (figures 17 to 20 and 25;
+16 to 18), MT-Bench's [[A]], where [[C]] is a tie, and A=B, A>B, A>>B."""
 
 
 class _Read(Struct, frozen=True):
-    """What a reply comes to: a value and its reason, or a failure."""
+    """The reading of a reply: a value and its reason, or a failure. `whole`: the value is in a whole object."""
 
     value: float | str | None = None
     reason: str | None = None
@@ -101,31 +101,53 @@ class _Read(Struct, frozen=True):
 def parse_rating(
     text: str, truncated: bool = False, scale: Scale = TEN, key: str = "Rating", criteria: bool = False
 ) -> Verdict:
-    """Read a pointwise verdict, `{"Rating": 8, "Reason": "…"}` or something close to it (another order, fences, "8/10",
-    8分, single quotes, Chinese keys, cut off), or as the papers' judges state one (`Rating: [[7]]`, `Rating:{5}`,
-    `{"score": "7"}`, `Final Rating: 4`); where ratings by several `criteria` stand in it, that under `key`.
+    """Read a pointwise verdict, `{"Rating": 8, "Reason": "…"}` or something close to it.
 
-    `truncated`: the reply ended at its token limit. Failures: `empty`, `truncated` (before the rating was certain),
-    `no_rating` (none, or several that differ), `out_of_range`. Ratings of another `scale` are moved onto 1..10.
+    Close to it are another order, fences, "8/10", 8分, single quotes, Chinese keys, a reply that is cut off, and the
+    notations of the papers' judges (`Rating: [[7]]`, `Rating:{5}`, `{"score": "7"}`, `Final Rating: 4`).
+
+    Args:
+        truncated: The reply ended at its token limit.
+        scale: The lowest and the highest rating. Ratings of another scale than 1..10 are moved onto 1..10.
+        key: The key of the rating.
+        criteria: The verdict has ratings by several criteria, of which the one under `key` is read.
+
+    Failures: `empty`, `truncated` (before the rating was certain), `no_rating` (none, or several that differ),
+    `out_of_range`.
+
+    >>> parse_rating('{"Rating": 8, "Reason": "The clock is missing."}').rating
+    8.0
+    >>> parse_rating("Rating: 8. No, rating: 3.").failure
+    'no_rating'
     """
     ratings = [str(rating) for rating in range(scale[0], scale[1] + 1)]
-    return _rated(_parsed(text, truncated, _rating(scale, key, criteria), ratings, "no_rating"), scale)
+    return _check_range(_parse(text, truncated, _seek_rating(scale, key, criteria), ratings, "no_rating"), scale)
 
 
 def parse_choice(text: str, key: str, values: Sequence[str], truncated: bool = False) -> Verdict:
-    """Read a verdict that is one of a few `values`, `{"Verdict": "A"}`, as tolerantly as `parse_rating`; of comparisons
-    also `Overall, Response A is better.`, `[[C]]`, `A=B`. Failures: `empty`, `truncated`, `no_verdict` (none, another
-    value, or several that differ)."""
-    read = _parsed(text, truncated, _choice(key, tuple(values)), values, "no_verdict")
+    """Read a verdict that is one of a few `values`, `{"Verdict": "A"}`, as tolerantly as `parse_rating`.
+
+    A comparison may also say `Overall, Response A is better.`, `[[C]]` or `A=B`. Failures: `empty`, `truncated`,
+    `no_verdict` (none, another value, or several that differ).
+
+    >>> parse_choice("Overall, Response A is better.", "Verdict", ("A", "B", "tie")).value
+    'A'
+    """
+    read = _parse(text, truncated, _seek_choice(key, tuple(values)), values, "no_verdict")
     value = read.value if isinstance(read.value, str) else None
     return Verdict(value=value, reason=read.reason, failure=read.failure)
 
 
 def parse_checklist(text: str, items: int, truncated: bool = False) -> Verdict:
-    """Read the answers to a checklist's items (from 1): `{"1":"yes","2":"no"}`, or lists of "1: yes" or "1. yes". An
-    item without an answer, or answered both ways, is None; then the failure is `empty`, `truncated` or `no_verdict`."""
+    """Read the answers to a checklist's items (from 1): `{"1":"yes","2":"no"}`, or lists of "1: yes" or "1. yes".
+
+    An item without an answer, or answered both ways, is None. Then the failure is `empty`, `truncated` or `no_verdict`.
+
+    >>> parse_checklist("1: yes, 2: no", 2).answers
+    [True, False]
+    """
     answer = AnswerText(text)
-    read = [_answered(answer, number, truncated) for number in range(1, items + 1)]
+    read = [_parse_item(answer, number, truncated) for number in range(1, items + 1)]
     # Where an object answers items, what stands elsewhere answers no other ones.
     in_object = any(item.whole for item in read)
     answers = [item.value == "yes" if item.value and (item.whole or not in_object) else None for item in read]
@@ -138,12 +160,16 @@ def parse_checklist(text: str, items: int, truncated: bool = False) -> Verdict:
 
 
 def prefix(text: str) -> str | None:
-    """The reply `text` up to the rating that counts, `…"Rating":`; None where it has none."""
+    """Return the reply up to the rating that counts, `…"Rating":`, or None if it has none.
+
+    >>> prefix('{"Reason":"x","Rating":7}')
+    '{"Reason":"x","Rating":'
+    """
     ends = [match.end() for match in re.finditer(r'"Rating"\s*:\s*', text)]
     # One of them may be a draft's, or quoted.
     if len(ends) > 1:
         answer = AnswerText(text)
-        statements = answer.statements(_rating(TEN, "Rating", True))
+        statements = answer.statements(_seek_rating(TEN, "Rating", True))
         at = next((statement.at for statement in statements if statement.stands), None)
         # A whole object's own place is its brace, behind which its key comes first.
         counts = next((end for end in ends if at is not None and end >= answer.start + at), ends[-1])
@@ -151,13 +177,13 @@ def prefix(text: str) -> str | None:
     return text[: ends[0]] if ends else None
 
 
-def _parsed(text: str, truncated: bool, sought: Sought, values: Sequence[str], missing: Failure) -> _Read:
-    """What a reply states of what is sought, of the `values` that there are as text."""
+def _parse(text: str, truncated: bool, sought: Sought, values: Sequence[str], missing: Failure) -> _Read:
+    """Read the one value that a reply states. `values`: all values that there are, as text."""
     if not text.strip():
         return _Read(failure="empty")
     answer = AnswerText(text)
     statements, plain = answer.statements(sought), answer.plain
-    read = _settled(answer, statements, missing)
+    read = _settle(answer, statements, missing)
     if not statements:
         # Cut off before the key, where the value should stand, or within it.
         at = answer.unfinished_at(sought)
@@ -181,10 +207,10 @@ def _parsed(text: str, truncated: bool, sought: Sought, values: Sequence[str], m
     return read if read.whole else replace(read, reason=answer.loose_reason(sought.several))
 
 
-def _answered(answer: AnswerText, number: int, truncated: bool) -> _Read:
+def _parse_item(answer: AnswerText, number: int, truncated: bool) -> _Read:
     """Return the answer to item `number` of a checklist."""
-    statements = answer.statements(_item(number))
-    read = _settled(answer, statements, "no_verdict")
+    statements = answer.statements(_seek_item(number))
+    read = _settle(answer, statements, "no_verdict")
     settled = not truncated or any(
         answer.is_settled(each.at, each.end, several=True) for each in statements if each.stands
     )
@@ -195,7 +221,7 @@ def _begins_any(start: str, values: Sequence[str], longer: bool = False) -> bool
     return any(value.lower().startswith(start.lower()) and (len(value) > len(start) or not longer) for value in values)
 
 
-def _settled(answer: AnswerText, statements: Sequence[Statement], missing: Failure) -> _Read:
+def _settle(answer: AnswerText, statements: Sequence[Statement], missing: Failure) -> _Read:
     """Return the one value that is stated, or `missing` if others contradict it.
 
     What is told of another contradicts the verdict as well, since words mislead, unless the verdict opens the answer or
@@ -213,7 +239,7 @@ def _settled(answer: AnswerText, statements: Sequence[Statement], missing: Failu
     return _Read(standing[0].value, reason, whole=any(statement.whole for statement in standing))
 
 
-def _rated(read: _Read, scale: Scale) -> Verdict:
+def _check_range(read: _Read, scale: Scale) -> Verdict:
     if not isinstance(read.value, int | float):
         return Verdict(reason=read.reason, failure=read.failure)
     # It is not moved to the nearest end: the judge took another scale.
@@ -224,7 +250,7 @@ def _rated(read: _Read, scale: Scale) -> Verdict:
 
 
 @cache
-def _rating(scale: Scale, key: str, criteria: bool) -> Sought:
+def _seek_rating(scale: Scale, key: str, criteria: bool) -> Sought:
     # Beside other criteria's ratings only one under its own name is meant, which is the user's: signs of patterns in it
     # are none.
     names = _RATING if key == "Rating" and not criteria else NAMES.get(key, re.escape(key))
@@ -232,12 +258,12 @@ def _rating(scale: Scale, key: str, criteria: bool) -> Sought:
     value = re.compile(_NUMBER + behind + _GIVEN, re.IGNORECASE)
     names += rf"(?:\s*[(\[](?:(?:{scale[0]}\s*[-–~到至]|out of|满分)\s*)?{scale[1]}分?[)\]])?"
     unit = rf"\s*(?:points?|\(?\s*(?:(?:out )?of|满分)\s*{scale[1]}\s*分?\s*\)?)?\s*"
-    alone = re.compile(r"\s*(?P<value>[-+]?\d+(?:\.\d+)?)" + behind + unit, re.IGNORECASE)
+    only_number = re.compile(r"\s*(?P<value>[-+]?\d+(?:\.\d+)?)" + behind + unit, re.IGNORECASE)
 
     def number(value: Any) -> float | None:
         # "8/10" and "8分" are ratings that JSON has as text.
         if isinstance(value, str):
-            match = alone.fullmatch(half_width(value))
+            match = only_number.fullmatch(half_width(value))
             value = float(match["value"]) if match else None
         # For Python, true is the number 1.
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -260,31 +286,31 @@ def _rating(scale: Scale, key: str, criteria: bool) -> Sought:
     def rated(sentence: str) -> tuple[list[float | str | None], str]:
         """Return the numbers in a sentence but for the scale's ends: in digits, in words, in stars."""
         sentence = out_of.sub(" ", sentence)
-        found = [match[0] for match in _ANY_NUMBER.finditer(sentence)]
+        numerals = [match[0] for match in _ANY_NUMBER.finditer(sentence)]
         # "One" is a pronoun as well.
-        numbers = [word for word in found if word.lower() != "one"] or found
-        return [_number_of(word, high) for word in numbers], _ANY_NUMBER.sub(" ", sentence)
+        numbers = [word for word in numerals if word.lower() != "one"] or numerals
+        return [_read_number(word, high) for word in numbers], _ANY_NUMBER.sub(" ", sentence)
 
     return Sought(names, value, number, (marked,), prose=True, mentioned=rated)
 
 
 @cache
-def _choice(key: str, values: tuple[str, ...]) -> Sought:
+def _seek_choice(key: str, values: tuple[str, ...]) -> Sought:
     words = "|".join(word for value in values for word in _MEANT.get(value, (value,)))
-    # Comparisons alone have players, and endings that papers gave them.
+    # Only comparisons have players, and endings that papers gave them.
     player = _PLAYER if "A" in values else ""
     pattern = re.compile(rf"{_OPENS}{player and player + '?'}(?P<value>{words}){_ENDS}", re.IGNORECASE | re.MULTILINE)
     papers = _STATED_CHOICES if "A" in values else ()
 
     def compared(stated: str) -> str | None:
-        """Which side a statement of the papers puts first; None for a tie where none is offered."""
+        """Return the side that a statement of the papers puts first, or None for a tie if none is offered."""
         compact = re.sub(r"\s", "", stated).lower()
         first, mark, second = compact[:1], compact[1:2], compact[-1:]
         side = {">": first.upper(), "<": second.upper()}.get(mark, compact.upper() if compact in ("a", "b") else "tie")
         return side if side in values else None
 
-    mentioned = _sides if "A" in values else _judged
-    return Sought(NAMES[key], pattern, lambda value: _meant(value, values), papers, compared, mentioned=mentioned)
+    mentioned = _read_sides if "A" in values else _read_correctness
+    return Sought(NAMES[key], pattern, lambda value: _read_choice(value, values), papers, compared, mentioned=mentioned)
 
 
 _ANY_NUMBER = re.compile(
@@ -294,7 +320,7 @@ _ANY_NUMBER = re.compile(
 )
 
 
-def _number_of(word: str, highest: int) -> float | None:
+def _read_number(word: str, highest: int) -> float | None:
     """Return the number that a match of `_ANY_NUMBER` means; None for a share, and for stars of another scale."""
     if word[0] in "★⭐":
         return len(word.rstrip("☆")) if len(word) == highest else None
@@ -324,7 +350,7 @@ _NAMES_A_SIDE = re.compile(
 """A sentence that says which side something stands for, "The model is B", where nothing is judged: no verdict."""
 
 
-def _sides(sentence: str) -> tuple[list[float | str | None], str]:
+def _read_sides(sentence: str) -> tuple[list[float | str | None], str]:
     """Return the sides that a sentence names; of two that it compares, the one that it puts first; none where it only
     says who is which."""
     if _NAMES_A_SIDE.fullmatch(sentence):
@@ -343,7 +369,7 @@ _JUDGED_WRONG = re.compile(
 _JUDGED_RIGHT = re.compile(r"\b(?:correct|right|true|yes)\b|正确|对|是(?=\W*\Z)", re.I)
 
 
-def _judged(sentence: str) -> tuple[list[float | str | None], str]:
+def _read_correctness(sentence: str) -> tuple[list[float | str | None], str]:
     """Return whether a sentence calls something wrong, right or both."""
     # A key, or a heading, rather than an answer.
     if sentence.strip(" *_#\"'{:").lower() == "correct":
@@ -355,18 +381,18 @@ def _judged(sentence: str) -> tuple[list[float | str | None], str]:
 
 
 @cache
-def _item(number: int) -> Sought:
+def _seek_item(number: int) -> Sought:
     words = "|".join(word for value in ("yes", "no") for word in _MEANT[value])
     ends = rf"""(?![a-z])(?!["'”*]*\s*(?:[/?]|or\b|或)){_GIVEN}"""
     # The judge may write the item down once more.
     question = r"(?:[^?\n]{3,300}\?)?"
     pattern = re.compile(rf"{question}{_OPENS}[✓✔✅✗✘❌]?\s*(?P<value>{words}){ends}", re.IGNORECASE)
     name = rf"(?:(?:Q|Item |Question |第)?{number}[项题]?)"
-    return Sought(name, pattern, lambda value: _meant(value, ("yes", "no")), several=True, separator="[:.)、|-]")
+    return Sought(name, pattern, lambda value: _read_choice(value, ("yes", "no")), several=True, separator="[:.)、|-]")
 
 
-def _meant(value: Any, values: Sequence[str]) -> str | None:
-    """The choice that a word means."""
+def _read_choice(value: Any, values: Sequence[str]) -> str | None:
+    """Return the choice that a word means, or None."""
     word = half_width(value).strip().lower() if isinstance(value, str) else ""
     # "Assistant A" and "A (slightly better)" are A.
     word = re.sub(rf"^{_PLAYER}|\s*\([^()/]*\)$", "", word)

@@ -1,4 +1,4 @@
-"""Judging prompts: wording, ranges and per-task rules as data, and a template. One a file in `critic/prompts/`.
+"""Load judging prompts: wording, ranges, rules by task, and a template. Each is a file in `critic/prompts/`.
 
 A prompt that `extends` another holds only what differs from it. Its tables `flags.FLAG` say what is otherwise where the
 prompt's name ends in `_FLAG`, whether it is asked so or not: `critic.judging.forms` says in what.
@@ -41,13 +41,14 @@ class TaskRules(Struct, frozen=True):
 
 
 class Prompt(Struct, frozen=True, dict=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A judging prompt in one language. `hash` identifies its whole content; `key` is that of a verdict's value:
-    a rating ("Rating"), which of two is better ("Verdict"), whether an answer is right ("Correct"). A checklist has a
-    key for each of its items instead, and an answer of the judge's own is free text.
+    """A judging prompt in one language.
 
-    `general` are the rules for all tasks, `tasks` those of single ones and `other_rules` those of any other. `indent`
-    sets in the further lines of an earlier message, so that none of them passes for another message. `sides` name the
-    two that are compared, `tie` neither. `sees`: it is worded for a judge that is shown the pictures.
+    - `key`: the key of a verdict's value: a rating ("Rating"), the better of two ("Verdict"), or whether an answer is
+      right ("Correct"). A checklist has a key for each item instead, and an answer of the judge's own is free text.
+    - `general`, `tasks`, `other_rules`: the rules for all tasks, for single tasks, and for any other task.
+    - `indent`: blanks before further lines of an earlier message, so that none of them passes for another message.
+    - `sides`, `tie`: the names of the two that are compared, and of neither.
+    - `sees`: it is worded for a judge that is shown the images.
     """
 
     name: str
@@ -72,17 +73,17 @@ class Prompt(Struct, frozen=True, dict=True, kw_only=True, forbid_unknown_fields
 
     @property
     def scale(self) -> tuple[int, int]:
-        """The lowest and the highest rating."""
+        """Return the lowest and the highest rating."""
         return (self.ranges[0].low, self.ranges[-1].high) if self.ranges else (RATINGS[0], RATINGS[-1])
 
     @property
     def on_ten(self) -> bool:
-        """Whether a verdict is a rating on 1..10."""
+        """Return whether a verdict is a rating on 1..10."""
         return self.key == "Rating" and self.scale == (RATINGS[0], RATINGS[-1])
 
     @cached_property
     def hash(self) -> str:
-        """First 16 hex digits of the SHA-256 of the content (canonical JSON, keys in the order of the fields)."""
+        """Return the first 16 hex digits of the SHA-256 of the content (JSON, keys in the order of the fields)."""
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
 
     @cached_property
@@ -93,34 +94,43 @@ class Prompt(Struct, frozen=True, dict=True, kw_only=True, forbid_unknown_fields
 
 @cache
 def names() -> tuple[str, ...]:
-    """The packaged judging prompts, without their language; files that only others extend begin with an underscore."""
+    """Return the names of the packaged prompts, without their language.
+
+    Files that other prompts only extend begin with an underscore, and are left out.
+    """
     stems = (Path(entry.name).stem for entry in (files("critic") / "prompts").iterdir() if entry.is_file())
     return tuple(sorted({stem.rpartition("_")[0] for stem in stems if not stem.startswith("_")}))
 
 
 @cache
 def split(name: str) -> tuple[str, tuple[str, ...]]:
-    """A prompt's name, `pairwise_turn_forced_in_full`, as that of its file and its flags. Raises UsageError with the
-    choices if there is none."""
+    """Split a prompt's name into that of its file and its flags. Raises UsageError with the choices if there is none.
+
+    >>> split("pairwise_turn_forced_in_full")
+    ('pairwise_turn', ('forced', 'in_full'))
+    """
     bases = [base for base in names() if f"{name}_".startswith(f"{base}_")]
     if not bases:
         raise UsageError(f"no judge prompt {name!r}; there is {', '.join(names())}")
     base = max(bases, key=len)
     rest, flags = name[len(base) + 1 :], list[str]()
-    known = _content(base, (), LANGUAGES[0]).get("flags", {})
-    while flag := next((flag for flag in known if f"{rest}_".startswith(f"{flag}_")), None):
+    file_flags = _merge_content(base, (), LANGUAGES[0]).get("flags", {})
+    while flag := next((flag for flag in file_flags if f"{rest}_".startswith(f"{flag}_")), None):
         flags.append(flag)
         rest = rest[len(flag) + 1 :]
     if rest:
-        raise UsageError(f"no judge prompt {name!r}; {base} goes with {', '.join(known) or 'no flag'}")
+        raise UsageError(f"no judge prompt {name!r}; {base} goes with {', '.join(file_flags) or 'no flag'}")
     return base, tuple(flags)
 
 
 @cache
 def load(name: str, language: Language, sees: bool = False) -> Prompt:
-    """The packaged prompt `name` in `language`; for a judge that `sees` with the parts of its table `seeing`. Raises
-    UsageError with the choices if there is none."""
-    content = _content(*split(name), language)
+    """Return the packaged prompt `name` in `language`.
+
+    For a judge that `sees` it has the parts of its table `seeing`. Raises UsageError with the choices if there is none,
+    and if its ranges leave a rating out.
+    """
+    content = _merge_content(*split(name), language)
     values = {}
     if bands := content.get("ranges"):
         covered = [rating for band in bands for rating in range(band["low"], band["high"] + 1)]
@@ -129,45 +139,45 @@ def load(name: str, language: Language, sees: bool = False) -> Prompt:
             raise UsageError(f"{name}_{language}.toml: the ranges must cover {low}..{high} once each, got {covered}")
         values = {"low": low, "high": high}
     parts, seeing = content.pop("parts", {}), content.pop("seeing", {})
-    parts = {part: _filled(text, values) for part, text in (parts | seeing if sees else parts).items()}
-    content["template"] = _filled(content["template"], parts)
-    content["general"] = [_filled(rule, parts) for rule in content.get("general", [])]
-    content["tasks"] = {name: _filled_rules(task, parts) for name, task in content.get("tasks", {}).items()}
+    parts = {part: _fill(text, values) for part, text in (parts | seeing if sees else parts).items()}
+    content["template"] = _fill(content["template"], parts)
+    content["general"] = [_fill(rule, parts) for rule in content.get("general", [])]
+    content["tasks"] = {name: _fill_rules(task, parts) for name, task in content.get("tasks", {}).items()}
     content.pop("flags", None)
     return msgspec.convert({**content, "name": name, "language": language, "sees": sees}, Prompt)
 
 
 @cache
 def prompt_hash(name: str, sees: bool = False) -> str:
-    """One hash for a prompt in all its languages; of a judge that `sees` also as it is asked without a picture."""
+    """Return one hash of a prompt in all its languages, for a judge that `sees` also of the wording without images."""
     wordings = [load(name, language, seen) for seen in ((False, True) if sees else (False,)) for language in LANGUAGES]
     return hashlib.sha256("".join(wording.hash for wording in wordings).encode()).hexdigest()[:16]
 
 
-def _filled(text: str, values: dict[str, Any]) -> str:
+def _fill(text: str, values: dict[str, Any]) -> str:
     return string.Template(text).substitute(values)
 
 
-def _filled_rules(task: dict[str, Any], parts: dict[str, str]) -> dict[str, Any]:
+def _fill_rules(task: dict[str, Any], parts: dict[str, str]) -> dict[str, Any]:
     return {**task, "rules": [string.Template(rule).safe_substitute(parts) for rule in task["rules"]]}
 
 
 @cache
-def _file(base: str, language: Language) -> dict[str, Any]:
+def _read_file(base: str, language: Language) -> dict[str, Any]:
     return tomllib.loads((files("critic") / "prompts" / f"{base}_{language}.toml").read_text("utf-8"))
 
 
-def _content(base: str, flags: Sequence[str], language: Language) -> dict[str, Any]:
-    """A prompt's tables: those of the files that it extends, its own, and those of its flags one after another."""
-    content = _file(base, language)
+def _merge_content(base: str, flags: Sequence[str], language: Language) -> dict[str, Any]:
+    """Return a prompt's tables: those of the file that it extends, then its own, then those of its flags in order."""
+    content = _read_file(base, language)
     if extended := content.get("extends"):
-        content = _over(_content(extended, (), language), content)
+        content = _merge(_merge_content(extended, (), language), content)
     for flag in flags:
-        content = _over(content, content["flags"][flag])
+        content = _merge(content, content["flags"][flag])
     return {key: value for key, value in content.items() if key != "extends"}
 
 
-def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Two tables as one, table by table; elsewhere what `above` says counts."""
-    both = {key: _over(below[key], above[key]) for key in below.keys() & above.keys() if isinstance(below[key], dict)}
+def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Merge two tables, and the tables in them. Other values of `above` replace those of `below`."""
+    both = {key: _merge(below[key], above[key]) for key in below.keys() & above.keys() if isinstance(below[key], dict)}
     return {**below, **above, **both}

@@ -1,4 +1,4 @@
-"""Replies that other programs made, as transcripts: the result files of other harnesses, or a plain table.
+"""Read the replies that other programs made: the result files of other harnesses, or a plain table.
 
     id,turn,text                                     a table (.csv, .tsv, .jsonl, .xlsx, .parquet)
     {"question_id": "17-0", "predict": "两只。"}      AlignMMBench
@@ -24,25 +24,31 @@ from critic.judging.history import CONDITIONS, messages
 from critic.records import Conversation, ModelTurn, Sampling, SentMessage, TurnFailure
 
 QUESTIONS = ("question", "instruction", "prompt", "query", "input")
-"""Columns in which harnesses keep what was asked, often with more around it."""
+"""Columns in which harnesses keep the question, often with more around it."""
 
 _IMAGE = re.compile(r"<\W*(image|img|video)\W*\d*\W*>|\\n", re.IGNORECASE)
-"""Where an image stands in a prompt, and a line break that was written as two characters."""
+"""Pattern of an image's place in a prompt, and of a line break that was written as two characters."""
 
 LOST = "Failed to obtain answer"
-"""How VLMEvalKit's files begin a reply whose call failed: "via API.", or behind it the error."""
+"""Beginning of a reply whose call failed, in VLMEvalKit's files: "via API." or the error follows."""
 
 
 def lost(text: str | None) -> Literal["empty", "server_error"] | None:
-    """Why what another program's file has for a reply is none; None where it is one."""
+    """Return the failure of another program's reply, or None for an answer.
+
+    >>> lost("Failed to obtain answer via API.")
+    'server_error'
+    """
     if text is None or not text.strip():
         return "empty"
     return "server_error" if text.lstrip().startswith(LOST) else None
 
 
 class Layout(Struct, frozen=True, kw_only=True):
-    """A kind of result file, by its columns: of the id, the turn (1 where there is none), the reply. `numbered`: the id
-    counts the benchmark's conversations from 0."""
+    """A kind of result file: its columns with the id, the reply (`text`) and the turn, which is 1 without a column.
+
+    `numbered`: the id counts the benchmark's conversations from 0.
+    """
 
     id: str
     text: str
@@ -53,14 +59,14 @@ class Layout(Struct, frozen=True, kw_only=True):
         return self.id in row and (self.text in row or f"{self.text}_0" in row)
 
     def replies(self, location: str, row: tables.Row) -> Iterator[tuple[int, str | None]]:
-        """The turns, from 1, and what was replied."""
+        """Yield the turns of a row, from 1, with the replies. Raises UsageError for a turn that is no number."""
         if self.text not in row:
             for name in row:
                 number = name.removeprefix(f"{self.text}_")
                 if number.isdigit() and (text := tables.optional_text(row, name)) is not None:
                     yield int(number) + 1, text
             return
-        texts = list(_texts(row[self.text]))
+        texts = list(_list_texts(row[self.text]))
         turn = tables.optional_text(row, self.turn) if self.turn else None
         if turn is not None and not turn.isdigit():
             raise UsageError(f"{location}: {quoted(self.turn)} is {quoted(turn)}; expected a turn's number, from 1")
@@ -76,41 +82,37 @@ LAYOUTS = (
 )
 
 
-def _texts(value: Any) -> Iterator[str | None]:
-    """The texts of a cell, which lmms-eval keeps in lists of lists."""
+def _list_texts(value: Any) -> Iterator[str | None]:
+    """Yield the texts of a cell, which lmms-eval keeps in lists of lists."""
     if isinstance(value, list):
         for item in value:
-            yield from _texts(item)
+            yield from _list_texts(item)
     else:
         yield tables.optional_text({"": value}, "")
 
 
-def _words(text: str) -> str:
-    """The words of a text in small letters, between blanks: harnesses change white space and punctuation."""
+def _fold(text: str) -> str:
+    """Return the words of a text in small letters, between blanks: harnesses change white space and punctuation."""
     spoken = unicodedata.normalize("NFKC", _IMAGE.sub(" ", text)).casefold()
     return " ".join(["", *re.findall(r"[^\W_]+", spoken), ""])
 
 
-def _contradiction(row: tables.Row, prompts: Sequence[str]) -> str | None:
-    """What a row holds as its question where that is none of `prompts`, nor part of one, nor longer than one."""
+def _find_contradiction(row: tables.Row, prompts: Sequence[str]) -> str | None:
+    """Return how a row's question contradicts the `prompts`, or None if it equals, holds or is part of one of them."""
     doc = row.get("doc")
     cells = [part.get(name) for part in (row, doc if isinstance(doc, dict) else {}) for name in QUESTIONS]
-    texts = {words: text for cell in cells for text in _texts(cell) if text and (words := _words(text)).strip()}
-    expected = {_words(prompt) for prompt in prompts}
+    texts = {words: text for cell in cells for text in _list_texts(cell) if text and (words := _fold(text)).strip()}
+    expected = {_fold(prompt) for prompt in prompts}
     if not texts or not expected or any(words in prompt or prompt in words for words in texts for prompt in expected):
         return None
     return f"asks {prompts[0][:200]!r}, the row has {next(iter(texts.values()))[:200]!r}"
 
 
-def _check_questions(differ: Sequence[str]) -> None:
-    """Raises UsageError for the first of the rows that differ."""
-    if differ:
-        count = f" ({len(differ)} rows differ)" if len(differ) > 1 else ""
-        raise UsageError(f"{differ[0]}{count}; give as --questions the file that was asked, in its order")
-
-
 def benchmark_of(path: Path, questions: Path | None) -> str | None:
-    """The benchmark that a file's records name, None for rows of none. Raises UsageError for replies without one."""
+    """Return the benchmark that a file's records name, or None for rows of none.
+
+    Raises UsageError for replies that do not name theirs.
+    """
     row = tables.read_first_row(path) or {}
     if isinstance(conversation := row.get("conversation"), dict):
         return str(conversation.get("benchmark"))
@@ -131,15 +133,17 @@ def is_table(path: Path) -> bool:
 
 
 def read(path: Path, conversations: Sequence[Conversation], system: str) -> Iterable[ModelTurn]:
-    """A model's replies out of a table, in its order, as critic infer would have recorded them, without images. Raises
-    UsageError for unknown columns, an id or a turn that the benchmark does not have, or that is there twice, and a
-    question that is not the benchmark's."""
+    """Read a model's replies from a table, in its order, as critic infer would have recorded them, without images.
+
+    Raises UsageError for unknown columns, for an id or a turn that the benchmark does not have or that is there twice,
+    and for a question that is not the benchmark's.
+    """
     by_id = {conversation.id: conversation for conversation in conversations}
     replies: dict[tuple[str, str], dict[int, str | None]] = {}
     layout: Layout | None = None
     differ = list[str]()
     for location, row in tables.rows(path):
-        layout = layout or _layout(location, row)
+        layout = layout or _find_layout(location, row)
         key = tables.require_text(location, row, layout.id)
         tables.check_ids([key], location, layout.id)
         if layout.numbered and key.isdigit() and int(key) < len(conversations):
@@ -157,24 +161,29 @@ def read(path: Path, conversations: Sequence[Conversation], system: str) -> Iter
                 raise UsageError(f"{location}: turn {turn} of {quoted(key)} ({condition}) {twice}")
             texts[turn] = text
             prompts.append(turns[turn - 1].prompt)
-        if why := _contradiction(row, prompts):
+        if why := _find_contradiction(row, prompts):
             differ.append(f"{location}: {layout.id} {quoted(key)} {why}")
-    _check_questions(differ)
-    return [turn for (key, name), texts in replies.items() for turn in _turns(by_id[key], name, texts, system, path)]
+    # One line names the first row: the whole file is of other questions, or in another order.
+    if differ:
+        count = f" ({len(differ)} rows differ)" if len(differ) > 1 else ""
+        raise UsageError(f"{differ[0]}{count}; give as --questions the file that was asked, in its order")
+    return [
+        turn for (key, name), texts in replies.items() for turn in _build_turns(by_id[key], name, texts, system, path)
+    ]
 
 
-def _layout(location: str, row: tables.Row) -> Layout:
-    """Raises UsageError for columns of no known layout."""
-    known = next((layout for layout in LAYOUTS if layout.fits(row)), None)
-    if known is None:
+def _find_layout(location: str, row: tables.Row) -> Layout:
+    """Return the layout of a row. Raises UsageError if its columns are of no known one."""
+    layout = next((layout for layout in LAYOUTS if layout.fits(row)), None)
+    if layout is None:
         layouts = "; ".join(f"{layout.id}, {layout.text}" for layout in LAYOUTS)
         raise UsageError(
             f"{location}: columns {shorten_line(', '.join(row))} are no known layout of replies: {layouts}"
         )
-    return known
+    return layout
 
 
-def _turns(
+def _build_turns(
     conversation: Conversation, name: str, replies: dict[int, str | None], system: str, path: Path
 ) -> Iterator[ModelTurn]:
     condition, earlier = CONDITIONS[name], dict[int, str]()

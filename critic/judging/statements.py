@@ -1,9 +1,9 @@
-"""Where an answer states a value: in a whole JSON object, in the rest of a torn one, on a line of its own, in prose.
+"""Find the statements of a value in an answer: in a JSON object, in the rest of a torn one, on a line, or in prose.
 
-Only what stands where a verdict stands may be one. What is quoted in a block (`> `), told of the response ("it ends
-with …"), shown as material (material.py), in the middle of a sentence, or inside an unfinished object can only
-contradict it, as can a sentence that mentions a verdict in its own notation (the same); what stands in
-quotation marks, in thoughts or inside a reason says nothing.
+Only a statement in the place of a verdict may be one. A value can only contradict the verdict if it is quoted in a
+block (`> `), told of the response ("it ends with …"), shown as material (material.py), in the middle of a sentence or
+in an unfinished object. So can a sentence that mentions a verdict in its own notation. Quotation marks, thoughts and
+reasons state nothing.
 """
 
 import json
@@ -22,7 +22,7 @@ from critic.judging.material import MATERIAL, RETOLD, TELLER, Values, any_of, is
 from critic.judging.thoughts import QUOTED_REASON, QUOTED_TEXT, REASON, answer_at, later_thoughts
 
 _MASK = "\ufffc"
-"""Stands for each character of a whole object, whose strings are settled."""
+"""Character in place of each one of a whole object, whose strings are read already."""
 
 # A key in an object: quoted, behind a brace, a comma or the beginning of a line.
 _OBJECT_KEY = r"""(?:[{,]\s*|^[ \t>*#`-]*)["'“”](?P<name>%s)["'“”]\s*%s\s*"""
@@ -37,7 +37,7 @@ _LINE_KEY = (
 )
 
 _QUALIFIER = r"(?:(?:(?:my|your|the|final|overall|updated|revised|corrected|actual)\s+){1,3}|最终|综合|总体)?"
-"""What a judge may call its only verdict; of several keys another one may begin so."""
+"""Words before the name of an only verdict. With several keys they may begin another one's name."""
 
 _PROSE_KEY = r"""(?<![A-Za-z])(?P<name>%s)["'”*_]{0,3}\s*%s\s*[*_]*"""
 
@@ -111,19 +111,22 @@ _TAKEN_BACK = re.compile(
 )
 
 _MOST_TORN = 50
-"""Braces that open no JSON: each is tried up to where it fails."""
+"""Most braces that open no JSON. Each is parsed up to its error, so that many would take long."""
 
 _MOST_WEIGHED = 50
-"""Statements of one value of which it is asked whether they stand; further ones can only contradict them."""
+"""Most statements of one value that may stand. Further ones can only contradict them."""
 
 _LINE_ENDS = re.compile(r"""[\s.!。"'”*_`)\]}]*?$""", re.MULTILINE)
 _OBJECT_ENDS = re.compile(r"\}[ \t`]*\n|\n[ \t]*\n")
 
 
 class Statement(Struct, frozen=True):
-    """A value that an answer states, None if it is no value of the form; it begins at `at` in the answer and ends at
-    `end`. `stands`: it may be the verdict by itself; another can only contradict one. `told`: the words around it
-    say that it is another's. `whole`: it is in a whole object, whose reason is `reason`."""
+    """A value that an answer states from `at` to `end`; None if the form has no such value.
+
+    - `stands`: it may be the verdict by itself. Other statements can only contradict one.
+    - `told`: the words around it say that it is another's.
+    - `whole`: it is in a whole object, whose reason is `reason`.
+    """
 
     value: float | str | None
     at: int
@@ -135,10 +138,15 @@ class Statement(Struct, frozen=True):
 
 
 class Sought(Struct, frozen=True):
-    """What is looked for in an answer. `names` are those of any key that says it, as a pattern; `value` is how a value
-    looks behind one (group `value`), `convert` makes a value of it or of what JSON has. `papers`: how other benchmarks'
-    judges state it without a key, of which `compared` makes a value. `several`: it is one of several keys. `prose`: a
-    key in a sentence counts where nothing else does."""
+    """A value to look for in an answer.
+
+    - `names`: a pattern of the keys under which it stands.
+    - `value`: a pattern of the value behind a key (group `value`). `convert` converts its text, or the value in JSON.
+    - `papers`: patterns by which judges of other benchmarks state it without a key. `compared` converts their text.
+    - `several`: it is one of several keys.
+    - `prose`: a key in a sentence counts if there is no other statement.
+    - `mentioned`: finds the values in a sentence that only mentions a verdict.
+    """
 
     names: str
     value: re.Pattern[str]
@@ -151,7 +159,7 @@ class Sought(Struct, frozen=True):
     separator: str = r"(?:(?:为|是)?[:=|]|[-–—](?=\s)|is\b|为|是)"
 
     def key(self, pattern: str, names: str | None = None) -> re.Pattern[str]:
-        return _compiled(pattern, names or self.names, self.separator)
+        return _compile(pattern, names or self.names, self.separator)
 
     @property
     def key_names(self) -> str:
@@ -159,12 +167,12 @@ class Sought(Struct, frozen=True):
 
 
 @cache
-def _compiled(pattern: str, names: str, separator: str) -> re.Pattern[str]:
+def _compile(pattern: str, names: str, separator: str) -> re.Pattern[str]:
     return re.compile(pattern % (names, separator), re.IGNORECASE | re.MULTILINE)
 
 
 class _Object(Struct, frozen=True):
-    """A whole JSON object: under each key, in lower case, every value that stands there; and where it stands."""
+    """A whole JSON object from `start` to `end`: all values under each key in lower case, repeated keys included."""
 
     content: dict[str, list[Any]]
     start: int
@@ -172,7 +180,7 @@ class _Object(Struct, frozen=True):
 
 
 class _Torn(Struct, frozen=True):
-    """What is left of an object that is no valid JSON: from its first key to its end. `closed`: no brace is missing."""
+    """The rest of an object that is no valid JSON, from its first key to `end`. `closed`: no brace is missing."""
 
     key: re.Match[str]
     end: int
@@ -180,19 +188,22 @@ class _Torn(Struct, frozen=True):
 
 
 class AnswerText:
-    """A reply behind its thoughts, and what is found in it. `text` is the answer, `start` where it begins in the reply;
-    `plain` is as long, with full-width digits and punctuation as their plain forms and whole objects masked."""
+    """A judge's answer, and the statements in it.
+
+    `text` is the reply behind its thoughts and begins at `start` of the reply. `plain` is equally long: full-width
+    digits and punctuation have their plain forms, and whole objects are masked.
+    """
 
     def __init__(self, reply: str) -> None:
         self.start = answer_at(reply)
         self.text = reply[self.start :]
-        objects = list(_whole_objects(self.text))
-        masked = _replaced(self.text, [(obj.start, obj.end) for obj in objects], _MASK)
+        objects = list(_read_objects(self.text))
+        masked = _replace_spans(self.text, [(obj.start, obj.end) for obj in objects], _MASK)
         shown = [element.span() for element in _SHOWN.finditer(masked)]
-        masked = _replaced(masked, shown, "\n")
+        masked = _replace_spans(masked, shown, "\n")
         thoughts = list(later_thoughts(masked))
         # A verdict behind them begins a line.
-        masked = _replaced(masked, thoughts, "\n")
+        masked = _replace_spans(masked, thoughts, "\n")
         unsaid = [*shown, *thoughts]
         self.objects = [obj for obj in objects if not any(start <= obj.start < end for start, end in unsaid)]
         self.plain = half_width(masked)
@@ -209,50 +220,54 @@ class AnswerText:
         self._told = set[int]()  # where those end that are another's
 
     def statements(self, sought: Sought) -> list[Statement]:
-        """Return what the answer states of what is `sought`; prose only if no object and no line states any."""
+        """Return the statements of the value `sought`; those in prose only if no object and no line has one."""
         self._weighed = 0
         self._told.clear()
-        return [replace(statement, told=statement.end in self._told) for statement in self._statements(sought)]
+        return [replace(statement, told=statement.end in self._told) for statement in self._find_statements(sought)]
 
-    def _statements(self, sought: Sought) -> list[Statement]:
-        torn = list(self._torn(sought))
-        mentioned = list(self._mentioned(sought, torn))
-        structured = [*self._in_objects(sought, torn), *self._in_torn(sought, torn), *self._on_lines(sought, torn)]
+    def _find_statements(self, sought: Sought) -> list[Statement]:
+        torn = list(self._find_torn(sought))
+        mentioned = list(self._read_mentions(sought, torn))
+        structured = [
+            *self._read_whole(sought, torn),
+            *self._read_torn(sought, torn),
+            *self._read_lines(sought, torn),
+        ]
         if not structured:
-            return mentioned if self._unfinished else [*self._in_prose(sought, sought.prose), *mentioned]
+            return mentioned if self._unfinished else [*self._read_prose(sought, sought.prose), *mentioned]
         # A sentence that says so at the end of its line can only contradict them.
-        prose = [] if sought.several else self._in_prose(sought, True)
+        prose = [] if sought.several else self._read_prose(sought, True)
         ends = (statement for statement in prose if statement.stands and _LINE_ENDS.match(self.plain, statement.end))
         doubts = (statement for statement in ends if not self._is_within(statement.at, torn))
         return structured + mentioned + [replace(statement, stands=False) for statement in doubts]
 
-    def _mentioned(self, sought: Sought, torn: list[_Torn]) -> Iterator[Statement]:
-        """Yield what sentences can only mean as a verdict. One that does not say so can only contradict another."""
+    def _read_mentions(self, sought: Sought, torn: list[_Torn]) -> Iterator[Statement]:
+        """Yield the verdicts that sentences mention. One that is not called a verdict can only contradict another."""
         for mention in mentions(self.plain, sought.mentioned):
             at, end = mention.start, mention.end
-            argued = self._reason is not None and self._reason.end() <= at and not _led(_LINE_BEGINS, self.plain, at)
+            argued = self._reason is not None and self._reason.end() <= at and not _is_led(_LINE_BEGINS, self.plain, at)
             if argued or self._is_quoted(at, end) or self._is_within(at, torn):
                 continue
-            stands = mention.states and self._stands(at, end, torn, False) and self._opens_or_closes(at, end)
+            stands = mention.states and self._may_stand(at, end, torn, False) and self._is_first_or_last(at, end)
             yield Statement(mention.value, at, end, stands)
 
-    def _keys(self, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
-        """Where a key stands, also right behind another one that has no value."""
-        key = pattern.search(self.plain)
-        while key is not None:
+    def _find_keys(self, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
+        """Yield each match of a key. The next one may begin right behind a key that has no value."""
+        at = 0
+        while key := pattern.search(self.plain, at):
             yield key
-            key = pattern.search(self.plain, key.end("name"))
+            at = key.end("name")
 
     def unfinished_at(self, sought: Sought) -> int | None:
-        """Where the value of the last key stands; None where there is no key."""
+        """Return the position of the value behind the last key, or None if there is no key."""
         keys = [*sought.key(_OBJECT_KEY).finditer(self.plain)]
         keys += sought.key(_LINE_KEY).finditer(self.plain)
         return max((key.end() for key in keys if not self._is_quoted(key.end() - 1, key.end())), default=None)
 
     def loose_reason(self, several: bool) -> str | None:
-        """The reason of a verdict that is no valid JSON, one of `several` keys or not."""
+        """Return the reason beside a verdict that is no valid JSON, or None. `several`: as in Sought."""
         patterns = (_BARE_KEY, _LINE_KEY) if several else (_PROSE_KEY,)
-        keys = (_compiled(pattern, REASON, ":").search(self.plain) for pattern in patterns)
+        keys = (_compile(pattern, REASON, ":").search(self.plain) for pattern in patterns)
         key = next((key for key in keys if key is not None), None)
         if key is None:
             return None
@@ -260,12 +275,15 @@ class AnswerText:
         quoted = QUOTED_TEXT.match(rest)
         return (quoted[1] if quoted else rest.strip().strip("\"'“”}`").strip()) or None
 
-    def _in_objects(self, sought: Sought, torn: list[_Torn]) -> Iterator[Statement]:
-        """What whole objects state. One right behind the first thing in the answer, on the same line, is the model
-        running on behind a finished verdict (AlignMMBench's script takes the first)."""
+    def _read_whole(self, sought: Sought, torn: list[_Torn]) -> Iterator[Statement]:
+        """Yield the statements of whole objects.
+
+        An object right behind the first one of the answer, on the same line, is skipped: the model ran on behind a
+        finished verdict (AlignMMBench's script takes the first as well).
+        """
         before: _Object | None = None
         for obj in self.objects:
-            stated = list(_under(obj.content, sought))
+            stated = list(_read_values(obj.content, sought))
             if not stated or self._is_inside(obj, torn):
                 continue
             between = None if before is None else self.plain[before.end : obj.start]
@@ -273,17 +291,17 @@ class AnswerText:
             before = obj
             if runs_on:
                 continue
-            reasons = [*_under(obj.content, Sought(REASON, sought.value, lambda value: value))]
+            reasons = [*_read_values(obj.content, Sought(REASON, sought.value, lambda value: value))]
             reason = next((reason for reason in reasons if isinstance(reason, str)), None)
-            stands = self._stands(obj.start, obj.end, torn, False)
+            stands = self._may_stand(obj.start, obj.end, torn, False)
             if self._is_quoted(obj.start, obj.end):
                 stands = False
                 self._told.add(obj.end)
             for value in stated:
                 yield Statement(value, obj.start, obj.end, stands, whole=True, reason=reason)
 
-    def _torn(self, sought: Sought) -> Iterator[_Torn]:
-        """What is left of objects that are no valid JSON. One goes on to the next line that begins with a brace."""
+    def _find_torn(self, sought: Sought) -> Iterator[_Torn]:
+        """Yield the rests of objects that are no valid JSON. Each ends at the next line that begins with a brace."""
         key = sought.key(_OBJECT_KEY, f"{sought.key_names}|{REASON}")
         begins = [line.start() for line in re.finditer(r"^[^\w\n{]*\{", self.plain, re.MULTILINE)]
         for start, end in zip([0, *begins], [*begins, len(self.plain)], strict=True):
@@ -293,7 +311,7 @@ class AnswerText:
                 rest = self.plain[max(start, self.plain.rfind("{", start, first.end())) : end]
                 yield _Torn(first, end, rest.count("{") <= rest.count("}"))
 
-    def _in_torn(self, sought: Sought, torn: list[_Torn]) -> Iterator[Statement]:
+    def _read_torn(self, sought: Sought, torn: list[_Torn]) -> Iterator[Statement]:
         for fragment in torn:
             key: re.Match[str] | None = fragment.key
             if re.fullmatch(REASON, fragment.key["name"], re.IGNORECASE):
@@ -306,11 +324,11 @@ class AnswerText:
             value = None if key is None else sought.value.match(self.plain, key.end())
             # Without a value it is the output format restated, or cut off.
             if key is not None and value is not None:
-                stands = self._stands(fragment.key.start(), value.end(), torn, sought.several)
-                yield _statement(sought.convert, value, stands)
+                stands = self._may_stand(fragment.key.start(), value.end(), torn, sought.several)
+                yield _build_statement(sought.convert, value, stands)
 
-    def _on_lines(self, sought: Sought, torn: list[_Torn]) -> Iterator[Statement]:
-        lines = list(self._keys(sought.key(_LINE_KEY, sought.key_names)))
+    def _read_lines(self, sought: Sought, torn: list[_Torn]) -> Iterator[Statement]:
+        lines = list(self._find_keys(sought.key(_LINE_KEY, sought.key_names)))
         if sought.several:
             lines += [key for key in sought.key(_BARE_KEY).finditer(self.plain) if self._is_listed(key.start())]
         in_objects = {fragment.key.end() for fragment in torn}
@@ -318,44 +336,49 @@ class AnswerText:
             value = sought.value.match(self.plain, key.end())
             if value is None or key.end() in in_objects or self._is_quoted(key.start("name"), value.end()):
                 continue
-            stands = self._stands(key.start("name"), value.end(), torn, sought.several) and not self._is_within(
+            stands = self._may_stand(key.start("name"), value.end(), torn, sought.several) and not self._is_within(
                 key.start(), torn
             )
-            stands = stands and (sought.several or self._opens_or_closes(key.start(), value.end()))
-            yield _statement(sought.convert, value, stands)
+            stands = stands and (sought.several or self._is_first_or_last(key.start(), value.end()))
+            yield _build_statement(sought.convert, value, stands)
 
-    def _in_prose(self, sought: Sought, keyed: bool) -> Iterator[Statement]:
+    def _read_prose(self, sought: Sought, keyed: bool) -> Iterator[Statement]:
         forms = [*([sought.key(_PROSE_KEY)] if keyed else []), *sought.papers]
         for form in forms:
             keyed = "name" in form.groupindex
-            for at, key in self._own_words(sought, form):
+            for at, key in self._find_own_words(sought, form):
                 value = sought.value.match(self.plain, key.end()) if keyed else key
                 if value is None:
                     continue
-                stands = self._stands(at, value.end(), [], False)
+                stands = self._may_stand(at, value.end(), [], False)
                 if keyed and stands:
                     owner = _POSSESSOR.search(self.plain, max(0, key.start() - 40), key.start())
-                    led = _led(_CLAUSE_BEGINS, self.plain, owner.start() if owner else key.start())
-                    stands = led and self._opens_or_closes(key.start(), value.end())
-                yield _statement(sought.convert if keyed else sought.compared or sought.convert, value, stands)
+                    led = _is_led(_CLAUSE_BEGINS, self.plain, owner.start() if owner else key.start())
+                    stands = led and self._is_first_or_last(key.start(), value.end())
+                yield _build_statement(sought.convert if keyed else sought.compared or sought.convert, value, stands)
 
-    def _own_words(self, sought: Sought, form: re.Pattern[str]) -> Iterator[tuple[int, re.Match[str]]]:
-        """Yield where a judge says what a `form` looks for, behind the marks before it. What the response claims is
-        left out: within quotation marks, or in a reason, behind whose key a statement begins its own line or is the
-        last sentence."""
+    def _find_own_words(self, sought: Sought, form: re.Pattern[str]) -> Iterator[tuple[int, re.Match[str]]]:
+        """Yield the start and the match of each place where a judge itself says what a pattern looks for.
+
+        Claims of the response are left out: those in quotation marks and those in a reason. Behind the key of a reason
+        only a line of its own or the last sentence is the judge's statement.
+        """
         reason = self._reason
         for match in form.finditer(self.plain):
             marks = _MARKS.match(self.plain, match.start())  # of the sentence before
             at = marks.end() if marks else match.start()
             value = sought.value.match(self.plain, match.end()) if "name" in form.groupindex else match
             begins = _LINE_BEGINS if value and value.end() <= self._last_word else _SENTENCE_BEGINS
-            argued = reason is not None and at >= reason.end() and not _led(begins, self.plain, at)
+            argued = reason is not None and at >= reason.end() and not _is_led(begins, self.plain, at)
             if not argued and not self._is_quoted(at, match.end()):
                 yield at, match
 
-    def _stands(self, start: int, end: int, torn: list[_Torn], several: bool) -> bool:
-        """Whether a statement may be a verdict: neither a line of a quoted block, nor led to by words about what is
-        judged, be it the first of `several` in its paragraph, nor behind an unfinished object, nor taken back."""
+    def _may_stand(self, start: int, end: int, torn: list[_Torn], several: bool) -> bool:
+        """Return whether a statement may be a verdict.
+
+        It may not in a quoted block, behind words about the material (for `several` keys: before the first one in the
+        paragraph), behind an unfinished object, or if the judge takes it back.
+        """
         self._weighed += 1
         if self._weighed > _MOST_WEIGHED:
             return False
@@ -376,7 +399,7 @@ class AnswerText:
         return not unfinished and not block
 
     def _is_retold(self, at: int) -> bool:
-        """Whether the words that lead to a place, in its line or up to a colon above, say that it is another's."""
+        """Return whether the words before a place, in its line or up to a colon above, say that it is another's."""
         lead = _POSSESSOR.sub("", self.plain[max(0, at - 200) : at])
         words = _BEFORE.sub("", lead)
         between = lead[len(words) :]
@@ -387,29 +410,29 @@ class AnswerText:
         return is_material(words)
 
     def _is_inside(self, obj: _Object, torn: list[_Torn]) -> bool:
-        """Whether an object is quoted in a reason: in the middle of its line behind the reason's key."""
+        """Return whether an object is quoted in a reason: in the middle of its line, behind the reason's key."""
         argued = self._is_within(obj.start, torn) or (self._reason is not None and self._reason.end() <= obj.start)
-        if not argued or _led(_SENTENCE_BEGINS, self.plain, obj.start):
+        if not argued or _is_led(_SENTENCE_BEGINS, self.plain, obj.start):
             return False
         return _WORD.search(self.plain, self.plain.rfind("\n", 0, obj.start) + 1, obj.start) is not None
 
     def _is_within(self, at: int, torn: list[_Torn]) -> bool:
-        """Whether a place is in what is left of an object, before a blank line and a brace that ends one."""
+        """Return whether a place is in the rest of a torn object, before a blank line or a brace that ends it."""
         return any(
             fragment.key.end() <= at < fragment.end and not _OBJECT_ENDS.search(self.plain, fragment.key.end(), at)
             for fragment in torn
         )
 
     def _is_quoted(self, at: int, end: int) -> bool:
-        """Whether a judge quotes what stands at a place. In a line or a sentence of its own it is said, not quoted."""
+        """Return whether a judge quotes the text at a place. A line or sentence of its own is said, not quoted."""
         behind = bisect_right(self._quotations, (at, len(self.plain)))
         first, last = self._quotations[behind - 1] if behind else (0, 0)
         if end > last:
             return False
-        return not _led(_SENTENCE_BEGINS, self.plain, first) or _WORD.search(self.plain, first, at) is not None
+        return not _is_led(_SENTENCE_BEGINS, self.plain, first) or _WORD.search(self.plain, first, at) is not None
 
     def _is_listed(self, at: int) -> bool:
-        """Whether a bare key is in an object or in a list on one line, not behind a comma in a sentence."""
+        """Return whether a bare key is in an object or in a list on one line, not behind a comma in a sentence."""
         line = self.plain[self.plain.rfind("\n", 0, at) + 1 : at + 1]
         return "{" in line or re.match(r"[ \t>*#-]*[\w*]+(?: \w+)?\s*[:.)]", line) is not None
 
@@ -421,27 +444,32 @@ class AnswerText:
         )
 
     def is_settled(self, at: int, end: int, several: bool) -> bool:
-        """Return whether an answer that was cut off had come to its verdict, from `at` to `end`: it opens the answer,
-        or nothing but its reason follows, and of `several` values the others."""
+        """Return whether an answer that was cut off had come to its verdict, from `at` to `end`.
+
+        It had if the verdict opens the answer, or if nothing follows but its reason and, with `several` values, the
+        others.
+        """
         rest = self.plain[end:]
         later = re.search(r"\n\s*\n.*\w", rest, re.DOTALL) if several else _WORD.search(rest)
         return self.opens_with(at) or later is None or _REASON_FOLLOWS.match(rest) is not None
 
-    def _opens_or_closes(self, start: int, end: int) -> bool:
-        """Whether a statement is the first or the last thing in the answer, but for a line that leads to it, or stands
-        beside the reason."""
+    def _is_first_or_last(self, start: int, end: int) -> bool:
+        """Return whether a statement opens or closes the answer, or stands beside the reason.
+
+        A line that leads to the statement may come before it.
+        """
         before = self.plain[self._first_word : start].rstrip(" \t\r\n`*_#>-")
         led = "\n" not in before and (before.endswith(":") or not _SENTENCE_END.search(before))
         lines = [before.rpartition("\n")[2], self.plain[end : end + 200].partition("\n")[2].lstrip()]
         return led or end > self._last_sentence or any(_REASON_LINE.match(line) for line in lines)
 
 
-def _statement(convert: Callable[[Any], float | str | None], value: re.Match[str], stands: bool) -> Statement:
+def _build_statement(convert: Callable[[Any], float | str | None], value: re.Match[str], stands: bool) -> Statement:
     return Statement(convert(value["value"]), value.start("value"), value.end(), stands)
 
 
-def _replaced(text: str, spans: list[tuple[int, int]], char: str) -> str:
-    """A text with each character of some spans, in their order, as another one."""
+def _replace_spans(text: str, spans: list[tuple[int, int]], char: str) -> str:
+    """Return a text with each character of the spans, which are in order, replaced by `char`."""
     pieces, at = [], 0
     for start, end in spans:
         pieces += [text[at:start], char * (end - start)]
@@ -449,13 +477,13 @@ def _replaced(text: str, spans: list[tuple[int, int]], char: str) -> str:
     return "".join([*pieces, text[at:]])
 
 
-def _led(begins: re.Pattern[str], plain: str, at: int) -> bool:
-    """Whether only what may lead to a statement stands before a place, behind where its line or sentence `begins`."""
+def _is_led(begins: re.Pattern[str], plain: str, at: int) -> bool:
+    """Return whether nothing but a lead stands between a place and the beginning (`begins`) of its line or sentence."""
     return begins.search(plain, max(0, at - _LONGEST_LEAD), at) is not None
 
 
-def _whole_objects(text: str) -> Iterator[_Object]:
-    """The outermost JSON objects in a text."""
+def _read_objects(text: str) -> Iterator[_Object]:
+    """Yield the outermost JSON objects in a text."""
 
     def every_value(pairs: list[tuple[str, Any]]) -> dict[str, list[Any]]:
         values: dict[str, list[Any]] = {}
@@ -475,8 +503,8 @@ def _whole_objects(text: str) -> Iterator[_Object]:
         at = text.find("{", end)
 
 
-def _under(content: Any, sought: Sought) -> Iterator[Any]:
-    """The converted values under keys that are sought, of the outermost objects that have one."""
+def _read_values(content: Any, sought: Sought) -> Iterator[Any]:
+    """Yield the converted values under the keys sought, from the outermost objects that have one."""
     nested = [content]
     while nested:
         content = nested.pop()
@@ -495,7 +523,11 @@ def _under(content: Any, sought: Sought) -> Iterator[Any]:
 
 
 def half_width(text: str) -> str:
-    """Full-width digits and punctuation as their plain forms, one character for one: positions stay the same."""
+    """Return the text with full-width digits and punctuation in their plain forms. Positions stay the same.
+
+    >>> half_width("评分：８（好）")
+    '评分:8(好)'
+    """
     if text.isascii():
         return text
     wide = (unicodedata.normalize("NFKC", char) for char in text)

@@ -1,4 +1,4 @@
-"""Verdicts as text and as tokens: how a target is written, and which tokens of an example are learned."""
+"""Write verdicts as text and as tokens, with the labels of the tokens that are learned."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,15 +13,20 @@ RATING, REASON = "Rating", "Reason"
 """The keys of a verdict's rating and of its reason."""
 
 Label = int | str | dict[str, int | str]
-"""What people's scores make the right verdict: the value, or of several keys each one's."""
+"""The verdict that people's scores make right: the value, or the value of each key."""
 
 IGNORED = -100
 """Label of a token that is shown but not learned (PyTorch's cross-entropy default)."""
 
 
 def target(label: Label, reason: str, order: Sequence[str] = (RATING, REASON)) -> str:
-    """A verdict as the judge is to write it: the form that constrained decoding allows, without spaces. Without keys
-    it is the label's text."""
+    """Return a verdict as the judge is to write it: the JSON that constrained decoding allows, without spaces.
+
+    Without keys (`order`) it is the label's text.
+
+    >>> target(8, "The clock is missing.")
+    '{"Rating":8,"Reason":"The clock is missing."}'
+    """
     if not order:
         return str(label)
     values: Mapping[str, int | str] = label if isinstance(label, dict) else dict.fromkeys(order, label)
@@ -30,7 +35,7 @@ def target(label: Label, reason: str, order: Sequence[str] = (RATING, REASON)) -
 
 
 class ChatTokenizer(Protocol):
-    """What is used of a transformers tokenizer."""
+    """The parts of a transformers tokenizer that are used."""
 
     def apply_chat_template(
         self, conversation: list[Message], *, tokenize: bool, add_generation_prompt: bool
@@ -40,16 +45,20 @@ class ChatTokenizer(Protocol):
 
 
 def source_ids(tokenizer: ChatTokenizer, messages: list[Message]) -> list[int]:
-    """Token ids of a prompt, as a server renders it before the judge answers."""
+    """Return the token ids of a prompt, as a server renders it before the judge answers."""
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
     return ids
 
 
 class Encoded(Struct, frozen=True):
-    """Token ids and labels of an example, equally long: the prompt is IGNORED, the verdict and the end of
-    the turn are learned. `rating[i]` tells whether token i spells the verdict's value: a rating, A, B, yes …; of a
-    checklist each answer, of an answer of the judge's own nothing."""
+    """The tokens of an example; the three lists are equally long.
+
+    - `ids`: token ids.
+    - `labels`: IGNORED for the prompt; the verdict and the end of the turn are learned.
+    - `rating`: whether the token spells the verdict's value: a rating, A, B, yes, or an answer of a checklist. An
+      answer of the judge's own has no value.
+    """
 
     ids: list[int]
     labels: list[int]
@@ -57,16 +66,19 @@ class Encoded(Struct, frozen=True):
 
 
 def encode(tokenizer: ChatTokenizer, example: Example) -> Encoded:
-    """The tokens of an example, and which of them are learned. Prompt and verdict are tokenized apart, as in serving.
-    Raises UsageError for a chat template that does not write the answer straight behind the prompt."""
+    """Return the tokens of an example, with the labels of those that are learned.
+
+    Prompt and verdict are tokenized apart, as in serving. Raises UsageError if the chat template does not write the
+    answer straight behind the prompt.
+    """
     prompt = tokenizer.apply_chat_template(example.messages, tokenize=False, add_generation_prompt=True)
     answered = [*example.messages, {"role": "assistant", "content": example.target}]
-    whole = tokenizer.apply_chat_template(answered, tokenize=False, add_generation_prompt=False)
-    if not whole.startswith(prompt + example.target):
+    answered_text = tokenizer.apply_chat_template(answered, tokenize=False, add_generation_prompt=False)
+    if not answered_text.startswith(prompt + example.target):
         raise UsageError("the tokenizer's chat template rewrites the answer")
     source = tokenizer(prompt, add_special_tokens=False)["input_ids"]
-    learned, places = _behind(tokenizer, source, prompt, whole)
-    spans = _value_spans(example)
+    learned, places = _encode_answer(tokenizer, source, prompt, answered_text)
+    spans = _find_value_spans(example)
     return Encoded(
         ids=source + learned,
         labels=[IGNORED] * len(source) + learned,
@@ -75,23 +87,26 @@ def encode(tokenizer: ChatTokenizer, example: Example) -> Encoded:
     )
 
 
-def _behind(
-    tokenizer: ChatTokenizer, source: list[int], prompt: str, whole: str
+def _encode_answer(
+    tokenizer: ChatTokenizer, source: list[int], prompt: str, answered_text: str
 ) -> tuple[list[int], list[tuple[int, int]]]:
-    """The tokens of `whole` behind `prompt` (whose tokens are `source`), and where in that text each stands."""
+    """Return the tokens of `answered_text` behind `prompt`, whose tokens are `source`, and their spans in that text."""
     # In their place, since SentencePiece puts a space before the start of a text, which a served judge never writes;
     # apart only where prompt and answer would share a token.
-    both = tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
+    both = tokenizer(answered_text, add_special_tokens=False, return_offsets_mapping=True)
     if both["input_ids"][: len(source)] != source:
-        answer = tokenizer(whole[len(prompt) :], add_special_tokens=False, return_offsets_mapping=True)
+        answer = tokenizer(answered_text[len(prompt) :], add_special_tokens=False, return_offsets_mapping=True)
         return answer["input_ids"], answer["offset_mapping"]
     moved = [(start - len(prompt), end - len(prompt)) for start, end in both["offset_mapping"][len(source) :]]
     return both["input_ids"][len(source) :], moved
 
 
-def _value_spans(example: Example) -> list[tuple[int, int]]:
-    """Where a target spells the verdict's values, without quotation marks, as positions of characters: of several
-    ratings the overall one. Quotation marks inside the reason are escaped, so a key is found nowhere else."""
+def _find_value_spans(example: Example) -> list[tuple[int, int]]:
+    """Return the spans of characters that spell the verdict's values, without quotation marks.
+
+    Of several ratings only the overall one counts. Quotation marks inside the reason are escaped, so that a key is
+    found nowhere else.
+    """
     if example.free:
         return []
     keys, spans = [key for key in json.loads(example.target) if key != REASON], []

@@ -1,5 +1,4 @@
-"""Where a reply's thoughts end and its answer begins. What stands in thoughts is a draft, never a verdict, and no part
-of an answer that is judged.
+"""Separate a reply's thoughts from its answer. Thoughts are a draft, never a verdict and no part of a judged answer.
 
 Models mark their thoughts in many ways, and servers strip some of the marks: `<think>` and its like, `[THINK]`,
 `◁think▷`, `<|begin_of_thought|>`, and channels, of which only the names are left where special tokens are stripped
@@ -29,7 +28,7 @@ _MARKS = (
     (r"<\|channel>\s*thought", r"<channel\|>"),
     (r"(?-i:analysis|commentary)(?=[^\s:：,.;'’-]|\n)", r"(?-i:assistant\n?final)(?:\n?json(?=\s*[{\[]))?"),
 )
-"""How thoughts are opened and closed: patterns, without regard to case."""
+"""Patterns of the marks that open and close thoughts, without regard to case."""
 
 _OPENING = re.compile(
     "|".join(f"(?P<m{number}>{opening})" for number, (opening, _) in enumerate(_MARKS)), re.IGNORECASE
@@ -51,27 +50,16 @@ _VERDICT_FIRST = re.compile(
 )
 
 _BRACKETS = "<[【◁⊲"
-_CORES = (
-    *(
-        "think",
-        "thought",
-        "reasoning",
-        "reflection",
-        "analysis",
-        "scratchpad",
-        "rationale",
-        "monologue",
-        "思考",
-        "推理",
-    ),
-    *("channel", "commentary", "assistantfinal", "assistant\nfinal"),
+_CORE = re.compile(
+    r"think|thought|reasoning|reflection|analysis|scratchpad|rationale|monologue|思考|推理|channel|commentary"
+    r"|assistant\n?final"
 )
 """Each mark has one of these words and, but for names of channels, begins with one of these brackets."""
 
 _FENCED = re.compile(r"^[ ]{0,3}(```+|~~~+).*?^[ ]{0,3}\1", re.MULTILINE | re.DOTALL)
 
 _INDENTS = ("", " ", "  ", "   ")
-"""What may stand before a mark that begins a line; four blanks would make code of it (CommonMark 4.4)."""
+"""Blanks before a mark that begins a line. Four of them would make code of it (CommonMark 4.4)."""
 
 # "<think> and </think> are tags": a mark that a sentence speaks of, by what follows it or stands before it.
 _SPOKEN_OF = re.compile(
@@ -84,13 +72,13 @@ _SPEAKS_OF = re.compile(
 )
 
 _HEADING = re.compile(r"[\[【](?!\w*(?:think|thought|思考))", re.IGNORECASE)
-"""How a mark begins that, unless it is closed, may as well be the heading of an answer: `[Analysis]`, `【推理】`."""
+"""Beginning of a mark that may be the heading of an answer if nothing closes it: `[Analysis]`, `【推理】`."""
 
 _NEVER_A_WORD = re.compile(r"think|thought|思考|\|", re.IGNORECASE)
-"""What stands in a mark that, without an end, opens thoughts also behind the beginning of an answer."""
+"""Part of a mark that opens thoughts without an end even in the middle of an answer."""
 
 REASON = "(?:Reason|理由|原因)"
-"""How judges call the reason, as a pattern."""
+"""Pattern of the judges' names for the reason."""
 
 QUOTED_REASON = re.compile(rf"""["'“]{REASON}["'”]\s*:""", re.IGNORECASE)
 
@@ -99,24 +87,32 @@ QUOTED_TEXT = re.compile(r"""^["'“](.*?)(?<!\\)["'”]\s*(?:[,}]|$)""", re.DOT
 
 
 def answer_at(text: str) -> int:
-    """Where in a reply the answer begins, behind the thoughts; the reply's length where these are cut off. The chat
-    template may have written the mark that opens them."""
-    start = _behind_blocks(text, 0)
+    """Return the position in a reply where the answer begins, behind the thoughts.
+
+    It is the reply's length if the thoughts are cut off. The chat template may have written the mark that opens them.
+
+    >>> reply = "So it is a 7.\\n</think>\\nRating: 7"
+    >>> reply[answer_at(reply) :].strip()
+    'Rating: 7'
+    """
+    start = _skip_blocks(text, 0)
     if start == len(text) or _VERDICT_FIRST.match(text[start:].lstrip()):
         return start
-    orphans = (mark.end() for mark in _ORPHAN.finditer(text, start) if not _in_reason(text[start : mark.start()]))
+    orphans = (mark.end() for mark in _ORPHAN.finditer(text, start) if not _is_in_reason(text[start : mark.start()]))
     end = next(orphans, None)
-    return start if end is None else _behind_blocks(text, end)
+    return start if end is None else _skip_blocks(text, end)
 
 
 def without_thoughts(text: str) -> str:
-    """A reply without the thoughts that come before the answer."""
+    """Return a reply without the thoughts that come before the answer."""
     return text[answer_at(text) :].strip()
 
 
 class SplitReply(NamedTuple):
-    """A reply of a model under judgment: its `answer`, its `thoughts` without their marks ("" for none), and whether
-    the last of them were `closed`."""
+    """A reply of a model under judgment.
+
+    `thoughts` are without their marks, "" if there are none. `closed`: the last of them have an end.
+    """
 
     answer: str
     thoughts: str = ""
@@ -135,7 +131,7 @@ def split_thoughts(text: str, *, cut_off: bool = False) -> SplitReply:
     >>> split_thoughts("Models put their thoughts between <think> and </think>.").thoughts
     ''
     """
-    blocks = list(_blocks(text, cut_off=cut_off)) if _may_have_marks(text) else []
+    blocks = list(_find_blocks(text, cut_off=cut_off)) if _may_have_marks(text) else []
     if not blocks:
         return SplitReply(text)
     kept, at = list[str](), 0
@@ -151,13 +147,14 @@ def _may_have_marks(text: str) -> bool:
     """Return whether a look for marks is worth its time, a hundred times that of this one."""
     if not any(bracket in text for bracket in _BRACKETS) and not text.lstrip().startswith(("analysis", "commentary")):
         return "assistantfinal" in text or "assistant\nfinal" in text
-    lowered = text.lower()
-    return any(core in lowered for core in _CORES)
+    return _CORE.search(text.lower()) is not None
 
 
-def _blocks(text: str, *, cut_off: bool) -> Iterator[tuple[int, int, int, int | None]]:
-    """Yield each block of thoughts: where its opening mark begins and ends, where its closing mark begins and ends. The
-    last end is None if it is not closed."""
+def _find_blocks(text: str, *, cut_off: bool) -> Iterator[tuple[int, int, int, int | None]]:
+    """Yield each block of thoughts: start and end of its opening mark, start and end of its closing mark.
+
+    The last end is None if the block is not closed.
+    """
     code = [block.span() for block in _FENCED.finditer(text)]
 
     def is_mark(mark: re.Match[str]) -> bool:
@@ -185,7 +182,7 @@ def _blocks(text: str, *, cut_off: bool) -> Iterator[tuple[int, int, int, int | 
         if not leads and not (text[done : opening.start()].rpartition("\n")[2] in _INDENTS and is_mark(opening)):
             continue
         # Behind a mark that nothing closes there is no closing mark for a later one either.
-        closing = _closing_of(text, opening) if closable else None
+        closing = _find_closing(text, opening) if closable else None
         if closing is None:
             closable, mark = False, opening.group()
             if (_HEADING.match(mark) and not cut_off) if leads else not _NEVER_A_WORD.search(mark):
@@ -197,11 +194,11 @@ def _blocks(text: str, *, cut_off: bool) -> Iterator[tuple[int, int, int, int | 
 
 
 def later_thoughts(answer: str) -> Iterator[tuple[int, int]]:
-    """From where to where an answer thinks again. Thoughts without an end begin a line; elsewhere they are quoted."""
+    """Yield start and end of further thoughts in an answer. Without an end they begin a line, or they are quoted."""
     at = 0
     while opening := _OPENING.search(answer, at):
         begins_line = not answer[: opening.start()].rpartition("\n")[2].strip()
-        end = _end_of(answer, opening)
+        end = _find_end(answer, opening)
         if end is None and not begins_line:
             at = opening.end()
             continue
@@ -209,32 +206,32 @@ def later_thoughts(answer: str) -> Iterator[tuple[int, int]]:
         yield opening.start(), at
 
 
-def _behind_blocks(text: str, at: int) -> int:
-    """Behind one block of thoughts after another."""
+def _skip_blocks(text: str, at: int) -> int:
+    """Return the position behind all blocks of thoughts that begin at `at`, one after another."""
     while True:
         opening = _OPENING.match(text, at + len(text[at:]) - len(text[at:].lstrip()))
         if opening is None:
             return at
-        end = _end_of(text, opening)
+        end = _find_end(text, opening)
         if end is None:
             return len(text)
         at = end
 
 
-def _end_of(text: str, opening: re.Match[str]) -> int | None:
-    """Return where the thoughts that a mark opens end, behind its closing mark, or None if they are not closed."""
-    closing = _closing_of(text, opening)
+def _find_end(text: str, opening: re.Match[str]) -> int | None:
+    """Return the position behind the closing mark of thoughts, or None if they are not closed."""
+    closing = _find_closing(text, opening)
     return closing.end() if closing else None
 
 
-def _closing_of(text: str, opening: re.Match[str]) -> re.Match[str] | None:
-    """Return the mark that closes what a mark opens: its own or, if there is none, any."""
+def _find_closing(text: str, opening: re.Match[str]) -> re.Match[str] | None:
+    """Return the closing mark of the opening mark's own kind or, if there is none, of any kind."""
     kind = int((opening.lastgroup or "m0")[1:])
     own = _CLOSING[kind].search(text, opening.end())
     return own or re.compile(_ANY_CLOSING, re.IGNORECASE).search(text, opening.end())
 
 
-def _in_reason(before: str) -> bool:
-    """Whether a text ends within a quoted reason, which may say anything."""
+def _is_in_reason(before: str) -> bool:
+    """Return whether a text ends within a quoted reason, which may say anything."""
     keys = [*QUOTED_REASON.finditer(before)]
     return bool(keys) and QUOTED_TEXT.match(before[keys[-1].end() :].lstrip()) is None

@@ -168,12 +168,12 @@ def battles(models: Sequence[Transcripts], how: records.Pairing, seed: int) -> l
         met = {frozenset(pair) for pair in combinations(range(len(models)), 2)}
         if how != "all":
             drawing = range(len(models) if how == "random" else 1)
-            met = {frozenset((index, _drawn(index, len(models), seed, *name))) for index in drawing}
+            met = {frozenset((index, _draw_opponent(index, len(models), seed, *name))) for index in drawing}
         pairs += [(models[min(pair)][name], models[max(pair)][name]) for pair in sorted(met, key=sorted)]
     return pairs
 
 
-def _drawn(index: int, models: int, *words: object) -> int:
+def _draw_opponent(index: int, models: int, *words: object) -> int:
     """Return the index of an opponent for a model, never its own."""
     digest = hashlib.sha256("/".join(map(str, (*words, index))).encode()).digest()
     return (index + 1 + int.from_bytes(digest[:6], "big") % (models - 1)) % models

@@ -102,7 +102,7 @@ def judge_conversations(
     say_calls(plan, benchmark, judge.setup)
     forms = list_forms(whole, judge.setup)
     if run.certificate is not None:
-        prompts = dict(zip(map(judge.hash_of, forms), forms, strict=True))
+        prompts = dict(zip(map(judge.hash_prompt, forms), forms, strict=True))
         print_quotable(run.certificate, collect_processors([judge.backend]), prompts, judge.setup)
     sources = {
         "replies": describe_source(replies),

@@ -14,11 +14,11 @@ from critic import certificate, jsonl
 from critic.backends import collect_processors
 from critic.errors import UsageError, quoted
 from critic.judging.planned import PlannedVerdict, key_in_file
-from critic.records import JudgeConfig, Judgment, describe_difference
+from critic.records import Judgment, describe_difference
 from critic.stages.run import RunOptions, RunSummary, Spent, Stage, failed, known, once
 
 if TYPE_CHECKING:
-    from critic.judging.judge import Judge
+    from critic.judging.judge import Judge, PreparedVerdict
 
 Item = TypeVar("Item")
 
@@ -31,7 +31,7 @@ class JudgeSamples(Stage[Item, Judgment]):
 
     def __init__(self, run: RunOptions, judge: "Judge", wanted: Collection[Any], source: dict[str, Any]) -> None:
         super().__init__(run, Judgment, judge.backend, wanted)
-        self.judge, self._answered = judge, dict[tuple[str, str], Judgment]()
+        self.judge, self._answered = judge, dict[tuple[str, str | None], Judgment]()
         if run.certificate is not None:
             self.certified_by = certificate.read(run.certificate)[0].how.answered_by
         self.facts = {
@@ -45,17 +45,14 @@ class JudgeSamples(Stage[Item, Judgment]):
             "images": judge.images.facts() if judge.images else None,
         }
 
-    @property
-    def setup(self) -> JudgeConfig:
-        """The judge's setup, with the kind of score that is taken now."""
-        return replace(self.judge.setup, score_kind=self.judge.grader.score_kind)
-
     def key(self, record: Judgment) -> Hashable:
         return key_in_file(record)
 
     def problem(self, record: Judgment) -> str | None:
-        # A failure before the first reply has no kind of score yet: only a reply shows log probabilities.
-        setup = self.setup if record.score is not None else replace(self.setup, score_kind=record.score_kind)
+        # What failed before the first reply showed whether there are log probabilities has no kind of score yet.
+        setup = self.judge.current_setup
+        if record.score is None:
+            setup = replace(setup, score_kind=record.score_kind)
         if record.setup != setup:
             return f"made with {describe_difference(record.setup, setup)}; choose another --out"
         if self.key(record) not in self.wanted:
@@ -78,14 +75,14 @@ class JudgeSamples(Stage[Item, Judgment]):
             earlier = known(self.out, Judgment, lambda _: None)
             kinds = {judgment.score_kind for judgment in earlier if judgment.score is not None}
             if kinds == {"argmax"}:
-                grader.take_stated(f"{self.out} was judged without log probabilities")
+                grader.use_stated_ratings(f"{self.out} was judged without log probabilities")
             elif kinds:
                 grader.needs = f"what {self.out} has"
         super().resume()
 
     async def ask(self, left: int) -> None:
         await super().ask(left)
-        if self.judge.grader.logprobs is False:
+        if self.judge.grader.strategy.logprobs is False:
             self.without.add("logprobs")
 
     @abstractmethod
@@ -93,16 +90,16 @@ class JudgeSamples(Stage[Item, Judgment]):
         """Plan each verdict on an item, and await its judgment by `judged`."""
 
     async def work(self, item: Item, keep: Callable[..., None]) -> None:
-        await self.plan(item, partial(self._judged, asking={}, keep=keep))
+        await self.plan(item, partial(self._judge, in_flight={}, keep=keep))
 
-    async def _judged(
-        self, planned: PlannedVerdict, asking: dict[str, asyncio.Task[Judgment]], keep: Callable[..., None]
+    async def _judge(
+        self, planned: PlannedVerdict, in_flight: dict[str, asyncio.Task[Judgment]], keep: Callable[..., None]
     ) -> Judgment:
-        """Return the judgment in the file, or make one; verdicts whose prompts are alike are asked once."""
-        shown = self.judge.asked(planned)
+        """Return the judgment in the file, or make one. Verdicts with the same prompts are asked for once."""
+        prepared = self.judge.prepare(planned)
         line = self.done.get(key_in_file(planned))
         if line is not None:
-            if (line.asked, line.prompt_hash) != (shown, self.judge.hash_of(planned.form)):
+            if (line.asked, line.prompt_hash) != (prepared.asked, prepared.prompt_hash):
                 where = f"conversation {quoted(line.conversation.id)}, turn {line.turn or 'whole'} ({line.condition})"
                 raise UsageError(
                     f"{where}: judged before on another reply or by another prompt; choose another --out ({self.out} "
@@ -110,20 +107,20 @@ class JudgeSamples(Stage[Item, Judgment]):
                 )
             return line
         # Nothing is asked, so this says nothing about the server.
-        if planned.material is None:
-            line = await self.judge.verdict_on(planned)
-        elif shown is None:
-            line = await self._ask(planned)
+        if not prepared.requests:
+            line = await self.judge.verdict_on(prepared)
+        elif prepared.asked is None:
+            line = await self._ask(prepared)
         else:
-            line = planned.of(await once(asking, shown, partial(self._ask, planned, shown)))
+            line = planned.of(await once(in_flight, prepared.asked, partial(self._ask, prepared)))
         keep(line)
         return line
 
-    async def _ask(self, planned: PlannedVerdict, shown: str = "") -> Judgment:
-        if answered := self._answered.get((planned.sample.conversation.id, shown)):
+    async def _ask(self, prepared: "PreparedVerdict") -> Judgment:
+        if answered := self._answered.get((prepared.planned.sample.conversation.id, prepared.asked)):
             return answered
         async with self._gate:
-            line = await self.judge.verdict_on(planned)
+            line = await self.judge.verdict_on(prepared)
         self.note_answered(line.answered_by)
         self.note(line.verdict.failure, line.detail)
         return line
@@ -131,12 +128,12 @@ class JudgeSamples(Stage[Item, Judgment]):
     def summary(self, records: Iterable[Judgment]) -> RunSummary:
         """Return the totals, after giving all judgments one kind of score, also those that failed before the first
         rating showed which. Scoring and merging require it."""
-        judgments, kind = list(records), self.setup.score_kind
+        judgments, kind = list(records), self.judge.grader.score_kind
         if any(judgment.score_kind != kind for judgment in judgments):
             judgments = [replace(judgment, setup=replace(judgment.setup, score_kind=kind)) for judgment in judgments]
             jsonl.write(self.out, judgments)
         totals = summary(judgments, self.options, self.unit)
-        totals.facts["setup"] = msgspec.to_builtins(self.setup)
+        totals.facts["setup"] = msgspec.to_builtins(self.judge.current_setup)
         return totals
 
 

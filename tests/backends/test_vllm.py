@@ -31,7 +31,7 @@ from critic import human_scored
 from critic.backends import Request
 from critic.backends.openai import OURS, OpenAIBackend, _parse_tokens
 from critic.judging.distribution import zero_share
-from critic.judging.grader import Grader, _behind
+from critic.judging.grader import Grader, build_continuation
 
 pytestmark = pytest.mark.e2e
 
@@ -220,7 +220,7 @@ def test_a_whole_rating_is_what_plain_vllm_says(judged: Judged, tiny_server: str
     compared = 0
     for response in human_scored.load(judged.data).responses[:8]:
         question = asked_of("pointwise", response)
-        ours, plain = (post(grader._request(question), headers) for headers in (OURS, PLAIN))
+        ours, plain = (post(grader.build_request(question, alternatives=None), headers) for headers in (OURS, PLAIN))
         tokens, wanted = (_parse_tokens(answer.json()["choices"][0]["logprobs"]) for answer in (ours, plain))
         assert ours.json()["choices"][0]["message"] == plain.json()["choices"][0]["message"]
         assert [token.text for token in tokens] == [token.text for token in wanted]
@@ -229,7 +229,7 @@ def test_a_whole_rating_is_what_plain_vllm_says(judged: Judged, tiny_server: str
         assert all(len(token.alternatives) == 1 for token in (*tokens[:at], *tokens[at + 2 :]))
         assert "x-critic-ten" not in plain.headers
         if "x-critic-ten" in ours.headers:
-            behind = post(_behind(question, '{"Rating":1', "[0,].*", max_tokens=1), PLAIN)
+            behind = post(build_continuation(question, '{"Rating":1', "[0,].*", max_tokens=1), PLAIN)
             zero = zero_share(_parse_tokens(behind.json()["choices"][0]["logprobs"]))
             assert float(ours.headers["x-critic-ten"]) == pytest.approx(zero, abs=1e-4)
             compared += 1

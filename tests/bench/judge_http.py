@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from critic.backends import Request
 from critic.backends.openai import OpenAIBackend
-from critic.judging.grader import ALTERNATIVES, RATING_ALONE, _behind
+from critic.judging.grader import ALTERNATIVES, RATING_ALONE, build_continuation
 from critic.judging.judge import ResponseJudge
 from critic.judging.render import TruncatedPrompt
 from critic.records import RATINGS, Judgment, Message, Response, SamplingParams
@@ -64,8 +64,9 @@ async def posted(url: str, messages: list[list[Message]], alternatives: int = 0,
                 wanted: dict[str, Any] = {"schema": POINTWISE.schema(), "top_logprobs": alternatives}
                 await post(backend._build_body(Request(messages=each, max_tokens=REPLY_TOKENS, **wanted)))
                 if probed:
-                    asked = replace(POINTWISE, fitted=TruncatedPrompt(each, {}))
-                    await post(backend._build_body(_behind(asked, f"{RATING_ALONE}1", "[0,].*", max_tokens=1)))
+                    request = replace(POINTWISE, fitted=TruncatedPrompt(each, {}))
+                    behind = build_continuation(request, f"{RATING_ALONE}1", "[0,].*", max_tokens=1)
+                    await post(backend._build_body(behind))
 
         await asyncio.gather(*(work() for _ in range(CONCURRENCY)))
     return found

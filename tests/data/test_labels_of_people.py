@@ -13,7 +13,7 @@ from stages.test_people import preferences, table
 
 from critic import human_scored, jsonl, tables
 from critic.human_scored import Row
-from critic.judging.examples import example_of, plan
+from critic.judging.examples import build_example, plan
 from critic.records import Example, JudgeConfig, Judgment, Response, Sample, Verdict
 
 PROGRAM = ROOT / "data/human_scores.py"
@@ -27,7 +27,7 @@ def pair(number: int, **changes: Any) -> dict[str, Any]:
 
 def taught(responses: list[Response], **mix: float) -> list[Example]:
     by_id = {one.id: one for one in responses}
-    made = [example_of(one, by_id, None, lambda _: 0) for one in plan(responses, mix).examples]
+    made = [build_example(one, by_id, None, lambda _: 0) for one in plan(responses, mix).examples]
     return [one for one in made if isinstance(one, Example)]
 
 

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Servers, asked_of, assert_one_line_error, human_row, human_rows, read_jsonl, run, write_jsonl
+from conftest import Servers, assert_one_line_error, human_row, human_rows, read_jsonl, run, write_jsonl
 from stages.test_judge_conversations import replies
 
-from critic import human_scored
 from critic.backends import Reply
 from critic.judging import grader
 
@@ -58,8 +57,7 @@ def test_other_verdicts_are_refused_in_one_line(scripted: Servers, rows: Path, t
 
 @pytest.mark.parametrize("shares", [None, [0.5, 0.5], [*SHARES[1:], math.nan]])
 def test_what_is_no_ten_numbers_is_no_verdict(shares: list[float] | None) -> None:
-    asked = asked_of("pointwise", human_scored.build_response(human_scored.Row(**human_row(0)), {}))
-    assert grader._by_head(asked, Reply(text="", classes=shares)).verdict.failure == "no_distribution"
+    assert grader.read_classes(Reply(text="", classes=shares)).verdict.failure == "no_distribution"
 
 
 def test_another_number_of_classes_is_no_judge(scripted: Servers, rows: Path, tmp_path: Path) -> None:

@@ -6,14 +6,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from conftest import human_row
+from conftest import example_in, human_row
 from hypothesis import given
 from hypothesis import strategies as st
 
 from critic import human_scored
 from critic.errors import UsageError
 from critic.judging.distribution import whole_rating
-from critic.judging.examples import ALONE, OPEN, Plan, Planned, TooLong, example, example_of, plan
+from critic.judging.examples import ALONE, OPEN, Plan, Planned, TooLong, build_example, plan
 from critic.judging.forms import BY_NAME, check_mix, form_of, inquiry
 from critic.judging.parse import parse_choice
 from critic.judging.prompt import load
@@ -42,7 +42,7 @@ def answers(*scores: float, **changes: Any) -> list[Response]:
 
 
 def made(form: str, *shown: Response) -> Example:
-    one = example(shown[0], form, None, lambda messages: 0, *shown[1:])
+    one = example_in(form, *shown)
     assert isinstance(one, Example)
     return one
 
@@ -133,11 +133,12 @@ def length(messages: Any) -> int:
 
 def test_what_does_not_fit_is_named() -> None:
     one, other = answers(8, 3)
-    assert example(one, "scale_5", 500, length) == TooLong("row-0", "scale_5")
-    assert example(one, "pairwise", 500, length, other) == TooLong("row-0+row-1", "pairwise")
+    assert example_in("scale_5", one, limit=500, count=length) == TooLong("row-0", "scale_5")
+    assert example_in("pairwise", one, other, limit=500, count=length) == TooLong("row-0+row-1", "pairwise")
     long = answers(8, 3, response="w" * 5000)
     long[1] = msgspec.structs.replace(long[1], text="v" * 4000)
-    found = example(long[0], "pairwise", length(made("pairwise", one, other).messages) + 1000, length, long[1])
+    limit = length(made("pairwise", one, other).messages) + 1000
+    found = example_in("pairwise", *long[:2], limit=limit, count=length)
     assert isinstance(found, Example) and found.shortened["response"] > 9000 - 2 * FLOOR - 1000
 
 
@@ -201,7 +202,7 @@ def test_pairs_are_of_one_question_by_two_systems_in_both_orders() -> None:
     assert len(set(pairs)) == len(pairs) and set(pairs) == {(b, a) for a, b in pairs}
     for a, b in pairs:
         assert BY_ID[a].question == BY_ID[b].question and BY_ID[a].system != BY_ID[b].system
-    verdicts = {ids: example_of(Planned("pairwise", ids), BY_ID, None, lambda messages: 0).target for ids in pairs}
+    verdicts = {ids: build_example(Planned("pairwise", ids), BY_ID, None, lambda messages: 0).target for ids in pairs}
     mirrored = {'{"Verdict":"A"}': '{"Verdict":"B"}', '{"Verdict":"B"}': '{"Verdict":"A"}'}
     assert all(mirrored.get(verdict, verdict) == verdicts[b, a] for (a, b), verdict in verdicts.items())
     assert len({ids[1] for ids in pairs}) > 0.6 * len(ROWS)  # not always the same partner

@@ -319,7 +319,8 @@ def test_the_verdict_of_two_orders(one: str, two: str, score: float | None) -> N
         return Reply(text=f'{{"Verdict":"{one if model_first else two}"}}' if (one if model_first else two) else "")
 
     judge = judge_that(answer)
-    line = asyncio.run(judge.verdict_on(Assignment(transcript=talk(), protocol="pairwise").plan(2, judge.setup)))
+    planned = Assignment(transcript=talk(), protocol="pairwise").plan(2, judge.setup)
+    line = asyncio.run(judge.verdict_on(judge.prepare(planned)))
     assert line.score == score
     assert line.verdict.failure == (None if score is not None else "empty")
 
@@ -329,7 +330,7 @@ def test_a_random_order_is_drawn_and_kept_for_the_whole_conversation() -> None:
     for seed in range(40):
         judge = judge_that(lambda request: Reply(text=""), order="random", seed=seed)
         planned = [Assignment(transcript=talk(), protocol="pairwise").plan(turn, judge.setup) for turn in (1, 2, None)]
-        ((first,),) = {judge.presentation_orders(each) for each in planned}
+        ((first,),) = {tuple(request.first for request in judge.prepare(each).requests) for each in planned}
         presentation_orders.append(first)
     assert 8 < presentation_orders.count("model") < 32
 
@@ -339,7 +340,7 @@ def test_a_grade_without_its_distribution_is_shown_to_the_whole_as_not_judged() 
     said = Reply(text='{"Rating":8,"Reason":"x"}', tokens=[Token("x", [("x", 0.0)])])
     judge = judge_that(lambda request: said, score_kind="expected")
     direct, setup = Assignment(transcript=talk(), protocol="direct"), judge.setup
-    lines = [asyncio.run(judge.verdict_on(direct.plan(turn, setup))) for turn in (1, 2)]
+    lines = [asyncio.run(judge.verdict_on(judge.prepare(direct.plan(turn, setup)))) for turn in (1, 2)]
     assert {(line.verdict.failure, line.calls[-1].value) for line in lines} == {("no_distribution", "8")}
     whole = direct.plan(None, setup, lines)
     assert whole.material is not None and whole.unjudged == 2
@@ -378,9 +379,9 @@ def test_a_turn_in_sight_of_all_turns() -> None:
 def test_what_is_asked_has_a_name_by_what_is_shown() -> None:
     judge, one = judge_that(lambda request: Reply(text="")), talk()
     names = {
-        (protocol, judging): judge.asked(
+        (protocol, judging): judge.prepare(
             Assignment(transcript=one, protocol=protocol, judging=judging).plan(2, judge.setup)
-        )
+        ).asked
         for protocol in ("direct", "pairwise", "pointwise")
         for judging in ("standard", "no_focus")
     }

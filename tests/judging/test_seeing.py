@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, Servers, completion, human_row, run, write_jsonl
+from conftest import ROOT, Servers, completion, example_in, human_row, run, write_jsonl
 from PIL import Image as Pillow
 
 from critic import jsonl
@@ -15,7 +15,6 @@ from critic.backends import Reply, Request, count_images, parts_of
 from critic.backends.identity import hash_processor, own_name, sees_images
 from critic.backends.scripted import IMAGE_TOKENS, ScriptedBackend
 from critic.images import Images
-from critic.judging.examples import example
 from critic.judging.forms import BY_NAME, form_of, inquiry
 from critic.judging.judge import ResponseJudge
 from critic.judging.prompt import LANGUAGES, load, prompt_hash
@@ -130,8 +129,8 @@ def of_length(characters: int) -> PromptInputs:
 def test_an_example_to_learn_from_is_what_the_judge_is_asked() -> None:
     made = response()
     scored = Response(id="r", question=made.question, text=made.text, human=HumanScore(score=7.0))
-    one = example(scored, "pointwise", None, lambda _: 0, sees=True)
-    blind = example(scored, "pointwise", None, lambda _: 0)
+    one = example_in("pointwise", scored, sees=True)
+    blind = example_in("pointwise", scored)
     assert not hasattr(one, "failure") and one.images == ["a.png", "b.png"] == images_in(one.messages)  # type: ignore[union-attr]
     assert one.messages == render(load("pointwise", "en", True), form_of("pointwise").material(made))  # type: ignore[union-attr]
     assert blind.images == []  # type: ignore[union-attr]

@@ -19,7 +19,7 @@ from critic.backends.scripted import ScriptedBackend
 from critic.images import Images, name_images
 from critic.judging import protocols
 from critic.judging.assignments import judge_all
-from critic.judging.examples import example_of, plan
+from critic.judging.examples import build_example, plan
 from critic.judging.forms import ONE_SIDE, form_of
 from critic.judging.judge import Judge
 from critic.judging.planned import PlannedVerdict
@@ -79,7 +79,7 @@ def test_what_a_judge_is_asked_is_what_it_is_taught(
     judge = Judge(backend, setup, 64, images if sees else None)
 
     async def judged(planned: PlannedVerdict) -> Judgment:
-        records.append(await judge.verdict_on(planned))
+        records.append(await judge.verdict_on(judge.prepare(planned)))
         assert records[-1].failure is None
         return records[-1]
 
@@ -95,7 +95,7 @@ def test_what_a_judge_is_asked_is_what_it_is_taught(
     planned = [one for one in plan(loaded, mix).examples if one.form == by_id[one.ids[0]].form]
     if tie_band:  # a pair is learned once, each of its sides alone
         planned = [replace(one, form=ONE_SIDE[one.form]) for one in planned if one.first == "model"]
-    taught = [example_of(one, by_id, None, lambda _: 0, sees) for one in planned]
+    taught = [build_example(one, by_id, None, lambda _: 0, sees) for one in planned]
     names = {name for one in loaded if one.shown and sees for name in one.shown.pictures()}
     uris = {one.path: one.uri for one in map(images.load, names)}
     shown = [side for one in taught if isinstance(one, Example) for side in (one.messages, one.other) if side]

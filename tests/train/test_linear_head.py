@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import example_in
 from sklearn.linear_model import LogisticRegression
 from training import RECIPE, losses, refused, sample_rows, save_base, start, train, write_recipe, write_rows
 
@@ -27,7 +28,6 @@ from safetensors.torch import load_file
 
 from critic import human_scored
 from critic.errors import UsageError
-from critic.judging.examples import example
 from critic.judging.targets import source_ids
 from critic.records import RATINGS, Example
 
@@ -51,7 +51,7 @@ def asked(made: SimpleNamespace) -> list[list[int]]:
     """The prompts as they are judged."""
     found = []
     for response in human_scored.load(made.file).responses:
-        one = example(response, "pointwise", None, lambda messages: 0)
+        one = example_in("pointwise", response)
         assert isinstance(one, Example)
         found.append(source_ids(made.tokenizer, one.messages))
     return found
@@ -239,7 +239,7 @@ def test_training_begins_with_the_fitted_head(stage: int, changes: dict[str, Any
     tokenizer = transformers.AutoTokenizer.from_pretrained(out)
     said = dict[float, list[float]]({2.0: [], 8.5: []})
     for response in human_scored.load(rows).responses:
-        one = example(response, "pointwise", None, lambda messages: 0)
+        one = example_in("pointwise", response)
         assert isinstance(one, Example) and response.human is not None
         likely = judge(torch.tensor([source_ids(tokenizer, one.messages)])).logits[0].detach().softmax(-1)
         said[response.human.score].append(float(likely @ torch.arange(1.0, 11.0)))

@@ -25,7 +25,7 @@ from torch.nn.functional import logsigmoid
 
 from critic.errors import UsageError
 from critic.human_scored import load
-from critic.judging.forms import each_alone, form_of, inquiry
+from critic.judging.forms import form_of, inquiry, split_sides
 from critic.judging.targets import source_ids
 
 PAIRS: dict[str, Any] = {"objective": "pairwise", "forms": {"pairwise": 1.0}, "evaluation": None, "ema": None}
@@ -59,7 +59,7 @@ def test_the_loss_is_that_of_both_answers_alone(tmp_path: Path, graded: bool, ma
     for row, response, grade in zip(rows, load(made.file).responses, GRADES, strict=True):
         assert response.other is not None
         scores = []
-        asked = each_alone(inquiry("pairwise", "en", form_of("pairwise").material(response, response.other)))
+        asked = split_sides(inquiry("pairwise", "en", form_of("pairwise").material(response, response.other)))
         for one, ids in zip(asked, (row["input_ids"][: row["source"]], row["other_ids"]), strict=True):
             assert ids == source_ids(made.tokenizer, one.messages), "trained as asked"
             scores.append(made.model(input_ids=torch.tensor([ids])).logits[0, 0])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import asked_of, human_row
+from conftest import asked_of, example_in, human_row
 from judgments import of_answer
 from training import Processes, pairs_of_answers, sample_rows, tokenizer_for, write_recipe, write_rows
 
@@ -24,7 +24,7 @@ import torch
 from critic import human_scored, jsonl
 from critic.errors import UsageError
 from critic.judging.distribution import whole_rating
-from critic.judging.examples import TooLong, example
+from critic.judging.examples import TooLong
 from critic.judging.targets import IGNORED, encode, source_ids
 from critic.records import Response, Verdict
 
@@ -54,7 +54,7 @@ def test_only_the_verdict_is_learned(tmp_path: Path) -> None:
         # What a server renders for the same response is exactly the part that is not learned.
         served = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
         assert ids[:source] == served == source_ids(tokenizer, messages)
-        made = example(response, "pointwise", None, lambda messages: 0)
+        made = example_in("pointwise", response)
         assert not isinstance(made, TooLong)
         learned = [label for label in encode(tokenizer, made).labels if label != IGNORED]
         assert ids[source:] == learned and tokenizer.decode(learned) == made.target + "<|end|>\n"
@@ -410,7 +410,7 @@ def test_no_row_for_the_forms(forms: dict[str, float], message: str, tmp_path: P
 def test_the_cache_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe, rows, cache = write_recipe(tmp_path), write_rows(tmp_path), tmp_path / "cache"
     data, tokenizer = prepared(recipe, rows, cache)
-    for module, name in ((rows_module, "encode"), (rows_module, "example_of"), (rows_module, "train_tokenizer")):
+    for module, name in ((rows_module, "encode"), (rows_module, "build_example"), (rows_module, "train_tokenizer")):
         monkeypatch.setattr(module, name, pytest.fail)
     # Neither the file's name nor what training does with the rows matters.
     other = rows.rename(tmp_path / "renamed.jsonl")

@@ -19,7 +19,7 @@ from critic.judging.targets import Label
 from critic.records import HumanScore, Judgment, PromptInputs, Question, Response, Verdict
 
 POINTS = {"A": 1.0, "yes": 1.0, "tie": 0.5, "B": 0.0, "no": 0.0}
-"""What a choice is worth to the answer that stands first."""
+"""Choice -> its score (0..1) for the answer that stands first."""
 
 
 class AuditedPart(Struct, frozen=True, kw_only=True):

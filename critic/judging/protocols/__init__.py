@@ -31,8 +31,8 @@ class Protocol(Struct, frozen=True, kw_only=True):
     - `needs`: the fields that a turn must have, or it is not judged. The reference is not needed where two models are
       compared without it.
     - `compares`: a verdict is on two answers, the model's and the reference's or another model's, in an order.
-    - `show_turn`, `show_whole`: what a judge is shown of a turn and of the whole conversation of an Assignment
-      (critic.judging.assignments). `show_whole` takes the judgments of the turns as well.
+    - `show_turn`, `show_whole`: functions that return the material of a turn and of the whole conversation of an
+      Assignment (critic.judging.assignments). `show_whole` takes the judgments of the turns as well.
     """
 
     scale: tuple[float, float]
@@ -45,7 +45,7 @@ class Protocol(Struct, frozen=True, kw_only=True):
 
     @property
     def rates(self) -> bool:
-        """Whether a verdict is a rating on 1..10."""
+        """Return whether a verdict is a rating on 1..10."""
         return self.scale == TEN
 
     def lacks(self, turn: ConversationTurn, judging: str = "standard", backed: bool = True) -> str | None:
