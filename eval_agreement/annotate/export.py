@@ -143,6 +143,7 @@ def _list_audit_rows(scheme: Scheme, labels: Sequence[RaterTask]) -> Iterator[di
     for label in labels:
         for key, value in label.verdict.choices.items():
             where = {"id": item.id, "turn": "1"}
+            # Of a conversation each turn is a row of the audit.
             if key != OVERALL:
                 where = {"id": f"{conversation}/{key}{rest}", "turn": key}
             more = {"both_bad": True} if value == "both bad" else {}

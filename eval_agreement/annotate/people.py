@@ -74,6 +74,7 @@ def collect_answers(labels: Iterable[RaterTask], scheme: Scheme) -> dict[Unit, d
     if scheme.rated:
         values = {choice: to_ten(float(choice), 1, len(scheme.choices)) for choice in scheme.choices}
     answers: dict[Unit, dict[str, float]] = defaultdict(dict)
+    # Labels come in the order in which they were given, so that the newest one stays.
     for label in labels:
         for key, choice in label.verdict.choices.items():
             if label.role == "item" and not label.verdict.broken and choice in values:

@@ -77,6 +77,7 @@ class Store:
             return None
         store = cls(path)
         tables = {name for (name,) in store._rows("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        # An empty database may be left by an interrupted start; one with other tables is somebody else's.
         if tables and not {"facts", "tasks", "labels"} <= tables:
             raise UsageError(f"--db {path}: no database of labels")
         return store if tables else None
@@ -133,6 +134,7 @@ class Store:
         tasks: Iterable[Task],
     ) -> None:
         """Create the tables and fill them. `raters`: name -> token. `known`: item's id -> known answers."""
+        # Pages and files for raters name items by number, because ids may reveal the model.
         numbers = {item.id: number for number, item in enumerate(items, 1)}
         with self._writing() as database:
             for statement in _TABLES.split(";\n"):

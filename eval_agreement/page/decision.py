@@ -9,9 +9,9 @@ from critic.page.blocks import interval, listed, number, share, shares
 from critic.stats.estimate import FEWEST_TO_DECIDE, Estimate
 from eval_agreement.measures.compare import MARGINS, Comparison, MetricDifference
 from eval_agreement.measures.gate import Outcome
-from eval_agreement.measures.measure import Findings
+from eval_agreement.measures.measure import Findings, RatedFindings
 from eval_agreement.measures.ppi import LabelPlan
-from eval_agreement.measures.preferences import PreferenceAudit
+from eval_agreement.measures.preferences import Preferences
 from eval_agreement.measures.raters import AlternativeAnnotator
 from eval_agreement.metrics import METRICS, Agreement
 from eval_agreement.page.words import within
@@ -24,20 +24,23 @@ MOST_TASKS = 3
 """Most tasks that the decision names."""
 
 
-def verdict(name: str, findings: Findings, outcomes: Sequence[Outcome], most_failed: float) -> list[str]:
+def verdict(name: str, findings: RatedFindings, outcomes: Sequence[Outcome], most_failed: float) -> list[str]:
     """Say what the findings on a sample mean for the judge, the decision first.
 
     `most_failed` is the largest share (0..1) of failed judgments with which there is a decision.
     """
-    judge, who = findings.judge, findings.sample.judge
+    judge: Agreement = findings.scorers.judge
+    who = findings.sample.judge
     if judge.mae is None:
-        return [say("every_failed", name=name, n=len(findings.sample.ids))]
+        return [say("every_failed", name=name, n=judge.failed)]
     trivial = ""
-    for line in findings.of_kind("baseline"):
+    for line in findings.scorers.of_kind("baseline"):
         if line.name == "constant":
             about = line.about.replace("always", "always answering")
             trivial = f", against {number(line.result.mae)} for {about}"
-    questions = f"to {judge.groups} questions" if not findings.sample.ungrouped else "without groups by question"
+    questions = (
+        f"to {judge.groups} questions" if not findings.sample.labelled.ungrouped else "without groups by question"
+    )
     facts = {"trivial": trivial, "questions": questions, "pearson": number(judge.pearson)}
     # A limit that is not kept decides, whatever else is found.
     broken = _broken_gate(outcome for outcome in outcomes if outcome.sample == name)
@@ -53,14 +56,14 @@ def _mae_interval(result: Agreement) -> str:
     return within(interval(result.interval.get("mae")))
 
 
-def _decide(findings: Findings, most_failed: float) -> str:
+def _decide(findings: RatedFindings, most_failed: float) -> str:
     """Say one sentence to act on, with its figure and the option that would change it; then tasks to avoid."""
-    who, judge = findings.sample.judge, findings.judge
+    who, judge = findings.sample.judge, findings.scorers.judge
     total = judge.n + judge.failed
     if why := _why_undecided(who, judge.failed, total, judge.groups or 0, most_failed=most_failed, things="answers"):
         return why
     # A judge that beats no judge that understands nothing is worth nothing, however it compares with others.
-    if unbeaten := [pair for pair in findings.over_trivial if _mae_side(pair) >= 0]:
+    if unbeaten := [pair for pair in findings.scorers.over_trivial if _mae_side(pair) >= 0]:
         trivial = f"trivial judge{'s' * (len(unbeaten) > 1)} {listed([pair.second for pair in unbeaten])}"
         return say("unbeaten", who=who, beat=f"beat the {trivial} in mean error", seen=_mae_figure(unbeaten[0]))
     # Only another judge that is shown to be better rules this one out; one that may be does not.
@@ -69,15 +72,15 @@ def _decide(findings: Findings, most_failed: float) -> str:
     return f"{_in_place_of(findings) or _with_labels(findings)}{_not_for(findings)}"
 
 
-def _with_labels(findings: Findings) -> str:
+def _with_labels(findings: RatedFindings) -> str:
     """Say how many labels the judge saves, by the plan if there is one."""
     plan: LabelPlan | None = findings.plan
     half_width = plan.half_width if plan else POINTS_WITHIN
     planned = (plan.with_judge, plan.without_judge) if plan and plan.with_judge and plan.without_judge else None
     return _labels_a_month(
         findings.sample.judge,
-        deviation=float(findings.sample.human.std()),
-        r=findings.judge.pearson or 0.0,
+        deviation=float(findings.sample.labelled.human.std()),
+        r=findings.scorers.judge.pearson or 0.0,
         half_width=half_width,
         quantity="a mean of people's scores",
         size=f"±{half_width:g} points",
@@ -85,7 +88,7 @@ def _with_labels(findings: Findings) -> str:
     )
 
 
-def _not_for(findings: Findings) -> str:
+def _not_for(findings: RatedFindings) -> str:
     """Name the tasks on which the judge is not shown to rank answers as people do at all."""
     tasks = findings.by.get("task", {}).items()
     # On few questions a task would be named by chance.
@@ -120,7 +123,7 @@ def _mae_figure(pair: Comparison) -> str:
     return f" ({number(line.value)} points, {interval(line.interval)}{more})"
 
 
-def _in_place_of(findings: Findings) -> str:
+def _in_place_of(findings: RatedFindings) -> str:
     """Say which raters and judges the judge may replace; "" if none."""
     who = findings.sample.judge
     test: AlternativeAnnotator | None = findings.beside.replaces
@@ -136,10 +139,10 @@ def _in_place_of(findings: Findings) -> str:
     return say("in_place_of", who=who, unaided=unaided, places=listed(places)) if places else ""
 
 
-def _against_people(findings: Findings) -> list[str]:
+def _against_people(findings: RatedFindings) -> list[str]:
     """Say how far a rater is from the other raters, and the judge from the same; empty without several raters."""
     # Without two raters of an answer nothing is known of how far people agree.
-    lines = findings.of_kind("people")
+    lines = findings.scorers.of_kind("people")
     if not lines:
         return []
     people, judge = (f"{number(line.result.mae)}{_mae_interval(line.result)}" for line in lines)
@@ -148,23 +151,28 @@ def _against_people(findings: Findings) -> list[str]:
 
 
 def preference_verdict(
-    name: str, audit: PreferenceAudit, outcomes: Sequence[Outcome], most_failed: float, half_width: float | None = None
+    name: str,
+    audit: Findings[Preferences],
+    outcomes: Sequence[Outcome],
+    most_failed: float,
+    half_width: float | None = None,
 ) -> list[str]:
     """Say what the findings on preferences mean for the first judge, the decision first.
 
     `most_failed` is as for `verdict`; `half_width` is that of a share (0..1).
     """
-    judge, result = next(iter(audit.agreement.items()))
+    judge, scorers = audit.sample.judge, audit.scorers
+    result = scorers.agreement[judge]
     if result.accuracy.value is None:
         return [say("no_verdicts", name=name, who=judge, why=result.accuracy.undefined)]
     facts = {"accuracy": share(result.accuracy.value), "kappa": number(result.kappa.value)}
-    facts |= {"within": within(shares(result.accuracy.interval)), "things": audit.things}
+    facts |= {"within": within(shares(result.accuracy.interval)), "things": scorers.things}
     sentences = [
         _broken_gate(outcomes) or _decide_preferences(judge, audit, most_failed, half_width or SHARE_WITHIN),
         say("of_verdicts", name=name, who=judge, result=result, **facts),
     ]
     # Only verdicts of yes or no have rates.
-    if rates := audit.rates.get(judge):
+    if rates := scorers.rates.get(judge):
         phrases = [f"{name} {share(rate.value)}{within(shares(rate.interval))}" for name, rate in rates.items()]
         sentences.append(f"Of people's yes and no it finds: {listed(phrases)}.")
     if beside := audit.beside.get(judge):
@@ -177,29 +185,30 @@ def preference_verdict(
     return sentences
 
 
-def _decide_preferences(judge: str, audit: PreferenceAudit, most_failed: float, half_width: float) -> str:
+def _decide_preferences(judge: str, audit: Findings[Preferences], most_failed: float, half_width: float) -> str:
     """Say one sentence to act on, then kinds of items to avoid."""
-    result = audit.agreement[judge]
+    scorers = audit.scorers
+    result = scorers.agreement[judge]
     lost = result.failed + result.unasked
     total = result.n + lost
-    if why := _why_undecided(judge, lost, total, audit.groups, most_failed=most_failed, things=audit.things):
+    if why := _why_undecided(judge, lost, total, scorers.groups, most_failed=most_failed, things=scorers.things):
         return why
     # Differences are those of the judge under audit less each other judge, trivial ones included.
     others = {line.second: line.accuracy for line in audit.differences if line.first == judge}
-    trivial = [name for name in audit.baselines if others[name].side <= 0]
-    better = [name for name in others if name not in audit.baselines and others[name].side < 0]
+    trivial = [name for name in scorers.baselines if others[name].side <= 0]
+    better = [name for name in others if name not in scorers.baselines and others[name].side < 0]
     if trivial or result.kappa.side <= 0:
         than = listed(trivial) if trivial else "chance"
         seen = _figure(others[trivial[0]]) if trivial else ""
         return say("unbeaten", who=judge, beat=f"agree with people more than {than}", seen=seen)
     if better:
         how = f"agrees with people less{_figure(others[better[0]])}"
-        return say("worse", who=judge, others=listed(better), things=audit.things, how=how)
-    than = listed(["chance", *audit.baselines])
+        return say("worse", who=judge, others=listed(better), things=scorers.things, how=how)
+    than = listed(["chance", *scorers.baselines])
     figure = f"more than {than}, on {share(result.accuracy.value)}{within(shares(result.accuracy.interval))}"
     enough = {}
     for part in ("task", "category"):
-        for name, agreement in audit.by[judge].get(part, {}).items():
+        for name, agreement in audit.kinds.by[judge].get(part, {}).items():
             if agreement.n >= FEWEST_TO_DECIDE:
                 enough[name] = agreement.kappa
     not_here = _tasks_to_avoid("kappa", enough, "agrees with people on these")
@@ -208,16 +217,18 @@ def _decide_preferences(judge: str, audit: PreferenceAudit, most_failed: float, 
         raters = say("in_place_of_raters", test=beside.replaces)
         return say("verdicts_in_place_of", who=judge, raters=raters, figure=figure) + not_here
     if beside and beside.soft and beside.soft.difference.side > 0:
-        return say("verdicts_unaided", who=judge, things=audit.things, figure=figure) + not_here
+        return say("verdicts_unaided", who=judge, things=scorers.things, figure=figure) + not_here
     return f"{_share_with_labels(judge, audit, half_width)}{not_here}"
 
 
-def _share_with_labels(judge: str, audit: PreferenceAudit, half_width: float) -> str:
+def _share_with_labels(judge: str, audit: Findings[Preferences], half_width: float) -> str:
     """Say how many labels the judge saves, for the share of yes or of wins of answer a (a tie counts half)."""
-    table = np.array(audit.agreement[judge].table)
+    table = np.array(audit.scorers.agreement[judge].table)
     # The verdicts of people and judge, item by item: codes 0, 1, 2 for a, tie, b become 0, 1/2, 1.
     pairs = np.repeat(np.argwhere(table >= 0), table.ravel(), axis=0) / 2
-    quantity = "the share of people's yes" if audit.yes_or_no else "the share of people's verdicts for a (ties half)"
+    quantity = (
+        "the share of people's yes" if audit.scorers.yes_or_no else "the share of people's verdicts for a (ties half)"
+    )
     return _labels_a_month(
         judge,
         deviation=float(pairs[:, 0].std()),

@@ -536,7 +536,7 @@ def test_preferences_have_a_page_of_their_own(tmp_path: Path) -> None:
     page = (tmp_path / "out" / "report.html").read_text("utf-8")
     heads = re.findall("<h2>(.*?)</h2>", page)  # two scorers are no matrix, and one judge is compared with baselines
     assert heads == [
-        "Agreement with people", "Length", "Judge against judge", "Agreement by kind of pair", "Gate",
+        "Agreement with people", "Gate", "Length", "Judge against judge", "Agreement by kind of pair",
         "Provenance",
     ]  # fmt: skip
     assert "Where it errs" not in page and 'id="failures"' not in page
