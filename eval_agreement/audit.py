@@ -21,6 +21,7 @@ from critic.errors import UsageError
 from critic.page.blocks import Section, as_text
 from critic.records import Judgment
 from eval_agreement.measures import gate
+from eval_agreement.measures.doubts import DOUBTS
 from eval_agreement.measures.image_grounding import Looking
 from eval_agreement.measures.injection import Injection
 from eval_agreement.measures.measure import AuditRequest, RatedFindings, draw_parts, run_audit, written_values
@@ -30,7 +31,7 @@ from eval_agreement.measures.savings import measure_savings
 from eval_agreement.measures.two_judges import convert_both_ways, measure_change
 from eval_agreement.page import report, summary
 from eval_agreement.page.attacks import injection_part, looking_part
-from eval_agreement.page.decision import preference_verdict, verdict
+from eval_agreement.page.decision import decide_scores, decide_verdicts
 from eval_agreement.page.scores import change_sections, exchange_sections, savings_part
 from eval_agreement.page.words import build_sections, gate_part
 from eval_agreement.preference_measures import PREFERENCE_MEASURES, preference_sections
@@ -53,12 +54,16 @@ _GATED: dict[Kind, Sequence[str]] = {"score": (), "preference": gate.PREFERENCES
 
 
 class _Target(Struct, frozen=True, kw_only=True):
-    """The options on output and decision: folder, limits, largest share (0..1) of failures, certificate."""
+    """The options on output and decision.
+
+    Folder, limits, largest share (0..1) of failures, certificate, and names of the doubts that the user has answered.
+    """
 
     out: Path
     limits: Sequence[gate.Limit]
     max_failed: float
     certificate: Path | None
+    accepted: Sequence[str] = ()
 
     def prepare(self, judged: Path, judgments: Iterable[Judgment | None]) -> HowJudged | None:
         """Make the folder, and return how the judge was asked if it is to be certified.
@@ -135,6 +140,10 @@ def main(
         str | None, typer.Option(metavar="NAME=FILE[:COLUMN]", help="A retired judge's scores, converted to --judge's.")
     ] = None,
     max_failed: Annotated[float, typer.Option(min=0, max=1, help="Exit with 3 if a larger share failed.")] = 0.02,
+    accepted: Annotated[
+        list[str] | None,
+        typer.Option("--accept", help=f"Decide in spite of a doubt about the files: {', '.join(DOUBTS)}."),
+    ] = None,
     columns: Annotated[
         list[str] | None,
         typer.Option(
@@ -158,7 +167,9 @@ def main(
     """
     if judgments and (human or judge):
         raise UsageError("give files of judgments, or --human with --judge, not both")
-    target = _Target(out=out, limits=[], max_failed=max_failed, certificate=certificate)
+    if unknown := set(accepted or []) - set(DOUBTS):
+        raise UsageError(f"--accept {min(unknown)}: unknown; choose {', '.join(DOUBTS)}")
+    target = _Target(out=out, limits=[], max_failed=max_failed, certificate=certificate, accepted=accepted or ())
     mapped = inputs.parse_map(columns or [])
     codes = inputs.parse_codes(columns or [])
     scale_of_each = [human_scored.parse_scale(text) if text else None for text in (scale, judge_scale or scale)]
@@ -272,7 +283,10 @@ def _audit_scores(
     agreements = {name: findings.scorers.judge for name, findings in audits.items()}
     outcomes = gate.check(target.limits, agreements)
     savings = measure_savings(audits)
-    verdicts = {name: verdict(name, findings, outcomes, target.max_failed) for name, findings in audits.items()}
+    decisions, verdicts = {}, {}
+    for name, findings in audits.items():
+        decisions[name] = decide_scores(name, findings, outcomes, target.max_failed, target.accepted)
+        verdicts[name] = [*decisions[name].judges, *decisions[name].steps]
     verdicts[first.name] += [injection.reading for injection in injections]
     verdicts[first.name] += [f"{path.stem}: {looking.reading}" for path, looking in looks.items()]
     # Without intervals nobody can be told which rows to leave to the judge.
@@ -294,7 +308,8 @@ def _audit_scores(
     printed = [summary.text_table(audits), "", *models]
     for sample, _ in samples:
         printed += [f"{sample.name}: {note}" if len(samples) > 1 else note for note in sample.notes]
-    printed += [f"{name}: {sentences[0]}" for name, sentences in verdicts.items()]
+    for name, decision in decisions.items():
+        printed += [f"{name}: {sentence}" for sentence in decision.judges]
     printed += [f"{path}: {looking.reading}" for path, looking in looks.items()]
     printed += [savings.reading] if savings else []
     return _Audited(
@@ -336,7 +351,8 @@ def _audit_labels(sources: Tables, kind: Kind, request: AuditRequest, target: _T
     result = scorers.agreement[judge]
     gated = gate.of_preferences(result, scorers.groups, **scorers.rates.get(judge, {}))
     outcomes = gate.check(target.limits, {name: gated})
-    verdicts = preference_verdict(name, audit, outcomes, target.max_failed, request.within)
+    decision = decide_verdicts(name, audit, outcomes, target.max_failed, request.within, target.accepted)
+    verdicts = [*decision.judges, *decision.steps]
     content = {name: written_values(audit, PREFERENCE_MEASURES)}
     facts = {
         "verdicts" if scorers.yes_or_no else "pairs": scorers.items,

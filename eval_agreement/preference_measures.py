@@ -10,7 +10,8 @@ from msgspec import to_builtins
 
 from critic.page.blocks import Part, Section
 from eval_agreement.measures import preferences as verdicts
-from eval_agreement.measures.measure import Findings, Measure, draw_parts
+from eval_agreement.measures.doubts import find_verdict_doubts
+from eval_agreement.measures.measure import Findings, Measure, draw_parts, write_nothing
 from eval_agreement.measures.preferences import Preferences
 from eval_agreement.page import preferences as page
 from eval_agreement.page.words import build_sections
@@ -21,6 +22,8 @@ def _write_kinds(kinds: verdicts.VerdictKinds) -> dict[str, Any]:
 
 
 PREFERENCE_MEASURES: dict[str, Measure[Preferences, Any]] = {
+    # Only the decision reads it.
+    "doubts": Measure(find=find_verdict_doubts, write=write_nothing),
     # Its fields have names of their own in summary.json.
     "scorers": Measure(
         find=verdicts.measure_verdicts, section="preferences", draw=page.draw_verdicts, write=to_builtins

@@ -9,10 +9,11 @@ from msgspec import to_builtins
 
 from eval_agreement.judged_rows import JudgedRows
 from eval_agreement.measures.bias import measure_biases
-from eval_agreement.measures.calibration import Calibration, calibrate
+from eval_agreement.measures.calibration import Calibration, calibrate, recalibrate
 from eval_agreement.measures.compare import compare_judges
 from eval_agreement.measures.differences import compare_models
-from eval_agreement.measures.measure import AuditRequest, Measure
+from eval_agreement.measures.doubts import find_score_doubts
+from eval_agreement.measures.measure import AuditRequest, Measure, write_nothing
 from eval_agreement.measures.ppi import measure_corrected_means, plan_labels
 from eval_agreement.measures.prediction_intervals import interval_values, measure_intervals
 from eval_agreement.measures.raters import BesideRaters, beside_raters
@@ -32,6 +33,9 @@ def _compare_with_raters(sample: RatedSample, request: AuditRequest) -> BesideRa
 
 
 MEASURES: dict[str, Measure[RatedSample, Any]] = {
+    # Only the decision reads these two.
+    "doubts": Measure(find=find_score_doubts, write=write_nothing),
+    "recalibration": Measure(find=recalibrate, write=write_nothing),
     "scorers": Measure(
         find=lambda sample, request: measure_scorers(sample, request.training),
         section="agreement",

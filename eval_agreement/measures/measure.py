@@ -85,6 +85,11 @@ def written_values(findings: Findings[Any], measures: Table) -> dict[str, Any]:
     return values
 
 
+def write_nothing(_: object) -> dict[str, Any]:
+    """Keep a finding out of summary.json."""
+    return {}
+
+
 def draw_parts(audits: Mapping[str, Findings[Any]], measures: Table) -> dict[str, list[Part]]:
     """Draw the findings on each sample: the parts of each section of the page, by its key."""
     parts: dict[str, list[Part]] = defaultdict(list)

@@ -15,7 +15,7 @@ from eval_agreement.measures.measure import AuditRequest, run_audit
 from eval_agreement.measures.ppi import corrected_mean
 from eval_agreement.measures.preferences import Preferences
 from eval_agreement.metrics import measured
-from eval_agreement.page.decision import preference_verdict
+from eval_agreement.page.decision import decide_verdicts
 from eval_agreement.preference_measures import PREFERENCE_MEASURES, preference_sections
 from eval_agreement.reading.loaders import of_labels
 from eval_agreement.reading.tables import Source
@@ -112,8 +112,8 @@ def test_differences_of_preferences_and_the_decision_are_those_of_the_table() ->
     assert pair.equal.value == pytest.approx(found.scorers.agreement["j"].accuracy.value) and found.scorers.weighted
     (note,) = preference_sections("pairs", found)[0].parts[0].readings
     assert "each label stands for 1 / label_probability pairs" in note
-    (decision, *_) = preference_verdict("pairs", found, [], 0.02)
-    assert decision.startswith("Do not use j here") and "constant" in decision
+    (decision,) = decide_verdicts("pairs", found).judges
+    assert decision.startswith("j cannot replace people: it agrees with them on 60.5 %") and "kappa 0.21" in decision
 
 
 def test_the_constant_judge_is_the_best_one_on_the_rows_that_it_is_scored_on() -> None:
