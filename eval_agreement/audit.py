@@ -5,7 +5,7 @@ on each sample. `page` draws them. An `_audit_…` function does this for one ki
 """
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,14 +24,13 @@ from eval_agreement.measures import gate
 from eval_agreement.measures.doubts import DOUBTS
 from eval_agreement.measures.image_grounding import Looking
 from eval_agreement.measures.injection import Injection
-from eval_agreement.measures.measure import AuditRequest, RatedFindings, draw_parts, run_audit, written_values
+from eval_agreement.measures.measure import EPSILON, AuditRequest, RatedFindings, draw_parts, run_audit, written_values
 from eval_agreement.measures.preferences import PEOPLE
-from eval_agreement.measures.raters import EPSILON
-from eval_agreement.measures.savings import measure_savings
+from eval_agreement.measures.savings import Savings, measure_savings
 from eval_agreement.measures.two_judges import convert_both_ways, measure_change
 from eval_agreement.page import report, summary
 from eval_agreement.page.attacks import injection_part, looking_part
-from eval_agreement.page.decision import decide_scores, decide_verdicts
+from eval_agreement.page.decision import Decision, decide_scores, decide_verdicts
 from eval_agreement.page.scores import change_sections, exchange_sections, savings_part
 from eval_agreement.page.words import build_sections, gate_part
 from eval_agreement.preference_measures import PREFERENCE_MEASURES, preference_sections
@@ -303,15 +302,6 @@ def _audit_scores(
     parts["savings"] = [savings_part(savings)] if savings else []
     parts["looking"] = [looking_part(path, looking) for path, looking in looks.items()]
     sections = build_sections(parts)
-    # Who is better is what most audits are made for; the other sections are on the page.
-    models = [as_text([replace(part, note="")]) + "\n" for part in sections if part.key == "models"]
-    printed = [summary.text_table(audits), "", *models]
-    for sample, _ in samples:
-        printed += [f"{sample.name}: {note}" if len(samples) > 1 else note for note in sample.notes]
-    for name, decision in decisions.items():
-        printed += [f"{name}: {sentence}" for sentence in decision.judges]
-    printed += [f"{path}: {looking.reading}" for path, looking in looks.items()]
-    printed += [savings.reading] if savings else []
     return _Audited(
         title=f"Audit of {first.judge}",
         how=how,
@@ -326,10 +316,35 @@ def _audit_scores(
         content=content | {"provenance": summary.provenance(origin, train, request.training)},
         verdicts=verdicts,
         sections=sections,
-        printed=printed,
+        printed=list(_list_printed([sample for sample, _ in samples], audits, sections, decisions, looks, savings)),
         failed={name: (judge.failed, judge.n + judge.failed) for name, judge in agreements.items()},
         findings=audits,
     )
+
+
+def _list_printed(
+    samples: Sequence[RatedSample],
+    audits: Mapping[str, RatedFindings],
+    sections: Sequence[Section],
+    decisions: Mapping[str, Decision],
+    looks: Mapping[Path, Looking],
+    savings: Savings | None,
+) -> Iterator[str]:
+    """Yield what the terminal shows: scorers, models, notes on reading, decisions and savings."""
+    yield summary.text_table(audits)
+    yield ""
+    # Who is better is what most audits are made for; the other sections are on the page.
+    for part in sections:
+        if part.key == "models":
+            yield f"{as_text([replace(part, note='')])}\n"
+    for sample in samples:
+        yield from (f"{sample.name}: {note}" if len(samples) > 1 else note for note in sample.notes)
+    for name, decision in decisions.items():
+        yield from (f"{name}: {sentence}" for sentence in decision.judges)
+    for path, looking in looks.items():
+        yield f"{path}: {looking.reading}"
+    if savings:
+        yield savings.reading
 
 
 def _audit_labels(sources: Tables, kind: Kind, request: AuditRequest, target: _Target) -> _Audited:

@@ -11,29 +11,24 @@ from msgspec import to_builtins
 from critic.page.blocks import Part, Section
 from eval_agreement.measures import preferences as verdicts
 from eval_agreement.measures.doubts import find_verdict_doubts
-from eval_agreement.measures.measure import Findings, Measure, draw_parts, write_nothing
+from eval_agreement.measures.measure import Findings, Measure, draw_parts
 from eval_agreement.measures.preferences import Preferences
 from eval_agreement.page import preferences as page
 from eval_agreement.page.words import build_sections
 
-
-def _write_kinds(kinds: verdicts.VerdictKinds) -> dict[str, Any]:
-    return {"by": to_builtins(kinds.by)}
-
-
 PREFERENCE_MEASURES: dict[str, Measure[Preferences, Any]] = {
-    # Only the decision reads it.
-    "doubts": Measure(find=find_verdict_doubts, write=write_nothing),
+    # Only the decision reads it, so that summary.json leaves it out.
+    "doubts": Measure(find=find_verdict_doubts, write=lambda _: {}),
     # Its fields have names of their own in summary.json.
     "scorers": Measure(
         find=verdicts.measure_verdicts, section="preferences", draw=page.draw_verdicts, write=to_builtins
     ),
     "beside": Measure(find=verdicts.compare_with_raters, section="people", draw=page.draw_people),
-    "matrix": Measure(find=verdicts.measure_agreements, section="matrix", draw=page.draw_matrix),
+    "matrix": Measure(find=verdicts.measure_matrix, section="matrix", draw=page.draw_matrix),
     "position": Measure(find=verdicts.measure_positions, section="position", draw=page.draw_positions),
     "length": Measure(find=verdicts.measure_lengths, section="length", draw=page.draw_lengths),
     "differences": Measure(find=verdicts.compare_verdicts, section="differences", draw=page.draw_differences),
-    "kinds": Measure(find=verdicts.measure_kinds, section="kinds", draw=page.draw_kinds, write=_write_kinds),
+    "by": Measure(find=verdicts.break_down_verdicts, section="kinds", draw=page.draw_kinds),
 }
 """Every measure of a sample of preferences, by the name of its finding."""
 

@@ -13,7 +13,7 @@ from eval_agreement.measures.calibration import Calibration, calibrate, recalibr
 from eval_agreement.measures.compare import compare_judges
 from eval_agreement.measures.differences import compare_models
 from eval_agreement.measures.doubts import find_score_doubts
-from eval_agreement.measures.measure import AuditRequest, Measure, write_nothing
+from eval_agreement.measures.measure import AuditRequest, Measure
 from eval_agreement.measures.ppi import measure_corrected_means, plan_labels
 from eval_agreement.measures.prediction_intervals import interval_values, measure_intervals
 from eval_agreement.measures.raters import BesideRaters, beside_raters
@@ -33,9 +33,9 @@ def _compare_with_raters(sample: RatedSample, request: AuditRequest) -> BesideRa
 
 
 MEASURES: dict[str, Measure[RatedSample, Any]] = {
-    # Only the decision reads these two.
-    "doubts": Measure(find=find_score_doubts, write=write_nothing),
-    "recalibration": Measure(find=recalibrate, write=write_nothing),
+    # Only the decision reads these two, so that summary.json leaves them out.
+    "doubts": Measure(find=find_score_doubts, write=lambda _: {}),
+    "recalibration": Measure(find=recalibrate, write=lambda _: {}),
     "scorers": Measure(
         find=lambda sample, request: measure_scorers(sample, request.training),
         section="agreement",

@@ -11,14 +11,14 @@ from msgspec import Struct
 
 from critic.page.blocks import number
 from critic.records import RATINGS
-from critic.stats.arrays import Floats, distinct, group_numbers, ratio
+from critic.stats.arrays import Floats, distinct, group_numbers
 from critic.stats.verdicts import LABELS
 from eval_agreement.measures.measure import AuditRequest
 from eval_agreement.measures.preferences import Preferences
 from eval_agreement.sample import RatedSample
 from eval_agreement.sentences import say
 
-DOUBTS = ("equal", "rater", "reversed", "scale", "labels", "ids", "train")
+DOUBTS = ("equal", "rater", "reversed", "scale", "labels", "ids")
 """Names of doubts, by which --accept answers them."""
 
 FEWEST_ROWS = 10
@@ -47,20 +47,16 @@ class Doubt(Struct, frozen=True, kw_only=True):
     text: str
 
 
-def find_score_doubts(sample: RatedSample, request: AuditRequest) -> dict[str, list[Doubt]]:
+def find_score_doubts(sample: RatedSample, _: AuditRequest) -> dict[str, list[Doubt]]:
     """Find the doubts about each judge of scores, by name."""
     labelled = sample.labelled
+    names = sorted(set[str]().union(*labelled.raters))
     raters = {}
-    for name in sorted(set[str]().union(*labelled.raters)):
+    for name in names if len(names) > 1 else ():
         raters[name] = np.array([rated.get(name, np.nan) for rated in labelled.raters])
     doubts = find_doubts(labelled.ids, labelled.human, raters, labelled.judges)
-    trained = {response.id for response in request.training}
-    known = sum(key in trained for key in labelled.ids)
     for name, scores in labelled.judges.items():
         doubts[name] += _doubt_scale(name, scores, labelled.human)
-        # What a judge has learned, it need not know of other answers.
-        if known:
-            doubts[name].append(Doubt(name="train", text=say("doubt_train", known=known, rows=len(labelled.ids))))
     return doubts
 
 
@@ -78,18 +74,26 @@ def find_doubts(
 ) -> dict[str, list[Doubt]]:
     """Find doubts about each judge from columns of scores or codes, (n,) each, NaN without one.
 
+    `raters` are several people; a single one is `people`.
+
     >>> scores = np.array([1.0, 5.0, 9.0] * 4)
     >>> [doubt.name for doubt in find_doubts(["x"] * 12, scores, {}, {"mine": 10 - scores})["mine"]]
     ['reversed']
     """
     leak = _find_leak(ids, people)
-    doubts = {}
+    doubts: dict[str, list[Doubt]] = {}
     for name, scores in judges.items():
         others = {other: column for other, column in judges.items() if other != name}
-        doubts[name] = [*_doubt_copies(name, scores, people, raters, others)]
+        doubts[name] = []
+        for other, column in {"people": people, **raters, **others}.items():
+            # One copy is enough: if people all agree, a copy of them repeats each rater.
+            if copied := _find_copy(scores, column):
+                key = "rater" if other in raters else "equal"
+                doubts[name].append(Doubt(name=key, text=say(f"doubt_{key}", who=name, other=other, how=copied)))
+                break
         r = _correlate(scores, people)
         # A correlation of few rows may be that low by chance.
-        if r <= min(_REVERSED, -2 / np.sqrt(len(people))):
+        if r <= _REVERSED and r * np.sqrt(len(people)) <= -2:
             doubts[name].append(Doubt(name="reversed", text=say("doubt_reversed", who=name, r=number(r))))
         for other, column in others.items():
             between, beside = _correlate(scores, column), _correlate(column, people)
@@ -101,28 +105,6 @@ def find_doubts(
         if leak:
             doubts[name].append(Doubt(name="ids", text=leak))
     return doubts
-
-
-def _doubt_copies(
-    name: str, scores: Floats, people: Floats, raters: Mapping[str, Floats], others: Mapping[str, Floats]
-) -> Iterator[Doubt]:
-    """Yield a doubt if a judge's column is people's, a rater's or another judge's again."""
-    for rater, column in raters.items():
-        # Raters who all agree are copies of each other: then the judge may well agree with one.
-        alone = not any(_find_copy(column, raters[other]) for other in raters if other != rater)
-        copied = _find_copy(scores, column) if alone else ""
-        # A single rater is people.
-        if len(raters) > 1 and (copied or _fold(rater) == _fold(name)):
-            yield Doubt(name="rater", text=say("doubt_rater", who=name, other=rater, how=copied or "the same name"))
-    columns = {"people": people, **others}
-    for other, column in columns.items():
-        if copied := _find_copy(scores, column):
-            yield Doubt(name="equal", text=say("doubt_equal", who=name, other=other, how=copied))
-
-
-def _fold(name: str) -> str:
-    """Return a name without case, spaces and signs."""
-    return re.sub(r"[\W_]+", "", name).lower()
 
 
 def _find_copy(first: Floats, second: Floats) -> str:
@@ -143,17 +125,20 @@ def _find_copy(first: Floats, second: Floats) -> str:
 def _correlate(first: Floats, second: Floats) -> float:
     """Return Pearson's r on the rows that have both values; 0 if a side is constant, or with few rows."""
     both = ~np.isnan(first + second)
-    left, right = (column[both] - column[both].mean() if both.any() else column[both] for column in (first, second))
-    r = ratio(left @ right, np.sqrt((left @ left) * (right @ right)), empty=0)
-    return float(r) if both.sum() >= FEWEST_ROWS else 0.0
+    first, second = first[both], second[both]
+    if len(first) < FEWEST_ROWS or not (np.ptp(first) and np.ptp(second)):
+        return 0.0
+    return float(np.corrcoef(first, second)[0, 1])
 
 
 def _doubt_scale(name: str, scores: Floats, people: Floats) -> Iterator[Doubt]:
     """Yield a doubt if one side never uses a half of the scale that the other uses."""
     for who, option, column, other in ((name, "--judge-scale", scores, people), ("people", "--scale", people, scores)):
+        # A single value is no scale.
+        varies = len(np.unique(column[~np.isnan(column)])) > 1
         for sign, half in ((1, "upper"), (-1, "lower")):
             used, there = (sign * (values - _MIDDLE) > 0 for values in (column, other))
-            if not used.any() and there.sum() >= max(_FEWEST_THERE, _OTHER_HALF * len(there)):
+            if varies and not used.any() and there.sum() >= max(_FEWEST_THERE, _OTHER_HALF * len(there)):
                 text = say("doubt_scale", who=who, half=half, option=option, share=there.mean())
                 yield Doubt(name="scale", text=text)
 
@@ -164,7 +149,9 @@ def _find_leak(ids: Sequence[str], people: Floats) -> str:
     parts = [re.findall(r"[^\W\d_]+|\d+", ids[row]) for row in rated]
     scores = people[rated]
     spread = float(((scores - scores.mean()) ** 2).sum()) if len(rated) >= FEWEST_ROWS else 0.0
-    for position in range(min(map(len, parts), default=0) if spread else 0):
+    shared = min(map(len, parts), default=0) if spread else 0
+    # From both ends, since the parts in between may be more or fewer.
+    for position in range(-shared, shared):
         values = group_numbers([part[position] for part in parts])
         means = np.bincount(values, scores) / np.bincount(values)
         # With a value for nearly every row each would explain its own label.

@@ -1,6 +1,6 @@
 """Preferences, and verdicts of yes or no: agreement of judges with people, position bias and length bias."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import combinations, product
 
@@ -86,17 +86,13 @@ class Preferences(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     def trivial(self) -> dict[str, Codes]:
         """Verdicts of the trivial judges, (n,): people's commonest verdict; the longer answer, if known."""
         rated = self.verdict != UNASKED
-        commonest = np.bincount(self.verdict[rated], self.rated_weight, minlength=LABELS).argmax()
+        weight = None if self.weight is None else self.weight[rated]
+        commonest = np.bincount(self.verdict[rated], weight, minlength=LABELS).argmax()
         judges = {CONSTANT: np.full(len(self.verdict), commonest, dtype=np.int8)}
         # Lengths are known of all pairs or of none.
         if self.length_a is not None and self.length_b is not None:
             judges[LONGER] = prefer_longer(self.length_a, self.length_b)
         return judges
-
-    @property
-    def rated_weight(self) -> Floats | None:
-        """Weight of the items with people's verdict; None if all had the same chance of being labelled."""
-        return None if self.weight is None else self.weight[self.verdict != UNASKED]
 
 
 def prefer_longer(length_a: Floats, length_b: Floats) -> Codes:
@@ -124,31 +120,20 @@ class Matrix(Struct, frozen=True, kw_only=True):
     by: dict[str, dict[str, list[PairAgreement]]] = field(default_factory=dict)
 
 
-def measure_agreements(sample: Preferences, _: AuditRequest) -> Matrix:
-    """Measure the agreement of every pair of people, their single raters and judges, overall and by property."""
-    scorers = {PEOPLE: sample.verdict, **sample.raters, **sample.verdicts}
-    return measure_matrix(scorers, sample.group, sample.parts, sample.raters, sample.weight)
+def measure_matrix(sample: Preferences, _: AuditRequest) -> Matrix:
+    """Measure the agreement of every pair of judges, people and single raters (ConvBench, tables 3-7).
 
-
-def measure_matrix(
-    scorers: Mapping[str, Codes],
-    group: Group,
-    parts: Mapping[str, Sequence[str]] | None = None,
-    raters: Collection[str] = (),
-    weight: Floats | None = None,
-) -> Matrix:
-    """Measure the agreement of every pair of judges and people (ConvBench, tables 3-7).
-
-    `scorers` are verdicts (n,) by name. PEOPLE is not paired with its own `raters`, whose majority it is. `weight` is
-    that of `Preferences`; a pair with an item that nobody labelled is not weighted.
+    PEOPLE is not paired with its own raters, whose majority it is. A pair with an item that nobody labelled is not
+    weighted.
     """
-    members = group_numbers(group)
+    scorers = {PEOPLE: sample.verdict, **sample.raters, **sample.verdicts}
+    members, weight = sample.groups, sample.weight
 
     def measure_rows(rows: Integers) -> list[PairAgreement]:
         pairs = []
         for first, second in combinations(scorers, 2):
             # People's verdict holds the rater's own, so that they would agree too often.
-            if first == PEOPLE and second in raters:
+            if first == PEOPLE and second in sample.raters:
                 continue
             left, right = scorers[first][rows], scorers[second][rows]
             both = rows[labelled(left, right)]
@@ -158,7 +143,7 @@ def measure_matrix(
         return pairs
 
     by: dict[str, dict[str, list[PairAgreement]]] = {}
-    for name, part in (parts or {}).items():
+    for name, part in sample.parts.items():
         by[name] = {value: measure_rows(rows) for value, rows in rows_of(part).items()}
     return Matrix(overall=measure_rows(np.arange(len(members))), by=by)
 
@@ -334,7 +319,7 @@ def measure_verdicts(sample: Preferences, _: AuditRequest) -> VerdictScorers:
         rated=int(rated.sum()),
         groups=len(np.unique(group[rated])),
         raters=len(sample.people),
-        people_ties=equal_share(people[rated] == TIE, group[rated], sample.rated_weight),
+        people_ties=equal_share(people[rated] == TIE, group[rated], None if weight is None else weight[rated]),
         agreement=agree_with_people(sample.verdicts),
         baselines=agree_with_people(sample.trivial),
         yes_or_no=sample.yes_or_no,
@@ -344,21 +329,18 @@ def measure_verdicts(sample: Preferences, _: AuditRequest) -> VerdictScorers:
     )
 
 
-class VerdictKinds(Struct, frozen=True, kw_only=True):
-    """Agreement on each kind of item, `by[judge][property][value]`; `ties` if verdicts may be ties."""
-
-    by: dict[str, dict[str, dict[str, VerdictAgreement]]]
-    ties: bool
+VerdictKinds = dict[str, dict[str, dict[str, VerdictAgreement]]]
+"""Agreement of each judge by property and value."""
 
 
-def measure_kinds(sample: Preferences, _: AuditRequest) -> VerdictKinds:
+def break_down_verdicts(sample: Preferences, _: AuditRequest) -> VerdictKinds:
     """Measure each judge on each value of each property."""
-    by: dict[str, dict[str, dict[str, VerdictAgreement]]] = {}
+    by: VerdictKinds = {}
     for name, judge in sample.verdicts.items():
         by[name] = {}
         for part, values in sample.parts.items():
             by[name][part] = breakdown(sample.verdict, judge, sample.groups, values, sample.weight)
-    return VerdictKinds(by=by, ties=not sample.yes_or_no)
+    return by
 
 
 def compare_with_raters(sample: Preferences, request: AuditRequest) -> dict[str, BesideRaters]:

@@ -45,9 +45,12 @@ NOTABLE, GAIN = 0.25, 0.05
 FEWEST_OTHERS = 3
 """Fewest questions with another label than people's commonest one: with fewer nobody can be told from a constant."""
 
-STRONG, RELIABILITY = 0.5, 0.7
-"""Share of what people's scores can show that a judge must explain to stand beside them; reliability of a single
-rater's scores that is assumed if nothing is known of it."""
+STRONG = 0.5
+"""Share of what people's scores can show that a judge must explain to stand beside them."""
+
+RELIABILITY, LEAST_RELIABILITY, UNFIT = 0.7, 0.3, 0.4
+"""Reliability (0..1) of people's scores if it is not known: the usual one, and the least to reckon with. Reliability
+below which they can test no judge."""
 
 WEAK_KAPPA = 0.4
 """Kappa below which a judge stands in for nobody ("fair" at best: Landis and Koch 1977)."""
@@ -86,7 +89,8 @@ def decide_scores(
     # Limits are those of the judge under audit.
     broken = {findings.sample.judge: _broken_gate(outcome for outcome in outcomes if outcome.sample == name)}
     decided = {}
-    for line in sorted(_judge_lines(findings), key=lambda line: _rank(line, findings)):
+    lines = findings.scorers.of_kind("judge") + findings.scorers.of_kind("other")
+    for line in sorted(lines, key=lambda line: _rank(line, findings)):
         decided[line.name] = unfit or broken.get(line.name) or _decide(line, findings, most_failed)
     steps = [_summarise(name, findings), *_list_steps(findings, accepted), *_against_people(findings)]
     return Decision(judges=_arrange(decided, findings.doubts, accepted), steps=steps)
@@ -105,11 +109,6 @@ def _arrange(decided: Mapping[str, str], doubts: Mapping[str, Sequence[Doubt]], 
             others.append(decision)
     # What is wrong with the labels is said once.
     return list(dict.fromkeys([*doubted, *others]))
-
-
-def _judge_lines(findings: RatedFindings) -> list[Line]:
-    """Return the agreement of every judge that is not trivial."""
-    return [line for line in findings.scorers.lines if line.kind in ("judge", "other")]
 
 
 def _rank(line: Line, findings: RatedFindings) -> tuple[bool, float]:
@@ -153,8 +152,9 @@ def _why_unfit(labels: Floats | Codes, groups: Any, raters: RaterAgreement | Non
     if others < FEWEST_OTHERS:
         counted = {"same": counts.max(), "n": len(labels), "more": FEWEST_OTHERS - others}
         return say("one_value", things=things, unit=unit, **counted)
-    # Raters who agree no more than by chance measure nothing that a judge could find.
-    if raters and raters.people.interval and raters.people.interval[0] <= 0:
+    # Raters who hardly agree measure little that a judge could find.
+    low, _ = (raters and raters.people.interval) or (1.0, 1.0)
+    if raters and (low <= 0 or _find_reliability(raters, unknown=1.0) < UNFIT):
         return say("unreliable", alpha=_format(raters.people))
     return ""
 
@@ -177,21 +177,26 @@ def _decide(line: Line, findings: RatedFindings, most_failed: float) -> str:
     if not _knows(line, recalibration):
         gains = {name: gain for name, gain in recalibration.over.items() if gain.side <= 0}
         gains |= {"constant": pearson} if pearson.side <= 0 else {}
-        return _why_unknown(who, gains, f"Pearson {_format(pearson)}", result.groups or 0)
+        hint = "" if findings.beside.raters else say("single_rater")
+        return _why_unknown(who, gains, f"Pearson {_format(pearson)}", result.groups or 0, hint)
     # Only another judge that is shown to be better rules this one out; one that may be does not.
     if better := [name for name, gain in recalibration.over_judges.items() if gain.side < 0]:
         errors = [f"{name} {number(findings.recalibration[name].error)}" for name in (who, *better)]
         how = f"recalibrated, their errors are {listed(errors)} points"
         return say("worse", better=listed(better), who=who, how=how)
     place = _in_place_of(findings, who)
+    # Who is close enough to replace a rater may still be a little off.
+    if place and (shift := _say_shift(findings.biases[who])):
+        place += say("shifted", shift=shift)
     uses = _list_uses(line, findings, unaided=bool(place))
     return f"{place or _say_use(line, findings)}{uses}{_not_for(who, findings)}"
 
 
-def _why_unknown(who: str, gains: Mapping[str, Estimate], figure: str, groups: int) -> str:
+def _why_unknown(who: str, gains: Mapping[str, Estimate], figure: str, groups: int, hint: str = "") -> str:
     """Say that a judge is not shown to know more than trivial judges, or that the labels are too few to tell.
 
-    `gains` are the effects that are not shown, by trivial judge; a useful judge's are above 0.
+    `gains` are the effects that are not shown, by trivial judge; a useful judge's are above 0. The `hint` follows if
+    the judge is to blame.
     """
     trivial = f"the trivial judge{'s' * (len(gains) > 1)} {listed([*gains])}"
     needed = 0.0
@@ -203,7 +208,7 @@ def _why_unknown(who: str, gains: Mapping[str, Estimate], figure: str, groups: i
         needed = max(needed, size)
     if needed <= MOST_QUESTIONS * groups:
         return say("too_few_to_tell", who=who, trivial=trivial, figure=figure, needed=ceil(needed))
-    return say("knows_nothing", who=who, trivial=trivial, figure=figure)
+    return say("knows_nothing", who=who, trivial=trivial, figure=figure) + hint
 
 
 def _say_use(line: Line, findings: RatedFindings) -> str:
@@ -223,14 +228,15 @@ def _say_use(line: Line, findings: RatedFindings) -> str:
 
 def _is_strong(who: str, findings: RatedFindings) -> bool:
     """Return True if a judge explains enough of what people's scores can show, given their reliability."""
-    return bool(findings.recalibration[who].explained >= STRONG * (_find_reliability(findings) or 1.0))
+    return bool(
+        findings.recalibration[who].explained >= STRONG * _find_reliability(findings.beside.raters, RELIABILITY)
+    )
 
 
-def _find_reliability(findings: RatedFindings) -> float | None:
-    """Return the reliability (0..1) of the mean of several raters, by Spearman and Brown; None if it is not known."""
-    raters: RaterAgreement | None = findings.beside.raters
+def _find_reliability(raters: RaterAgreement | None, unknown: float) -> float:
+    """Return the reliability (0..1) of the mean of several raters, by Spearman and Brown; else `unknown`."""
     if raters is None or not raters.people.value:
-        return None
+        return unknown
     times, alpha = raters.ratings / raters.items, raters.people.value
     return times * alpha / (1 + (times - 1) * alpha)
 
@@ -274,7 +280,9 @@ def _list_uses(line: Line, findings: RatedFindings, *, unaided: bool) -> str:
         planned=planned if audited else None,
     )
     if _is_strong(line.name, findings) and len(findings.sample.labelled.part_values("answerer")) > 1:
-        favoured = _list_favoured(findings.biases[line.name], _find_reliability(findings) or RELIABILITY)
+        favoured = _list_favoured(
+            findings.biases[line.name], _find_reliability(findings.beside.raters, LEAST_RELIABILITY)
+        )
         uses += say("rank_models", but=say("favours", models=listed(favoured)) if favoured else "")
     widths, _ = findings.widths
     # Intervals of single answers are those of the judge under audit.
@@ -315,7 +323,8 @@ def _in_place_of(findings: RatedFindings, who: str) -> str:
     for pair in findings.comparisons:
         # A margin that could not be tested does not hold.
         held = {line.metric for line in pair.differences if line.no_worse}
-        if pair.first == who and held == set(MARGINS) and pair.groups >= FEWEST_TO_DECIDE:
+        sound = pair.groups >= FEWEST_TO_DECIDE and not findings.doubts[pair.second]
+        if pair.first == who and held == set(MARGINS) and sound:
             allowed = listed([f"{margin:g} {METRICS[metric].name}" for metric, margin in MARGINS.items()])
             places.append(say("no_worse", name=pair.second, margins=allowed))
     unaided = "unaided, " if replaces_raters else ""
@@ -417,18 +426,19 @@ def _decide_verdicts(judge: str, audit: Findings[Preferences], most_failed: floa
     accuracy = f"on {share(result.accuracy.value)}{within(shares(result.accuracy.interval))}"
     figure = f"{accuracy}, kappa {number(result.kappa.value)}"
     beside = audit.beside.get(judge, BesideRaters())
-    if beside.replaces and beside.replaces.passes:
+    shift = _say_verdict_shift(table) if scorers.yes_or_no else ""
+    # Whoever says yes too often is not left alone with the rates of yes.
+    if not shift and beside.replaces and beside.replaces.passes:
         raters = say("in_place_of_raters", test=beside.replaces)
         said = say("verdicts_in_place_of", who=judge, raters=raters, figure=figure)
-    elif beside.soft and beside.soft.difference.side > 0:
+    elif not shift and beside.soft and beside.soft.difference.side > 0:
         said = say("verdicts_unaided", who=judge, things=scorers.things, figure=figure)
     else:
-        shift = _say_verdict_shift(table) if scorers.yes_or_no else ""
         key = "verdicts_with_labels" if (result.kappa.value or 0.0) >= WEAK_KAPPA else "verdicts_not_people"
         said = say(key, who=judge, figure=figure, shift=shift) + _save_shares(judge, audit, half_width)
     enough = {}
     for part in ("task", "category"):
-        for name, agreement in audit.kinds.by[judge].get(part, {}).items():
+        for name, agreement in audit.by[judge].get(part, {}).items():
             if agreement.n >= FEWEST_TO_DECIDE:
                 enough[name] = agreement.kappa
     return said + _tasks_to_avoid("kappa", enough, "agrees with people on these")

@@ -158,10 +158,12 @@ def draw_kinds(findings: Mapping[str, VerdictKinds]) -> Iterator[Part]:
     """Draw the agreement of the judge under audit on each value of each property."""
     for name, kinds in findings.items():
         tables = []
-        for part, values in next(iter(kinds.by.values())).items():
+        for part, values in next(iter(kinds.values())).items():
+            # Without ties every item is decided.
+            ties = any(result.coverage.value != 1 for result in values.values() if result.n)
             rows = []
             for value, result in values.items():
-                rows.append(_scorer_row(value.replace("_", " "), "", result, ties=kinds.ties, strong=True))
+                rows.append(_scorer_row(value.replace("_", " "), "", result, ties=ties, strong=True))
             caption = f"By {part_name(part)}, accuracy drawn from 0 to 1."
-            tables.append(_scorers_table(caption, part_name(part).capitalize(), rows, ties=kinds.ties))
+            tables.append(_scorers_table(caption, part_name(part).capitalize(), rows, ties=ties))
         yield Part(heading=name, tables=tables)

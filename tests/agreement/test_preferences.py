@@ -178,10 +178,17 @@ def test_convbench_tables() -> None:
         judges.append(np.where(hits, human, B - human).astype(np.int8))
     turn = np.repeat(list(equal), 315).tolist()
     conversation = np.tile(np.arange(315), 4)
-    found = measure_matrix({"human": human, "chatgpt": judges[0], "gpt4": judges[1]}, conversation, {"turn": turn})
+    given = Preferences(
+        ids=[str(place) for place in range(len(human))],
+        group=conversation,
+        people={"human": human},
+        judges={"chatgpt": judges[0], "gpt4": judges[1]},
+        parts={"turn": turn},
+    )
+    found = measure_matrix(given, AuditRequest())
     assert [(pair.first, pair.second) for pair in found.overall] == [
-        ("human", "chatgpt"),
-        ("human", "gpt4"),
+        ("people", "chatgpt"),
+        ("people", "gpt4"),
         ("chatgpt", "gpt4"),
     ]
     assert [pair.equal.value for pair in found.overall[:2]] == pytest.approx([0.8183, 0.8556], abs=6e-5)
@@ -351,11 +358,11 @@ def test_audit_holds_everything() -> None:
     pairs = {(pair.first, pair.second) for pair in found.matrix.overall}
     assert pairs == set(combinations(["r0", "r1", "r2", "x", "y"], 2)) | {("people", "x"), ("people", "y")}
     assert {(pair.first, pair.second) for pair in found.matrix.by["turn"]["1"]} == pairs
-    assert {name: list(parts) for name, parts in found.kinds.by.items()} == {
+    assert {name: list(parts) for name, parts in found.by.items()} == {
         "x": ["turn", "lang"],
         "y": ["turn", "lang"],
     }
-    assert found.kinds.by["y"]["lang"]["en"] == found.scorers.agreement["y"]
+    assert found.by["y"]["lang"]["en"] == found.scorers.agreement["y"]
     assert len(estimates(found)) > 100
     for one in estimates(found):
         assert (one.value is None) == (one.undefined is not None)
