@@ -283,10 +283,10 @@ WORLDS: dict[str, tuple[Callable[[], RatedSample | Preferences], str]] = {
     ),
     "yes or no: raters who hardly agree": (
         lambda: build_verdicts(
-            100,
+            600,
             0.5,
             err(0.1, 0.1),
-            people={f"r{n}": err(0.42, 0.42)(np.repeat([A, B], 50), np.random.default_rng(n)) for n in range(3)},
+            people={f"r{n}": err(0.33, 0.33)(np.repeat([A, B], 300), np.random.default_rng(n)) for n in range(3)},
         ),
         r"These labels cannot test a judge: people hardly agree with each other",
     ),
