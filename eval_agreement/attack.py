@@ -27,7 +27,6 @@ from critic.records import RATINGS, Question, Response
 from critic.stages import options
 from eval_agreement.measures import image_grounding
 from eval_agreement.measures.injection import CLEAN, SEPARATOR, PromptLayout, suite
-from eval_agreement.reading.audit_items import COLUMN_SUFFIX
 
 PROMPT = "pointwise"
 """Name of the judging prompt whose headings are forged."""
@@ -118,7 +117,9 @@ def _lines(loaded: Loaded, drawn: Sequence[int]) -> Iterator[dict[str, Any]]:
         others = {column: value for column, value in raw.items() if column not in typed}
         yield {**others, **typed, "id": f"{row.id}{SEPARATOR}{CLEAN}", "response": row.response}
         # Other judges' scores belong to the unattacked text.
-        others = {column: value for column, value in others.items() if not column.endswith(COLUMN_SUFFIX)}
+        others = {
+            column: value for column, value in others.items() if not column.endswith(human_scored.score_column(""))
+        }
         for name, attack in suite().items():
             text = attack.text(row.response, layouts[row.lang])
             yield {**others, **typed, "id": f"{row.id}{SEPARATOR}{name}", "response": text}

@@ -21,24 +21,24 @@ from critic.errors import UsageError
 from critic.page.blocks import Section, as_text
 from critic.records import Judgment
 from eval_agreement.measures import gate
+from eval_agreement.measures.doubts import DOUBTS
 from eval_agreement.measures.image_grounding import Looking
 from eval_agreement.measures.injection import Injection
-from eval_agreement.measures.measure import AuditRequest, Findings, run_audit
-from eval_agreement.measures.preferences import PEOPLE, preference_audit
-from eval_agreement.measures.raters import EPSILON
+from eval_agreement.measures.measure import EPSILON, AuditRequest, RatedFindings, draw_parts, run_audit, written_values
+from eval_agreement.measures.preferences import PEOPLE
 from eval_agreement.measures.savings import Savings, measure_savings
 from eval_agreement.measures.two_judges import convert_both_ways, measure_change
 from eval_agreement.page import report, summary
 from eval_agreement.page.attacks import injection_part, looking_part
-from eval_agreement.page.decision import preference_verdict, verdict
-from eval_agreement.page.preferences import preference_sections
+from eval_agreement.page.decision import Decision, decide_scores, decide_verdicts
 from eval_agreement.page.scores import change_sections, exchange_sections, savings_part
-from eval_agreement.page.words import gate_part, section
+from eval_agreement.page.words import build_sections, gate_part
+from eval_agreement.preference_measures import PREFERENCE_MEASURES, preference_sections
 from eval_agreement.reading import inputs
 from eval_agreement.reading.audit_items import Kind, read_items
 from eval_agreement.reading.tables import SCALE, Source
 from eval_agreement.sample import RatedSample
-from eval_agreement.score_measures import MEASURES, page_sections
+from eval_agreement.score_measures import MEASURES
 
 _SCALE = "{:g}:{:g}".format(*SCALE)
 
@@ -53,12 +53,16 @@ _GATED: dict[Kind, Sequence[str]] = {"score": (), "preference": gate.PREFERENCES
 
 
 class _Target(Struct, frozen=True, kw_only=True):
-    """The options on output and decision: folder, limits, largest share (0..1) of failures, certificate."""
+    """The options on output and decision.
+
+    Folder, limits, largest share (0..1) of failures, certificate, and names of the doubts that the user has answered.
+    """
 
     out: Path
     limits: Sequence[gate.Limit]
     max_failed: float
     certificate: Path | None
+    accepted: Sequence[str] = ()
 
     def prepare(self, judged: Path, judgments: Iterable[Judgment | None]) -> HowJudged | None:
         """Make the folder, and return how the judge was asked if it is to be certified.
@@ -89,7 +93,7 @@ class _Audited(Struct, frozen=True, kw_only=True):
     certified: summary.Certified | None = None
     outcomes: Sequence[gate.Outcome] = ()
     failed: Mapping[str, tuple[int, int]] = {}
-    findings: Mapping[str, Findings] = {}
+    findings: Mapping[str, RatedFindings] = {}
 
 
 def main(
@@ -135,6 +139,10 @@ def main(
         str | None, typer.Option(metavar="NAME=FILE[:COLUMN]", help="A retired judge's scores, converted to --judge's.")
     ] = None,
     max_failed: Annotated[float, typer.Option(min=0, max=1, help="Exit with 3 if a larger share failed.")] = 0.02,
+    accepted: Annotated[
+        list[str] | None,
+        typer.Option("--accept", help=f"Decide in spite of a doubt about the files: {', '.join(DOUBTS)}."),
+    ] = None,
     columns: Annotated[
         list[str] | None,
         typer.Option(
@@ -158,7 +166,9 @@ def main(
     """
     if judgments and (human or judge):
         raise UsageError("give files of judgments, or --human with --judge, not both")
-    target = _Target(out=out, limits=[], max_failed=max_failed, certificate=certificate)
+    if unknown := set(accepted or []) - set(DOUBTS):
+        raise UsageError(f"--accept {min(unknown)}: unknown; choose {', '.join(DOUBTS)}")
+    target = _Target(out=out, limits=[], max_failed=max_failed, certificate=certificate, accepted=accepted or ())
     mapped = inputs.parse_map(columns or [])
     codes = inputs.parse_codes(columns or [])
     scale_of_each = [human_scored.parse_scale(text) if text else None for text in (scale, judge_scale or scale)]
@@ -269,9 +279,13 @@ def _audit_scores(
     # The first sample's judge is the one that is certified, and under attack.
     how = target.prepare(judged, first.judgments)
     audits = {sample.name: run_audit(sample, request, MEASURES) for sample, _ in samples}
-    outcomes = gate.check(target.limits, {name: findings.judge for name, findings in audits.items()})
+    agreements = {name: findings.scorers.judge for name, findings in audits.items()}
+    outcomes = gate.check(target.limits, agreements)
     savings = measure_savings(audits)
-    verdicts = {name: verdict(name, findings, outcomes, target.max_failed) for name, findings in audits.items()}
+    decisions, verdicts = {}, {}
+    for name, findings in audits.items():
+        decisions[name] = decide_scores(name, findings, outcomes, target.max_failed, target.accepted)
+        verdicts[name] = [*decisions[name].judges, *decisions[name].steps]
     verdicts[first.name] += [injection.reading for injection in injections]
     verdicts[first.name] += [f"{path.stem}: {looking.reading}" for path, looking in looks.items()]
     # Without intervals nobody can be told which rows to leave to the judge.
@@ -282,16 +296,12 @@ def _audit_scores(
     if looks:
         content["looking"] = msgspec.to_builtins(list(looks.values()))
     origin = {sample.name: summary.sample_facts(sample, files, request.training) for sample, files in samples}
-    sections = page_sections(
-        audits,
-        {
-            "gate": [gate_part(outcomes)],
-            "injection": map(injection_part, injections),
-            "savings": [savings_part(savings)] if savings else [],
-            "looking": [looking_part(path, looking) for path, looking in looks.items()],
-        },
-    )
-    printed = _printed_lines(samples, audits, sections=sections, verdicts=verdicts, looks=looks, savings=savings)
+    parts = draw_parts(audits, MEASURES)
+    parts["gate"] = [gate_part(outcomes)]
+    parts["injection"] = list(map(injection_part, injections))
+    parts["savings"] = [savings_part(savings)] if savings else []
+    parts["looking"] = [looking_part(path, looking) for path, looking in looks.items()]
+    sections = build_sections(parts)
     return _Audited(
         title=f"Audit of {first.judge}",
         how=how,
@@ -300,24 +310,23 @@ def _audit_scores(
             labels=next(iter(first_files.values())).path,
             rows=len(first.labelled.ids),
             raters=len(set[str]().union(*first.raters)),
-            agreement=audits[first.name].judge.estimates,
+            agreement=agreements[first.name].estimates,
         ),
         outcomes=outcomes,
         content=content | {"provenance": summary.provenance(origin, train, request.training)},
         verdicts=verdicts,
         sections=sections,
-        printed=list(printed),
-        failed={name: (audit.judge.failed, audit.judge.n + audit.judge.failed) for name, audit in audits.items()},
+        printed=list(_list_printed([sample for sample, _ in samples], audits, sections, decisions, looks, savings)),
+        failed={name: (judge.failed, judge.n + judge.failed) for name, judge in agreements.items()},
         findings=audits,
     )
 
 
-def _printed_lines(
-    samples: Sequence[tuple[RatedSample, Files]],
-    audits: Mapping[str, Findings],
-    *,
+def _list_printed(
+    samples: Sequence[RatedSample],
+    audits: Mapping[str, RatedFindings],
     sections: Sequence[Section],
-    verdicts: Mapping[str, Sequence[str]],
+    decisions: Mapping[str, Decision],
     looks: Mapping[Path, Looking],
     savings: Savings | None,
 ) -> Iterator[str]:
@@ -328,10 +337,10 @@ def _printed_lines(
     for part in sections:
         if part.key == "models":
             yield f"{as_text([replace(part, note='')])}\n"
-    for sample, _ in samples:
+    for sample in samples:
         yield from (f"{sample.name}: {note}" if len(samples) > 1 else note for note in sample.notes)
-    for name, sentences in verdicts.items():
-        yield f"{name}: {sentences[0]}"
+    for name, decision in decisions.items():
+        yield from (f"{name}: {sentence}" for sentence in decision.judges)
     for path, looking in looks.items():
         yield f"{path}: {looking.reading}"
     if savings:
@@ -352,12 +361,18 @@ def _audit_labels(sources: Tables, kind: Kind, request: AuditRequest, target: _T
     judge, source = next(iter(files.items()))
     items = read_items(source) if source.content == "judgments" else ()
     how = target.prepare(source.path, (item.judgment for item in items if item.kind == kind))
-    audit = preference_audit(sample, request.epsilon)
-    result = audit.agreement[judge]
-    gated = gate.of_preferences(result, audit.groups, **audit.rates.get(judge, {}))
+    audit = run_audit(sample, request, PREFERENCE_MEASURES)
+    scorers = audit.scorers
+    result = scorers.agreement[judge]
+    gated = gate.of_preferences(result, scorers.groups, **scorers.rates.get(judge, {}))
     outcomes = gate.check(target.limits, {name: gated})
-    verdicts = preference_verdict(name, audit, outcomes, target.max_failed, request.within)
-    facts = {"verdicts" if audit.yes_or_no else "pairs": audit.items, **summary.file_facts({PEOPLE: people, **files})}
+    decision = decide_verdicts(name, audit, outcomes, target.max_failed, request.within, target.accepted)
+    verdicts = [*decision.judges, *decision.steps]
+    content = {name: written_values(audit, PREFERENCE_MEASURES)}
+    facts = {
+        "verdicts" if scorers.yes_or_no else "pairs": scorers.items,
+        **summary.file_facts({PEOPLE: people, **files}),
+    }
     origin = summary.provenance({name: facts})
     return _Audited(
         title=f"Audit of {judge}",
@@ -365,15 +380,15 @@ def _audit_labels(sources: Tables, kind: Kind, request: AuditRequest, target: _T
         certified=summary.Certified(
             judged=source.path,
             labels=people.path,
-            rows=audit.rated,
-            raters=audit.raters,
+            rows=scorers.rated,
+            raters=scorers.raters,
             agreement={"accuracy": result.accuracy, "decided": result.decided, "kappa": result.kappa},
         ),
         outcomes=outcomes,
-        content={name: msgspec.to_builtins(audit), "gate": summary.gate_values(outcomes), "provenance": origin},
+        content=content | {"gate": summary.gate_values(outcomes), "provenance": origin},
         verdicts={name: verdicts},
-        sections=[*preference_sections(name, audit), *section("gate", [gate_part(outcomes)])],
-        printed=[*verdicts, *audit.notes],
+        sections=preference_sections(name, audit, gate_part(outcomes)),
+        printed=[*verdicts, *sample.notes],
         # A judge that was not asked about an item has not judged it either.
         failed={name: (result.failed + result.unasked, result.n + result.failed + result.unasked)},
     )

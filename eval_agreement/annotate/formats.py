@@ -1,7 +1,7 @@
-"""The same items for raters elsewhere, and their labels back: Label Studio, Potato, and sheets for no program at all.
+"""Write items for raters elsewhere, and read their labels back: Label Studio, Potato, and sheets without a program.
 
-Whatever leaves is as blind as the page: items go by numbers, models and paths stay here, sides are exchanged by a hash
-(of rater and item in a rater's own sheet, else of the item). AlignMMBench A.6.2's shuffled sheet is `--to xlsx`.
+Files are as blind as the page: items have numbers, models and paths stay here, and sides are exchanged by a hash (of
+rater and item in a rater's own sheet, else of the item). `--to xlsx` is the shuffled sheet of AlignMMBench A.6.2.
 """
 
 import base64
@@ -32,137 +32,158 @@ from eval_agreement.annotate.store import RaterTask, RaterVerdict, Store
 FORMATS = ("label-studio", "potato", "csv", "xlsx")
 
 _SHEETS = (".csv", ".tsv", ".xlsx")
-"""Tables that labels come back in."""
+"""Suffixes of tables that labels are read back from."""
 
 _TASK, _RUBRIC, _REASON, _SKIPPED, _BROKEN = "task", "what counts", "reason", "skip, because", "broken"
 
 
-def picture(images: Images, name: str) -> tuple[str, bytes]:
-    """The media type and the bytes of an item's picture. Raises ImageError."""
+def load_picture(images: Images, name: str) -> tuple[str, bytes]:
+    """Return the media type and the bytes of an item's picture. Raises ImageError."""
     head, _, content = images.load(name, name if name.startswith("data:") else None).uri.partition(",")
     return head[5:].partition(";")[0], base64.b64decode(content)
 
 
 def send(store: Store, form: str, folder: Path, images: Images | None) -> str:
-    """Write the items into a folder, and return what to say of it. Raises UsageError for a picture that cannot be read,
-    and for a text that no cell of an .xlsx holds."""
+    """Write the items into a folder in one of FORMATS, and return a line about it.
+
+    Raises UsageError for a picture that cannot be read, and for a text longer than a cell of an .xlsx.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     facts = store.facts()
     scheme = SCHEMES[facts["scheme"]]
     if form in ("csv", "xlsx"):
         paths = {rater: folder / (re.sub(r"[^\w.-]", "_", rater) + f".{form}") for rater in store.counts()}
         for rater, path in paths.items():
-            _sheet(store.tasks(rater), scheme, path, images)
+            _write_sheet(store.tasks(rater), scheme, path, images)
         return f"{folder}: {', '.join(path.name for path in paths.values())}; --import them when they are filled in"
+    # The forms of programs have choices only, no written answers.
     if scheme.asks:
-        raise UsageError(f"--to {form}: what {facts['scheme']} asks is answered on the page, or in sheets: csv, xlsx")
+        raise UsageError(f"--to {form}: {facts['scheme']} is answered on the page, or in sheets: csv, xlsx")
     items = store.items()
-    order = sorted(items, key=lambda number: draw("order", "", items[number].id))
-    tasks = {str(number): _task(items[number], number, folder, form, images) for number in order}
+    tasks = {}
+    # Raters share a file, so all of them see the items in one order.
+    for number in sorted(items, key=lambda number: draw("order", "", items[number].id)):
+        tasks[str(number)] = _build_cells(items[number], number, folder, form, images)
     columns = list(dict.fromkeys(chain.from_iterable(tasks.values())))
-    about: dict[str, Any] = {"columns": columns, "choices": scheme.choices}
-    about["asks"] = max(len(item.asks) for item in items.values())
-    about["target"] = next(name for name in columns if name.startswith(("answer", "question")))
-    config, template = ("config.yaml", "potato.yaml.jinja")
+    about = {
+        "columns": columns,
+        "choices": scheme.choices,
+        "asks": max(len(item.asks) for item in items.values()),
+        "target": next(name for name in columns if name.startswith(("answer", "question"))),
+    }
     if form == "label-studio":
-        config, template = ("config.xml", "label_studio.xml.jinja")
+        config, template = "config.xml", "label_studio.xml.jinja"
         # A task that lacks a column has an empty one: Label Studio wants all of them.
         empty = dict.fromkeys(columns, "")
-        data = [{"data": {"item": key, **empty, **task}} for key, task in tasks.items()]
-        jsonl.write_json(folder / "tasks.json", data)
+        jsonl.write_json(folder / "tasks.json", [{"data": {"item": key, **empty, **tasks[key]}} for key in tasks])
     else:
-        jsonl.write(folder / "items.jsonl", ({"id": key, "text": _as_html(task)} for key, task in tasks.items()))
+        config, template = "config.yaml", "potato.yaml.jinja"
+        jsonl.write(folder / "items.jsonl", ({"id": key, "text": _format_html(tasks[key])} for key in tasks))
     jsonl.write_text(folder / config, render("eval_agreement.annotate", f"page/{template}", about))
     return f"{folder}: {len(items)} items for {form}"
 
 
-def _task(item: LabelItem, number: int, folder: Path, form: str, images: Images | None) -> dict[str, str]:
-    """An item's texts by column, with its pictures and questions."""
-    if form == "potato":  # it takes no pictures inside its items
+def _build_cells(item: LabelItem, number: int, folder: Path, form: str, images: Images | None) -> dict[str, str]:
+    """Return an item's texts by column, with its pictures and questions."""
+    # Potato takes no pictures inside its items.
+    if form == "potato":
         pictures = [name.replace("images/", "/media/") for name in _write_pictures(folder, number, item, images)]
     else:
-        seen = _seen(item, images)
-        pictures = [f"data:{media};base64,{base64.b64encode(content).decode()}" for media, content in seen]
+        loaded = _load_pictures(item, images)
+        pictures = [f"data:{media};base64,{base64.b64encode(content).decode()}" for media, content in loaded]
     cells = {f"image_{position}": address for position, address in enumerate(pictures, 1)}
-    for column, text in texts(item, is_swapped("", item.id)).items():
+    for column, text in list_texts(item, is_swapped("", item.id)).items():
         cells[column.replace(" ", "_")] = text
     return cells | {f"ask_{position}": ask.text or ask.key for position, ask in enumerate(item.asks, 1)}
 
 
-def texts(item: LabelItem, swapped: bool) -> dict[str, str]:
+def list_texts(item: LabelItem, swapped: bool) -> dict[str, str]:
     """Return an item's shown texts by column (`question`, `answer A`, `answer 2 B`), with the history as one text."""
     columns: dict[str, list[str]] = defaultdict(list)
-    sides = [(part, exchanged(part.side, swapped)) for part in item.parts]
-    for part, side in sorted(sides, key=lambda pair: (pair[0].turn, pair[1])):
+    # Sorted by the side that is shown: a column's place must not tell which side was exchanged.
+    for part in sorted(item.parts, key=lambda part: (part.turn, exchanged(part.side, swapped))):
         if part.kind in ("user", "assistant"):
             columns["history"].append(f"{part.kind}: {part.text}")
         else:
-            columns[" ".join(filter(None, (part.kind, str(part.turn or ""), side)))].append(part.text)
+            name = part.kind, str(part.turn or ""), exchanged(part.side, swapped)
+            columns[" ".join(filter(None, name))].append(part.text)
     return {column: "\n".join(lines) for column, lines in columns.items()}
 
 
-def _seen(item: LabelItem, images: Images | None) -> list[tuple[str, bytes]]:
+def _load_pictures(item: LabelItem, images: Images | None) -> list[tuple[str, bytes]]:
+    """Return the media type and bytes of each picture of an item. Raises UsageError for one that cannot be read."""
     try:
-        return [] if images is None else [picture(images, name) for name in item.images]
+        return [] if images is None else [load_picture(images, name) for name in item.images]
     except ImageError as error:
         raise UsageError(f"{item.id}: {error}") from None
 
 
 def _write_pictures(folder: Path, number: int, item: LabelItem, images: Images | None) -> list[str]:
-    """The paths of an item's pictures, which say nothing of whose they are."""
+    """Write an item's pictures, and return their paths in the folder. These do not reveal whose they are."""
     names = []
-    for position, (media, content) in enumerate(_seen(item, images), 1):
+    for position, (media, content) in enumerate(_load_pictures(item, images), 1):
         names.append(f"images/{number}-{position}.{media.partition('/')[2]}")
         jsonl.write_bytes(folder / names[-1], content)
     return names
 
 
-def _as_html(cells: Mapping[str, str]) -> str:
-    """Potato shows an item's text as HTML: what models wrote is escaped."""
-    shown = {column.replace("_", " "): html.escape(text).replace("\n", "<br>") for column, text in cells.items()}
-    return "".join(
-        f'<p><img src="{text}" alt=""></p>' if column.startswith("image") else f"<h4>{column}</h4><p>{text}</p>"
-        for column, text in shown.items()
-    )
+def _format_html(cells: Mapping[str, str]) -> str:
+    """Format an item as HTML for Potato, with the texts of models escaped."""
+    blocks = []
+    for column, text in cells.items():
+        shown = html.escape(text).replace("\n", "<br>")
+        picture = f'<p><img src="{shown}" alt=""></p>'
+        blocks.append(picture if column.startswith("image") else f"<h4>{column.replace('_', ' ')}</h4><p>{shown}</p>")
+    return "".join(blocks)
 
 
-def _sheet(tasks: Sequence[RaterTask], scheme: Scheme, path: Path, images: Images | None) -> None:
-    """A rater's tasks in their order, with the rubric, and an empty cell a question (choices in the first line)."""
-    rows, all_choices = [], dict[str, str]()
+def _write_sheet(tasks: Sequence[RaterTask], scheme: Scheme, path: Path, images: Images | None) -> None:
+    """Write a rater's tasks in their order, with the rubric and an empty cell per question.
+
+    The first line holds the choices of each question.
+    """
+    all_choices: dict[str, str] = {}
+    rows = [all_choices]
     for opened in tasks:
-        choices = {_column(ask): "" if ask.longest else " / ".join(scheme.choices) for ask in opened.item.asks}
-        all_choices, asks = all_choices | choices, dict.fromkeys(choices, "")
-        rubric = [": ".join(rule) for rule in scheme.rubric(opened.item.lang, opened.item.task)]
-        names = _write_pictures(path.parent, opened.task, opened.item, images)
-        shown = {_TASK: str(opened.task), **({"images": " ".join(names)} if names else {})}
-        counts = {_RUBRIC: "\n".join(rubric)} if rubric else {}
-        rows.append(shown | texts(opened.item, opened.swapped) | counts | asks)
-    empty = dict.fromkeys([*(column for row in rows for column in row), _REASON, _SKIPPED, _BROKEN], "")
-    full = [empty | all_choices, *(empty | row for row in rows)]
+        row = {_TASK: str(opened.task)}
+        if names := _write_pictures(path.parent, opened.task, opened.item, images):
+            row["images"] = " ".join(names)
+        row |= list_texts(opened.item, opened.swapped)
+        if rubric := scheme.rubric(opened.item.lang, opened.item.task):
+            row[_RUBRIC] = "\n".join(map(": ".join, rubric))
+        for ask in opened.item.asks:
+            column = _name_column(ask)
+            row[column], all_choices[column] = "", "" if ask.longest else " / ".join(scheme.choices)
+        rows.append(row)
+    # Columns stand in the order of the tasks, so that texts come before the questions about them.
+    empty = dict.fromkeys([*chain.from_iterable(rows[1:]), _REASON, _SKIPPED, _BROKEN], "")
+    full = [empty | row for row in rows]
     if path.suffix == ".csv":
         write_csv(path, full)
     else:
         _check_lengths(path, full)
-        _workbook(path, [list(empty), *(list(row.values()) for row in full)])
+        _write_workbook(path, [list(empty), *(list(row.values()) for row in full)])
 
 
 def _check_lengths(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
     """Raise UsageError for a text that would be cut: people would label another answer than the judge judges."""
     for row in rows:
-        if wide := next((column for column, text in row.items() if tables.is_cut(_cell(text))), None):
-            raise UsageError(
-                f"{path}: {wide} of {_TASK} {row[_TASK]} has {len(row[wide])} characters, and a cell of a workbook "
-                f"holds fewer than {tables.CELL_LIMIT}; --to csv, or the page, shows all of it"
-            )
+        for column, text in row.items():
+            if tables.is_cut(_format_cell(text)):
+                long = f"{path}: {column} of {_TASK} {row[_TASK]} has {len(text)} characters"
+                cell = f"a cell of a workbook holds fewer than {tables.CELL_LIMIT}"
+                raise UsageError(f"{long}, and {cell}; --to csv, or the page, shows all of it")
 
 
-def _workbook(path: Path, rows: Sequence[Sequence[str]]) -> None:
+def _write_workbook(path: Path, rows: Sequence[Sequence[str]]) -> None:
+    """Write lines of cells as a workbook, with wrapped text and wide columns for long answers."""
     import openpyxl  # noqa: PLC0415 - only such sheets need it
 
     book = openpyxl.Workbook()
     sheet = book.active
     for row in rows:
-        sheet.append(list(map(_cell, row)))
+        sheet.append(list(map(_format_cell, row)))
+    # The last line is a task: its texts tell how wide a column should be.
     for cells in sheet.columns:
         sheet.column_dimensions[cells[0].column_letter].width = 12 if len(str(cells[-1].value or "")) < 12 else 60
         for cell in cells:
@@ -177,54 +198,58 @@ _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]
 """Characters that XML 1.0 (2.2) does not allow."""
 
 
-def _cell(value: str) -> str:
-    """Return a cell that Excel takes: no formula, only characters of XML 1.0, escapes where it would read one."""
-    return tables.encode_xstring(_plain(value))
+def _format_cell(value: str) -> str:
+    """Format a cell for Excel: no formula, only characters of XML 1.0, and text that looks like an escape escaped."""
+    return tables.encode_xstring(_make_plain(value))
 
 
-def _plain(value: str) -> str:
+def _make_plain(value: str) -> str:
+    """Remove characters that a workbook cannot hold, and escape a formula."""
     return str(escape_formula(_NOT_IN_XML.sub("", value)))
 
 
-def _column(ask: Ask) -> str:
-    return _heading(f"{ask.key}: {ask.text}" if ask.text else ask.key)
+def _name_column(ask: Ask) -> str:
+    """Return the heading of a question's column."""
+    return _normalise_heading(f"{ask.key}: {ask.text}" if ask.text else ask.key)
 
 
-def _heading(text: str) -> str:
-    """Return a heading as it comes back: programs take line breaks and spaces at its ends for others, or for none."""
-    return _plain(" ".join(text.split()))
+def _normalise_heading(text: str) -> str:
+    """Return a heading as programs give it back: they change or drop line breaks, and spaces at its ends."""
+    return _make_plain(" ".join(text.split()))
 
 
-_Outside = tuple[RaterVerdict, Callable[[], RaterTask]]
-"""What was said elsewhere, and the task that it is a label for, which is made where there is none."""
+_OutsideLabel = tuple[RaterVerdict, Callable[[], RaterTask]]
+"""A label given elsewhere, and a function that returns its task, or creates it if missing."""
 
 
 def take(store: Store, path: Path) -> str:
-    """Keep the labels in a file or folder; return how many were new, and how many differ from what the rater said
-    before. What is there already stays. Raises UsageError, before anything is kept, for an unknown item or choice.
+    """Read labels from a file or folder into the store, and return a line with the counts of new and other labels.
+
+    A label that is there already stays. Raises UsageError for an unknown item or choice, before anything is kept.
     """
-    scheme, labels = SCHEMES[store.facts()["scheme"]], list[_Outside]()
+    scheme, labels = SCHEMES[store.facts()["scheme"]], list[_OutsideLabel]()
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
         if file.suffix == ".json" and file.name != "tasks.json":
-            labels += _of_program(store, scheme, file)
+            labels += _read_program(store, scheme, file)
         elif file.suffix in _SHEETS:
-            labels += _of_table(store, scheme, file)
+            labels += _read_table(store, scheme, file)
     if not labels:
         programs = "Label Studio (JSON, JSON-MIN, CSV or TSV), Potato's user_state.json"
         raise UsageError(f"--import {path}: no label; expected an export of {programs}, or sheets of --to")
     new = differ = 0
-    for verdict, task in labels:
-        opened = task()
+    # Every file is read by now, so that a mistake in the last one leaves the store as it was.
+    for verdict, open_task in labels:
+        opened = open_task()
         if not opened.label:
             store.label(opened.rater, opened.task, 0, verdict)
             new += 1
         else:
             differ += opened.verdict.choices != verdict.choices
     kept = f"{path}: {new} labels, {len(labels) - new} more were there already"
-    return f"{kept}; {differ} of these say another thing: what was there stays" if differ else kept
+    return f"{kept}; {differ} of these differ, and the earlier label stays" if differ else kept
 
 
-def _whole(
+def _add_choices(
     scheme: Scheme,
     location: str,
     item: LabelItem,
@@ -232,7 +257,10 @@ def _whole(
     choices: Mapping[int, str | None],
     verdict: RaterVerdict,
 ) -> RaterVerdict:
-    """What was said with its choices, in the item's order; none if skipped or broken. Raises UsageError."""
+    """Return the verdict with its choices in the item's own order of sides; none if skipped or broken.
+
+    `choices` are by the question's number, from 1. Raises UsageError for an open question or an unknown choice.
+    """
     if verdict.skipped or verdict.broken:
         return verdict
     replies = {ask.key: choices.get(number) or "" for number, ask in enumerate(item.asks, 1)}
@@ -243,84 +271,95 @@ def _whole(
 
 
 def _check_shown(location: str, item: LabelItem, swapped: bool, cells: Mapping[str, Any]) -> None:
-    """Raises UsageError where a text that stands beside a label is not the item's: the label is of another plan's. What
-    programs make of white space, signs, capitals, numbers, dates and long cells is no other text."""
-    for column, text in texts(item, swapped).items():
+    """Raise UsageError if a text beside a label is not the item's: the label belongs to another plan.
+
+    Only letters and digits are compared, without capitals, up to 500: programs change white space, signs, dates and
+    long cells. A text without letters may be a number that was reformatted.
+    """
+    for column, text in list_texts(item, swapped).items():
         there = cells.get(column, cells.get(column.replace(" ", "_"), text))
-        plain = {re.sub(r"\W+", "", str(each or ""))[:500].lower() for each in (text, there)}
-        if re.search(r"[^\W\d]", text) and len(plain) > 1:
+        here, returned = (re.sub(r"\W+", "", str(each or ""))[:500].lower() for each in (text, there))
+        if re.search(r"[^\W\d]", text) and here != returned:
             raise UsageError(f"{location}: another {column} than here: labels of other items; export these anew")
 
 
-def _of_table(store: Store, scheme: Scheme, path: Path) -> Iterator[_Outside]:
+def _read_table(store: Store, scheme: Scheme, path: Path) -> Iterator[_OutsideLabel]:
     """Yield the labels in a table: a sheet of --to that was filled in, or Label Studio's CSV."""
     rows = list(tables.rows(path, _SHEETS))
-    if any("item" in row and any(map(_number, row)) for _, row in rows):
-        yield from _of_items(store, scheme, path, _of_flat([row for _, row in rows]))
+    # Only Label Studio names items and controls; a sheet of ours names tasks and questions.
+    if any("item" in row and any(map(_parse_choice, row)) for _, row in rows):
+        yield from _match_items(store, scheme, path, _read_flat([row for _, row in rows]))
     else:
-        yield from _of_sheet(store, scheme, rows)
+        yield from _read_sheet(store, scheme, rows)
 
 
-def _of_sheet(store: Store, scheme: Scheme, rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[_Outside]:
-    """Yield the labels in the lines of a sheet in which something was filled in."""
+def _read_sheet(store: Store, scheme: Scheme, rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[_OutsideLabel]:
+    """Yield the labels in the lines of a sheet that are filled in."""
     for location, row in rows:
-        cells = {_heading(column): cell for column, cell in row.items()}
+        cells = {_normalise_heading(column): cell for column, cell in row.items()}
         number = tables.optional_text(cells, _TASK)
+        # The line of choices has no task, and people leave lines empty.
         if number is None:
             continue
         try:
             opened = store.opened(int(number))
         except (KeyError, ValueError, OverflowError):
             raise UsageError(f"{location}: {_TASK} {quoted(number)} is not among those of {store.path}") from None
-        choices = {count: tables.optional_text(cells, _column(ask)) for count, ask in enumerate(opened.item.asks, 1)}
+        choices = {}
+        for count, ask in enumerate(opened.item.asks, 1):
+            choices[count] = tables.optional_text(cells, _name_column(ask))
         reason, skipped, broken = (tables.optional_text(cells, name) or "" for name in (_REASON, _SKIPPED, _BROKEN))
+        # People write "no" under "broken" of an item that is not.
         skipped, broken = ("" if text.lower() in NO else text for text in (skipped, broken))
         if skipped or broken or any(choices.values()):
             _check_shown(location, opened.item, opened.swapped, cells)
             verdict = RaterVerdict(reason=reason, skipped=skipped, broken=bool(broken))
-            whole = _whole(scheme, location, opened.item, opened.swapped, choices, verdict)
-            yield whole, partial(store.opened, opened.task)
+            verdict = _add_choices(scheme, location, opened.item, opened.swapped, choices, verdict)
+            yield verdict, partial(store.opened, opened.task)
 
 
-def _of_program(store: Store, scheme: Scheme, path: Path) -> Iterator[_Outside]:
-    """Yield the labels in Label Studio's export (JSON, JSON-MIN), or in a user's state as Potato keeps it."""
+def _read_program(store: Store, scheme: Scheme, path: Path) -> Iterator[_OutsideLabel]:
+    """Yield the labels in Label Studio's export (JSON, JSON-MIN), or in Potato's state of a user."""
     try:
         document = msgspec.json.decode(path.read_bytes().removeprefix(codecs.BOM_UTF8))
+        labels: list[_Label] = []
         if isinstance(document, dict) and "instance_id_to_label_to_value" in document:
-            labels = list(_of_potato(document))
-        else:
-            tasks = document if isinstance(document, list) else []
-            labels = [label for task in tasks for label in (_of_label_studio if "data" in task else _of_flat)([task])]
+            labels += _read_potato(document)
+        elif isinstance(document, list):
+            for task in document:
+                # JSON-MIN has no `data`: its columns stand in the task itself.
+                labels += _read_label_studio(task) if "data" in task else _read_flat([task])
     except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise UsageError(f"{path}: not JSON: {error}") from None
     except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
         problem = f"not as Label Studio or Potato write it ({one_line(error)})"
         raise UsageError(f"{path}: {problem}; export as JSON from Label Studio") from None
-    yield from _of_items(store, scheme, path, labels)
+    yield from _match_items(store, scheme, path, labels)
 
 
-def _of_items(store: Store, scheme: Scheme, path: Path, labels: Iterable["_Label"]) -> Iterator[_Outside]:
+def _match_items(store: Store, scheme: Scheme, path: Path, labels: Iterable["_Label"]) -> Iterator[_OutsideLabel]:
     """Yield the labels with their tasks. Raises UsageError for an unknown item, other texts and unknown choices."""
     items = store.items()
-    for rater, key, shown, choices, verdict in labels:
+    for rater, key, shown, choices, unread in labels:
         number = int(key) if key.isascii() and key.isdigit() else 0
         if number not in items:
             raise UsageError(f"{path}: item {quoted(key)} is not among those of {store.path}")
         swapped = is_swapped("", items[number].id)
         _check_shown(f"{path}: item {key}", items[number], swapped, shown)
-        whole = _whole(scheme, f"{path}: item {key}", items[number], swapped, choices, verdict)
-        yield whole, partial(store.task_of, rater, number, swapped)
+        verdict = _add_choices(scheme, f"{path}: item {key}", items[number], swapped, choices, unread)
+        yield verdict, partial(store.find_task, rater, number, swapped)
 
 
 _Label = tuple[str, str, dict[str, Any], dict[int, str], RaterVerdict]
-"""Rater, item, its texts where they stand there too, the choice for each question by its number from 1, the rest."""
+"""Rater, item, the item's texts (empty if the file lacks them), choice by question number (from 1), and the rest."""
 
 
-def _of_potato(state: Mapping[str, Any]) -> Iterator[_Label]:
+def _read_potato(state: Mapping[str, Any]) -> Iterator[_Label]:
+    """Yield the labels in a user's `user_state.json`."""
     for item, labels in state["instance_id_to_label_to_value"].items():
         choices, reason = {}, ""
         for label, value in labels:
-            if number := _number(label["schema"]):
+            if number := _parse_choice(label["schema"]):
                 choices[number] = str(value if label["name"] == "selection" else label["name"])
             elif label["schema"] == "reason":
                 reason = str(value)
@@ -328,35 +367,45 @@ def _of_potato(state: Mapping[str, Any]) -> Iterator[_Label]:
             yield str(state["user_id"]), item, {}, choices, RaterVerdict(reason=reason)
 
 
-def _of_label_studio(tasks: Sequence[Any]) -> Iterator[_Label]:
-    for task in tasks:
-        for annotation in task["annotations"]:
-            user = annotation.get("completed_by", "label-studio")
-            rater = str(user.get("email") or user["id"]) if isinstance(user, dict) else str(user)
-            values = {result["from_name"]: result["value"] for result in annotation["result"]}
-            choices = {_number(name): str(value["choices"][0]) for name, value in values.items() if _number(name)}
-            skipped = "skipped in Label Studio" if annotation.get("was_cancelled") else ""
-            if choices or skipped:
-                text = values.get("reason", {"text": []})["text"]
-                reason = text if isinstance(text, str) else " ".join(text)
-                seconds = float(annotation.get("lead_time") or 0) or None
-                verdict = RaterVerdict(reason=reason, skipped=skipped, seconds=seconds)
-                yield rater, str(task["data"]["item"]), task["data"], choices, verdict
+def _read_label_studio(task: Mapping[str, Any]) -> Iterator[_Label]:
+    """Yield the labels of a task of Label Studio's JSON."""
+    for annotation in task["annotations"]:
+        # An export names the user by number, or in full.
+        user = annotation.get("completed_by", "label-studio")
+        rater = str(user.get("email") or user["id"]) if isinstance(user, dict) else str(user)
+        values = {result["from_name"]: result["value"] for result in annotation["result"]}
+        choices = {}
+        for name, value in values.items():
+            if number := _parse_choice(name):
+                choices[number] = str(value["choices"][0])
+        skipped = "skipped in Label Studio" if annotation.get("was_cancelled") else ""
+        if choices or skipped:
+            text = values.get("reason", {"text": []})["text"]
+            reason = text if isinstance(text, str) else " ".join(text)
+            seconds = float(annotation.get("lead_time") or 0) or None
+            verdict = RaterVerdict(reason=reason, skipped=skipped, seconds=seconds)
+            yield rater, str(task["data"]["item"]), task["data"], choices, verdict
 
 
-def _of_flat(rows: Sequence[Mapping[str, Any]]) -> Iterator[_Label]:
-    """Yield the labels of Label Studio's CSV and JSON-MIN: a row an annotation, with a task's data and the values of
-    the controls side by side."""
+def _read_flat(rows: Sequence[Mapping[str, Any]]) -> Iterator[_Label]:
+    """Yield the labels of Label Studio's CSV and JSON-MIN.
+
+    A row is an annotation, with the task's data and the values of the controls side by side.
+    """
     for row in rows:
         cells = {name: tables.cell_text(cell) or "" for name, cell in row.items()}
-        choices = {_number(name): text for name, text in cells.items() if _number(name) and text}
+        choices = {_parse_choice(name): text for name, text in cells.items() if _parse_choice(name) and text}
         if choices:
             seconds = tables.parse_optional_number("lead_time", "lead_time", row.get("lead_time"))
             verdict = RaterVerdict(reason=cells.get("reason", ""), seconds=seconds or None)
             yield cells.get("annotator") or "label-studio", cells["item"], dict(row), choices, verdict
 
 
-def _number(name: str) -> int:
-    """Return which question a control named choice_N is for; 0 for any other name."""
+def _parse_choice(name: str) -> int:
+    """Return the number of the question that a control named choice_N answers; 0 for any other name.
+
+    >>> _parse_choice("choice_2"), _parse_choice("reason")
+    (2, 0)
+    """
     head, _, number = name.rpartition("_")
     return int(number) if head == "choice" and number.isdigit() else 0

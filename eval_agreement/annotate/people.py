@@ -42,52 +42,57 @@ class RaterFacts(Struct, kw_only=True):
 
     @property
     def seconds(self) -> list[float]:
+        """Times in sight of the labels that have one, in seconds."""
         return [label.verdict.seconds for label in self.labels if label.verdict.seconds is not None]
 
 
-def by_rater(labels: Iterable[RaterTask]) -> dict[str, RaterFacts]:
+def collect_facts(labels: Iterable[RaterTask]) -> dict[str, RaterFacts]:
+    """Collect the labels of each rater by name, with repeats and checks compared with what was expected."""
     raters: dict[str, RaterFacts] = {}
     first: dict[tuple[str, int], RaterTask] = {}
     for label in labels:
         rater = raters.setdefault(label.rater, RaterFacts(name=label.rater))
         rater.labels.append(label)
         choices = label.verdict.choices
+        # A skipped check says nothing about the rater.
         if label.known is not None and choices:
             rater.right.append(all(choices.get(key) == value for key, value in label.known.items()))
         before = first.setdefault((label.rater, label.number), label)
+        # The second label of an item is a repeat.
         if before is not label:
             then = before.verdict.choices
             rater.again += [then[key] == choices[key] for key in sorted(then.keys() & choices.keys())]
     return raters
 
 
-def units(labels: Iterable[RaterTask], scheme: Scheme) -> dict[Unit, dict[str, float]]:
-    """Return the answer of every rater to each question as a number: a rating on 1..10, or the points of a choice.
+def collect_answers(labels: Iterable[RaterTask], scheme: Scheme) -> dict[Unit, dict[str, float]]:
+    """Return every rater's answer to each question as a number: a rating on 1..10, or the points of a choice.
 
     Checks, items reported as broken and free text are left out. The newest answer of a rater counts.
     """
-    worth = {**POINTS, "both bad": POINTS["tie"]}
+    values = {**POINTS, "both bad": POINTS["tie"]}
     if scheme.rated:
-        worth = {choice: to_ten(float(choice), 1, len(scheme.choices)) for choice in scheme.choices}
+        values = {choice: to_ten(float(choice), 1, len(scheme.choices)) for choice in scheme.choices}
     answers: dict[Unit, dict[str, float]] = defaultdict(dict)
+    # Labels come in the order in which they were given, so that the newest one stays.
     for label in labels:
         for key, choice in label.verdict.choices.items():
-            if label.role == "item" and not label.verdict.broken and choice in worth:
-                answers[label.number, key][label.rater] = worth[choice]
+            if label.role == "item" and not label.verdict.broken and choice in values:
+                answers[label.number, key][label.rater] = values[choice]
     return answers
 
 
-def _equal(name: str, values: Mapping[Unit, Mapping[str, float]], group: Mapping[int, str]) -> Estimate | None:
+def _measure_equal(name: str, answers: Mapping[Unit, Mapping[str, float]], group: Mapping[int, str]) -> Estimate | None:
     """Return the share of a rater's answers that equal another rater's, with `group` of an item as cluster.
 
     None if no other rater answered the same questions.
     """
     equal, groups = list[bool](), list[str]()
-    for (item, _), of_rater in values.items():
-        if name in of_rater:
-            others = [value for rater, value in of_rater.items() if rater != name]
-            equal += [value == of_rater[name] for value in others]
-            groups += [group[item]] * len(others)
+    for (item, _), by_rater in answers.items():
+        for rater, value in by_rater.items():
+            if name in by_rater and rater != name:
+                equal.append(value == by_rater[name])
+                groups.append(group[item])
     return equal_share(np.array(equal), groups) if equal else None
 
 
@@ -102,15 +107,22 @@ _RATERS = Columns[RaterFacts](
 )
 
 
-def sections(labels: Sequence[RaterTask], progress: Mapping[str, tuple[int, int]], name: str) -> list[Section]:
-    """Return the sections of the owner's page: each rater, and the agreement of all."""
-    scheme, raters = SCHEMES[name], {who: RaterFacts(name=who) for who in progress} | by_rater(labels)
-    values, group = units(labels, scheme), {label.number: label.item.group for label in labels}
-    for rater in raters.values():
-        rater.progress = progress[rater.name]
-        rater.equal = _equal(rater.name, values, group)
+def build_sections(labels: Sequence[RaterTask], progress: Mapping[str, tuple[int, int]], name: str) -> list[Section]:
+    """Build the sections of the owner's page: each rater, and the agreement of all.
+
+    `progress`: labels given and tasks by rater. `name`: the scheme's.
+    """
+    scheme = SCHEMES[name]
+    raters = collect_facts(labels)
+    answers = collect_answers(labels, scheme)
+    group = {label.number: label.item.group for label in labels}
+    for who, counts in progress.items():
+        # A rater who has not begun has a line too.
+        rater = raters.setdefault(who, RaterFacts(name=who))
+        rater.progress = counts
+        rater.equal = _measure_equal(who, answers, group)
     level: Level = "ordinal" if scheme.rated else "nominal"
-    alpha = rater_agreement(list(values.values()), [group[item] for item, _ in values], level=level)
+    alpha = rater_agreement(list(answers.values()), [group[item] for item, _ in answers], level=level)
     shown = points(alpha.people)
     why = shown.title and f"; {shown.title}"
     over = f"over {alpha.items} questions with two answers or more by {alpha.raters} raters{why}"
@@ -118,7 +130,8 @@ def sections(labels: Sequence[RaterTask], progress: Mapping[str, tuple[int, int]
     if alpha.people.value is None:
         why = shown.title if alpha.items else "no item is labelled by two raters (--overlap plans for it)"
         reading = f"Krippendorff's alpha ({level}): not yet; {why}."
-    people = _RATERS.table("Each rater, beside all others who labelled the same items.", raters.values())
+    ordered = [raters[who] for who in progress]
+    people = _RATERS.table("Each rater, beside all others who labelled the same items.", ordered)
     return [Section(heading="Raters", readings=[reading], tables=[people], note=_NOTE)]
 
 
@@ -127,6 +140,6 @@ def owner_page(store: Store) -> str:
     labels, facts = store.labels(), store.facts()
     now = datetime.now(UTC).isoformat(" ", "seconds")
     content: dict[str, Any] = {"title": "Raters", "about": f"{len(labels)} labels, {now}. Reload for the newest."}
-    content["sections"] = sections(labels, store.counts(), facts["scheme"])
+    content["sections"] = build_sections(labels, store.counts(), facts["scheme"])
     content["origin"] = {store.path.name: {"scheme": facts["scheme"], "rows": facts["rows"]}}
     return render("critic.page", "base.html.jinja", content)

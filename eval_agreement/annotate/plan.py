@@ -48,6 +48,7 @@ def plan(
     >>> [(task.rater, task.role) for task in plan(["q1"], ["c1"], ["ann", "ben"], overlap=1.0)]
     [('ann', 'item'), ('ann', 'check'), ('ben', 'item'), ('ben', 'check')]
     """
+    # By a hash, so that neighbours in the file, often alike, go to different raters.
     order = sorted(items, key=lambda item: draw("deal", item))
     shared = math.floor(overlap * len(order) + 0.5)
     for first, rater in enumerate(raters):
@@ -60,5 +61,6 @@ def plan(
             yield Task(rater, place / 3 if item in twice else place, item, "item", swapped)
             if item in twice:
                 yield Task(rater, 2 / 3 + place / 3, item, "repeat", not swapped)
+        # Checks come among the other items, so that nobody can tell them from these.
         for item in checks:
             yield Task(rater, draw("order", rater, item), item, "check", is_swapped(rater, item))

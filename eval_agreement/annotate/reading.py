@@ -1,8 +1,9 @@
-"""From files to items: rows to score, and conversations that a model had."""
+"""Read items to label from files: rows, a model's conversations, tables, and benchmarks to correct."""
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,16 @@ from critic.tables import cell_text
 from eval_agreement.annotate.schemes import OVERALL, SCHEMES, Ask, Kind, LabelItem, Scheme, ShownPart, exchanged
 
 
-def items_of(
+def read_items(
     scheme: str, path: Path, against: Path | None = None, own: OwnColumns | None = None, benchmark: str | None = None
 ) -> list[LabelItem]:
-    """The items of a file. Raises UsageError for an unknown scheme, a file that cannot be read, and one without any."""
+    """Read the items of a file for a scheme.
+
+    - against: replies of another model, for a comparison of whole conversations.
+    - own: the columns of the user's table. benchmark: name of the benchmark whose file `path` is.
+
+    Raises UsageError for an unknown scheme, options that do not fit it, and a file without items.
+    """
     if scheme not in SCHEMES:
         raise UsageError(f"--scheme {scheme}: unknown; choose {', '.join(SCHEMES)}")
     definition = SCHEMES[scheme]
@@ -30,18 +37,20 @@ def items_of(
     if (definition.source == "benchmark") != (benchmark is not None):
         raise UsageError("--scheme review and --benchmark go together: they say whose file it is that people correct")
     if definition.source == "replies":
-        items = list(_of_replies(definition, path, against))
+        read = _read_replies(definition, path, against)
     elif definition.source == "rows":
-        items = list(_of_rows(definition, path, own))
+        read = _read_rows(definition, path, own)
     else:
-        items = list(_of_benchmark(path, benchmark) if benchmark else _of_columns(definition, path))
+        read = _read_benchmark(path, benchmark) if benchmark else _read_columns(definition, path)
+    items = list(read)
+    # A page without items would look as if everything were labelled.
     if not items:
         raise UsageError(f"{path}: nothing to label by the scheme {scheme}")
     return items
 
 
-def _of_rows(scheme: Scheme, path: Path, own: OwnColumns | None) -> Iterator[LabelItem]:
-    """Answers, or pairs of answers to one question as `critic judge` pairs them."""
+def _read_rows(scheme: Scheme, path: Path, own: OwnColumns | None) -> Iterator[LabelItem]:
+    """Yield an item per answer, or per pair of answers to one question, paired as `critic judge` does."""
     raw: dict[str, dict[str, Any]] = {}
 
     def read(left_out: Counter[str]) -> Iterator[Response]:
@@ -56,6 +65,7 @@ def _of_rows(scheme: Scheme, path: Path, own: OwnColumns | None) -> Iterator[Lab
     for first, second in read_responses(read, path, scheme.form or "pointwise").values():
         question, both = first.question, [first] if second is None else [first, second]
         parts = [
+            # A rater who sees the image needs no caption, unless it is to be corrected.
             ShownPart("caption", "" if question.images and not scheme.edits else question.caption or ""),
             ShownPart("question", question.prompt),
             ShownPart("reference", question.reference or ""),
@@ -63,122 +73,142 @@ def _of_rows(scheme: Scheme, path: Path, own: OwnColumns | None) -> Iterator[Lab
             ShownPart("checklist", "\n".join(question.checklist) if scheme.edits else ""),
             *(ShownPart("answer", answer.text, side=side) for answer, side in zip(both, scheme.sides, strict=True)),
         ]
-        row = raw[first.id]
-        if second is not None:
-            # Where it is `known` how an answer fares against the other, it is so of both.
-            known = row.get("known") or exchanged(str(raw.get(second.id, {}).get("known", "")), True)
-            row = {"task": question.task, "category": question.category, "lang": question.lang, "known": known}
-            row |= {"length_a": len(first.text), "length_b": len(second.text), "response_a": first.text}
-            row |= {"response_b": second.text, "system_a": first.system, "system_b": second.system}
-            row |= {"question": question.prompt, "reference": question.reference, "images": question.images}
-            row["history"] = msgspec.to_builtins(question.history)
+        shown = _list_dialogue(question.history) + _drop_empty(parts)
+        # The second of two answers in one row has no id of its own.
+        key = "+".join(answer.id for answer in both if answer.id)
+        row = raw[first.id] if second is None else _build_pair_row(first, second, raw)
         about: dict[str, Any] = {"lang": question.lang, "task": question.task, "group": question.group}
-        shown, key = _dialogue(question.history) + _nonempty(parts), "+".join(answer.id for answer in both if answer.id)
-        yield LabelItem(id=key, parts=shown, asks=_asks(scheme, first), row=row, images=question.images, **about)
+        asks = _list_asks(scheme, first)
+        yield LabelItem(id=key, parts=shown, asks=asks, row=row, images=question.images, **about)
 
 
-def _about(talk: Conversation) -> dict[str, Any]:
-    images = [image for turn in talk.turns for image in turn.images]
+def _build_pair_row(first: Response, second: Response, raw: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """Build the row of a pair for the export, from both responses and their source rows in `raw`."""
+    question = first.question
+    # The known answer may stand in either row, each from its own side.
+    known = raw[first.id].get("known") or exchanged(str(raw.get(second.id, {}).get("known", "")), True)
+    row = {"task": question.task, "category": question.category, "lang": question.lang, "known": known}
+    row |= {"length_a": len(first.text), "length_b": len(second.text), "response_a": first.text}
+    row |= {"response_b": second.text, "system_a": first.system, "system_b": second.system}
+    row |= {"question": question.prompt, "reference": question.reference, "images": question.images}
+    return {**row, "history": msgspec.to_builtins(question.history)}
+
+
+def _conversation_facts(talk: Conversation) -> dict[str, Any]:
+    """Return the language, group and images of a conversation, as fields of LabelItem."""
+    images = list(chain.from_iterable(turn.images for turn in talk.turns))
     return {"lang": talk.lang, "group": talk.group, "images": images}
 
 
-def _dialogue(history: Sequence[Turn]) -> list[ShownPart]:
-    return [part for turn in history for part in (ShownPart("user", turn.user), ShownPart("assistant", turn.assistant))]
+def _list_dialogue(history: Sequence[Turn]) -> list[ShownPart]:
+    """List what user and assistant said before, in order."""
+    parts = []
+    for turn in history:
+        parts += [ShownPart("user", turn.user), ShownPart("assistant", turn.assistant)]
+    return parts
 
 
-def _nonempty(parts: Sequence[ShownPart]) -> list[ShownPart]:
-    """Those that say something; an empty answer is one as well."""
+def _drop_empty(parts: Sequence[ShownPart]) -> list[ShownPart]:
+    """Return the parts that have a text, and every answer: an empty answer is to be labelled too."""
     return [part for part in parts if part.text or part.kind == "answer"]
 
 
-def _asks(scheme: Scheme, response: Response) -> list[Ask]:
+def _list_asks(scheme: Scheme, response: Response) -> list[Ask]:
+    """List the questions about an answer: each item of its checklist, or each criterion and the whole."""
     if scheme.form == "checklist":
         return [Ask(f"item={number}", text) for number, text in enumerate(response.question.checklist, 1)]
     named = response.question.criteria if scheme.form == "criteria" else {}
     return [*(Ask(f"criterion={name}", f"{name}: {about}") for name, about in named.items()), Ask(OVERALL)]
 
 
-def _of_replies(scheme: Scheme, path: Path, against: Path | None) -> Iterator[LabelItem]:
-    """Whole conversations, turn by turn, in which every turn was answered; two of them, or one and its references."""
-    others = {} if against is None else _conversations(against)
-    for key, turns in _conversations(path).items():
+def _read_replies(scheme: Scheme, path: Path, against: Path | None) -> Iterator[LabelItem]:
+    """Yield an item per conversation of which every turn was answered, beside another model's or its references."""
+    others = {} if against is None else _read_conversations(against)
+    for key, turns in _read_conversations(path).items():
         first, opponent = turns[0], others.get(key, [])
         conversation = first.conversation
         theirs = [turn.reply for turn in opponent]
         if against is None:
             theirs = [turn.reference for turn in conversation.turns]
+        # There is nothing to compare with if the other side lacks an answer.
         if scheme.two and (not theirs or None in theirs):
             continue
-        parts = []
+        parts, asks = _list_dialogue(conversation.history), list[Ask]()
         for turn, counterpart in zip(turns, theirs, strict=True):
-            parts += _turn(scheme, turn, counterpart)
+            parts += _list_turn(scheme, turn, counterpart)
+            asks.append(Ask(str(turn.turn), turn=turn.turn))
         protocol, system = "pairwise" if scheme.two else "direct", opponent[0].system if opponent else None
-        asks = [*(Ask(str(turn.turn), turn=turn.turn) for turn in turns), Ask("whole")]
-        row = {"category": conversation.category, "lang": conversation.lang, "system": first.system}
         verdict = build_verdict_id(conversation.id, first.condition, protocol, opponent=system)
-        shown = _dialogue(conversation.history) + _nonempty(parts)
-        yield LabelItem(id=verdict, parts=shown, asks=asks, row=row, **_about(conversation))
+        row = {"category": conversation.category, "lang": conversation.lang, "system": first.system}
+        asks.append(Ask("whole"))
+        yield LabelItem(id=verdict, parts=parts, asks=asks, row=row, **_conversation_facts(conversation))
 
 
-def _turn(scheme: Scheme, turn: ModelTurn, counterpart: str | None) -> list[ShownPart]:
-    """A turn with its answer, and the other one or the reference."""
+def _list_turn(scheme: Scheme, turn: ModelTurn, counterpart: str | None) -> list[ShownPart]:
+    """List the texts of a turn: its question and answer, with the other model's answer or the reference."""
     number, question = turn.turn, turn.conversation.turns[turn.turn - 1]
     parts = [ShownPart("question", question.prompt, number), ShownPart("focus", question.focus or "", number)]
+    # With two sides the counterpart is an answer, and must not be told from the other one.
     if not scheme.two:
         parts.append(ShownPart("reference", counterpart or "", number))
-    answers = zip([turn.reply, counterpart], scheme.sides, strict=False)
-    return parts + [ShownPart("answer", text or "", number, side) for text, side in answers]
+    for text, side in zip([turn.reply, counterpart], scheme.sides, strict=False):
+        parts.append(ShownPart("answer", text or "", number, side))
+    return _drop_empty(parts)
 
 
-def _conversations(path: Path) -> dict[tuple[str, str], list[ModelTurn]]:
-    """The turns of each conversation and condition, in order, where all of them have a reply."""
+def _read_conversations(path: Path) -> dict[tuple[str, str], list[ModelTurn]]:
+    """Read a model's turns, in order, by conversation and condition. Leave out conversations with a missing reply."""
     by_conversation: dict[tuple[str, str], list[ModelTurn]] = defaultdict(list)
     for _, recorded in jsonl.read(path, ModelTurn):
         turn = without_thoughts_in(recorded)
         if turn.reply is not None:
             by_conversation[turn.conversation.id, turn.condition].append(turn)
-    whole = {key: turns for key, turns in by_conversation.items() if len(turns) == len(turns[0].conversation.turns)}
-    return {key: sorted(turns, key=lambda turn: turn.turn) for key, turns in whole.items()}
+    complete = {}
+    for key, turns in by_conversation.items():
+        if len(turns) == len(turns[0].conversation.turns):
+            complete[key] = sorted(turns, key=lambda turn: turn.turn)
+    return complete
 
 
-def _of_columns(scheme: Scheme, path: Path) -> Iterator[LabelItem]:
-    """Rows of a table whose columns a scheme of its own names; of a picture given as an address the file's name."""
+def _read_columns(scheme: Scheme, path: Path) -> Iterator[LabelItem]:
+    """Yield an item per row of a table whose columns the scheme names."""
     ids = tables.Ids()
     for number, (location, row) in enumerate(tables.rows(path), 1):
-        key, lang = (
-            ids.add(location, tables.optional_text(row, "id") or str(number)),
-            tables.parse_language(location, row),
-        )
-        images = (
-            [re.sub(r"https?://.*/", "", tables.parse_image(location, row.get(scheme.images)))] if scheme.images else []
-        )
+        key = ids.add(location, tables.optional_text(row, "id") or str(number))
+        lang = tables.parse_language(location, row)
+        images = []
+        if scheme.images:
+            # An image given as an address lies here under its file name.
+            images = [re.sub(r"https?://.*/", "", tables.parse_image(location, row.get(scheme.images)))]
         parts = [ShownPart(kind, tables.require_text(location, row, column)) for kind, column in scheme.shows.items()]
         group = images[0] if images else key
         yield LabelItem(id=key, lang=lang, group=group, parts=parts, asks=scheme.asks, images=images, row=row)
 
 
-def _of_benchmark(path: Path, name: str) -> Iterator[LabelItem]:
-    """A benchmark's conversations with what may be corrected of them, and behind each the line of its file."""
+def _read_benchmark(path: Path, name: str) -> Iterator[LabelItem]:
+    """Yield an item per conversation of a benchmark, with the texts that may be corrected and its line of the file."""
     talks, lines = benchmarks.read(name, path), [row for _, row in tables.rows(path)]
     if path.suffix == ".parquet" or len(talks) != len(lines):
-        raise UsageError(f"{path}: to be reviewed it has to be .jsonl, .csv or .xlsx, a line a conversation")
+        raise UsageError(f"{path}: a file to review needs one line per conversation, as .jsonl, .csv or .xlsx")
     for talk, row in zip(talks, lines, strict=True):
-        parts = [ShownPart("caption", talk.caption or ""), *_dialogue(talk.history)]
+        parts = [ShownPart("caption", talk.caption or ""), *_list_dialogue(talk.history)]
         for number, turn in enumerate(talk.turns, 1):
             texts: dict[Kind, str | None] = {"question": turn.prompt, "reference": turn.reference, "focus": turn.focus}
             texts["checklist"] = "\n".join(turn.checklist)
             parts += [ShownPart(kind, text or "", number) for kind, text in texts.items()]
-        yield LabelItem(id=talk.id, parts=_nonempty(parts), asks=[Ask(OVERALL)], row=row, **_about(talk))
+        yield LabelItem(id=talk.id, parts=_drop_empty(parts), asks=[Ask(OVERALL)], row=row, **_conversation_facts(talk))
 
 
-def answers_of(scheme: str, checks: Sequence[LabelItem]) -> dict[str, dict[str, str]]:
-    """The known answer to each question of items, by id. Raises UsageError for one that none may give."""
+def read_known_answers(scheme: str, checks: Sequence[LabelItem]) -> dict[str, dict[str, str]]:
+    """Return the known answer to each question of the check items, by id.
+
+    Raises UsageError for an answer that is no choice of the scheme.
+    """
     choices, answers = SCHEMES[scheme].choices, {}
     for item in checks:
         known = cell_text(item.row.get("known"))
         if known not in choices:
-            raise UsageError(
-                f"--checks: {quoted(item.id)}: `known` is {quoted(known)}; expected one of {', '.join(choices)}"
-            )
-        answers[item.id] = {ask.key: known for ask in item.asks}
+            expected = f"expected one of {', '.join(choices)}"
+            raise UsageError(f"--checks: {quoted(item.id)}: `known` is {quoted(known)}; {expected}")
+        answers[item.id] = dict.fromkeys((ask.key for ask in item.asks), known)
     return answers

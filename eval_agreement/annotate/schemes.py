@@ -20,6 +20,7 @@ Choices = dict[str, str]
 """Value of a choice -> the keyboard key that selects it."""
 
 OVERALL = "overall"
+"""Key of the question about the whole item."""
 
 
 def exchanged(value: str, swapped: bool) -> str:
@@ -88,6 +89,7 @@ class LabelItem(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return {part.field: part.text for part in self.parts if part.field}
 
     def corrected(self, edits: Mapping[str, tuple[str, str]]) -> "LabelItem":
+        """Return the item with corrected texts; `edits` are texts before and after, by field."""
         new = [replace(part, text=edits.get(part.field, ("", part.text))[1]) for part in self.parts]
         return replace(self, parts=new)
 
@@ -112,6 +114,7 @@ class Scheme(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def sides(self) -> Sequence[str]:
+        """Names of an item's sides."""
         return ("A", "B") if self.two else ("",)
 
     @property
@@ -121,6 +124,7 @@ class Scheme(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def rubric(self, lang: Language, task: str) -> list[tuple[str, str]]:
         """Return pairs (label, text): the judge's own ranges, then the rules for the task."""
+        # A scheme of its own explains itself in its questions.
         if self.form is None:
             return []
         prompt = load(self.form, lang)
@@ -138,10 +142,14 @@ SCHEMES = {
 
 
 def read_choices(item: LabelItem, scheme: Scheme, replies: Mapping[str, str], swapped: bool = False) -> dict[str, str]:
-    """Return the answers to an item's questions by key, in its own order of sides. Raises ValueError."""
+    """Return the answers to an item's questions by key, in its own order of sides.
+
+    Raises ValueError for an open question, an unknown choice, and a text that is too long.
+    """
     answers, choices = dict[str, str](), {choice.lower(): choice for choice in scheme.choices}
     for ask in item.asks:
         before, _, choice = ask.after.rpartition("=")
+        # A question that depends on another answer is not asked after any other one.
         if before and answers.get(before) != choice:
             continue
         answer = replies.get(ask.key, "").strip()

@@ -1,4 +1,4 @@
-"""Store of labels: one SQLite file in write-ahead mode.
+"""The store of labels: one SQLite file in write-ahead mode.
 
 Each label is one transaction and is never changed. The newest label of a task counts; earlier ones are its history.
 """
@@ -77,11 +77,13 @@ class Store:
             return None
         store = cls(path)
         tables = {name for (name,) in store._rows("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        # An empty database may be left by an interrupted start; one with other tables is somebody else's.
         if tables and not {"facts", "tasks", "labels"} <= tables:
             raise UsageError(f"--db {path}: no database of labels")
         return store if tables else None
 
     def _database(self) -> sqlite3.Connection:
+        """Return this thread's connection. Raises UsageError for a file that is no database."""
         if not hasattr(self._own, "database"):
             try:
                 database = sqlite3.connect(self.path, timeout=30, isolation_level=None)
@@ -96,16 +98,19 @@ class Store:
     def _writing(self) -> Iterator[sqlite3.Connection]:
         """Open a transaction. Raises UsageError for a full disk, or for tables of an earlier version."""
         try:
-            with self._database() as database:  # commits, or takes everything back
+            # The connection commits, or rolls everything back.
+            with self._database() as database:
                 database.execute("BEGIN IMMEDIATE")
                 yield database
         except sqlite3.DatabaseError as error:
             raise UsageError(f"--db {self.path}: cannot be written: {error}") from None
 
     def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Return all rows of a query."""
         return self._database().execute(query, values).fetchall()
 
     def facts(self) -> dict[str, Any]:
+        """Return the plan's options by name, with the hashes of its files."""
         return {name: msgspec.json.decode(value) for name, value in self._rows("SELECT name, value FROM facts")}
 
     def raters(self) -> dict[str, str]:
@@ -117,7 +122,8 @@ class Store:
         return {name: (done, tasks) for name, done, tasks in self._rows("SELECT name, done, tasks FROM raters")}
 
     def items(self) -> dict[int, LabelItem]:
-        return {number: _item(shown) for number, shown in self._rows("SELECT id, shown FROM items ORDER BY id")}
+        """Return all items by number."""
+        return {number: _decode_item(shown) for number, shown in self._rows("SELECT id, shown FROM items ORDER BY id")}
 
     def create(
         self,
@@ -128,6 +134,7 @@ class Store:
         tasks: Iterable[Task],
     ) -> None:
         """Create the tables and fill them. `raters`: name -> token. `known`: item's id -> known answers."""
+        # Pages and files for raters name items by number, because ids may reveal the model.
         numbers = {item.id: number for number, item in enumerate(items, 1)}
         with self._writing() as database:
             for statement in _TABLES.split(";\n"):
@@ -143,7 +150,8 @@ class Store:
             database.executemany(_ADD_TASK, planned)
             database.execute("UPDATE raters SET tasks = (SELECT count(*) FROM tasks WHERE rater = name)")
 
-    def _opened(self, which: str, *values: Any) -> list[RaterTask]:
+    def _select_tasks(self, which: str, *values: Any) -> list[RaterTask]:
+        """Return the tasks that fit a condition in SQL, with `values` in place of its question marks."""
         query = (
             "SELECT t.id, t.rater, t.item, i.shown, t.role, t.swapped, i.known, coalesce(t.label, 0), l.at, l.said "
             "FROM tasks t JOIN items i ON i.id = t.item LEFT JOIN labels l ON l.id = t.label "
@@ -151,26 +159,28 @@ class Store:
         )
         tasks = []
         for task, rater, number, shown, role, swapped, known, label, at, encoded in self._rows(query, *values):
-            right = known and msgspec.json.decode(known)
+            answers = known and msgspec.json.decode(known)
+            # A task that nobody has labelled has an empty verdict.
             verdict = msgspec.json.decode(encoded, type=RaterVerdict) if label else RaterVerdict()
-            tasks.append(RaterTask(task, rater, number, _item(shown), role, bool(swapped), right, label, at, verdict))
+            item = _decode_item(shown)
+            tasks.append(RaterTask(task, rater, number, item, role, bool(swapped), answers, label, at, verdict))
         return tasks
 
     def opened(self, task: int, rater: str | None = None) -> RaterTask:
         """Return a task. Raises KeyError if its number is unknown, or if it is not the `rater`'s."""
-        for opened in self._opened("t.id = ?", task):
+        for opened in self._select_tasks("t.id = ?", task):
             if rater in (None, opened.rater):
                 return opened
         raise KeyError(task)
 
     def next(self, rater: str) -> RaterTask | None:
         """Return the rater's next task, or None if all are done."""
-        tasks = self._opened("t.rater = ? AND t.label IS NULL ORDER BY t.place LIMIT 1", rater)
+        tasks = self._select_tasks("t.rater = ? AND t.label IS NULL ORDER BY t.place LIMIT 1", rater)
         return tasks[0] if tasks else None
 
     def tasks(self, rater: str) -> list[RaterTask]:
         """Return all tasks of a rater, in their order."""
-        return self._opened("t.rater = ? ORDER BY t.place", rater)
+        return self._select_tasks("t.rater = ? ORDER BY t.place", rater)
 
     def last(self, rater: str, before: int = 0) -> int | None:
         """Return the task labelled last, or last before the label `before`. A changed label counts as a new one."""
@@ -187,7 +197,7 @@ class Store:
         with self._writing() as database:
             opened = self.opened(task, rater)
             if opened.label != seen or version not in ("", opened.item.version):
-                # Of a page that is sent twice only the time differs, and its corrections are none any more.
+                # If a page is sent twice, only the time differs; its corrections are in the item by now.
                 if opened.label and replace(opened.verdict, seconds=verdict.seconds, edits={}) == verdict:
                     return
                 raise Stale
@@ -196,7 +206,7 @@ class Store:
             database.execute("UPDATE tasks SET label = ? WHERE id = ?", (cursor.lastrowid, task))
             database.execute("UPDATE raters SET done = done + ? WHERE name = ?", (not opened.label, rater))
             if verdict.edits:
-                # All others who labelled it are asked again: what they saw is gone.
+                # All others who labelled it are asked again, because the text that they saw has changed.
                 shown = msgspec.json.encode(opened.item.corrected(verdict.edits))
                 item = "(SELECT item FROM tasks WHERE id = ?)"
                 database.execute(f"UPDATE items SET shown = ? WHERE id = {item}", (shown, task))
@@ -214,23 +224,25 @@ class Store:
                 by_item.setdefault(number, []).append(edit)
         return by_item
 
-    def task_of(self, rater: str, item: int, swapped: bool) -> RaterTask:
-        """Return the task of an item labelled elsewhere. Creates it if missing, with the sides of the other program."""
+    def find_task(self, rater: str, item: int, swapped: bool) -> RaterTask:
+        """Return the task of an item labelled elsewhere, created if missing, with the sides of the other program."""
         with self._writing() as database:
             named = (rater, secrets.token_urlsafe(16))
             database.execute("INSERT OR IGNORE INTO raters (name, token) VALUES (?, ?)", named)
             ((known,),) = self._rows("SELECT known FROM items WHERE id = ?", item)
+            # Only checks have a known answer.
             role: Role = "item" if known is None else "check"
             added = database.execute(f"{_ADD_TASK} ON CONFLICT DO NOTHING", (rater, 0.0, item, role, swapped))
             database.execute("UPDATE raters SET tasks = tasks + ? WHERE name = ?", (added.rowcount, rater))
             turn = "UPDATE tasks SET swapped = ? WHERE rater = ? AND item = ? AND role = ? AND label IS NULL"
             database.execute(turn, (swapped, rater, item, role))
-            return self._opened("t.rater = ? AND t.item = ? AND t.role = ?", rater, item, role)[0]
+            return self._select_tasks("t.rater = ? AND t.item = ? AND t.role = ?", rater, item, role)[0]
 
     def labels(self) -> list[RaterTask]:
         """Return the labels that count, in the order in which they were given."""
-        return self._opened("t.label IS NOT NULL ORDER BY t.label")
+        return self._select_tasks("t.label IS NOT NULL ORDER BY t.label")
 
 
-def _item(shown: bytes) -> LabelItem:
+def _decode_item(shown: bytes) -> LabelItem:
+    """Decode an item as the database holds it."""
     return msgspec.json.decode(shown, type=LabelItem)

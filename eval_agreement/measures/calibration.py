@@ -9,12 +9,17 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from critic.records import RATINGS
-from critic.stats.arrays import Floats
+from critic.stats.arrays import Floats, ratio
 from critic.stats.estimate import Estimate
 from eval_agreement.judged_rows import JudgedRows
+from eval_agreement.measures.baselines import trivial
+from eval_agreement.measures.measure import AuditRequest
 from eval_agreement.metrics import half_up, mean_estimate
-from eval_agreement.sample import FEWEST_FIT_GROUPS, FEWEST_ROWS, FOLDS, folds
+from eval_agreement.sample import FEWEST_FIT_GROUPS, FEWEST_ROWS, FOLDS, RatedSample, folds
 from eval_agreement.sentences import say
+
+MAPPED_PARTS = ("lang", "task")
+"""Properties whose values may have maps of their own. A new answerer has no labels, and so can have none."""
 
 FEWEST_BIN_GROUPS = 10
 """Fewest groups for the interval of a bin. With fewer, the bootstrap's interval is too narrow."""
@@ -72,11 +77,7 @@ def calibrate(rows: JudgedRows) -> Calibration:
     if undefined := _too_few(rows, fold):
         return replace(calibration, undefined=undefined, readings=[f"Not calibrated: {undefined}."])
     human, judge, group = rows.human, rows.judge, rows.resamples.member
-    mapped = np.empty(rows.n)
-    # A map measured on the rows that it was fitted on would always seem to help.
-    for number in range(FOLDS):
-        held_out = fold == number
-        mapped[held_out] = fit_map(human[~held_out], judge[~held_out])(judge[held_out])
+    mapped = cross_fit(human, judge, group)
     before, after = _errors(judge - human), _errors(mapped - human)
     change = mean_estimate(np.abs(mapped - human) - np.abs(judge - human), group, null=0.0)
     moves = say("map_moves", before=before, after=after).replace("-", "−")
@@ -95,6 +96,101 @@ def fit_map(human: Floats, judge: Floats) -> Map:
     # Scores seen more than once are one point of their mean, with their number as weight.
     steps = scipy.optimize.isotonic_regression(mean, weights=times).x
     return lambda scores: np.clip(np.interp(scores, seen, steps), RATINGS[0], RATINGS[-1])
+
+
+def fit_line(human: Floats, judge: Floats) -> Map:
+    """Fit a rising line to pairs of scores, (n,) each, cut to 1..10. A judge that does not rise gets people's mean.
+
+    >>> fit_line(human=np.array([2.0, 4.0]), judge=np.array([1.0, 2.0]))(np.array([3.0])).round(9).tolist()
+    [6.0]
+    """
+    spread = judge - judge.mean()
+    slope = max(float(ratio(spread @ human, spread @ spread, empty=0)), 0.0)
+    return lambda scores: np.clip(human.mean() + slope * (scores - judge.mean()), RATINGS[0], RATINGS[-1])
+
+
+def cross_fit(human: Floats, judge: Floats, group: NDArray[np.intp]) -> Floats:
+    """Return a judge's scores (n,) by maps fitted on other folds: isotonic or, with few rows, a line."""
+    fold = folds(group)
+    # With few rows an isotonic map follows single ones.
+    fit = fit_map if np.bincount(fold, minlength=FOLDS).min() >= FEWEST_ROWS else fit_line
+    mapped = np.empty(len(human))
+    # A map measured on the rows that it was fitted on would always seem to help.
+    for number in range(FOLDS):
+        held_out = fold == number
+        mapped[held_out] = fit(human[~held_out], judge[~held_out])(judge[held_out])
+    return mapped
+
+
+class Recalibration(Struct, frozen=True, kw_only=True):
+    """What a judge knows once it speaks people's scale, by maps that were fitted on other folds.
+
+    - error: mean absolute error after the map, in points.
+    - explained: share of the variance of people's scores that the recalibrated judge explains, at most 1.
+    - helps: squared error as it is less that after the map.
+    - over, over_judges: the same of each trivial judge, and of each other judge, recalibrated alike.
+    - by: the property of which each value has a map of its own, if that brings scores closer; then it counts above.
+    """
+
+    error: float
+    explained: float
+    helps: Estimate
+    over: dict[str, Estimate]
+    over_judges: dict[str, Estimate]
+    by: str | None = None
+
+
+def recalibrate(sample: RatedSample, request: AuditRequest) -> dict[str, Recalibration]:
+    """Recalibrate every judge of a sample, by name, without those judged on too few groups."""
+    results = {}
+    for name, scores in sample.labelled.judges.items():
+        judged = sample.labelled.rows(~np.isnan(scores))
+        if len(np.unique(judged.groups)) >= FEWEST_FIT_GROUPS:
+            results[name] = _recalibrate(judged, name, request)
+    return results
+
+
+def _recalibrate(sample: RatedSample, name: str, request: AuditRequest) -> Recalibration:
+    """Recalibrate one judge on the rows that it judged."""
+    human, judge = sample.human, sample.judges[name]
+
+    def fit_error(scores: Floats) -> Floats:
+        # Missing scores, such as chrF without a reference, get the mean of the others.
+        filled = np.where(np.isnan(scores), np.nanmean(scores), scores)
+        return cross_fit(human, filled, sample.groups) - human
+
+    def gain(before: Floats, after: Floats) -> Estimate:
+        return mean_estimate(before**2 - after**2, sample.groups, null=0.0, weight=sample.weight)
+
+    error, by = fit_error(judge), None
+    for part in MAPPED_PARTS:
+        own = _cross_fit_by_part(sample, judge, part) - human
+        # Properties are tried one after the other, so that a second one must still bring scores closer.
+        if gain(error, own).side > 0:
+            error, by = own, part
+    over_judges = {}
+    for other, scores in sample.judges.items():
+        if other != name and not np.isnan(scores).all():
+            over_judges[other] = gain(fit_error(scores), np.where(np.isnan(scores), np.nan, error))
+    trivials = {rival: scores for rival, (scores, _) in trivial(sample, request.training).items()}
+    left, spread = (np.average(each**2, weights=sample.weight) for each in (error, fit_error(np.zeros(len(human)))))
+    return Recalibration(
+        error=float(np.average(np.abs(error), weights=sample.weight)),
+        explained=float(1 - left / spread) if spread else 0.0,
+        helps=gain(judge - human, error),
+        over={rival: gain(fit_error(scores), error) for rival, scores in trivials.items()},
+        over_judges=over_judges,
+        by=by,
+    )
+
+
+def _cross_fit_by_part(sample: RatedSample, judge: Floats, part: str) -> Floats:
+    """Return a judge's scores (n,) by maps of each value of a property; rare values take the map of all."""
+    mapped = cross_fit(sample.human, judge, sample.groups)
+    for _, rows in sample.part_rows(part):
+        if len(np.unique(sample.groups[rows])) >= FEWEST_FIT_GROUPS:
+            mapped[rows] = cross_fit(sample.human[rows], judge[rows], sample.groups[rows])
+    return mapped
 
 
 def _bins(rows: JudgedRows) -> list[Bin]:

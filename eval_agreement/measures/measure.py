@@ -1,8 +1,9 @@
 """A measure, a function of a sample to a finding, and the findings on one sample by measure.
 
-The measures that an audit of scores makes are listed in `eval_agreement/score_measures.py`.
+The measures of an audit are listed in two tables: `eval_agreement/score_measures.py` and `preference_measures.py`.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -10,13 +11,15 @@ from msgspec import Struct, to_builtins
 
 from critic.page.blocks import Part
 from critic.records import Response
-from eval_agreement.measures.compare import Comparison
-from eval_agreement.measures.raters import EPSILON
-from eval_agreement.measures.scorers import Kind, Line
-from eval_agreement.metrics import Agreement
 from eval_agreement.sample import RatedSample
 
+Sample = TypeVar("Sample")
 Finding = TypeVar("Finding")
+
+
+EPSILON = 0.2
+"""Allowance of the alternative annotator test for the cost of people: 0.2 for experts, 0.15 for skilled raters, 0.1 for
+a crowd (Calderon et al. 2025)."""
 
 
 class AuditRequest(Struct, frozen=True, kw_only=True):
@@ -32,28 +35,28 @@ class AuditRequest(Struct, frozen=True, kw_only=True):
     within: float | None = None
 
 
-class Measure(Struct, Generic[Finding], frozen=True, kw_only=True):
-    """An entry of MEASURES: how a finding is made, drawn and written.
+class Measure(Struct, Generic[Sample, Finding], frozen=True, kw_only=True):
+    """An entry of a table of measures: how a finding is made, drawn and written.
 
-    - find: the finding on one sample. The sample holds unlabelled answers too; `sample.labelled` leaves them out.
+    - find: the finding on one sample, a `RatedSample` or `Preferences`. A sample holds unlabelled answers too.
     - section: key in `sections.toml` of the page's section to draw in. Measures may share a section.
     - draw: the section's parts, from the finding on each sample by name. A part's heading is the sample's name.
     - write: entries of the sample in summary.json; by default the finding under the measure's name.
     """
 
-    find: Callable[[RatedSample, AuditRequest], Finding]
+    find: Callable[[Sample, AuditRequest], Finding]
     section: str = ""
     draw: Callable[[Mapping[str, Finding]], Iterable[Part]] | None = None
     write: Callable[[Finding], Mapping[str, Any]] | None = None
 
 
-class Findings(Struct, frozen=True, kw_only=True):
+class Findings(Struct, Generic[Sample], frozen=True, kw_only=True):
     """The findings on one sample, by the name of the measure. `findings.NAME` is short for `findings.by_measure[NAME]`.
 
-    `sample` holds only the answers that people scored.
+    `sample` holds unlabelled answers too.
     """
 
-    sample: RatedSample
+    sample: Sample
     by_measure: Mapping[str, Any]
 
     def __getattr__(self, name: str) -> Any:
@@ -63,38 +66,44 @@ class Findings(Struct, frozen=True, kw_only=True):
             raise AttributeError(f"{name!r} is neither a measure nor a field of Findings")
         return self.by_measure[name]
 
-    @property
-    def judge(self) -> Agreement:
-        """Agreement of the judge under audit with people."""
-        return self.lines[0].result
 
-    @property
-    def lines(self) -> list[Line]:
-        """Every scorer, the judge under audit first."""
-        lines: list[Line] = self.scorers.lines
-        return lines
+RatedFindings = Findings[RatedSample]
+"""The findings on a sample of scores."""
 
-    @property
-    def over_trivial(self) -> list[Comparison]:
-        """The judge under audit against each trivial judge."""
-        pairs: list[Comparison] = self.scorers.over_trivial
-        return pairs
-
-    def of_kind(self, kind: Kind) -> list[Line]:
-        """Return the scorers of one kind."""
-        return [line for line in self.lines if line.kind == kind]
+Table = Mapping[str, Measure[Any, Any]]
+"""Measures by the name of their finding."""
 
 
-def run_audit(sample: RatedSample, request: AuditRequest, measures: Mapping[str, Measure[Any]]) -> Findings:
+def run_audit(sample: Sample, request: AuditRequest, measures: Table) -> Findings[Sample]:
     """Make every measure of a sample."""
     by_measure = {name: measure.find(sample, request) for name, measure in measures.items()}
-    return Findings(sample=sample.labelled, by_measure=by_measure)
+    return Findings(sample=sample, by_measure=by_measure)
 
 
-def written_values(findings: Findings, measures: Mapping[str, Measure[Any]]) -> dict[str, Any]:
+def written_values(findings: Findings[Any], measures: Table) -> dict[str, Any]:
     """Return the findings on a sample as JSON values, the entry of the sample in summary.json."""
     values: dict[str, Any] = {}
     for name, measure in measures.items():
         finding = findings.by_measure[name]
         values |= measure.write(finding) if measure.write else {name: to_builtins(finding)}
     return values
+
+
+def draw_parts(audits: Mapping[str, Findings[Any]], measures: Table) -> dict[str, list[Part]]:
+    """Draw the findings on each sample: the parts of each section of the page, by its key."""
+    parts: dict[str, list[Part]] = defaultdict(list)
+    for name, measure in measures.items():
+        if measure.draw:
+            drawn = measure.draw({sample: audit.by_measure[name] for sample, audit in audits.items()})
+            parts[measure.section] = _join(parts[measure.section], drawn)
+    return parts
+
+
+def _join(parts: Iterable[Part], more: Iterable[Part]) -> list[Part]:
+    """Join the parts of measures that share a section: one part per heading, with the readings and tables of all."""
+    joined: dict[str, Part] = {}
+    for part in (*parts, *more):
+        before = joined.get(part.heading, Part())
+        readings, tables = [*before.readings, *part.readings], [*before.tables, *part.tables]
+        joined[part.heading] = Part(heading=part.heading, readings=readings, tables=tables)
+    return list(joined.values())

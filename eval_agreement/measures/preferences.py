@@ -1,6 +1,7 @@
 """Preferences, and verdicts of yes or no: agreement of judges with people, position bias and length bias."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from itertools import combinations, product
 
 import numpy as np
@@ -27,14 +28,15 @@ from critic.stats.verdicts import (
     rows_of,
     verdict_agreement,
 )
-from eval_agreement.measures.raters import EPSILON, BesideRaters, beside_raters
+from eval_agreement.measures.measure import AuditRequest
+from eval_agreement.measures.raters import BesideRaters, beside_raters
 from eval_agreement.metrics import mean_estimate
 
 PEOPLE, LONGER, CONSTANT = "people", "longer", "constant"
 """Names of people's verdict and of the trivial judges in an audit."""
 
 
-class Preferences(Struct, frozen=True, kw_only=True, eq=False):
+class Preferences(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     """n pairs of answers with verdicts of people and judges, as codes of `critic.stats.verdicts`.
 
     - people[rater], (n,): A, TIE, B, or UNASKED if the rater did not see the item.
@@ -54,6 +56,43 @@ class Preferences(Struct, frozen=True, kw_only=True, eq=False):
     yes_or_no: bool = False
     weight: Floats | None = None
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def judge(self) -> str:
+        """Name of the judge under audit."""
+        return next(iter(self.judges))
+
+    @cached_property
+    def groups(self) -> Integers:
+        """Number of each item's group, (n,)."""
+        return group_numbers(self.group)
+
+    @property
+    def raters(self) -> dict[str, Codes]:
+        """Verdicts by rater; empty for a single rater, who is people's verdict and has nobody to be compared with."""
+        return self.people if len(self.people) > 1 else {}
+
+    @cached_property
+    def verdict(self) -> Codes:
+        """People's verdict, the majority of raters, (n,)."""
+        return majority([*self.people.values()])
+
+    @cached_property
+    def verdicts(self) -> dict[str, Codes]:
+        """Verdicts of each judge, (n,); both orders count by `both_orders`."""
+        return {name: both_orders(orders) for name, orders in self.judges.items()}
+
+    @cached_property
+    def trivial(self) -> dict[str, Codes]:
+        """Verdicts of the trivial judges, (n,): people's commonest verdict; the longer answer, if known."""
+        rated = self.verdict != UNASKED
+        weight = None if self.weight is None else self.weight[rated]
+        commonest = np.bincount(self.verdict[rated], weight, minlength=LABELS).argmax()
+        judges = {CONSTANT: np.full(len(self.verdict), commonest, dtype=np.int8)}
+        # Lengths are known of all pairs or of none.
+        if self.length_a is not None and self.length_b is not None:
+            judges[LONGER] = prefer_longer(self.length_a, self.length_b)
+        return judges
 
 
 def prefer_longer(length_a: Floats, length_b: Floats) -> Codes:
@@ -81,25 +120,20 @@ class Matrix(Struct, frozen=True, kw_only=True):
     by: dict[str, dict[str, list[PairAgreement]]] = field(default_factory=dict)
 
 
-def measure_matrix(
-    scorers: Mapping[str, Codes],
-    group: Group,
-    parts: Mapping[str, Sequence[str]] | None = None,
-    raters: Collection[str] = (),
-    weight: Floats | None = None,
-) -> Matrix:
-    """Measure the agreement of every pair of judges and people (ConvBench, tables 3-7).
+def measure_matrix(sample: Preferences, _: AuditRequest) -> Matrix:
+    """Measure the agreement of every pair of judges, people and single raters (ConvBench, tables 3-7).
 
-    `scorers` are verdicts (n,) by name. PEOPLE is not paired with its own `raters`, whose majority it is. `weight` is
-    that of `Preferences`; a pair with an item that nobody labelled is not weighted.
+    PEOPLE is not paired with its own raters, whose majority it is. A pair with an item that nobody labelled is not
+    weighted.
     """
-    members = group_numbers(group)
+    scorers = {PEOPLE: sample.verdict, **sample.raters, **sample.verdicts}
+    members, weight = sample.groups, sample.weight
 
     def measure_rows(rows: Integers) -> list[PairAgreement]:
         pairs = []
         for first, second in combinations(scorers, 2):
             # People's verdict holds the rater's own, so that they would agree too often.
-            if first == PEOPLE and second in raters:
+            if first == PEOPLE and second in sample.raters:
                 continue
             left, right = scorers[first][rows], scorers[second][rows]
             both = rows[labelled(left, right)]
@@ -109,7 +143,7 @@ def measure_matrix(
         return pairs
 
     by: dict[str, dict[str, list[PairAgreement]]] = {}
-    for name, part in (parts or {}).items():
+    for name, part in sample.parts.items():
         by[name] = {value: measure_rows(rows) for value, rows in rows_of(part).items()}
     return Matrix(overall=measure_rows(np.arange(len(members))), by=by)
 
@@ -143,6 +177,21 @@ def position_bias(orders: Codes, group: Group) -> dict[str, Estimate]:
     }
 
 
+def measure_positions(sample: Preferences, _: AuditRequest) -> dict[str, dict[str, Estimate]]:
+    """Measure the effect of the order of answers on each judge that was asked in a known order."""
+    in_order = {name: orders for name, orders in sample.judges.items() if orders.ndim == 2}
+    return {name: position_bias(orders, sample.groups) for name, orders in in_order.items()}
+
+
+def measure_lengths(sample: Preferences, _: AuditRequest) -> dict[str, dict[str, Estimate]]:
+    """Measure how often the longer answer wins by each judge and by people; empty without lengths."""
+    if sample.length_a is None or sample.length_b is None:
+        return {}
+    lengths = sample.length_a, sample.length_b
+    verdicts = sample.verdicts.items()
+    return {name: length_preference(sample.verdict, judge, *lengths, sample.groups) for name, judge in verdicts}
+
+
 def length_preference(
     people: Codes, judge: Codes, length_a: Floats, length_b: Floats, group: Group
 ) -> dict[str, Estimate]:
@@ -169,6 +218,17 @@ class PairedDifference(Struct, frozen=True, kw_only=True):
     failed: int
     accuracy: Estimate
     kappa: Estimate
+
+
+def compare_verdicts(sample: Preferences, _: AuditRequest) -> list[PairedDifference]:
+    """Compare every pair of judges, then every judge with every trivial judge."""
+    scorers = {**sample.verdicts, **sample.trivial}
+    differences = []
+    for first, second in [*combinations(sample.verdicts, 2), *product(sample.verdicts, sample.trivial)]:
+        pair = scorers[first], scorers[second]
+        line = paired_difference(sample.verdict, *pair, sample.groups, names=(first, second), weight=sample.weight)
+        differences.append(line)
+    return differences
 
 
 def paired_difference(
@@ -217,14 +277,12 @@ def measure_rates(people: Codes, judge: Codes, group: Group, weight: Floats | No
     return shares
 
 
-class PreferenceAudit(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The findings on judges' preferences over `items`, of which `rated` have a verdict by people.
+class VerdictScorers(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Agreement of judges and trivial judges with people over `items`, of which `rated` have people's verdict.
 
     - people_ties: share of ties in people's verdict, the majority of `raters` raters.
-    - agreement[judge]: with people's verdict; by[judge][property][value]: on a part; beside[judge]: beside raters.
-    - position: of judges asked in a known order. length: if lengths are known.
     - yes_or_no: True if verdicts are yes (a) and no (b); rates[judge] then has sensitivity and specificity.
-    - weighted: True if labels are weighted; all but `beside`, `position` and `length` then holds for all items.
+    - weighted: True if labels are weighted, so that figures hold for all items. notes: those of the sample.
     """
 
     items: int
@@ -234,12 +292,6 @@ class PreferenceAudit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     people_ties: Estimate
     agreement: dict[str, VerdictAgreement]
     baselines: dict[str, VerdictAgreement]
-    beside: dict[str, BesideRaters]
-    matrix: Matrix
-    position: dict[str, dict[str, Estimate]]
-    length: dict[str, dict[str, Estimate]]
-    differences: list[PairedDifference]
-    by: dict[str, dict[str, dict[str, VerdictAgreement]]]
     yes_or_no: bool = False
     rates: dict[str, dict[str, Estimate]] = field(default_factory=dict)
     weighted: bool = False
@@ -251,74 +303,56 @@ class PreferenceAudit(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return "items" if self.yes_or_no else "pairs"
 
 
-def preference_audit(sample: Preferences, epsilon: float = EPSILON) -> PreferenceAudit:
-    """Measure all that a report says about preferences. Judges asked in both orders count by `both_orders`."""
-    group, weight = group_numbers(sample.group), sample.weight
-    raters = list(sample.people.values())
-    # With a single rater people's verdict is that rater's: there is nobody to be compared with.
-    several = sample.people if len(raters) > 1 else {}
-    people = majority(raters)
-    judges = {name: both_orders(orders) for name, orders in sample.judges.items()}
+def measure_verdicts(sample: Preferences, _: AuditRequest) -> VerdictScorers:
+    """Measure every judge and trivial judge against people's verdict."""
+    people, group, weight = sample.verdict, sample.groups, sample.weight
     rated = people != UNASKED
-    rated_weight = None if weight is None else weight[rated]
-    # The constant judge, which knows only what people say most.
-    commonest = np.bincount(people[rated], rated_weight, minlength=LABELS).argmax()
-    baselines: dict[str, Codes] = {CONSTANT: np.full(len(people), commonest, dtype=np.int8)}
-    length: dict[str, dict[str, Estimate]] = {}
-    if sample.length_a is not None and sample.length_b is not None:
-        lengths = sample.length_a, sample.length_b
-        # Lengths are known of all pairs or of none.
-        baselines[LONGER] = prefer_longer(*lengths)
-        length = {name: length_preference(people, judge, *lengths, group) for name, judge in judges.items()}
-    verdicts = {**judges, **baselines}
 
     def agree_with_people(scorers: Mapping[str, Codes]) -> dict[str, VerdictAgreement]:
         return {name: verdict_agreement(people, verdicts, group, weight) for name, verdicts in scorers.items()}
 
-    differences = []
-    # Every pair of judges, then every judge with every trivial judge.
-    for first, second in [*combinations(judges, 2), *product(judges, baselines)]:
-        pair = verdicts[first], verdicts[second]
-        differences.append(paired_difference(people, *pair, group, names=(first, second), weight=weight))
-    by: dict[str, dict[str, dict[str, VerdictAgreement]]] = {}
-    for name, judge in judges.items():
-        by[name] = {part: breakdown(people, judge, group, values, weight) for part, values in sample.parts.items()}
     rates = {}
     if sample.yes_or_no:
-        rates = {name: measure_rates(people, judge, group, weight) for name, judge in judges.items()}
-    return PreferenceAudit(
+        rates = {name: measure_rates(people, judge, group, weight) for name, judge in sample.verdicts.items()}
+    return VerdictScorers(
         items=len(people),
         rated=int(rated.sum()),
+        groups=len(np.unique(group[rated])),
+        raters=len(sample.people),
+        people_ties=equal_share(people[rated] == TIE, group[rated], None if weight is None else weight[rated]),
+        agreement=agree_with_people(sample.verdicts),
+        baselines=agree_with_people(sample.trivial),
         yes_or_no=sample.yes_or_no,
         rates=rates,
         weighted=weight is not None,
         notes=sample.notes,
-        groups=len(np.unique(group[rated])),
-        raters=len(raters),
-        people_ties=equal_share(people[rated] == TIE, group[rated], rated_weight),
-        agreement=agree_with_people(judges),
-        baselines=agree_with_people(baselines),
-        beside=_compare_with_raters(several, judges, group, epsilon),
-        matrix=measure_matrix({PEOPLE: people, **several, **judges}, group, sample.parts, several, weight),
-        position={name: position_bias(orders, group) for name, orders in sample.judges.items() if orders.ndim == 2},
-        length=length,
-        differences=differences,
-        by=by,
     )
 
 
-def _compare_with_raters(
-    raters: Mapping[str, Codes], judges: Mapping[str, Codes], group: Integers, epsilon: float
-) -> dict[str, BesideRaters]:
-    """Compare each judge with single raters; empty without raters."""
-    if not raters:
+VerdictKinds = dict[str, dict[str, dict[str, VerdictAgreement]]]
+"""Agreement of each judge by property and value."""
+
+
+def break_down_verdicts(sample: Preferences, _: AuditRequest) -> VerdictKinds:
+    """Measure each judge on each value of each property."""
+    by: VerdictKinds = {}
+    for name, judge in sample.verdicts.items():
+        by[name] = {}
+        for part, values in sample.parts.items():
+            by[name][part] = breakdown(sample.verdict, judge, sample.groups, values, sample.weight)
+    return by
+
+
+def compare_with_raters(sample: Preferences, request: AuditRequest) -> dict[str, BesideRaters]:
+    """Compare each judge with single raters; empty with a single rater."""
+    if not sample.raters:
         return {}
     ratings = []
-    for codes in zip(*raters.values(), strict=True):
+    for codes in zip(*sample.raters.values(), strict=True):
         # A code beyond the labels is no verdict.
-        ratings.append({name: float(code) for name, code in zip(raters, codes, strict=True) if code < LABELS})
+        ratings.append({name: float(code) for name, code in zip(sample.raters, codes, strict=True) if code < LABELS})
     results = {}
-    for name, judge in judges.items():
+    for name, judge in sample.verdicts.items():
         verdicts = np.where(judge < LABELS, judge, np.nan)
-        results[name] = beside_raters(ratings, verdicts, group, epsilon=epsilon, level="nominal")
+        results[name] = beside_raters(ratings, verdicts, sample.groups, epsilon=request.epsilon, level="nominal")
     return results

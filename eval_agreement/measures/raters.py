@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from critic.records import RATINGS
 from critic.stats.arrays import Floats, Group, group_numbers
 from critic.stats.estimate import Bootstrap, Estimate
+from eval_agreement.measures.measure import EPSILON
 from eval_agreement.metrics import Indices, half_up, mean_estimate
 from eval_agreement.sentences import say
 
@@ -31,10 +32,6 @@ Ratings = Sequence[Mapping[str, float]]
 
 Judge = Sequence[float | None] | NDArray[np.floating]
 """The judge's score or code per item; None or NaN for a failed judgment."""
-
-EPSILON = 0.2
-"""Allowance of the alternative annotator test for the cost of people: 0.2 for experts, 0.15 for skilled raters, 0.1 for
-a crowd (Calderon et al. 2025)."""
 
 FALSE_DISCOVERIES, WINNING_RATE = 0.05, 0.5
 """Rate of false rejections over raters (Benjamini and Yekutieli); share of raters that the judge must do as well as."""

@@ -14,7 +14,7 @@ from eval_agreement.sentences import say
 
 if TYPE_CHECKING:
     # For annotations only. At run time it would make the chain of imports longer.
-    from eval_agreement.measures.measure import Findings
+    from eval_agreement.measures.measure import RatedFindings
 
 
 class Saving(Struct, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ class Savings(Struct, frozen=True, kw_only=True):
     reading: str
 
 
-def measure_savings(audits: Mapping[str, "Findings"]) -> Savings | None:
+def measure_savings(audits: Mapping[str, "RatedFindings"]) -> Savings | None:
     """Pool the savings of all samples, or return None if there is only one mean.
 
     A mean is a corrected mean of an answerer. If all answers of a sample are labelled, it is an answerer's mean beside
@@ -56,7 +56,7 @@ def measure_savings(audits: Mapping[str, "Findings"]) -> Savings | None:
     means: list[Saving] = []
     routed: dict[str, Floats] = {}
     for name, findings in audits.items():
-        savings = _of_corrected(findings) if findings.corrected else _of_labelled(findings.sample)
+        savings = _of_corrected(findings) if findings.corrected else _of_labelled(findings.sample.labelled)
         means += [_add_up(name, savings)] if savings and len(audits) > 1 else savings
         widths, _ = findings.widths
         if widths:
@@ -78,7 +78,7 @@ def measure_savings(audits: Mapping[str, "Findings"]) -> Savings | None:
     return Savings(means=means, pooled=total, reading=reading, rows=round(rows), **kept)
 
 
-def _of_corrected(findings: "Findings") -> list[Saving]:
+def _of_corrected(findings: "RatedFindings") -> list[Saving]:
     """Return the savings of a sample's corrected means, without undefined ones."""
     means = findings.corrected.items()
     return [Saving(name=name, labels=mean.labelled, worth=mean.effective) for name, mean in means if mean.effective]

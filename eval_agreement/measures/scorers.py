@@ -44,6 +44,10 @@ class Scorers(Struct, frozen=True, kw_only=True):
         """Agreement of the judge under audit."""
         return self.lines[0].result
 
+    def of_kind(self, kind: Kind) -> list[Line]:
+        """Return the scorers of one kind."""
+        return [line for line in self.lines if line.kind == kind]
+
 
 def measure_scorers(sample: RatedSample, training: Sequence[Response]) -> Scorers:
     """Measure the judge beside the other judges, people and trivial judges on the labelled answers.

@@ -1,51 +1,143 @@
-"""The decision of an audit, on scores and on preferences, in sentences. The first is one that a person can act on."""
+"""Say the decision of an audit, on scores and on preferences: one entry a judge, the best judge first.
 
-from collections.abc import Iterable, Mapping, Sequence
+A decision is taken in steps, and the first that fails is said: is something in the files suspicious; can the labels
+test a judge; has it verdicts enough; does it know what no trivial judge knows, once it is recalibrated; is another
+judge better. Then it is said what the judge may be used for. The steps of the judge under audit follow.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import ceil
+from typing import Any
 
 import numpy as np
+import scipy
+from msgspec import Struct
+from numpy.typing import NDArray
 
 from critic.page.blocks import interval, listed, number, share, shares
-from critic.stats.estimate import FEWEST_TO_DECIDE, Estimate
-from eval_agreement.measures.compare import MARGINS, Comparison, MetricDifference
+from critic.stats.arrays import Floats
+from critic.stats.estimate import FEWEST_TO_DECIDE, LEVEL, Estimate, detectable
+from critic.stats.verdicts import LABELS, A, B, Codes
+from eval_agreement.measures.bias import BiasEffect, Biases
+from eval_agreement.measures.calibration import Recalibration
+from eval_agreement.measures.compare import MARGINS
+from eval_agreement.measures.doubts import Doubt
 from eval_agreement.measures.gate import Outcome
-from eval_agreement.measures.measure import Findings
+from eval_agreement.measures.measure import Findings, RatedFindings
 from eval_agreement.measures.ppi import LabelPlan
-from eval_agreement.measures.preferences import PreferenceAudit
-from eval_agreement.measures.raters import AlternativeAnnotator
+from eval_agreement.measures.prediction_intervals import NARROW
+from eval_agreement.measures.preferences import Preferences
+from eval_agreement.measures.raters import AlternativeAnnotator, BesideRaters, RaterAgreement
+from eval_agreement.measures.scorers import Line, Scorers
 from eval_agreement.metrics import METRICS, Agreement
-from eval_agreement.page.words import within
+from eval_agreement.page.words import part_name, within
 from eval_agreement.sentences import say
 
 POINTS_WITHIN, SHARE_WITHIN = 0.2, 0.05
 """Half width to count labels for without --target-half-width: of a mean, in points, and of a share (0..1)."""
 
-MOST_TASKS = 3
-"""Most tasks that the decision names."""
+MOST_NAMED = 3
+"""Most tasks, and models, that the decision names."""
+
+NOTABLE, GAIN = 0.25, 0.05
+"""Smallest shift of a judge that the decision names, in points; share (0..1) of its error that a map must remove."""
+
+FEWEST_OTHERS = 3
+"""Fewest questions with another label than people's commonest one: with fewer nobody can be told from a constant."""
+
+STRONG = 0.5
+"""Share of what people's scores can show that a judge must explain to stand beside them."""
+
+RELIABILITY, LEAST_RELIABILITY, UNFIT = 0.7, 0.3, 0.4
+"""Reliability (0..1) of people's scores if it is not known: the usual one, and the least to reckon with. Reliability
+below which they can test no judge."""
+
+WEAK_KAPPA = 0.4
+"""Kappa below which a judge stands in for nobody ("fair" at best: Landis and Koch 1977)."""
+
+LEAST_SAVED = 0.1
+"""Share (0..1) of the labels below which a judge saves hardly any."""
+
+MOST_QUESTIONS = 10
+"""Multiple of the questions at hand up to which more labels are advised."""
 
 
-def verdict(name: str, findings: Findings, outcomes: Sequence[Outcome], most_failed: float) -> list[str]:
-    """Say what the findings on a sample mean for the judge, the decision first.
+class Decision(Struct, frozen=True, kw_only=True):
+    """The decision on each judge, the best first; and the steps of the judge under audit, with their figures."""
 
-    `most_failed` is the largest share (0..1) of failed judgments with which there is a decision.
+    judges: list[str]
+    steps: list[str]
+
+
+def decide_scores(
+    name: str,
+    findings: RatedFindings,
+    outcomes: Sequence[Outcome] = (),
+    most_failed: float = 0.02,
+    accepted: Collection[str] = (),
+) -> Decision:
+    """Decide on every judge of a sample of scores.
+
+    `most_failed` is the largest share (0..1) of failed judgments with which there is a decision. `accepted` are the
+    names of doubts that the user has answered.
     """
-    judge, who = findings.judge, findings.sample.judge
+    judge: Agreement = findings.scorers.judge
     if judge.mae is None:
-        return [say("every_failed", name=name, n=len(findings.sample.ids))]
-    trivial = ""
-    for line in findings.of_kind("baseline"):
-        if line.name == "constant":
-            about = line.about.replace("always", "always answering")
-            trivial = f", against {number(line.result.mae)} for {about}"
-    questions = f"to {judge.groups} questions" if not findings.sample.ungrouped else "without groups by question"
+        return Decision(judges=[say("every_failed", name=name, n=judge.failed)], steps=[])
+    labelled = findings.sample.labelled
+    unfit = _why_unfit(labelled.human, labelled.groups, findings.beside.raters, things="answers", unit="score")
+    # Limits are those of the judge under audit.
+    broken = {findings.sample.judge: _broken_gate(outcome for outcome in outcomes if outcome.sample == name)}
+    decided = {}
+    lines = findings.scorers.of_kind("judge") + findings.scorers.of_kind("other")
+    for line in sorted(lines, key=lambda line: _rank(line, findings)):
+        decided[line.name] = unfit or broken.get(line.name) or _decide(line, findings, most_failed)
+    steps = [_summarise(name, findings), *_list_steps(findings, accepted), *_against_people(findings)]
+    return Decision(judges=_arrange(decided, findings.doubts, accepted), steps=steps)
+
+
+def _arrange(decided: Mapping[str, str], doubts: Mapping[str, Sequence[Doubt]], accepted: Collection[str]) -> list[str]:
+    """Return the sentence on each judge, with doubts that are not answered in place of decisions, and before these."""
+    doubted, others = [], []
+    for who, decision in decided.items():
+        open_doubts = [doubt for doubt in doubts[who] if doubt.name not in accepted]
+        if open_doubts:
+            texts = "; ".join(doubt.text for doubt in open_doubts)
+            options = dict.fromkeys(f"--accept {doubt.name}" for doubt in open_doubts)
+            doubted.append(say("doubted", who=who, doubts=texts, options=" ".join(options)))
+        else:
+            others.append(decision)
+    # What is wrong with the labels is said once.
+    return list(dict.fromkeys([*doubted, *others]))
+
+
+def _rank(line: Line, findings: RatedFindings) -> tuple[bool, float]:
+    """Return the key that sorts the judges: those that know something first, then by their recalibrated error."""
+    recalibration = findings.recalibration.get(line.name)
+    return (not _knows(line, recalibration), recalibration.error) if recalibration else (True, np.inf)
+
+
+def _knows(line: Line, recalibration: Recalibration) -> bool:
+    """Return True if correlation and recalibrated error show that a judge knows what no trivial judge does."""
+    beaten = all(gain.side > 0 for gain in recalibration.over.values())
+    return line.result.estimates["pearson"].side > 0 and beaten
+
+
+def _summarise(name: str, findings: RatedFindings) -> str:
+    """Say the agreement of the judge under audit, beside the constant judge."""
+    judge: Agreement = findings.scorers.judge
+    constant = _find_constant(findings)
+    trivial = f", against {number(constant.result.mae)} for {constant.about.replace('always', 'always answering')}"
+    ungrouped = findings.sample.labelled.ungrouped
+    questions = "without groups by question" if ungrouped else f"to {judge.groups} questions"
     facts = {"trivial": trivial, "questions": questions, "pearson": number(judge.pearson)}
-    # A limit that is not kept decides, whatever else is found.
-    broken = _broken_gate(outcome for outcome in outcomes if outcome.sample == name)
-    return [
-        broken or _decide(findings, most_failed),
-        say("of_scores", name=name, who=who, judge=judge, within=_mae_interval(judge), **facts),
-        *_against_people(findings),
-    ]
+    return say("of_scores", name=name, who=findings.sample.judge, judge=judge, within=_mae_interval(judge), **facts)
+
+
+def _find_constant(findings: RatedFindings) -> Line:
+    """Return the agreement of the constant judge, which every audit has."""
+    scorers: Scorers = findings.scorers
+    return next(line for line in scorers.of_kind("baseline") if line.name == "constant")
 
 
 def _mae_interval(result: Agreement) -> str:
@@ -53,93 +145,207 @@ def _mae_interval(result: Agreement) -> str:
     return within(interval(result.interval.get("mae")))
 
 
-def _decide(findings: Findings, most_failed: float) -> str:
-    """Say one sentence to act on, with its figure and the option that would change it; then tasks to avoid."""
-    who, judge = findings.sample.judge, findings.judge
-    total = judge.n + judge.failed
-    if why := _why_undecided(who, judge.failed, total, judge.groups or 0, most_failed=most_failed, things="answers"):
+def _why_unfit(labels: Floats | Codes, groups: Any, raters: RaterAgreement | None, *, things: str, unit: str) -> str:
+    """Say why the labels (n,) can test no judge; "" if they can."""
+    values, counts = np.unique(labels, return_counts=True)
+    others = len(np.unique(groups[labels != values[counts.argmax()]]))
+    if others < FEWEST_OTHERS:
+        counted = {"same": counts.max(), "n": len(labels), "more": FEWEST_OTHERS - others}
+        return say("one_value", things=things, unit=unit, **counted)
+    # Raters who hardly agree measure little that a judge could find.
+    low, _ = (raters and raters.people.interval) or (1.0, 1.0)
+    if raters and (low <= 0 or _find_reliability(raters, unknown=1.0) < UNFIT):
+        return say("unreliable", alpha=_format(raters.people))
+    return ""
+
+
+def _format(estimate: Estimate) -> str:
+    """Format an estimate with its interval."""
+    return f"{number(estimate.value)}{within(interval(estimate.interval))}"
+
+
+def _decide(line: Line, findings: RatedFindings, most_failed: float) -> str:
+    """Say whether a judge may be used, with the figure behind it, and what for."""
+    who, result = line.name, line.result
+    total = result.n + result.failed
+    if why := _why_undecided(who, result.failed, total, result.groups or 0, most_failed=most_failed, things="answers"):
         return why
-    # A judge that beats no judge that understands nothing is worth nothing, however it compares with others.
-    if unbeaten := [pair for pair in findings.over_trivial if _mae_side(pair) >= 0]:
-        trivial = f"trivial judge{'s' * (len(unbeaten) > 1)} {listed([pair.second for pair in unbeaten])}"
-        return say("unbeaten", who=who, beat=f"beat the {trivial} in mean error", seen=_mae_figure(unbeaten[0]))
+    recalibration: Recalibration = findings.recalibration[who]
+    pearson = result.estimates["pearson"]
+    if pearson.value is None:
+        return say("constant_judge", who=who)
+    if not _knows(line, recalibration):
+        gains = {name: gain for name, gain in recalibration.over.items() if gain.side <= 0}
+        gains |= {"constant": pearson} if pearson.side <= 0 else {}
+        hint = "" if findings.beside.raters else say("single_rater")
+        return _why_unknown(who, gains, f"Pearson {_format(pearson)}", result.groups or 0, hint)
     # Only another judge that is shown to be better rules this one out; one that may be does not.
-    if better := [pair.second for pair in findings.comparisons if pair.first == who and _mae_side(pair) > 0]:
-        return say("worse", who=who, others=listed(better), things="data", how="is further from people")
-    return f"{_in_place_of(findings) or _with_labels(findings)}{_not_for(findings)}"
+    if better := [name for name, gain in recalibration.over_judges.items() if gain.side < 0]:
+        errors = [f"{name} {number(findings.recalibration[name].error)}" for name in (who, *better)]
+        how = f"recalibrated, their errors are {listed(errors)} points"
+        return say("worse", better=listed(better), who=who, how=how)
+    place = _in_place_of(findings, who)
+    # Who is close enough to replace a rater may still be a little off.
+    if place and (shift := _say_shift(findings.biases[who])):
+        place += say("shifted", shift=shift)
+    uses = _list_uses(line, findings, unaided=bool(place))
+    return f"{place or _say_use(line, findings)}{uses}{_not_for(who, findings)}"
 
 
-def _with_labels(findings: Findings) -> str:
-    """Say how many labels the judge saves, by the plan if there is one."""
-    plan: LabelPlan | None = findings.plan
-    half_width = plan.half_width if plan else POINTS_WITHIN
-    planned = (plan.with_judge, plan.without_judge) if plan and plan.with_judge and plan.without_judge else None
-    return _labels_a_month(
-        findings.sample.judge,
-        deviation=float(findings.sample.human.std()),
-        r=findings.judge.pearson or 0.0,
-        half_width=half_width,
-        quantity="a mean of people's scores",
-        size=f"±{half_width:g} points",
-        planned=planned,
+def _why_unknown(who: str, gains: Mapping[str, Estimate], figure: str, groups: int, hint: str = "") -> str:
+    """Say that a judge is not shown to know more than trivial judges, or that the labels are too few to tell.
+
+    `gains` are the effects that are not shown, by trivial judge; a useful judge's are above 0. The `hint` follows if
+    the judge is to blame.
+    """
+    trivial = f"the trivial judge{'s' * (len(gains) > 1)} {listed([*gains])}"
+    needed = 0.0
+    for gain in gains.values():
+        value = gain.value or 0.0
+        reach = value - gain.interval[0] if gain.interval else np.nan
+        # An interval shrinks with the square root of the number of questions.
+        size = groups * (detectable((-reach, reach), groups) / value) ** 2 if value > 0 else np.inf
+        needed = max(needed, size)
+    if needed <= MOST_QUESTIONS * groups:
+        return say("too_few_to_tell", who=who, trivial=trivial, figure=figure, needed=ceil(needed))
+    return say("knows_nothing", who=who, trivial=trivial, figure=figure) + hint
+
+
+def _say_use(line: Line, findings: RatedFindings) -> str:
+    """Say how a judge may be used: as it is, after recalibration, or only together with labels."""
+    recalibration: Recalibration = findings.recalibration[line.name]
+    shift = _say_shift(findings.biases[line.name])
+    facts = {"who": line.name, "r": number(line.result.pearson), "shift": shift and f"it is {shift}; "}
+    facts |= {"constant": number(_find_constant(findings).result.mae), "mae": number(line.result.mae)}
+    facts |= {"recalibrated": number(recalibration.error)}
+    if not _is_strong(line.name, findings):
+        return say("not_people", explained=recalibration.explained, **facts)
+    # A map that lowers the squared error may still take most scores further from people's.
+    mended = recalibration.helps.side > 0 and recalibration.error <= (1 - GAIN) * (line.result.mae or 0.0)
+    by = f" by {part_name(recalibration.by)}" if recalibration.by else ""
+    return say("recalibrated" if mended else "as_it_is", by=by, **facts)
+
+
+def _is_strong(who: str, findings: RatedFindings) -> bool:
+    """Return True if a judge explains enough of what people's scores can show, given their reliability."""
+    return bool(
+        findings.recalibration[who].explained >= STRONG * _find_reliability(findings.beside.raters, RELIABILITY)
     )
 
 
-def _not_for(findings: Findings) -> str:
-    """Name the tasks on which the judge is not shown to rank answers as people do at all."""
-    tasks = findings.by.get("task", {}).items()
+def _find_reliability(raters: RaterAgreement | None, unknown: float) -> float:
+    """Return the reliability (0..1) of the mean of several raters, by Spearman and Brown; else `unknown`."""
+    if raters is None or not raters.people.value:
+        return unknown
+    times, alpha = raters.ratings / raters.items, raters.people.value
+    return times * alpha / (1 + (times - 1) * alpha)
+
+
+def _is_notable(effect: BiasEffect, least: float = NOTABLE) -> bool:
+    """Return True if an effect is shown, and large enough to be named."""
+    return bool(effect.p_value is not None and effect.p_value < 0.05 and abs(effect.value or 0.0) >= least)
+
+
+def _say_shift(biases: Biases) -> str:
+    """Say how much more severe or lenient a judge is than people, overall, by language and by task; "" if it is not."""
+    severity, phrases = biases.effects[0], []
+    if _is_notable(severity):
+        phrases.append(f"{_say_size(severity)} than people")
+    for family in biases.offsets:
+        effects = [effect for effect in family.effects if _is_notable(effect, 2 * NOTABLE)]
+        # Of two labels one is as much above the other as that is below: the one that shifts as the whole is named.
+        effects.sort(key=lambda effect: ((effect.value or 0) * (severity.value or 0) < 0, -abs(effect.value or 0)))
+        if effects and family.name != "answerer":
+            phrases.append(f"{_say_size(effects[0])} in {effects[0].label} than elsewhere".replace("_", " "))
+    return listed(phrases) if phrases else ""
+
+
+def _say_size(effect: BiasEffect) -> str:
+    value = effect.value or 0.0
+    return f"{number(abs(value))} points more {'lenient' if value > 0 else 'severe'}"
+
+
+def _list_uses(line: Line, findings: RatedFindings, *, unaided: bool) -> str:
+    """Say what a judge may be used for: means with labels, ranking models, and single answers unless `unaided`."""
+    audited = line.name == findings.sample.judge
+    plan: LabelPlan | None = findings.plan
+    half_width = plan.half_width if plan else POINTS_WITHIN
+    planned = (plan.with_judge, plan.without_judge) if plan and plan.with_judge and plan.without_judge else None
+    uses = _say_saving(
+        deviation=float(findings.sample.labelled.human.std()),
+        r=line.result.pearson or 0.0,
+        half_width=half_width,
+        quantity="a mean of people's scores",
+        size=f"±{half_width:g} points",
+        planned=planned if audited else None,
+    )
+    if _is_strong(line.name, findings) and len(findings.sample.labelled.part_values("answerer")) > 1:
+        favoured = _list_favoured(
+            findings.biases[line.name], _find_reliability(findings.beside.raters, LEAST_RELIABILITY)
+        )
+        uses += say("rank_models", but=say("favours", models=listed(favoured)) if favoured else "")
+    widths, _ = findings.widths
+    # Intervals of single answers are those of the judge under audit.
+    if widths and audited and not unaided:
+        narrow = widths.tasks[0].narrow.value or 0.0
+        key = "single_scores" if narrow >= STRONG else "no_single_scores"
+        uses += say(key, share=share(narrow), narrow=NARROW)
+    return uses
+
+
+def _list_favoured(biases: Biases, reliability: float) -> list[str]:
+    """List the answerers that a judge favours or wrongs most at equal human score, if noise does not explain it."""
+    effects = [effect for family in biases.offsets if family.name == "answerer" for effect in family.effects]
+    shown = [effect for effect in effects if _is_notable(effect) and (effect.noise_explains or 0.0) < reliability]
+    most = max(shown, key=lambda effect: abs(effect.value or 0.0), default=None)
+    favoured = []
+    for effect in shown:
+        # All others are as far from one that is favoured, in the other direction.
+        if most and (effect.value or 0.0) * (most.value or 0.0) > 0:
+            sign = "+" if (effect.value or 0.0) > 0 else ""
+            favoured.append(f"{effect.label} ({sign}{number(effect.value)} points at equal human score)")
+    return favoured[:MOST_NAMED]
+
+
+def _not_for(who: str, findings: RatedFindings) -> str:
+    """Name the tasks on which the judge under audit is not shown to rank answers as people do at all."""
+    tasks = findings.by.get("task", {}).items() if who == findings.sample.judge else ()
     # On few questions a task would be named by chance.
     enough = {name: task.estimates["pearson"] for name, task in tasks if (task.groups or 0) >= FEWEST_TO_DECIDE}
     return _tasks_to_avoid("Pearson", enough, "ranks these answers")
 
 
-def _mae_difference(pair: Comparison) -> MetricDifference | None:
-    """Return the difference in mean error of two judges, or None if it is undefined."""
-    return next((line for line in pair.differences if line.metric == "mae"), None)
-
-
-def _mae_side(pair: Comparison) -> int:
-    """Return -1 if the first judge's mean error is shown to be smaller, 1 if it is shown to be larger, else 0."""
-    line = _mae_difference(pair)
-    return line.side if line else 0
-
-
-def _mae_figure(pair: Comparison) -> str:
-    """Format the difference in mean error, with what would show it.
-
-    If it is on the judge's side, more labels may show it. Otherwise only a larger difference would show.
-    """
-    line = _mae_difference(pair)
-    if line is None or line.value is None or line.interval is None:
-        return ""
-    more = say("needed_to_show", size=number(line.detectable))
-    if line.value < 0:
-        half_width = (line.interval[1] - line.interval[0]) / 2
-        # An interval shrinks with the square root of the number of questions.
-        more = say("labels_to_show", needed=ceil(pair.groups * (half_width / line.value) ** 2))
-    return f" ({number(line.value)} points, {interval(line.interval)}{more})"
-
-
-def _in_place_of(findings: Findings) -> str:
-    """Say which raters and judges the judge may replace; "" if none."""
-    who = findings.sample.judge
+def _in_place_of(findings: RatedFindings, who: str) -> str:
+    """Say which raters and judges a judge may replace; "" if none."""
     test: AlternativeAnnotator | None = findings.beside.replaces
-    replaces_raters = bool(test and test.passes)
+    replaces_raters = bool(test and test.passes and who == findings.sample.judge)
     places = [say("in_place_of_raters", test=test)] if replaces_raters else []
     for pair in findings.comparisons:
         # A margin that could not be tested does not hold.
         held = {line.metric for line in pair.differences if line.no_worse}
-        if pair.first == who and held == set(MARGINS) and pair.groups >= FEWEST_TO_DECIDE:
+        sound = pair.groups >= FEWEST_TO_DECIDE and not findings.doubts[pair.second]
+        if pair.first == who and held == set(MARGINS) and sound:
             allowed = listed([f"{margin:g} {METRICS[metric].name}" for metric, margin in MARGINS.items()])
             places.append(say("no_worse", name=pair.second, margins=allowed))
     unaided = "unaided, " if replaces_raters else ""
     return say("in_place_of", who=who, unaided=unaided, places=listed(places)) if places else ""
 
 
-def _against_people(findings: Findings) -> list[str]:
+def _list_steps(findings: RatedFindings, accepted: Collection[str]) -> Iterator[str]:
+    """Yield the figures behind the decision on the judge under audit, step by step."""
+    who = findings.sample.judge
+    if doubts := [doubt.text for doubt in findings.doubts[who] if doubt.name in accepted]:
+        yield say("step_accepted", doubts="; ".join(doubts))
+    if recalibration := findings.recalibration.get(who):
+        over = [f"{name} {_format(estimate)}" for name, estimate in recalibration.over.items()]
+        yield say("step_knows", who=who, recalibration=recalibration, over=listed(over))
+    yield findings.biases[who].effects[0].reading
+
+
+def _against_people(findings: RatedFindings) -> list[str]:
     """Say how far a rater is from the other raters, and the judge from the same; empty without several raters."""
     # Without two raters of an answer nothing is known of how far people agree.
-    lines = findings.of_kind("people")
+    lines = findings.scorers.of_kind("people")
     if not lines:
         return []
     people, judge = (f"{number(line.result.mae)}{_mae_interval(line.result)}" for line in lines)
@@ -147,91 +353,120 @@ def _against_people(findings: Findings) -> list[str]:
     return [say("ceiling", people=people, judge=judge), *([test.reading] if test else [])]
 
 
-def preference_verdict(
-    name: str, audit: PreferenceAudit, outcomes: Sequence[Outcome], most_failed: float, half_width: float | None = None
-) -> list[str]:
-    """Say what the findings on preferences mean for the first judge, the decision first.
+def decide_verdicts(
+    name: str,
+    audit: Findings[Preferences],
+    outcomes: Sequence[Outcome] = (),
+    most_failed: float = 0.02,
+    half_width: float | None = None,
+    accepted: Collection[str] = (),
+) -> Decision:
+    """Decide on every judge of preferences, or of yes and no.
 
-    `most_failed` is as for `verdict`; `half_width` is that of a share (0..1).
+    `most_failed` and `accepted` are as for `decide_scores`; `half_width` is that of a share (0..1).
     """
-    judge, result = next(iter(audit.agreement.items()))
+    judge, scorers = audit.sample.judge, audit.scorers
+    result = scorers.agreement[judge]
     if result.accuracy.value is None:
-        return [say("no_verdicts", name=name, who=judge, why=result.accuracy.undefined)]
+        return Decision(judges=[say("no_verdicts", name=name, who=judge, why=result.accuracy.undefined)], steps=[])
+    rated = audit.sample.verdict < LABELS
+    labels, beside = audit.sample.verdict[rated], audit.beside.get(judge, BesideRaters())
+    unfit = _why_unfit(labels, audit.sample.groups[rated], beside.raters, things=scorers.things, unit="verdict")
+    broken = {judge: _broken_gate(outcomes)}
+    decided = {}
+    # A judge without a kappa comes last.
+    for who in sorted(scorers.agreement, key=lambda who: -(scorers.agreement[who].kappa.value or -1.0)):
+        said = _decide_verdicts(who, audit, most_failed, half_width or SHARE_WITHIN)
+        decided[who] = unfit or broken.get(who) or said
+    return Decision(judges=_arrange(decided, audit.doubts, accepted), steps=[*_list_verdict_steps(name, audit)])
+
+
+def _list_verdict_steps(name: str, audit: Findings[Preferences]) -> Iterator[str]:
+    """Yield the figures on the judge under audit: agreement, rates, raters, and the order of answers."""
+    judge, scorers = audit.sample.judge, audit.scorers
+    result = scorers.agreement[judge]
     facts = {"accuracy": share(result.accuracy.value), "kappa": number(result.kappa.value)}
-    facts |= {"within": within(shares(result.accuracy.interval)), "things": audit.things}
-    sentences = [
-        _broken_gate(outcomes) or _decide_preferences(judge, audit, most_failed, half_width or SHARE_WITHIN),
-        say("of_verdicts", name=name, who=judge, result=result, **facts),
-    ]
+    facts |= {"within": within(shares(result.accuracy.interval)), "things": scorers.things}
+    yield say("of_verdicts", name=name, who=judge, result=result, **facts)
     # Only verdicts of yes or no have rates.
-    if rates := audit.rates.get(judge):
+    if rates := scorers.rates.get(judge):
         phrases = [f"{name} {share(rate.value)}{within(shares(rate.interval))}" for name, rate in rates.items()]
-        sentences.append(f"Of people's yes and no it finds: {listed(phrases)}.")
+        yield f"Of people's yes and no it finds: {listed(phrases)}."
     if beside := audit.beside.get(judge):
-        sentences += [part.reading for part in (beside.soft, beside.replaces) if part]
+        yield from (part.reading for part in (beside.soft, beside.replaces) if part)
     # A judge that was asked in one order only has no flips to count.
     flips = audit.position[judge]["flips"] if judge in audit.position else None
     if flips and flips.value is not None:
-        changed = f"{share(flips.value)} of its verdicts change ({shares(flips.interval)})"
-        sentences.append(f"Shown in the other order, {changed}.")
-    return sentences
+        yield f"Shown in the other order, {share(flips.value)} of its verdicts change ({shares(flips.interval)})."
 
 
-def _decide_preferences(judge: str, audit: PreferenceAudit, most_failed: float, half_width: float) -> str:
-    """Say one sentence to act on, then kinds of items to avoid."""
-    result = audit.agreement[judge]
+def _decide_verdicts(judge: str, audit: Findings[Preferences], most_failed: float, half_width: float) -> str:
+    """Say whether a judge may be used, with the figure behind it; then kinds of items to avoid."""
+    scorers = audit.scorers
+    result = scorers.agreement[judge]
     lost = result.failed + result.unasked
     total = result.n + lost
-    if why := _why_undecided(judge, lost, total, audit.groups, most_failed=most_failed, things=audit.things):
+    if why := _why_undecided(judge, lost, total, scorers.groups, most_failed=most_failed, things=scorers.things):
         return why
-    # Differences are those of the judge under audit less each other judge, trivial ones included.
-    others = {line.second: line.accuracy for line in audit.differences if line.first == judge}
-    trivial = [name for name in audit.baselines if others[name].side <= 0]
-    better = [name for name in others if name not in audit.baselines and others[name].side < 0]
-    if trivial or result.kappa.side <= 0:
-        than = listed(trivial) if trivial else "chance"
-        seen = _figure(others[trivial[0]]) if trivial else ""
-        return say("unbeaten", who=judge, beat=f"agree with people more than {than}", seen=seen)
-    if better:
-        how = f"agrees with people less{_figure(others[better[0]])}"
-        return say("worse", who=judge, others=listed(better), things=audit.things, how=how)
-    than = listed(["chance", *audit.baselines])
-    figure = f"more than {than}, on {share(result.accuracy.value)}{within(shares(result.accuracy.interval))}"
+    table = np.array(result.table)
+    # A judge that knows one answer only agrees with people as often as people give it.
+    if np.count_nonzero(table.sum(axis=0)) == 1:
+        return say("constant_judge", who=judge)
+    # Kappa, and not accuracy: a judge that says yes too often may still know which answers are right.
+    over = {line.second: line.kappa for line in audit.differences if line.first == judge}
+    gains = {name: over[name] for name in scorers.baselines if over[name].side <= 0}
+    if gains or result.kappa.side <= 0:
+        agrees = f"it agrees with people on {np.trace(table)} of {result.n} {scorers.things}"
+        return _why_unknown(
+            judge, gains or {"constant": result.kappa}, f"{agrees}, kappa {_format(result.kappa)}", scorers.groups
+        )
+    if better := [name for name in over if name not in scorers.baselines and over[name].side < 0]:
+        kappas = [f"{name} {number(scorers.agreement[name].kappa.value)}" for name in (judge, *better)]
+        return say("worse", better=listed(better), who=judge, how=f"their kappas are {listed(kappas)}")
+    accuracy = f"on {share(result.accuracy.value)}{within(shares(result.accuracy.interval))}"
+    figure = f"{accuracy}, kappa {number(result.kappa.value)}"
+    beside = audit.beside.get(judge, BesideRaters())
+    shift = _say_verdict_shift(table) if scorers.yes_or_no else ""
+    # Whoever says yes too often is not left alone with the rates of yes.
+    if not shift and beside.replaces and beside.replaces.passes:
+        raters = say("in_place_of_raters", test=beside.replaces)
+        said = say("verdicts_in_place_of", who=judge, raters=raters, figure=figure)
+    elif not shift and beside.soft and beside.soft.difference.side > 0:
+        said = say("verdicts_unaided", who=judge, things=scorers.things, figure=figure)
+    else:
+        key = "verdicts_with_labels" if (result.kappa.value or 0.0) >= WEAK_KAPPA else "verdicts_not_people"
+        said = say(key, who=judge, figure=figure, shift=shift) + _save_shares(judge, audit, half_width)
     enough = {}
     for part in ("task", "category"):
         for name, agreement in audit.by[judge].get(part, {}).items():
             if agreement.n >= FEWEST_TO_DECIDE:
                 enough[name] = agreement.kappa
-    not_here = _tasks_to_avoid("kappa", enough, "agrees with people on these")
-    beside = audit.beside.get(judge)
-    if beside and beside.replaces and beside.replaces.passes:
-        raters = say("in_place_of_raters", test=beside.replaces)
-        return say("verdicts_in_place_of", who=judge, raters=raters, figure=figure) + not_here
-    if beside and beside.soft and beside.soft.difference.side > 0:
-        return say("verdicts_unaided", who=judge, things=audit.things, figure=figure) + not_here
-    return f"{_share_with_labels(judge, audit, half_width)}{not_here}"
+    return said + _tasks_to_avoid("kappa", enough, "agrees with people on these")
 
 
-def _share_with_labels(judge: str, audit: PreferenceAudit, half_width: float) -> str:
-    """Say how many labels the judge saves, for the share of yes or of wins of answer a (a tie counts half)."""
-    table = np.array(audit.agreement[judge].table)
+def _say_verdict_shift(table: NDArray[np.intp]) -> str:
+    """Say if a judge says yes more or less often than people, from counts (people's, the judge's); "" if not shown."""
+    more, less = table[B, A], table[A, B]
+    # McNemar 1947: of the items on which they differ, as many go either way.
+    if (more - less) ** 2 <= scipy.stats.chi2.ppf(LEVEL, 1) * (more + less):
+        return ""
+    by_judge, by_people = table[:, A].sum() / table.sum(), table[A].sum() / table.sum()
+    return say("verdicts_shifted", judge=share(by_judge), people=share(by_people))
+
+
+def _save_shares(judge: str, audit: Findings[Preferences], half_width: float) -> str:
+    """Say how many labels a judge saves, for the share of yes or of wins of answer a (a tie counts half)."""
+    table = np.array(audit.scorers.agreement[judge].table)
     # The verdicts of people and judge, item by item: codes 0, 1, 2 for a, tie, b become 0, 1/2, 1.
     pairs = np.repeat(np.argwhere(table >= 0), table.ravel(), axis=0) / 2
-    quantity = "the share of people's yes" if audit.yes_or_no else "the share of people's verdicts for a (ties half)"
-    return _labels_a_month(
-        judge,
+    yes = "the share of people's yes"
+    return _say_saving(
         deviation=float(pairs[:, 0].std()),
         r=float(np.corrcoef(pairs.T)[0, 1]),
         half_width=half_width,
-        quantity=quantity,
+        quantity=yes if audit.scorers.yes_or_no else "the share of people's verdicts for a (ties half)",
         size=f"±{100 * half_width:g} %",
     )
-
-
-def _figure(estimate: Estimate) -> str:
-    """Format a difference with its interval and, if it is not shown, the size that would show."""
-    needed = say("needed_to_show", size=share(estimate.unseen)) if estimate.unseen else ""
-    return f" ({share(estimate.value)}, {shares(estimate.interval)}{needed})"
 
 
 def _broken_gate(outcomes: Iterable[Outcome]) -> str:
@@ -248,8 +483,7 @@ def _why_undecided(who: str, lost: int, total: int, groups: int, *, most_failed:
     return say("too_few_questions", who=who, groups=groups, fewest=FEWEST_TO_DECIDE, more=more) if more > 0 else ""
 
 
-def _labels_a_month(
-    who: str,
+def _say_saving(
     *,
     deviation: float,
     r: float,
@@ -262,21 +496,18 @@ def _labels_a_month(
 
     Without a plan it is (1.96 deviation / half_width)², and 1 - r² of it with the judge (PPI++ if all is judged).
     """
-    if planned:
-        with_judge, labels_only = planned
-    else:
-        labels = (1.96 * deviation / half_width) ** 2
-        with_judge = max(FEWEST_TO_DECIDE, ceil((1 - r**2) * labels))
-        labels_only = max(FEWEST_TO_DECIDE, ceil(labels))
-    counts = {"corrected": with_judge, "labels_only": labels_only, "r": number(r)}
-    return say("labels_a_month", who=who, what=quantity, size=size, **counts)
+    labels = (1.96 * deviation / half_width) ** 2
+    with_judge, labels_only = planned or (ceil((1 - r**2) * labels), ceil(labels))
+    counts = {"with_judge": max(FEWEST_TO_DECIDE, with_judge), "labels_only": max(FEWEST_TO_DECIDE, labels_only)}
+    key = "saves" if counts["with_judge"] <= (1 - LEAST_SAVED) * counts["labels_only"] else "saves_nothing"
+    return say(key, what=quantity, size=size, **counts)
 
 
 def _tasks_to_avoid(metric: str, tasks: Mapping[str, Estimate], does: str) -> str:
-    """Name the tasks, MOST_TASKS at most, on which no agreement beyond chance is shown."""
+    """Name the tasks, MOST_NAMED at most, on which no agreement beyond chance is shown."""
     phrases = []
     for name, estimate in tasks.items():
         if estimate.interval and estimate.interval[0] <= 0:
             figure = f"{metric} {number(estimate.value)}, {interval(estimate.interval)}"
             phrases.append(f"{name.replace('_', ' ')} ({figure})")
-    return say("not_for", tasks=listed(phrases[:MOST_TASKS]), does=does) if phrases else ""
+    return say("not_for", tasks=listed(phrases[:MOST_NAMED]), does=does) if phrases else ""

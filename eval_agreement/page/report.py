@@ -12,9 +12,9 @@ from critic.page.blocks import Part, Section, Table, row
 from critic.page.page import render
 from critic.records import RATINGS
 from critic.stats.arrays import Floats
-from eval_agreement.measures.measure import Findings
+from eval_agreement.measures.measure import RatedFindings
 from eval_agreement.metrics import half_up
-from eval_agreement.page.words import section
+from eval_agreement.page.words import build_section
 from eval_agreement.sample import RatedSample
 
 WORST = 10
@@ -30,14 +30,14 @@ def write(
     verdicts: Mapping[str, Sequence[str]],
     sections: Sequence[Section],
     origin: dict[str, Any],
-    audits: Mapping[str, Findings],
+    audits: Mapping[str, RatedFindings],
     about: str = "How far a judge can stand in for people",
 ) -> Path:
     """Write FOLDER/report.html and return its path.
 
     It begins with the `verdicts` and ends with the worst disagreements on the samples of `audits`.
     """
-    samples = {name: findings.sample for name, findings in audits.items()}
+    samples = {name: findings.sample.labelled for name, findings in audits.items()}
     facts = {
         "title": title,
         "about": about,
@@ -104,7 +104,7 @@ def _failure_sections(samples: Mapping[str, RatedSample]) -> list[Section]:
                 details.append(f"{sample.ids[index]} {detail[:200]}".strip())
             rows.append(row(failure, count, about="; ".join(details)))
         parts.append(Part(heading=name, tables=[Table(caption=caption, head=["Failure", "count"], rows=rows)]))
-    return section("failures", parts)
+    return build_section("failures", parts)
 
 
 def count_failures(sample: RatedSample) -> list[tuple[str, int, list[int]]]:

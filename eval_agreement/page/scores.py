@@ -20,7 +20,7 @@ from eval_agreement.measures.savings import Savings
 from eval_agreement.measures.scorers import Breakdown, Line, Scorers
 from eval_agreement.measures.two_judges import Change, Conversion, Converted
 from eval_agreement.metrics import METRICS, Agreement
-from eval_agreement.page.words import estimates, p_text, part_name, people_part, percent, points, section
+from eval_agreement.page.words import build_section, estimates, p_text, part_name, people_part, percent, points
 
 MOST_UNFOLDED = 15
 """Rows of a table from which it is folded."""
@@ -297,7 +297,7 @@ def change_sections(name: str, change: Change) -> list[Section]:
     """Build the section on a judge now against then."""
     parts = {"of the mean": change.total, "by the judge": change.judge, "by the model": change.model}
     table = estimates("Mean score now less then, in points.", parts, lambda part: points(part, 2))
-    return section("since", [Part(heading=name, readings=[change.reading], tables=[table])])
+    return build_section("since", [Part(heading=name, readings=[change.reading], tables=[table])])
 
 
 def exchange_sections(conversions: list[Conversion]) -> list[Section]:
@@ -308,4 +308,4 @@ def exchange_sections(conversions: list[Conversion]) -> list[Section]:
         caption = f"{conversion.source}'s scores on {conversion.target}'s scale, {by}."
         table = _CONVERTED.table(caption, conversion.lines, axis=(1.0, 10.0), chart_column=3)
         parts.append(Part(heading=f"{conversion.source} to {conversion.target}", tables=[table]))
-    return section("exchange", parts)
+    return build_section("exchange", parts)

@@ -17,7 +17,7 @@ from critic.errors import UsageError
 from critic.records import Judgment, Response
 from critic.stats.estimate import LEVEL, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY, SEED, Estimate
 from eval_agreement.measures.gate import Outcome
-from eval_agreement.measures.measure import Findings, Measure, written_values
+from eval_agreement.measures.measure import RatedFindings, Table, written_values
 from eval_agreement.measures.prediction_intervals import NARROW
 from eval_agreement.measures.scorers import Kind, agreement_values
 from eval_agreement.metrics import METRICS
@@ -111,9 +111,7 @@ def file_facts(sources: Mapping[str, Source]) -> dict[str, Any]:
     return {"files": files, "runs": runs}
 
 
-def summarise(
-    audits: Mapping[str, Findings], measures: Mapping[str, Measure[Any]], outcomes: Sequence[Outcome]
-) -> dict[str, Any]:
+def summarise(audits: Mapping[str, RatedFindings], measures: Table, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Return an audit of scores as JSON values: the findings by sample, then the other scorers by name and sample.
 
     An undefined metric is None, never NaN.
@@ -123,16 +121,16 @@ def summarise(
     people = {}
     for name, findings in audits.items():
         for kind, lines in others.items():
-            for line in findings.of_kind(kind):
+            for line in findings.scorers.of_kind(kind):
                 lines.setdefault(line.name, {})[name] = agreement_values(line.result)
         # The first line is people's own; the second is the judge against the same means.
-        for line in findings.of_kind("people")[:1]:
+        for line in findings.scorers.of_kind("people")[:1]:
             people[name] = agreement_values(line.result)
     scorers = {"baselines": others["baseline"], "judges": others["other"], "people": people}
     return {**content, **scorers, "gate": gate_values(outcomes)}
 
 
-def row_lines(samples: Iterable[RatedSample], audits: Mapping[str, Findings]) -> list[dict[str, Any]]:
+def row_lines(samples: Iterable[RatedSample], audits: Mapping[str, RatedFindings]) -> list[dict[str, Any]]:
     """Return the rows of rows.csv: score and interval of each answer, and who should rate it.
 
     The judge should if the interval is NARROW.
@@ -156,20 +154,20 @@ def gate_values(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
     return [{"text": outcome.text, "holds": outcome.holds, "bound": outcome.bound} for outcome in outcomes]
 
 
-def text_table(audits: Mapping[str, Findings]) -> str:
+def text_table(audits: Mapping[str, RatedFindings]) -> str:
     """Lay out every scorer's metrics as aligned text, one block per sample; MAE and Pearson with their intervals."""
     blocks = []
     for name, findings in audits.items():
-        total = len(findings.sample.ids)
+        total = len(findings.sample.labelled.ids)
         lines = "\n".join(_align(_text_rows(findings)))
-        blocks.append(f"{name}: {total} rows, {findings.judge.n / total:.1%} judged\n{lines}")
+        blocks.append(f"{name}: {total} rows, {findings.scorers.judge.n / total:.1%} judged\n{lines}")
     return "\n\n".join(blocks)
 
 
-def _text_rows(findings: Findings) -> list[list[str]]:
+def _text_rows(findings: RatedFindings) -> list[list[str]]:
     """Return the cells of a sample's text table, the heading first."""
     rows = [["judge", "n", "failed", *(metric.name for metric in METRICS.values())]]
-    for line in findings.lines:
+    for line in findings.scorers.lines:
         cells = [line.name, str(line.result.n), str(line.result.failed)]
         for metric, estimate in line.result.estimates.items():
             # Adding 0 makes -0.0 a 0.

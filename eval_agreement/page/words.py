@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from critic.page.blocks import Columns, Part, Section, Table, TableCell, interval, number, row, share, shares
-from critic.stats.estimate import RESAMPLES, Estimate
+from critic.stats.estimate import FEWEST_GROUPS, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY, Estimate
 from eval_agreement.measures.gate import Outcome
 from eval_agreement.measures.raters import BesideRaters, RaterTest
+from eval_agreement.metrics import METRICS
 from eval_agreement.sentences import say, texts_of
 
 
@@ -59,15 +60,35 @@ def within(bounds: str) -> str:
     return f" (95 % interval {bounds})" if bounds else ""
 
 
-def section(key: str, parts: Iterable[Part], **values: object) -> list[Section]:
+def build_section(key: str, parts: Iterable[Part], **values: object) -> list[Section]:
     """Build the section `key` of `sections.toml`, with `values` filled in, from the parts that hold anything.
 
     Empty if no part does: a page has no headings without content.
     """
     kept = [part for part in parts if part.readings or any(table.rows for table in part.tables)]
-    texts = {name: text.format(**values) for name, text in texts_of("sections.toml")[key].items()}
+    texts = {name: text.format(**_note_values(), **values) for name, text in texts_of("sections.toml")[key].items()}
     anchor = texts.get("key", key)
     return [Section(key=anchor, heading=texts["heading"], parts=kept, note=texts.get("note", ""))] if kept else []
+
+
+def build_sections(parts: Mapping[str, Iterable[Part]], **values: object) -> list[Section]:
+    """Build the sections of a page from their parts by key, in the order of `sections.toml`."""
+    sections = []
+    for key in texts_of("sections.toml"):
+        sections += build_section(key, parts[key], **values) if key in parts else []
+    return sections
+
+
+def _note_values() -> dict[str, object]:
+    """Return the values that notes of `sections.toml` may name on every page."""
+    return {
+        # Metrics may have been added since this module was imported.
+        "metrics": " ".join(metric.note for metric in METRICS.values() if metric.note),
+        "resamples": RESAMPLES,
+        "resamples_of_many": RESAMPLES_OF_MANY,
+        "many": MANY_GROUPS,
+        "fewest": FEWEST_GROUPS,
+    }
 
 
 def gate_part(outcomes: Sequence[Outcome]) -> Part:

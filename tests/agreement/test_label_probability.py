@@ -11,11 +11,12 @@ from msgspec.structs import replace
 from critic.stats import estimate
 from critic.stats.verdicts import A, B, verdict_agreement
 from eval_agreement.measures.baselines import trivial
+from eval_agreement.measures.measure import AuditRequest, run_audit
 from eval_agreement.measures.ppi import corrected_mean
-from eval_agreement.measures.preferences import Preferences, preference_audit
+from eval_agreement.measures.preferences import Preferences
 from eval_agreement.metrics import measured
-from eval_agreement.page.decision import preference_verdict
-from eval_agreement.page.preferences import preference_sections
+from eval_agreement.page.decision import decide_verdicts
+from eval_agreement.preference_measures import PREFERENCE_MEASURES, preference_sections
 from eval_agreement.reading.loaders import of_labels
 from eval_agreement.reading.tables import Source
 from eval_agreement.sample import RatedSample
@@ -83,8 +84,8 @@ def test_ties_are_those_of_all_pairs_and_judges_meet_on_pairs_without_a_label(tm
     for name, unlabelled in (("j", "a"), ("k", "b")):
         said = [{"id": one["id"], "preference": "a" if one["preference"] else unlabelled} for one in lines]
         judges[name] = Source(write_jsonl(tmp_path / f"{name}.jsonl", said))
-    found = preference_audit(of_labels(Source(people), judges, "preference"))
-    assert found.people_ties.value == pytest.approx(200 / 300)
+    found = run_audit(of_labels(Source(people), judges, "preference"), AuditRequest(), PREFERENCE_MEASURES)
+    assert found.scorers.people_ties.value == pytest.approx(200 / 300)
     equal = {(pair.first, pair.second): pair.equal.value for pair in found.matrix.overall}
     assert equal["people", "j"] == pytest.approx(100 / 300) and equal["j", "k"] == pytest.approx(120 / 300)
 
@@ -99,18 +100,20 @@ def test_differences_of_preferences_and_the_decision_are_those_of_the_table() ->
     given = Preferences(
         ids=names, group=names, people={"p": people}, judges={"j": judge}, weight=np.where(rare, 20.0, 1.0)
     )
-    found = preference_audit(given)
+    found = run_audit(given, AuditRequest(), PREFERENCE_MEASURES)
     (difference,) = found.differences
     for name in ("accuracy", "kappa"):
-        one, other = (getattr(line, name).value for line in (found.agreement["j"], found.baselines["constant"]))
+        one, other = (
+            getattr(line, name).value for line in (found.scorers.agreement["j"], found.scorers.baselines["constant"])
+        )
         assert getattr(difference, name).value == pytest.approx(one - other, abs=1e-12), name
     assert difference.accuracy.value < 0 and difference.accuracy.n == 1000
     (pair,) = found.matrix.overall
-    assert pair.equal.value == pytest.approx(found.agreement["j"].accuracy.value) and found.weighted
+    assert pair.equal.value == pytest.approx(found.scorers.agreement["j"].accuracy.value) and found.scorers.weighted
     (note,) = preference_sections("pairs", found)[0].parts[0].readings
     assert "each label stands for 1 / label_probability pairs" in note
-    (decision, *_) = preference_verdict("pairs", found, [], 0.02)
-    assert decision.startswith("Do not use j here") and "constant" in decision
+    (decision,) = decide_verdicts("pairs", found).judges
+    assert decision.startswith("j cannot replace people: it agrees with them on 60.5 %") and "kappa 0.21" in decision
 
 
 def test_the_constant_judge_is_the_best_one_on_the_rows_that_it_is_scored_on() -> None:
@@ -129,7 +132,9 @@ def test_the_constant_judge_is_the_best_one_on_the_rows_that_it_is_scored_on() -
     assert trivial(halves, [])["constant"][0][0] == 3.5
     people = np.where(rare, A, B).astype(np.int8)
     given = Preferences(ids=names, group=names, people={"p": people}, judges={"j": people}, weight=1 / chance)
-    assert preference_audit(given).baselines["constant"].accuracy.value == pytest.approx(5000 / 5300)
+    assert run_audit(given, AuditRequest(), PREFERENCE_MEASURES).scorers.baselines[
+        "constant"
+    ].accuracy.value == pytest.approx(5000 / 5300)
 
 
 def test_a_label_without_its_chance_is_refused_and_a_row_without_label_needs_none(tmp_path: Path) -> None:

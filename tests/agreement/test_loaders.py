@@ -10,7 +10,7 @@ from conftest import human_row, write_jsonl
 from critic import human_scored
 from critic.errors import UsageError
 from critic.stats.verdicts import FAILED, TIE, UNASKED, A, B
-from eval_agreement.measures.measure import AuditRequest, Findings, run_audit
+from eval_agreement.measures.measure import AuditRequest, RatedFindings, run_audit
 from eval_agreement.measures.ppi import corrected_mean
 from eval_agreement.measures.preferences import Preferences
 from eval_agreement.reading import tables
@@ -83,7 +83,7 @@ def test_questions_of_labelled_answers_alone_give_no_corrected_mean(tmp_path: Pa
     people, judge = (np.clip(quality + random.normal(0, 0.5, 60), 1, 10).round(2) for _ in range(2))
     labelled = np.isin(np.arange(60) // 6, random.permutation(10)[:6])
 
-    def found(given: str, of_judge: str = "") -> Findings:
+    def found(given: str, of_judge: str = "") -> RatedFindings:
         """With the columns that people's file has for labelled rows, and the judge's for all."""
         files: list[list[str]] = []
         for columns, scores, rows in ((given, people, labelled), (of_judge, judge, labelled | True)):

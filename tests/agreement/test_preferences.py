@@ -11,18 +11,19 @@ import pytest
 
 from critic.stats.estimate import Estimate
 from critic.stats.verdicts import FAILED, TIE, UNASKED, A, B, Codes, both_orders, codes, majority, verdict_agreement
+from eval_agreement.measures.measure import AuditRequest, run_audit
 from eval_agreement.measures.preferences import (
     Preferences,
+    VerdictScorers,
     length_preference,
     measure_matrix,
     measure_rates,
     paired_difference,
     position_bias,
     prefer_longer,
-    preference_audit,
 )
-from eval_agreement.page.preferences import preference_sections
 from eval_agreement.page.words import percent
+from eval_agreement.preference_measures import PREFERENCE_MEASURES, preference_sections
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
@@ -177,10 +178,17 @@ def test_convbench_tables() -> None:
         judges.append(np.where(hits, human, B - human).astype(np.int8))
     turn = np.repeat(list(equal), 315).tolist()
     conversation = np.tile(np.arange(315), 4)
-    found = measure_matrix({"human": human, "chatgpt": judges[0], "gpt4": judges[1]}, conversation, {"turn": turn})
+    given = Preferences(
+        ids=[str(place) for place in range(len(human))],
+        group=conversation,
+        people={"human": human},
+        judges={"chatgpt": judges[0], "gpt4": judges[1]},
+        parts={"turn": turn},
+    )
+    found = measure_matrix(given, AuditRequest())
     assert [(pair.first, pair.second) for pair in found.overall] == [
-        ("human", "chatgpt"),
-        ("human", "gpt4"),
+        ("people", "chatgpt"),
+        ("people", "gpt4"),
         ("chatgpt", "gpt4"),
     ]
     assert [pair.equal.value for pair in found.overall[:2]] == pytest.approx([0.8183, 0.8556], abs=6e-5)
@@ -275,7 +283,11 @@ def test_where_people_differ_a_judge_is_held_against_all_of_them() -> None:
     judges = {"j": column("abaaa"), "lost": column("f----")}
     people = {name: np.tile(codes, 20) for name, codes in people.items()}
     judges = {name: np.tile(codes, 20) for name, codes in judges.items()}
-    found = preference_audit(Preferences(ids=[""] * 100, group=np.arange(100), people=people, judges=judges))
+    found = run_audit(
+        Preferences(ids=[""] * 100, group=np.arange(100), people=people, judges=judges),
+        AuditRequest(),
+        PREFERENCE_MEASURES,
+    )
     soft, agree, test = found.beside["j"].soft, found.beside["j"].raters, found.beside["j"].replaces
     assert soft and agree and test
     assert soft.judge.value == pytest.approx((2 / 3 + 1 / 3 + 0 + 1 / 2) / 4)
@@ -293,7 +305,7 @@ def test_where_people_differ_a_judge_is_held_against_all_of_them() -> None:
     page = preference_sections("s", found)
     assert [part.heading for part in next(one for one in page if one.key == "people").parts] == ["s: j", "s: lost"]
     one_rater = Preferences(ids=["1"], group=[1], people={"x": column("a")}, judges={"j": column("a")})
-    assert preference_audit(one_rater).beside == {}
+    assert run_audit(one_rater, AuditRequest(), PREFERENCE_MEASURES).beside == {}
 
 
 def sample(n: int = 120, raters: int = 3, **changes: Any) -> Preferences:
@@ -325,35 +337,38 @@ def estimates(value: Any) -> list[Estimate]:
 
 def test_audit_holds_everything() -> None:
     given = sample()
-    found = preference_audit(given)
-    assert (found.items, found.rated, found.raters) == (120, 120, 3)
+    found = run_audit(given, AuditRequest(), PREFERENCE_MEASURES)
+    assert (found.scorers.items, found.scorers.rated, found.scorers.raters) == (120, 120, 3)
     people = majority(list(given.people.values()))
-    assert found.people_ties.value == pytest.approx(np.mean(people == TIE))
-    assert found.agreement["x"] == verdict_agreement(people, both_orders(given.judges["x"]), given.group)
-    assert found.agreement["x"].failed == 8
+    assert found.scorers.people_ties.value == pytest.approx(np.mean(people == TIE))
+    assert found.scorers.agreement["x"] == verdict_agreement(people, both_orders(given.judges["x"]), given.group)
+    assert found.scorers.agreement["x"].failed == 8
     assert given.length_a is not None and given.length_b is not None
     trivial = prefer_longer(given.length_a, given.length_b)
-    assert list(found.baselines) == ["constant", "longer"]
-    assert found.baselines["longer"] == verdict_agreement(people, trivial, given.group)
+    assert list(found.scorers.baselines) == ["constant", "longer"]
+    assert found.scorers.baselines["longer"] == verdict_agreement(people, trivial, given.group)
     commonest = Counter(people.tolist()).most_common(1)[0][1]
-    assert found.baselines["constant"].accuracy.value == pytest.approx(commonest / 120)
-    assert set(found.beside) == {"x", "y"} and found.groups == 60
+    assert found.scorers.baselines["constant"].accuracy.value == pytest.approx(commonest / 120)
+    assert set(found.beside) == {"x", "y"} and found.scorers.groups == 60
     assert list(found.position) == ["x"] and list(found.length) == ["x", "y"]
     assert [(one.first, one.second) for one in found.differences] == [
         *[("x", "y"), ("x", "constant"), ("x", "longer"), ("y", "constant"), ("y", "longer")]
     ]
-    assert found.differences[0].accuracy.n == found.agreement["x"].n
+    assert found.differences[0].accuracy.n == found.scorers.agreement["x"].n
     pairs = {(pair.first, pair.second) for pair in found.matrix.overall}
     assert pairs == set(combinations(["r0", "r1", "r2", "x", "y"], 2)) | {("people", "x"), ("people", "y")}
     assert {(pair.first, pair.second) for pair in found.matrix.by["turn"]["1"]} == pairs
-    assert {name: list(parts) for name, parts in found.by.items()} == {"x": ["turn", "lang"], "y": ["turn", "lang"]}
-    assert found.by["y"]["lang"]["en"] == found.agreement["y"]
+    assert {name: list(parts) for name, parts in found.by.items()} == {
+        "x": ["turn", "lang"],
+        "y": ["turn", "lang"],
+    }
+    assert found.by["y"]["lang"]["en"] == found.scorers.agreement["y"]
     assert len(estimates(found)) > 100
     for one in estimates(found):
         assert (one.value is None) == (one.undefined is not None)
         assert one.value is not None or (one.interval is None and one.p_value is None)
         assert one.interval is None or one.interval[0] <= one.interval[1]
-    assert msgspec.convert(msgspec.json.decode(msgspec.json.encode(found)), type(found)) == found
+    assert msgspec.convert(msgspec.json.decode(msgspec.json.encode(found.scorers)), VerdictScorers) == found.scorers
 
 
 @pytest.mark.parametrize(
@@ -367,8 +382,10 @@ def test_audit_holds_everything() -> None:
 )
 def test_what_is_undefined_has_a_reason(judge: Any, people: Any, reason: str) -> None:
     changes: dict[str, Any] = {} if judge is None else {"judges": {"x": judge}}
-    found = preference_audit(sample(**changes | ({} if people is None else {"people": {"r": people}})))
-    reasons = [one.undefined for one in estimates(found.agreement["x"]) if one.undefined]
+    found = run_audit(
+        sample(**changes | ({} if people is None else {"people": {"r": people}})), AuditRequest(), PREFERENCE_MEASURES
+    )
+    reasons = [one.undefined for one in estimates(found.scorers.agreement["x"]) if one.undefined]
     assert reasons and all(reason in text for text in reasons)
     for one in estimates(found):
         assert (one.value is None) == (one.undefined is not None)
@@ -376,8 +393,10 @@ def test_what_is_undefined_has_a_reason(judge: Any, people: Any, reason: str) ->
 
 def test_no_items_and_few_groups() -> None:
     empty = column("")
-    nothing = preference_audit(Preferences(ids=[], group=[], people={"p": empty}, judges={"x": empty}))
-    assert nothing.items == 0 and nothing.agreement["x"].accuracy.undefined == "no items"
+    nothing = run_audit(
+        Preferences(ids=[], group=[], people={"p": empty}, judges={"x": empty}), AuditRequest(), PREFERENCE_MEASURES
+    )
+    assert nothing.scorers.items == 0 and nothing.scorers.agreement["x"].accuracy.undefined == "no items"
     few = verdict_agreement(column("aabb"), column("aabt"), np.array([0, 0, 1, 2]))
     assert few.accuracy.value == 0.75 and few.accuracy.interval is None
     difference = paired_difference(column("ab"), column("ab"), column("bb"), np.arange(2))
@@ -396,17 +415,17 @@ def test_a_page_of_yes_and_no_says_nothing_of_ties() -> None:
             yes_or_no=yes_or_no,
             notes=["1 rows repeat"],
         )
-        first = preference_sections("s", preference_audit(sample))[0].parts[0]
+        first = preference_sections("s", run_audit(sample, AuditRequest(), PREFERENCE_MEASURES))[0].parts[0]
         ties, heads = "0.0 % ties" in first.tables[0].caption, "decided" in first.tables[0].head
         assert (ties, heads, first.readings) == (not yes_or_no, not yes_or_no, ["1 rows repeat"])
 
 
 def test_the_matrix_has_a_row_and_a_column_for_each_scorer() -> None:
     """Each cell is the agreement of its two scorers, and by turn there is a table more for each turn."""
-    audit = preference_audit(sample())
+    audit = run_audit(sample(), AuditRequest(), PREFERENCE_MEASURES)
     (matrix,) = [section for section in preference_sections("s", audit) if section.key == "matrix"]
     (part,) = matrix.parts
-    assert [table.caption for table in part.tables] == [f"All {audit.things}", "Turn 0", "Turn 1", "Turn 2"]
+    assert [table.caption for table in part.tables] == ["Overall", "Turn 0", "Turn 1", "Turn 2"]
     table = part.tables[0]
     names = table.head[1:]
     assert [line.name for line in table.rows] == names and {"people", "x", "y"} <= {*names}

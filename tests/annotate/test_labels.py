@@ -32,8 +32,7 @@ from hypothesis import strategies as st
 from critic import human_scored, tables
 from critic.records import build_verdict_id
 from critic.tables import write_csv
-from eval_agreement.annotate.people import by_rater as by_rater_facts
-from eval_agreement.annotate.people import owner_page, sections
+from eval_agreement.annotate.people import build_sections, collect_facts, owner_page
 from eval_agreement.annotate.plan import plan
 from eval_agreement.annotate.schemes import LabelItem
 from eval_agreement.annotate.store import RaterTask, RaterVerdict, Store
@@ -175,7 +174,7 @@ def test_a_pair_with_a_known_answer_is_known_whichever_stands_first(tmp_path: Pa
         (("overall", "A"),),
         (("overall", "B"),),
     }
-    assert by_rater_facts(store.labels())["rater-1"].right == [True] * 4
+    assert collect_facts(store.labels())["rater-1"].right == [True] * 4
     words = ("--db", store.path, "--scheme", "pairwise", "--export", tmp_path / "no.jsonl")
     again = run("critic", "annotate", tmp_path / "rows.jsonl", *words)
     assert_one_line_error(again, "checks", "another --db")
@@ -191,7 +190,7 @@ def test_groups_of_questions_are_resampled() -> None:
             given.append(RaterTask(n, rater, n, item, "item", False, verdict=said))
     few, many = given, [one._replace(item=msgspec.structs.replace(one.item, group=one.item.id)) for one in given]
     for labels, interval in ((few, False), (many, True)):
-        (raters,) = sections(labels, {"a": (30, 30), "b": (30, 30)}, "pointwise")
+        (raters,) = build_sections(labels, {"a": (30, 30), "b": (30, 30)}, "pointwise")
         cells = dict(zip(raters.tables[0].head[1:], raters.tables[0].rows[0].cells, strict=True))
         assert bool(cells["as another rater"].small) == interval
         assert ("3 groups; an interval needs at least 5" in raters.readings[0]) != interval
@@ -211,7 +210,7 @@ def test_a_sheet_goes_out_and_comes_back(tmp_path: Path, form: str) -> None:
         assert back.returncode == 0 and expected in back.stdout, back.stderr + back.stdout
     _fill(tmp_path / f"sheets/rater-1.{form}", lambda cells: "B" if cells["answer A"] < cells["answer B"] else "A")
     back = run("critic", "annotate", "--db", store.path, "--import", tmp_path / "sheets")
-    assert "0 labels, 12 more were there already; 6 of these say another thing: what was there" in back.stdout
+    assert "0 labels, 12 more were there already; 6 of these differ, and the earlier label stays" in back.stdout
     answers = {one["id"]: one["response"] for one in read_jsonl(tmp_path / "rows.jsonl")}
     for one in store.labels():
         texts = [answers[key] for key in one.item.id.split("+")]
@@ -411,7 +410,7 @@ def test_known_answers_that_come_back_from_elsewhere_are_checks(tmp_path: Path) 
         back = run("critic", "annotate", "--db", store.path, "--import", tmp_path / "export.json")
         assert expected in back.stdout, back.stderr
     assert {one.item.id for one in store.labels() if one.role == "check"} == {"row-500"}
-    assert by_rater_facts(store.labels())["ann@x.org"].right == [False]
+    assert collect_facts(store.labels())["ann@x.org"].right == [False]
     assert {line["id"] for line in read_jsonl(exported(store))} == {f"row-{number}" for number in range(4)}
 
 
@@ -438,7 +437,7 @@ def test_mistakes_end_in_one_line(tmp_path: Path) -> None:
     def fails(*words: object, parts: tuple[str, ...]) -> None:
         assert_one_line_error(run("critic", "annotate", *words), *parts)
 
-    fails("--db", db, parts=("no such database", "give the rows"))
+    fails("--db", db, parts=("no such database", "give rows"))
     fails(tmp_path / "none.jsonl", "--db", db, parts=("no such file",))
     fails(rows, "--db", db, "--checks", tmp_path / "none.jsonl", parts=("none.jsonl", "no such file"))
     fails(rows, "--db", db, "--scheme", "stars", parts=("stars", "pointwise"))
