@@ -91,8 +91,6 @@ def read_frame(path: Path) -> "pd.DataFrame":
     The index is the line that a row begins on (spreadsheets: the row; parquet and .json: the row from 1). Raises
     UsageError as `rows` does, but keeps cells that a workbook has cut (`is_cut`), since an audit only notes them.
     """
-    if jsonl.suffix(path) in _SEPARATORS and path.is_file():
-        return _read_csv(path)
     import pandas as pd  # noqa: PLC0415 - rows of JSON lines are read without it
 
     numbers, records = zip(*_read_numbered(path, READABLE), strict=True)
@@ -124,7 +122,7 @@ def _read_numbered(path: Path, formats: Collection[str]) -> Iterator[tuple[int, 
         return
     number = 0
     readers = {".xlsx": _read_xlsx, ".parquet": _read_parquet, ".json": _read_json_table}
-    for number, row in readers[kind](path) if kind in readers else _read_csv_rows(path):
+    for number, row in readers.get(kind, _read_csv)(path):
         yield number, row
     if not number:
         raise UsageError(f"{path}: no rows")
@@ -179,17 +177,12 @@ def _is_list_of_rows(cells: list[Any]) -> bool:
     return bool(cells) and all(isinstance(cell, dict) for cell in cells)
 
 
-def _read_csv_rows(path: Path) -> Iterator[tuple[int, Row]]:
-    """Yield the rows of a .csv or .tsv with the lines they begin on."""
-    table = _read_csv(path)
-    for number, cells in zip(table.index, table.itertuples(index=False, name=None), strict=True):
-        yield number, dict(zip(table.columns, cells, strict=True))
+def _read_csv(path: Path) -> Iterator[tuple[int, Row]]:
+    """Yield the rows of a .csv or .tsv as texts, with the lines they begin on.
 
-
-def _read_csv(path: Path) -> "pd.DataFrame":
-    """Return a .csv or .tsv as text cells. The separator is the one that splits the header into most columns."""
-    import pandas as pd  # noqa: PLC0415 - rows of JSON lines are read without it
-
+    The separator is the one that splits the header into most columns. Raises UsageError for a row with more or fewer
+    cells than the header, and for a quote that is not closed.
+    """
     # Cells may hold images as data URIs.
     csv.field_size_limit(1 << 30)
     with jsonl.open_plain(path) as plain:
@@ -203,33 +196,17 @@ def _read_csv(path: Path) -> "pd.DataFrame":
     marks = _SEPARATORS[jsonl.suffix(path)]
     headers = {mark: next(csv.reader(io.StringIO(text, newline=""), delimiter=mark), []) for mark in marks}
     mark = max(headers, key=lambda mark: len(headers[mark]))
-    _check_header(path, headers[mark])
-    _check_cells(path, csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=mark))
-    options: Any = {"header": None, "dtype": object, "keep_default_na": False, "skip_blank_lines": False}
-    table = pd.read_csv(io.StringIO(text), sep=mark, low_memory=False, **options)
-    # A quoted cell may hold line breaks: a row begins as many lines further down as there are in the rows above it.
-    breaks = sum(table[column].str.count("\r\n|\r|\n") for column in table)
-    table.index = table.index + 1 + breaks.cumsum() - breaks
-    table.columns = [column.strip() for column in headers[mark]]
-    # Spreadsheet programs write rows and columns that were emptied as well.
-    table = table.iloc[1:, [column != "" for column in table.columns]]
-    table = table[(table != "").any(axis=1)]
-    if table.empty:
-        raise UsageError(f"{path}: no rows")
-    return table
-
-
-def _check_cells(path: Path, reader: Any) -> None:
-    """Raise UsageError for a row with more or fewer cells than the header, and for a quote that is not closed.
-
-    Pandas would fill up such a row with empty cells.
-    """
-    width = end = 0
+    header = [column.strip() for column in headers[mark]]
+    _check_header(path, header)
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=mark)
+    end = 0
     try:
         for cells in reader:
-            width = width or len(cells)
-            if len(cells) not in (0, width):
-                raise UsageError(f"{path}:{end + 1}: {len(cells)} cells, but the header has {width}")
+            if len(cells) not in (0, len(header)):
+                raise UsageError(f"{path}:{end + 1}: {len(cells)} cells, but the header has {len(header)}")
+            # Spreadsheet programs write rows and columns that were emptied as well.
+            if end and any(cells):
+                yield end + 1, {column: cell for column, cell in zip(header, cells, strict=True) if column}
             end = reader.line_num
     except csv.Error as error:
         raise UsageError(f"{path}:{reader.line_num}: not CSV: {error}") from None
@@ -489,6 +466,29 @@ def parse_optional_number(
         where = location if isinstance(location, str) else location()
         raise UsageError(f"{where}: {column} {quoted(cell)} {error}") from None
     return None if math.isnan(value) else value
+
+
+def parse_bounded(
+    location: str | Callable[[], str],
+    column: str,
+    cell: Any,
+    low: float,
+    high: float,
+    *,
+    none: float | None = None,
+    hint: str = "",
+) -> float | None:
+    """Return a cell as a number in `low`..`high`, or None if it is empty or equals `none`.
+
+    Raises UsageError as `parse_optional_number`, and for a number outside, with `hint` at the end of the message.
+    """
+    number = parse_optional_number(location, column, cell, high)
+    if number is None or number == none:
+        return None
+    if not low <= number <= high:
+        where = location if isinstance(location, str) else location()
+        raise UsageError(f"{where}: {column} {number:g} is outside {low:g}..{high:g}{hint}")
+    return number
 
 
 def say_first_of(count: int) -> str:

@@ -18,6 +18,7 @@ import msgspec
 import typer
 
 from critic import human_scored, jsonl
+from critic.columns import SCORE_SUFFIX
 from critic.errors import UsageError
 from critic.human_scored import Loaded
 from critic.judging.prompt import LANGUAGES, Prompt, load, prompt_hash
@@ -27,7 +28,6 @@ from critic.records import RATINGS, Question, Response
 from critic.stages import options
 from eval_agreement.measures import image_grounding
 from eval_agreement.measures.injection import CLEAN, SEPARATOR, PromptLayout, suite
-from eval_agreement.reading.audit_items import COLUMN_SUFFIX
 
 PROMPT = "pointwise"
 """Name of the judging prompt whose headings are forged."""
@@ -118,7 +118,7 @@ def _lines(loaded: Loaded, drawn: Sequence[int]) -> Iterator[dict[str, Any]]:
         others = {column: value for column, value in raw.items() if column not in typed}
         yield {**others, **typed, "id": f"{row.id}{SEPARATOR}{CLEAN}", "response": row.response}
         # Other judges' scores belong to the unattacked text.
-        others = {column: value for column, value in others.items() if not column.endswith(COLUMN_SUFFIX)}
+        others = {column: value for column, value in others.items() if not column.endswith(SCORE_SUFFIX)}
         for name, attack in suite().items():
             text = attack.text(row.response, layouts[row.lang])
             yield {**others, **typed, "id": f"{row.id}{SEPARATOR}{name}", "response": text}

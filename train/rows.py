@@ -24,6 +24,7 @@ from vision import SeeingTokenizer, read_processor
 
 from critic import human_scored, jsonl
 from critic.backends import parts_of
+from critic.columns import score_column
 from critic.errors import UsageError
 from critic.human_scored import EDITED, SWAPPED, Loaded
 from critic.images import ImageError, Images
@@ -274,7 +275,7 @@ def _label_rows(loaded: Loaded, name: str, weight: float, recipe: Recipe) -> Lab
     if name == PEOPLE:
         chosen = [answer for answer in loaded.responses if answer.human is not None or answer.preference is not None]
     else:
-        column = human_scored.score_column(name)
+        column = score_column(name)
         scored = [answer for answer in loaded.responses if column in answer.columns]
         scores = {answer.id: HumanScore(score=answer.columns[column]) for answer in scored}
         # A teacher's file has ratings and nothing else.

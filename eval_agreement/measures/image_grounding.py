@@ -14,13 +14,13 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
+from critic.columns import SCORE_SUFFIX
 from critic.errors import UsageError
 from critic.human_scored import BLIND, EDITED, SWAPPED, Loaded
 from critic.records import Judgment
 from critic.stats.estimate import Estimate
 from eval_agreement.measures import injection
 from eval_agreement.measures.compare import MetricDifference, compare
-from eval_agreement.reading.audit_items import COLUMN_SUFFIX
 from eval_agreement.sample import RatedSample
 from eval_agreement.sentences import say, texts_of
 
@@ -100,7 +100,7 @@ def arms(loaded: Loaded, drawn: Sequence[int]) -> Iterator[dict[str, Any]]:
         row, raw, response = loaded.rows[number], loaded.raw[number], loaded.responses[number]
         typed = msgspec.to_builtins(row)
         # Other judges' scores belong to the row as it is, and not to its arms.
-        columns = {name: value for name, value in raw.items() if name not in typed and not name.endswith(COLUMN_SUFFIX)}
+        columns = {name: value for name, value in raw.items() if name not in typed and not name.endswith(SCORE_SUFFIX)}
         base = {**columns, **typed}
 
         def arm(name: str, base: dict[str, Any] = base, **changes: Any) -> dict[str, Any]:

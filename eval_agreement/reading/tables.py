@@ -1,6 +1,6 @@
 """Files of scores and labels, with typed access to the columns of a table."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from critic import jsonl, tables
 from critic.errors import UsageError, quoted, shorten_line
-from critic.records import RATINGS, is_judgment
+from critic.records import NO_VERDICT, RATINGS, is_judgment
 from critic.stats.verdicts import Label
+from eval_agreement.reading.turns import fill_turns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,8 +22,14 @@ Scale = tuple[float, float]
 Codes = Mapping[float, Label | None]
 """Number beside two responses -> its label; None is no verdict."""
 
+Mapped = Mapping[str, Sequence[str]]
+"""Columns of --map by usual name, as a file calls them."""
+
 SCALE: Scale = (RATINGS[0], RATINGS[-1])
 """The scale of scores, unless the user names another."""
+
+SCALES: tuple[Scale, ...] = ((0, 1), (1, 5), (0, 5), (1, 10), (0, 10), (0, 100))
+"""Assumed scales of scores. The first that holds all scores counts; otherwise they span lowest to highest."""
 
 PART_COLUMNS = {"task": "task", "category": "category", "lang": "lang", "system": "answerer", "turn": "turn"}
 """Column of a table -> the part (breakdown) that it fills."""
@@ -40,6 +47,9 @@ USED = {
     *(f"{name}{which}" for name in ("length", *TEXTS) for which in ("", "_a", "_b")),
 }
 """Columns that an audit reads beside the scores."""
+
+ROLES = ("people", "judge", "criterion")
+"""Fields of --map in files whose columns are detected. Elsewhere FILE:COLUMN names the column."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,10 +88,35 @@ class Source:
         return "human-scored rows" if is_row and not self.column else "table"
 
     @cached_property
+    def _filled(self) -> "tuple[pd.DataFrame, dict[str, str]]":
+        """The data frame, and the columns that its conversations fill."""
+        if self.table is not None:
+            return self.table, {}
+        frame = tables.read_frame(self.path)
+        frame = frame.assign(**{usual: frame[name] for usual, name in self.named if name in frame})
+        return frame, fill_turns(self.path, frame, dict(self.named))
+
+    @property
     def frame(self) -> "pd.DataFrame":
-        """The data frame (`critic.tables.read_frame`), with the `named` columns repeated under their usual names."""
-        frame = tables.read_frame(self.path) if self.table is None else self.table
-        return frame.assign(**{usual: frame[name] for usual, name in self.named if name in frame})
+        """The data frame (`critic.tables.read_frame`), with columns under their usual names too.
+
+        These are the `named` ones, and texts of turns (`fill_turns`).
+        """
+        return self._filled[0]
+
+    @property
+    def origin(self) -> str:
+        """The columns that were chosen: the `note`, or those of conversations; empty if there are none."""
+        frame, filled = self._filled
+        if self.note or not filled:
+            return self.note
+        columns = "; ".join(f"{usual}: {column}" for usual, column in filled.items())
+        return f"{self.path}: {columns}" + (" (of each row's turn)" if "turn" in frame else "")
+
+    @property
+    def verdicts(self) -> list[Any]:
+        """Cells of the source's own column."""
+        return list(self.frame[self.column])
 
     def place(self, row: int) -> str:
         """Return file and line of a row, counted from 0, for messages."""
@@ -107,19 +142,12 @@ class Source:
         return [text for text in texts if text is not None]
 
     def numbers(
-        self, name: str, low: float, high: float, more: str = "", none: float | None = None
+        self, name: str, low: float, high: float, *, hint: str = "", none: float | None = None
     ) -> list[float | None]:
-        """Return a column of numbers, None if a cell is empty or equals `none`.
-
-        Raises UsageError with the line for a number outside `low`..`high`, with `more` at the end of the message.
-        """
-        numbers: list[float | None] = []
+        """Return a column of numbers (see `critic.tables.parse_bounded`). Raises UsageError with the line."""
+        numbers = list[float | None]()
         for row, cell in enumerate(self.cells(name)):
-            number = tables.parse_optional_number(partial(self.place, row), name, cell, high)
-            number = None if number == none else number
-            if number is not None and not low <= number <= high:
-                raise UsageError(f"{self.place(row)}: {name} {number:g} is outside {low:g}..{high:g}{more}")
-            numbers.append(number)
+            numbers.append(tables.parse_bounded(partial(self.place, row), name, cell, low, high, none=none, hint=hint))
         return numbers
 
     def keys(self) -> list[str]:
@@ -147,18 +175,34 @@ class Source:
         return [f"{note} and count as empty"] if words else []
 
 
+def find_scale(numbers: Iterable[float], people: Scale | None = None) -> Scale:
+    """Return the scale of numbers. A judge that reaches the upper half of people's scale is on it; -1 is no verdict.
+
+    >>> find_scale([2.0, 9.0], people=(1.0, 10.0)), find_scale([1, 4, -1])
+    ((1.0, 10.0), (1, 5))
+    """
+    listed = list(numbers)
+    kept = [number for number in listed if number != NO_VERDICT] or listed
+    lowest, highest = min(kept), max(kept)
+    if people and people[0] <= lowest and people[1] / 2 <= highest <= people[1]:
+        return people
+    return next((scale for scale in SCALES if scale[0] <= lowest and highest <= scale[1]), (lowest, highest))
+
+
 def column_notes(sources: Sequence[Source], column: str, grouped: bool) -> list[str]:
     """Return notes on tables: unused columns, cut cells, and a missing group column (unless `grouped`).
 
     `column` is the default name of the score column.
     """
     records = {source.path for source in sources if source.content != "table"}
-    alone = [source for source in sources if source.path not in records]
-    notes = list(dict.fromkeys(source.note for source in alone if source.note))
-    for path, source in ({} if notes else {source.path: source for source in alone}).items():
-        scores = {table.column or column for table in alone if table.path == path}
-        read = USED | scores | {name for _, name in source.named}
-        if left := [name for name in source.frame if name not in read]:
+    # A column that is named in a file of records is no table of its own.
+    read = [source for source in sources if source.path not in records]
+    notes = list(dict.fromkeys(source.origin for source in read if source.origin))
+    # A note on the columns that were chosen says as much.
+    for path, source in ({} if notes else {source.path: source for source in read}).items():
+        scores = {table.column or column for table in read if table.path == path}
+        used = USED | scores | {name for _, name in source.named}
+        if left := [name for name in source.frame if name not in used]:
             notes.append(f"{path}: columns that are not used: {shorten(', '.join(left), 200)}")
-    notes += dict.fromkeys(note for source in alone for note in source.cut_notes())
-    return notes if grouped or not alone else [*notes, NO_GROUP]
+    notes += dict.fromkeys(note for source in read for note in source.cut_notes())
+    return notes if grouped or not read else [*notes, NO_GROUP]
