@@ -22,17 +22,8 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from critic import jsonl, records, tables
-from critic.columns import (
-    SCORE_SUFFIX,
-    Choice,
-    find_label,
-    load_columns,
-    match_columns,
-    name_labels,
-    parse_mapping,
-    score_column,
-)
+from critic import column_names, jsonl, records, tables
+from critic.column_names import SCORE_SUFFIX, score_column
 from critic.errors import UsageError, loads, quoted, shorten_line
 from critic.judging.answers import say_thoughts, without_thoughts_in
 from critic.judging.thoughts import split_thoughts
@@ -118,7 +109,7 @@ class OwnColumns(Struct, frozen=True):
     @classmethod
     def parse(cls, mapped: Sequence[str] | None, scale: str | None, lang: Language | None) -> "OwnColumns | None":
         """Parse --map COLUMN=FIELD, --scale LOW:HIGH and --lang; None if none is given. Raises UsageError."""
-        columns = parse_mapping(mapped or [], FIELDS, several=("human_score",), suffixes=(SCORE_SUFFIX,))
+        columns = column_names.parse_mapping(mapped or [], FIELDS, several=("human_score",), suffixes=(SCORE_SUFFIX,))
         # Several columns of scores are several raters'.
         raters = columns.pop("human_score") if len(columns.get("human_score", [])) > 1 else []
         unique = {name: named[0] for name, named in columns.items()}
@@ -141,18 +132,23 @@ class OwnColumns(Struct, frozen=True):
         shared = str(row.get("image") or row.get("images") or question)
         low, high = self.scale or (RATINGS[0], RATINGS[-1])
         scale = {"scale_min": low, "scale_max": high}
-        default: dict[str, Any] = {"id": str(number), "task": "", "reference": None, "system": None, **scale}
-        default["group"] = _hash_text(shared)
+        default = _default_cells(question) | scale | {"id": str(number), "group": _hash_text(shared)}
         # Lines of several raters belong together if they show the same, in either order of the two sides.
         if row.get("rater") is not None:
             sides = sorted(f"{row.get(f'system{side}')}|{row.get(f'response{side}')}" for side in ("", "_a", "_b"))
             default["id"] = _hash_text("|".join([shared, question, str(row.get("history")), *sides]))
-        default["lang"] = "zh" if tables.CHINESE.search(question) else "en"
         chosen: dict[str, Any] = {"lang": self.lang} if self.lang else {}
         stated = tuple(row[name] for name in scale if row.get(name) is not None)
         if self.scale and stated not in ((), self.scale):
             raise UsageError(f"{location}: --scale {low:g}:{high:g}, but its scale_min, scale_max are {stated}")
         return {**default, **row, **chosen, **(scale if self.scale else {})}
+
+
+def _default_cells(text: str) -> dict[str, Any]:
+    """Return cells for what a row may lack. It is Chinese if its `text` has a Chinese character."""
+    lang = "zh" if tables.CHINESE.search(text) else "en"
+    scale = {"scale_min": RATINGS[0], "scale_max": RATINGS[-1]}
+    return {"task": "", "lang": lang, "reference": None, "system": None, **scale}
 
 
 def _hash_text(text: str) -> str:
@@ -181,11 +177,13 @@ def _suggest_mapping(columns: Sequence[str], fields: Mapping[str, Any]) -> str:
     listed = shorten_line(", ".join(columns))
     if "form" in own:
         return "no label by people stands in this judgment: critic import-grades makes judgments that have one"
-    table = load_columns()
+    table = column_names.load_columns()
     if {"response_a", "response_b"} <= own:
-        winner = match_columns(columns, {"preference": table.labels["preference"]}).get("preference", "COLUMN")
+        winner = column_names.match_columns(columns, {"preference": table.labels["preference"]}).get(
+            "preference", "COLUMN"
+        )
         return f"name the column of the preferences ({listed}), as in --map {winner}=preference"
-    matched = match_columns(columns, table.names | {"human_score": table.labels["human_score"]})
+    matched = column_names.match_columns(columns, table.names | {"human_score": table.labels["human_score"]})
     words = []
     for wanted in ("question", "response", "human_score", "reference"):
         # Rows that nobody scored yet have a score put in its place.
@@ -318,7 +316,7 @@ def _drop_nulls(raw: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
-_PREFERENCES: dict[Choice, float] = {"a": 1.0, "tie": 0.5, "b": 0.0}
+_PREFERENCES: dict[column_names.Choice, float] = {"a": 1.0, "tie": 0.5, "b": 0.0}
 """Score of each preference for the first answer, on 0..1."""
 
 
@@ -342,9 +340,9 @@ def _read_label(location: str, raw: dict[str, Any], scored: bool) -> dict[str, A
             raise UsageError(
                 f"{location}: preference {quoted(word)} beside one answer; a pair has response_a and response_b"
             )
-        label = find_label("preference", word)
+        label = column_names.find_label("preference", word)
         if label is None:
-            choices = ", ".join(name_labels("preference"))
+            choices = ", ".join(column_names.name_labels("preference"))
             raise UsageError(f"{location}: preference {quoted(word)}; expected {choices}, or such words as model_a")
         row |= {"human_score": _PREFERENCES[label], "scale_min": 0, "scale_max": 1}
     is_empty = "human_score" in row and row["human_score"] is None
@@ -660,9 +658,7 @@ def _fill_score(raw: dict[str, Any], scored: bool) -> dict[str, Any]:
     own = {name: value for name, value in raw.items() if name not in ("human_score", "annotators", "label_probability")}
     if scored:
         return {**own, "human_score": raw.get("scale_min"), "criteria_scores": {}}
-    lang = "zh" if tables.CHINESE.search(f"{raw.get('question')}{raw.get('response')}") else "en"
-    default = {"task": "", "lang": lang, "reference": None, "system": None, "group": raw.get("id", "")}
-    default |= {"scale_min": RATINGS[0], "scale_max": RATINGS[-1]}
+    default = _default_cells(f"{raw.get('question')}{raw.get('response')}") | {"group": raw.get("id", "")}
     # Its own columns come first: an error then names one of them.
     row = {**own, **default, **own}
     return {**row, "human_score": row["scale_min"]}

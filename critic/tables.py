@@ -165,16 +165,13 @@ def as_records(document: Any) -> Any:
         if any(list(cells) != numbers for cells in values) or not all(number.isdecimal() for number in numbers):
             return document
         values = [list(cells.values()) for cells in values]
-    of_cells = all(isinstance(cells, list) and not _is_list_of_rows(cells) for cells in values)
     # A document with one list may be anything, such as {"data": [...]}.
-    if not values[1:] or not of_cells or len({len(cells) for cells in values}) > 1:
+    if not values[1:] or not all(isinstance(cells, list) for cells in values) or len(set(map(len, values))) > 1:
+        return document
+    # Lists of objects are tables of their own.
+    if any(cells and all(isinstance(cell, dict) for cell in cells) for cells in values):
         return document
     return [dict(zip(document, cells, strict=True)) for cells in zip(*values, strict=True)]
-
-
-def _is_list_of_rows(cells: list[Any]) -> bool:
-    """Return whether a cell list holds objects only, as a list of rows does."""
-    return bool(cells) and all(isinstance(cell, dict) for cell in cells)
 
 
 def _read_csv(path: Path) -> Iterator[tuple[int, Row]]:

@@ -18,7 +18,7 @@ import msgspec
 import typer
 
 from critic import human_scored, jsonl
-from critic.columns import SCORE_SUFFIX
+from critic.column_names import SCORE_SUFFIX
 from critic.errors import UsageError
 from critic.human_scored import Loaded
 from critic.judging.prompt import LANGUAGES, Prompt, load, prompt_hash

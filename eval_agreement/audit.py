@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from critic import human_scored, jsonl, tables
 from critic.certificate import HowJudged, find_judged_file, is_certificate
-from critic.columns import Kind
+from critic.column_names import Kind
 from critic.errors import UsageError
 from critic.page.blocks import Section, as_text
 from critic.records import Judgment

@@ -24,7 +24,7 @@ from vision import SeeingTokenizer, read_processor
 
 from critic import human_scored, jsonl
 from critic.backends import parts_of
-from critic.columns import score_column
+from critic.column_names import score_column
 from critic.errors import UsageError
 from critic.human_scored import EDITED, SWAPPED, Loaded
 from critic.images import ImageError, Images

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from critic.columns import SCORE_SUFFIX
+from critic.column_names import SCORE_SUFFIX
 from critic.errors import UsageError
 from critic.human_scored import BLIND, EDITED, SWAPPED, Loaded
 from critic.records import Judgment

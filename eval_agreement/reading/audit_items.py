@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic import jsonl, tables
-from critic.columns import SCORE_SUFFIX, Kind
+from critic.column_names import SCORE_SUFFIX, Kind
 from critic.errors import UsageError, quoted
 from critic.judging.forms import FORMS, Form, form_of
 from critic.judging.kinds import AuditedPart

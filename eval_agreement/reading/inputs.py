@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from critic import jsonl, tables
-from critic.columns import SCORE_SUFFIX, Kind, parse_mapping
+from critic.column_names import SCORE_SUFFIX, Kind, parse_mapping
 from critic.errors import UsageError, quoted
 from critic.records import Judgment
 from critic.stats.verdicts import Label

@@ -14,7 +14,7 @@ import pandas as pd
 from msgspec.structs import asdict, replace
 
 from critic import human_scored, jsonl, tables
-from critic.columns import Choice, Kind, find_label, name_labels, score_column
+from critic.column_names import Choice, Kind, find_label, name_labels, score_column
 from critic.errors import UsageError, quoted, shorten_line
 from critic.judging.thoughts import split_thoughts
 from critic.records import NO_VERDICT, NOT_LEARNED, Judgment, Question, Response, to_ten

@@ -1,4 +1,4 @@
-"""Names of columns and words of labels in people's tables (`columns.toml`), read alike for training rows and audits."""
+"""Names of columns and words of labels in people's tables (`column_names.toml`), read alike for training rows and audits."""
 
 import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ SCORE_SUFFIX = "_score_1_10"
 
 
 class ColumnTable(Struct, frozen=True):
-    """All of `columns.toml`: names of usual columns and of people's labels, and words of labels by kind of verdict."""
+    """All of `column_names.toml`: names of usual columns and of people's labels, and words of labels by kind of verdict."""
 
     names: dict[str, list[str]]
     labels: dict[str, list[str]]
@@ -31,7 +31,7 @@ class ColumnTable(Struct, frozen=True):
 
 @cache
 def load_columns() -> ColumnTable:
-    """Return the names and words of `columns.toml`."""
+    """Return the names and words of `column_names.toml`."""
     text = Path(__file__).with_suffix(".toml").read_text("utf-8")
     return msgspec.convert(tomllib.loads(text), ColumnTable)
 
