@@ -226,7 +226,7 @@ def _in_order(row: Row, shape: Shape) -> Row:
 
 
 def _document(path: Path) -> tuple[list[int], Any]:
-    """Return a file's document, and the lines of its rows if it is a table. A log of inspect_ai is a .zip of samples."""
+    """Return a document, and the lines of its rows if it is a table. A log of inspect_ai is a .zip of samples."""
     kind = jsonl.suffix(path)
     if not path.exists():
         raise UsageError(f"{path}: no such file")
