@@ -1,4 +1,4 @@
-"""Names of columns and words of labels in people's tables (`column_names.toml`), read alike for training rows and audits."""
+"""Names of columns and words of labels in people's tables (`column_names.toml`), for training rows and audits alike."""
 
 import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ SCORE_SUFFIX = "_score_1_10"
 
 
 class ColumnTable(Struct, frozen=True):
-    """All of `column_names.toml`: names of usual columns and of people's labels, and words of labels by kind of verdict."""
+    """All of `column_names.toml`: names of usual columns and of people's labels; words of labels by kind of verdict."""
 
     names: dict[str, list[str]]
     labels: dict[str, list[str]]

@@ -7,12 +7,15 @@ import json
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from zipfile import ZipFile
 
 from critic import jsonl
+from critic.column_names import load_columns
 from critic.errors import UsageError, one_line, quoted
 
 if TYPE_CHECKING:
@@ -48,8 +51,35 @@ _EXACT = 1e15
 
 _HIGH = re.compile(rb"[\x80-\xff]+")
 
-_EMPTY = frozenset(("", "-", "#n/a", "#na", "<na>", "n/a", "na", "nan", "none", "null"))
-"""Spellings, in small letters, of a cell that holds no number and no label."""
+_EMPTY = {
+    *(
+        "",
+        "-",
+        "--",
+        "—",
+        "?",
+        "#n/a",
+        "#na",
+        "<na>",
+        "n/a",
+        "n/d",
+        "s/d",
+        "na",
+        "ka",
+        "nan",
+        "none",
+        "null",
+        "无",
+        "缺失",
+    ),
+    *("keineangabe", "notapplicable", "notavailable", "notrated", "noanswer", "unrated", "unknown", "missing", "未评"),
+}
+"""Spellings, in small letters without blanks and dots (k. A.), of a cell that holds no number and no label."""
+
+_BLANKS = str.maketrans("", "", " .\t\r\n\u00a0\u3000")
+
+_TITLES = 10
+"""Rows at the top of a table among which its header is sought."""
 
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")
 
@@ -66,6 +96,22 @@ def locate_row(path: Path, number: int) -> str:
     return f"{path}:{number}" if jsonl.suffix(path) in (".csv", ".tsv", ".jsonl") else f"{path}:row {number}"
 
 
+def split_sheet(path: Path) -> tuple[Path, str | None]:
+    """Return the workbook and the sheet of FILE.xlsx:SHEET; any other path unchanged, and None.
+
+    >>> split_sheet(Path("labels.xlsx:March"))[1]
+    'March'
+    """
+    file, separator, sheet = str(path).rpartition(":")
+    is_sheet = bool(separator) and jsonl.suffix(Path(file)) == ".xlsx" and not path.exists()
+    return (Path(file), sheet) if is_sheet else (path, None)
+
+
+def find_format(path: Path) -> str:
+    """Return the suffix of a table's format, also of a sheet of a workbook."""
+    return jsonl.suffix(split_sheet(path)[0])
+
+
 def rows(path: Path, formats: Collection[str] = READABLE) -> Iterator[tuple[str, Row]]:
     """Yield the rows of a table by column, each with its place.
 
@@ -74,7 +120,7 @@ def rows(path: Path, formats: Collection[str] = READABLE) -> Iterator[tuple[str,
     Raises UsageError naming the line for a file that is missing, empty, truncated or of another format, for a text that
     a workbook's cell has cut, and if the library for the format is not installed.
     """
-    in_workbook = jsonl.suffix(path) == ".xlsx"
+    in_workbook = find_format(path) == ".xlsx"
     for number, row in _read_numbered(path, formats):
         if in_workbook and (cut := next((column for column, cell in row.items() if is_cut(cell)), None)):
             raise UsageError(
@@ -100,7 +146,7 @@ def read_frame(path: Path) -> "pd.DataFrame":
 def read_first_row(path: Path) -> Row | None:
     """Return the first row of a table, or None for any other file. Never raises."""
     try:
-        is_other = jsonl.suffix(path) not in READABLE or jsonl.suffix(path) == ".jsonl"
+        is_other = find_format(path) not in READABLE or find_format(path) == ".jsonl"
         read = jsonl.read(path, Row) if is_other else rows(path)
         return next((row for _, row in read), None)
     except (OSError, UsageError):
@@ -109,13 +155,13 @@ def read_first_row(path: Path) -> Row | None:
 
 def _read_numbered(path: Path, formats: Collection[str]) -> Iterator[tuple[int, Row]]:
     """Yield the rows of a table with their numbers. Raises UsageError as `rows`."""
-    kind = jsonl.suffix(path)
-    if path.is_dir():
+    file, kind = split_sheet(path)[0], find_format(path)
+    if file.is_dir():
         raise UsageError(f"{path}: a folder; expected a file, {', '.join(formats)}")
     # Both are packed already, and their readers need to seek.
-    if kind not in formats or (kind != path.suffix and kind in (".xlsx", ".parquet")):
-        raise UsageError(f"{path}: cannot read {path.suffix or 'a file without suffix'}; expected {', '.join(formats)}")
-    if not path.is_file():
+    if kind not in formats or (kind != file.suffix and kind in (".xlsx", ".parquet")):
+        raise UsageError(f"{path}: cannot read {file.suffix or 'a file without suffix'}; expected {', '.join(formats)}")
+    if not file.is_file():
         raise UsageError(f"{path}: no such file")
     if kind == ".jsonl":
         yield from jsonl.read(path, Row)
@@ -190,23 +236,43 @@ def _read_csv(path: Path) -> Iterator[tuple[int, Row]]:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise UsageError(f"{path}:{line}: not {name.upper()}, as other lines are; save the file as UTF-8") from None
-    marks = _SEPARATORS[jsonl.suffix(path)]
-    headers = {mark: next(csv.reader(io.StringIO(text, newline=""), delimiter=mark), []) for mark in marks}
-    mark = max(headers, key=lambda mark: len(headers[mark]))
-    header = [column.strip() for column in headers[mark]]
+    tops = dict[str, tuple[int, list[str]]]()
+    for mark in _SEPARATORS[jsonl.suffix(path)]:
+        tops[mark] = _find_header(csv.reader(io.StringIO(text, newline=""), delimiter=mark))
+    mark = max(tops, key=lambda mark: len(tops[mark][1]))
+    top, header = tops[mark]
     _check_header(path, header)
     reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=mark)
     end = 0
     try:
-        for cells in reader:
-            if len(cells) not in (0, len(header)):
+        for number, cells in enumerate(reader):
+            if number > top and len(cells) not in (0, len(header)):
                 raise UsageError(f"{path}:{end + 1}: {len(cells)} cells, but the header has {len(header)}")
             # Spreadsheet programs write rows and columns that were emptied as well.
-            if end and any(cells):
+            if number > top and any(cells):
                 yield end + 1, {column: cell for column, cell in zip(header, cells, strict=True) if column}
             end = reader.line_num
     except csv.Error as error:
         raise UsageError(f"{path}:{reader.line_num}: not CSV: {error}") from None
+
+
+def _find_header(table: Iterable[Iterable[Any]]) -> tuple[int, list[str]]:
+    """Return the place of the header, from 0, and its names.
+
+    It is the first row; or below titles, rows of one cell that is no usual name, the first row of several names.
+    """
+    first = list[str]()
+    usual = {name for names in load_columns().names.values() for name in names}
+    for place, cells in enumerate(islice(table, _TITLES)):
+        names = ["" if cell is None else str(_read_value(cell)).strip() for cell in cells]
+        first = first if place else names
+        filled = [name for name in names if name]
+        if len(filled) == 1 and filled[0].lower() in usual:
+            break
+        if len(filled) > 1:
+            # Numbers are cells below a header of one name.
+            return (0, first) if place and any(read_number(name) is not None for name in filled) else (place, names)
+    return 0, first
 
 
 def detect_encoding(content: bytes) -> str:
@@ -254,21 +320,20 @@ def _read_parquet(path: Path) -> Iterator[tuple[int, Row]]:
 
 
 def _read_xlsx(path: Path) -> Iterator[tuple[int, Row]]:
-    """Yield the rows of the only sheet that has some. Pandas would turn rounded numbers into whole ones, and skips
-    formulas."""
+    """Yield the rows of the sheet that is named, or the only one that has some. Pandas would turn rounded numbers into
+    whole ones, and skips formulas."""
     number, formulas, header = 0, list[tuple[int, str]](), list[str]()
     records = list[tuple[int, Row]]()
+    file, sheet = split_sheet(path)
     try:
-        with ZipFile(path) as parts:
+        with ZipFile(file) as parts:
             books = [parts.read(name) for name in parts.namelist() if _WORKBOOK.fullmatch(name)]
         computed = not any(map(_UNCOMPUTED.search, books))
-        values, sources = (_open_workbook(path, data_only=only) for only in (True, False))
-        title = _find_only_sheet(path, values)
+        values, sources = (_open_workbook(file, data_only=only) for only in (True, False))
+        title = _find_sheet(file, values, sheet)
+        top, header = _find_header(values[title].iter_rows(values_only=True))
         sheets = zip(values[title].iter_rows(), sources[title].iter_rows(), strict=True)
-        for number, (cells, written) in enumerate(sheets, 1):
-            if number == 1:
-                header = _read_header(cells)
-                continue
+        for number, (cells, written) in enumerate(islice(sheets, top + 1, None), top + 2):
             named = [pair for pair in zip(header, cells, written, strict=False) if pair[0]]
             row = Row()
             for column, cell, source in named:
@@ -343,17 +408,26 @@ def is_cut(cell: Any) -> bool:
     return isinstance(cell, str) and len(cell) >= CELL_LIMIT
 
 
-def _find_only_sheet(path: Path, book: Any) -> str:
-    """Return the name of the sheet with rows; of an empty book the first. Raises UsageError if several have rows."""
+def list_sheets(path: Path) -> list[str]:
+    """Return the names of a workbook's sheets; none of a file that is no workbook."""
+    try:
+        return list(_open_workbook(path, data_only=True).sheetnames) if jsonl.suffix(path) == ".xlsx" else []
+    # A damaged archive makes zipfile and openpyxl raise anything; reading it says what is wrong.
+    except Exception:
+        return []
+
+
+def _find_sheet(path: Path, book: Any, named: str | None) -> str:
+    """Return the sheet that was named, or the one with rows; of an empty book the first. Raises UsageError if there is
+    none of that name, and if several have rows."""
+    if named is not None:
+        if named not in book.sheetnames:
+            raise UsageError(f"{path}: no sheet {quoted(named)}; there are {', '.join(book.sheetnames)}")
+        return named
     full = [sheet.title for sheet in book.worksheets if any(map(any, sheet.iter_rows(values_only=True)))]
     if full[1:]:
-        raise UsageError(f"{path}: the sheets {', '.join(full)} have rows; save the one that is meant as its own file")
+        raise UsageError(f"{path}: the sheets {', '.join(full)} have rows; name the one meant, as in {path}:{full[0]}")
     return str(full[0] if full else book.sheetnames[0])
-
-
-def _read_header(cells: Iterable[Any]) -> list[str]:
-    """Return the names of a sheet's columns; empty cells are empty names."""
-    return ["" if cell.value is None else str(_read_value(cell.value)).strip() for cell in cells]
 
 
 def _is_uncomputed(cell: Any, source: Any, computed: bool) -> bool:
@@ -421,8 +495,8 @@ def cell_text(value: Any) -> str | None:
 
 
 def is_empty(cell: Any) -> bool:
-    """Return whether a cell of numbers or labels is empty: blank, `N/A`, NaN and the like."""
-    return cell is None or str(cell).strip().lower() in _EMPTY
+    """Return whether a cell of numbers or labels is empty: blank, `N/A`, `k. A.`, NaN and the like."""
+    return cell is None or str(cell).translate(_BLANKS).lower() in _EMPTY
 
 
 def parse_number(cell: Any, below: float = math.inf) -> float:
@@ -448,6 +522,25 @@ def parse_number(cell: Any, below: float = math.inf) -> float:
     if math.isinf(value):
         raise ValueError("is not a finite number")
     return value
+
+
+def read_number(cell: Any) -> float | None:
+    """Return a cell as a number; None if it is empty, a list or a word.
+
+    >>> read_number("7,5"), read_number("good"), read_number([7])
+    (7.5, None, None)
+    """
+    return None if isinstance(cell, list | dict) else _read_hashable(cell)
+
+
+@lru_cache(maxsize=4096, typed=True)  # True and 1 are equal, and only one of them is a number here
+def _read_hashable(cell: Any) -> float | None:
+    """Return a cell as a number, or None; the values of a column repeat."""
+    try:
+        number = parse_number(cell)
+    except ValueError:
+        return None
+    return None if math.isnan(number) else number
 
 
 def parse_optional_number(

@@ -12,7 +12,7 @@ from critic.records import Judgment
 from critic.stats.verdicts import Label
 from eval_agreement.measures.image_grounding import ARMS, Looking, looking
 from eval_agreement.measures.injection import SEPARATOR, Injection, injection, suite
-from eval_agreement.reading.preference_codes import CODED, code_of
+from eval_agreement.reading.preference_codes import CODED
 from eval_agreement.reading.tables import ROLES, USED, Codes, Mapped, Scale, Source
 
 Scales = Sequence[Scale | None]
@@ -41,7 +41,7 @@ def parse_map(texts: Iterable[str]) -> dict[str, list[str]]:
     """Return the columns of --map COLUMN=FIELD by their usual names, without codes (`parse_codes`). Raises
     UsageError."""
     columns = [text for text in texts if text.rpartition("=")[2] not in CODED]
-    return parse_mapping(columns, FIELDS, several=("people", "judge"), aliases=ALIASES)
+    return parse_mapping(columns, FIELDS, several=("people", "judge", "id"), aliases=ALIASES)
 
 
 def parse_codes(texts: Iterable[str]) -> Codes:
@@ -52,7 +52,7 @@ def parse_codes(texts: Iterable[str]) -> Codes:
         code, _, word = text.rpartition("=")
         if word not in CODED:
             continue
-        number = code_of(code)
+        number = tables.read_number(code)
         if number is None or number in codes:
             raise UsageError(
                 f"--map {text!r}: expected a number that stands for {word}, as in 0={word}, each number once"
@@ -68,14 +68,14 @@ def parse_sources(
     scales and the `codes`. Raises UsageError, also for a column that no table has."""
     if human is None:
         return None, {}
-    named = tuple((usual, columns[0]) for usual, columns in mapped.items())
+    named = tuple((usual, column) for usual, columns in mapped.items() for column in columns)
     people = replace(Source.parse(human, named), scale=scales[0], codes=codes or {})
     sources = parse_judges(judges, named=named)
     for name, source in sources.items():
         sources[name] = replace(source, scale=scales[1], codes=codes or {})
     read = [people, *sources.values()]
     # The columns of other tools' results are found, and named, by `result_formats`.
-    if any(jsonl.suffix(source.path) not in tables.FORMATS for source in read):
+    if any(tables.find_format(source.path) not in tables.FORMATS for source in read):
         return people, sources
     frames = {source.path: source.frame for source in read if named and source.content == "table"}
     for usual, name in named:
@@ -96,7 +96,7 @@ def find_scores(sources: Mapping[str, Source], mapped: Mapped) -> dict[str, Sour
 
     read, scales = dict[str, Source](), dict[Path, str]()
     for name, source in sources.items():
-        is_table = jsonl.suffix(source.path) in tables.FORMATS and (source.column or "score" in source.frame)
+        is_table = tables.find_format(source.path) in tables.FORMATS and (source.column or "score" in source.frame)
         of_tool = source.content == "table" and not is_table
         read[name] = scores_of_judge(source.path, mapped, source.scale) if of_tool else source
         # A scale that was found, not given, has to be the other judge's too.

@@ -19,7 +19,6 @@ from critic.errors import UsageError, quoted, shorten_line
 from critic.judging.thoughts import split_thoughts
 from critic.records import NO_VERDICT, NOT_LEARNED, Judgment, Question, Response, to_ten
 from critic.stats.arrays import Floats
-from critic.stats.estimate import FEWEST_TO_DECIDE
 from critic.stats.verdicts import Codes, Label, both_orders, codes
 from eval_agreement.measures.baselines import BASELINES
 from eval_agreement.measures.preferences import LONGER, PEOPLE, Preferences
@@ -114,6 +113,8 @@ def read_scores(human: Source, judges: Mapping[str, Source]) -> RatedSample:
     score. Raises UsageError if no id is in both, an id has different scores, or one is off the scale, naming file and
     line.
     """
+    human = human.with_scale("score")
+    judges = {name: source.with_scale("score", human.scale or SCALE) for name, source in judges.items()}
     rows, by_judge, notes = _read(human, judges, "score")
     scores = {name: labels["score"].reindex(rows.index) for name, labels in by_judge.items()}
     sample = _build_sample(human.path.stem, rows, scores)
@@ -398,10 +399,6 @@ def _read_values(source: Source, column: str, kind: Kind, *, judge: bool) -> tup
     values = source.numbers(column, low, high, hint=f" (see {option})", none=none)
     if none is not None and (count := sum(text in ("-1", "-1.0") for text in source.texts(column))):
         notes.append(f"{source.path}: {count} cells of {column} are -1, which FastChat writes for no verdict")
-    highest = max((score for score in values if score is not None), default=high)
-    if (low, high) == SCALE and len(values) >= FEWEST_TO_DECIDE and highest <= high / 2:
-        most = f"no {column} is above {highest:g}, and they are taken to be on 1..10"
-        notes.insert(0, f"{source.path}: {most}; if they are not, give their scale with {option}")
     return [None if score is None else to_ten(score, low, high) for score in values], notes
 
 

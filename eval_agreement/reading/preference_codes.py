@@ -1,9 +1,7 @@
 """Codes of preferences: numbers beside two responses. Their meaning differs between files."""
 
-import math
 import re
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,21 +60,7 @@ def holds_two_answers(frame: "pd.DataFrame") -> bool:
 def _is_text(cells: Iterable[Any]) -> bool:
     """Return whether the first cell that is not empty is a text, or a list of messages."""
     first = next((cell for cell in cells if not tables.is_empty(cell)), None)
-    return first is not None and code_of(first) is None
-
-
-def code_of(cell: Any) -> float | None:
-    """Return a cell as a number; None if it is empty, a list or a word."""
-    return None if isinstance(cell, list | dict) else _parse_code(cell)
-
-
-@lru_cache(maxsize=4096, typed=True)  # True and 1 are equal, and only one of them is a number here
-def _parse_code(cell: Any) -> float | None:
-    try:
-        number = tables.parse_number(cell)
-    except ValueError:
-        return None
-    return None if math.isnan(number) else number
+    return first is not None and tables.read_number(first) is None
 
 
 def are_codes(cells: Iterable[Any]) -> bool:
@@ -85,7 +69,7 @@ def are_codes(cells: Iterable[Any]) -> bool:
     >>> are_codes([1, "2", None]), are_codes(["a", 2]), are_codes([])
     (True, False, False)
     """
-    filled = [code_of(cell) for cell in cells if not tables.is_empty(cell)]
+    filled = [tables.read_number(cell) for cell in cells if not tables.is_empty(cell)]
     return bool(filled) and None not in filled
 
 
@@ -100,7 +84,7 @@ def unknown_codes(cells: Iterable[Any], codes: Codes) -> list[float]:
 
 
 def _distinct_numbers(cells: Iterable[Any]) -> set[float]:
-    return {number for number in map(code_of, cells) if number is not None}
+    return {number for number in map(tables.read_number, cells) if number is not None}
 
 
 def _meanings(numbers: set[float], codes: Codes) -> Codes:
@@ -118,7 +102,7 @@ def decode_preferences(path: Path, column: str, cells: Sequence[Any], codes: Cod
     meanings = _meanings(_distinct_numbers(cells), codes)
     decoded = []
     for cell in cells:
-        number = code_of(cell)
+        number = tables.read_number(cell)
         decoded.append(cell if number is None else meanings[number])
     return decoded
 

@@ -25,7 +25,7 @@ from critic.column_names import Kind, find_label, load_columns, match_columns
 from critic.errors import UsageError, one_line, quoted, shorten_line
 from eval_agreement.measures.preferences import PEOPLE
 from eval_agreement.reading import preference_codes
-from eval_agreement.reading.tables import ROLES, Codes, Mapped, Scale, Source, find_scale
+from eval_agreement.reading.tables import ROLES, Codes, Mapped, Scale, Source
 from eval_agreement.reading.turns import content_text, fill_turns
 from eval_agreement.sentences import texts_of
 
@@ -33,6 +33,12 @@ Row = dict[str, Any]
 
 _CHOICES = 4
 """Numbers that a judge's choice between two answers may have; a column of more of them is something else."""
+
+_PLACES = 20
+"""Most places of a list of scores; longer ones are something else."""
+
+_LIST = re.compile(r"\s*(?:[\[(](?P<marked>[^\[\]()]*)[\])]|(?P<plain>[^;|]*(?:[;|][^;|]*)+))\s*")
+"""Text of a list: in brackets, separated by commas; else by semicolons or bars."""
 
 _ZSTD = "its parts are packed by zstd: pip install zipfile-zstd, or give what `inspect log dump` prints, as .json"
 
@@ -69,18 +75,19 @@ def load_formats() -> FormatTable:
     return msgspec.convert(texts_of("reading/result_formats.toml"), FormatTable)
 
 
-class ResultFile(Struct, frozen=True):
-    """A file as a data frame with the usual columns, and the path that each was `taken` from.
+class ResultFile(Struct):
+    """A file as its `rows`, and as a data frame with the usual columns, and the path that each was `taken` from.
 
     `people` are the columns of people's verdicts. `votes` are the verdicts: those of PEOPLE, and each judge's.
     """
 
     path: Path
     shape: Shape
+    rows: list[Row]
     frame: pd.DataFrame
     taken: dict[str, str]
-    people: list[str]
-    votes: dict[str, Source]
+    people: list[str] = field(default_factory=list)
+    votes: dict[str, Source] = field(default_factory=dict)
 
     def note(self, people: Source | None, judges: Mapping[str, Source]) -> str:
         """Return a sentence on what was taken for what."""
@@ -123,6 +130,10 @@ def guess(
     nobody explained.
     """
     files = [_read(path, mapped) for path in paths]
+    for other in files[1:]:
+        _align_ids(files[0], other)
+    for file in files:
+        _find_votes(file, mapped)
     if not codes:
         codes = {} if any(file.is_pair for file in files) else None
     rated = [file for file in files if PEOPLE in file.votes]
@@ -147,6 +158,7 @@ def guess(
 def scores_of_judge(path: Path, mapped: Mapped, scale: Scale | None) -> Source:
     """Return the scores of the first judge in a result file. Raises UsageError if there is none."""
     file = _read(path, mapped)
+    _find_votes(file, mapped)
     for judge in file.judges("score", scale, codes={} if file.is_pair else None).values():
         return judge
     raise _unknown(f"{path}: no judge's scores", "judge", [file])
@@ -171,12 +183,18 @@ def _unknown(problem: str, name: str, files: Iterable[ResultFile]) -> UsageError
 
 
 def _read(path: Path, mapped: Mapped) -> ResultFile:
-    """Read a file, and find its columns and verdicts. Raises UsageError."""
+    """Read a file, and find its usual columns. Raises UsageError."""
     shape, numbers, rows = _read_rows(path)
     frame = pd.json_normalize(rows).set_axis(numbers).astype(object)
-    taken = _take(path, frame, rows, shape, mapped)
-    votes = _by_line(path, frame, rows, shape, mapped) if shape.kind else {}
-    people, judges = _by_column(frame, shape, {*taken}, mapped)
+    _spread_lists(frame)
+    return ResultFile(path, shape, rows, frame, _take(path, frame, rows, shape, mapped))
+
+
+def _find_votes(file: ResultFile, mapped: Mapped) -> None:
+    """Find people's and judges' verdicts in a file. Raises UsageError for a `mapped` column that is not there."""
+    path, shape, frame = file.path, file.shape, file.frame
+    votes = _by_line(file, mapped) if shape.kind else {}
+    people, judges = _by_column(frame, shape, file.taken, mapped)
     if wrong := [name for name in (*people, *judges) if name not in frame]:
         raise UsageError(f"{path}: no column {quoted(wrong[0])}; there are {shorten_line(', '.join(frame))}")
     # Lines say who rated them, and columns count only if they are named.
@@ -187,7 +205,75 @@ def _read(path: Path, mapped: Mapped) -> ResultFile:
         people = [PEOPLE]
     elif people:
         votes[PEOPLE] = _of_people(path, frame, people)
-    return ResultFile(path, shape, frame, taken, people, votes)
+    file.people, file.votes = people, votes
+
+
+def _spread_lists(frame: pd.DataFrame) -> None:
+    """Spread columns of short lists of numbers, or of JSON of them, over columns NAME.0, NAME.1 and so on.
+
+    A column of single numbers in lists keeps its name.
+    """
+    for name in list(frame):
+        lists = [_read_list(cell) for cell in frame[name]]
+        places = max((len(numbers) for numbers in lists if numbers), default=0)
+        filled = sum(not tables.is_empty(cell) for cell in frame[name])
+        if not 0 < places <= _PLACES or sum(numbers is not None for numbers in lists) < filled:
+            continue
+        for place in range(places):
+            column = f"{name}.{place}" if places > 1 else name
+            frame[column] = [numbers[place] if numbers and place < len(numbers) else None for numbers in lists]
+
+
+def _read_list(cell: Any) -> list[float | None] | None:
+    """Return a cell's list of numbers, or None for anything else; 7.5 is no list.
+
+    >>> _read_list("[4, 5]"), _read_list("3; 4"), _read_list([4, "good"]), _read_list("7,5")
+    ([4.0, 5.0], [3.0, 4.0], None, None)
+    """
+    if isinstance(cell, str) and (match := _LIST.fullmatch(cell)):
+        separator = "," if match["marked"] else "[;|]"
+        cell = re.split(separator, match["marked"] or match["plain"])
+    if not isinstance(cell, list):
+        return None
+    numbers = [tables.read_number(entry) for entry in cell]
+    # An empty place is a rater who said nothing.
+    are_numbers = all(number is not None or tables.is_empty(entry) for number, entry in zip(numbers, cell, strict=True))
+    return numbers if are_numbers else None
+
+
+def _align_ids(first: ResultFile, other: ResultFile) -> None:
+    """Give two files whose ids have nothing in common ids out of columns that both have: a part of an id that is
+    composed of several, the columns of these parts, or the question and the model."""
+    for own, own_ids in _possible_ids(first, other).items():
+        for theirs, their_ids in _possible_ids(other, first).items():
+            shared = ({*own_ids} & {*their_ids}) - {None}
+            if 2 * len(shared) >= min(own_ids.nunique(), their_ids.nunique()) > 0:
+                first.frame["id"], first.taken["id"] = own_ids, own
+                other.frame["id"], other.taken["id"] = their_ids, theirs
+                return
+
+
+def _possible_ids(file: ResultFile, other: ResultFile) -> dict[str, "pd.Series[Any]"]:
+    """Return columns that may be the ids of a file, the likeliest first, by the paths that they are from."""
+    ids = {file.taken["id"]: file.frame["id"]} if "id" in file.taken else {}
+    composed = [path.rpartition(".")[2] for path in other.shape.fields.get("id", [])]
+    choices = [[path] for path in file.shape.fields.get("id", [])]
+    choices += [paths for paths in (composed, ["question", "system"], ["question"]) if {*paths} <= {*file.frame}]
+    for paths in filter(None, choices):
+        cells = _join_cells(file, paths)
+        # What several rows have tells none of them, unless several raters have them all.
+        if cells.is_unique or "rater" in file.taken:
+            ids.setdefault(" + ".join(paths), cells)
+    return ids
+
+
+def _join_cells(file: ResultFile, paths: Sequence[str]) -> "pd.Series[Any]":
+    """Return the texts at several paths of each row, joined by a slash; None if all are empty."""
+    texts = []
+    for row, usual in zip(file.rows, file.frame.to_dict("records"), strict=True):
+        cells = [content_text(_at({**usual, **row}, path)) for path in paths]
+        texts.append("/".join(filter(None, cells)) or None)
+    return pd.Series(texts, index=file.frame.index, dtype=object)
 
 
 def _read_rows(path: Path) -> tuple[Shape, list[int], list[Row]]:
@@ -228,7 +314,7 @@ def _in_order(row: Row, shape: Shape) -> Row:
 def _document(path: Path) -> tuple[list[int], Any]:
     """Return a document, and the lines of its rows if it is a table. A log of inspect_ai is a .zip of samples."""
     kind = jsonl.suffix(path)
-    if not path.exists():
+    if not tables.split_sheet(path)[0].exists():
         raise UsageError(f"{path}: no such file")
     if kind not in (".json", ".eval") or path.is_dir():
         frame = tables.read_frame(path)
@@ -309,11 +395,12 @@ def _take(path: Path, frame: pd.DataFrame, rows: Sequence[Row], shape: Shape, ma
     return taken
 
 
-def _by_line(path: Path, frame: pd.DataFrame, rows: Sequence[Row], shape: Shape, mapped: Mapped) -> dict[str, Source]:
+def _by_line(file: ResultFile, mapped: Mapped) -> dict[str, Source]:
     """Return the verdicts of PEOPLE and of each judge, of lines that say who rated.
 
     If lines name criteria, only one counts: the `mapped` one, or the first by which both people and a judge rated.
     """
+    rows, shape = file.rows, file.shape
     raters = list[str | None]()
     criteria = list[str | None]()
     sides: dict[str | None, set[bool]] = {}
@@ -328,8 +415,8 @@ def _by_line(path: Path, frame: pd.DataFrame, rows: Sequence[Row], shape: Shape,
         if rater and wanted in (None, criterion):
             judge = content_text(_at(row, shape.scorer), "/") or criterion or "judge"
             lines.setdefault(PEOPLE if _is_human(rater, shape) else judge, []).append(number)
-    verdicts = frame.assign(verdict=[_read_verdict(row, shape) for row in rows])
-    return {name: Source(path, "verdict", table=verdicts.iloc[numbers]) for name, numbers in lines.items()}
+    verdicts = file.frame.assign(verdict=[_read_verdict(row, shape) for row in rows])
+    return {name: Source(file.path, "verdict", table=verdicts.iloc[numbers]) for name, numbers in lines.items()}
 
 
 def _is_human(rater: str | None, shape: Shape) -> bool:
@@ -348,7 +435,9 @@ def _read_verdict(row: Row, shape: Shape) -> Any:
     return "tie" if value in (0, shape.middle) else "a" if value < shape.middle else "b"
 
 
-def _by_column(frame: pd.DataFrame, shape: Shape, taken: set[str], mapped: Mapped) -> tuple[list[str], dict[str, str]]:
+def _by_column(
+    frame: pd.DataFrame, shape: Shape, taken: Mapping[str, str], mapped: Mapped
+) -> tuple[list[str], dict[str, str]]:
     """Return the columns of people's verdicts, one or alike but for a number or letter, and judges' names by column."""
     scores, names = load_formats().scores, load_columns().names
     not_scores = set(taken)
@@ -356,22 +445,35 @@ def _by_column(frame: pd.DataFrame, shape: Shape, taken: set[str], mapped: Mappe
         not_scores.update(*(path.split("|") for path in paths))
     # A number of a row, question or model is no score, wherever it stands.
     words = "|".join(word for usual in ("id", "group", "system", "rater", "task") for word in names[usual])
-    no_score = re.compile(rf"each\..*|(.*\.)?({words})", re.IGNORECASE)
-    columns = [
-        name for name in frame if name not in not_scores and not no_score.fullmatch(name) and find_kinds(frame[name])
-    ]
+    no_score = re.compile(rf"each\..*|(.*\.)?({words}|{scores['never']})", re.IGNORECASE)
+    columns = []
+    for name in frame:
+        # In camel case a word begins with a capital.
+        spaced = re.sub(r"(?<=[a-z\d])(?=[A-Z])", "_", name)
+        if name not in not_scores and not no_score.fullmatch(spaced) and find_kinds(frame[name]):
+            columns.append(name)
     people = list(mapped.get("people") or _matching(columns, scores["people"]))
     if not people and not shape.has and len(columns) > 1:
         people = list(_matching(columns, scores["plain"]))[:1]
     stems = {re.sub(r"(?<=[\W_a-z])(\d+|[_ -][a-h])$", "", name) for name in people}
     if "people" not in mapped and len(stems) > 1:
         people = people[:1]
-    rest = [name for name in columns if name not in people]
+    reference = taken.get("reference", "")
+    rest = [name for name in columns if name not in people and not _rates_reference(name, reference)]
     judges = {name: name for name in mapped.get("judge", ())} or _matching(rest, shape.judge or scores["judge"])
-    # The only other column is the judge's whatever it is called.
-    if not judges and not shape.judge and len(rest) == 1:
-        judges = {rest[0]: rest[0]}
     return people, judges
+
+
+def _rates_reference(column: str, reference: str) -> bool:
+    """Return whether a column's name says that it is the score of the reference, not of the response.
+
+    >>> _rates_reference("gpt4_score", reference="gpt4_ans"), _rates_reference("gpt4_score", reference="answer")
+    (True, False)
+    """
+    owner, scored = ({*re.findall(r"[a-z]+\d*", name.lower())} for name in (reference, column.rpartition(".")[2]))
+    owner = {*load_columns().names["reference"], *owner} - {"ans", "answer", "response", "text", "output"}
+    judged = scored - {"score", "scores", "rating", "ratings"}
+    return judged != scored and bool(judged) and judged <= owner
 
 
 def _matching(columns: Sequence[str], expression: str) -> dict[str, str]:
@@ -399,14 +501,14 @@ def find_kinds(cells: Iterable[Any], codes: Codes | None = None) -> list[Kind]:
     kinds: list[Kind] = [kind for kind in load_columns().words if all(find_label(kind, word) for word in words)]
     if codes is not None and preference_codes.are_codes(filled):
         return [] if preference_codes.unknown_codes(filled, codes) else ["preference"]
-    if codes is None and "preference" not in kinds and all(_read_number(word) is not None for word in words):
+    if codes is None and "preference" not in kinds and all(_read_vote(word) is not None for word in words):
         kinds.append("score")
     return kinds
 
 
-def _read_number(cell: Any) -> float | None:
+def _read_vote(cell: Any) -> float | None:
     """Return a cell as a number, or None: yes is 1, no is 0."""
-    number = preference_codes.code_of(cell)
+    number = tables.read_number(cell)
     return {"a": 1.0, "b": 0.0}.get(find_label("yes or no", cell) or "") if number is None else number
 
 
@@ -416,6 +518,7 @@ def _convert(
     """Return verdicts as the rest of the audit reads them: scores as numbers, on a scale."""
     if kind != "score":
         return dataclasses.replace(vote, codes=codes or {})
-    values = list(map(_read_number, vote.verdicts))
-    scale = scale or find_scale([number for number in values if number is not None], people)
-    return dataclasses.replace(vote, table=vote.frame.assign(**{vote.column or "": values}), scale=scale)
+    # Empty cells keep their word, which is counted and named.
+    values = [cell if tables.is_empty(cell) else _read_vote(cell) for cell in vote.verdicts]
+    numbers = dataclasses.replace(vote, table=vote.frame.assign(**{vote.column or "": values}), scale=scale)
+    return numbers.with_scale(vote.column or "", people)

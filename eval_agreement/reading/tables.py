@@ -1,13 +1,14 @@
 """Files of scores and labels, with typed access to the columns of a table."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, Literal
 
 from critic import jsonl, tables
+from critic.column_names import SCORE_SUFFIX
 from critic.errors import UsageError, quoted, shorten_line
 from critic.records import NO_VERDICT, RATINGS, is_judgment
 from critic.stats.verdicts import Label
@@ -31,7 +32,11 @@ SCALE: Scale = (RATINGS[0], RATINGS[-1])
 SCALES: tuple[Scale, ...] = ((0, 1), (1, 5), (0, 5), (1, 10), (0, 10), (0, 100))
 """Assumed scales of scores. The first that holds all scores counts; otherwise they span lowest to highest."""
 
-PART_COLUMNS = {"task": "task", "category": "category", "lang": "lang", "system": "answerer", "turn": "turn"}
+_FEW = 0.02
+"""Share of numbers off the scale of all others that are taken for mistakes."""
+
+PART_COLUMNS = {name: name for name in ("task", "category", "lang", "system", "turn", "condition")}
+PART_COLUMNS["system"] = "answerer"
 """Column of a table -> the part (breakdown) that it fills."""
 
 NO_GROUP = (
@@ -70,9 +75,9 @@ class Source:
 
     @classmethod
     def parse(cls, text: str, named: tuple[tuple[str, str], ...] = ()) -> "Source":
-        """Parse FILE or FILE:COLUMN. The text of an existing file is the file, even if it has a colon."""
+        """Parse FILE or FILE:COLUMN. The text of an existing file, or of a workbook's sheet, is the file."""
         file, separator, column = text.rpartition(":")
-        if not separator or Path(text).is_file():
+        if not separator or Path(text).is_file() or column in tables.list_sheets(Path(file)):
             return cls(Path(text), None, named)
         return cls(Path(file), column, named)
 
@@ -93,7 +98,11 @@ class Source:
         if self.table is not None:
             return self.table, {}
         frame = tables.read_frame(self.path)
-        frame = frame.assign(**{usual: frame[name] for usual, name in self.named if name in frame})
+        for usual, _ in self.named:
+            columns = [frame[name] for other, name in self.named if other == usual and name in frame]
+            if columns:
+                # An id may be composed of several columns.
+                frame[usual] = columns[0] if len(columns) == 1 else [*map("/".join, zip(*columns, strict=True))]
         return frame, fill_turns(self.path, frame, dict(self.named))
 
     @property
@@ -150,6 +159,30 @@ class Source:
             numbers.append(tables.parse_bounded(partial(self.place, row), name, cell, low, high, none=none, hint=hint))
         return numbers
 
+    def with_scale(self, column: str, people: Scale | None = None) -> "Source":
+        """Return the source with the scale of its scores: that given, or the one that its numbers have.
+
+        A judge is on `people`'s scale if it may be. Raises UsageError for a number far from all others: a slip of the
+        pen, or a code for no answer, such as 99.
+        """
+        if self.scale or self.content != "table":
+            return self
+        name = self.column or column
+        if name.endswith(SCORE_SUFFIX):
+            return replace(self, scale=SCALE)
+        cells = [tables.read_number(cell) for cell in self.cells(name)]
+        numbers = [number for number in cells if number is not None and number != NO_VERDICT]
+        far = [number for number in numbers if not 0 <= number <= SCALE[1]]
+        few = len(far) <= max(1, len(numbers) * _FEW) or len(set(far)) == 1
+        if far and few and len(far) < len(numbers):
+            low, high = find_scale([number for number in numbers if number not in far], people)
+            where = self.place(cells.index(far[0]))
+            raise UsageError(
+                f"{where}: {name} {far[0]:g} is outside {low:g}..{high:g}, on which the others are; if it is a score, "
+                "give --scale or --judge-scale"
+            )
+        return replace(self, scale=find_scale(numbers, people) if numbers else None)
+
     def keys(self) -> list[str]:
         """Return the ids, or file and line of each row without a column id. Raises UsageError for a repeated id."""
         if "id" not in self.frame:
@@ -161,7 +194,7 @@ class Source:
 
     def cut_notes(self) -> list[str]:
         """Return a note on texts that a workbook cut at its cell limit; empty if none is cut."""
-        if jsonl.suffix(self.path) != ".xlsx":
+        if tables.find_format(self.path) != ".xlsx":
             return []
         cut = self.frame.map(tables.is_cut).to_numpy().any(axis=1)
         first = self.place(int(cut.argmax())) if cut.any() else ""

@@ -26,8 +26,8 @@ JUDGES = {
     "alpaca_eval.json": "gpt4",
     "deepeval.json": "Correctness [GEval]",
     "evalscope.jsonl": "judge_rating",
-    "fastchat.jsonl": "gpt-4/pair-v2",
-    "fastchat_single.jsonl": "gpt-4/single-v1",
+    "fastchat.jsonl": "gpt-4",
+    "fastchat_single.jsonl": "gpt-4",
     "inspect.eval": "model_graded_qa",
     "inspect.json": "model_graded_qa",
     "lm_eval.jsonl": "acc",
@@ -101,7 +101,7 @@ def test_people_and_judges_may_stand_in_files_of_their_own(tmp_path: Path) -> No
     people.write_text("".join(lines[:4])), judge.write_text("".join(lines[4:]))
     kind, source, judges = guess([people, judge], {})
     assert (kind, source.path, [one.path for one in judges.values()]) == ("preference", people, [judge])
-    assert {"judge: gpt-4/pair-v2; id: question_id" in note for note in read_labels(source, judges, kind).notes} == {
+    assert {"judge: gpt-4; id: question_id" in note for note in read_labels(source, judges, kind).notes} == {
         True,
         False,
     }
