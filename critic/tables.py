@@ -259,7 +259,8 @@ def _read_csv(path: Path) -> Iterator[tuple[int, Row]]:
 def _find_header(table: Iterable[Iterable[Any]]) -> tuple[int, list[str]]:
     """Return the place of the header, from 0, and its names.
 
-    It is the first row; or below titles, rows of one cell that is no usual name, the first row of several names.
+    It is the first row; or below titles, rows of one cell that is no usual name or of a key with a colon, the first
+    row of several names.
     """
     first = list[str]()
     usual = {name for names in load_columns().names.values() for name in names}
@@ -269,7 +270,7 @@ def _find_header(table: Iterable[Iterable[Any]]) -> tuple[int, list[str]]:
         filled = [name for name in names if name]
         if len(filled) == 1 and filled[0].lower() in usual:
             break
-        if len(filled) > 1:
+        if len(filled) > 1 and not filled[0].endswith(":"):
             # Numbers are cells below a header of one name.
             return (0, first) if place and any(read_number(name) is not None for name in filled) else (place, names)
     return 0, first

@@ -247,33 +247,36 @@ def _align_ids(first: ResultFile, other: ResultFile) -> None:
     for own, own_ids in _possible_ids(first, other).items():
         for theirs, their_ids in _possible_ids(other, first).items():
             shared = ({*own_ids} & {*their_ids}) - {None}
-            if 2 * len(shared) >= min(own_ids.nunique(), their_ids.nunique()) > 0:
+            # A few equal ids, such as numbers of epochs, are chance.
+            if shared and 2 * len(shared) >= min(len({*own_ids}), len({*their_ids})):
                 first.frame["id"], first.taken["id"] = own_ids, own
                 other.frame["id"], other.taken["id"] = their_ids, theirs
                 return
 
 
-def _possible_ids(file: ResultFile, other: ResultFile) -> dict[str, "pd.Series[Any]"]:
-    """Return columns that may be the ids of a file, the likeliest first, by the paths that they are from."""
-    ids = {file.taken["id"]: file.frame["id"]} if "id" in file.taken else {}
+def _possible_ids(file: ResultFile, other: ResultFile) -> dict[str, list[str | None]]:
+    """Return texts that may be the ids of a file's rows, the likeliest first, by the paths that they are from."""
+    ids = {file.taken["id"]: list(file.frame["id"])} if "id" in file.taken else {}
+    choices = [(file.rows, [path]) for path in file.shape.fields.get("id", [])]
     composed = [path.rpartition(".")[2] for path in other.shape.fields.get("id", [])]
-    choices = [[path] for path in file.shape.fields.get("id", [])]
-    choices += [paths for paths in (composed, ["question", "system"], ["question"]) if {*paths} <= {*file.frame}]
-    for paths in filter(None, choices):
-        cells = _join_cells(file, paths)
-        # What several rows have tells none of them, unless several raters have them all.
-        if cells.is_unique or "rater" in file.taken:
-            ids.setdefault(" + ".join(paths), cells)
+    for paths in (composed, ["question", "system"], ["question"]):
+        if paths and {*paths} <= {*file.frame}:
+            choices.append((file.frame.to_dict("records"), paths))
+    for rows, paths in choices:
+        texts = _join_texts(rows, paths)
+        # Texts that several rows have tell none of them, unless several raters have them all.
+        if len({*texts}) == len(texts) or "rater" in file.taken:
+            ids.setdefault(" + ".join(paths), texts)
     return ids
 
 
-def _join_cells(file: ResultFile, paths: Sequence[str]) -> "pd.Series[Any]":
+def _join_texts(rows: Iterable[Row], paths: Iterable[str]) -> list[str | None]:
     """Return the texts at several paths of each row, joined by a slash; None if all are empty."""
-    texts = []
-    for row, usual in zip(file.rows, file.frame.to_dict("records"), strict=True):
-        cells = [content_text(_at({**usual, **row}, path)) for path in paths]
+    texts = list[str | None]()
+    for row in rows:
+        cells = (content_text(_at(row, path)) for path in paths)
         texts.append("/".join(filter(None, cells)) or None)
-    return pd.Series(texts, index=file.frame.index, dtype=object)
+    return texts
 
 
 def _read_rows(path: Path) -> tuple[Shape, list[int], list[Row]]:
@@ -372,14 +375,9 @@ def _take(path: Path, frame: pd.DataFrame, rows: Sequence[Row], shape: Shape, ma
     for usual in dict.fromkeys([*names, *shape.fields, *(usual for usual in mapped if usual not in ROLES)]):
         default = [matched[usual]] if usual in matched else []
         paths = mapped.get(usual, shape.fields.get(usual, default))
-        columns = list[list[str]]()
-        for column_path in paths:
-            cells = [content_text(_at(row, column_path)) or "" for row in rows]
-            if any(cells):
-                columns.append(cells)
-        if columns:
-            joined = ["/".join(filter(None, cells)) or None for cells in zip(*columns, strict=True)]
-            frame[usual] = joined
+        texts = _join_texts(rows, paths)
+        if any(texts):
+            frame[usual] = texts
             ways = (way for path in paths for way in path.split("|") if _step(rows[0], way) not in (None, ""))
             taken[usual] = " + ".join(dict.fromkeys(ways))
         elif usual in mapped:
