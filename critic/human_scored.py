@@ -234,7 +234,8 @@ def _read_other_scores(raw: dict[str, Any], location: str) -> dict[str, float]:
     for name, cell in raw.items():
         if name.endswith(SCORE_SUFFIX):
             # FastChat's mark of a reply without a verdict is no score.
-            score = tables.parse_bounded(location, name, cell, RATINGS[0], RATINGS[-1], none=records.NO_VERDICT)
+            ends = (RATINGS[0], RATINGS[-1])
+            score = tables.parse_optional_number(location, name, cell, ends, none=records.NO_VERDICT)
             if score is not None:
                 columns[name] = score
     return columns

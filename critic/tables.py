@@ -7,7 +7,6 @@ import json
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -457,7 +456,7 @@ def _read_value(cell: Any) -> Any:
 
 def _check_header(path: Path, header: Sequence[str]) -> None:
     """Raise UsageError if a table has no header, or a column twice."""
-    names = [column.strip() for column in header if column.strip()]
+    names = [column for column in header if column]
     if not names:
         raise UsageError(f"{path}: no header row; expected the names of the columns in the first line")
     if twice := sorted({column for column in names if names.count(column) > 1}):
@@ -531,12 +530,6 @@ def read_number(cell: Any) -> float | None:
     >>> read_number("7,5"), read_number("good"), read_number([7])
     (7.5, None, None)
     """
-    return None if isinstance(cell, list | dict) else _read_hashable(cell)
-
-
-@lru_cache(maxsize=4096, typed=True)  # True and 1 are equal, and only one of them is a number here
-def _read_hashable(cell: Any) -> float | None:
-    """Return a cell as a number, or None; the values of a column repeat."""
     try:
         number = parse_number(cell)
     except ValueError:
@@ -545,41 +538,30 @@ def _read_hashable(cell: Any) -> float | None:
 
 
 def parse_optional_number(
-    location: str | Callable[[], str], column: str, cell: Any, below: float = math.inf
-) -> float | None:
-    """Return a cell as a number (see `parse_number`), or None if it is empty.
-
-    Raises UsageError naming column and location; a `location` function is called only then.
-    """
-    try:
-        value = parse_number(cell, below)
-    except ValueError as error:
-        where = location if isinstance(location, str) else location()
-        raise UsageError(f"{where}: {column} {quoted(cell)} {error}") from None
-    return None if math.isnan(value) else value
-
-
-def parse_bounded(
     location: str | Callable[[], str],
     column: str,
     cell: Any,
-    low: float,
-    high: float,
+    ends: tuple[float, float] = (-math.inf, math.inf),
     *,
     none: float | None = None,
     hint: str = "",
 ) -> float | None:
-    """Return a cell as a number in `low`..`high`, or None if it is empty or equals `none`.
+    """Return a cell as a number (see `parse_number`), or None if it is empty or equals `none`.
 
-    Raises UsageError as `parse_optional_number`, and for a number outside, with `hint` at the end of the message.
+    Raises UsageError naming column and location, also for a number outside the `ends` of its scale, with `hint` at the
+    end of the message. A `location` function is called only then.
     """
-    number = parse_optional_number(location, column, cell, high)
-    if number is None or number == none:
-        return None
-    if not low <= number <= high:
-        where = location if isinstance(location, str) else location()
-        raise UsageError(f"{where}: {column} {number:g} is outside {low:g}..{high:g}{hint}")
-    return number
+    low, high = ends
+    try:
+        value = parse_number(cell, high)
+        if math.isnan(value) or value == none:
+            return None
+        if low <= value <= high:
+            return value
+        problem = f"{value:g} is outside {low:g}..{high:g}{hint}"
+    except ValueError as error:
+        problem = f"{quoted(cell)} {error}"
+    raise UsageError(f"{location if isinstance(location, str) else location()}: {column} {problem}")
 
 
 def say_first_of(count: int) -> str:

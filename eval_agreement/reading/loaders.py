@@ -51,6 +51,7 @@ def find_kind(source: Source) -> Kind:
     Numbers beside two answers are preferences. Raises UsageError for judgments that hold several kinds, unless a
     protocol is named.
     """
+    # Conversations may be judged by several protocols, and only one kind is audited at a time.
     if source.content == "judgments":
         kinds = {str(item.parts.get("protocol")): item.kind for item in read_items(source)}
         if len(set(kinds.values())) > 1:
@@ -90,6 +91,7 @@ def read_judgments(name: str, path: Path) -> list[RatedSample]:
     by_criterion: dict[str | None, list[AuditItem]] = {}
     for item in read_items(source):
         by_criterion.setdefault(item.criterion, []).append(item)
+    # The overall score comes first: its sample is the one that gates and certificates are about.
     judge, notes = find_judge(path)
     samples = []
     for criterion, items in by_criterion.items():
@@ -101,6 +103,7 @@ def read_judgments(name: str, path: Path) -> list[RatedSample]:
         _check_chances(path, rows, rows["human"].notna())
         sample = _build_sample(f"{name}/{criterion}" if criterion else name, rows, judges)
         samples.append(replace(sample, criterion=criterion, notes=notes))
+    # Without people's overall scores the criteria say nothing of the judge as a whole.
     if np.isnan(samples[0].human).all():
         raise UsageError(_NO_PEOPLE.format(path))
     return [sample for sample in samples if not np.isnan(sample.human).all()]
@@ -132,6 +135,7 @@ def read_two_judges(then: Source, now: Source, name: str) -> RatedSample:
     old, new = (rows[["/criterion=" not in key for key in rows.index]] for rows in read)
     before, after = _judged_texts(old), _judged_texts(new)
     failed, renamed = set[str](), dict[str, str]()
+    # Another text under an old id is another answer, and was judged once only.
     for key in new.index.intersection(old.index):
         if None not in (before[key], after[key]) and before[key] != after[key]:
             renamed[key] = f"{key} now"
@@ -165,6 +169,7 @@ def read_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Pref
     length_a, length_b = _floats(people["length"]), _floats(people["length_b"])
     has_lengths = not np.isnan([length_a, length_b]).any()
     weight = None
+    # Labels that were drawn unequally stand for as many rows as their chance says.
     if people["probability"].notna().any():
         weight = np.where(people["raters"].astype(bool), 1 / _floats(people["probability"]), np.nan)
     raters = dict.fromkeys(rater for verdicts in rated for rater in verdicts)
@@ -205,6 +210,7 @@ def _read(human: Source, judges: Mapping[str, Source], kind: Kind) -> tuple[Labe
     if not labelled.any():
         raise UsageError(f"{human.path}: no {_THINGS[kind]} has a {kind}; an audit needs people's")
     _check_chances(human.path, people, labelled)
+    # Tables and reports call these rows by name.
     if taken := sorted({PEOPLE, LONGER, *BASELINES, *set().union(*people["raters"])} & judges.keys()):
         called = "people, a rater or a trivial judge are called that; give yours another name"
         raise UsageError(f"--judge {taken[0]}: {called}")
@@ -217,6 +223,7 @@ def _read(human: Source, judges: Mapping[str, Source], kind: Kind) -> tuple[Labe
             both = f"the first holds {people_id}, the second {judged_id}; --map COLUMN=id names their column"
             raise UsageError(f"{human.path} and {source.path} have no id in common: {both}")
     ids, first = list(people.index), next(iter(by_judge.values()))
+    # Answers that only the judge scored count in corrected means; of preferences there are none.
     if kind == "score":
         settled = set(ids)
         # Rows that people scored, but that cannot be used.
@@ -229,6 +236,7 @@ def _read(human: Source, judges: Mapping[str, Source], kind: Kind) -> tuple[Labe
 
 
 def _check_chances(path: Path, rows: Labels, labelled: "pd.Series[bool]") -> None:
+    """Raise UsageError if only some of the labelled rows have a label_probability."""
     unknown = rows.index[labelled & rows["probability"].isna()]
     if len(unknown) and rows["probability"].notna().any():
         raise UsageError(
@@ -259,6 +267,7 @@ def _read_verdicts(source: Source, kind: Kind, people: set[str] | None) -> tuple
     items, notes = [item for item in read_items(source) if item.kind == kind], find_judge(source.path)[1]
     if not items:
         raise UsageError(f"{source.path}: no verdict is a {kind}; it holds other verdicts")
+    # People's own verdicts have the judges' format, and no other label inside.
     own = "protocol" in items[0].parts
     if kind == "score" and (own or people is not None):
         items, left_out = _keep_graded(items, people or set(), source.path.stem)
@@ -284,6 +293,7 @@ def _keep_graded(items: list[AuditItem], people: set[str], judge: str) -> tuple[
     for part in _CHOSEN if "protocol" in items[0].parts else ["criterion"]:
         by_id = {item.id: str(item.parts.get(part, item.criterion or "overall")) for item in items}
         theirs = {by_id[key] for key in by_id.keys() & people}
+        # A part of which people used no value tells nothing: ids may name it in another way.
         if theirs and (left := sorted({*by_id.values()} - theirs)):
             notes.append(f"verdicts of {judge} by {part}s that people did not use are left out: {', '.join(left)}")
             items = [item for item in items if by_id[item.id] in theirs]
@@ -304,13 +314,15 @@ def _read_table(source: Source, kind: Kind, *, judge: bool = False) -> tuple[Lab
     if kind == "score" and is_pair(source):
         raise uncoded(source.path, column, source.cells(column), source.codes)
     if kind == "preference" and not source.column and column not in source.frame and is_pair(source):
-        column = COLUMNS["score"]  # `find_kind` has taken what it holds for preferences
+        # `find_kind` has taken what it holds for preferences.
+        column = COLUMNS["score"]
     values, notes = _read_values(source, column, kind, judge=judge)
     twice = (" (several raters need a column rater)", " by the same rater")
     of_judge = ("", "; beside several raters a judge has one verdict on each id")
     names = source.filled("rater") if several and not judge else [PEOPLE] * len(keys)
     hint = (of_judge if judge else twice)[several]
     verdicts = _merge_rows(source, pd.DataFrame({column: values}, index=[keys, names], dtype=object), hint)[column]
+    # A judge's score stands on the lines of all raters of an answer.
     if len(verdicts) < len(keys) and not (judge and several):
         notes.append(f"{source.path}: {len(keys) - len(verdicts)} rows repeat another row and count once")
     rows = _read_about(source, keys, {"score": ("",)}.get(kind, ("_a", "_b")))
@@ -332,9 +344,7 @@ def _read_about(source: Source, keys: list[str], sides: Sequence[str]) -> Labels
     """Return what a table says of each id beside scores and labels; answers' columns end in one of `sides`."""
     limits = {"label_probability": (1e-9, 1.0), **{f"length{side}": (0.0, math.inf) for side in sides}}
     cells: dict[str, list[Any]] = {name: source.texts(name) for name in ("group", *PART_COLUMNS)}
-    for name, (low, high) in limits.items():
-        if name in source.frame:
-            cells[name] = source.numbers(name, low, high)
+    cells |= {name: source.numbers(name, ends) for name, ends in limits.items() if name in source.frame}
     rows = _merge_rows(source, pd.DataFrame(cells, index=keys, dtype=object))
     rows = rows.rename(columns={**PART_COLUMNS, "label_probability": "probability", "length_a": "length"})
     for side, length in zip(sides, ("length", "length_b"), strict=False):
@@ -394,9 +404,10 @@ def _read_values(source: Source, column: str, kind: Kind, *, judge: bool) -> tup
     notes = source.empty_notes(column)
     if kind != "score":
         return _read_choices(source, column, kind), notes
+    # On a scale from -1 or below it is a score like any other.
     (low, high), option = source.scale or SCALE, "--judge-scale" if judge else "--scale"
     none = NO_VERDICT if judge and not low <= NO_VERDICT <= high else None
-    values = source.numbers(column, low, high, hint=f" (see {option})", none=none)
+    values = source.numbers(column, (low, high), hint=f" (see {option})", none=none)
     if none is not None and (count := sum(text in ("-1", "-1.0") for text in source.texts(column))):
         notes.append(f"{source.path}: {count} cells of {column} are -1, which FastChat writes for no verdict")
     return [None if score is None else to_ten(score, low, high) for score in values], notes
@@ -420,6 +431,7 @@ def _join(people: Labels, judge: Labels, ids: list[str]) -> Labels:
     """Return people's rows, and behind them the others of `ids`, which only the judge has; with the groups, parts,
     lengths and texts that the judge's file says of them if people's does not."""
     rows = people.reindex(index=ids, columns=list(dict.fromkeys([*people.columns, *judge.columns])))
+    # Texts of one file stay together: a question of the other would be put beside this one's answer.
     own = {*_PEOPLES, *(("response",) if people["response"].notna().any() else ())}
     fillable = [column for column in rows if column not in own]
     rows[fillable] = rows[fillable].where(rows[fillable].notna(), judge.reindex(index=ids, columns=fillable))
@@ -448,6 +460,7 @@ def _build_sample(name: str, rows: Labels, judges: Mapping[str, Any]) -> RatedSa
 
 
 def _floats(column: Any) -> Floats:
+    """Return a column as numbers, NaN for None."""
     return np.asarray(column, dtype=np.float64)
 
 

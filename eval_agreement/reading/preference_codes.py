@@ -84,6 +84,7 @@ def unknown_codes(cells: Iterable[Any], codes: Codes) -> list[float]:
 
 
 def _distinct_numbers(cells: Iterable[Any]) -> set[float]:
+    """Return the numbers in a column, without words and empty cells."""
     return {number for number in map(tables.read_number, cells) if number is not None}
 
 

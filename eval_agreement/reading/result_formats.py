@@ -44,7 +44,7 @@ _ZSTD = "its parts are packed by zstd: pip install zipfile-zstd, or give what `i
 
 
 class Shape(Struct, frozen=True, forbid_unknown_fields=True):
-    """How the files of one tool look; the head of `result_formats.toml` says what each field is."""
+    """Shape of the files of one tool; the head of `result_formats.toml` says what each field is."""
 
     name: str
     has: list[str]
@@ -130,10 +130,12 @@ def guess(
     nobody explained.
     """
     files = [_read(path, mapped) for path in paths]
+    # Ids first: verdicts are tables of their own, with the ids that stand there by then.
     for other in files[1:]:
         _align_ids(files[0], other)
     for file in files:
         _find_votes(file, mapped)
+    # Numbers beside two answers are codes, elsewhere scores (None).
     if not codes:
         codes = {} if any(file.is_pair for file in files) else None
     rated = [file for file in files if PEOPLE in file.votes]
@@ -142,11 +144,17 @@ def guess(
         raise _unknown(f"{which} people's verdicts", "people", files)
     vote, columns = rated[0].votes[PEOPLE], ", ".join(rated[0].people)
     _check_codes({columns: vote}, codes)
+    # 1 and 0 may be yes and no, or scores: what a judge has as well counts.
     for kind in find_kinds(vote.verdicts, codes):
         people = _convert(vote, kind, scales[0], codes=codes)
         judges = dict[str, Source]()
         for file in files:
-            judges |= file.judges(kind, scales[1], people=people, codes=codes)
+            for name, judge in file.judges(kind, scales[1], people=people, codes=codes).items():
+                # Neither file may replace the other's verdicts in silence.
+                if name in judges:
+                    both = f"{judges[name].path} and {judge.path} both hold verdicts of {name}"
+                    raise UsageError(f"{both}; put them into one file, or audit one at a time")
+                judges[name] = judge
         if judges:
             beside = rated[0].judges(kind, scales[1], people=people, codes=codes)
             return kind, dataclasses.replace(people, note=rated[0].note(people, beside)), judges
@@ -214,10 +222,14 @@ def _spread_lists(frame: pd.DataFrame) -> None:
     A column of single numbers in lists keeps its name.
     """
     for name in list(frame):
-        lists = [_read_list(cell) for cell in frame[name]]
-        places = max((len(numbers) for numbers in lists if numbers), default=0)
-        filled = sum(not tables.is_empty(cell) for cell in frame[name])
-        if not 0 < places <= _PLACES or sum(numbers is not None for numbers in lists) < filled:
+        filled = frame[name][~frame[name].map(tables.is_empty)]
+        # Most columns are texts, of which the first tells.
+        if filled.empty or _read_list(filled.iloc[0]) is None:
+            continue
+        lists = list(map(_read_list, frame[name]))
+        places = max(len(numbers or ()) for numbers in lists)
+        # Longer lists are coordinates or vectors, and a single text makes a column of texts.
+        if not 0 < places <= _PLACES or filled.map(_read_list).isna().any():
             continue
         for place in range(places):
             column = f"{name}.{place}" if places > 1 else name
@@ -244,6 +256,8 @@ def _read_list(cell: Any) -> list[float | None] | None:
 def _align_ids(first: ResultFile, other: ResultFile) -> None:
     """Give two files whose ids have nothing in common ids out of columns that both have: a part of an id that is
     composed of several, the columns of these parts, or the question and the model."""
+    if all("id" in file.taken for file in (first, other)) and {*first.frame["id"]} & {*other.frame["id"]}:
+        return
     for own, own_ids in _possible_ids(first, other).items():
         for theirs, their_ids in _possible_ids(other, first).items():
             shared = ({*own_ids} & {*their_ids}) - {None}
@@ -286,6 +300,7 @@ def _read_rows(path: Path) -> tuple[Shape, list[int], list[Row]]:
     line_numbers, lines = list[int](), list[Row]()
     for number, row in zip(numbers or count(1), rows, strict=False):
         entries = _at(row, shape.each) if shape.each else None
+        # A row without entries stays: its texts may be those of people's verdicts.
         for entry in entries or [{}]:
             line_numbers.append(number)
             lines.append({**_in_order(row, shape), "each": entry})
@@ -322,8 +337,9 @@ def _document(path: Path) -> tuple[list[int], Any]:
     if kind not in (".json", ".eval") or path.is_dir():
         frame = tables.read_frame(path)
         return list(frame.index), frame.to_dict("records")
+    # The library teaches zipfile a packing that inspect_ai uses, and brings along.
     with suppress(ImportError):
-        import_module("zipfile_zstd")  # teaches zipfile; inspect_ai brings it
+        import_module("zipfile_zstd")
     try:
         if kind == ".json":
             return [], tables.as_records(tables.read_json(path))
@@ -418,6 +434,7 @@ def _by_line(file: ResultFile, mapped: Mapped) -> dict[str, Source]:
 
 
 def _is_human(rater: str | None, shape: Shape) -> bool:
+    """Return whether a line's rater is a person, by the shape's expression."""
     return bool(re.fullmatch(shape.human, rater or ""))
 
 
@@ -426,6 +443,7 @@ def _read_verdict(row: Row, shape: Shape) -> Any:
     value, second = _at(row, shape.value), _at(row, shape.second) if shape.second else None
     if "error" in (value, second):
         return None
+    # A judge that changes its mind with the order of the answers prefers neither.
     if second is not None and second != value:
         return "tie"
     if shape.middle is None or not isinstance(value, int | float):
@@ -450,6 +468,7 @@ def _by_column(
         spaced = re.sub(r"(?<=[a-z\d])(?=[A-Z])", "_", name)
         if name not in not_scores and not no_score.fullmatch(spaced) and find_kinds(frame[name]):
             columns.append(name)
+    # Several columns are raters only if their names are alike: others may be scores of something else.
     people = list(mapped.get("people") or _matching(columns, scores["people"]))
     if not people and not shape.has and len(columns) > 1:
         people = list(_matching(columns, scores["plain"]))[:1]

@@ -150,14 +150,10 @@ class Source:
             raise UsageError(f"{self.place(texts.index(None))}: the {name} is empty")
         return [text for text in texts if text is not None]
 
-    def numbers(
-        self, name: str, low: float, high: float, *, hint: str = "", none: float | None = None
-    ) -> list[float | None]:
-        """Return a column of numbers (see `critic.tables.parse_bounded`). Raises UsageError with the line."""
-        numbers = list[float | None]()
-        for row, cell in enumerate(self.cells(name)):
-            numbers.append(tables.parse_bounded(partial(self.place, row), name, cell, low, high, none=none, hint=hint))
-        return numbers
+    def numbers(self, name: str, scale: Scale, *, hint: str = "", none: float | None = None) -> list[float | None]:
+        """Return a column of numbers (`critic.tables.parse_optional_number`). Raises UsageError with the line."""
+        parse = partial(tables.parse_optional_number, none=none, hint=hint)
+        return [parse(partial(self.place, row), name, cell, scale) for row, cell in enumerate(self.cells(name))]
 
     def with_scale(self, column: str, people: Scale | None = None) -> "Source":
         """Return the source with the scale of its scores: that given, or the one that its numbers have.
