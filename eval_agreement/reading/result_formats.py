@@ -415,27 +415,19 @@ def _by_line(file: ResultFile, mapped: Mapped) -> dict[str, Source]:
     If lines name criteria, only one counts: the `mapped` one, or the first by which both people and a judge rated.
     """
     rows, shape = file.rows, file.shape
-    raters = list[str | None]()
-    criteria = list[str | None]()
-    sides: dict[str | None, set[bool]] = {}
-    for row in rows:
-        raters.append(content_text(_at(row, shape.kind)))
-        criteria.append(content_text(_at(row, shape.criterion)) if shape.criterion else None)
-        sides.setdefault(criteria[-1], set()).add(_is_human(raters[-1], shape))
-    shared = [name for name, used in sides.items() if len(used) > 1]
+    raters, judges = _join_texts(rows, [shape.kind]), _join_texts(rows, [shape.scorer])
+    criteria = _join_texts(rows, [shape.criterion] if shape.criterion else [])
+    is_human = [bool(re.fullmatch(shape.human, rater or "")) for rater in raters]
+    sides = {*zip(criteria, is_human, strict=True)}
+    shared = [name for name in dict.fromkeys(criteria) if {(name, True), (name, False)} <= sides]
     wanted = next(iter([*mapped.get("criterion", ()), *shared]), None)
     lines: dict[str, list[int]] = {}
-    for number, (row, rater, criterion) in enumerate(zip(rows, raters, criteria, strict=True)):
+    for number, (rater, judge, criterion) in enumerate(zip(raters, judges, criteria, strict=True)):
         if rater and wanted in (None, criterion):
-            judge = content_text(_at(row, shape.scorer), "/") or criterion or "judge"
-            lines.setdefault(PEOPLE if _is_human(rater, shape) else judge, []).append(number)
+            name = PEOPLE if is_human[number] else judge or criterion or "judge"
+            lines.setdefault(name, []).append(number)
     verdicts = file.frame.assign(verdict=[_read_verdict(row, shape) for row in rows])
     return {name: Source(file.path, "verdict", table=verdicts.iloc[numbers]) for name, numbers in lines.items()}
-
-
-def _is_human(rater: str | None, shape: Shape) -> bool:
-    """Return whether a line's rater is a person, by the shape's expression."""
-    return bool(re.fullmatch(shape.human, rater or ""))
 
 
 def _read_verdict(row: Row, shape: Shape) -> Any:

@@ -10,7 +10,7 @@ from conftest import write_jsonl, write_xlsx
 
 from critic import tables
 from critic.errors import UsageError
-from eval_agreement.reading.inputs import parse_map, parse_sources
+from eval_agreement.reading.inputs import find_scores, parse_map, parse_sources
 from eval_agreement.reading.loaders import read_scores
 from eval_agreement.reading.result_formats import guess
 from eval_agreement.reading.tables import Source
@@ -41,6 +41,32 @@ def test_several_mapped_columns_are_several_raters(tmp_path: Path) -> None:
     assert list(read(path, mapped=["ann=people", "bob=judge", "gpt=judge"]).judges) == ["bob", "gpt"]
     with pytest.raises(UsageError, match="ann and bob are both response; only people and judge and id may"):
         parse_map(["ann=text", "bob=response"])
+
+
+def test_two_files_of_one_judge_are_not_read_as_one(tmp_path: Path) -> None:
+    path = table(tmp_path, human=PEOPLE)
+    files = [tmp_path / "math.csv", tmp_path / "other.csv"]
+    for file in files:
+        tables.write_csv(file, [{"id": key, "gpt4": score} for key, score in zip("wxyz", JUDGE, strict=True)])
+    with pytest.raises(UsageError, match=r"math\.csv and .*other\.csv both hold verdicts of gpt4"):
+        read(path, *files)
+
+
+def test_two_judges_without_people_are_on_one_scale_or_asked(tmp_path: Path) -> None:
+    def score_file(name: str, scores: list[int]) -> Source:
+        tables.write_csv(path := tmp_path / name, [{"id": key, "score": score} for key, score in enumerate(scores)])
+        return Source(path)
+
+    stars = {"then": score_file("a.csv", [1, 5, 4]), "now": score_file("b.csv", [2, 3, 3])}
+    assert [source.scale for source in find_scores(stars, {}).values()] == [(1, 5), (1, 5)]
+    with pytest.raises(UsageError, match="scores are taken to be on several scales"):
+        find_scores({**stars, "now": score_file("c.csv", [20, 80, 90])}, {})
+
+
+def test_a_column_that_names_its_scale_is_on_it(tmp_path: Path) -> None:
+    path = table(tmp_path, human=PEOPLE, gpt4_score_1_10=[1, 2, 1, 3])
+    sample = read_scores(Source(path, "human"), {"gpt4": Source(path, "gpt4_score_1_10")})
+    assert sample.scores.tolist() == [1, 2, 1, 3]
 
 
 NEVER = "turn turn_id version model_version judge_version time eval_time evalTime gpt4_latency_ms judge_id doc_hash "
@@ -195,7 +221,7 @@ def test_cells_that_say_nothing_are_counted_and_named(tmp_path: Path, word: str)
         assert any(f"1 cells of {role} say '{word}' or the like and count as empty" in note for note in sample.notes)
 
 
-TITLES = [["Ratings of March"], ["Ratings of March", "", "", ""], ["Ratings", ""]]
+TITLES = [["Ratings of March"], ["Rater:", "Ann", "", ""], ["Ratings", ""]]
 
 
 @pytest.mark.parametrize("kind", ["csv", "xlsx"])
