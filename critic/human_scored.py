@@ -22,8 +22,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from critic import column_names, jsonl, records, tables
-from critic.column_names import SCORE_SUFFIX, score_column
+from critic import jsonl, records, tables
 from critic.errors import UsageError, loads, quoted, shorten_line
 from critic.judging.answers import say_thoughts, without_thoughts_in
 from critic.judging.thoughts import split_thoughts
@@ -109,7 +108,7 @@ class OwnColumns(Struct, frozen=True):
     @classmethod
     def parse(cls, mapped: Sequence[str] | None, scale: str | None, lang: Language | None) -> "OwnColumns | None":
         """Parse --map COLUMN=FIELD, --scale LOW:HIGH and --lang; None if none is given. Raises UsageError."""
-        columns = column_names.parse_mapping(mapped or [], FIELDS, several=("human_score",), suffixes=(SCORE_SUFFIX,))
+        columns = tables.parse_mapping(mapped or [], FIELDS, several=("human_score",), suffixes=(tables.SCORE_SUFFIX,))
         # Several columns of scores are several raters'.
         raters = columns.pop("human_score") if len(columns.get("human_score", [])) > 1 else []
         unique = {name: named[0] for name, named in columns.items()}
@@ -177,13 +176,11 @@ def _suggest_mapping(columns: Sequence[str], fields: Mapping[str, Any]) -> str:
     listed = shorten_line(", ".join(columns))
     if "form" in own:
         return "no label by people stands in this judgment: critic import-grades makes judgments that have one"
-    table = column_names.load_columns()
+    table = tables.load_columns()
     if {"response_a", "response_b"} <= own:
-        winner = column_names.match_columns(columns, {"preference": table.labels["preference"]}).get(
-            "preference", "COLUMN"
-        )
+        winner = tables.match_columns(columns, {"preference": table.labels["preference"]}).get("preference", "COLUMN")
         return f"name the column of the preferences ({listed}), as in --map {winner}=preference"
-    matched = column_names.match_columns(columns, table.names | {"human_score": table.labels["human_score"]})
+    matched = tables.match_columns(columns, table.names | {"human_score": table.labels["human_score"]})
     words = []
     for wanted in ("question", "response", "human_score", "reference"):
         # Rows that nobody scored yet have a score put in its place.
@@ -232,7 +229,7 @@ def _read_other_scores(raw: dict[str, Any], location: str) -> dict[str, float]:
     """Return other judges' scores on 1..10 by column. Raises UsageError for one outside the scale."""
     columns = {}
     for name, cell in raw.items():
-        if name.endswith(SCORE_SUFFIX):
+        if name.endswith(tables.SCORE_SUFFIX):
             # FastChat's mark of a reply without a verdict is no score.
             ends = (RATINGS[0], RATINGS[-1])
             score = tables.parse_optional_number(location, name, cell, ends, none=records.NO_VERDICT)
@@ -317,7 +314,7 @@ def _drop_nulls(raw: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
-_PREFERENCES: dict[column_names.Choice, float] = {"a": 1.0, "tie": 0.5, "b": 0.0}
+_PREFERENCES: dict[tables.Choice, float] = {"a": 1.0, "tie": 0.5, "b": 0.0}
 """Score of each preference for the first answer, on 0..1."""
 
 
@@ -341,9 +338,9 @@ def _read_label(location: str, raw: dict[str, Any], scored: bool) -> dict[str, A
             raise UsageError(
                 f"{location}: preference {quoted(word)} beside one answer; a pair has response_a and response_b"
             )
-        label = column_names.find_label("preference", word)
+        label = tables.find_label("preference", word)
         if label is None:
-            choices = ", ".join(column_names.name_labels("preference"))
+            choices = ", ".join(tables.name_labels("preference"))
             raise UsageError(f"{location}: preference {quoted(word)}; expected {choices}, or such words as model_a")
         row |= {"human_score": _PREFERENCES[label], "scale_min": 0, "scale_max": 1}
     is_empty = "human_score" in row and row["human_score"] is None
@@ -590,7 +587,7 @@ def walk(
     for location, cells, raw, typed in _merge_by_rater(lines) if scored else lines:
         columns, lacks = _read_other_scores(raw, location), raw.get("human_score") is None
         seen.update(columns)
-        unscored_by = [score_column(judge) for judge in judges if score_column(judge) not in columns]
+        unscored_by = [tables.score_column(judge) for judge in judges if tables.score_column(judge) not in columns]
         empty = lacks and scored and not unlabelled and len(unscored_by) == len(judges)
         if empty and (judges or "human_score" in raw):
             left_out[", nor ".join(["no score by people", *([", ".join(unscored_by)] if judges else [])])] += 1
@@ -617,7 +614,7 @@ def walk(
             response = replace(response, human=None, preference=None)
         yield row, dict(cells) if typed else _restore_types(raw, row, columns), response
     say_thoughts(path, thinking, answers)
-    if missing := [score_column(judge) for judge in judges if score_column(judge) not in seen]:
+    if missing := [tables.score_column(judge) for judge in judges if tables.score_column(judge) not in seen]:
         choices = ", ".join(sorted(seen)) or "none of another judge"
         raise UsageError(f"{path}: no row has {missing[0]}; the columns on 1..10: {choices}")
 

@@ -18,7 +18,6 @@ import msgspec
 import typer
 
 from critic import human_scored, jsonl
-from critic.column_names import SCORE_SUFFIX
 from critic.errors import UsageError
 from critic.human_scored import Loaded
 from critic.judging.prompt import LANGUAGES, Prompt, load, prompt_hash
@@ -26,6 +25,7 @@ from critic.judging.render import of_response, render
 from critic.judging.targets import RATING, target
 from critic.records import RATINGS, Question, Response
 from critic.stages import options
+from critic.tables import SCORE_SUFFIX
 from eval_agreement.measures import image_grounding
 from eval_agreement.measures.injection import CLEAN, SEPARATOR, PromptLayout, suite
 

@@ -17,10 +17,10 @@ from msgspec.structs import replace
 
 from critic import human_scored, jsonl, tables
 from critic.certificate import HowJudged, find_judged_file, is_certificate
-from critic.column_names import Kind
 from critic.errors import UsageError
 from critic.page.blocks import Section, as_text
 from critic.records import Judgment
+from critic.tables import Kind
 from eval_agreement.measures import gate
 from eval_agreement.measures.image_grounding import Looking
 from eval_agreement.measures.injection import Injection

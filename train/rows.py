@@ -24,7 +24,6 @@ from vision import SeeingTokenizer, read_processor
 
 from critic import human_scored, jsonl
 from critic.backends import parts_of
-from critic.column_names import score_column
 from critic.errors import UsageError
 from critic.human_scored import EDITED, SWAPPED, Loaded
 from critic.images import ImageError, Images
@@ -34,6 +33,7 @@ from critic.judging.forms import ONE_SIDE, form_of, rates
 from critic.judging.prompt import load, prompt_hash
 from critic.judging.targets import IGNORED, encode, source_ids, target
 from critic.records import RATINGS, TEN, Example, HumanScore, Judgment, Response
+from critic.tables import score_column
 
 FORMAT = 7
 """Version of the cache; another number makes everybody tokenize again."""

@@ -14,11 +14,11 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from critic.column_names import SCORE_SUFFIX
 from critic.errors import UsageError
 from critic.human_scored import BLIND, EDITED, SWAPPED, Loaded
 from critic.records import Judgment
 from critic.stats.estimate import Estimate
+from critic.tables import SCORE_SUFFIX
 from eval_agreement.measures import injection
 from eval_agreement.measures.compare import MetricDifference, compare
 from eval_agreement.sample import RatedSample

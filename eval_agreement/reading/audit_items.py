@@ -8,7 +8,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic import jsonl, tables
-from critic.column_names import SCORE_SUFFIX, Kind
 from critic.errors import UsageError, quoted
 from critic.judging.forms import FORMS, Form, form_of
 from critic.judging.kinds import AuditedPart
@@ -17,6 +16,7 @@ from critic.judging.thoughts import split_thoughts
 from critic.records import RATINGS, Call, Judgment, Response, Sample
 from critic.stats.aggregate import check
 from critic.stats.verdicts import Label
+from critic.tables import SCORE_SUFFIX, Kind
 from eval_agreement.reading.tables import Source
 from eval_agreement.sample import PARTS
 

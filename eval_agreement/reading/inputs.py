@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from critic import jsonl, tables
-from critic.column_names import SCORE_SUFFIX, Kind, parse_mapping
 from critic.errors import UsageError, quoted
 from critic.records import Judgment
 from critic.stats.verdicts import Label
+from critic.tables import SCORE_SUFFIX, Kind, parse_mapping
 from eval_agreement.measures.image_grounding import ARMS, Looking, looking
 from eval_agreement.measures.injection import SEPARATOR, Injection, injection, suite
 from eval_agreement.reading.preference_codes import CODED

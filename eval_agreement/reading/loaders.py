@@ -14,12 +14,12 @@ import pandas as pd
 from msgspec.structs import asdict, replace
 
 from critic import human_scored, jsonl, tables
-from critic.column_names import Choice, Kind, find_label, name_labels, score_column
 from critic.errors import UsageError, quoted, shorten_line
 from critic.judging.thoughts import split_thoughts
 from critic.records import NO_VERDICT, NOT_LEARNED, Judgment, Question, Response, to_ten
 from critic.stats.arrays import Floats
 from critic.stats.verdicts import Codes, Label, both_orders, codes
+from critic.tables import Choice, Kind, find_label, name_labels, score_column
 from eval_agreement.measures.baselines import BASELINES
 from eval_agreement.measures.preferences import LONGER, PEOPLE, Preferences
 from eval_agreement.reading.audit_items import AuditItem, build_item, read_items

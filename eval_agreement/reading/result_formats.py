@@ -21,8 +21,8 @@ import pandas as pd
 from msgspec import Struct, field
 
 from critic import jsonl, tables
-from critic.column_names import Kind, find_label, load_columns, match_columns
 from critic.errors import UsageError, one_line, quoted, shorten_line
+from critic.tables import Kind, find_label, load_columns, match_columns
 from eval_agreement.measures.preferences import PEOPLE
 from eval_agreement.reading import preference_codes
 from eval_agreement.reading.tables import ROLES, Codes, Mapped, Scale, Source

@@ -8,10 +8,10 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Any, Literal
 
 from critic import jsonl, tables
-from critic.column_names import SCORE_SUFFIX
 from critic.errors import UsageError, quoted, shorten_line
 from critic.records import NO_VERDICT, RATINGS, is_judgment
 from critic.stats.verdicts import Label
+from critic.tables import SCORE_SUFFIX
 from eval_agreement.reading.turns import fill_turns
 
 if TYPE_CHECKING:
