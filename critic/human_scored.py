@@ -23,7 +23,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic import jsonl, records, tables
-from critic.errors import UsageError, did_you_mean, loads, quoted, shorten_line
+from critic.errors import UsageError, loads, quoted, shorten_line
 from critic.judging.answers import say_thoughts, without_thoughts_in
 from critic.judging.thoughts import split_thoughts
 from critic.records import RATINGS, HumanScore, Judgment, Language, ModelTurn, PromptInputs, Question, Response, Turn
@@ -108,18 +108,9 @@ class OwnColumns(Struct, frozen=True):
     @classmethod
     def parse(cls, mapped: Sequence[str] | None, scale: str | None, lang: Language | None) -> "OwnColumns | None":
         """Parse --map COLUMN=FIELD, --scale LOW:HIGH and --lang; None if none is given. Raises UsageError."""
-        columns = dict[str, list[str]]()
-        for text in mapped or []:
-            column, _, name = text.rpartition("=")
-            if not column or not (name in FIELDS or name.endswith("_score_1_10")):
-                choices = f"{did_you_mean(name, FIELDS)}the fields are {', '.join(FIELDS)}"
-                raise UsageError(f"--map {quoted(text)}: expected COLUMN=FIELD, as in answer=response; {choices}")
-            columns.setdefault(name, []).append(column)
+        columns = tables.parse_mapping(mapped or [], FIELDS, several=("human_score",), suffixes=(tables.SCORE_SUFFIX,))
+        # Several columns of scores are several raters'.
         raters = columns.pop("human_score") if len(columns.get("human_score", [])) > 1 else []
-        # Several columns of scores are raters; of any other field only one can be meant.
-        for name, named in columns.items():
-            if len(named) > 1:
-                raise UsageError(f"--map: {' and '.join(named)} are both {name}; only human_score is several raters'")
         unique = {name: named[0] for name, named in columns.items()}
         ends = None if scale is None else parse_scale(scale)
         return cls(unique, raters, ends, lang) if unique or raters or scale or lang else None
@@ -140,18 +131,23 @@ class OwnColumns(Struct, frozen=True):
         shared = str(row.get("image") or row.get("images") or question)
         low, high = self.scale or (RATINGS[0], RATINGS[-1])
         scale = {"scale_min": low, "scale_max": high}
-        default: dict[str, Any] = {"id": str(number), "task": "", "reference": None, "system": None, **scale}
-        default["group"] = _hash_text(shared)
+        default = _default_cells(question) | scale | {"id": str(number), "group": _hash_text(shared)}
         # Lines of several raters belong together if they show the same, in either order of the two sides.
         if row.get("rater") is not None:
             sides = sorted(f"{row.get(f'system{side}')}|{row.get(f'response{side}')}" for side in ("", "_a", "_b"))
             default["id"] = _hash_text("|".join([shared, question, str(row.get("history")), *sides]))
-        default["lang"] = "zh" if tables.CHINESE.search(question) else "en"
         chosen: dict[str, Any] = {"lang": self.lang} if self.lang else {}
         stated = tuple(row[name] for name in scale if row.get(name) is not None)
         if self.scale and stated not in ((), self.scale):
             raise UsageError(f"{location}: --scale {low:g}:{high:g}, but its scale_min, scale_max are {stated}")
         return {**default, **row, **chosen, **(scale if self.scale else {})}
+
+
+def _default_cells(text: str) -> dict[str, Any]:
+    """Return cells for what a row may lack. It is Chinese if its `text` has a Chinese character."""
+    lang = "zh" if tables.CHINESE.search(text) else "en"
+    scale = {"scale_min": RATINGS[0], "scale_max": RATINGS[-1]}
+    return {"task": "", "lang": lang, "reference": None, "system": None, **scale}
 
 
 def _hash_text(text: str) -> str:
@@ -174,36 +170,25 @@ def parse_scale(text: str) -> tuple[float, float]:
     return low, high
 
 
-_USUAL_NAMES = {
-    "question": ("prompt", "instruction", "query", "input"),
-    "response": ("prediction", "answer", "output", "completion", "reply"),
-    "human_score": ("score", "rating", "human", "label", "stars", "grade"),
-    "reference": ("gold", "target", "ground_truth", "reference_answer", "answer"),
-}
-"""Names that other files give to our columns, most telling first."""
-_USUAL_PREFERENCES = ("preference", "winner", "human", "label", "verdict", "choice")
-
-
 def _suggest_mapping(columns: Sequence[str], fields: Mapping[str, Any]) -> str:
     """Return the options for a file with other columns than ours, filled in as far as the names tell."""
-    usual = {name.lower(): name for name in columns}
-    words, taken = [], set[str | None]()
-    if "form" in usual:
+    own = {name.lower() for name in columns}
+    listed = shorten_line(", ".join(columns))
+    if "form" in own:
         return "no label by people stands in this judgment: critic import-grades makes judgments that have one"
-    if {"response_a", "response_b"} <= usual.keys():
-        winners = next((usual[name] for name in _USUAL_PREFERENCES if name in usual), "COLUMN")
-        return (
-            f"name the column of the preferences ({shorten_line(', '.join(columns))}), as in --map {winners}=preference"
-        )
-    for wanted, names in _USUAL_NAMES.items():
-        column = next((usual[name] for name in names if name in usual and usual[name] not in taken), None)
-        taken.add(column)
+    table = tables.load_columns()
+    if {"response_a", "response_b"} <= own:
+        winner = tables.match_columns(columns, {"preference": table.labels["preference"]}).get("preference", "COLUMN")
+        return f"name the column of the preferences ({listed}), as in --map {winner}=preference"
+    matched = tables.match_columns(columns, table.names | {"human_score": table.labels["human_score"]})
+    words = []
+    for wanted in ("question", "response", "human_score", "reference"):
         # Rows that nobody scored yet have a score put in its place.
         present = fields if wanted == "human_score" else columns
-        if wanted not in present and (column or wanted != "reference"):
-            words.append(f"--map {column or 'COLUMN'}={wanted}")
+        if wanted not in present and (wanted in matched or wanted != "reference"):
+            words.append(f"--map {matched.get(wanted, 'COLUMN')}={wanted}")
     command = " ".join([*words, "--scale 1:10", "--lang en"])
-    return f"name the file's own columns ({shorten_line(', '.join(columns))}), as in {command}"
+    return f"name the file's own columns ({listed}), as in {command}"
 
 
 _CRITERION = re.compile(r"\w[\w .-]{0,39}")
@@ -243,13 +228,13 @@ def _check_scores(row: Row, location: str) -> None:
 def _read_other_scores(raw: dict[str, Any], location: str) -> dict[str, float]:
     """Return other judges' scores on 1..10 by column. Raises UsageError for one outside the scale."""
     columns = {}
-    for name in filter(lambda name: name.endswith("_score_1_10"), raw):
-        score = tables.parse_optional_number(location, name, raw[name])
-        # FastChat's mark of a reply without a verdict is no score.
-        if score is not None and score != records.NO_VERDICT:
-            if not RATINGS[0] <= score <= RATINGS[-1]:
-                raise UsageError(f"{location}: {name} {score:g} is outside 1..10")
-            columns[name] = score
+    for name, cell in raw.items():
+        if name.endswith(tables.SCORE_SUFFIX):
+            # FastChat's mark of a reply without a verdict is no score.
+            ends = (RATINGS[0], RATINGS[-1])
+            score = tables.parse_optional_number(location, name, cell, ends, none=records.NO_VERDICT)
+            if score is not None:
+                columns[name] = score
     return columns
 
 
@@ -329,10 +314,8 @@ def _drop_nulls(raw: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
-_PREFERENCES = {"a": 1.0, "tie": 0.5, "both bad": 0.5, "b": 0.0}
-"""Preferences between two answers, also in Chatbot Arena's words, and their score for the first answer."""
-_PREFERENCES |= {"model_a": 1.0, "tie (bothbad)": 0.5, "model_b": 0.0}
-"""Preferences between two answers, also in Chatbot Arena's words, and their score for the first answer."""
+_PREFERENCES: dict[tables.Choice, float] = {"a": 1.0, "tie": 0.5, "b": 0.0}
+"""Score of each preference for the first answer, on 0..1."""
 
 
 def _read_label(location: str, raw: dict[str, Any], scored: bool) -> dict[str, Any]:
@@ -355,10 +338,11 @@ def _read_label(location: str, raw: dict[str, Any], scored: bool) -> dict[str, A
             raise UsageError(
                 f"{location}: preference {quoted(word)} beside one answer; a pair has response_a and response_b"
             )
-        score = _PREFERENCES.get(str(word).strip().lower())
-        if score is None:
-            raise UsageError(f"{location}: preference {quoted(word)}; expected {', '.join(_PREFERENCES)}")
-        row |= {"human_score": score, "scale_min": 0, "scale_max": 1}
+        label = tables.find_label("preference", word)
+        if label is None:
+            choices = ", ".join(tables.name_labels("preference"))
+            raise UsageError(f"{location}: preference {quoted(word)}; expected {choices}, or such words as model_a")
+        row |= {"human_score": _PREFERENCES[label], "scale_min": 0, "scale_max": 1}
     is_empty = "human_score" in row and row["human_score"] is None
     if scored and is_empty and isinstance(raters := row.get("annotators"), dict):
         scores = dict[str, float]()
@@ -557,11 +541,6 @@ class Loaded(Struct):
     left_out: Counter[str]
 
 
-def score_column(judge: str) -> str:
-    """Return the column of another judge's scores on 1..10."""
-    return f"{judge}_score_1_10"
-
-
 def _read_raw_rows(path: Path, scored: bool, own: OwnColumns | None) -> Iterator[_Line]:
     """Yield the lines of a file or folder."""
     number = 0
@@ -608,7 +587,7 @@ def walk(
     for location, cells, raw, typed in _merge_by_rater(lines) if scored else lines:
         columns, lacks = _read_other_scores(raw, location), raw.get("human_score") is None
         seen.update(columns)
-        unscored_by = [score_column(judge) for judge in judges if score_column(judge) not in columns]
+        unscored_by = [tables.score_column(judge) for judge in judges if tables.score_column(judge) not in columns]
         empty = lacks and scored and not unlabelled and len(unscored_by) == len(judges)
         if empty and (judges or "human_score" in raw):
             left_out[", nor ".join(["no score by people", *([", ".join(unscored_by)] if judges else [])])] += 1
@@ -635,7 +614,7 @@ def walk(
             response = replace(response, human=None, preference=None)
         yield row, dict(cells) if typed else _restore_types(raw, row, columns), response
     say_thoughts(path, thinking, answers)
-    if missing := [score_column(judge) for judge in judges if score_column(judge) not in seen]:
+    if missing := [tables.score_column(judge) for judge in judges if tables.score_column(judge) not in seen]:
         choices = ", ".join(sorted(seen)) or "none of another judge"
         raise UsageError(f"{path}: no row has {missing[0]}; the columns on 1..10: {choices}")
 
@@ -677,9 +656,7 @@ def _fill_score(raw: dict[str, Any], scored: bool) -> dict[str, Any]:
     own = {name: value for name, value in raw.items() if name not in ("human_score", "annotators", "label_probability")}
     if scored:
         return {**own, "human_score": raw.get("scale_min"), "criteria_scores": {}}
-    lang = "zh" if tables.CHINESE.search(f"{raw.get('question')}{raw.get('response')}") else "en"
-    default = {"task": "", "lang": lang, "reference": None, "system": None, "group": raw.get("id", "")}
-    default |= {"scale_min": RATINGS[0], "scale_max": RATINGS[-1]}
+    default = _default_cells(f"{raw.get('question')}{raw.get('response')}") | {"group": raw.get("id", "")}
     # Its own columns come first: an error then names one of them.
     row = {**own, **default, **own}
     return {**row, "human_score": row["scale_min"]}

@@ -1,4 +1,7 @@
-"""Read tables in files: rows of .csv, .tsv, .jsonl, .json, .parquet and .xlsx, each with a place for error messages."""
+"""Read tables in files: rows of .csv, .tsv, .jsonl, .json, .parquet and .xlsx, each with a place for error messages.
+
+Names of columns and words of labels (`column_names.toml`) are the same for training rows and audits.
+"""
 
 import base64
 import csv
@@ -6,14 +9,20 @@ import io
 import json
 import math
 import re
+import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from zipfile import ZipFile
 
+import msgspec
+from msgspec import Struct
+
 from critic import jsonl
-from critic.errors import UsageError, one_line, quoted
+from critic.errors import UsageError, did_you_mean, one_line, quoted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,13 +57,140 @@ _EXACT = 1e15
 
 _HIGH = re.compile(rb"[\x80-\xff]+")
 
-_EMPTY = frozenset(("", "-", "#n/a", "#na", "<na>", "n/a", "na", "nan", "none", "null"))
-"""Spellings, in small letters, of a cell that holds no number and no label."""
+_EMPTY = {
+    *(
+        "",
+        "-",
+        "--",
+        "—",
+        "?",
+        "#n/a",
+        "#na",
+        "<na>",
+        "n/a",
+        "n/d",
+        "s/d",
+        "na",
+        "ka",
+        "nan",
+        "none",
+        "null",
+        "无",
+        "缺失",
+    ),
+    *("keineangabe", "notapplicable", "notavailable", "notrated", "noanswer", "unrated", "unknown", "missing", "未评"),
+}
+"""Spellings, in small letters without blanks and dots (k. A.), of a cell that holds no number and no label."""
+
+_BLANKS = str.maketrans("", "", " .\t\r\n\u00a0\u3000")
+
+_TITLES = 10
+"""Rows at the top of a table among which its header is sought."""
 
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")
 
 MEDIA_TYPES = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif", b"RIFF": "image/webp"}
 """First bytes of images in parquet files, and their MIME types."""
+
+
+Kind = Literal["score", "preference", "yes or no"]
+"""Kind of verdict that a column holds."""
+
+Choice = Literal["a", "tie", "b"]
+"""Label of a preference; of yes (a) and no (b)."""
+
+SCORE_SUFFIX = "_score_1_10"
+"""Suffix of the columns of human-scored rows that hold another judge's scores, on 1..10."""
+
+
+class ColumnTable(Struct, frozen=True):
+    """All of `column_names.toml`: names of usual columns and of people's labels; words of labels by kind of verdict."""
+
+    names: dict[str, list[str]]
+    labels: dict[str, list[str]]
+    words: dict[Kind, dict[Choice, list[str]]]
+
+
+@cache
+def load_columns() -> ColumnTable:
+    """Return the names and words of `column_names.toml`."""
+    text = Path(__file__).with_name("column_names.toml").read_text("utf-8")
+    return msgspec.convert(tomllib.loads(text), ColumnTable)
+
+
+def match_columns(columns: Iterable[str], names: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return the column of each usual name that has one: the first of its `names`, whole or behind a dot.
+
+    No column is matched twice. Of several columns with one name the shortest counts.
+
+    >>> match_columns(["doc.answer", "prediction"], {"text": ["prediction", "answer"], "reference": ["answer"]})
+    {'text': 'prediction', 'reference': 'doc.answer'}
+    """
+    matched = dict[str, str]()
+    for usual, choices in names.items():
+        ranked = list[tuple[int, int, str]]()
+        for column in columns:
+            name = column.rpartition(".")[2].lower()
+            if name in choices and column not in matched.values():
+                ranked.append((choices.index(name), len(column), column))
+        if ranked:
+            matched[usual] = min(ranked)[2]
+    return matched
+
+
+def score_column(judge: str) -> str:
+    """Return the column of another judge's scores on 1..10."""
+    return f"{judge}{SCORE_SUFFIX}"
+
+
+def find_label(kind: Kind, cell: Any) -> Choice | None:
+    """Return the label that a cell's word stands for, or None for any other cell.
+
+    >>> find_label("preference", " Model_A "), find_label("yes or no", True), find_label("preference", 4)
+    ('a', 'a', None)
+    """
+    word = str(cell).strip().lower()
+    return next((label for label, words in load_columns().words[kind].items() if word in words), None)
+
+
+def name_labels(kind: Kind) -> dict[str, Choice]:
+    """Return the word that messages name for each label.
+
+    >>> name_labels("yes or no")
+    {'yes': 'a', 'no': 'b'}
+    """
+    return {words[0]: label for label, words in load_columns().words[kind].items()}
+
+
+def parse_mapping(
+    texts: Iterable[str],
+    fields: Collection[str],
+    *,
+    several: Collection[str],
+    aliases: Mapping[str, str] | None = None,
+    suffixes: tuple[str, ...] = (),
+) -> dict[str, list[str]]:
+    """Parse --map COLUMN=FIELD: return the columns of each field, in the order given.
+
+    A field is one of `fields`, an alias of one, or ends in one of `suffixes`. Only those of `several` may have more
+    than one column. Raises UsageError.
+
+    >>> parse_mapping(["ann=rater", "bob=rater", "text=answer"], ["rater", "answer"], several=["rater"])
+    {'rater': ['ann', 'bob'], 'answer': ['text']}
+    """
+    columns = dict[str, list[str]]()
+    for text in texts:
+        column, _, field = text.rpartition("=")
+        field = (aliases or {}).get(field, field)
+        if not column or not (field in fields or field.endswith(suffixes)):
+            choices = f"{did_you_mean(field, fields)}the fields are {', '.join(fields)}"
+            raise UsageError(f"--map {quoted(text)}: expected COLUMN=FIELD, as in answer=response; {choices}")
+        columns.setdefault(field, []).append(column)
+    for field, named in columns.items():
+        if len(named) > 1 and field not in several:
+            only = f"only {' and '.join(several)} may have several columns"
+            raise UsageError(f"--map: {' and '.join(named)} are both {field}; {only}")
+    return columns
 
 
 def locate_row(path: Path, number: int) -> str:
@@ -66,6 +202,22 @@ def locate_row(path: Path, number: int) -> str:
     return f"{path}:{number}" if jsonl.suffix(path) in (".csv", ".tsv", ".jsonl") else f"{path}:row {number}"
 
 
+def split_sheet(path: Path) -> tuple[Path, str | None]:
+    """Return the workbook and the sheet of FILE.xlsx:SHEET; any other path unchanged, and None.
+
+    >>> split_sheet(Path("labels.xlsx:March"))[1]
+    'March'
+    """
+    file, separator, sheet = str(path).rpartition(":")
+    is_sheet = bool(separator) and jsonl.suffix(Path(file)) == ".xlsx" and not path.exists()
+    return (Path(file), sheet) if is_sheet else (path, None)
+
+
+def find_format(path: Path) -> str:
+    """Return the suffix of a table's format, also of a sheet of a workbook."""
+    return jsonl.suffix(split_sheet(path)[0])
+
+
 def rows(path: Path, formats: Collection[str] = READABLE) -> Iterator[tuple[str, Row]]:
     """Yield the rows of a table by column, each with its place.
 
@@ -74,7 +226,7 @@ def rows(path: Path, formats: Collection[str] = READABLE) -> Iterator[tuple[str,
     Raises UsageError naming the line for a file that is missing, empty, truncated or of another format, for a text that
     a workbook's cell has cut, and if the library for the format is not installed.
     """
-    in_workbook = jsonl.suffix(path) == ".xlsx"
+    in_workbook = find_format(path) == ".xlsx"
     for number, row in _read_numbered(path, formats):
         if in_workbook and (cut := next((column for column, cell in row.items() if is_cut(cell)), None)):
             raise UsageError(
@@ -91,8 +243,6 @@ def read_frame(path: Path) -> "pd.DataFrame":
     The index is the line that a row begins on (spreadsheets: the row; parquet and .json: the row from 1). Raises
     UsageError as `rows` does, but keeps cells that a workbook has cut (`is_cut`), since an audit only notes them.
     """
-    if jsonl.suffix(path) in _SEPARATORS and path.is_file():
-        return _read_csv(path)
     import pandas as pd  # noqa: PLC0415 - rows of JSON lines are read without it
 
     numbers, records = zip(*_read_numbered(path, READABLE), strict=True)
@@ -102,7 +252,7 @@ def read_frame(path: Path) -> "pd.DataFrame":
 def read_first_row(path: Path) -> Row | None:
     """Return the first row of a table, or None for any other file. Never raises."""
     try:
-        is_other = jsonl.suffix(path) not in READABLE or jsonl.suffix(path) == ".jsonl"
+        is_other = find_format(path) not in READABLE or find_format(path) == ".jsonl"
         read = jsonl.read(path, Row) if is_other else rows(path)
         return next((row for _, row in read), None)
     except (OSError, UsageError):
@@ -111,20 +261,20 @@ def read_first_row(path: Path) -> Row | None:
 
 def _read_numbered(path: Path, formats: Collection[str]) -> Iterator[tuple[int, Row]]:
     """Yield the rows of a table with their numbers. Raises UsageError as `rows`."""
-    kind = jsonl.suffix(path)
-    if path.is_dir():
+    file, kind = split_sheet(path)[0], find_format(path)
+    if file.is_dir():
         raise UsageError(f"{path}: a folder; expected a file, {', '.join(formats)}")
     # Both are packed already, and their readers need to seek.
-    if kind not in formats or (kind != path.suffix and kind in (".xlsx", ".parquet")):
-        raise UsageError(f"{path}: cannot read {path.suffix or 'a file without suffix'}; expected {', '.join(formats)}")
-    if not path.is_file():
+    if kind not in formats or (kind != file.suffix and kind in (".xlsx", ".parquet")):
+        raise UsageError(f"{path}: cannot read {file.suffix or 'a file without suffix'}; expected {', '.join(formats)}")
+    if not file.is_file():
         raise UsageError(f"{path}: no such file")
     if kind == ".jsonl":
         yield from jsonl.read(path, Row)
         return
     number = 0
     readers = {".xlsx": _read_xlsx, ".parquet": _read_parquet, ".json": _read_json_table}
-    for number, row in readers[kind](path) if kind in readers else _read_csv_rows(path):
+    for number, row in readers.get(kind, _read_csv)(path):
         yield number, row
     if not number:
         raise UsageError(f"{path}: no rows")
@@ -167,29 +317,24 @@ def as_records(document: Any) -> Any:
         if any(list(cells) != numbers for cells in values) or not all(number.isdecimal() for number in numbers):
             return document
         values = [list(cells.values()) for cells in values]
-    of_cells = all(isinstance(cells, list) and not _is_list_of_rows(cells) for cells in values)
     # A document with one list may be anything, such as {"data": [...]}.
-    if not values[1:] or not of_cells or len({len(cells) for cells in values}) > 1:
+    of_cells = all(isinstance(cells, list) and not _is_list_of_rows(cells) for cells in values)
+    if not values[1:] or not of_cells or len(set(map(len, values))) > 1:
         return document
     return [dict(zip(document, cells, strict=True)) for cells in zip(*values, strict=True)]
 
 
 def _is_list_of_rows(cells: list[Any]) -> bool:
-    """Return whether a cell list holds objects only, as a list of rows does."""
+    """Return whether a list holds objects only: a table of its own, not the cells of a column."""
     return bool(cells) and all(isinstance(cell, dict) for cell in cells)
 
 
-def _read_csv_rows(path: Path) -> Iterator[tuple[int, Row]]:
-    """Yield the rows of a .csv or .tsv with the lines they begin on."""
-    table = _read_csv(path)
-    for number, cells in zip(table.index, table.itertuples(index=False, name=None), strict=True):
-        yield number, dict(zip(table.columns, cells, strict=True))
+def _read_csv(path: Path) -> Iterator[tuple[int, Row]]:
+    """Yield the rows of a .csv or .tsv as texts, with the lines they begin on.
 
-
-def _read_csv(path: Path) -> "pd.DataFrame":
-    """Return a .csv or .tsv as text cells. The separator is the one that splits the header into most columns."""
-    import pandas as pd  # noqa: PLC0415 - rows of JSON lines are read without it
-
+    The separator is the one that splits the header into most columns. Raises UsageError for a row with more or fewer
+    cells than the header, and for a quote that is not closed.
+    """
     # Cells may hold images as data URIs.
     csv.field_size_limit(1 << 30)
     with jsonl.open_plain(path) as plain:
@@ -200,39 +345,44 @@ def _read_csv(path: Path) -> "pd.DataFrame":
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise UsageError(f"{path}:{line}: not {name.upper()}, as other lines are; save the file as UTF-8") from None
-    marks = _SEPARATORS[jsonl.suffix(path)]
-    headers = {mark: next(csv.reader(io.StringIO(text, newline=""), delimiter=mark), []) for mark in marks}
-    mark = max(headers, key=lambda mark: len(headers[mark]))
-    _check_header(path, headers[mark])
-    _check_cells(path, csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=mark))
-    options: Any = {"header": None, "dtype": object, "keep_default_na": False, "skip_blank_lines": False}
-    table = pd.read_csv(io.StringIO(text), sep=mark, low_memory=False, **options)
-    # A quoted cell may hold line breaks: a row begins as many lines further down as there are in the rows above it.
-    breaks = sum(table[column].str.count("\r\n|\r|\n") for column in table)
-    table.index = table.index + 1 + breaks.cumsum() - breaks
-    table.columns = [column.strip() for column in headers[mark]]
-    # Spreadsheet programs write rows and columns that were emptied as well.
-    table = table.iloc[1:, [column != "" for column in table.columns]]
-    table = table[(table != "").any(axis=1)]
-    if table.empty:
-        raise UsageError(f"{path}: no rows")
-    return table
-
-
-def _check_cells(path: Path, reader: Any) -> None:
-    """Raise UsageError for a row with more or fewer cells than the header, and for a quote that is not closed.
-
-    Pandas would fill up such a row with empty cells.
-    """
-    width = end = 0
+    tops = dict[str, tuple[int, list[str]]]()
+    for mark in _SEPARATORS[jsonl.suffix(path)]:
+        tops[mark] = _find_header(csv.reader(io.StringIO(text, newline=""), delimiter=mark))
+    mark = max(tops, key=lambda mark: len(tops[mark][1]))
+    top, header = tops[mark]
+    _check_header(path, header)
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=mark)
+    end = 0
     try:
-        for cells in reader:
-            width = width or len(cells)
-            if len(cells) not in (0, width):
-                raise UsageError(f"{path}:{end + 1}: {len(cells)} cells, but the header has {width}")
+        for number, cells in enumerate(reader):
+            if number > top and len(cells) not in (0, len(header)):
+                raise UsageError(f"{path}:{end + 1}: {len(cells)} cells, but the header has {len(header)}")
+            # Spreadsheet programs write rows and columns that were emptied as well.
+            if number > top and any(cells):
+                yield end + 1, {column: cell for column, cell in zip(header, cells, strict=True) if column}
             end = reader.line_num
     except csv.Error as error:
         raise UsageError(f"{path}:{reader.line_num}: not CSV: {error}") from None
+
+
+def _find_header(table: Iterable[Iterable[Any]]) -> tuple[int, list[str]]:
+    """Return the place of the header, from 0, and its names.
+
+    It is the first row; or below titles, rows of one cell that is no usual name or of a key with a colon, the first
+    row of several names.
+    """
+    first = list[str]()
+    usual = {name for names in load_columns().names.values() for name in names}
+    for place, cells in enumerate(islice(table, _TITLES)):
+        names = ["" if cell is None else str(_read_value(cell)).strip() for cell in cells]
+        first = first if place else names
+        filled = [name for name in names if name]
+        if len(filled) == 1 and filled[0].lower() in usual:
+            break
+        if len(filled) > 1 and not filled[0].endswith(":"):
+            # Numbers are cells below a header of one name.
+            return (0, first) if place and any(read_number(name) is not None for name in filled) else (place, names)
+    return 0, first
 
 
 def detect_encoding(content: bytes) -> str:
@@ -280,21 +430,20 @@ def _read_parquet(path: Path) -> Iterator[tuple[int, Row]]:
 
 
 def _read_xlsx(path: Path) -> Iterator[tuple[int, Row]]:
-    """Yield the rows of the only sheet that has some. Pandas would turn rounded numbers into whole ones, and skips
-    formulas."""
+    """Yield the rows of the sheet that is named, or the only one that has some. Pandas would turn rounded numbers into
+    whole ones, and skips formulas."""
     number, formulas, header = 0, list[tuple[int, str]](), list[str]()
     records = list[tuple[int, Row]]()
+    file, sheet = split_sheet(path)
     try:
-        with ZipFile(path) as parts:
+        with ZipFile(file) as parts:
             books = [parts.read(name) for name in parts.namelist() if _WORKBOOK.fullmatch(name)]
         computed = not any(map(_UNCOMPUTED.search, books))
-        values, sources = (_open_workbook(path, data_only=only) for only in (True, False))
-        title = _find_only_sheet(path, values)
+        values, sources = (_open_workbook(file, data_only=only) for only in (True, False))
+        title = _find_sheet(file, values, sheet)
+        top, header = _find_header(values[title].iter_rows(values_only=True))
         sheets = zip(values[title].iter_rows(), sources[title].iter_rows(), strict=True)
-        for number, (cells, written) in enumerate(sheets, 1):
-            if number == 1:
-                header = _read_header(cells)
-                continue
+        for number, (cells, written) in enumerate(islice(sheets, top + 1, None), top + 2):
             named = [pair for pair in zip(header, cells, written, strict=False) if pair[0]]
             row = Row()
             for column, cell, source in named:
@@ -369,17 +518,26 @@ def is_cut(cell: Any) -> bool:
     return isinstance(cell, str) and len(cell) >= CELL_LIMIT
 
 
-def _find_only_sheet(path: Path, book: Any) -> str:
-    """Return the name of the sheet with rows; of an empty book the first. Raises UsageError if several have rows."""
+def list_sheets(path: Path) -> list[str]:
+    """Return the names of a workbook's sheets; none of a file that is no workbook."""
+    try:
+        return list(_open_workbook(path, data_only=True).sheetnames) if jsonl.suffix(path) == ".xlsx" else []
+    # A damaged archive makes zipfile and openpyxl raise anything; reading it says what is wrong.
+    except Exception:
+        return []
+
+
+def _find_sheet(path: Path, book: Any, named: str | None) -> str:
+    """Return the sheet that was named, or the one with rows; of an empty book the first. Raises UsageError if there is
+    none of that name, and if several have rows."""
+    if named is not None:
+        if named not in book.sheetnames:
+            raise UsageError(f"{path}: no sheet {quoted(named)}; there are {', '.join(book.sheetnames)}")
+        return named
     full = [sheet.title for sheet in book.worksheets if any(map(any, sheet.iter_rows(values_only=True)))]
     if full[1:]:
-        raise UsageError(f"{path}: the sheets {', '.join(full)} have rows; save the one that is meant as its own file")
+        raise UsageError(f"{path}: the sheets {', '.join(full)} have rows; name the one meant, as in {path}:{full[0]}")
     return str(full[0] if full else book.sheetnames[0])
-
-
-def _read_header(cells: Iterable[Any]) -> list[str]:
-    """Return the names of a sheet's columns; empty cells are empty names."""
-    return ["" if cell.value is None else str(_read_value(cell.value)).strip() for cell in cells]
 
 
 def _is_uncomputed(cell: Any, source: Any, computed: bool) -> bool:
@@ -408,7 +566,7 @@ def _read_value(cell: Any) -> Any:
 
 def _check_header(path: Path, header: Sequence[str]) -> None:
     """Raise UsageError if a table has no header, or a column twice."""
-    names = [column.strip() for column in header if column.strip()]
+    names = [column for column in header if column]
     if not names:
         raise UsageError(f"{path}: no header row; expected the names of the columns in the first line")
     if twice := sorted({column for column in names if names.count(column) > 1}):
@@ -447,8 +605,8 @@ def cell_text(value: Any) -> str | None:
 
 
 def is_empty(cell: Any) -> bool:
-    """Return whether a cell of numbers or labels is empty: blank, `N/A`, NaN and the like."""
-    return cell is None or str(cell).strip().lower() in _EMPTY
+    """Return whether a cell of numbers or labels is empty: blank, `N/A`, `k. A.`, NaN and the like."""
+    return cell is None or str(cell).translate(_BLANKS).lower() in _EMPTY
 
 
 def parse_number(cell: Any, below: float = math.inf) -> float:
@@ -476,19 +634,44 @@ def parse_number(cell: Any, below: float = math.inf) -> float:
     return value
 
 
-def parse_optional_number(
-    location: str | Callable[[], str], column: str, cell: Any, below: float = math.inf
-) -> float | None:
-    """Return a cell as a number (see `parse_number`), or None if it is empty.
+def read_number(cell: Any) -> float | None:
+    """Return a cell as a number; None if it is empty, a list or a word.
 
-    Raises UsageError naming column and location; a `location` function is called only then.
+    >>> read_number("7,5"), read_number("good"), read_number([7])
+    (7.5, None, None)
     """
     try:
-        value = parse_number(cell, below)
+        number = parse_number(cell)
+    except ValueError:
+        return None
+    return None if math.isnan(number) else number
+
+
+def parse_optional_number(
+    location: str | Callable[[], str],
+    column: str,
+    cell: Any,
+    ends: tuple[float, float] = (-math.inf, math.inf),
+    *,
+    none: float | None = None,
+    hint: str = "",
+) -> float | None:
+    """Return a cell as a number (see `parse_number`), or None if it is empty or equals `none`.
+
+    Raises UsageError naming column and location, also for a number outside the `ends` of its scale, with `hint` at the
+    end of the message. A `location` function is called only then.
+    """
+    low, high = ends
+    try:
+        value = parse_number(cell, high)
+        if math.isnan(value) or value == none:
+            return None
+        if low <= value <= high:
+            return value
+        problem = f"{value:g} is outside {low:g}..{high:g}{hint}"
     except ValueError as error:
-        where = location if isinstance(location, str) else location()
-        raise UsageError(f"{where}: {column} {quoted(cell)} {error}") from None
-    return None if math.isnan(value) else value
+        problem = f"{quoted(cell)} {error}"
+    raise UsageError(f"{location if isinstance(location, str) else location()}: {column} {problem}")
 
 
 def say_first_of(count: int) -> str:

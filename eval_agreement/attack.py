@@ -25,6 +25,7 @@ from critic.judging.render import of_response, render
 from critic.judging.targets import RATING, target
 from critic.records import RATINGS, Question, Response
 from critic.stages import options
+from critic.tables import SCORE_SUFFIX
 from eval_agreement.measures import image_grounding
 from eval_agreement.measures.injection import CLEAN, SEPARATOR, PromptLayout, suite
 
@@ -117,9 +118,7 @@ def _lines(loaded: Loaded, drawn: Sequence[int]) -> Iterator[dict[str, Any]]:
         others = {column: value for column, value in raw.items() if column not in typed}
         yield {**others, **typed, "id": f"{row.id}{SEPARATOR}{CLEAN}", "response": row.response}
         # Other judges' scores belong to the unattacked text.
-        others = {
-            column: value for column, value in others.items() if not column.endswith(human_scored.score_column(""))
-        }
+        others = {column: value for column, value in others.items() if not column.endswith(SCORE_SUFFIX)}
         for name, attack in suite().items():
             text = attack.text(row.response, layouts[row.lang])
             yield {**others, **typed, "id": f"{row.id}{SEPARATOR}{name}", "response": text}

@@ -20,6 +20,7 @@ from critic.certificate import HowJudged, find_judged_file, is_certificate
 from critic.errors import UsageError
 from critic.page.blocks import Section, as_text
 from critic.records import Judgment
+from critic.tables import Kind
 from eval_agreement.measures import gate
 from eval_agreement.measures.doubts import DOUBTS
 from eval_agreement.measures.image_grounding import Looking
@@ -35,8 +36,8 @@ from eval_agreement.page.scores import change_sections, exchange_sections, savin
 from eval_agreement.page.words import build_sections, gate_part
 from eval_agreement.preference_measures import PREFERENCE_MEASURES, preference_sections
 from eval_agreement.reading import inputs
-from eval_agreement.reading.audit_items import Kind, read_items
-from eval_agreement.reading.tables import SCALE, Source
+from eval_agreement.reading.audit_items import read_items
+from eval_agreement.reading.tables import SCALE, Mapped, Source
 from eval_agreement.sample import RatedSample
 from eval_agreement.score_measures import MEASURES
 
@@ -172,7 +173,7 @@ def main(
     mapped = inputs.parse_map(columns or [])
     codes = inputs.parse_codes(columns or [])
     scale_of_each = [human_scored.parse_scale(text) if text else None for text in (scale, judge_scale or scale)]
-    files = inputs.named_files(judgments or [])
+    files = inputs.name_files(judgments or [])
     # Two judges of the same answers need no people: what follows them has no use here.
     if since or exchange:
         unused: dict[str, object] = {"--human": human, "--gate": gates, "--certificate": certificate, "--train": train}
@@ -180,10 +181,10 @@ def main(
         _refuse({"--map CODE=": codes}, "scores, which --since and --exchange compare")
         named = [f"{name}={path}" for name, path in files.items()]
         then_and_now = _then_and_now(since, exchange, named or judge or [], mapped=mapped, scales=scale_of_each)
-        return _audit_two_judges(inputs.of_judges(then_and_now, mapped), target)
+        return _audit_two_judges(inputs.find_scores(then_and_now, mapped), target)
     scales: dict[str, object] = {"--scale": scale, "--judge-scale": judge_scale}
     people, judges = inputs.parse_sources(human, judge or [], mapped, scale_of_each, codes)
-    find = partial(inputs.found_sources, mapped=mapped, scales=scale_of_each, codes=codes)
+    find = partial(inputs.find_sources, mapped=mapped, scales=scale_of_each, codes=codes)
     kind, sources = _find_sources(files, find, people=people, judges=judges)
     # Judgments say in their own records who scored what, and on which scale.
     if not all(judges_of for _, judges_of in sources.values()):
@@ -202,7 +203,7 @@ def main(
     if train and not training:
         raise UsageError(f"{train}: no usable row to fit the baselines on")
     request = AuditRequest(training=training, epsilon=epsilon, within=within)
-    return _write(_audit_scores(samples, request, train, inputs.attacks_of(attacked or []), target), target)
+    return _write(_audit_scores(samples, request, train, inputs.read_attacks(attacked or []), target), target)
 
 
 def _refuse(options: Mapping[str, object], subject: str) -> None:
@@ -224,7 +225,7 @@ def _find_sources(
     `find` recognises people and judges in result files and tables. If each file holds scores of both, each is a sample;
     otherwise people and judges are sought in all files together. Files of judgments are samples of their own.
     """
-    from eval_agreement.reading.loaders import kind_of  # noqa: PLC0415 - pandas: keeps --help fast
+    from eval_agreement.reading.loaders import find_kind  # noqa: PLC0415 - pandas: keeps --help fast
 
     try:
         each = {name: find({name: path}) for name, path in files.items()} if len(files) > 1 else {}
@@ -241,24 +242,24 @@ def _find_sources(
     if people:
         sources = {inputs.sample_name(people.path): (people, judges)}
     for rated, _ in sources.values():
-        if (kind := kind_of(rated)) != "score":
+        if (kind := find_kind(rated)) != "score":
             return kind, sources
     return "score", sources
 
 
 def _read_samples(sources: Tables) -> list[tuple[RatedSample, Files]]:
     """Read the samples of scores, each with its files. Raises UsageError if there are none."""
-    from eval_agreement.reading.loaders import of_judgments, of_tables  # noqa: PLC0415 - pandas: keeps --help fast
+    from eval_agreement.reading.loaders import read_judgments, read_scores  # noqa: PLC0415 - pandas: keeps --help fast
 
     if not sources:
         raise UsageError("nothing to audit: give a file of judgments, or --human FILE and --judge NAME=FILE")
     samples: list[tuple[RatedSample, Files]] = []
     for name, (people, judges) in sources.items():
         if judges:
-            samples.append((replace(of_tables(people, judges), name=name), {PEOPLE: people, **judges}))
+            samples.append((replace(read_scores(people, judges), name=name), {PEOPLE: people, **judges}))
         else:
             # A file of judgments holds a sample per criterion.
-            samples += [(sample, {sample.judge: people}) for sample in of_judgments(name, people.path)]
+            samples += [(sample, {sample.judge: people}) for sample in read_judgments(name, people.path)]
     for sample, files in samples:
         inputs.check_no_attacks(sample.ids, next(iter(files.values())).path)
     return samples
@@ -349,14 +350,14 @@ def _list_printed(
 
 def _audit_labels(sources: Tables, kind: Kind, request: AuditRequest, target: _Target) -> _Audited:
     """Audit preferences, or verdicts of yes or no."""
-    from eval_agreement.reading.loaders import judge_in, of_labels  # noqa: PLC0415 - pandas: keeps --help fast
+    from eval_agreement.reading.loaders import find_judge, read_labels  # noqa: PLC0415 - pandas: keeps --help fast
 
     # Pairs of several files have no ids in common, and nothing is pooled over preferences.
     if len(sources) > 1:
         raise UsageError("of preferences, or verdicts of yes or no, one file of judgments is audited at a time")
     ((name, (people, judges)),) = sources.items()
-    files = judges or {judge_in(people.path)[0]: people}
-    sample = of_labels(people, files, kind)
+    files = judges or {find_judge(people.path)[0]: people}
+    sample = read_labels(people, files, kind)
     inputs.check_no_attacks(sample.ids, people.path)
     judge, source = next(iter(files.items()))
     items = read_items(source) if source.content == "judgments" else ()
@@ -399,7 +400,7 @@ def _then_and_now(
     exchange: str | None,
     judges: Sequence[str],
     *,
-    mapped: Mapping[str, str],
+    mapped: Mapped,
     scales: inputs.Scales,
 ) -> Files:
     """Return the files of the judge before and of the one after it. With --since the former is called "then".
@@ -420,10 +421,10 @@ def _then_and_now(
 
 def _audit_two_judges(files: Files, target: _Target) -> int:
     """Compare a judge with an earlier one, or with itself ("then"), without people's labels; return the exit code."""
-    from eval_agreement.reading.loaders import of_two_judges  # noqa: PLC0415 - pandas: keeps --help fast
+    from eval_agreement.reading.loaders import read_two_judges  # noqa: PLC0415 - pandas: keeps --help fast
 
     before, name = files
-    sample = of_two_judges(files[before], files[name], name)
+    sample = read_two_judges(files[before], files[name], name)
     change = measure_change(sample) if before == "then" else None
     conversions = [] if change else convert_both_ways(sample, (before, name))
     target.prepare(files[name].path, [])

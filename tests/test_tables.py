@@ -309,7 +309,7 @@ def test_of_several_sheets_that_have_rows_none_is_chosen(tmp_path: Path) -> None
     assert [row for _, row in tables.rows(path)] == [{"id": "a"}]
     first.append(["How to rate"])
     book.save(path)
-    with pytest.raises(UsageError, match=r"t\.xlsx: the sheets first, Sheet have rows; save"):
+    with pytest.raises(UsageError, match=r"t\.xlsx: the sheets first, Sheet have rows; name the one meant, as in"):
         list(tables.rows(path))
 
 

@@ -33,6 +33,7 @@ from critic.judging.forms import ONE_SIDE, form_of, rates
 from critic.judging.prompt import load, prompt_hash
 from critic.judging.targets import IGNORED, encode, source_ids, target
 from critic.records import RATINGS, TEN, Example, HumanScore, Judgment, Response
+from critic.tables import score_column
 
 FORMAT = 7
 """Version of the cache; another number makes everybody tokenize again."""
@@ -274,7 +275,7 @@ def _label_rows(loaded: Loaded, name: str, weight: float, recipe: Recipe) -> Lab
     if name == PEOPLE:
         chosen = [answer for answer in loaded.responses if answer.human is not None or answer.preference is not None]
     else:
-        column = human_scored.score_column(name)
+        column = score_column(name)
         scored = [answer for answer in loaded.responses if column in answer.columns]
         scores = {answer.id: HumanScore(score=answer.columns[column]) for answer in scored}
         # A teacher's file has ratings and nothing else.

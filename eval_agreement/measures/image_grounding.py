@@ -15,9 +15,10 @@ import numpy as np
 from msgspec import Struct
 
 from critic.errors import UsageError
-from critic.human_scored import BLIND, EDITED, SWAPPED, Loaded, score_column
+from critic.human_scored import BLIND, EDITED, SWAPPED, Loaded
 from critic.records import Judgment
 from critic.stats.estimate import Estimate
+from critic.tables import SCORE_SUFFIX
 from eval_agreement.measures import injection
 from eval_agreement.measures.compare import MetricDifference, compare
 from eval_agreement.sample import RatedSample
@@ -99,8 +100,7 @@ def arms(loaded: Loaded, drawn: Sequence[int]) -> Iterator[dict[str, Any]]:
         row, raw, response = loaded.rows[number], loaded.raw[number], loaded.responses[number]
         typed = msgspec.to_builtins(row)
         # Other judges' scores belong to the row as it is, and not to its arms.
-        others_scores = score_column("")
-        columns = {name: value for name, value in raw.items() if not name.endswith(others_scores)}
+        columns = {name: value for name, value in raw.items() if not name.endswith(SCORE_SUFFIX)}
         base = {**columns, **typed}
 
         def arm(name: str, base: dict[str, Any] = base, **changes: Any) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from critic.certificate import Certificate, HowJudged, JudgedFile, Labels
 from critic.errors import UsageError
 from critic.records import Judgment, Response
 from critic.stats.estimate import LEVEL, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY, SEED, Estimate
+from critic.tables import split_sheet
 from eval_agreement.measures.gate import Outcome
 from eval_agreement.measures.measure import RatedFindings, Table, written_values
 from eval_agreement.measures.prediction_intervals import NARROW
@@ -88,7 +89,7 @@ def write_certificate(path: Path, how: HowJudged, certified: Certified, outcomes
         how=how,
         labels=Labels(
             file=str(certified.labels),
-            sha256=jsonl.sha256(certified.labels),
+            sha256=jsonl.sha256(split_sheet(certified.labels)[0]),
             rows=certified.rows,
             raters=certified.raters,
         ),
@@ -96,7 +97,7 @@ def write_certificate(path: Path, how: HowJudged, certified: Certified, outcomes
         gate=[outcome.text for outcome in outcomes],
         kept=all(outcome.holds for outcome in outcomes),
         date=datetime.now(UTC).date().isoformat(),
-        judged=JudgedFile(file=str(certified.judged), sha256=jsonl.sha256(certified.judged)),
+        judged=JudgedFile(file=str(certified.judged), sha256=jsonl.sha256(split_sheet(certified.judged)[0])),
     )
     jsonl.write_json(path, msgspec.to_builtins(certificate))
 
@@ -106,7 +107,7 @@ def file_facts(sources: Mapping[str, Source]) -> dict[str, Any]:
     files, runs = {}, {}
     for name, source in sources.items():
         column = {"column": source.column} if source.column else {}
-        files[name] = {"file": str(source.path), **column, "sha256": jsonl.sha256(source.path)}
+        files[name] = {"file": str(source.path), **column, "sha256": jsonl.sha256(split_sheet(source.path)[0])}
         runs[name] = jsonl.facts(source.path) or None
     return {"files": files, "runs": runs}
 

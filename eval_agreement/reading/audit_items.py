@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -16,13 +16,9 @@ from critic.judging.thoughts import split_thoughts
 from critic.records import RATINGS, Call, Judgment, Response, Sample
 from critic.stats.aggregate import check
 from critic.stats.verdicts import Label
+from critic.tables import SCORE_SUFFIX, Kind
 from eval_agreement.reading.tables import Source
 from eval_agreement.sample import PARTS
-
-Kind = Literal["score", "preference", "yes or no"]
-
-COLUMN_SUFFIX = "_score_1_10"
-"""Suffix of the columns of human-scored rows that hold another judge's scores."""
 
 
 class AuditItem(Struct, frozen=True, kw_only=True):
@@ -65,7 +61,7 @@ def items_of(judgment: Judgment) -> list[AuditItem]:
         form = FORMS["pointwise"]
     sample, asked = judgment.sample, judgment.sample.asked
     turn = sample.turn and len(sample.conversation.history) + sample.turn
-    base = of_response(sample.response)
+    base = build_item(sample.response)
     parts = {**base.parts, "task": asked.task if asked else None, "turn": str(turn or "whole")}
     if judgment.protocol is not None:
         parts |= {"condition": sample.condition, "protocol": judgment.protocol, "judging": judgment.judging}
@@ -106,7 +102,7 @@ def _item(base: AuditItem, part: AuditedPart, judgment: Judgment, form: Form) ->
     )
 
 
-def of_response(response: Response) -> AuditItem:
+def build_item(response: Response) -> AuditItem:
     """Return an answer that no judge of ours has scored yet as an item."""
     human = response.human
     return AuditItem(
@@ -116,7 +112,7 @@ def of_response(response: Response) -> AuditItem:
         human=human.score if human else None,
         raters=human.raters if human else {},
         probability=human.probability if human else None,
-        others={name.removesuffix(COLUMN_SUFFIX): score for name, score in response.columns.items()},
+        others={name.removesuffix(SCORE_SUFFIX): score for name, score in response.columns.items()},
         parts={part: value(response) for part, value in PARTS.items()},
         length=len(split_thoughts(response.text).answer),
         response=response,

@@ -9,11 +9,11 @@ from critic import jsonl, tables
 from critic.errors import UsageError, quoted
 from critic.records import Judgment
 from critic.stats.verdicts import Label
+from critic.tables import SCORE_SUFFIX, Kind, parse_mapping
 from eval_agreement.measures.image_grounding import ARMS, Looking, looking
 from eval_agreement.measures.injection import SEPARATOR, Injection, injection, suite
-from eval_agreement.reading.audit_items import COLUMN_SUFFIX, Kind
-from eval_agreement.reading.preference_codes import CODED, code_of
-from eval_agreement.reading.tables import USED, Codes, Scale, Source
+from eval_agreement.reading.preference_codes import CODED
+from eval_agreement.reading.tables import ROLES, USED, Codes, Mapped, Scale, Source
 
 Scales = Sequence[Scale | None]
 """Scales of people and of judges; None if not given."""
@@ -21,8 +21,8 @@ Scales = Sequence[Scale | None]
 ALIASES = {"text": "response", "model": "system"}
 """Other name of a usual column in --map -> its usual name."""
 
-FOUND = ("people", "judge", "criterion")
-"""Fields of --map in files whose columns are detected. Elsewhere FILE:COLUMN names the column."""
+FIELDS = (*ROLES, *ALIASES, *sorted(USED))
+"""Fields of --map."""
 
 RESERVED = ("baselines", "gate", "injection", "judges", "looking", "people", "provenance", "savings")
 """Keys of summary.json beside the names of the samples."""
@@ -37,15 +37,11 @@ def sample_name(path: Path) -> str:
     return path.name if path.stem in RESERVED else path.stem
 
 
-def parse_map(texts: Iterable[str]) -> dict[str, str]:
+def parse_map(texts: Iterable[str]) -> dict[str, list[str]]:
     """Return the columns of --map COLUMN=FIELD by their usual names, without codes (`parse_codes`). Raises
     UsageError."""
-    pairs = [text.rpartition("=") for text in texts]
-    mapped = {ALIASES.get(name, name): column for column, _, name in pairs if name not in CODED}
-    if wrong := sorted(name for name in mapped if (name not in USED and name not in FOUND) or not mapped[name]):
-        names = ", ".join((*FOUND, *ALIASES, *sorted(USED)))
-        raise UsageError(f"--map {quoted(wrong[0])}: expected COLUMN=FIELD; the fields are {names}")
-    return mapped
+    columns = [text for text in texts if text.rpartition("=")[2] not in CODED]
+    return parse_mapping(columns, FIELDS, several=("people", "judge", "id"), aliases=ALIASES)
 
 
 def parse_codes(texts: Iterable[str]) -> Codes:
@@ -56,7 +52,7 @@ def parse_codes(texts: Iterable[str]) -> Codes:
         code, _, word = text.rpartition("=")
         if word not in CODED:
             continue
-        number = code_of(code)
+        number = tables.read_number(code)
         if number is None or number in codes:
             raise UsageError(
                 f"--map {text!r}: expected a number that stands for {word}, as in 0={word}, each number once"
@@ -66,24 +62,24 @@ def parse_codes(texts: Iterable[str]) -> Codes:
 
 
 def parse_sources(
-    human: str | None, judges: Iterable[str], mapped: Mapping[str, str], scales: Scales, codes: Codes | None = None
+    human: str | None, judges: Iterable[str], mapped: Mapped, scales: Scales, codes: Codes | None = None
 ) -> tuple[Source | None, dict[str, Source]]:
-    """Return the sources of FILE[:COLUMN] of people and NAME=FILE[:COLUMN] of judges, with the columns `mapped` (usual
-    name -> name in the files), the scales and the `codes`. Raises UsageError, also for a column that no table has."""
+    """Return the sources of FILE[:COLUMN] of people and NAME=FILE[:COLUMN] of judges, with the columns `mapped`, the
+    scales and the `codes`. Raises UsageError, also for a column that no table has."""
     if human is None:
         return None, {}
-    named = tuple(mapped.items())
+    named = tuple((usual, column) for usual, columns in mapped.items() for column in columns)
     people = replace(Source.parse(human, named), scale=scales[0], codes=codes or {})
-    sources = {
-        name: replace(source, scale=scales[1], codes=codes or {})
-        for name, source in parse_judges(judges, named=named).items()
-    }
-    mapped_sources = [people, *sources.values()] if mapped else []
-    if any(jsonl.suffix(source.path) not in tables.FORMATS for source in mapped_sources):
-        return people, sources  # what other tools write has its columns found, and named, by `result_formats`
-    frames = {source.path: source.frame for source in mapped_sources if source.content == "table"}
+    sources = parse_judges(judges, named=named)
+    for name, source in sources.items():
+        sources[name] = replace(source, scale=scales[1], codes=codes or {})
+    read = [people, *sources.values()]
+    # The columns of other tools' results are found, and named, by `result_formats`.
+    if any(tables.find_format(source.path) not in tables.FORMATS for source in read):
+        return people, sources
+    frames = {source.path: source.frame for source in read if named and source.content == "table"}
     for usual, name in named:
-        if usual in FOUND:
+        if usual in ROLES:
             raise UsageError(f"--map {name}={usual}: beside --human, FILE:COLUMN names it")
         if not any(name in frame for frame in frames.values()):
             listed = "; ".join(f"{path} has {', '.join(frame)}" for path, frame in frames.items())
@@ -91,31 +87,33 @@ def parse_sources(
     return people, sources
 
 
-def of_judges(sources: Mapping[str, Source], mapped: Mapping[str, str]) -> dict[str, Source]:
+def find_scores(sources: Mapping[str, Source], mapped: Mapped) -> dict[str, Source]:
     """Return the sources of two judges; a tool's results stand for their first judge.
 
     Raises UsageError, also if the sources have several scales.
     """
     from eval_agreement.reading.result_formats import scores_of_judge  # noqa: PLC0415 - pandas: keeps --help fast
 
-    read = dict[str, Source]()
+    read, scales = dict[str, Source](), dict[Path, str]()
     for name, source in sources.items():
-        is_table = jsonl.suffix(source.path) in tables.FORMATS and (source.column or "score" in source.frame)
+        is_table = tables.find_format(source.path) in tables.FORMATS and (source.column or "score" in source.frame)
         of_tool = source.content == "table" and not is_table
-        read[name] = scores_of_judge(source.path, mapped, source.scale) if of_tool else source
-    scales = {
-        source.path: "{:g}:{:g}".format(*source.scale)
-        for name, source in read.items()
-        if source.scale and not sources[name].scale
-    }
+        # The second judge is on the scale of the first if it may be.
+        other = next((judge.scale for judge in read.values()), None)
+        read[name] = (
+            scores_of_judge(source.path, mapped, source.scale) if of_tool else source.with_scale("score", other)
+        )
+        # A scale that was found, not given, has to be the other judge's too.
+        if (scale := read[name].scale) and not source.scale:
+            scales[source.path] = "{:g}:{:g}".format(*scale)
     if len(set(scales.values())) > 1:
         listed = ", ".join(f"those in {path} on {ends}" for path, ends in scales.items())
         raise UsageError(f"scores are taken to be on several scales, {listed}; give --scale LOW:HIGH")
     return read
 
 
-def found_sources(
-    files: Mapping[str, Path], mapped: Mapping[str, str], scales: Scales, codes: Codes
+def find_sources(
+    files: Mapping[str, Path], mapped: Mapped, scales: Scales, codes: Codes
 ) -> tuple[Kind, Source, dict[str, Source]] | None:
     """Return the kind of verdicts in files of other tools, and tables, in place of judgments, and their sources; None
     if the first is of judgments. The scales are found as well, unless they are given."""
@@ -126,12 +124,15 @@ def found_sources(
     if content == "judgments":
         return None
     if content == "human-scored rows":
-        columns = [name for name in tables.read_first_row(paths[0]) or {} if name.endswith(COLUMN_SUFFIX)]
-        if not columns:
+        judges = dict[str, Source]()
+        for name in tables.read_first_row(paths[0]) or {}:
+            if name.endswith(SCORE_SUFFIX):
+                judges[name.removesuffix(SCORE_SUFFIX)] = Source(paths[0], name)
+        if not judges:
             raise UsageError(
-                f"{paths[0]}: no column NAME{COLUMN_SUFFIX} of a judge; give --human FILE --judge NAME=FILE"
+                f"{paths[0]}: no column NAME{SCORE_SUFFIX} of a judge; give --human FILE --judge NAME=FILE"
             )
-        return "score", Source(paths[0]), {name.removesuffix(COLUMN_SUFFIX): Source(paths[0], name) for name in columns}
+        return "score", Source(paths[0]), judges
     return guess(paths, mapped, scales, codes)
 
 
@@ -150,7 +151,7 @@ def parse_judges(
     return sources
 
 
-def attacks_of(paths: Iterable[Path]) -> tuple[list[Injection], dict[Path, Looking]]:
+def read_attacks(paths: Iterable[Path]) -> tuple[list[Injection], dict[Path, Looking]]:
     """Return the effects of attacks, and the evidence that the judge uses images. Raises UsageError with the file."""
     injections, looks = list[Injection](), dict[Path, Looking]()
     for path in dict.fromkeys(paths):
@@ -177,7 +178,7 @@ def check_no_attacks(ids: Iterable[str], path: Path) -> None:
         )
 
 
-def named_files(arguments: Iterable[str]) -> dict[str, Path]:
+def name_files(arguments: Iterable[str]) -> dict[str, Path]:
     """Return files by sample name from NAME=FILE or FILE, in the given order."""
     files: dict[str, Path] = {}
     for argument in arguments:

@@ -1,6 +1,6 @@
-"""From files to samples: what a file says is a data frame (`Labels`) whose index is the ids, whatever the file is. Two
-of them make a `RatedSample` or `Preferences`. Its columns, None where not known: `human`, `score` (on 1..10), `labels`;
-`raters`, who gave which; `group`, `length`, `length_b`, `probability`, `response`, `judgment`; every other is a part.
+"""Samples from files: a file becomes a data frame (`Labels`) whose index is the ids, whatever the file is. Two of them
+make a `RatedSample` or `Preferences`. Its columns, None if not known: `human`, `score` (on 1..10), `labels`; `raters`,
+who gave which; `group`, `length`, `length_b`, `probability`, `response`, `judgment`; every other is a part.
 """
 
 import math
@@ -18,26 +18,19 @@ from critic.errors import UsageError, quoted, shorten_line
 from critic.judging.thoughts import split_thoughts
 from critic.records import NO_VERDICT, NOT_LEARNED, Judgment, Question, Response, to_ten
 from critic.stats.arrays import Floats
-from critic.stats.estimate import FEWEST_TO_DECIDE
 from critic.stats.verdicts import Codes, Label, both_orders, codes
+from critic.tables import Choice, Kind, find_label, name_labels, score_column
 from eval_agreement.measures.baselines import BASELINES
 from eval_agreement.measures.preferences import LONGER, PEOPLE, Preferences
-from eval_agreement.reading.audit_items import COLUMN_SUFFIX, AuditItem, Kind, of_response, read_items
+from eval_agreement.reading.audit_items import AuditItem, build_item, read_items
 from eval_agreement.reading.preference_codes import decode_preferences, is_pair, uncoded
 from eval_agreement.reading.tables import PART_COLUMNS, SCALE, TEXTS, Scale, Source, column_notes
-from eval_agreement.reading.turns import with_turns
 from eval_agreement.sample import RatedSample, own_groups
 
 Labels: TypeAlias = pd.DataFrame
 
-LABELS: dict[Kind, dict[str, Label]] = {
-    "preference": {"a": "a", "b": "b", "tie": "tie"},
-    "yes or no": {"yes": "a", "no": "b"},
-}
-"""Word in a cell, in lower case -> its label."""
-
 COLUMNS: dict[Kind, str] = {"score": "score", "preference": "preference", "yes or no": "verdict"}
-"""The column that holds it, unless the user names another."""
+"""The column that holds each kind, unless the user names another."""
 
 _THINGS: dict[Kind, str] = {"score": "answer", "preference": "pair", "yes or no": "item"}
 
@@ -47,14 +40,18 @@ _PEOPLES = ("human", "human_label", "score", "labels", "raters", "probability")
 _NOT_PARTS = (*_PEOPLES, "group", "length", "length_b", "response", "judgment")
 
 _CHOSEN = ("protocol", "condition", "judging", "turn")
-"""Of what people may have chosen some to judge, where conversations are judged; of answers they choose criteria."""
+"""Parts of judged conversations of which people may have judged only some values; of answers these are criteria."""
 
 _NO_PEOPLE = "{}: no people's verdicts (sample.human); give --human FILE --judge NAME=FILE"
 
 
-def kind_of(source: Source) -> Kind:
-    """Return what people say in a file, by its column, first value or first verdicts; beside two answers numbers are
-    preferences. Raises UsageError for judgments that hold several kinds, unless a protocol is named."""
+def find_kind(source: Source) -> Kind:
+    """Return the kind of people's verdicts in a file, by its column, first value or first verdicts.
+
+    Numbers beside two answers are preferences. Raises UsageError for judgments that hold several kinds, unless a
+    protocol is named.
+    """
+    # Conversations may be judged by several protocols, and only one kind is audited at a time.
     if source.content == "judgments":
         kinds = {str(item.parts.get("protocol")): item.kind for item in read_items(source)}
         if len(set(kinds.values())) > 1:
@@ -63,150 +60,183 @@ def kind_of(source: Source) -> Kind:
         return next(iter(kinds.values()))
     if source.content != "table":
         return "score"
+    kind: Kind
     if source.column is None:
-        kind: Kind = next((kind for kind, column in COLUMNS.items() if column in source.frame), "score")
+        kind = next((kind for kind, column in COLUMNS.items() if column in source.frame), "score")
     else:
-        words = (text.strip().lower() for text in source.texts(source.column) if text and not tables.is_empty(text))
-        word = next(words, "")
-        kind = next((kind for kind, labels in LABELS.items() if word in labels), "score")
+        filled = (text for text in source.texts(source.column) if not tables.is_empty(text))
+        word = (next(filled, None) or "").strip().lower()
+        # Numbers stay scores: 1 and 0 may be anything.
+        kind = next((kind for kind in COLUMNS if kind != "score" and word in name_labels(kind)), "score")
     return "preference" if kind == "score" and is_pair(source) else kind
 
 
-def judge_in(path: Path) -> tuple[str, list[str]]:
-    """Who judged the answers in a file of judgments, and what to say of one asked in forms that it did not learn."""
+def find_judge(path: Path) -> tuple[str, list[str]]:
+    """Return who judged a file of judgments, and a note if the judge did not learn the form that it was asked in."""
     _, first = next(jsonl.read(path, Judgment))
     unlearned = first.setup.unlearned
     return first.judge, [f"{path}: {first.judge} {NOT_LEARNED.format(unlearned)}"] if unlearned else []
 
 
-def of_judgments(name: str, path: Path) -> list[RatedSample]:
-    """The judgments of one judge, people's scores inside; behind them, as samples NAME/CRITERION, its scores by each
-    criterion that people scored. A column of another judge that has the judge's name keeps its suffix _score_1_10.
+def read_judgments(name: str, path: Path) -> list[RatedSample]:
+    """Return the judgments of one judge, with people's scores inside, as a sample.
 
-    Raises UsageError as `read_items`, and naming the file when people scored none of the answers.
+    Behind it come samples NAME/CRITERION: its scores by each criterion that people scored. A column of another judge
+    that has the judge's name keeps its suffix _score_1_10. Raises UsageError as `read_items`, and naming the file if
+    people scored none of the answers.
     """
-    if Source(path).content != "judgments" and path.is_file():
+    source = Source(path)
+    if source.content != "judgments" and path.is_file():
         raise UsageError(f"{path}: no judgments of critic judge; give --human FILE --judge NAME=FILE[:COLUMN]")
     by_criterion: dict[str | None, list[AuditItem]] = {}
-    for item in read_items(Source(path)):
+    for item in read_items(source):
         by_criterion.setdefault(item.criterion, []).append(item)
-    (judge, notes), samples = judge_in(path), []
+    # The overall score comes first: its sample is the one that gates and certificates are about.
+    judge, notes = find_judge(path)
+    samples = []
     for criterion, items in by_criterion.items():
         judges = {judge: [item.score for item in items]}
-        for other_judge in sorted({name for item in items for name in item.others}):
-            column = f"{other_judge}{COLUMN_SUFFIX}" if other_judge == judge else other_judge
+        for other_judge in sorted(set().union(*(item.others for item in items))):
+            column = score_column(other_judge) if other_judge == judge else other_judge
             judges[column] = [item.others.get(other_judge) for item in items]
-        rows = _of_items(items)
+        rows = _build_labels(items)
         _check_chances(path, rows, rows["human"].notna())
-        sample = _sample(f"{name}/{criterion}" if criterion else name, rows, judges)
+        sample = _build_sample(f"{name}/{criterion}" if criterion else name, rows, judges)
         samples.append(replace(sample, criterion=criterion, notes=notes))
+    # Without people's overall scores the criteria say nothing of the judge as a whole.
     if np.isnan(samples[0].human).all():
         raise UsageError(_NO_PEOPLE.format(path))
     return [sample for sample in samples if not np.isnan(sample.human).all()]
 
 
-def of_tables(human: Source, judges: Mapping[str, Source]) -> RatedSample:
-    """People's and judges' scores out of different files or columns, joined by id. A judge without a score for an
-    answer failed on it; answers that only the first judge scored stay, without a human score. Raises UsageError when no
-    id is in both, an id has different scores, or one is off the scale, naming file and line."""
-    human, judges = with_turns(human), {name: with_turns(source) for name, source in judges.items()}
+def read_scores(human: Source, judges: Mapping[str, Source]) -> RatedSample:
+    """Return people's and judges' scores out of different files or columns, joined by id.
+
+    A judge without a score for an answer failed on it. Answers that only the first judge scored stay, without a human
+    score. Raises UsageError if no id is in both, an id has different scores, or one is off the scale, naming file and
+    line.
+    """
+    human = human.with_scale("score")
+    judges = {name: source.with_scale("score", human.scale or SCALE) for name, source in judges.items()}
     rows, by_judge, notes = _read(human, judges, "score")
-    sample = _sample(human.path.stem, rows, {name: of["score"].reindex(rows.index) for name, of in by_judge.items()})
+    scores = {name: labels["score"].reindex(rows.index) for name, labels in by_judge.items()}
+    sample = _build_sample(human.path.stem, rows, scores)
     notes += _sample_notes(sample, human.scale or SCALE, next(iter(judges.values())).scale or SCALE)
     notes += column_notes([human, *judges.values()], "score", not sample.ungrouped)
     return replace(sample, notes=notes)
 
 
-def of_two_judges(then: Source, now: Source, name: str) -> RatedSample:
-    """A judge's scores (`human`) and those of the judge `name`, or of the same at another time, joined by id. Two texts
-    under one id are two answers; answers that one of the files has no score of are left out, and noted."""
-    read = (_labels(source, "score", set())[0] for source in (then, now))
+def read_two_judges(then: Source, now: Source, name: str) -> RatedSample:
+    """Return a judge's scores (`human`) and those of the judge `name`, or of the same at another time, joined by id.
+
+    Two texts under one id are two answers. Answers that one of the files has no score of are left out, and noted.
+    """
+    read = (_read_labels(source, "score", set())[0] for source in (then, now))
     old, new = (rows[["/criterion=" not in key for key in rows.index]] for rows in read)
-    before, after = _texts(old), _texts(new)
-    both = [key for key in new.index if key in before]
-    changed = {key for key in both if None not in (before[key], after[key]) and before[key] != after[key]}
-    failed = {key for key in both if key not in changed and pd.isna([old["score"][key], new["score"][key]]).any()}
-    new.index = pd.Index([f"{key} now" if key in changed else key for key in new.index])
+    before, after = _judged_texts(old), _judged_texts(new)
+    failed, renamed = set[str](), dict[str, str]()
+    # Another text under an old id is another answer, and was judged once only.
+    for key in new.index.intersection(old.index):
+        if None not in (before[key], after[key]) and before[key] != after[key]:
+            renamed[key] = f"{key} now"
+        elif pd.isna([old["score"][key], new["score"][key]]).any():
+            failed.add(key)
+    new = new.rename(index=renamed)
     ids = [key for key in dict.fromkeys([*old.index, *new.index]) if key not in failed]
-    rows = _joined(old.assign(human=old["score"], raters=None), new, ids)
+    rows = _join(old.assign(human=old["score"], raters=None), new, ids)
     notes = [f"{len(failed)} answers in both files have no score in one of them and are left out"] if failed else []
     notes += [source.note for source in (then, now) if source.note]
-    return replace(_sample(name, rows, {name: new["score"].reindex(ids)}), notes=notes)
+    return replace(_build_sample(name, rows, {name: new["score"].reindex(ids)}), notes=notes)
 
 
-def _texts(rows: Labels) -> dict[str, str | None]:
-    """The answers that were judged, by id, if known; of a whole conversation the mark of what was asked about it."""
-    judged = zip(rows.index, _listed(rows["judgment"]), _listed(rows["response"]), strict=True)
-    return {
-        key: record.sample.answer or record.asked if record else answer and answer.text
-        for key, record, answer in judged
-    }
+def _judged_texts(rows: Labels) -> dict[str, str | None]:
+    """Return the answers that were judged, by id, if known; of a whole conversation the hash of its prompt."""
+    texts = dict[str, str | None]()
+    for key, judgment, response in zip(rows.index, _listed(rows["judgment"]), _listed(rows["response"]), strict=True):
+        texts[key] = judgment.sample.answer or judgment.asked if judgment else response and response.text
+    return texts
 
 
-def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Preferences:
-    """People's and judges' verdicts of one kind, out of different files or columns, joined by id. An empty verdict is a
-    failed judgment; a judge that lacks an id was not asked. Raises UsageError as `of_tables`, and where some labelled
-    items lack the label_probability that others have."""
-    human, judges = with_turns(human), {name: with_turns(source) for name, source in judges.items()}
+def read_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Preferences:
+    """Return people's and judges' verdicts of one kind, out of different files or columns, joined by id.
+
+    An empty verdict is a failed judgment; a judge that lacks an id was not asked. Raises UsageError as `read_scores`,
+    and if some labelled items lack the label_probability that others have.
+    """
     people, by_judge, notes = _read(human, judges, kind)
-    ids, labelled = list(people.index), people["raters"].to_numpy(dtype=np.bool_)
+    ids, rated = list(people.index), list(people["raters"])
     notes += column_notes([human, *judges.values()], COLUMNS[kind], bool(people["group"].notna().any()))
-    length_a, length_b, probability = (_floats(people[name]) for name in ("length", "length_b", "probability"))
-    known, weighted = not np.isnan([length_a, length_b]).any(), not np.isnan(probability).all()
-    raters = dict.fromkeys(rater for rated in people["raters"] for rater in rated)
+    length_a, length_b = _floats(people["length"]), _floats(people["length_b"])
+    has_lengths = not np.isnan([length_a, length_b]).any()
+    weight = None
+    # Labels that were drawn unequally stand for as many rows as their chance says.
+    if people["probability"].notna().any():
+        weight = np.where(people["raters"].astype(bool), 1 / _floats(people["probability"]), np.nan)
+    raters = dict.fromkeys(rater for verdicts in rated for rater in verdicts)
     parts = {part: _listed(people[part].fillna("unknown")) for part in people if part not in _NOT_PARTS}
     return Preferences(
         ids=ids,
         group=own_groups(_listed(people["group"]), ids),
-        people={rater: codes(rated.get(rater) for rated in people["raters"]) for rater in raters},
-        judges={name: _as_codes(rows["labels"].reindex(ids)) for name, rows in by_judge.items()},
+        people={rater: codes(verdicts.get(rater) for verdicts in rated) for rater in raters},
+        judges={name: _encode(rows["labels"].reindex(ids)) for name, rows in by_judge.items()},
+        # A part with a single value tells nothing apart.
         parts={part: values for part, values in parts.items() if len(set(values)) > 1},
-        length_a=length_a if known else None,
-        length_b=length_b if known else None,
+        length_a=length_a if has_lengths else None,
+        length_b=length_b if has_lengths else None,
         yes_or_no=kind == "yes or no",
-        weight=np.where(labelled, 1 / probability, np.nan) if weighted else None,
+        weight=weight,
         notes=notes,
     )
 
 
-def _as_codes(labels: "pd.Series[Any]") -> Codes:
-    """Shape (n, 2): a shown first, b shown first; (n,) where a verdict does not say which it was."""
-    pairs = [[*label, None, None][:2] if isinstance(label, tuple) else [None, None] for label in labels]
-    both = np.stack([codes(pair[side] for pair in pairs) for side in range(2)], axis=1)
-    ordered = all(len(label) == 2 or label[0] == "failed" for label in labels if isinstance(label, tuple))
-    return both if ordered else both_orders(both)
+def _encode(labels: "pd.Series[Any]") -> Codes:
+    """Return codes, shape (n, 2): a shown first, b shown first; (n,) if a verdict does not say which it was."""
+    orders, is_ordered = list[list[Label | None]](), True
+    for label in labels:
+        verdicts = list(label) if isinstance(label, tuple) else [None, None]
+        is_ordered &= len(verdicts) == 2 or verdicts[0] == "failed"
+        orders.append([*verdicts, None][:2])
+    both = np.stack([codes(pair) for pair in orders])
+    return both if is_ordered else both_orders(both)
 
 
 def _read(human: Source, judges: Mapping[str, Source], kind: Kind) -> tuple[Labels, dict[str, Labels], list[str]]:
-    """What people say, what the first judge's file adds, what each judge says, and notes. Raises UsageError."""
-    people, notes = _labels(human, kind)
+    """Return people's verdicts, beside what the first judge's file adds; each judge's verdicts; and notes.
+
+    Raises UsageError.
+    """
+    people, notes = _read_labels(human, kind)
     labelled = people["human"].notna() if kind == "score" else people["raters"].astype(bool)
     if not labelled.any():
         raise UsageError(f"{human.path}: no {_THINGS[kind]} has a {kind}; an audit needs people's")
     _check_chances(human.path, people, labelled)
+    # Tables and reports call these rows by name.
     if taken := sorted({PEOPLE, LONGER, *BASELINES, *set().union(*people["raters"])} & judges.keys()):
         called = "people, a rater or a trivial judge are called that; give yours another name"
         raise UsageError(f"--judge {taken[0]}: {called}")
     by_judge = {}
     for name, source in judges.items():
-        by_judge[name], more = _labels(source, kind, set(people.index))
-        notes += more
+        by_judge[name], judge_notes = _read_labels(source, kind, set(people.index))
+        notes += judge_notes
         if not people.index.isin(judged := by_judge[name].index).any():
             people_id, judged_id = quoted(people.index[0]), quoted(judged[0])
             both = f"the first holds {people_id}, the second {judged_id}; --map COLUMN=id names their column"
             raise UsageError(f"{human.path} and {source.path} have no id in common: {both}")
     ids, first = list(people.index), next(iter(by_judge.values()))
+    # Answers that only the judge scored count in corrected means; of preferences there are none.
     if kind == "score":
         settled = set(ids)
-        if human.content == "human-scored rows":  # those that people scored, but that cannot be used
+        # Rows that people scored, but that cannot be used.
+        if human.content == "human-scored rows":
             settled |= {str(row.get("id")) for _, row in jsonl.read(human.path, dict[str, Any])}
         ids += [key for key in first.index if key not in settled]
     for name, judge in by_judge.items():
-        notes += _unmatched(people.index, judge.index, ids, kind, name)
-    return _joined(people, first, ids), by_judge, notes
+        notes += _unmatched(people.index, judge.index, ids, kind=kind, judge=name)
+    return _join(people, first, ids), by_judge, notes
 
 
 def _check_chances(path: Path, rows: Labels, labelled: "pd.Series[bool]") -> None:
+    """Raise UsageError if only some of the labelled rows have a label_probability."""
     unknown = rows.index[labelled & rows["probability"].isna()]
     if len(unknown) and rows["probability"].notna().any():
         raise UsageError(
@@ -214,34 +244,37 @@ def _check_chances(path: Path, rows: Labels, labelled: "pd.Series[bool]") -> Non
         )
 
 
-def _labels(source: Source, kind: Kind, people: set[str] | None = None) -> tuple[Labels, list[str]]:
-    """People's scores or labels, or a judge's beside `people`, the ids that they judged; and what to say of them."""
+def _read_labels(source: Source, kind: Kind, people: set[str] | None = None) -> tuple[Labels, list[str]]:
+    """Return people's scores or labels, and notes; or a judge's beside `people`, the ids that they judged."""
     if source.content == "table":
-        return _in_table(source, kind, judge=people is not None)
+        return _read_table(source, kind, judge=people is not None)
     if source.content == "judgments":
-        return _in_judgments(source, kind, people)
-    left_out = Counter[str]()  # whoever judged did without a reference
-    rows = _of_items(
-        [of_response(row) for _, _, row in human_scored.walk(source.path, left_out, frozenset({"no_reference"}))]
-    )
+        return _read_verdicts(source, kind, people)
+    left_out = Counter[str]()
+    # Whoever judged did without a reference.
+    usable = human_scored.walk(source.path, left_out, frozenset({"no_reference"}))
+    rows = _build_labels([build_item(response) for _, _, response in usable])
     if rows.empty:
         raise UsageError(f"{source.path}: no usable row: {', '.join(left_out)}")
     return rows, [f"{source.path}: {count} rows left out: {reason}" for reason, count in left_out.items()]
 
 
-def _in_judgments(source: Source, kind: Kind, people: set[str] | None) -> tuple[Labels, list[str]]:
-    """A judge's verdicts; people's inside of them, or their own of conversations in the judges' format, where what they
-    did not say is no failure of theirs."""
-    items, notes = [item for item in read_items(source) if item.kind == kind], judge_in(source.path)[1]
+def _read_verdicts(source: Source, kind: Kind, people: set[str] | None) -> tuple[Labels, list[str]]:
+    """Return a judge's verdicts in a file of judgments; or people's inside of them, or their own on conversations.
+
+    People's own have the judges' format; one that they did not give is no failure.
+    """
+    items, notes = [item for item in read_items(source) if item.kind == kind], find_judge(source.path)[1]
     if not items:
         raise UsageError(f"{source.path}: no verdict is a {kind}; it holds other verdicts")
+    # People's own verdicts have the judges' format, and no other label inside.
     own = "protocol" in items[0].parts
     if kind == "score" and (own or people is not None):
-        items, left_out = _graded(items, people or set(), source.path.stem)
+        items, left_out = _keep_graded(items, people or set(), source.path.stem)
         notes += left_out
     if people is not None:
-        return _of_items(items).assign(response=None), notes
-    rows = _of_items([item for item in items if item.criterion is None])
+        return _build_labels(items).assign(response=None), notes
+    rows = _build_labels([item for item in items if item.criterion is None])
     if kind == "score" and own:
         rows["human"] = rows["score"]
     elif kind == "score" and rows["human"].isna().all():
@@ -249,83 +282,88 @@ def _in_judgments(source: Source, kind: Kind, people: set[str] | None) -> tuple[
     elif kind != "score":
         labels = rows["human_label"].tolist()
         if own:
-            labels = [("a", "tie", "b", None, None)[code] for code in both_orders(_as_codes(rows["labels"]))]
+            labels = [("a", "tie", "b", None, None)[code] for code in both_orders(_encode(rows["labels"]))]
         rows["raters"] = [{PEOPLE: label} if label else {} for label in labels]
     return rows, []
 
 
-def _graded(items: list[AuditItem], people: set[str], judge: str) -> tuple[list[AuditItem], list[str]]:
-    """The verdicts by protocols, conditions or criteria by which people gave some, and a note on those left out."""
+def _keep_graded(items: list[AuditItem], people: set[str], judge: str) -> tuple[list[AuditItem], list[str]]:
+    """Return the verdicts by protocols, conditions or criteria by which people gave some, and notes on the others."""
     notes = []
     for part in _CHOSEN if "protocol" in items[0].parts else ["criterion"]:
-        by = {item.id: str(item.parts.get(part, item.criterion or "overall")) for item in items}
-        theirs = {by[key] for key in by.keys() & people}
-        if theirs and (left := sorted({*by.values()} - theirs)):
+        by_id = {item.id: str(item.parts.get(part, item.criterion or "overall")) for item in items}
+        theirs = {by_id[key] for key in by_id.keys() & people}
+        # A part of which people used no value tells nothing: ids may name it in another way.
+        if theirs and (left := sorted({*by_id.values()} - theirs)):
             notes.append(f"verdicts of {judge} by {part}s that people did not use are left out: {', '.join(left)}")
-            items = [item for item in items if by[item.id] in theirs]
+            items = [item for item in items if by_id[item.id] in theirs]
     return items, notes
 
 
-def _of_items(items: Sequence[AuditItem]) -> Labels:
+def _build_labels(items: Sequence[AuditItem]) -> Labels:
     """Return the known facts of items."""
     rows = [{**asdict(item), **item.parts} for item in items]
-    known = pd.DataFrame(rows, index=[item.id for item in items], dtype=object)
-    return known.drop(columns=["id", "kind", "criterion", "parts", "others"], errors="ignore")
+    labels = pd.DataFrame(rows, index=[item.id for item in items], dtype=object)
+    return labels.drop(columns=["id", "kind", "criterion", "parts", "others"], errors="ignore")
 
 
-def _in_table(source: Source, kind: Kind, *, judge: bool = False) -> tuple[Labels, list[str]]:
+def _read_table(source: Source, kind: Kind, *, judge: bool = False) -> tuple[Labels, list[str]]:
     """Return a table, in its column `raters` what each rater said of each id: PEOPLE, if none is named. Raises
     UsageError for scores beside two answers."""
     column, keys, several = source.column or COLUMNS[kind], source.keys(), "rater" in source.frame
     if kind == "score" and is_pair(source):
         raise uncoded(source.path, column, source.cells(column), source.codes)
     if kind == "preference" and not source.column and column not in source.frame and is_pair(source):
-        column = COLUMNS["score"]  # `kind_of` has taken what it holds for preferences
-    values, notes = _values(source, column, kind, judge=judge)
+        # `find_kind` has taken what it holds for preferences.
+        column = COLUMNS["score"]
+    values, notes = _read_values(source, column, kind, judge=judge)
     twice = (" (several raters need a column rater)", " by the same rater")
     of_judge = ("", "; beside several raters a judge has one verdict on each id")
     names = source.filled("rater") if several and not judge else [PEOPLE] * len(keys)
-    more = (of_judge if judge else twice)[several]
-    verdicts = _first(source, pd.DataFrame({column: values}, index=[keys, names], dtype=object), more)[column]
+    hint = (of_judge if judge else twice)[several]
+    verdicts = _merge_rows(source, pd.DataFrame({column: values}, index=[keys, names], dtype=object), hint)[column]
+    # A judge's score stands on the lines of all raters of an answer.
     if len(verdicts) < len(keys) and not (judge and several):
         notes.append(f"{source.path}: {len(keys) - len(verdicts)} rows repeat another row and count once")
-    rows = _about(source, keys, {"score": ("",)}.get(kind, ("_a", "_b")))
+    rows = _read_about(source, keys, {"score": ("",)}.get(kind, ("_a", "_b")))
+    if judge and kind == "score":
+        return rows.assign(score=verdicts.array), notes
     if judge:
-        labels = [(label or "failed",) for label in _listed(verdicts)]
-        return rows.assign(**({"score": verdicts.array} if kind == "score" else {"labels": labels})), notes
+        return rows.assign(labels=[(label or "failed",) for label in _listed(verdicts)]), notes
     by_id: dict[str, dict[str, Any]] = {key: {} for key in keys}
     for (key, rater), verdict in verdicts.dropna().items():
         by_id[key][rater] = verdict
     raters = list(by_id.values())
     if kind == "score":
-        rows["human"] = [sum(rated.values()) / len(rated) if rated else None for rated in raters]
+        rows["human"] = [human_scored.settle_scores(rated.values(), False) if rated else None for rated in raters]
     rows["raters"] = raters if several or kind != "score" else [{}] * len(raters)
     return rows, notes
 
 
-def _about(source: Source, keys: list[str], sides: Sequence[str]) -> Labels:
-    """What a table says of each id beside scores and labels; answers' columns end in one of `sides`."""
+def _read_about(source: Source, keys: list[str], sides: Sequence[str]) -> Labels:
+    """Return what a table says of each id beside scores and labels; answers' columns end in one of `sides`."""
     limits = {"label_probability": (1e-9, 1.0), **{f"length{side}": (0.0, math.inf) for side in sides}}
     cells: dict[str, list[Any]] = {name: source.texts(name) for name in ("group", *PART_COLUMNS)}
-    cells |= {name: source.numbers(name, *ends) for name, ends in limits.items() if name in source.frame}
-    rows = _first(source, pd.DataFrame(cells, index=keys, dtype=object))
+    cells |= {name: source.numbers(name, ends) for name, ends in limits.items() if name in source.frame}
+    rows = _merge_rows(source, pd.DataFrame(cells, index=keys, dtype=object))
     rows = rows.rename(columns={**PART_COLUMNS, "label_probability": "probability", "length_a": "length"})
     for side, length in zip(sides, ("length", "length_b"), strict=False):
-        columns = [f"{name}{side}" for name in TEXTS if f"{name}{side}" in source.frame]
-        answers = _first_texts(source, keys, next(iter(columns), ""))
+        column = next((f"{name}{side}" for name in TEXTS if f"{name}{side}" in source.frame), "")
+        answers = _first_texts(source, keys, column)
         if length not in rows:
             rows[length] = [None if answer is None else float(len(answer)) for answer in answers]
+        # Pairs are not shown; a single answer is.
         if side == "" and any(answer is not None for answer in answers):
             texts = [answers, _first_texts(source, keys, "question"), _first_texts(source, keys, "reference")]
-            rows["response"] = [
-                *map(_response, rows.index, *texts, *(_listed(rows[name]) for name in ("task", "group", "answerer")))
-            ]
+            about = (_listed(rows[name]) for name in ("task", "group", "answerer"))
+            rows["response"] = list(map(_build_response, rows.index, *texts, *about))
     unknown = ("human", "score", "length_b", "probability", "response", "judgment")
     return rows.assign(**{name: None for name in unknown if name not in rows})
 
 
-def _first(source: Source, rows: Labels, more: str = "") -> Labels:
-    """In each column the first value that rows with a key, their index, have. Raises UsageError where two differ."""
+def _merge_rows(source: Source, rows: Labels, hint: str = "") -> Labels:
+    """Return the first value of each column that rows with one key, their index, have. Raises UsageError if two differ,
+    with `hint` at the end of the message."""
     by_key = rows.groupby(level=[*range(rows.index.nlevels)], sort=False)
     for name in rows:
         first = by_key[name].transform("first")
@@ -337,7 +375,7 @@ def _first(source: Source, rows: Labels, more: str = "") -> Labels:
                 for value in (rows[name].iloc[row], first.iloc[row])
             )
             key = rows.index.get_level_values(0)[row]
-            raise UsageError(f"{source.place(row)}: {quoted(key)} has the {name} {now}, but {before} before{more}")
+            raise UsageError(f"{source.place(row)}: {quoted(key)} has the {name} {now}, but {before} before{hint}")
     return by_key.first()
 
 
@@ -350,47 +388,50 @@ def _first_texts(source: Source, keys: Sequence[str], name: str) -> list[str | N
     return [text and split_thoughts(text).answer for text in texts.values()]
 
 
-def _response(key: str, *texts: str | None) -> Response:
-    """An answer with what a table says of its question, to be shown."""
+def _build_response(key: str, *texts: str | None) -> Response:
+    """Return an answer with what a table says of its question, to be shown."""
     text, prompt, reference, task, group, system = (text or "" for text in texts)
     lang: Any = "zh" if tables.CHINESE.search(prompt + text) else "en"
     question = Question(id="", prompt=prompt, reference=reference or None, task=task, group=group, lang=lang)
     return Response(id=key, question=question, text=text, system=system or None)
 
 
-def _values(source: Source, column: str, kind: Kind, *, judge: bool) -> tuple[Sequence[Any], list[str]]:
-    """A column of scores on 1..10, or of labels, of people or of a judge, None where empty, and what to say of it. A
-    judge's -1 is no verdict where it is off the scale. Raises UsageError with the line for anything else."""
+def _read_values(source: Source, column: str, kind: Kind, *, judge: bool) -> tuple[Sequence[Any], list[str]]:
+    """Return a column of scores on 1..10, or of labels, of people or of a judge, None if empty; and notes.
+
+    A judge's -1 is no verdict if it is off the scale. Raises UsageError with the line for anything else.
+    """
     notes = source.empty_notes(column)
     if kind != "score":
-        cells = source.cells(column)
-        if kind == "preference":
-            cells = decode_preferences(source.path, column, cells, source.codes)
-        return [_label(source, row, column, kind, cell) for row, cell in enumerate(cells)], notes
+        return _read_choices(source, column, kind), notes
+    # On a scale from -1 or below it is a score like any other.
     (low, high), option = source.scale or SCALE, "--judge-scale" if judge else "--scale"
     none = NO_VERDICT if judge and not low <= NO_VERDICT <= high else None
-    values = source.numbers(column, low, high, f" (see {option})", none)
+    values = source.numbers(column, (low, high), hint=f" (see {option})", none=none)
     if none is not None and (count := sum(text in ("-1", "-1.0") for text in source.texts(column))):
         notes.append(f"{source.path}: {count} cells of {column} are -1, which FastChat writes for no verdict")
-    highest = max((score for score in values if score is not None), default=high)
-    if (low, high) == SCALE and len(values) >= FEWEST_TO_DECIDE and highest <= high / 2:
-        most = f"no {column} is above {highest:g}, and they are taken to be on 1..10"
-        notes.insert(0, f"{source.path}: {most}; if they are not, give their scale with {option}")
     return [None if score is None else to_ten(score, low, high) for score in values], notes
 
 
-def _label(source: Source, row: int, column: str, kind: Kind, cell: Any) -> Label | None:
-    word = str(cell).strip().lower()
-    # "none" may mean that neither answer is better: whoever wrote it has to say a, b, tie, or leave it empty.
-    if word not in LABELS[kind] and (not tables.is_empty(cell) or (word == "none" and cell is not None)):
-        raise UsageError(f"{source.place(row)}: {column} {quoted(cell)} is none of {', '.join(LABELS[kind])}")
-    return LABELS[kind].get(word)
+def _read_choices(source: Source, column: str, kind: Kind) -> list[Choice | None]:
+    """Return a column of labels, None if empty. Raises UsageError with the line for a cell that is none."""
+    cells = source.cells(column)
+    if kind == "preference":
+        cells = decode_preferences(source.path, column, cells, source.codes)
+    labels = [find_label(kind, cell) for cell in cells]
+    for row, (label, cell) in enumerate(zip(labels, cells, strict=True)):
+        # "none" may mean that neither answer is better: whoever wrote it has to say a, b, tie, or leave it empty.
+        says_none = kind == "preference" and isinstance(cell, str) and cell.strip().lower() == "none"
+        if label is None and (says_none or not tables.is_empty(cell)):
+            raise UsageError(f"{source.place(row)}: {column} {quoted(cell)} is none of {', '.join(name_labels(kind))}")
+    return labels
 
 
-def _joined(people: Labels, judge: Labels, ids: list[str]) -> Labels:
-    """People's rows, and behind them the others of `ids`, which only the judge has; with the groups, parts, lengths and
-    texts that the judge's file says of them where people's does not."""
+def _join(people: Labels, judge: Labels, ids: list[str]) -> Labels:
+    """Return people's rows, and behind them the others of `ids`, which only the judge has; with the groups, parts,
+    lengths and texts that the judge's file says of them if people's does not."""
     rows = people.reindex(index=ids, columns=list(dict.fromkeys([*people.columns, *judge.columns])))
+    # Texts of one file stay together: a question of the other would be put beside this one's answer.
     own = {*_PEOPLES, *(("response",) if people["response"].notna().any() else ())}
     fillable = [column for column in rows if column not in own]
     rows[fillable] = rows[fillable].where(rows[fillable].notna(), judge.reindex(index=ids, columns=fillable))
@@ -399,7 +440,8 @@ def _joined(people: Labels, judge: Labels, ids: list[str]) -> Labels:
     return rows
 
 
-def _sample(name: str, rows: Labels, judges: Mapping[str, Any]) -> RatedSample:
+def _build_sample(name: str, rows: Labels, judges: Mapping[str, Any]) -> RatedSample:
+    """Return a sample of the rows, with each judge's scores."""
     length, probability = _floats(rows["length"]), _floats(rows["probability"])
     raters: list[dict[str, float]] = rows["raters"].tolist()
     return RatedSample(
@@ -418,20 +460,21 @@ def _sample(name: str, rows: Labels, judges: Mapping[str, Any]) -> RatedSample:
 
 
 def _floats(column: Any) -> Floats:
+    """Return a column as numbers, NaN for None."""
     return np.asarray(column, dtype=np.float64)
 
 
 def _listed(column: "pd.Series[Any]") -> list[Any]:
     """Return a column's values, with None for NaN."""
-    return [value if known else None for value, known in zip(column, column.notna(), strict=True)]
+    return list(column.astype(object).where(column.notna(), None))
 
 
 def _sample_notes(sample: RatedSample, scale: Scale, judge_scale: Scale) -> list[str]:
-    """What lengths and points are, in words."""
+    """Return notes on missing lengths, and on the size of a point of a converted scale."""
     notes, labelled = [], sample.labelled
-    short, n = 0 if labelled.length is None else int(np.isnan(labelled.length).sum()), len(labelled.ids)
-    if 0 < short < n:
-        notes.append(f"{short} of {n} answers have no length: what length does is not measured")
+    short = 0 if labelled.length is None else int(np.isnan(labelled.length).sum())
+    if 0 < short < len(labelled.ids):
+        notes.append(f"{short} of {len(labelled.ids)} answers have no length: what length does is not measured")
     scales = {"": scale} if judge_scale == scale else {"people's ": scale, "judges' ": judge_scale}
     for whose, (low, high) in scales.items():
         if (low, high) != SCALE:
@@ -440,13 +483,16 @@ def _sample_notes(sample: RatedSample, scale: Scale, judge_scale: Scale) -> list
     return notes
 
 
-def _unmatched(people: Iterable[str], judged: Iterable[str], kept: Iterable[str], kind: Kind, judge: str) -> list[str]:
-    """What stands in one file only, with the first id of each: ids that differ in a space or a letter show there."""
-    notes, own, there, here, things = [], list(people), set(judged), set(kept), f"{_THINGS[kind]}s"
-    then = "they count as failed" if kind == "score" else "it was not asked about them"
-    if lost := [key for key in own if key not in there]:
-        of = f"{len(lost)} of {len(own)} {things}"
-        notes.append(f"{of} are not in the file of {judge}, {quoted(lost[0])} the first: {then}")
-    if left := [key for key in judged if key not in here]:
+def _unmatched(
+    people: Sequence[str], judged: Sequence[str], kept: Iterable[str], *, kind: Kind, judge: str
+) -> list[str]:
+    """Return notes on what stands in one file only, with the first id of each: a space or letter more shows there."""
+    notes, things = [], f"{_THINGS[kind]}s"
+    judged_ids, kept_ids = set(judged), set(kept)
+    consequence = "they count as failed" if kind == "score" else "it was not asked about them"
+    if lost := [key for key in people if key not in judged_ids]:
+        missing = f"{len(lost)} of {len(people)} {things} are not in the file of {judge}"
+        notes.append(f"{missing}, {quoted(lost[0])} the first: {consequence}")
+    if left := [key for key in judged if key not in kept_ids]:
         notes.append(f"{len(left)} {things} only in the file of {judge} are left out, {quoted(left[0])} the first")
     return notes

@@ -1,9 +1,7 @@
 """Codes of preferences: numbers beside two responses. Their meaning differs between files."""
 
-import math
 import re
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +35,11 @@ def is_pair(source: Source) -> bool:
 
 
 def holds_two_answers(frame: "pd.DataFrame") -> bool:
-    """Return whether a row holds two answers, or names two models: columns of texts whose names differ in their side
-    only, as response_a and response_b or Answer 1 and Answer 2. Three such columns are options, not a pair."""
+    """Return whether a row holds two answers, or names two models.
+
+    These are columns of texts whose names differ in their side only, as response_a and response_b or Answer 1 and
+    Answer 2. Three such columns are options, not a pair.
+    """
     columns = {str(column).lower(): column for column in frame}
     for name in columns:
         if not _ANSWER.search(name) or _NO_ANSWER.search(name):
@@ -46,31 +47,20 @@ def holds_two_answers(frame: "pd.DataFrame") -> bool:
         for side, other, third in _SIDES:
             # A digit may stand right behind a word, as in answer1; a letter may not.
             before = r"(?<!\d)" if side.isdigit() else r"(?<![^\W_])"
-            twin, more = (re.sub(rf"{before}{side}(?![^\W_])", each, name) for each in (other, third))
-            are_two = twin != name and twin in columns and more not in columns
-            if are_two and all(_is_text(frame[columns[each]]) for each in (name, twin)):
+            pattern = rf"{before}{side}(?![^\W_])"
+            twin = re.sub(pattern, other, name)
+            if twin == name or twin not in columns or re.sub(pattern, third, name) in columns:
+                continue
+            # Two columns of numbers are scores of two models, not their answers.
+            if _is_text(frame[columns[name]]) and _is_text(frame[columns[twin]]):
                 return True
     return False
 
 
 def _is_text(cells: Iterable[Any]) -> bool:
     """Return whether the first cell that is not empty is a text, or a list of messages."""
-    first = next((cell for cell in cells if isinstance(cell, list) or not tables.is_empty(cell)), None)
-    return first is not None and code_of(first) is None
-
-
-def code_of(cell: Any) -> float | None:
-    """Return a cell as a number; None if it is empty, a list or a word."""
-    return None if isinstance(cell, list | dict) else _number(cell)
-
-
-@lru_cache(maxsize=4096, typed=True)  # True and 1 are equal, and only one of them is a number here
-def _number(cell: Any) -> float | None:
-    try:
-        number = tables.parse_number(cell)
-    except ValueError:
-        return None
-    return None if math.isnan(number) else number
+    first = next((cell for cell in cells if not tables.is_empty(cell)), None)
+    return first is not None and tables.read_number(first) is None
 
 
 def are_codes(cells: Iterable[Any]) -> bool:
@@ -79,34 +69,50 @@ def are_codes(cells: Iterable[Any]) -> bool:
     >>> are_codes([1, "2", None]), are_codes(["a", 2]), are_codes([])
     (True, False, False)
     """
-    filled = [code_of(cell) for cell in cells if isinstance(cell, list | dict) or not tables.is_empty(cell)]
+    filled = [tables.read_number(cell) for cell in cells if not tables.is_empty(cell)]
     return bool(filled) and None not in filled
 
 
 def unknown_codes(cells: Iterable[Any], codes: Codes) -> list[float]:
-    """Return the numbers in a column of preferences whose meaning is not known, in order."""
-    numbers = {number for cell in cells if (number := code_of(cell)) is not None}
-    return sorted(numbers - _known(numbers, codes).keys())
+    """Return the numbers in a column of preferences whose meaning is not known, in order.
+
+    >>> unknown_codes([1, 2], {}), unknown_codes([0, 1, 2, "a"], {}), unknown_codes([0, 1], {0.0: "a"})
+    ([], [0.0, 1.0, 2.0], [1.0])
+    """
+    numbers = _distinct_numbers(cells)
+    return sorted(numbers - _meanings(numbers, codes).keys())
 
 
-def _known(numbers: Iterable[float], codes: Codes) -> Codes:
-    return codes or (_PLAIN if {*numbers} == {*_PLAIN} else {})
+def _distinct_numbers(cells: Iterable[Any]) -> set[float]:
+    """Return the numbers in a column, without words and empty cells."""
+    return {number for number in map(tables.read_number, cells) if number is not None}
+
+
+def _meanings(numbers: set[float], codes: Codes) -> Codes:
+    """Return the `codes` that were given, else the plain ones if the column has no other `numbers`."""
+    return codes or (_PLAIN if numbers == {*_PLAIN} else {})
 
 
 def decode_preferences(path: Path, column: str, cells: Sequence[Any], codes: Codes) -> list[Any]:
-    """Return a column of preferences with its numbers replaced by the labels that they mean by `codes`, words as they
-    are. Raises UsageError for a number whose meaning is not known."""
+    """Return a column of preferences with its numbers replaced by the labels that they mean; words stay as they are.
+
+    Raises UsageError for a number whose meaning is not known.
+    """
     if unknown_codes(cells, codes):
         raise uncoded(path, column, cells, codes)
-    numbers = [code_of(cell) for cell in cells]
-    known = _known({number for number in numbers if number is not None}, codes)
-    return [cell if number is None else known[number] for cell, number in zip(cells, numbers, strict=True)]
+    meanings = _meanings(_distinct_numbers(cells), codes)
+    decoded = []
+    for cell in cells:
+        number = tables.read_number(cell)
+        decoded.append(cell if number is None else meanings[number])
+    return decoded
 
 
 def uncoded(path: Path, column: str, cells: Iterable[Any], codes: Codes) -> UsageError:
     """Return the error of a column of numbers beside two answers, with what to write."""
-    numbers = unknown_codes(cells, codes) or sorted({number for cell in cells if (number := code_of(cell)) is not None})
+    numbers = unknown_codes(cells, codes) or sorted(_distinct_numbers(cells))
     count = len(numbers)
+    # A guess at what they mean, to be edited: the ends are the two answers, what lies between them is a tie.
     words = ["a", *["tie"] * (count - 2), "b"] if count > 1 and not codes else ["tie"] * count
     options = [f"--map {number:g}={word}" for number, word in zip(numbers, words, strict=True)]
     listed = ", ".join(f"{number:g}" for number in numbers[:_SHOWN])

@@ -22,27 +22,29 @@ from msgspec import Struct, field
 
 from critic import jsonl, tables
 from critic.errors import UsageError, one_line, quoted, shorten_line
-from critic.records import NO_VERDICT
+from critic.tables import Kind, find_label, load_columns, match_columns
 from eval_agreement.measures.preferences import PEOPLE
 from eval_agreement.reading import preference_codes
-from eval_agreement.reading.audit_items import Kind
-from eval_agreement.reading.tables import Codes, Scale, Source
-from eval_agreement.reading.turns import content_text, texts_of_turns
+from eval_agreement.reading.tables import ROLES, Codes, Mapped, Scale, Source
+from eval_agreement.reading.turns import content_text, fill_turns
 from eval_agreement.sentences import texts_of
 
 Row = dict[str, Any]
 
-SCALES: tuple[Scale, ...] = ((0, 1), (1, 5), (0, 5), (1, 10), (0, 10), (0, 100))
-"""Assumed scales of scores. The first that holds all scores counts; otherwise they span lowest to highest."""
-
 _CHOICES = 4
 """Numbers that a judge's choice between two answers may have; a column of more of them is something else."""
+
+_PLACES = 20
+"""Most places of a list of scores; longer ones are something else."""
+
+_LIST = re.compile(r"\s*(?:[\[(](?P<marked>[^\[\]()]*)[\])]|(?P<plain>[^;|]*(?:[;|][^;|]*)+))\s*")
+"""Text of a list: in brackets, separated by commas; else by semicolons or bars."""
 
 _ZSTD = "its parts are packed by zstd: pip install zipfile-zstd, or give what `inspect log dump` prints, as .json"
 
 
 class Shape(Struct, frozen=True, forbid_unknown_fields=True):
-    """How the files of one tool look; the head of `result_formats.toml` says what each field is."""
+    """Shape of the files of one tool; the head of `result_formats.toml` says what each field is."""
 
     name: str
     has: list[str]
@@ -60,28 +62,35 @@ class Shape(Struct, frozen=True, forbid_unknown_fields=True):
     fields: dict[str, list[str]] = field(default_factory=dict)
 
 
-class ShapeTable(Struct, frozen=True):
-    """All of `result_formats.toml`."""
+class FormatTable(Struct, frozen=True):
+    """All of `result_formats.toml`: the shapes of files, and regular expressions of columns of verdicts by role."""
 
     shapes: list[Shape]
-    names: dict[str, str]
     scores: dict[str, str]
-    words: dict[Kind, dict[str, list[str]]]
 
 
-class ResultFile(Struct, frozen=True):
-    """A file as a data frame with the usual columns, and the path that each was `taken` from; the columns that hold
-    people's verdicts; `votes` are theirs, those of PEOPLE, and each judge's."""
+@cache
+def load_formats() -> FormatTable:
+    """Return the shapes and expressions of `result_formats.toml`."""
+    return msgspec.convert(texts_of("reading/result_formats.toml"), FormatTable)
+
+
+class ResultFile(Struct):
+    """A file as its `rows`, and as a data frame with the usual columns, and the path that each was `taken` from.
+
+    `people` are the columns of people's verdicts. `votes` are the verdicts: those of PEOPLE, and each judge's.
+    """
 
     path: Path
     shape: Shape
+    rows: list[Row]
     frame: pd.DataFrame
     taken: dict[str, str]
-    people: list[str]
-    votes: dict[str, Source]
+    people: list[str] = field(default_factory=list)
+    votes: dict[str, Source] = field(default_factory=dict)
 
     def note(self, people: Source | None, judges: Mapping[str, Source]) -> str:
-        """What was taken for what."""
+        """Return a sentence on what was taken for what."""
         scales = {f"people: {', '.join(self.people)}": people.scale} if people else {}
         scales |= {f"judge: {name}": judge.scale for name, judge in judges.items()}
         facts = [f"{role} on {scale[0]:g}..{scale[1]:g}" if scale else role for role, scale in scales.items()]
@@ -96,92 +105,107 @@ class ResultFile(Struct, frozen=True):
         return bool(self.shape.pair) or (not one_answer and preference_codes.holds_two_answers(self.frame))
 
     def judges(
-        self, kind: Kind, scale: Scale | None, people: Source | None = None, codes: Codes | None = None
+        self, kind: Kind, scale: Scale | None, *, people: Source | None = None, codes: Codes | None = None
     ) -> dict[str, Source]:
         """Return the judges whose verdicts are of a kind. Without a `scale` theirs is people's if it may be; `codes` as
-        `_kinds` takes them."""
-        votes = {
-            name: vote
-            for name, vote in self.votes.items()
-            if name != PEOPLE and kind in _kinds(vote.frame[vote.column], codes)
-        }
-        on = people.scale if people else None
-        typed = {name: _typed(vote, kind, scale, people=on, codes=codes) for name, vote in votes.items()}
+        `find_kinds` takes them."""
+        typed = dict[str, Source]()
+        for name, vote in self.votes.items():
+            if name != PEOPLE and kind in find_kinds(vote.verdicts, codes):
+                typed[name] = _convert(vote, kind, scale, people=people.scale if people else None, codes=codes)
         note = self.note(people if PEOPLE in self.votes else None, typed)
         return {name: dataclasses.replace(judge, note=note) for name, judge in typed.items()}
 
 
-@cache
-def known() -> ShapeTable:
-    return msgspec.convert(texts_of("reading/result_formats.toml"), ShapeTable)
-
-
 def guess(
     paths: Sequence[Path],
-    mapped: Mapping[str, str],
+    mapped: Mapped,
     scales: Sequence[Scale | None] = (None, None),
     codes: Codes | None = None,
 ) -> tuple[Kind, Source, dict[str, Source]]:
-    """Return what is audited in files of other tools: the kind of verdicts, people's and each judge's. `mapped` columns
-    (usual name -> path) and `scales` override what is found; `codes` are what numbers beside two answers mean.
+    """Return what is audited in files of other tools: the kind of verdicts, people's and each judge's.
 
-    Raises UsageError with the columns there are if nobody, or no judge, is found, and for codes that nobody explained.
+    `mapped` columns (paths by usual name) and `scales` override what is found. `codes` are what numbers beside two
+    answers mean. Raises UsageError with the columns there are if nobody, or no judge, is found, and for codes that
+    nobody explained.
     """
-    read = [_read(path, mapped) for path in paths]
+    files = [_read(path, mapped) for path in paths]
+    # Ids first: verdicts are tables of their own, with the ids that stand there by then.
+    for other in files[1:]:
+        _align_ids(files[0], other)
+    for file in files:
+        _find_votes(file, mapped)
+    # Numbers beside two answers are codes, elsewhere scores (None).
     if not codes:
-        codes = {} if any(result.is_pair for result in read) else None
-    rated = [result for result in read if PEOPLE in result.votes]
+        codes = {} if any(file.is_pair for file in files) else None
+    rated = [file for file in files if PEOPLE in file.votes]
     if len(rated) != 1:
         which = f"{rated[0].path} and {rated[1].path} both hold" if rated else f"{paths[0]}: no column holds"
-        raise _unknown(f"{which} people's verdicts", "people", read)
-    vote = rated[0].votes[PEOPLE]
-    _check_codes({", ".join(rated[0].people): vote}, codes)
-    for kind in _kinds(vote.frame[vote.column], codes):
-        people = _typed(vote, kind, scales[0], codes=codes)
-        judges = {name: judge for file in read for name, judge in file.judges(kind, scales[1], people, codes).items()}
+        raise _unknown(f"{which} people's verdicts", "people", files)
+    vote, columns = rated[0].votes[PEOPLE], ", ".join(rated[0].people)
+    _check_codes({columns: vote}, codes)
+    # 1 and 0 may be yes and no, or scores: what a judge has as well counts.
+    for kind in find_kinds(vote.verdicts, codes):
+        people = _convert(vote, kind, scales[0], codes=codes)
+        judges = dict[str, Source]()
+        for file in files:
+            for name, judge in file.judges(kind, scales[1], people=people, codes=codes).items():
+                # Neither file may replace the other's verdicts in silence.
+                if name in judges:
+                    both = f"{judges[name].path} and {judge.path} both hold verdicts of {name}"
+                    raise UsageError(f"{both}; put them into one file, or audit one at a time")
+                judges[name] = judge
         if judges:
-            note = rated[0].note(people, rated[0].judges(kind, scales[1], people, codes))
-            return kind, dataclasses.replace(people, note=note), judges
-    _check_codes({name: judge for file in read for name, judge in file.votes.items()}, codes, most=_CHOICES)
-    problem = f"{rated[0].path}: no judge's verdicts of the kind of {', '.join(rated[0].people)}"
-    raise _unknown(problem, "judge", read)
+            beside = rated[0].judges(kind, scales[1], people=people, codes=codes)
+            return kind, dataclasses.replace(people, note=rated[0].note(people, beside)), judges
+    for file in files:
+        _check_codes(file.votes, codes, most=_CHOICES)
+    raise _unknown(f"{rated[0].path}: no judge's verdicts of the kind of {columns}", "judge", files)
 
 
-def scores_of_judge(path: Path, mapped: Mapping[str, str], scale: Scale | None) -> Source:
+def scores_of_judge(path: Path, mapped: Mapped, scale: Scale | None) -> Source:
     """Return the scores of the first judge in a result file. Raises UsageError if there is none."""
-    read = _read(path, mapped)
-    for judge in read.judges("score", scale, codes={} if read.is_pair else None).values():
+    file = _read(path, mapped)
+    _find_votes(file, mapped)
+    for judge in file.judges("score", scale, codes={} if file.is_pair else None).values():
         return judge
-    raise _unknown(f"{path}: no judge's scores", "judge", [read])
+    raise _unknown(f"{path}: no judge's scores", "judge", [file])
 
 
 def _check_codes(votes: Mapping[str, Source], codes: Codes | None, most: float = math.inf) -> None:
     """Raise UsageError for the first column of numbers beside two answers whose meaning is not known, by its name; not
     of more than `most` numbers."""
+    if codes is None:
+        return
     for name, vote in votes.items():
-        cells = vote.cells(vote.column or "")
-        if (
-            codes is not None
-            and preference_codes.are_codes(cells)
-            and 0 < len(preference_codes.unknown_codes(cells, codes)) <= most
-        ):
-            raise preference_codes.uncoded(vote.path, name, cells, codes)
+        unknown = preference_codes.unknown_codes(vote.verdicts, codes)
+        if preference_codes.are_codes(vote.verdicts) and 0 < len(unknown) <= most:
+            raise preference_codes.uncoded(vote.path, name, vote.verdicts, codes)
 
 
-def _unknown(problem: str, name: str, read: Iterable[ResultFile]) -> UsageError:
-    columns = [column for result in read for column in result.frame if _kinds(result.frame[column])]
+def _unknown(problem: str, name: str, files: Iterable[ResultFile]) -> UsageError:
+    """Return the error of a role that no column has, with the columns that may have it."""
+    columns = [column for file in files for column in file.frame if find_kinds(file.frame[column])]
     there = f"columns of scores or labels: {', '.join(columns) or 'none'}"
     return UsageError(f"{problem}; name the column as --map COLUMN={name}; {there}")
 
 
-def _read(path: Path, mapped: Mapping[str, str]) -> ResultFile:
-    shape, numbers, rows = _lines(path)
+def _read(path: Path, mapped: Mapped) -> ResultFile:
+    """Read a file, and find its usual columns. Raises UsageError."""
+    shape, numbers, rows = _read_rows(path)
     frame = pd.json_normalize(rows).set_axis(numbers).astype(object)
-    taken = _take(path, frame, rows, shape, mapped)
-    votes = _by_line(path, frame, rows, shape, mapped) if shape.kind else {}
-    people, judges = _by_column(frame, shape, {*taken}, mapped)
+    _spread_lists(frame)
+    return ResultFile(path, shape, rows, frame, _take(path, frame, rows, shape, mapped))
+
+
+def _find_votes(file: ResultFile, mapped: Mapped) -> None:
+    """Find people's and judges' verdicts in a file. Raises UsageError for a `mapped` column that is not there."""
+    path, shape, frame = file.path, file.shape, file.frame
+    votes = _by_line(file, mapped) if shape.kind else {}
+    people, judges = _by_column(frame, shape, file.taken, mapped)
     if wrong := [name for name in (*people, *judges) if name not in frame]:
         raise UsageError(f"{path}: no column {quoted(wrong[0])}; there are {shorten_line(', '.join(frame))}")
+    # Lines say who rated them, and columns count only if they are named.
     if not shape.kind or "judge" in mapped:
         votes = {name: vote for name, vote in votes.items() if name == PEOPLE}
         votes |= {name: Source(path, column, table=frame) for column, name in judges.items()}
@@ -189,29 +213,112 @@ def _read(path: Path, mapped: Mapping[str, str]) -> ResultFile:
         people = [PEOPLE]
     elif people:
         votes[PEOPLE] = _of_people(path, frame, people)
-    return ResultFile(path, shape, frame, taken, people, votes)
+    file.people, file.votes = people, votes
 
 
-def _lines(path: Path) -> tuple[Shape, list[int], list[Row]]:
-    """The shape of a file, and its rows with their numbers, one for each entry of their list `each`."""
+def _spread_lists(frame: pd.DataFrame) -> None:
+    """Spread columns of short lists of numbers, or of JSON of them, over columns NAME.0, NAME.1 and so on.
+
+    A column of single numbers in lists keeps its name.
+    """
+    for name in list(frame):
+        filled = frame[name][~frame[name].map(tables.is_empty)]
+        # Most columns are texts, of which the first tells.
+        if filled.empty or _read_list(filled.iloc[0]) is None:
+            continue
+        lists = list(map(_read_list, frame[name]))
+        places = max(len(numbers or ()) for numbers in lists)
+        # Longer lists are coordinates or vectors, and a single text makes a column of texts.
+        if not 0 < places <= _PLACES or filled.map(_read_list).isna().any():
+            continue
+        for place in range(places):
+            column = f"{name}.{place}" if places > 1 else name
+            frame[column] = [numbers[place] if numbers and place < len(numbers) else None for numbers in lists]
+
+
+def _read_list(cell: Any) -> list[float | None] | None:
+    """Return a cell's list of numbers, or None for anything else; 7.5 is no list.
+
+    >>> _read_list("[4, 5]"), _read_list("3; 4"), _read_list([4, "good"]), _read_list("7,5")
+    ([4.0, 5.0], [3.0, 4.0], None, None)
+    """
+    if isinstance(cell, str) and (match := _LIST.fullmatch(cell)):
+        separator = "," if match["marked"] else "[;|]"
+        cell = re.split(separator, match["marked"] or match["plain"])
+    if not isinstance(cell, list):
+        return None
+    numbers = [tables.read_number(entry) for entry in cell]
+    # An empty place is a rater who said nothing.
+    are_numbers = all(number is not None or tables.is_empty(entry) for number, entry in zip(numbers, cell, strict=True))
+    return numbers if are_numbers else None
+
+
+def _align_ids(first: ResultFile, other: ResultFile) -> None:
+    """Give two files whose ids have nothing in common ids out of columns that both have: a part of an id that is
+    composed of several, the columns of these parts, or the question and the model."""
+    if all("id" in file.taken for file in (first, other)) and {*first.frame["id"]} & {*other.frame["id"]}:
+        return
+    for own, own_ids in _possible_ids(first, other).items():
+        for theirs, their_ids in _possible_ids(other, first).items():
+            shared = ({*own_ids} & {*their_ids}) - {None}
+            # A few equal ids, such as numbers of epochs, are chance.
+            if shared and 2 * len(shared) >= min(len({*own_ids}), len({*their_ids})):
+                first.frame["id"], first.taken["id"] = own_ids, own
+                other.frame["id"], other.taken["id"] = their_ids, theirs
+                return
+
+
+def _possible_ids(file: ResultFile, other: ResultFile) -> dict[str, list[str | None]]:
+    """Return texts that may be the ids of a file's rows, the likeliest first, by the paths that they are from."""
+    ids = {file.taken["id"]: list(file.frame["id"])} if "id" in file.taken else {}
+    choices = [(file.rows, [path]) for path in file.shape.fields.get("id", [])]
+    composed = [path.rpartition(".")[2] for path in other.shape.fields.get("id", [])]
+    for paths in (composed, ["question", "system"], ["question"]):
+        if paths and {*paths} <= {*file.frame}:
+            choices.append((file.frame.to_dict("records"), paths))
+    for rows, paths in choices:
+        texts = _join_texts(rows, paths)
+        # Texts that several rows have tell none of them, unless several raters have them all.
+        if len({*texts}) == len(texts) or "rater" in file.taken:
+            ids.setdefault(" + ".join(paths), texts)
+    return ids
+
+
+def _join_texts(rows: Iterable[Row], paths: Iterable[str]) -> list[str | None]:
+    """Return the texts at several paths of each row, joined by a slash; None if all are empty."""
+    texts = list[str | None]()
+    for row in rows:
+        cells = (content_text(_at(row, path)) for path in paths)
+        texts.append("/".join(filter(None, cells)) or None)
+    return texts
+
+
+def _read_rows(path: Path) -> tuple[Shape, list[int], list[Row]]:
+    """Return the shape of a file, and its rows with their numbers: one for each entry of their list `each`."""
     numbers, document = _document(path)
-    shape, rows = _recognised(path, document)
-    lines = []
+    shape, rows = _recognise(path, document)
+    line_numbers, lines = list[int](), list[Row]()
     for number, row in zip(numbers or count(1), rows, strict=False):
         entries = _at(row, shape.each) if shape.each else None
-        lines += [(number, {**_in_order(row, shape), "each": entry}) for entry in entries or [{}]]
-    return shape, [number for number, _ in lines], [row for _, row in lines]
+        # A row without entries stays: its texts may be those of people's verdicts.
+        for entry in entries or [{}]:
+            line_numbers.append(number)
+            lines.append({**_in_order(row, shape), "each": entry})
+    return shape, line_numbers, lines
 
 
 def _of_people(path: Path, frame: pd.DataFrame, columns: Sequence[str]) -> Source:
-    """People's verdicts; where several columns hold them, a line a rater."""
-    raters = [frame.assign(rater=name) if len(columns) > 1 else frame for name in columns]
-    table = pd.concat([of_rater.assign(people=of_rater[name]) for of_rater, name in zip(raters, columns, strict=True)])
+    """Return people's verdicts; if several columns hold them, a line a rater."""
+    sheets = []
+    for column in columns:
+        rater = {"rater": column} if len(columns) > 1 else {}
+        sheets.append(frame.assign(**{**rater, PEOPLE: frame[column]}))
+    table = pd.concat(sheets)
     return Source(path, PEOPLE, table=table[table[PEOPLE].notna()])
 
 
 def _in_order(row: Row, shape: Shape) -> Row:
-    """A line on two answers, by the names of their models: of a pair that files have both ways round one is turned."""
+    """Return a line on two answers in the order of their models' names: files may have a pair both ways round."""
     names = [content_text(_at(row, path)) or "" for path in shape.pair]
     if names == sorted(names):
         return row
@@ -223,15 +330,16 @@ def _in_order(row: Row, shape: Shape) -> Row:
 
 
 def _document(path: Path) -> tuple[list[int], Any]:
-    """What a file holds, and the lines of its rows where it is a table. A log of inspect_ai is a .zip of samples."""
+    """Return a document, and the lines of its rows if it is a table. A log of inspect_ai is a .zip of samples."""
     kind = jsonl.suffix(path)
-    if not path.exists():
+    if not tables.split_sheet(path)[0].exists():
         raise UsageError(f"{path}: no such file")
     if kind not in (".json", ".eval") or path.is_dir():
         frame = tables.read_frame(path)
         return list(frame.index), frame.to_dict("records")
+    # The library teaches zipfile a packing that inspect_ai uses, and brings along.
     with suppress(ImportError):
-        import_module("zipfile_zstd")  # teaches zipfile; inspect_ai brings it
+        import_module("zipfile_zstd")
     try:
         if kind == ".json":
             return [], tables.as_records(tables.read_json(path))
@@ -244,28 +352,26 @@ def _document(path: Path) -> tuple[list[int], Any]:
         raise UsageError(f"{path}: not {kind}: {one_line(error)}") from None
 
 
-def _recognised(path: Path, document: Any) -> tuple[Shape, list[Row]]:
+def _recognise(path: Path, document: Any) -> tuple[Shape, list[Row]]:
     """Return the first shape that a document has, and its rows: a list of objects, or objects by key."""
-    for shape in known().shapes:
+    for shape in load_formats().shapes:
         value = _at(document, shape.rows)
         if isinstance(value, dict):
             value = [{"key": key, **row} if isinstance(row, dict) else row for key, row in value.items()]
-        if _is_list(value, dict) and all(_at(value[0], wanted) is not None for wanted in shape.has):
+        is_table = isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)
+        if is_table and all(_at(value[0], wanted) is not None for wanted in shape.has):
             return shape, value
     raise UsageError(f"{path}: no list of rows; expected the results of an evaluation tool, or a table")
 
 
-def _is_list(value: Any, of: type) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(row, of) for row in value)
-
-
 def _at(value: Any, path: str) -> Any:
-    """What stands at the first of several paths (|) that leads to something. A key may hold dots itself."""
+    """Return the value at the first of several paths (|) that leads to something. A key may hold dots itself."""
     cells = (_step(value, way) for way in path.split("|"))
     return next((cell for cell in cells if cell is not None and cell != ""), None)
 
 
 def _step(value: Any, path: str) -> Any:
+    """Return the value at a path of keys and places in lists, or None."""
     if not path:
         return value
     if isinstance(value, list):
@@ -276,76 +382,60 @@ def _step(value: Any, path: str) -> Any:
     return _step(value[head], rest) if head in value else None
 
 
-def _take(
-    path: Path, frame: pd.DataFrame, rows: Sequence[Row], shape: Shape, mapped: Mapping[str, str]
-) -> dict[str, str]:
+def _take(path: Path, frame: pd.DataFrame, rows: Sequence[Row], shape: Shape, mapped: Mapped) -> dict[str, str]:
     """Put the usual columns into the frame; return the path that each is from. Raises UsageError for a `mapped` path
     that leads nowhere, and for turns that are not there."""
-    own = {usual: [path] for usual, path in mapped.items() if usual not in ("people", "judge", "criterion")}
-    fields, taken = _named(frame) | shape.fields | own, dict[str, str]()
-    for usual, paths in fields.items():
-        columns = [[content_text(_at(row, path)) for row in rows] for path in paths]
-        columns = [cells for cells in columns if {*cells} != {None}]
-        if usual in mapped and not columns:
-            raise UsageError(
-                f"--map {mapped[usual]}={usual}: nothing there; there are {shorten_line(', '.join(frame))}"
-            )
-        if columns:
-            joined = ("/".join(filter(None, cells)) for cells in zip(*columns, strict=True))
-            frame[usual] = columns[0] if len(columns) == 1 else list(joined)
+    names = load_columns().names
+    matched = match_columns(frame, names)
+    taken = dict[str, str]()
+    for usual in dict.fromkeys([*names, *shape.fields, *(usual for usual in mapped if usual not in ROLES)]):
+        default = [matched[usual]] if usual in matched else []
+        paths = mapped.get(usual, shape.fields.get(usual, default))
+        texts = _join_texts(rows, paths)
+        if any(texts):
+            frame[usual] = texts
             ways = (way for path in paths for way in path.split("|") if _step(rows[0], way) not in (None, ""))
             taken[usual] = " + ".join(dict.fromkeys(ways))
-    for usual, (column, texts) in texts_of_turns(path, frame).items():
-        if usual not in mapped:
-            frame[usual], taken[usual] = texts, column
-    _number_turns(frame, taken)
+        elif usual in mapped:
+            there = shorten_line(", ".join(frame))
+            raise UsageError(f"--map {mapped[usual][0]}={usual}: nothing there; there are {there}")
+    taken |= fill_turns(path, frame, mapped)
+    # Ids of conversations, with a row for each turn, need the turn.
+    if {"id", "turn"} <= taken.keys() and (frame.groupby("id")["turn"].nunique() > 1).any():
+        frame["id"] = frame["id"].str.cat(frame["turn"], sep="/")
+        taken["id"] = f"{taken['id']} + {taken['turn']}"
     if "group" not in taken and "question" in taken:
         frame["group"], taken["group"] = frame["question"], taken["question"]
     return taken
 
 
-def _number_turns(frame: pd.DataFrame, taken: dict[str, str]) -> None:
-    """Add the turn to ids that are those of conversations, with a row for each turn."""
-    if {"id", "turn"} <= taken.keys() and (frame.groupby("id")["turn"].nunique() > 1).any():
-        frame["id"] = [f"{key}/{turn}" for key, turn in zip(frame["id"], frame["turn"], strict=True)]
-        taken["id"] = f"{taken['id']} + {taken['turn']}"
+def _by_line(file: ResultFile, mapped: Mapped) -> dict[str, Source]:
+    """Return the verdicts of PEOPLE and of each judge, of lines that say who rated.
 
-
-def _named(frame: pd.DataFrame) -> dict[str, list[str]]:
-    """Of the names of each usual column the first that a column has, whole or behind a dot."""
-    fields = {}
-    last = {column: column.rpartition(".")[2].lower() for column in frame}
-    for usual, names in known().names.items():
-        order = names.split("|")
-        ranked = sorted((order.index(name), len(column), column) for column, name in last.items() if name in order)
-        fields[usual] = [column for *_, column in ranked[:1]]
-    return fields
-
-
-def _by_line(
-    path: Path, frame: pd.DataFrame, rows: Sequence[Row], shape: Shape, mapped: Mapping[str, str]
-) -> dict[str, Source]:
-    """Of lines that say who rated, verdicts of PEOPLE and of each judge, by the first criterion that both used."""
-    raters = [content_text(_at(row, shape.kind)) for row in rows]
+    If lines name criteria, only one counts: the `mapped` one, or the first by which both people and a judge rated.
+    """
+    rows, shape = file.rows, file.shape
+    raters, judges = _join_texts(rows, [shape.kind]), _join_texts(rows, [shape.scorer])
+    criteria = _join_texts(rows, [shape.criterion] if shape.criterion else [])
     is_human = [bool(re.fullmatch(shape.human, rater or "")) for rater in raters]
-    criteria = [content_text(_at(row, shape.criterion)) if shape.criterion else None for row in rows]
-    sides = set(zip(criteria, is_human, strict=True))
+    sides = {*zip(criteria, is_human, strict=True)}
     shared = [name for name in dict.fromkeys(criteria) if {(name, True), (name, False)} <= sides]
-    wanted = mapped.get("criterion", shared[0] if shared else None)
-    verdicts = frame.assign(verdict=[_verdict(row, shape) for row in rows])
+    wanted = next(iter([*mapped.get("criterion", ()), *shared]), None)
     lines: dict[str, list[int]] = {}
-    for number, row in enumerate(rows):
-        if raters[number] and wanted in (None, criteria[number]):
-            judge = content_text(_at(row, shape.scorer), "/") or criteria[number] or "judge"
-            lines.setdefault(PEOPLE if is_human[number] else judge, []).append(number)
-    return {name: Source(path, "verdict", table=verdicts.iloc[numbers]) for name, numbers in lines.items()}
+    for number, (rater, judge, criterion) in enumerate(zip(raters, judges, criteria, strict=True)):
+        if rater and wanted in (None, criterion):
+            name = PEOPLE if is_human[number] else judge or criterion or "judge"
+            lines.setdefault(name, []).append(number)
+    verdicts = file.frame.assign(verdict=[_read_verdict(row, shape) for row in rows])
+    return {name: Source(file.path, "verdict", table=verdicts.iloc[numbers]) for name, numbers in lines.items()}
 
 
-def _verdict(row: Row, shape: Shape) -> Any:
-    """What a line says; a tie where orders differ. By numbers: below the middle is the first answer, 0 a tie."""
+def _read_verdict(row: Row, shape: Shape) -> Any:
+    """Return a line's verdict; a tie if orders differ. By numbers: below the middle is the first answer, 0 a tie."""
     value, second = _at(row, shape.value), _at(row, shape.second) if shape.second else None
     if "error" in (value, second):
         return None
+    # A judge that changes its mind with the order of the answers prefers neither.
     if second is not None and second != value:
         return "tie"
     if shape.middle is None or not isinstance(value, int | float):
@@ -354,87 +444,90 @@ def _verdict(row: Row, shape: Shape) -> Any:
 
 
 def _by_column(
-    frame: pd.DataFrame, shape: Shape, taken: set[str], mapped: Mapping[str, str]
+    frame: pd.DataFrame, shape: Shape, taken: Mapping[str, str], mapped: Mapped
 ) -> tuple[list[str], dict[str, str]]:
-    """The columns of people's verdicts, one or alike but for a number or letter, and of judges' with their names."""
-    scores = known().scores
-    taken = taken | {*"|".join(path for paths in shape.fields.values() for path in paths).split("|")}
+    """Return the columns of people's verdicts, one or alike but for a number or letter, and judges' names by column."""
+    scores, names = load_formats().scores, load_columns().names
+    not_scores = set(taken)
+    for paths in shape.fields.values():
+        not_scores.update(*(path.split("|") for path in paths))
     # A number of a row, question or model is no score, wherever it stands.
-    words = "|".join(known().names[usual] for usual in ("id", "group", "system", "rater", "task"))
-    no_score = re.compile(rf"each\..*|(.*\.)?({words})", re.IGNORECASE)
-    left = [name for name in frame if name not in taken and not no_score.fullmatch(name)]
-    columns = [name for name in left if _kinds(frame[name])]
-    people = list(_matching(columns, scores["people"]))
+    words = "|".join(word for usual in ("id", "group", "system", "rater", "task") for word in names[usual])
+    no_score = re.compile(rf"each\..*|(.*\.)?({words}|{scores['never']})", re.IGNORECASE)
+    columns = []
+    for name in frame:
+        # In camel case a word begins with a capital.
+        spaced = re.sub(r"(?<=[a-z\d])(?=[A-Z])", "_", name)
+        if name not in not_scores and not no_score.fullmatch(spaced) and find_kinds(frame[name]):
+            columns.append(name)
+    # Several columns are raters only if their names are alike: others may be scores of something else.
+    people = list(mapped.get("people") or _matching(columns, scores["people"]))
     if not people and not shape.has and len(columns) > 1:
         people = list(_matching(columns, scores["plain"]))[:1]
     stems = {re.sub(r"(?<=[\W_a-z])(\d+|[_ -][a-h])$", "", name) for name in people}
-    people = [mapped["people"]] if "people" in mapped else people if len(stems) == 1 else people[:1]
-    rest = [name for name in columns if name not in people]
-    judges = _matching(rest, shape.judge or scores["judge"])
-    if not judges and not shape.judge and len(rest) == 1:
-        judges = {rest[0]: rest[0]}
-    return people, {mapped["judge"]: mapped["judge"]} if "judge" in mapped else judges
+    if "people" not in mapped and len(stems) > 1:
+        people = people[:1]
+    reference = taken.get("reference", "")
+    rest = [name for name in columns if name not in people and not _rates_reference(name, reference)]
+    judges = {name: name for name in mapped.get("judge", ())} or _matching(rest, shape.judge or scores["judge"])
+    return people, judges
+
+
+def _rates_reference(column: str, reference: str) -> bool:
+    """Return whether a column's name says that it is the score of the reference, not of the response.
+
+    >>> _rates_reference("gpt4_score", reference="gpt4_ans"), _rates_reference("gpt4_score", reference="answer")
+    (True, False)
+    """
+    owner, scored = ({*re.findall(r"[a-z]+\d*", name.lower())} for name in (reference, column.rpartition(".")[2]))
+    owner = {*load_columns().names["reference"], *owner} - {"ans", "answer", "response", "text", "output"}
+    judged = scored - {"score", "scores", "rating", "ratings"}
+    return judged != scored and bool(judged) and judged <= owner
 
 
 def _matching(columns: Sequence[str], expression: str) -> dict[str, str]:
-    """Columns that an expression describes, and the name in it if it is of one only."""
-    matches = {column: re.fullmatch(expression, column, re.IGNORECASE) for column in columns}
-    names = {column: next(filter(None, match.groups()), column) for column, match in matches.items() if match}
-    twice = [name for name in names.values() if list(names.values()).count(name) > 1]
-    return {column: column if name in twice else name for column, name in names.items()}
+    """Return the columns that an expression describes, with the name in it if it is of one only."""
+    names = dict[str, str]()
+    for column in columns:
+        if match := re.fullmatch(expression, column, re.IGNORECASE):
+            names[column] = next(filter(None, match.groups()), column)
+    listed = list(names.values())
+    return {column: column if listed.count(name) > 1 else name for column, name in names.items()}
 
 
-def _label(kind: Kind, cell: Any) -> str | None:
-    """Return the label of a cell's word, or None for an unknown word."""
-    word = str(cell).strip().lower()
-    return next((label for label, words in known().words[kind].items() if word in words), None)
-
-
-def _kinds(cells: Iterable[Any], codes: Codes | None = None) -> list[Kind]:
+def find_kinds(cells: Iterable[Any], codes: Codes | None = None) -> list[Kind]:
     """Return what a column may hold: preferences, yes and no, scores; nothing if a cell is another word or no verdict.
-    Beside two answers, where `codes` are not None, numbers are preferences, if it is known which."""
-    if any(isinstance(cell, list | dict) for cell in cells):
+
+    Beside two answers, if `codes` are not None, numbers are preferences, provided that it is known which.
+
+    >>> find_kinds(["A", "tie", None]), find_kinds([1, 0]), find_kinds([1, 2], codes={}), find_kinds([3, "good"])
+    (['preference'], ['yes or no', 'score'], ['preference'], [])
+    """
+    filled = [cell for cell in cells if not tables.is_empty(cell)]
+    if not filled or any(isinstance(cell, list | dict) for cell in filled):
         return []
-    words = {str(cell).strip().lower() for cell in cells if not tables.is_empty(cell)}
-    labels: list[Kind] = [kind for kind in known().words if words and all(_label(kind, word) for word in words)]
-    if words and "preference" not in labels and all(_number(word) is not None for word in words):
-        labels.append("score")
-    if codes is None:
-        return labels
-    if preference_codes.are_codes(cells):
-        return [] if preference_codes.unknown_codes(cells, codes) else ["preference"]
-    return [kind for kind in labels if kind != "score"]
+    words = {str(cell).strip().lower() for cell in filled}
+    kinds: list[Kind] = [kind for kind in load_columns().words if all(find_label(kind, word) for word in words)]
+    if codes is not None and preference_codes.are_codes(filled):
+        return [] if preference_codes.unknown_codes(filled, codes) else ["preference"]
+    if codes is None and "preference" not in kinds and all(_read_vote(word) is not None for word in words):
+        kinds.append("score")
+    return kinds
 
 
-def _number(cell: Any) -> float | None:
-    """A cell as a number: yes is 1, no is 0."""
-    number = preference_codes.code_of(cell)
-    return {"yes": 1.0, "no": 0.0}.get(_label("yes or no", cell) or "") if number is None else number
+def _read_vote(cell: Any) -> float | None:
+    """Return a cell as a number, or None: yes is 1, no is 0."""
+    number = tables.read_number(cell)
+    return {"a": 1.0, "b": 0.0}.get(find_label("yes or no", cell) or "") if number is None else number
 
 
-def _typed(
+def _convert(
     vote: Source, kind: Kind, scale: Scale | None, *, people: Scale | None = None, codes: Codes | None = None
 ) -> Source:
-    """Return verdicts as the rest of the audit reads them."""
-    cells, values = vote.cells(vote.column or ""), list[Any]()
-    if kind == "preference" and codes is not None:
-        cells = preference_codes.decode_preferences(vote.path, vote.column or "", cells, codes)
-    if kind == "score":
-        values = [_number(cell) for cell in cells]
-        scale = scale or _scale([number for number in values if number is not None], people)
-    else:
-        values, scale = [_label(kind, cell) for cell in cells], None
-    return dataclasses.replace(vote, table=vote.frame.assign(**{vote.column or "": values}), scale=scale)
-
-
-def _scale(numbers: Sequence[float], people: Scale | None) -> Scale:
-    """Return the scale of numbers. A judge that reaches the upper half of people's scale is on it; -1 is no verdict.
-
-    >>> _scale([2.0, 9.0], people=(1.0, 10.0))
-    (1.0, 10.0)
-    """
-    kept = [number for number in numbers if number != NO_VERDICT] or numbers
-    lowest, highest = min(kept), max(kept)
-    if people and people[0] <= lowest and people[1] / 2 <= highest <= people[1]:
-        return people
-    return next((scale for scale in SCALES if scale[0] <= lowest and highest <= scale[1]), (lowest, highest))
+    """Return verdicts as the rest of the audit reads them: scores as numbers, on a scale."""
+    if kind != "score":
+        return dataclasses.replace(vote, codes=codes or {})
+    # Empty cells keep their word, which is counted and named.
+    values = [cell if tables.is_empty(cell) else _read_vote(cell) for cell in vote.verdicts]
+    numbers = dataclasses.replace(vote, table=vote.frame.assign(**{vote.column or "": values}), scale=scale)
+    return numbers.with_scale(vote.column or "", people)

@@ -1,7 +1,7 @@
 """Files of scores and labels, with typed access to the columns of a table."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from textwrap import shorten
@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from critic import jsonl, tables
 from critic.errors import UsageError, quoted, shorten_line
-from critic.records import RATINGS, is_judgment
+from critic.records import NO_VERDICT, RATINGS, is_judgment
 from critic.stats.verdicts import Label
+from critic.tables import SCORE_SUFFIX
+from eval_agreement.reading.turns import fill_turns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,10 +23,20 @@ Scale = tuple[float, float]
 Codes = Mapping[float, Label | None]
 """Number beside two responses -> its label; None is no verdict."""
 
+Mapped = Mapping[str, Sequence[str]]
+"""Columns of --map by usual name, as a file calls them."""
+
 SCALE: Scale = (RATINGS[0], RATINGS[-1])
 """The scale of scores, unless the user names another."""
 
-PART_COLUMNS = {"task": "task", "category": "category", "lang": "lang", "system": "answerer", "turn": "turn"}
+SCALES: tuple[Scale, ...] = ((0, 1), (1, 5), (0, 5), (1, 10), (0, 10), (0, 100))
+"""Assumed scales of scores. The first that holds all scores counts; otherwise they span lowest to highest."""
+
+_FEW = 0.02
+"""Share of numbers off the scale of all others that are taken for mistakes."""
+
+PART_COLUMNS = {name: name for name in ("task", "category", "lang", "system", "turn", "condition")}
+PART_COLUMNS["system"] = "answerer"
 """Column of a table -> the part (breakdown) that it fills."""
 
 NO_GROUP = (
@@ -40,6 +52,9 @@ USED = {
     *(f"{name}{which}" for name in ("length", *TEXTS) for which in ("", "_a", "_b")),
 }
 """Columns that an audit reads beside the scores."""
+
+ROLES = ("people", "judge", "criterion")
+"""Fields of --map in files whose columns are detected. Elsewhere FILE:COLUMN names the column."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,9 +75,9 @@ class Source:
 
     @classmethod
     def parse(cls, text: str, named: tuple[tuple[str, str], ...] = ()) -> "Source":
-        """Parse FILE or FILE:COLUMN. The text of an existing file is the file, even if it has a colon."""
+        """Parse FILE or FILE:COLUMN. The text of an existing file, or of a workbook's sheet, is the file."""
         file, separator, column = text.rpartition(":")
-        if not separator or Path(text).is_file():
+        if not separator or Path(text).is_file() or column in tables.list_sheets(Path(file)):
             return cls(Path(text), None, named)
         return cls(Path(file), column, named)
 
@@ -78,10 +93,39 @@ class Source:
         return "human-scored rows" if is_row and not self.column else "table"
 
     @cached_property
+    def _filled(self) -> "tuple[pd.DataFrame, dict[str, str]]":
+        """The data frame, and the columns that its conversations fill."""
+        if self.table is not None:
+            return self.table, {}
+        frame = tables.read_frame(self.path)
+        for usual, _ in self.named:
+            columns = [frame[name] for other, name in self.named if other == usual and name in frame]
+            if columns:
+                # An id may be composed of several columns.
+                frame[usual] = columns[0] if len(columns) == 1 else [*map("/".join, zip(*columns, strict=True))]
+        return frame, fill_turns(self.path, frame, dict(self.named))
+
+    @property
     def frame(self) -> "pd.DataFrame":
-        """The data frame (`critic.tables.read_frame`), with the `named` columns repeated under their usual names."""
-        frame = tables.read_frame(self.path) if self.table is None else self.table
-        return frame.assign(**{usual: frame[name] for usual, name in self.named if name in frame})
+        """The data frame (`critic.tables.read_frame`), with columns under their usual names too.
+
+        These are the `named` ones, and texts of turns (`fill_turns`).
+        """
+        return self._filled[0]
+
+    @property
+    def origin(self) -> str:
+        """The columns that were chosen: the `note`, or those of conversations; empty if there are none."""
+        frame, filled = self._filled
+        if self.note or not filled:
+            return self.note
+        columns = "; ".join(f"{usual}: {column}" for usual, column in filled.items())
+        return f"{self.path}: {columns}" + (" (of each row's turn)" if "turn" in frame else "")
+
+    @property
+    def verdicts(self) -> list[Any]:
+        """Cells of the source's own column."""
+        return list(self.frame[self.column])
 
     def place(self, row: int) -> str:
         """Return file and line of a row, counted from 0, for messages."""
@@ -106,21 +150,34 @@ class Source:
             raise UsageError(f"{self.place(texts.index(None))}: the {name} is empty")
         return [text for text in texts if text is not None]
 
-    def numbers(
-        self, name: str, low: float, high: float, more: str = "", none: float | None = None
-    ) -> list[float | None]:
-        """Return a column of numbers, None if a cell is empty or equals `none`.
+    def numbers(self, name: str, scale: Scale, *, hint: str = "", none: float | None = None) -> list[float | None]:
+        """Return a column of numbers (`critic.tables.parse_optional_number`). Raises UsageError with the line."""
+        parse = partial(tables.parse_optional_number, none=none, hint=hint)
+        return [parse(partial(self.place, row), name, cell, scale) for row, cell in enumerate(self.cells(name))]
 
-        Raises UsageError with the line for a number outside `low`..`high`, with `more` at the end of the message.
+    def with_scale(self, column: str, people: Scale | None = None) -> "Source":
+        """Return the source with the scale of its scores: that given, or the one that its numbers have.
+
+        A judge is on `people`'s scale if it may be. Raises UsageError for a number far from all others: a slip of the
+        pen, or a code for no answer, such as 99.
         """
-        numbers: list[float | None] = []
-        for row, cell in enumerate(self.cells(name)):
-            number = tables.parse_optional_number(partial(self.place, row), name, cell, high)
-            number = None if number == none else number
-            if number is not None and not low <= number <= high:
-                raise UsageError(f"{self.place(row)}: {name} {number:g} is outside {low:g}..{high:g}{more}")
-            numbers.append(number)
-        return numbers
+        if self.scale or self.content != "table":
+            return self
+        name = self.column or column
+        if name.endswith(SCORE_SUFFIX):
+            return replace(self, scale=SCALE)
+        cells = [tables.read_number(cell) for cell in self.cells(name)]
+        numbers = [number for number in cells if number is not None and number != NO_VERDICT]
+        far = [number for number in numbers if not 0 <= number <= SCALE[1]]
+        few = len(far) <= max(1, len(numbers) * _FEW) or len(set(far)) == 1
+        if far and few and len(far) < len(numbers):
+            low, high = find_scale([number for number in numbers if number not in far], people)
+            where = self.place(cells.index(far[0]))
+            raise UsageError(
+                f"{where}: {name} {far[0]:g} is outside {low:g}..{high:g}, on which the others are; if it is a score, "
+                "give --scale or --judge-scale"
+            )
+        return replace(self, scale=find_scale(numbers, people) if numbers else None)
 
     def keys(self) -> list[str]:
         """Return the ids, or file and line of each row without a column id. Raises UsageError for a repeated id."""
@@ -133,7 +190,7 @@ class Source:
 
     def cut_notes(self) -> list[str]:
         """Return a note on texts that a workbook cut at its cell limit; empty if none is cut."""
-        if jsonl.suffix(self.path) != ".xlsx":
+        if tables.find_format(self.path) != ".xlsx":
             return []
         cut = self.frame.map(tables.is_cut).to_numpy().any(axis=1)
         first = self.place(int(cut.argmax())) if cut.any() else ""
@@ -147,18 +204,34 @@ class Source:
         return [f"{note} and count as empty"] if words else []
 
 
+def find_scale(numbers: Iterable[float], people: Scale | None = None) -> Scale:
+    """Return the scale of numbers. A judge that reaches the upper half of people's scale is on it; -1 is no verdict.
+
+    >>> find_scale([2.0, 9.0], people=(1.0, 10.0)), find_scale([1, 4, -1])
+    ((1.0, 10.0), (1, 5))
+    """
+    listed = list(numbers)
+    kept = [number for number in listed if number != NO_VERDICT] or listed
+    lowest, highest = min(kept), max(kept)
+    if people and people[0] <= lowest and people[1] / 2 <= highest <= people[1]:
+        return people
+    return next((scale for scale in SCALES if scale[0] <= lowest and highest <= scale[1]), (lowest, highest))
+
+
 def column_notes(sources: Sequence[Source], column: str, grouped: bool) -> list[str]:
     """Return notes on tables: unused columns, cut cells, and a missing group column (unless `grouped`).
 
     `column` is the default name of the score column.
     """
     records = {source.path for source in sources if source.content != "table"}
-    alone = [source for source in sources if source.path not in records]
-    notes = list(dict.fromkeys(source.note for source in alone if source.note))
-    for path, source in ({} if notes else {source.path: source for source in alone}).items():
-        scores = {table.column or column for table in alone if table.path == path}
-        read = USED | scores | {name for _, name in source.named}
-        if left := [name for name in source.frame if name not in read]:
+    # A column that is named in a file of records is no table of its own.
+    read = [source for source in sources if source.path not in records]
+    notes = list(dict.fromkeys(source.origin for source in read if source.origin))
+    # A note on the columns that were chosen says as much.
+    for path, source in ({} if notes else {source.path: source for source in read}).items():
+        scores = {table.column or column for table in read if table.path == path}
+        used = USED | scores | {name for _, name in source.named}
+        if left := [name for name in source.frame if name not in used]:
             notes.append(f"{path}: columns that are not used: {shorten(', '.join(left), 200)}")
-    notes += dict.fromkeys(note for source in alone for note in source.cut_notes())
-    return notes if grouped or not alone else [*notes, NO_GROUP]
+    notes += dict.fromkeys(note for source in read for note in source.cut_notes())
+    return notes if grouped or not read else [*notes, NO_GROUP]

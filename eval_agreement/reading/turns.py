@@ -2,15 +2,13 @@
 
 import json
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from critic import tables
 from critic.errors import UsageError
 from critic.records import Turn
-from eval_agreement.reading.tables import Source
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,11 +23,13 @@ _ASSISTANT = frozenset(("assistant", "gpt", "model", "bot", "answer", "response"
 _NUMBERED = re.compile(r"(?:turn[ _-]?)?(\d+)(?:\.0)?", re.IGNORECASE)
 
 
-def exchanges(value: Any) -> list[Turn]:
-    """Return the exchanges of a conversation: messages with role and content (OpenAI) or from and value (ShareGPT), or
-    objects of user and assistant; also as JSON in a cell. Empty for anything else.
+def read_exchanges(value: Any) -> list[Turn]:
+    """Return the exchanges of a conversation, or none for anything else.
 
-    >>> exchanges([{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}])
+    It is a list of messages with role and content (OpenAI) or from and value (ShareGPT), or of objects of user and
+    assistant; or JSON of one.
+
+    >>> read_exchanges([{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}])
     [Turn(user='Why?', assistant='So.')]
     """
     if isinstance(value, str) and value.lstrip().startswith("["):
@@ -39,21 +39,21 @@ def exchanges(value: Any) -> list[Turn]:
             return []
     if not isinstance(value, list) or not all(isinstance(message, dict) for message in value):
         return []
-    said = list[tuple[Any, Any]]()
+    messages = list[tuple[Any, Any]]()
     for message in value:
         role = message.get("role", message.get("from"))
-        said += message.items() if role is None else [(role, message.get("content", message.get("value")))]
-    asked, read = list[str](), list[Turn]()
-    for role, content in said:
+        messages += message.items() if role is None else [(role, message.get("content", message.get("value")))]
+    prompts, turns = list[str](), list[Turn]()
+    for role, content in messages:
         text = content_text(content) or ""
         if str(role).lower() in _USER:
-            asked.append(text)
-        elif str(role).lower() in _ASSISTANT and (asked or not read):
-            read.append(Turn(user="\n".join(asked), assistant=text))
-            asked = []
+            prompts.append(text)
+        elif str(role).lower() in _ASSISTANT and (prompts or not turns):
+            turns.append(Turn(user="\n".join(prompts), assistant=text))
+            prompts = []
         elif str(role).lower() in _ASSISTANT:  # a model may answer in several messages
-            read[-1] = Turn(user=read[-1].user, assistant=f"{read[-1].assistant}\n{text}")
-    return read
+            turns[-1] = Turn(user=turns[-1].user, assistant=f"{turns[-1].assistant}\n{text}")
+    return turns
 
 
 def content_text(value: Any, mark: str = "\n") -> str | None:
@@ -69,62 +69,61 @@ def content_text(value: Any, mark: str = "\n") -> str | None:
     return value if isinstance(value, str) else tables.cell_text(value)
 
 
-def with_turns(source: Source) -> Source:
-    """Return the source with the texts of its turns, if a column holds conversations. Raises UsageError as
-    `texts_of_turns`."""
-    if source.table is not None or source.content != "table":
-        return source
-    named = dict(source.named)
-    texts = {usual: filled for usual, filled in texts_of_turns(source.path, source.frame).items() if usual not in named}
-    if not texts:
-        return source
-    note = f"{source.path}: {'; '.join(f'{usual}: {column}' for usual, (column, _) in texts.items())}"
-    table = source.frame.assign(**{usual: cells for usual, (_, cells) in texts.items()})
-    return replace(source, table=table, note=f"{note} (of each row's turn)" if "turn" in table else note)
+def fill_turns(path: Path, frame: "pd.DataFrame", named: Collection[str]) -> dict[str, str]:
+    """Add the usual columns that conversations fill to a frame without responses; return the column each is from.
 
-
-def texts_of_turns(path: Path, frame: "pd.DataFrame") -> dict[str, tuple[str, list[str | None]]]:
-    """Return the usual columns that conversations fill in a frame without responses, each with the column that it is
-    from: the responses, their question, and the first question as group. They are of the turn that a row names,
-    else of the whole conversation. Raises UsageError for a turn that a conversation does not have."""
-    read = dict[str, tuple[str, list[list[Turn]]]]()
-    for column in [] if _RESPONSES & {*frame} else frame:  # beside responses it is the history
-        side = _CONVERSATION.fullmatch(str(column))
-        usual = _USUAL[side[1] and side[1].lower()] if side else ""
-        if side and usual not in read and any(talks := [*map(exchanges, frame[column])]):
-            read[usual] = str(column), talks
-    if not read:
+    They are the responses, their question, and the first question as group: of the turn that a row names, else of the
+    whole conversation. Columns that the user `named` stay. Raises UsageError for a turn that a conversation does not
+    have.
+    """
+    conversations = _find_conversations(frame)
+    if not conversations:
         return {}
-    turns = _turns(frame["turn"]) if "turn" in frame else [None] * len(frame)
-    filled = dict[str, tuple[str, list[str | None]]]()
-    for usual, (column, talks) in read.items():
-        chosen = [
-            _chosen(path, frame, row, talk, turn) for row, (talk, turn) in enumerate(zip(talks, turns, strict=True))
-        ]
-        filled[usual] = column, [_joined(exchange.assistant for exchange in part) for part in chosen]
-        filled.setdefault("question", (column, [_joined(exchange.user for exchange in part) for part in chosen]))
-        filled.setdefault("group", (column, [talk[0].user if talk else None for talk in talks]))
-    if "group" in frame:
-        del filled["group"]
+    turns = _read_turns(frame["turn"]) if "turn" in frame else [None] * len(frame)
+    filled = dict[str, str]()
+
+    def fill(usual: str, column: str, texts: Sequence[str | None]) -> None:
+        if usual not in filled and usual not in named:
+            frame[usual], filled[usual] = texts, column
+
+    has_group = "group" in frame
+    for usual, (column, talks) in conversations.items():
+        prompts, responses, first_prompts = list[str | None](), list[str | None](), list[str | None]()
+        for row, (talk, turn) in enumerate(zip(talks, turns, strict=True)):
+            if turn is not None and talk and turn > len(talk):
+                where = tables.locate_row(path, frame.index[row])
+                raise UsageError(f"{where}: a verdict on turn {turn} of a conversation that has {len(talk)}")
+            judged = talk if turn is None else talk[turn - 1 : turn]
+            prompts.append(_join(exchange.user for exchange in judged))
+            responses.append(_join(exchange.assistant for exchange in judged))
+            first_prompts.append(talk[0].user if talk else None)
+        fill(usual, column, responses)
+        fill("question", column, prompts)
+        if not has_group:
+            fill("group", column, first_prompts)
     return filled
 
 
-def _turns(cells: Iterable[Any]) -> list[int | None]:
+def _find_conversations(frame: "pd.DataFrame") -> dict[str, tuple[str, list[list[Turn]]]]:
+    """Return the first column of conversations of each side, and their exchanges, by the usual column they fill."""
+    conversations = dict[str, tuple[str, list[list[Turn]]]]()
+    # Beside responses a conversation is the history before them.
+    for column in [] if _RESPONSES & {*frame} else frame:
+        side = _CONVERSATION.fullmatch(str(column))
+        usual = _USUAL[side[1] and side[1].lower()] if side else ""
+        if side and usual not in conversations and any(talks := list(map(read_exchanges, frame[column]))):
+            conversations[usual] = str(column), talks
+    return conversations
+
+
+def _read_turns(cells: Iterable[Any]) -> list[int | None]:
     """Return turns from 1, None for words such as `whole`; a column that has a turn 0 counts from there."""
     matches = [_NUMBERED.fullmatch(str(cell).strip()) for cell in cells]
     numbers = [int(match[1]) if match else None for match in matches]
     return [number if number is None else number + (0 in numbers) for number in numbers]
 
 
-def _chosen(path: Path, frame: "pd.DataFrame", row: int, talk: Sequence[Turn], turn: int | None) -> Sequence[Turn]:
-    if turn is None or not talk:
-        return talk
-    if turn > len(talk):
-        where = tables.locate_row(path, frame.index[row])
-        raise UsageError(f"{where}: a verdict on turn {turn} of a conversation that has {len(talk)}")
-    return talk[turn - 1 : turn]
-
-
-def _joined(texts: Iterable[str]) -> str | None:
-    said = [*texts]
-    return "\n".join(said) if said else None
+def _join(texts: Iterable[str]) -> str | None:
+    """Return the texts joined by line breaks, or None if there is none."""
+    listed = [*texts]
+    return "\n".join(listed) if listed else None

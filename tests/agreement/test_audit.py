@@ -21,7 +21,7 @@ from eval_agreement import METRICS, agreement, measured
 from eval_agreement.measures.baselines import trivial
 from eval_agreement.measures.scorers import people
 from eval_agreement.page.report import WORST, count_failures, count_pairs, find_worst
-from eval_agreement.reading.loaders import of_judgments
+from eval_agreement.reading.loaders import read_judgments
 from eval_agreement.sample import RatedSample
 
 HOSTILE = "</p><script>alert('owned')</script><img src=https://evil.example/x.png onerror=alert(1)>"
@@ -315,7 +315,7 @@ def test_too_many_failures_exit_3_after_writing(tmp_path: Path) -> None:
 def test_a_column_with_the_judges_own_name_is_another_judge(tmp_path: Path) -> None:
     rows = [change(one, columns={"small-judge_score_1_10": 1.0}) for one in judgments(40)]
     jsonl.write(tmp_path / "j.jsonl", rows)
-    (sample,) = of_judgments("j", tmp_path / "j.jsonl")
+    (sample,) = read_judgments("j", tmp_path / "j.jsonl")
     assert list(sample.scores) == [one.score for one in rows]
     assert run(tmp_path, "j.jsonl", "--out", "out").returncode == 0
     found = summary_of(tmp_path)
@@ -404,7 +404,7 @@ def test_baselines_learn_a_line_and_stay_on_the_scale() -> None:
 
 def sample_of(folder: Path, rows: list[Judgment]) -> RatedSample:
     jsonl.write(folder / "x.jsonl", rows)
-    return of_judgments("x", folder / "x.jsonl")[0]
+    return read_judgments("x", folder / "x.jsonl")[0]
 
 
 def test_people_compares_each_rater_with_the_mean_of_the_others(tmp_path: Path) -> None:

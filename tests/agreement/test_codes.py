@@ -12,7 +12,7 @@ from critic import tables
 from critic.errors import UsageError
 from critic.stats.verdicts import TIE, A, B
 from eval_agreement.reading.inputs import parse_codes, parse_map, parse_sources
-from eval_agreement.reading.loaders import kind_of, of_labels, of_tables
+from eval_agreement.reading.loaders import find_kind, read_labels, read_scores
 from eval_agreement.reading.preference_codes import holds_two_answers
 from eval_agreement.reading.result_formats import guess
 
@@ -43,7 +43,7 @@ def test_numbers_beside_two_answers_are_read_by_what_was_said_of_them_or_refused
             sources()
     for kind, people, judges in (guess([path], {}, codes=parse_codes(options)), audited(path, options)):
         assert kind == "preference"
-        sample = of_labels(people, judges, kind)
+        sample = read_labels(people, judges, kind)
         (human,), (judge,) = sample.people.values(), sample.judges.values()
         assert human.tolist() == [A, TIE, B, A, B, B] and judge.tolist() == [B, B, A, B, TIE, A]
 
@@ -51,15 +51,15 @@ def test_numbers_beside_two_answers_are_read_by_what_was_said_of_them_or_refused
 def audited(path: Path, options: list[str]) -> Any:
     people, judges = parse_sources(f"{path}:human", [f"j={path}:judge"], {}, (None, None), parse_codes(options))
     assert people
-    kind = kind_of(people)
-    (of_tables(people, judges) if kind == "score" else of_labels(people, judges, kind))
+    kind = find_kind(people)
+    (read_scores(people, judges) if kind == "score" else read_labels(people, judges, kind))
     return kind, people, judges
 
 
 def test_one_and_two_are_the_first_and_the_second_answer(tmp_path: Path) -> None:
     path = pairs(tmp_path / "t.csv", [1, 2, "", 2], ["a", "b", "tie", "a"], ("Answer 1", "Answer 2"))
     kind, people, judges = guess([path], {})
-    sample = of_labels(people, judges, kind)
+    sample = read_labels(people, judges, kind)
     assert next(iter(sample.people.values())).tolist()[:2] == [A, B]
     assert next(iter(sample.judges.values())).tolist() == [A, B, TIE, A]
 
@@ -71,7 +71,7 @@ def test_a_judge_that_answers_in_codes_is_refused_beside_people_in_words(tmp_pat
     with pytest.raises(UsageError, match=r"two answers \(-1\).*--map -1=tie"):
         audited(path, ["0=a", "1=tie", "2=b"])
     _, people, judges = guess([path], {}, codes=parse_codes(["0=a", "1=tie", "2=b", "-1=none"]))
-    assert of_labels(people, judges, "preference").judges["judge"].tolist()[:5] == [A, TIE, B, A, B]
+    assert read_labels(people, judges, "preference").judges["judge"].tolist()[:5] == [A, TIE, B, A, B]
 
 
 @pytest.mark.parametrize("option", ["x=a", "=tie", "nan=b"])
@@ -79,7 +79,7 @@ def test_a_code_is_a_number_that_is_given_once(option: str) -> None:
     for options in ([option], ["0=a", "0.0=b"]):
         with pytest.raises(UsageError, match="expected a number that stands for"):
             parse_codes(options)
-    assert parse_map(["0=a", "human=people"]) == {"people": "human"} and parse_codes(["human=people"]) == {}
+    assert parse_map(["0=a", "human=people"]) == {"people": ["human"]} and parse_codes(["human=people"]) == {}
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_a_turn_is_audited_with_its_own_texts(tmp_path: Path, style: str, first:
     ]
     path = write_jsonl(tmp_path / "t.jsonl", rows)
     kind, people, judges = guess([path], {})
-    sample = of_tables(people, judges)
+    sample = read_scores(people, judges)
     assert kind == "score" and sample.ids[:2] == [f"q0/{first}", f"q0/{first + 1}"]
     texts = [(answer.question.prompt, answer.text) for answer in sample.responses if answer]
     assert texts == [
@@ -135,7 +135,7 @@ def test_pairs_of_conversations_have_the_lengths_of_their_turn(tmp_path: Path) -
     talks = {f"conversation_{side}": conversation(number, "messages") for side, number in (("a", 0), ("b", 3))}
     rows = [{**about, **talks, "turn": turn, "judge": judge} for turn in (1, 2) for judge in ("expert_1", "gpt4")]
     kind, people, judges = guess([write_jsonl(tmp_path / "t.jsonl", rows)], {})
-    sample = of_labels(people, judges, kind)
+    sample = read_labels(people, judges, kind)
     assert [*map(int, sample.length_a)] == [5, 5] and [*map(int, sample.length_b)] == [5, 20]
     rows[0]["turn"] = 3
     with pytest.raises(UsageError, match=r"t\.jsonl:1: a verdict on turn 3 of a conversation that has 2"):
@@ -152,4 +152,4 @@ def test_text_that_a_workbook_has_cut_is_a_note_of_the_audit(tmp_path: Path) -> 
         {"id": f"{n}", "response": "x" * (40_000 if n == 1 else 9), "human": n + 1, "judge": 4 - n} for n in range(4)
     ]
     _, people, judges = guess([write_xlsx(tmp_path / "t.xlsx", rows)], {})
-    assert any("t.xlsx:row 3 has a text of 32767 characters" in note for note in of_tables(people, judges).notes)
+    assert any("t.xlsx:row 3 has a text of 32767 characters" in note for note in read_scores(people, judges).notes)

@@ -29,7 +29,7 @@ from critic.stats.leaderboard import aggregate_of
 from critic.stats.verdicts import TIE, UNASKED, A, B
 from eval_agreement import agreement, measured
 from eval_agreement.reading.audit_items import items_of
-from eval_agreement.reading.loaders import of_labels
+from eval_agreement.reading.loaders import read_labels
 from eval_agreement.reading.tables import Source
 
 COUNT = 48
@@ -188,12 +188,12 @@ def test_an_order_that_was_not_asked_and_one_that_failed(tmp_path: Path) -> None
     ]
     jsonl.write(tmp_path / "ours.jsonl", lines)
     people = table(tmp_path / "people.csv", "preference", [(line.id, "a") for line in lines])
-    found = of_labels(Source(people), {"ours": Source(tmp_path / "ours.jsonl")}, "preference").judges["ours"]
+    found = read_labels(Source(people), {"ours": Source(tmp_path / "ours.jsonl")}, "preference").judges["ours"]
     assert found.tolist() == [[UNASKED, A], [TIE, A], [3, UNASKED], [3, UNASKED]]
     assert [items_of(line)[0].labels for line in lines][3] == ("failed",)
     # A verdict without calls does not say which answer stood first: the orders of all are taken together.
     jsonl.write(tmp_path / "ours.jsonl", [*lines[:3], one(3, score=0.25)])
-    found = of_labels(Source(people), {"ours": Source(tmp_path / "ours.jsonl")}, "preference").judges["ours"]
+    found = read_labels(Source(people), {"ours": Source(tmp_path / "ours.jsonl")}, "preference").judges["ours"]
     assert found.tolist() == [A, TIE, 3, B]
 
 

@@ -17,7 +17,7 @@ from eval_agreement.measures.preferences import Preferences
 from eval_agreement.metrics import measured
 from eval_agreement.page.decision import decide_verdicts
 from eval_agreement.preference_measures import PREFERENCE_MEASURES, preference_sections
-from eval_agreement.reading.loaders import of_labels
+from eval_agreement.reading.loaders import read_labels
 from eval_agreement.reading.tables import Source
 from eval_agreement.sample import RatedSample
 
@@ -84,7 +84,7 @@ def test_ties_are_those_of_all_pairs_and_judges_meet_on_pairs_without_a_label(tm
     for name, unlabelled in (("j", "a"), ("k", "b")):
         said = [{"id": one["id"], "preference": "a" if one["preference"] else unlabelled} for one in lines]
         judges[name] = Source(write_jsonl(tmp_path / f"{name}.jsonl", said))
-    found = run_audit(of_labels(Source(people), judges, "preference"), AuditRequest(), PREFERENCE_MEASURES)
+    found = run_audit(read_labels(Source(people), judges, "preference"), AuditRequest(), PREFERENCE_MEASURES)
     assert found.scorers.people_ties.value == pytest.approx(200 / 300)
     equal = {(pair.first, pair.second): pair.equal.value for pair in found.matrix.overall}
     assert equal["people", "j"] == pytest.approx(100 / 300) and equal["j", "k"] == pytest.approx(120 / 300)

@@ -14,7 +14,8 @@ from eval_agreement.measures.measure import AuditRequest, RatedFindings, run_aud
 from eval_agreement.measures.ppi import corrected_mean
 from eval_agreement.measures.preferences import Preferences
 from eval_agreement.reading import tables
-from eval_agreement.reading.loaders import kind_of, of_labels, of_tables
+from eval_agreement.reading.loaders import find_kind, read_labels, read_scores
+from eval_agreement.reading.result_formats import guess
 from eval_agreement.reading.tables import Source
 from eval_agreement.sample import RatedSample
 from eval_agreement.score_measures import MEASURES
@@ -32,9 +33,10 @@ JUDGE = "id,score,system\nb,8,m2\na,5.5,m1\nd,3,m9\n"
 def joined(folder: Path, people: str = PEOPLE, judge: str = JUDGE, **options: Any) -> RatedSample:
     (folder / "people.csv").write_text(people, "utf-8")
     (folder / "judge.csv").write_text(judge, "utf-8")
-    scale, judge_scale = options.get("scale"), options.get("judge_scale", options.get("scale"))
+    scale = options.get("scale", (1, 10))
+    judge_scale = options.get("judge_scale", scale)
     ours = Source(folder / "judge.csv", scale=judge_scale)
-    return of_tables(Source(folder / "people.csv", scale=scale), {"ours": ours})
+    return read_scores(Source(folder / "people.csv", scale=scale), {"ours": ours})
 
 
 def test_tables_are_joined_by_id(tmp_path: Path) -> None:
@@ -116,7 +118,7 @@ def one_file(folder: Path, lines: str, *columns: tuple[str, str]) -> RatedSample
     (folder / "t.csv").write_text(lines, "utf-8")
     named = tuple(columns)
     judge = Source(folder / "t.csv", "judge", named)
-    return of_tables(Source(folder / "t.csv", named=named), {"ours": judge})
+    return read_scores(Source(folder / "t.csv", named=named), {"ours": judge})
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -137,14 +139,14 @@ def test_a_judge_may_stand_beside_several_raters(tmp_path: Path, order: int) -> 
     pairs = ["p,ann,a,b", "p,bob,b,", "q,ann,a,a", "q,bob,a,a", "r,ann,a,"][::order]
     (tmp_path / "p.csv").write_text("\n".join(["id,rater,preference,judge", *pairs]), "utf-8")
     source = Source(tmp_path / "p.csv")
-    labels = of_labels(source, {"ours": Source(source.path, "judge")}, "preference")
+    labels = read_labels(source, {"ours": Source(source.path, "judge")}, "preference")
     assert dict(zip(labels.ids, labels.judges["ours"].tolist(), strict=True)) == {"p": B, "q": A, "r": FAILED}
     with source.path.open("a", encoding="utf-8") as file:
         file.write("\nq,zoe,a,b")
     with pytest.raises(
         UsageError, match=r"p\.csv:7: 'q' has the judge b, but a before; beside several raters a judge has one"
     ):
-        of_labels(source, {"ours": Source(source.path, "judge")}, "preference")
+        read_labels(source, {"ours": Source(source.path, "judge")}, "preference")
 
 
 def test_minus_one_is_no_verdict_where_the_scale_has_none(tmp_path: Path) -> None:
@@ -183,13 +185,13 @@ def test_columns_of_other_names_are_named_and_what_is_not_used_is_said(tmp_path:
 
 
 def test_two_columns_of_one_file_need_no_ids(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("expert,model\n3,4\n5,\n", "utf-8")
+    (tmp_path / "t.csv").write_text("expert,model\n3,6\n9,\n", "utf-8")
     source = f"{tmp_path / 't.csv'}:"
-    found = of_tables(Source.parse(source + "expert"), {"m": Source.parse(source + "model")})
-    assert list(found.human) == [3.0, 5.0] and found.scores[0] == 4.0 and np.isnan(found.scores[1])
+    found = read_scores(Source.parse(source + "expert"), {"m": Source.parse(source + "model")})
+    assert list(found.human) == [3.0, 9.0] and found.scores[0] == 6.0 and np.isnan(found.scores[1])
     (tmp_path / "u.csv").write_text("score\n3\n5\n", "utf-8")
     with pytest.raises(UsageError, match=r"no id in common.*--map COLUMN=id names their column"):
-        of_tables(Source.parse(source + "expert"), {"m": Source(tmp_path / "u.csv")})
+        read_scores(Source.parse(source + "expert"), {"m": Source(tmp_path / "u.csv")})
 
 
 def test_human_scored_rows_keep_raters_texts_and_say_what_they_leave_out(tmp_path: Path) -> None:
@@ -197,7 +199,7 @@ def test_human_scored_rows_keep_raters_texts_and_say_what_they_leave_out(tmp_pat
     rows[1]["annotators"] = {"x": 2.0, "y": 2.0}
     rows[3]["flags"] = ["human_stars_below_scale"]
     path = write_jsonl(tmp_path / "rows.jsonl", rows)
-    found = of_tables(Source(path), {"gpt4": Source(path, "gpt4_score_1_10")})
+    found = read_scores(Source(path), {"gpt4": Source(path, "gpt4_score_1_10")})
     assert found.ids == ["row-0", "row-1", "row-2"]  # row 3 is unusable, not an answer without a score
     assert found.parts["answerer"] == ["alpha", "beta", "alpha"]
     assert found.raters[1] == {"x": 2.0, "y": 2.0}
@@ -210,26 +212,60 @@ def test_what_the_join_leaves_out_is_said(tmp_path: Path) -> None:
     (tmp_path / "people.csv").write_text("id,score,length\na,1,5\nb,2,\nc,3,7\n")
     (tmp_path / "judge.csv").write_text("id,score\na,1\nd,4\n")
     files = {name: Source(tmp_path / f"{name}.csv") for name in ("judge", "other")}
-    found = of_tables(Source(tmp_path / "people.csv", scale=(1, 5)), files)
+    found = read_scores(Source(tmp_path / "people.csv", scale=(1, 5)), files)
     assert list(found.human)[:3] == [1.0, 3.25, 5.5] and found.scores[0] == 1.0
     assert found.notes == [
         "2 of 3 answers are not in the file of judge, 'b' the first: they count as failed",
         "2 of 3 answers are not in the file of other, 'b' the first: they count as failed",
         "2 answers only in the file of other are left out, 'x' the first",
         "1 of 3 answers have no length: what length does is not measured",
-        "people's scores on 1..5 are moved onto 1..10: a point there is 2.25 here",
+        "scores on 1..5 are moved onto 1..10: a point there is 2.25 here",
         tables.NO_GROUP,
     ]
 
 
-@pytest.mark.parametrize(("rows", "most", "said"), [(20, 5, True), (19, 5, False), (20, 6, False)])
-def test_scores_that_look_like_another_scale_are_said(tmp_path: Path, rows: int, most: int, said: bool) -> None:
-    table = "id,score\n" + "".join(f"{row},{1 + row % most}\n" for row in range(rows))
-    raters = "id,rater,score\n" + "".join(f"{row},r,{1 + row % most}\n" for row in range(rows))
-    found = joined(tmp_path, raters, table).notes
-    options = [note.rpartition(" ")[2] for note in found if "no score is above 5, and they are taken" in note]
-    assert options == (["--scale", "--judge-scale"] if said else [])
-    assert joined(tmp_path, table, table, scale=(1, 10.5)).notes[1:] == [tables.NO_GROUP]
+@pytest.mark.parametrize(
+    ("people", "judge", "scales"),
+    [
+        ([1, 4, 5], [2, 5, 5], [(1, 5), (1, 5)]),
+        ([1, 4, 5], [2, 7, 9], [(1, 5), (1, 10)]),
+        ([1, 4, 9], [2, 5, 6], [(1, 10), (1, 10)]),
+        ([1, 4, 9], [0.2, 0.5, 0.9], [(1, 10), (0, 1)]),
+        ([12, 55, 80], [10, 50, 90], [(0, 100), (0, 100)]),
+        ([1, 4, 9], [2, 5, -1], [(1, 10), (1, 10)]),
+    ],
+)
+def test_a_scale_is_found_alike_by_file_and_by_column(
+    tmp_path: Path, people: list[float], judge: list[float], scales: list[tuple[float, float]]
+) -> None:
+    path = tmp_path / "t.csv"
+    rows = [f"{number},{person},{score}\n" for number, (person, score) in enumerate(zip(people, judge, strict=True))]
+    path.write_text("".join(["id,human,gpt4\n", *rows]), "utf-8")
+    _, human, judges = guess([path], {})
+    by_file = read_scores(human, judges)
+    by_column = read_scores(Source(path, "human"), {"gpt4": Source(path, "gpt4")})
+    assert [human.scale, judges["gpt4"].scale] == scales
+    for one, other in ((by_file.human, by_column.human), (by_file.scores, by_column.scores)):
+        np.testing.assert_array_equal(one, other)
+    moved = [note for note in by_file.notes if "are moved onto" in note]
+    assert moved == [note for note in by_column.notes if "are moved onto" in note]
+    assert bool(moved) == (scales != [(1, 10), (1, 10)])
+
+
+@pytest.mark.parametrize("scores", [[1, 4, 5, 55], [1, 4, 99, 99], [3, 9, 7, -9]])
+def test_a_number_far_from_all_others_is_asked_about(tmp_path: Path, scores: list[float]) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("".join(["id,human,gpt4\n", *(f"{row},{score},3\n" for row, score in enumerate(scores))]), "utf-8")
+    far = next(score for score in scores if not 0 <= score <= 10)
+    line = scores.index(far) + 2
+    for read in (
+        lambda: guess([path], {}),
+        lambda: read_scores(Source(path, "human"), {"gpt4": Source(path, "gpt4")}),
+    ):
+        with pytest.raises(UsageError, match=rf"t\.csv:{line}: \w+ {far} is outside .*on which the others are"):
+            read()
+    kept = read_scores(Source(path, "human", scale=(-10, 100)), {"gpt4": Source(path, "gpt4")})
+    assert not np.isnan(kept.human).any()
 
 
 def test_rows_without_a_reference_are_audited(tmp_path: Path) -> None:
@@ -238,7 +274,7 @@ def test_rows_without_a_reference_are_audited(tmp_path: Path) -> None:
     rows[1] |= {"reference": "", "human_score": rows[1]["scale_max"]}
     write_jsonl(tmp_path / "people.jsonl", rows)
     (tmp_path / "judge.csv").write_text("id,score\n" + "".join(f"{row['id']},5\n" for row in rows))
-    found = of_tables(Source(tmp_path / "people.jsonl"), {"ours": Source(tmp_path / "judge.csv")})
+    found = read_scores(Source(tmp_path / "people.jsonl"), {"ours": Source(tmp_path / "judge.csv")})
     assert (found.ids, found.notes) == ([row["id"] for row in rows], [])
     assert [response.text for response in found.responses if response] == [row["response"] for row in rows]
 
@@ -248,7 +284,7 @@ def test_cells_that_say_that_they_are_empty_are_counted(tmp_path: Path) -> None:
     people = "id;score\na;7,5\nb;N/A\nc;4,333\nd;\n".encode("utf-16")
     (tmp_path / "people.csv").write_bytes(people)
     (tmp_path / "judge.csv").write_text("id,score\na,7\nb,3\nc,n/a\nd,1\n", "utf-8")
-    found = of_tables(Source(tmp_path / "people.csv"), {"ours": Source(tmp_path / "judge.csv")})
+    found = read_scores(Source(tmp_path / "people.csv"), {"ours": Source(tmp_path / "judge.csv")})
     assert found.human[[0, 2]].tolist() == [7.5, 4.333] and np.isnan(found.human[[1, 3]]).all()
     assert np.isnan(found.judges["ours"]).tolist() == [False, False, True, False]
     assert found.notes[:2] == [
@@ -321,8 +357,8 @@ r,tie,ann,h,1,k,k
 def preferences(folder: Path, people: str, judge: str) -> Preferences:
     (folder / "pairs.csv").write_text(people, "utf-8")
     (folder / "j.csv").write_text(judge, "utf-8")
-    assert kind_of(Source(folder / "pairs.csv")) == "preference"
-    return of_labels(Source(folder / "pairs.csv"), {"ours": Source(folder / "j.csv")}, "preference")
+    assert find_kind(Source(folder / "pairs.csv")) == "preference"
+    return read_labels(Source(folder / "pairs.csv"), {"ours": Source(folder / "j.csv")}, "preference")
 
 
 def test_preferences_by_several_raters(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from conftest import human_row, write_jsonl
 from conftest import run as run_program
 
 from critic.errors import UsageError
-from critic.stats.verdicts import TIE, A, B
-from eval_agreement.reading.loaders import of_labels, of_tables
-from eval_agreement.reading.result_formats import guess, known
+from critic.stats.verdicts import FAILED, TIE, A, B
+from eval_agreement.reading.loaders import read_labels, read_scores
+from eval_agreement.reading.result_formats import guess, load_formats
 
 SHAPES = Path(__file__).parent / "shapes"
 
@@ -26,8 +26,8 @@ JUDGES = {
     "alpaca_eval.json": "gpt4",
     "deepeval.json": "Correctness [GEval]",
     "evalscope.jsonl": "judge_rating",
-    "fastchat.jsonl": "gpt-4/pair-v2",
-    "fastchat_single.jsonl": "gpt-4/single-v1",
+    "fastchat.jsonl": "gpt-4",
+    "fastchat_single.jsonl": "gpt-4",
     "inspect.eval": "model_graded_qa",
     "inspect.json": "model_graded_qa",
     "lm_eval.jsonl": "acc",
@@ -51,7 +51,7 @@ def test_a_file_of_each_tool_says_who_rated_what(name: str) -> None:
     assert list(judges) == [JUDGES[name]]
     assert "people: " in people.note and f"judge: {JUDGES[name]}" in people.note
     if kind == "score":
-        sample = of_tables(people, judges)
+        sample = read_scores(people, judges)
         found = {"people": sample.human.tolist(), "judge": sample.scores.tolist()}
         assert found == SCORES
         texts = [one and one.text for one in sample.responses][2:3]
@@ -59,7 +59,7 @@ def test_a_file_of_each_tool_says_who_rated_what(name: str) -> None:
         assert all(sample.group) == (name != "phoenix.json")
         notes = sample.notes
     else:
-        pairs = of_labels(people, judges, kind)
+        pairs = read_labels(people, judges, kind)
         found = {
             "people": next(iter(pairs.people.values())).tolist(),
             "judge": next(iter(pairs.judges.values())).tolist(),
@@ -72,27 +72,27 @@ def test_a_file_of_each_tool_says_who_rated_what(name: str) -> None:
 def test_every_shape_and_every_sample_is_walked() -> None:
     assert {path.name for path in SHAPES.iterdir()} == {*JUDGES}
     taken = {guess([SHAPES / name], {})[1].note.partition("taken for ")[2].partition(";")[0] for name in JUDGES}
-    assert taken == {shape.name for shape in known().shapes}
+    assert taken == {shape.name for shape in load_formats().shapes}
 
 
 def test_map_overrides_what_was_found(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in (SHAPES / "lmms_eval.jsonl").read_text("utf-8").splitlines()]
     rows = [row | {"second": 6 - row["gpt_eval_score"], "vlm": "m", "said": [f"No {row['doc_id']}"]} for row in rows]
     path = write_jsonl(tmp_path / "samples.jsonl", rows)
-    columns = {"people": "gpt_eval_score", "judge": "second", "response": "said.0", "group": "vlm"}
+    columns = {"people": ["gpt_eval_score"], "judge": ["second"], "response": ["said.0"], "group": ["vlm"]}
     kind, people, judges = guess([path], columns)
-    sample = of_tables(people, judges)
+    sample = read_scores(people, judges)
     assert (kind, list(judges)) == ("score", ["second"]) and sample.human.tolist() == SCORES["judge"]
     assert [one and one.text for one in sample.responses] == ["No 0", "No 1", "No 2", "No 3"]
     assert sample.group == ["m"] * 4 and sample.scores.tolist() == [3.25, 5.5, 10.0, 5.5]
-    assert of_tables(*guess([path], columns, [(0, 5), (1, 5)])[1:]).human.tolist()[0] == 8.2
+    assert read_scores(*guess([path], columns, [(0, 5), (1, 5)])[1:]).human.tolist()[0] == 8.2
     for highest, scale in {5: (1, 10), 4: (1, 5), 0: (0, 1)}.items():  # a judge that reaches half of people's is on it
         table = write_jsonl(tmp_path / "t.jsonl", [{"human": one, "llm": min(one, highest)} for one in (1, 7, 10)])
         assert guess([table], {})[2]["llm"].scale == scale
     with pytest.raises(UsageError, match="no column 'none'; there are doc_id"):
-        guess([path], {"people": "none"})
+        guess([path], {"people": ["none"]})
     with pytest.raises(UsageError, match="--map none=response: nothing there; there are doc_id"):
-        guess([path], {"response": "none"})
+        guess([path], {"response": ["none"]})
 
 
 def test_people_and_judges_may_stand_in_files_of_their_own(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_people_and_judges_may_stand_in_files_of_their_own(tmp_path: Path) -> No
     people.write_text("".join(lines[:4])), judge.write_text("".join(lines[4:]))
     kind, source, judges = guess([people, judge], {})
     assert (kind, source.path, [one.path for one in judges.values()]) == ("preference", people, [judge])
-    assert {"judge: gpt-4/pair-v2; id: question_id" in note for note in of_labels(source, judges, kind).notes} == {
+    assert {"judge: gpt-4; id: question_id" in note for note in read_labels(source, judges, kind).notes} == {
         True,
         False,
     }
@@ -110,9 +110,9 @@ def test_people_and_judges_may_stand_in_files_of_their_own(tmp_path: Path) -> No
     orders = [("model_2", "model_2"), ("model_1", "model_2"), ("tie", "tie"), ("error", "model_2")]
     rows = [json.loads(line.replace("winner", "g1_winner")) for line in lines[4:]]
     rows = [row | {"g1_winner": one, "g2_winner": two} for row, (one, two) in zip(rows, orders, strict=True)]
-    ((_, both),) = guess([people, write_jsonl(judge, rows)], {})[2].items()
-    assert both.frame["verdict"].tolist()[:3] == ["a", "tie", "tie"]
-    assert not both.texts("verdict")[3]  # an error is no verdict
+    kind, source, judges = guess([people, write_jsonl(judge, rows)], {})
+    (codes,) = read_labels(source, judges, kind).judges.values()
+    assert codes.tolist() == [A, TIE, TIE, FAILED]  # an error is no verdict
     other = shutil.copy(people, tmp_path / "other.jsonl")
     for paths, said in {
         (judge,): "no column holds people's verdicts; name the column as --map COLUMN=people",
@@ -139,4 +139,7 @@ def test_files_are_audited_and_mistakes_are_one_line(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
         done = critic(name)
         assert done.returncode == 2 and done.stderr.startswith(f"error: {name}") and done.stderr.count("\n") == 1, done
-    assert "--map 'colour': expected COLUMN=FIELD; the fields are people" in critic(rows, "--map", "x=colour").stderr
+    assert (
+        "--map 'x=colour': expected COLUMN=FIELD, as in answer=response; the fields are people"
+        in critic(rows, "--map", "x=colour").stderr
+    )

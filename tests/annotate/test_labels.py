@@ -36,7 +36,7 @@ from eval_agreement.annotate.people import build_sections, collect_facts, owner_
 from eval_agreement.annotate.plan import plan
 from eval_agreement.annotate.schemes import LabelItem
 from eval_agreement.annotate.store import RaterTask, RaterVerdict, Store
-from eval_agreement.reading.loaders import kind_of
+from eval_agreement.reading.loaders import find_kind
 from eval_agreement.reading.tables import Source
 
 
@@ -116,7 +116,7 @@ def test_conversations_come_back_where_they_are_read(tmp_path: Path, scheme: str
     talk, opponent = read_jsonl(talks)[0]["conversation"]["id"], "theirs" if scheme == "against" else None
     expected = {build_verdict_id(talk, "own", protocol, turn, opponent=opponent) for turn in (1, 2, 3, None)}
     assert {line["id"] for line in lines if line["id"].startswith(f"{talk}/")} == expected
-    assert kind_of(Source(path)) == kind and all(line[kind] is not None for line in lines)
+    assert find_kind(Source(path)) == kind and all(line[kind] is not None for line in lines)
     assert {line["turn"] for line in lines} == {"1", "2", "3", "whole"}
 
 
@@ -124,7 +124,7 @@ def test_confirmations_come_back_as_verdicts(tmp_path: Path) -> None:
     store = planned(tmp_path, "--scheme", "confirm")
     by_rater(store, lambda rater, name, values: "no")
     path = exported(store)
-    assert kind_of(Source(path)) == "yes or no" and {line["verdict"] for line in read_jsonl(path)} == {"no"}
+    assert find_kind(Source(path)) == "yes or no" and {line["verdict"] for line in read_jsonl(path)} == {"no"}
 
 
 def test_labels_are_what_was_first_said_and_not_of_broken_items(tmp_path: Path) -> None:

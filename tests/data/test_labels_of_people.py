@@ -127,7 +127,7 @@ def test_judged_pairs_of_scored_answers_are_as_far_apart_as_their_scores(tmp_pat
 @pytest.mark.parametrize(
     ("rows", "words", "part"),
     [
-        ([pair(1, winner="left")], ["--map", "winner=preference"], ":1: preference 'left'; expected a, tie"),
+        ([pair(1, winner="upper")], ["--map", "winner=preference"], ":1: preference 'upper'; expected a, b, tie"),
         ([pair(1, response_b=None)], ["--map", "winner=preference"], ":1: only response_a; a pair has both"),
         ([human_row(0, rater="ann")] * 2, [], ":2: ann on 'row-0' is there twice"),
         ([human_row(0, rater=n, scale_max=10 + n) for n in (0, 1)], [], ":2: scale_max 11, and another at"),

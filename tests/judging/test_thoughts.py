@@ -22,7 +22,7 @@ from critic.judging.transcripts import read_transcripts
 from critic.records import ModelTurn, Question, Response, Verdict
 from critic.stages.infer import summary
 from eval_agreement.reading.audit_items import items_of
-from eval_agreement.reading.loaders import of_tables
+from eval_agreement.reading.loaders import read_scores
 from eval_agreement.reading.tables import Source
 
 MARKED = {
@@ -228,7 +228,7 @@ def test_the_length_of_an_answer_is_that_without_thoughts(tmp_path: Path) -> Non
     answers = ["<think>Four? No.</think>" + "x" * 10, "y" * 20]
     people = write_jsonl(tmp_path / "p.jsonl", [{"id": str(n), "score": n + 1} for n in range(2)])
     judges = [{"id": str(n), "score": 5, "response": answer} for n, answer in enumerate(answers)]
-    audited = of_tables(Source(people), {"j": Source(write_jsonl(tmp_path / "j.jsonl", judges))})
+    audited = read_scores(Source(people), {"j": Source(write_jsonl(tmp_path / "j.jsonl", judges))})
     assert audited.length is not None and audited.length.tolist() == [10, 20]
 
 
