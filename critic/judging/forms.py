@@ -42,6 +42,7 @@ class Form(Struct, frozen=True, kw_only=True):
     """A way to ask for a verdict. `scope` says what is judged; a `pair` is two answers to one question, or two whole
     conversations. The form `first` is asked before, for the judge's own answer. `steps`: the reason that comes first is
     one of many steps. `protocol` asks of conversations in it, of a turn in sight of `all_turns` or of those before it.
+    `has_checklist`: the judge sees the question's checklist, as by its protocol.
     `flags` are the form's variants, worded in its prompt file (`flags.ENDING`)."""
 
     kind: Kind
@@ -51,6 +52,7 @@ class Form(Struct, frozen=True, kw_only=True):
     steps: bool = False
     protocol: str = "pointwise"
     all_turns: bool = False
+    has_checklist: bool = False
     flags: tuple[Flag, ...] = ()
 
     @property
@@ -74,6 +76,9 @@ class Form(Struct, frozen=True, kw_only=True):
     def material(self, response: Response, other: Response | None = None) -> PromptInputs:
         """Return what a judge is shown of a response. `other` is compared with it, or stands for the judge's answer."""
         shown = response.shown or of_response(response, other if self.pair else None, self.scope)
+        # A judge of the other protocols never meets one in a benchmark.
+        if response.shown is None and not self.has_checklist:
+            shown = replace(shown, checklist=[])
         return replace(shown, own_answer=other.text) if other is not None and self.first else shown
 
 
@@ -99,8 +104,8 @@ FORMS: dict[str, Form] = {
     "commit_first": Form(kind=kind("rating"), first="answer"),
     "direct_turn": Form(kind=kind("rating"), protocol="direct", flags=(STEPS, ALL_TURNS)),
     "direct_whole": Form(kind=kind("rating"), protocol="direct", scope="conversation", flags=(STEPS,)),
-    "quality": Form(kind=kind("rating"), protocol="quality", flags=(STEPS,)),
-    "checklist": Form(kind=kind("checklist"), protocol="checklist", flags=(STEPS,)),
+    "quality": Form(kind=kind("rating"), protocol="quality", has_checklist=True, flags=(STEPS,)),
+    "checklist": Form(kind=kind("checklist"), protocol="checklist", has_checklist=True, flags=(STEPS,)),
     "pairwise_turn": Form(kind=BETTER, protocol="pairwise", pair=True, flags=(FORCED, STEPS, ALL_TURNS)),
     "pairwise_whole": Form(kind=BETTER, protocol="pairwise", pair=True, scope="conversation", flags=(FORCED, STEPS)),
 }
