@@ -3,20 +3,24 @@ programs.
 
     python data/bench_demo.py --out runs/bench-demo
 
-It uses three random vision-language models of a few million parameters and a tiny judge, trained for a minute and
-served by vLLM. Two models run through every benchmark as published and are scored together; in VisIT-Bench's
-tournament the third is the newcomer. The scores mean nothing; every step is the real one.
+A tiny judge learns every form that the papers' protocols ask, from people's labels of the sample world, and is
+compared with people in each. It then judges two random vision-language models of a few million parameters, which run
+through every benchmark as published and are scored together; in VisIT-Bench's tournament a third is the newcomer. The
+scores of the models mean nothing; every step is the real one.
 """
 
+import json
 import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from critic.backends.identity import list_learned_forms
 from critic.cli import run_program
+from critic.judging.forms import REASON_FIRST
 from critic.stages.demo import check_programs, done, run, script, served, step, train
 
 SAMPLES = {
@@ -32,27 +36,49 @@ LAYERS = {"tiny-2": 2, "tiny-3": 3, "tiny-1": 1}
 
 REPLY_TOKENS, VERDICT_TOKENS = 24, 160
 
-SHORT = [
-    "--set=forms={pointwise: 0.5, pointwise_reason_first: 0.5}",
-    "--set=training.max_steps=150",
-    "--set=training.lr_scheduler_kwargs.num_decay_steps=75",
-    "--set=training.warmup_steps=10",
-    "--set=training.per_device_train_batch_size=4",
-    "--set=global_batch=4",
-]
-"""Overrides of the tiny recipe: the judge learns to write verdicts, and short reasons before them, not to judge."""
-
 PROGRAMS = ("tests/tiny_vlm.py", "serve/judge.py", "train/sft.py", "data/sample_world.py", "data/human_scores.py")
 
 
-def _trained(out: Path) -> Path:
+def _run_critic(*words: object) -> None:
+    """Run a command of critic."""
+    run([script("critic"), *map(str, words)])
+
+
+def _train_judge(out: Path) -> Path:
     """Return the folder of the judge, training it first if it is missing."""
-    judge = out / "judge"
+    judge, world = out / "judge", out / "world.jsonl"
     if not (judge / "critic.json").is_file():
-        run([sys.executable, "data/sample_world.py", "--out", str(out / "world.jsonl")])
-        run([sys.executable, "data/human_scores.py", str(out / "world.jsonl"), "--out", str(out / "data")])
-        train(Path("train/recipes/tiny.yaml"), out / "data" / "train.jsonl", judge, *SHORT)
+        words = ["--questions", "200", "--conversations", "--out", str(world)]
+        run([sys.executable, "data/sample_world.py", *words])
+        # An audit decides from 20 questions on.
+        run([sys.executable, "data/human_scores.py", str(world), "--internal", "20", "--out", str(out / "data")])
+        train(Path("train/recipes/tiny-benchmarks.yaml"), out / "data" / "train.jsonl", judge)
     return judge
+
+
+def _compare_with_people(out: Path, by: str, judge: Path, asking: list[str]) -> None:
+    """Judge the internal test in each form that the judge learned, audit it, and print the agreement by form."""
+    lines = []
+    for form in list_learned_forms(json.loads((judge / "critic.json").read_text("utf-8"))):
+        folder = out / "forms" / f"{form}-{by}"
+        judged = folder / "judged.jsonl"
+        # Reasons behind the verdict do not change it, and take most of the time.
+        without = [] if REASON_FIRST in form else ["--no-reason"]
+        _run_critic("judge", out / "data" / "internal.jsonl", "--prompt", form, *asking, *without, "--out", judged)
+        _run_critic("audit", f"{form}={judged}", "--max-failed", 1, "--out", folder)
+        lines.append(_describe_agreement(form, json.loads((folder / "summary.json").read_text("utf-8"))[form]))
+    print("\n".join(["\nagreement with people's labels by form: kappa, and its 95 % interval", *lines]), flush=True)
+
+
+def _describe_agreement(form: str, figures: dict[str, Any]) -> str:
+    """Return a line with Cohen's kappa of a form's verdicts and people's labels; that of ratings is weighted."""
+    # Comparisons and checklists have no rating; their audit has a table for each judge.
+    if "agreement" in figures:
+        (figures,) = figures["agreement"].values()
+    kappa = figures.get("kappa") or {"value": figures["qwk"], "interval": figures["interval"].get("qwk")}
+    # Without a spread of verdicts there is no kappa, and with few questions no interval.
+    known = [f"{value:5.2f}" for value in (kappa["value"], *(kappa["interval"] or ())) if value is not None]
+    return f"  {form:42} {figures['n']:4} verdicts, {figures['failed']} failed  kappa {' '.join(known)}"
 
 
 def main(
@@ -61,48 +87,51 @@ def main(
     """Run all four benchmarks on the samples, as published, and a tournament. Rerun the same command to resume."""
     check_programs(PROGRAMS)
     start = time.monotonic()
-    critic = script("critic")
     files = {name: f"data/samples/{name}/{file}" for name, file in SAMPLES.items()}
     *models, newcomer = LAYERS
 
-    step("1/4", "models: three tiny vision-language models and a tiny judge, served by vLLM", start)
-    judge = _trained(out)
+    step("1/5", "models: three tiny vision-language models and a tiny judge, served by vLLM", start)
+    judge = _train_judge(out)
     folders = {name: out / "models" / name for name in LAYERS}
     for name, folder in folders.items():
-        if not (folder / "processor_config.json").is_file():  # written last, so present only if complete
+        # Written last, so present only if complete.
+        if not (folder / "processor_config.json").is_file():
             run([sys.executable, "tests/tiny_vlm.py", str(folder), str(LAYERS[name])])
     with ExitStack() as servers:
         urls = {name: servers.enter_context(served(folder, out / f"{name}.log"))[0] for name, folder in folders.items()}
         judge_url, model = servers.enter_context(served(judge, out / "judge.log"))
         # Untrained models fail often: the demo shows the steps, not their quality.
-        lenient = ["--max-failed", "1", "--force-form"]
+        asking = ["--base-url", judge_url, "--max-tokens", str(VERDICT_TOKENS), "--max-failed", "1"]
         # Verdicts of a newly trained judge must not mix with those of an earlier one.
         by = f"by-{model.replace('@', '-')}"
         folder_of = {(benchmark, name): out / benchmark / f"{name}-{by}" for benchmark in SAMPLES for name in models}
 
-        step("2/4", "run: two models through every benchmark, as published", start)
-        for (benchmark, name), folder in folder_of.items():
-            words = [critic, "run", benchmark, files[benchmark], "--model", urls[name], "--judge", judge_url]
-            words += ["--as", "published", "--name", name, "--reply-tokens", str(REPLY_TOKENS)]
-            words += ["--verdict-tokens", str(VERDICT_TOKENS)]
-            run([*words, *lenient, "--out", str(folder)])
+        step("2/5", "audit: the judge beside people, in every form that it learned", start)
+        _compare_with_people(out, by, judge, asking)
 
-        step("3/4", "tournament: the two, and a newcomer who plays its own battles alone", start)
+        step("3/5", "run: two models through every benchmark, as published", start)
+        lengths = ["--reply-tokens", REPLY_TOKENS, "--verdict-tokens", VERDICT_TOKENS, "--max-failed", 1]
+        for (benchmark, name), folder in folder_of.items():
+            words = [files[benchmark], "--model", urls[name], "--name", name, "--judge", judge_url]
+            _run_critic("run", benchmark, *words, "--as", "published", *lengths, "--out", folder)
+
+        step("4/5", "tournament: the two, and a newcomer who plays its own battles alone", start)
         first, second = (folder_of["visitbench", name] / "replies.jsonl" for name in models)
         last, folder = out / "visitbench" / "newcomer.jsonl", folder_of["visitbench", models[0]]
-        words = [critic, "infer", files["visitbench"], "--benchmark", "visitbench", "--base-url", urls[newcomer]]
-        run([*words, "--name", newcomer, "--max-tokens", str(REPLY_TOKENS), "--max-failed", "1", "--out", str(last)])
+        words = [files["visitbench"], "--benchmark", "visitbench", "--base-url", urls[newcomer], "--name", newcomer]
+        _run_critic("infer", *words, "--max-tokens", REPLY_TOKENS, "--max-failed", 1, "--out", last)
         finished, added = folder / "battles.jsonl", folder / "battles-newcomer.jsonl"
-        words = ["--base-url", judge_url, "--max-tokens", str(VERDICT_TOKENS), *lenient]
-        run([critic, "judge", str(first), "--against", str(second), *words, "--out", str(finished)])
-        against = ["--against", str(first), "--against", str(second), "--battles", "newcomer"]
-        run([critic, "judge", str(last), *against, *words, "--out", str(added)])
+        _run_critic("judge", first, "--against", second, *asking, "--out", finished)
+        against = ["--against", first, "--against", second, "--battles", "newcomer"]
+        _run_critic("judge", last, *against, *asking, "--out", added)
 
-    step("4/4", "score: both models of a benchmark on one page, old and new battles on another", start)
-    scores = {out / name: [str(folder_of[name, model] / "judged.jsonl") for model in models] for name in SAMPLES}
-    for folder, judged in {**scores, out / "tournament": [str(finished), str(added)]}.items():
+    step("5/5", "score: both models of a benchmark on one page, old and new battles on another", start)
+    scores = {out / "tournament": [finished, added]}
+    for name in SAMPLES:
+        scores[out / name] = [folder_of[name, model] / "judged.jsonl" for model in models]
+    for folder, judged in scores.items():
         questions = files.get(folder.name, files["visitbench"])
-        run([critic, "score", *judged, "--questions", questions, "--max-failed", "1", "--out", str(folder)])
+        _run_critic("score", *judged, "--questions", questions, "--max-failed", 1, "--out", folder)
     done(out, "*/report.html", start)
 
 

@@ -23,7 +23,7 @@ from critic.stages import options
 from critic.stages.options import Endpoint, check
 
 
-def met(judgments: Iterable[Judgment], band: float) -> dict[str, str]:
+def choose_reasons(judgments: Iterable[Judgment], band: float) -> dict[str, str]:
     """Return the best reason by row, from samples with the ids ROW#NUMBER.
 
     The best sample's rating is nearest to people's score and within `band` points (on 1..10) of it.
@@ -65,7 +65,7 @@ def main(
     how = asdict(endpoint) | {"data_root": endpoint.data_root or options.root_of(rows), "temperature": temperature}
     how |= {"prompt": "pointwise_reason_first", "score": "argmax", "force_form": force_form}
     code = judging.main(requests, sampled, judge=judge, **how)
-    reasons = met((judgment for _, judgment in jsonl.read(sampled, Judgment)), band)
+    reasons = choose_reasons((judgment for _, judgment in jsonl.read(sampled, Judgment)), band)
     check((reasons, f"{sampled}: no reply has a reason and a rating within {band:g} of people's; widen --band"))
     added = {row: {"reason": reason, "reason_by": jsonl.facts(sampled).get("judge")} for row, reason in reasons.items()}
     jsonl.write(out, ({**raw, **added.get(row, {})} for row, raw in by_id.items()))

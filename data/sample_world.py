@@ -1,4 +1,4 @@
-"""python data/sample_world.py --out rows.jsonl [--seed 0] [--questions 1144] [--pictures]
+"""python data/sample_world.py --out rows.jsonl [--seed 0] [--questions 1144] [--pictures] [--conversations]
 
 Write human-scored rows of a small made-up world: questions about pictures that do not exist, a
 reference to each, answers by simulated systems, and scores with reasons by simulated raters.
@@ -6,6 +6,9 @@ reference to each, answers by simulated systems, and scores with reasons by simu
 With `--pictures` the pictures exist, drawn beside the rows (`drawing.py`, `sample_pictures.toml`), and half of the
 questions have no reference. `edit` names a fact of the answer that the picture decides, as `critic attack --images`
 takes it: what stands there, and what is wrong in its place.
+
+With `--conversations` each answer also has a checklist, and a second row in which people scored the conversation that
+ends with it as a whole. These labels teach every form that the papers of the benchmarks ask.
 
 A question is a scene (`sample_world.toml`) filled with facts: an object, a colour, a count. Reference
 and answers are worded from facts with the same sentences, so that an answer is right or wrong only by
@@ -24,6 +27,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import typer
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from critic.benchmarks.alignmmbench import CATEGORY_OF
 from critic.cli import run_program
@@ -157,7 +161,8 @@ def change(world: World, scene: Scene, values: Values, fact: str, draw: random.R
         return values | {fact: values[scene.lure[fact]]}
     names, source = next(entry.split("=") for entry in scene.picks if fact in entry.split("=")[0].split(","))
     columns = names.split(",")
-    if "*" in source:  # a computed number: one of about its size
+    # A computed number: one of about its size.
+    if "*" in source:
         source = f"{max(1, int(values[fact]) - 9)}..{int(values[fact]) + 9}"
     records = world.records(scene.lang, source)
     column = columns.index(fact)
@@ -167,14 +172,14 @@ def change(world: World, scene: Scene, values: Values, fact: str, draw: random.R
     return values | {name: record[columns.index(name)] for name in tied}
 
 
-def _facts_in(scene: Scene, wordings: list[str]) -> set[str]:
+def _find_facts(scene: Scene, wordings: list[str]) -> set[str]:
     """Return the facts that a point's sentence states."""
     return {fact for fact in scene.facts if f"{{{fact}}}" in wordings[0]}
 
 
-def _points(scene: Scene, values: Values, kept: set[str], draw: random.Random) -> list[str]:
+def _word_points(scene: Scene, values: Values, kept: set[str], draw: random.Random) -> list[str]:
     """Return one sentence for every point whose facts are all kept."""
-    return [draw.choice(wordings).format(**values) for wordings in scene.points if _facts_in(scene, wordings) <= kept]
+    return [draw.choice(wordings).format(**values) for wordings in scene.points if _find_facts(scene, wordings) <= kept]
 
 
 def garble(text: str, joint: str, draw: random.Random) -> str:
@@ -187,7 +192,7 @@ def garble(text: str, joint: str, draw: random.Random) -> str:
     return joint.join(pieces + [stuck] * draw.randint(2, 5))
 
 
-def wording(
+def word_answer(
     world: World, scene: Scene, values: Values, draw: random.Random, *, kept: set[str], manner: Manner, own_style: bool
 ) -> str:
     """Return the text of an answer in its manner: the points in `kept`, with opening, filler and closing."""
@@ -196,7 +201,7 @@ def wording(
     # A brief answer states all facts at once, so none can be left out.
     if manner == "brief" and kept == set(scene.facts):
         return draw.choice(scene.brief).format(**values)
-    sentences = _points(scene, values, kept, draw)
+    sentences = _word_points(scene, values, kept, draw)
     # Only here does the order of sentences not matter.
     if scene.task in {"Description", "Chart", "Comparison"} and draw.random() < 0.3:
         draw.shuffle(sentences)
@@ -215,11 +220,11 @@ def wording(
     return ("\n" if draw.random() < breaks else joint).join(sentences)
 
 
-def ask(world: World, scene: Scene, number: int, draw: random.Random) -> WorldQuestion:
+def draw_question(world: World, scene: Scene, number: int, draw: random.Random) -> WorldQuestion:
     """Draw a question about a scene."""
     values = pick(world, scene, draw)
     question = draw.choice(scene.ask).format(**values)
-    reference = _points(scene, values, set(scene.facts), draw)
+    reference = _word_points(scene, values, set(scene.facts), draw)
     if scene.why and draw.random() < 0.4:
         reference.append(draw.choice(scene.why).format(**values))
     has_no_reference = scene.picture is not None and draw.random() < 0.5
@@ -231,7 +236,7 @@ def ask(world: World, scene: Scene, number: int, draw: random.Random) -> WorldQu
     return WorldQuestion(scene=scene, truth=values, question=question, **about)
 
 
-def _how_many_wrong(content: Content, facts: int, draw: random.Random) -> int:
+def _draw_wrong_count(content: Content, facts: int, draw: random.Random) -> int:
     """Draw the number of wrong facts in an answer: less than half for a slip, more than half if poor."""
     if content == "wrong":
         return facts
@@ -242,7 +247,7 @@ def _how_many_wrong(content: Content, facts: int, draw: random.Random) -> int:
     return draw.choice([0, facts]) if content in {"slip", "poor"} else 0
 
 
-def answer(
+def draw_answer(
     world: World, question: WorldQuestion, other: WorldQuestion, system: System, draw: random.Random
 ) -> WorldAnswer:
     """Draw the answer of `system` to `question`; off topic, it answers `other` or refuses."""
@@ -252,7 +257,7 @@ def answer(
     # Not every scene has a way to evade; a wrong answer is the nearest replacement.
     if (content == "evade" and not scene.evade) or (content in PLAIN and scene.picture is not None):
         content = "wrong"
-    worded = partial(wording, world, draw=draw, manner=manner, own_style=system.own_style)
+    worded = partial(word_answer, world, draw=draw, manner=manner, own_style=system.own_style)
     if content == "off":
         text = worded(other.scene, other.truth, kept=set(other.scene.facts))
         if draw.random() < 0.5:
@@ -261,10 +266,10 @@ def answer(
     if content == "evade":
         return WorldAnswer(text=draw.choice(scene.evade), content=content, manner="plain")
     values, kept = question.truth, set(scene.facts)
-    for fact in draw.sample(scene.facts, _how_many_wrong(content, len(scene.facts), draw)):
+    for fact in draw.sample(scene.facts, _draw_wrong_count(content, len(scene.facts), draw)):
         values = change(world, scene, values, fact, draw)
     if content == "part" and len(scene.points) > 1:
-        kept -= _facts_in(scene, draw.choice(scene.points))
+        kept -= _find_facts(scene, draw.choice(scene.points))
     text = worded(scene, values, kept=kept)
     if content == "garbled":
         return WorldAnswer(text=garble(text, phrases["joint"], draw), content=content, manner=manner)
@@ -293,7 +298,7 @@ def grade(question: WorldQuestion, response: WorldAnswer) -> float:
     return {"brief": 7.5, "plain": 8.9, "inject": 8.7, "verbose": 8.7, "grounds": 9.8}[manner]
 
 
-def reason(world: World, question: WorldQuestion, response: WorldAnswer, draw: random.Random) -> str:
+def word_reason(world: World, question: WorldQuestion, response: WorldAnswer, draw: random.Random) -> str:
     """Return the reason for the grade: the facts one by one, and anything else the rater noticed."""
     scene, phrases, labels = question.scene, world.reasons[question.scene.lang], world.labels[question.scene.lang]
     if response.content in {"off", "garbled"}:
@@ -314,7 +319,7 @@ def reason(world: World, question: WorldQuestion, response: WorldAnswer, draw: r
     return text[0].upper() + text[1:] + ("。" if scene.lang == "zh" else ".")
 
 
-def row(world: World, question: WorldQuestion, system: str, response: WorldAnswer, draw: random.Random) -> Row:
+def build_row(world: World, question: WorldQuestion, system: str, response: WorldAnswer, draw: random.Random) -> Row:
     """Build the answer's row with scores of three or four raters and one reason."""
     names = sorted(draw.sample(list(world.raters), draw.choice([3, 3, 4])))
     scores = {name: float(world.raters[name].score(grade(question, response), draw)) for name in names}
@@ -324,7 +329,7 @@ def row(world: World, question: WorldQuestion, system: str, response: WorldAnswe
     about |= {"response": response.text, "system": system, "image": question.image, "history": question.history}
     about |= {"human_score": round(fmean(scores.values()), 4), "scale_min": RATINGS[0], "scale_max": RATINGS[-1]}
     about |= {"annotators": scores, "flags": [BLIND] if question.blind else [], "category": CATEGORY_OF[scene.task]}
-    return Row(**about, reason=reason(world, question, response, draw))
+    return Row(**about, reason=word_reason(world, question, response, draw))
 
 
 def edit(world: World, question: WorldQuestion, response: WorldAnswer, seed: str) -> dict[str, str] | None:
@@ -339,10 +344,10 @@ def edit(world: World, question: WorldQuestion, response: WorldAnswer, seed: str
     return None
 
 
-def rows(world: World, seed: int, count: int) -> list[tuple[WorldQuestion, WorldAnswer, Row]]:
+def generate_rows(world: World, seed: int, count: int) -> list[tuple[WorldQuestion, WorldAnswer, Row]]:
     """Generate all rows, question by question; scenes take turns, so that every task has its share."""
     draw = random.Random(f"sample-world-{seed}")
-    questions = [ask(world, world.scenes[n % len(world.scenes)], n, draw) for n in range(count)]
+    questions = [draw_question(world, world.scenes[n % len(world.scenes)], n, draw) for n in range(count)]
     scored = []
     for question in questions:
         scene = question.scene
@@ -352,9 +357,32 @@ def rows(world: World, seed: int, count: int) -> list[tuple[WorldQuestion, World
             if scene.picture is not None and name in PLAIN:
                 continue
             if draw.random() < system.share:
-                response = answer(world, question, draw.choice(others or [question]), system, draw)
-                scored.append((question, response, row(world, question, name, response, draw)))
+                response = draw_answer(world, question, draw.choice(others or [question]), system, draw)
+                scored.append((question, response, build_row(world, question, name, response, draw)))
     return scored
+
+
+def label_conversations(
+    world: World, scored: list[tuple[WorldQuestion, WorldAnswer, Row]], seed: int
+) -> list[tuple[WorldQuestion, WorldAnswer, Row]]:
+    """Return the rows with a checklist each, followed by a row on the conversation that ends with the answer.
+
+    The checklist has an item for each fact; people say yes if the answer states it right.
+    """
+    # Separate draws, so that the answers and their scores are the same with and without conversations.
+    draw = random.Random(f"conversations-{seed}")
+    labelled = []
+    for question, response, scored_row in scored:
+        scene, truth, system = question.scene, question.truth, str(scored_row.system)
+        phrases, labels = world.phrases[scene.lang], world.labels[scene.lang]
+        items = [phrases["item"].format(label=labels[fact], value=truth[fact]) for fact in scene.facts]
+        answers = [response.said.get(fact) == truth[fact] for fact in scene.facts]
+        checked = replace(scored_row, checklist=items, checklist_answers=answers)
+        # A single exchange would be no conversation; the same beginning lets the answers be compared.
+        before = question.history or [Turn(*phrases["greeting"])]
+        whole = replace(build_row(world, question, system, response, draw), id=f"{scored_row.id}/whole", history=before)
+        labelled += [(question, response, each) for each in (checked, replace(whole, scope="conversation"))]
+    return labelled
 
 
 def read_world(*files: Path) -> World:
@@ -379,11 +407,16 @@ def main(
         bool,
         typer.Option("--pictures", help="Ask in English about pictures, which are drawn into images/ beside the file."),
     ] = False,
+    conversations: Annotated[
+        bool, typer.Option("--conversations", help="Also label a checklist of each answer, and each conversation.")
+    ] = False,
 ) -> None:
     """Write made-up human-scored answers in Chinese and English for all AlignMMBench tasks."""
     here = Path(__file__)
     world = read_world(here.with_suffix(".toml"), *([here.with_name("sample_pictures.toml")] if pictures else []))
-    scored = rows(world, seed, questions)
+    scored = generate_rows(world, seed, questions)
+    if conversations:
+        scored = label_conversations(world, scored, seed)
     out.parent.mkdir(parents=True, exist_ok=True)
     lines = []
     for question, response, scored_row in scored:

@@ -28,7 +28,8 @@ def _join_product(peft_forward: Callable[..., Any]) -> Callable[..., Any]:
         # Under ZeRO-3 a weight is elsewhere until its module is called.
         if hasattr(back.weight, "ds_id") or self.base_layer.weight.dtype != back.weight.dtype:
             return peft_forward(x)
-        rows = x.reshape(-1, x.shape[-1])  # in place on a view, the gradient would be copied
+        # In place on a view, the gradient would be copied.
+        rows = x.reshape(-1, x.shape[-1])
         result = self.base_layer(rows)
         seen = to(dropout(self._cast_input_dtype(rows, to.weight.dtype))) * self.scaling["default"]
         result = result.addmm_(seen, back.weight.t()) if result.dtype == seen.dtype else result + back(seen)

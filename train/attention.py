@@ -77,7 +77,8 @@ def install(model: Any, kind: str | None = None) -> bool:
     the base's dropout out.
     """
     # Only the part that reads text has packed rows.
-    reads = model.get_decoder()  # not what looks at images
+    # Not what looks at images.
+    reads = model.get_decoder()
     now = kind or reads.config._attn_implementation
     if packs(model) and OVER_TREES.get(now, now) != now:
         register()

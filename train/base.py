@@ -41,14 +41,14 @@ class PublishedBase(Struct, frozen=True, kw_only=True):
     converted from a checkpoint as published (chatglm3.py)."""
 
     wheels: list[str]
-    data: str
-    sha256: str
     licence: str
-    terms: dict[str, str]
-    notice: str
+    data: str = ""
+    sha256: str = ""
+    terms: dict[str, str] = {}
+    notice: str = ""
     template: Path | None = None
     begins: str | None = None
-    turn_end: str
+    turn_end: str = ""
     single_digits: bool = False
 
 
@@ -85,14 +85,11 @@ PUBLISHED = {
         data=".bin",
         sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
         licence="Apache-2.0",
-        terms={},
         notice="Qwen2.5-Coder-1.5B-Instruct by the Qwen team of Alibaba Cloud is provided under the Apache License, "
         "Version 2.0",
         turn_end="<|im_end|>",
     ),
-    "chatglm3-6b": PublishedBase(
-        wheels=["chatglm3-6b"], data="", sha256="", licence="ChatGLM3-6B License", terms={}, notice="", turn_end=""
-    ),
+    "chatglm3-6b": PublishedBase(wheels=["chatglm3-6b"], licence="ChatGLM3-6B License"),
 }
 
 NOTICE = """{notice}
@@ -121,7 +118,8 @@ def build_folder(out: Path) -> Iterator[Path]:
 
     What lies beside it, such as downloads, is still there for the next try if this one fails or is killed.
     """
-    target = out.resolve()  # "." has no name to make another one of, and a link stays one
+    # "." has no name to make another one of, and a link stays one.
+    target = out.resolve()
     partial = target.with_name(f"{target.name}.partial")
     fresh = partial / "folder"
     with jsonl.lock_folder(partial):
@@ -285,7 +283,8 @@ def main(
         print(f"{out} holds this base already")
         return
     os.environ["HF_HUB_OFFLINE"] = "1"
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")  # saving imports DeepSpeed, which would warn that it finds no GPU
+    # Saving imports DeepSpeed, which would warn that it finds no GPU.
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     with build_folder(out) as fresh:

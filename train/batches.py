@@ -2,15 +2,17 @@
 
 import math
 from collections.abc import Callable
-from itertools import accumulate
+from itertools import accumulate, chain
+from operator import itemgetter
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from msgspec import Struct
 from numpy.typing import NDArray
-from packing import LEAST, Node, prefix_tree, sequence
+from packing import LEAST, Node, build_prefix_tree, build_sequence
 from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 from vision import BLANK, SeeingTokenizer, list_images, number_images
 
 from critic.judging.targets import IGNORED
@@ -82,7 +84,8 @@ class PromptCollation(Collation):
 
     def parts(self, row: Row) -> list[Row]:
         """Return the row up to its verdict; its last token is in the verdict's place."""
-        if not row["people"]:  # a white image
+        # A white image.
+        if not row["people"]:
             return [row]
         size = row["source"]
         return [{**row, "input_ids": row["input_ids"][:size], "length": size, "source": size - 1, "value": []}]
@@ -91,7 +94,7 @@ class PromptCollation(Collation):
         """Return, for each prompt, `ends` [n], what `people` said [n × 10], and `row_weights` [n]."""
         known = [index for index, row in enumerate(rows) if row["people"]]
         return {
-            "ends": torch.tensor([ends[index] for index in known]),
+            "ends": torch.tensor(ends)[known],
             "people": torch.tensor([rows[index]["people"] for index in known]),
             "row_weights": torch.tensor([weighing.of_row(rows[index]) for index in known]),
         }
@@ -125,8 +128,8 @@ class Batches:
     def __call__(self, rows: list[Row]) -> dict[str, Any]:
         # All processes must call the vision part, or those that do would wait for ever.
         if self.seeing is not None and self.several and not any(row["images"] for row in rows):
-            rows = [*rows, _blank_row(self.seeing)]
-        rows = [part for row in rows for part in self.collation.parts(row)]
+            rows = [*rows, _build_blank_row(self.seeing)]
+        rows = [*chain.from_iterable(map(self.collation.parts, rows))]
         return self._packed(rows) if self.packing else self._padded(rows)
 
     def _pixels(self, names: list[str]) -> Tensors:
@@ -143,45 +146,49 @@ class Batches:
 
     @staticmethod
     def _labels(row: Row) -> list[int]:
+        """Return the row's tokens, with IGNORED in place of its prompt's."""
         return [IGNORED] * row["source"] + list(row["input_ids"][row["source"] :])
 
     def _padded(self, rows: list[Row]) -> dict[str, Any]:
-        longest = max(row["length"] for row in rows)
+        """Return a batch of [rows × longest row] tensors."""
 
-        def padded(values: list[list[Any]], fill: float) -> torch.Tensor:
-            return torch.tensor([row + [fill] * (longest - len(row)) for row in values])
+        def padded(values: Callable[[Row], list[Any]], fill: float) -> torch.Tensor:
+            return pad_sequence([torch.tensor(values(row)) for row in rows], batch_first=True, padding_value=fill)
 
+        ids = padded(itemgetter("input_ids"), self.pad)
+        labels = padded(self._labels, IGNORED)
+        longest = ids.shape[1]
         lengths = torch.tensor([row["length"] for row in rows])
-        ids = padded([list(row["input_ids"]) for row in rows], self.pad)
-        labels = padded([self._labels(row) for row in rows], IGNORED)
         ends = [number * longest + row["length"] - 1 for number, row in enumerate(rows)]
         return {
             "input_ids": ids,
             "attention_mask": (torch.arange(longest) < lengths[:, None]).long(),
             "labels": labels,
-            "learned": learned_places(labels),
-            "weights": padded([self._token_weights(row) for row in rows], 0.0),
+            "learned": find_learned_places(labels),
+            "weights": padded(self._token_weights, 0.0),
             **self.collation.tensors(rows, ends, self.weighing),
             **(self.seeing.types_of(ids) if self.seeing is not None else {}),
-            **self._pixels([name for row in rows for name in row.get("images", [])]),
+            **self._pixels([*chain.from_iterable(row.get("images", []) for row in rows)]),
         }
 
     def _packed(self, rows: list[Row]) -> dict[str, Any]:
+        """Return a batch of one sequence, [1 × tokens], in which common prefixes stand once."""
         # The last token of a prompt stays with its row: the first of the verdict is learned from it.
         most = [row["source"] - 1 for row in rows]
-        nodes = prefix_tree(number_images(rows, self.image_token), most, LEAST if self.share else math.inf)
+        nodes = build_prefix_tree(number_images(rows, self.image_token), most, LEAST if self.share else math.inf)
         nodes, rows, extra = self.collation.branch(nodes, rows, self.weighing)
         behind = accumulate(node.end - node.start for node in nodes)
         last = {node.row: end - 1 for node, end in zip(nodes, behind, strict=True) if node.leaf}
 
         def flat(values: Callable[[Row], list[Any]]) -> torch.Tensor:
-            return torch.tensor([[value for node in nodes for value in values(rows[node.row])[node.start : node.end]]])
+            shown = (values(rows[node.row])[node.start : node.end] for node in nodes)
+            return torch.tensor([[*chain.from_iterable(shown)]])
 
         labels = flat(self._labels)
         return {
-            **sequence(nodes, [row["input_ids"] for row in rows]),
+            **build_sequence(nodes, [row["input_ids"] for row in rows]),
             "labels": labels,
-            "learned": learned_places(labels),
+            "learned": find_learned_places(labels),
             "weights": flat(self._token_weights),
             **extra,
             **self.collation.tensors(rows, [last[row] for row in range(len(rows))], self.weighing),
@@ -189,7 +196,7 @@ class Batches:
         }
 
 
-def learned_places(labels: torch.Tensor) -> torch.Tensor:
+def find_learned_places(labels: torch.Tensor) -> torch.Tensor:
     """Return the places in [rows × tokens], rows one behind the other, behind which a token is learned.
 
     They are computed on the CPU, before a batch goes to the GPU: there, their number would be waited for.
@@ -197,13 +204,13 @@ def learned_places(labels: torch.Tensor) -> torch.Tensor:
     return functional.pad(labels[:, 1:] != IGNORED, (0, 1)).flatten().nonzero()[:, 0]
 
 
-def prompt_row(ids: list[int], images: list[str], image_tokens: list[int]) -> Row:
+def build_prompt_row(ids: list[int], images: list[str], image_tokens: list[int]) -> Row:
     """Return a row that is only a prompt, to be judged; nobody's rating is known."""
     row = {"input_ids": ids, "source": len(ids), "length": len(ids), "images": images, "image_tokens": image_tokens}
     return {**row, "value": [], "rating": 0, "people": [0.0], "other_ids": [], "weight": 0.0}
 
 
-def _blank_row(seeing: SeeingTokenizer) -> Row:
+def _build_blank_row(seeing: SeeingTokenizer) -> Row:
     """Return a row that is a white image and nothing else, and learns nothing."""
     ids = seeing.ids(seeing.expansion(BLANK))
-    return {**prompt_row(ids, [BLANK], [ids.count(seeing.image_token_id)]), "people": []}
+    return {**build_prompt_row(ids, [BLANK], [ids.count(seeing.image_token_id)]), "people": []}

@@ -13,7 +13,7 @@ MANIFEST = "complete.json"
 FORMAT = 1
 
 
-def _folders(out: Path) -> list[Path]:
+def _list_folders(out: Path) -> list[Path]:
     """Return the checkpoint folders, newest first."""
     folders = [path for path in out.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()]
     return sorted(folders, key=lambda path: int(path.name.removeprefix("checkpoint-")), reverse=True)
@@ -30,7 +30,7 @@ def seal(folder: Path, facts: dict[str, Any]) -> None:
     jsonl.write_json(folder / MANIFEST, {"format": FORMAT, "facts": facts, "files": sizes})
 
 
-def fault(folder: Path) -> str | None:
+def find_fault(folder: Path) -> str | None:
     """Return why a checkpoint cannot be used, or None if it is complete."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
@@ -56,7 +56,7 @@ def let_others_read(file: Path) -> None:
         shutil.copymode(file, weights)
 
 
-def changed(earlier: dict[str, Any], facts: dict[str, Any]) -> list[str]:
+def list_changes(earlier: dict[str, Any], facts: dict[str, Any]) -> list[str]:
     """Return the names of `facts` that differ from a run's `earlier` ones, a recipe's with the keys that differ."""
     differing = {name: value for name, value in json.loads(json.dumps(facts)).items() if earlier.get(name) != value}
     # A judge from before recipes were noted has none to compare.
@@ -66,26 +66,26 @@ def changed(earlier: dict[str, Any], facts: dict[str, Any]) -> list[str]:
     return [f"recipe ({', '.join(keys)})" if name == "recipe" else name for name in differing]
 
 
-def newest(out: Path, facts: dict[str, Any], warn: Any) -> Path | None:
+def find_newest(out: Path, facts: dict[str, Any], warn: Any) -> Path | None:
     """Return the newest complete checkpoint in `out`, or None. `warn(text)` is called for every broken one.
 
     Raises UsageError if it belongs to a run that `facts` does not describe.
     """
-    for folder in _folders(out):
-        reason = fault(folder)
+    for folder in _list_folders(out):
+        reason = find_fault(folder)
         if reason is not None:
             warn(f"{folder} is passed over: {reason}")
             continue
-        if differing := changed(json.loads((folder / MANIFEST).read_text("utf-8"))["facts"], facts):
+        if differing := list_changes(json.loads((folder / MANIFEST).read_text("utf-8"))["facts"], facts):
             raise UsageError(f"{folder} belongs to a run with another {' and '.join(differing)}; choose another --out")
         return folder
     return None
 
 
-def noted(out: Path, name: str) -> Any:
+def read_note(out: Path, name: str) -> Any:
     """Return the fact `name` of the newest complete checkpoint in `out`, or None if there is none."""
-    for folder in _folders(out):
-        if fault(folder) is None:
+    for folder in _list_folders(out):
+        if find_fault(folder) is None:
             return json.loads((folder / MANIFEST).read_text("utf-8"))["facts"].get(name)
     return None
 
@@ -93,7 +93,7 @@ def noted(out: Path, name: str) -> Any:
 def discard(out: Path, keep: int) -> None:
     """Delete all but the `keep` newest complete checkpoints, and all broken ones."""
     complete = 0
-    for folder in _folders(out):
-        complete += fault(folder) is None
-        if fault(folder) is not None or complete > keep:
+    for folder in _list_folders(out):
+        complete += find_fault(folder) is None
+        if find_fault(folder) is not None or complete > keep:
             shutil.rmtree(folder, ignore_errors=True)

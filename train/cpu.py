@@ -50,7 +50,8 @@ def count_allowed_cores(limits: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
     try:
         quota, period = limits.read_text("utf-8").split()
         return max(1, min(cores, round(int(quota) / int(period))))
-    except (OSError, ValueError):  # no cgroup, or no quota ("max")
+    except (OSError, ValueError):
+        # No cgroup, or no quota ("max").
         return cores
 
 

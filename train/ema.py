@@ -74,7 +74,8 @@ class ShardedEma:
         # Early updates count more, so that the random or unadapted start is soon forgotten.
         decay = min(self.spec.decay, (1 + self.updates) / (10 + self.updates))
         for average, weights in self._split_in_chunks():
-            on_device = average.to(weights.device, non_blocking=True)  # the average itself where it lies on the device
+            # The average itself where it lies on the device.
+            on_device = average.to(weights.device, non_blocking=True)
             on_device.lerp_(weights.float(), 1.0 - decay)
             if on_device is not average:
                 average.copy_(on_device, non_blocking=True)
@@ -103,7 +104,8 @@ class ShardedEma:
     def _swap(self) -> None:
         """Exchange average and weights."""
         if torch.cuda.is_available():
-            torch.cuda.synchronize()  # an average in the host's memory may still be on its way
+            # An average in the host's memory may still be on its way.
+            torch.cuda.synchronize()
         for average, weights in self._split_in_chunks():
             own = weights.to(average.device, torch.float32, copy=True)
             weights.copy_(average)

@@ -8,7 +8,7 @@ import attention
 import datasets
 import numpy as np
 import torch
-from batches import Batches, Collation, PromptCollation, Row, Weights, prompt_row
+from batches import Batches, Collation, PromptCollation, Row, Weights, build_prompt_row
 from msgspec import Struct
 from numpy.typing import NDArray
 from rating_tokens import RatingTokens, log_distribution
@@ -73,14 +73,14 @@ def read_held_out(
         else:
             assert response.human is not None
             takes = [tokenizer.image_tokens(name) for name in rendered.images]
-            row = prompt_row(source_ids(tokenizer, rendered.messages) + behind, rendered.images, takes)
+            row = build_prompt_row(source_ids(tokenizer, rendered.messages) + behind, rendered.images, takes)
             usable.append((row, response.human.score, response.question.group))
     if not usable:
         problem = f"none fits into {limit} source tokens and has what {form} needs"
         raise UsageError(f"{path}: no row to evaluate: of {len(refused)} {problem}")
     # So batches need little padding.
     usable.sort(key=lambda entry: entry[0]["length"])
-    rows, human, groups = ([*column] for column in zip(*usable, strict=True))
+    rows, human, groups = map(list, zip(*usable, strict=True))
     request = inquiry(form, response.question.lang, form_of(form).material(response, None))
     return HeldOut(rows, human, refused, groups, request.keys()[-1:] == (RATING,), len(behind))
 
@@ -101,7 +101,7 @@ def compute_distributions(
     """
 
     def likely(batch: list[Row]) -> torch.Tensor:
-        last, before = _ends(model, batch, pad, seeing)
+        last, before = _compute_ends(model, batch, pad, seeing)
         # A head has classes, not tokens.
         if tokens is None:
             return torch.softmax(model.score(last).float(), dim=-1)
@@ -116,8 +116,8 @@ def compute_distributions(
 
 def compute_last_hidden(model: Any, ids: list[list[int]], size: int, pad: int) -> NDArray[np.float64]:
     """Return the last hidden state [rows × width] of each row's last token, computed as in `compute_distributions`."""
-    rows = [prompt_row(tokens, [], []) for tokens in ids]
-    return _share_over_processes(model, rows, size, None, lambda batch: _ends(model, batch, pad, None)[0])
+    rows = [build_prompt_row(tokens, [], []) for tokens in ids]
+    return _share_over_processes(model, rows, size, None, lambda batch: _compute_ends(model, batch, pad, None)[0])
 
 
 def compute_head_scores(model: Any, tokenizer: Any, collation: Collation, rows: list[Row]) -> NDArray[np.float64]:
@@ -128,7 +128,7 @@ def compute_head_scores(model: Any, tokenizer: Any, collation: Collation, rows: 
     seeing = tokenizer if isinstance(tokenizer, SeeingTokenizer) else None
 
     def score(batch: list[Row]) -> torch.Tensor:
-        scores: torch.Tensor = model.score(_ends(model, batch, tokenizer.pad_token_id, seeing, collation)[0])
+        scores: torch.Tensor = model.score(_compute_ends(model, batch, tokenizer.pad_token_id, seeing, collation)[0])
         return scores.float()
 
     return _share_over_processes(model, rows, 8, seeing, score)
@@ -156,11 +156,12 @@ def _share_over_processes(
     parts = [vectors] * world
     if together:
         torch.distributed.all_gather_object(parts, vectors)
-    whole = {index: vector for part in parts for index, vector in part.items()}
-    return np.array([whole[index] for index in range(len(rows))])
+    for part in parts:
+        vectors |= part
+    return np.array([vectors[index] for index in range(len(rows))])
 
 
-def _ends(
+def _compute_ends(
     model: Any, rows: list[Row], pad: int, seeing: SeeingTokenizer | None, collation: Collation = _PROMPTS
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the model's hidden states [rows × width] at each row's last token and at the one before.
@@ -182,14 +183,14 @@ def rate_by_expectation(shares: NDArray[np.float64]) -> list[float]:
     return [distribution.score(list(row), "expected") for row in shares]
 
 
-def figures(scores: list[float], human: list[float]) -> dict[str, float]:
+def compute_metrics(scores: list[float], human: list[float]) -> dict[str, float]:
     """Return every metric of agreement by name, and the number of rows `n`. Undefined metrics are left out."""
     estimates = agreement(human, scores).estimates
     known = {name: estimate.value for name, estimate in estimates.items() if estimate.value is not None}
     return {"n": float(len(human)), **known}
 
 
-def _prompt(row: Row, behind: int = 0) -> tuple[tuple[int, ...], tuple[str, ...]]:
+def _key_prompt(row: Row, behind: int = 0) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Return what a row shows to the judge: the tokens of its prompt, less the last `behind`, and its images."""
     return tuple(row["input_ids"][: row["source"] - behind]), tuple(row["images"])
 
@@ -197,8 +198,8 @@ def _prompt(row: Row, behind: int = 0) -> tuple[tuple[int, ...], tuple[str, ...]
 def require_foreign(held: HeldOut, trained: datasets.Dataset, path: str) -> None:
     """Raise UsageError if foreign rows or their groups leak into training, or cover too few groups."""
     groups, columns = set(held.groups), trained.select_columns(["input_ids", "source", "images"])
-    of = {_prompt(row, held.behind): group for row, group in zip(held.rows, held.groups, strict=True)}
-    known = {*trained["group"], *(of.get(_prompt(row)) for row in columns)}
+    of = {_key_prompt(row, held.behind): group for row, group in zip(held.rows, held.groups, strict=True)}
+    known = {*trained["group"], *(of.get(_key_prompt(row)) for row in columns)}
     # Groups count, not rows: answers to one question are no independent evidence.
     if groups & known or len(groups) < FEWEST_TO_DECIDE:
         counts = f"{len(groups)} groups, of which {len(groups & known)} are trained on"

@@ -17,8 +17,6 @@ from transformers.models.auto import modeling_auto
 from critic import jsonl
 from critic.backends.identity import hash_processor
 
-CARD = Path(__file__).with_name("card.jinja")
-
 
 def save(
     trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], head: dict[str, Any], *, merge: bool = True
@@ -38,7 +36,8 @@ def save(
         _merge(facts, out, head, trainer.args.hf_deepspeed_config)
     if head and (out / "config.json").is_file():
         _name_as_vllm_does(out / "config.json")
-    (out / "training_args.bin").unlink(missing_ok=True)  # a pickle; critic.json says the same in JSON
+    # A pickle; critic.json says the same in JSON.
+    (out / "training_args.bin").unlink(missing_ok=True)
     (out / "adapter" / "training_args.bin").unlink(missing_ok=True)
     base = find_folder(facts["recipe"]["base"], facts["recipe"]["revision"]) if facts["recipe"]["base"] else None
     for folder in [out, out / "adapter"] if adapted else [out]:
@@ -49,13 +48,13 @@ def save(
     if adapted and facts["recipe"]["images"] == "show":
         tokenizer.save_pretrained(out / "adapter")
     if not head:
-        _generation(trainer.model, tokenizer).save_pretrained(out)
+        _build_generation_config(trainer.model, tokenizer).save_pretrained(out)
     let_others_read(out / "tokenizer_config.json")
     weights = {file.name: jsonl.sha256(file) for file in sorted(out.glob("*.safetensors"))}
     origins: dict[str, Any] = {"base": base and read_origin(base)}
     origins |= {"weights": weights, "processor": hash_processor(str(out))}
     whole = {**facts, **{name: value for name, value in origins.items() if value is not None}}
-    (out / "README.md").write_text(card(whole, is_head=bool(head)), "utf-8")
+    (out / "README.md").write_text(render_card(whole, is_head=bool(head)), "utf-8")
     jsonl.write_json(out / "critic.json", whole)
 
 
@@ -67,7 +66,8 @@ def read_base(base: str, head: dict[str, Any], images: str, **options: Any) -> A
     if not head:
         writes = transformers.AutoModelForImageTextToText if images == "show" else transformers.AutoModelForCausalLM
         return writes.from_pretrained(base, **options)
-    options |= {**head, "ignore_mismatched_sizes": True}  # a base may have the head of another objective
+    # A base may have the head of another objective.
+    options |= {**head, "ignore_mismatched_sizes": True}
     if images != "show":
         return transformers.AutoModelForSequenceClassification.from_pretrained(base, **options)
     config = transformers.AutoConfig.from_pretrained(base, revision=options.get("revision"))
@@ -92,7 +92,8 @@ def _merge(facts: dict[str, Any], out: Path, head: dict[str, Any], deepspeed_con
     from peft import PeftModel  # noqa: PLC0415  # takes seconds to import and only adapters need it
 
     recipe = facts["recipe"]
-    unset_hf_deepspeed_config()  # under ZeRO-3 loading a model is a collective
+    # Under ZeRO-3 loading a model is a collective.
+    unset_hf_deepspeed_config()
     try:
         model = read_base(recipe["base"], head, recipe["images"], dtype="auto", revision=recipe["revision"])
         PeftModel.from_pretrained(model, out / "adapter").merge_and_unload().save_pretrained(out)
@@ -100,7 +101,7 @@ def _merge(facts: dict[str, Any], out: Path, head: dict[str, Any], deepspeed_con
         set_hf_deepspeed_config(deepspeed_config)
 
 
-def _generation(model: Any, tokenizer: Any) -> transformers.GenerationConfig:
+def _build_generation_config(model: Any, tokenizer: Any) -> transformers.GenerationConfig:
     """Return greedy decoding that stops on every token that the base stops on or that ends a turn here."""
     ends = model.generation_config.eos_token_id
     known = ends if isinstance(ends, list) else [ends] if ends is not None else []
@@ -141,20 +142,21 @@ def mend(out: Path) -> None:
         old.rename(out)
 
 
-def card(facts: dict[str, Any], is_head: bool = False) -> str:
+def render_card(facts: dict[str, Any], is_head: bool = False) -> str:
     """Return a model card in Markdown: what it was made from and how well it agreed with people on held-out rows."""
     recipe = facts["recipe"]
     task = "text-classification" if is_head else "text-generation"
     task = "image-text-to-text" if recipe["images"] == "show" else task
-    return str(jinja2.Template(CARD.read_text("utf-8")).render({**facts, "task": task, "is_head": is_head}))
+    template = jinja2.Template(Path(__file__).with_name("card.jinja").read_text("utf-8"))
+    return str(template.render({**facts, "task": task, "is_head": is_head}))
 
 
-def parameters(model: Any) -> tuple[int, int]:
+def count_parameters(model: Any) -> tuple[int, int]:
     """Return how many parameters a model has, and how many of them are trained."""
     sizes = [(size_of(parameter), parameter.requires_grad) for parameter in model.parameters()]
     return sum(size for size, _ in sizes), sum(size for size, trained in sizes if trained)
 
 
-def bare(model: Any) -> Any:
+def unwrap(model: Any) -> Any:
     """Return the model inside an adapter, or the model itself."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model

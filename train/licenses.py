@@ -26,7 +26,8 @@ def find_folder(base: str, revision: str | None = None) -> Path:
     try:
         wanted = [*named, BASE_NOTES, "critic.json"]
         return Path(huggingface_hub.snapshot_download(base, revision=revision, allow_patterns=wanted))
-    except (OSError, ValueError):  # no network, or a name that is none
+    except (OSError, ValueError):
+        # No network, or a name that is none.
         return Path(base)
 
 

@@ -31,10 +31,10 @@ _FOLDS, _AT_ONCE, _PART = 3, 16, 128
 Floats = NDArray[np.float64]
 
 
-def begin(model: Any, recipe: Recipe, rows: datasets.Dataset, pad: int, device: torch.device, folder: Path) -> None:
+def fit(model: Any, recipe: Recipe, rows: datasets.Dataset, pad: int, device: torch.device, folder: Path) -> None:
     """Set the weights of `model.score` by `recipe.probe` rows, and print the held-out loss.
 
-    Each process computes its part, and needs room for the whole model. `folder` is as in `features_of`. Raises
+    Each process computes its part, and needs room for the whole model. `folder` is as in `compute_features`. Raises
     UsageError for a base that has a fitted head.
     """
     # With adapters there are two, the base's and that which is learned.
@@ -47,7 +47,8 @@ def begin(model: Any, recipe: Recipe, rows: datasets.Dataset, pad: int, device: 
     # Under ZeRO-3 DeepSpeed decides where the weights are.
     if zero.get("stage") != 3:
         model.to(device)
-    named = [str(folder)]  # the first process alone knows the base's weights, by which the folder is named
+    # The first process alone knows the base's weights, by which the folder is named.
+    named = [str(folder)]
     torch.distributed.broadcast_object_list(named)
     folder, begun = Path(named[0]), time.monotonic()
     with deepspeed.zero.GatheredParameters(list(model.parameters())):
@@ -56,11 +57,8 @@ def begin(model: Any, recipe: Recipe, rows: datasets.Dataset, pad: int, device: 
         for head in heads:
             head.copy_(weights)
     if is_first():
-        took = time.monotonic() - begun
-        print(
-            f"head fitted on {min(len(rows), recipe.probe or 0)} examples: loss {loss:.3f} held out, {took:.0f} s",
-            flush=True,
-        )
+        count, took = min(len(rows), recipe.probe or 0), time.monotonic() - begun
+        print(f"head fitted on {count} examples: loss {loss:.3f} held out, {took:.0f} s", flush=True)
 
 
 def fit_head(
@@ -72,11 +70,11 @@ def fit_head(
     """
     order = np.random.default_rng(seed).permutation(len(rows))
     drawn = rows.select(np.sort(order[:count]).tolist())
-    weights, loss = fit_ridge(features_of(model, drawn, pad, folder), drawn)
+    weights, loss = fit_ridge(compute_features(model, drawn, pad, folder), drawn)
     return torch.as_tensor(weights), loss
 
 
-def features_of(model: Any, rows: datasets.Dataset, pad: int, folder: Path) -> Floats:
+def compute_features(model: Any, rows: datasets.Dataset, pad: int, folder: Path) -> Floats:
     """Return the model's last hidden state [rows × width] of the last token of each row's prompt.
 
     Some rows at a time are written to `folder`, so that a killed run resumes. A folder is for one model and these rows.

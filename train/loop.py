@@ -68,7 +68,7 @@ class GroupedSampler(torch.utils.data.Sampler):  # type: ignore[misc]  # a base 
         return self.count
 
     def __iter__(self) -> Iterator[int]:
-        parts = [part for group in self.groups.values() for part in self._parts(list(group.values()))]
+        parts = [*chain.from_iterable(self._parts(list(group.values())) for group in self.groups.values())]
         for index in torch.randperm(len(parts), generator=self.generator).tolist():
             yield from chain(*parts[index])
 
@@ -104,7 +104,8 @@ class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of typ
         if hasattr(sampler, "generator"):
             sampler.generator = self.order
         elif hasattr(sampler, "set_epoch"):
-            sampler.seed, self.numbered = self.args.seed, sampler  # it draws by seed and epoch
+            # It draws by seed and epoch.
+            sampler.seed, self.numbered = self.args.seed, sampler
         if hasattr(sampler, "batch_size"):
             # Sorted within a number of steps, which transformers counts by one process's rows: another number of
             # processes would have another order.
@@ -121,7 +122,8 @@ class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of typ
         # The order of an epoch follows from the seed and its number alone, so that a run continued within it sees the
         # rows that are left; transformers' own, grouped by length, follows from all random numbers drawn before.
         self.order.manual_seed(self.args.seed + options["epoch"])
-        if self.numbered is not None:  # within an epoch transformers does not reach it
+        # Within an epoch transformers does not reach it.
+        if self.numbered is not None:
             self.numbered.set_epoch(options["epoch"])
         # A run killed behind its last checkpoint has no step left to take; transformers would take one more.
         if self.state.global_step >= self.state.max_steps:
@@ -178,7 +180,8 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         self.ema: ShardedEma | None = None
         self.evaluated: dict[str, Any] | None = None
         self.best: dict[str, Any] | None = None
-        self.base: dict[str, list[float]] = {}  # its scores of the watched rows
+        # The base's scores of the watched rows.
+        self.base: dict[str, list[float]] = {}
         self.seconds = self.began = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -216,7 +219,8 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
             self.meter.stop()
             logged = control.should_log
             self._evaluate(state.global_step)
-            control.should_log = logged  # logging what was found clears it, and the loss is still to come
+            # Logging what was found clears it, and the loss is still to come.
+            control.should_log = logged
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
         # The last log of a run has only its times.
@@ -268,16 +272,15 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         """Judge the held-out rows, log the metrics, and keep the weights if they are the best so far."""
         spec = self.recipe.evaluation
         assert spec is not None
-        objective = self.objective
-        model, pad = export.bare(self.trainer.model), self.tokenizer.pad_token_id
+        model, pad = export.unwrap(self.trainer.model), self.tokenizer.pad_token_id
         seeing = self.tokenizer if isinstance(self.tokenizer, SeeingTokenizer) else None
         with self._use_average():
             scores, worse, chooses = {}, [], "foreign" in self.watched
             for name, held in self.watched.items():
                 settings = (spec.batch_size, pad, seeing, held.ends)
-                shares = evaluation.compute_distributions(model, held.rows, objective.tokens, *settings)
+                shares = evaluation.compute_distributions(model, held.rows, self.objective.tokens, *settings)
                 scores[name] = evaluation.rate_by_expectation(shares)
-            metrics = evaluation.figures(scores["own"], self.watched["own"].human)
+            metrics = evaluation.compute_metrics(scores["own"], self.watched["own"].human)
             self.evaluated = {"step": step, **metrics}
             # The first evaluation, before any step, is that of the base.
             if chooses:
@@ -292,7 +295,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
             # Undefined metrics are left out, and so may be MAE.
             if "mae" in metrics and not worse and (self.best is None or metrics["mae"] < self.best["mae"]):
                 self.best = self.evaluated
-                head = objective.head_config()
+                head = self.objective.head_config()
                 export.replace(self.trainer, self.tokenizer, self.out / "best", self._notes(), head, chooses)
         if worse and self.trainer.state.is_world_process_zero:
             print(f"step {step} is not kept: worse than its base on foreign rows ({', '.join(worse)})", flush=True)
@@ -333,17 +336,17 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
 
     def finish(self) -> None:
         """Write the judge: the averaged weights if there are any; with foreign rows the best, perhaps the base's."""
-        objective = self.objective
         if "foreign" not in self.watched:
             with self._use_average():
-                model = export.bare(self.trainer.model)
+                model = export.unwrap(self.trainer.model)
                 score = partial(evaluation.compute_head_scores, model, self.tokenizer)
-                self.notes |= objective.notes(score, self.trainer.train_dataset)
-                export.save(self.trainer, self.tokenizer, self.out, self._notes(), objective.head_config())
+                self.notes |= self.objective.notes(score, self.trainer.train_dataset)
+                export.save(self.trainer, self.tokenizer, self.out, self._notes(), self.objective.head_config())
         elif self.trainer.args.should_save:
             best, note = self.out / "best", "critic.json"
             shutil.copytree(best, self.out, ignore=shutil.ignore_patterns(note), dirs_exist_ok=True)
-            shutil.copy(best / note, self.out / note)  # last: it says that the folder is whole
+            # Last: it says that the folder is whole.
+            shutil.copy(best / note, self.out / note)
             step, steps = json.loads((best / note).read_text("utf-8"))["steps"], self.trainer.state.global_step
             print(
                 f"kept: step {step} of {steps}, 0 is the base; the best of those not worse on foreign rows", flush=True

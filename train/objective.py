@@ -12,7 +12,7 @@ import torch
 import transformers
 from batches import Collation, HeadScores, PromptCollation, Tensors, Weights
 from rating_tokens import RatingTokens, rating_tokens
-from recipe_keys import Recipe
+from recipe_keys import Recipe, used_forms
 
 from critic.errors import UsageError
 from critic.judging.forms import REASON_FIRST, rates
@@ -77,7 +77,7 @@ class Objective(Collation):
 
     def check_evaluation(self, forms: Sequence[str]) -> None:
         """Raise UsageError if held-out rows cannot be judged while training in one of the `forms`."""
-        rated = [form for form in forms if rates(form)]
+        rated = [*filter(rates, forms)]
         if rated and not any(self.rates_at_once(form) for form in rated):
             raise UsageError(f"evaluation needs a form that begins with the rating, not {', '.join(rated)} alone")
 
@@ -88,9 +88,8 @@ class Objective(Collation):
 
     def watched_form(self) -> str:
         """Return the form in which held-out rows are judged: pointwise, or else the commonest that can be."""
-        shares = {form: share for form, share in self.recipe.forms.items() if share > 0.0 and rates(form)}
-        shares = {form: share for form, share in shares.items() if self.rates_at_once(form)}
-        return "pointwise" if "pointwise" in shares or not shares else max(shares, key=lambda form: shares[form])
+        rated = [form for form in used_forms(self.recipe) if rates(form) and self.rates_at_once(form)]
+        return "pointwise" if "pointwise" in rated or not rated else max(rated, key=self.recipe.forms.__getitem__)
 
     # Rows.
 
@@ -117,7 +116,8 @@ class Objective(Collation):
         raw[0] = 1.0
         spelling = pyarrow.compute.list_value_length(columns["value"]).to_numpy()
         learned = columns["length"].to_numpy() - columns["source"].to_numpy()
-        if self.is_head():  # a row has one place that is learned, and no verdict
+        # A row has one place that is learned, and no verdict.
+        if self.is_head():
             spelling, learned = np.zeros_like(spelling), np.ones_like(learned)
         total = (counts * raw[rating] * (learned + (self.recipe.rating_weight - 1.0) * spelling)).sum()
         by_rating = [float(share) for share in raw * learned.sum() / total]

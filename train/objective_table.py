@@ -24,7 +24,8 @@ FullRecipe: Any = msgspec.defstruct(
     "FullRecipe",
     [(name, kind, default) for name, (kind, default) in OWN_KEYS.items()],
     bases=(Recipe,),
-    module=__name__,  # processes that make batches are sent the recipe by this name
+    # Processes that make batches are sent the recipe by this name.
+    module=__name__,
     forbid_unknown_fields=True,
     kw_only=True,
 )

@@ -5,7 +5,7 @@ what lies on their path from the root, at the positions they have when their row
 and with them losses and gradients, are those of the rows one by one.
 """
 
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,10 +29,10 @@ class Node(NamedTuple):
     leaf: bool
 
 
-def common(first: list[int], second: list[int]) -> int:
+def count_common(first: list[int], second: list[int]) -> int:
     """Return the length of the common prefix of two rows.
 
-    >>> common([7, 7, 1, 2], [7, 7, 3])
+    >>> count_common([7, 7, 1, 2], [7, 7, 3])
     2
     """
     size = min(len(first), len(second))
@@ -40,19 +40,19 @@ def common(first: list[int], second: list[int]) -> int:
     return int(differ[0]) if len(differ) else size
 
 
-def prefix_tree(rows: list[list[int]], most: list[int], least: float = LEAST) -> list[Node]:
+def build_prefix_tree(rows: list[list[int]], most: list[int], least: float = LEAST) -> list[Node]:
     """Return the nodes of a batch, each after its parent, with one leaf for each row.
 
     Row i shares at most its first `most[i]` tokens, fewer than it has. With `least` infinite rows share nothing.
 
-    >>> for node in prefix_tree([[7, 7, 1, 2], [7, 7, 3]], most=[3, 2], least=2):
+    >>> for node in build_prefix_tree([[7, 7, 1, 2], [7, 7, 3]], most=[3, 2], least=2):
     ...     print(node)
     Node(row=0, start=0, end=2, parent=-1, leaf=False)
     Node(row=0, start=2, end=4, parent=0, leaf=True)
     Node(row=1, start=2, end=3, parent=0, leaf=True)
     """
     order = sorted(range(len(rows)), key=lambda row: rows[row])
-    shared = [0] + [min(common(rows[a], rows[b]), most[a], most[b]) for a, b in pairwise(order)]
+    shared = [0] + [min(count_common(rows[a], rows[b]), most[a], most[b]) for a, b in pairwise(order)]
     nodes: list[Node] = []
 
     def grow(members: range, start: int, parent: int) -> None:
@@ -122,7 +122,7 @@ class Tree:
     @property
     def sizes(self) -> list[int]:
         """Number of tokens of each call."""
-        return [sum(self.lengths[segment] for segment in together) for _, together in self.calls]
+        return [sum(self.lengths[together.start : together.stop]) for _, together in self.calls]
 
     def keys(self, states: torch.Tensor) -> list[torch.Tensor]:
         """Return for each call the states that it may look at, of [… × tokens × width]: the path's, then its own."""
@@ -166,11 +166,11 @@ class Tree:
         """
         key = (window, device)
         if key not in self._kept:
-            self._kept[key] = _block_mask(self.spans.to(device), window)
+            self._kept[key] = _build_block_mask(self.spans.to(device), window)
         return self._kept[key]
 
 
-def _block_mask(spans: torch.Tensor, window: int | None, tile: int = 128) -> BlockMask:
+def _build_block_mask(spans: torch.Tensor, window: int | None, tile: int = 128) -> BlockMask:
     positions, until = spans
 
     def sees(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
@@ -188,23 +188,23 @@ def _block_mask(spans: torch.Tensor, window: int | None, tile: int = 128) -> Blo
         nearest, farthest = by_tile.amin(1)[:, None] - by_tile.amax(1), by_tile.amax(1)[:, None] - by_tile.amin(1)
         some, whole = some & (nearest < window), whole & (farthest < window)
     return BlockMask.from_kv_blocks(
-        *_listed(some & ~whole), *_listed(whole), BLOCK_SIZE=tile, mask_mod=sees, seq_lengths=(count, count)
+        *_list_tiles(some & ~whole), *_list_tiles(whole), BLOCK_SIZE=tile, mask_mod=sees, seq_lengths=(count, count)
     )
 
 
-def _listed(tiles: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _list_tiles(tiles: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return for each row of tiles how many are set, and their indices with the set ones first."""
     order = tiles.int().argsort(dim=-1, descending=True, stable=True)
     return tiles.sum(-1, dtype=torch.int32)[None, None], order.int()[None, None]
 
 
-def sequence(nodes: list[Node], rows: list[list[int]]) -> dict[str, Any]:
+def build_sequence(nodes: list[Node], rows: list[list[int]]) -> dict[str, Any]:
     """Return a model's inputs: the nodes' tokens one behind the other [1 × tokens], their positions, and the tree.
 
     The empty mask keeps transformers from making one of [tokens × tokens], and fails where a model heeds no tree.
     """
     return {
-        "input_ids": torch.tensor([[token for node in nodes for token in rows[node.row][node.start : node.end]]]),
+        "input_ids": torch.tensor([[*chain.from_iterable(rows[node.row][node.start : node.end] for node in nodes)]]),
         "position_ids": torch.cat([torch.arange(node.start, node.end) for node in nodes])[None],
         "attention_mask": torch.zeros(1, 1, 0, 0),
         "tree": Tree([node.end - node.start for node in nodes], [node.parent for node in nodes]),
@@ -224,8 +224,8 @@ def order_by_prefix(rows: list[list[int]], size: int) -> list[int]:
     batches = [order[start : start + size] for start in range(0, whole, size)]
 
     def tokens(batch: list[int]) -> int:
-        alike = sum(common(rows[first], rows[second]) for first, second in pairwise(batch))
+        alike = sum(count_common(rows[first], rows[second]) for first, second in pairwise(batch))
         return sum(len(rows[row]) for row in batch) - alike
 
     batches.sort(key=tokens, reverse=True)
-    return [row for batch in batches for row in batch] + order[whole:]
+    return [*chain.from_iterable(batches), *order[whole:]]

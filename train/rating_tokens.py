@@ -3,6 +3,7 @@
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 from msgspec import Struct
 from torch.nn import functional
@@ -35,8 +36,8 @@ def rating_tokens(tokenizer: Any) -> RatingTokens:
         messages: list[Message] = [{"role": "user", "content": "?"}]
         example = Example(id="", messages=messages, target=target(rating, ""), form="pointwise", score=None, label=None)
         tokens = encode(tokenizer, example)
-        learned = [position for position, label in enumerate(tokens.labels) if label != IGNORED]
-        value = [position for position, spells in enumerate(tokens.rating) if spells]
+        learned = np.flatnonzero(np.array(tokens.labels) != IGNORED)
+        value = np.flatnonzero(tokens.rating)
         before.add(tuple(tokens.ids[learned[0] : value[0]]))
         spelt.append([tokens.ids[position] for position in value])
     first = [tokens[0] for tokens in spelt]
@@ -45,11 +46,11 @@ def rating_tokens(tokenizer: Any) -> RatingTokens:
     if len(before) == 1 and len(set(first)) == len(RATINGS):
         return RatingTokens(list(before.pop()), first, None)
     if len(before) == 1 and len(set(first[:-1])) == len(RATINGS) - 1 and one == ten[:1] and len(ten) == 2:
-        return RatingTokens(list(before.pop()), first, ten[1], *(_beginning_with(tokenizer, mark) for mark in ",}"))
+        return RatingTokens(list(before.pop()), first, ten[1], *(_find_tokens(tokenizer, mark) for mark in ",}"))
     raise UsageError("this tokenizer does not spell the ratings 1..10 as digits; choose another base")
 
 
-def _beginning_with(tokenizer: Any, mark: str) -> list[int]:
+def _find_tokens(tokenizer: Any, mark: str) -> list[int]:
     """Return the tokens that begin with a mark and hold no line break."""
     ids = sorted(token_id for token, token_id in tokenizer.get_vocab().items() if token.startswith(mark))
     return [token_id for token_id in ids if not {*"\n\r"} & {*tokenizer.decode([token_id])}]

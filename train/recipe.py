@@ -9,8 +9,7 @@ import msgspec
 import yaml
 from objective import Objective
 from objective_table import OWN_KEYS, FullRecipe, objective_of
-from recipe_keys import SAVED_AS, CounterfactualsSpec, EmaSpec, EvaluationSpec, LoraSpec, Recipe, VisionSpec
-from tiny import TinySpec
+from recipe_keys import SAVED_AS, SECTIONS, Recipe, used_forms
 
 from critic.errors import UsageError
 from critic.judging.forms import check_mix, form_of
@@ -106,9 +105,9 @@ def _with_nearest(message: str) -> str:
     unknown = re.search(r"contains unknown field `([^`]+)`", message)
     if unknown is None:
         return message
-    sections = [FullRecipe, TinySpec, VisionSpec, LoraSpec, EmaSpec, CounterfactualsSpec, EvaluationSpec]
-    sections += [kind for kind, _ in OWN_KEYS.values()]
-    known = [key for section in sections for key in getattr(section, "__struct_fields__", ())]
+    known = list[str]()
+    for section in (FullRecipe, *SECTIONS, *(kind for kind, _ in OWN_KEYS.values())):
+        known += getattr(section, "__struct_fields__", ())
     near = difflib.get_close_matches(unknown[1], known, n=1)
     return f"{message}; did you mean {near[0]}?" if near else message
 
@@ -163,7 +162,7 @@ def _check_forms(recipe: Recipe, objective: Objective) -> None:
         check_mix(recipe.forms)
     except UsageError as error:
         raise UsageError(f"forms: {error}") from None
-    used = [form for form, share in recipe.forms.items() if share > 0.0]
+    used = used_forms(recipe)
     objective.check(used)
     if (changed := recipe.counterfactuals) is not None:
         require(changed.edited or changed.swapped, "counterfactuals: say how many points edited or swapped costs")

@@ -78,6 +78,9 @@ class EvaluationSpec(Struct, forbid_unknown_fields=True, kw_only=True):
     batch_size: Count = 16
 
 
+SECTIONS = (TinySpec, LoraSpec, EmaSpec, VisionSpec, CounterfactualsSpec, EvaluationSpec)
+"""Sections of a recipe whose keys are known here; those of transformers and DeepSpeed have checks of their own."""
+
 SAVED_AS = {"group_by_question": "together", "counterfactuals": "arms"}
 """Key of a recipe -> its name until version 0.2, which recipes may use as well. critic.json, checkpoints and the cache
 keep the old names, so that earlier runs and judges are recognised."""
@@ -147,6 +150,11 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True, rename=SAVED_AS):
     deepspeed: dict[str, Any]
 
 
+def used_forms(recipe: Recipe) -> list[str]:
+    """Return the forms that have a share of the rows."""
+    return [form for form, share in recipe.forms.items() if share > 0.0]
+
+
 PEOPLE = "people"
 
 
@@ -160,7 +168,7 @@ def labels(recipe: Recipe) -> dict[str, float]:
     return {name: weight for name, weight in (recipe.labels or {PEOPLE: 1.0}).items() if weight > 0.0}
 
 
-def made_files(recipe: Recipe) -> list[str]:
+def list_made_files(recipe: Recipe) -> list[str]:
     """Return the files beside --train that rows are made of: judgments of teachers, changed answers."""
     return [*judges(recipe)[1], *([recipe.counterfactuals.file] if recipe.counterfactuals else [])]
 

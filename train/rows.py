@@ -18,7 +18,7 @@ import numpy as np
 import transformers
 from msgspec import Struct
 from objective_table import objective_of
-from recipe_keys import PEOPLE, Recipe, judges, labels, made_files
+from recipe_keys import PEOPLE, Recipe, judges, labels, list_made_files, used_forms
 from tiny import tiny_processor, train_tokenizer
 from vision import SeeingTokenizer, read_processor
 
@@ -35,7 +35,7 @@ from critic.judging.targets import IGNORED, encode, source_ids, target
 from critic.records import RATINGS, TEN, Example, HumanScore, Judgment, Response
 from critic.tables import score_column
 
-FORMAT = 7
+FORMAT = 8
 """Version of the cache; another number makes everybody tokenize again."""
 
 FEWEST_IN_PARALLEL = 2000
@@ -67,10 +67,10 @@ class Data(Struct, frozen=True):
     counts: dict[str, Any]
 
 
-def prompt_names(recipe: Recipe) -> list[str]:
-    """Return the names of the prompts in whose words the recipe's forms are shown, sorted."""
-    used = (form for form, share in recipe.forms.items() if share > 0.0)
-    return sorted(map(objective_of(recipe).prompt_form, used))
+def prompt_hashes(recipe: Recipe) -> dict[str, str]:
+    """Return the hashes of the prompts in whose words the recipe's forms are shown, by name in order."""
+    names = sorted(map(objective_of(recipe).prompt_form, used_forms(recipe)))
+    return {name: prompt_hash(name, sees(recipe)) for name in names}
 
 
 def sees(recipe: Recipe) -> bool:
@@ -85,9 +85,9 @@ def fingerprint(recipe: Recipe, train: Path) -> dict[str, Any]:
         "data": sorted(jsonl.sha256(file) for file in human_scored.list_files(train)),
         "forms": dict(sorted(recipe.forms.items())),
         "labels": labels(recipe),
-        "teachers": [jsonl.sha256(Path(name)) for name in made_files(recipe)],
+        "teachers": [jsonl.sha256(Path(name)) for name in list_made_files(recipe)],
         **({"arms": msgspec.to_builtins(recipe.counterfactuals)} if recipe.counterfactuals else {}),
-        "prompts": {name: prompt_hash(name, sees(recipe)) for name in prompt_names(recipe)},
+        "prompts": prompt_hashes(recipe),
         "limits": [recipe.max_source_tokens, recipe.max_target_tokens],
         "tokenizer": msgspec.to_builtins(recipe.tiny) if recipe.tiny else recipe.base,
         **({"vision": msgspec.to_builtins(recipe.vision), "pixels": recipe.max_image_pixels} if sees(recipe) else {}),
@@ -122,6 +122,7 @@ def prepare(recipe: Recipe, train: Path, cache: Path, processes: int, images: Im
 
 
 def _read_tokenizer(folder: str, images: Images | None, revision: str | None = None) -> Any:
+    """Return the tokenizer in a folder or on a hub, with its processor if images are shown."""
     if images is None:
         return transformers.AutoTokenizer.from_pretrained(folder, revision=revision)
     return SeeingTokenizer(read_processor(folder, revision), images)
@@ -142,7 +143,8 @@ def base_tokenizer(recipe: Recipe, images: Images | None = None) -> Any:
         raise UsageError(f"base {base!r} has no chat template; take the chat version of the model")
     for name, value in (recipe.chat_template_kwargs or {}).items():
         line = f"{{%- set {name} = {value!r} %}}"
-        if line in tokenizer.chat_template:  # the base is a judge that was trained with it
+        # The base is a judge that was trained with it.
+        if line in tokenizer.chat_template:
             continue
         # A variable that no template reads would be noted in critic.json and change nothing.
         if not re.search(rf"\b{name}\b", tokenizer.chat_template):
@@ -203,7 +205,7 @@ def _hash_content(response: Response, images: bool = True) -> str:
     return hashlib.sha256(msgspec.json.encode(text)).hexdigest()
 
 
-def far_apart(responses: Sequence[Response]) -> str | None:
+def describe_far_apart(responses: Sequence[Response]) -> str | None:
     """Return what to say of answers that people scored `FAR_APART` points or more apart, or None if there are none.
 
     An answer's scores are those of its raters where a row names them, else the row's; all rows of the same answer to
@@ -251,7 +253,7 @@ def _read_teacher(name: str, loaded: Loaded) -> dict[str, HumanScore]:
             scores[response.id] = _make_raters(distribution, response.id)
     if not scores:
         ids = len(strangers & {row_id for row_id, _ in by_key})
-        why = f"{_listed(lacking)}; {ids} of their ids have another question, reference, image or answer there"
+        why = f"{_join_counts(lacking)}; {ids} of their ids have another question, reference, image or answer there"
         raise UsageError(f"labels: {name}: its {len(judgments)} judgments are labels of no row of --train ({why})")
     loaded.left_out.update(lacking)
     return scores
@@ -288,13 +290,13 @@ def _label_rows(loaded: Loaded, name: str, weight: float, recipe: Recipe) -> Lab
             if answer.id in scores
         ]
         # What does not depend on scores was learned from people's rows, and would count twice.
-        forms = _single_ratings(forms) if taught else _verdict_forms(forms)
+        forms = _keep_forms(forms, "single_rating" if taught else "is_verdict")
     planned = plan(chosen, forms) if any(forms.values()) else Plan([], {})
     planned = objective_of(recipe).choose_examples(planned)
     return Labelled(name, weight, {answer.id: answer for answer in chosen}, planned)
 
 
-def _changed(recipe: Recipe, loaded: Loaded) -> list[Labelled]:
+def _label_changed(recipe: Recipe, loaded: Loaded) -> list[Labelled]:
     """Return the recipe's `counterfactuals`, with the scores that it takes them to be worth; in pairs beside originals.
 
     Raises UsageError for answers of other rows than --train's, and if there is nothing to learn from.
@@ -324,20 +326,17 @@ def _changed(recipe: Recipe, loaded: Loaded) -> list[Labelled]:
             f"counterfactuals: {arms.file} {problem}; give --train answers with images that people scored 7 or more"
         )
     loaded.left_out.update(unused)
-    if objective_of(recipe).compares:  # the answer as it was is the better one
+    # The answer as it was is the better one.
+    if objective_of(recipe).compares:
         pairs = [Planned(ONE_SIDE["pairwise"], (name.rpartition("#")[0], name)) for name in changed]
         return [Labelled("arms", arms.weight, originals | changed, Plan(pairs, {}))]
-    return [Labelled("arms", arms.weight, changed, plan([*changed.values()], _single_ratings(recipe.forms)))]
+    ratings = _keep_forms(recipe.forms, "single_rating")
+    return [Labelled("arms", arms.weight, changed, plan([*changed.values()], ratings))]
 
 
-def _single_ratings(forms: dict[str, float]) -> dict[str, float]:
-    """Return the forms whose verdict is one rating, with their shares."""
-    return {form: share for form, share in forms.items() if form_of(form).kind.single_rating}
-
-
-def _verdict_forms(forms: dict[str, float]) -> dict[str, float]:
-    """Return the forms whose replies are verdicts, with their shares."""
-    return {form: share for form, share in forms.items() if form_of(form).kind.is_verdict}
+def _keep_forms(forms: dict[str, float], trait: str) -> dict[str, float]:
+    """Return the forms whose kind of verdict has a trait of `Kind` (single_rating, is_verdict), with their shares."""
+    return {form: share for form, share in forms.items() if getattr(form_of(form).kind, trait)}
 
 
 def _lower_scores(human: HumanScore, points: float) -> HumanScore:
@@ -349,8 +348,10 @@ def _lower_scores(human: HumanScore, points: float) -> HumanScore:
 def _build(
     recipe: Recipe, train: Path, loaded: Loaded, folder: Path, tokenizer: Any, processes: int, images: Images | None
 ) -> None:
+    """Write the tokenized examples and their counts to `folder`, which appears complete or not at all."""
+    objective = objective_of(recipe)
     sources = [_label_rows(loaded, name, weight, recipe) for name, weight in labels(recipe).items()]
-    sources += _changed(recipe, loaded)
+    sources += _label_changed(recipe, loaded)
     left_out = sum((Counter(source.planned.left_out) for source in sources), loaded.left_out)
     pieces = _encode_pieces(sources)
     if not pieces:
@@ -365,7 +366,7 @@ def _build(
         rows = tokenized.select(np.flatnonzero(np.array(tokenized["length"]))).remove_columns(["shortened", "failure"])
         counts, failed = _count_outcomes(tokenized)
         if failed and not len(rows):
-            shown = f"the images of no row can be shown ({_listed(failed)}); --data-root says where they lie"
+            shown = f"the images of no row can be shown ({_join_counts(failed)}); --data-root says where they lie"
             raise UsageError(f"{train}: {shown}")
         if not len(rows):
             most = f"max_source_tokens {limits[0]} and max_target_tokens {limits[1]}"
@@ -373,13 +374,15 @@ def _build(
         rows.save_to_disk(str(partial / "rows"))
         every_row = [response for source in sources for response in source.by_id.values()]
         by_source = {source.name: len(source.planned.examples) for source in sources}
+        by_form = Counter(rows["form"])
         counts |= {
             "left_out": dict(left_out + failed),
             "rows": len(rows),
-            "forms": dict(sorted(Counter(rows["form"]).items())),
+            "forms": dict(sorted(by_form.items())),
+            "untaught": [form for form in used_forms(recipe) if objective.prompt_form(form) not in by_form],
             **({"labels": by_source} if recipe.labels or recipe.counterfactuals else {}),
             "one_class": human_scored.describe_one_class(every_row),
-            **({"far_apart": conflict} if (conflict := far_apart(loaded.responses)) else {}),
+            **({"far_apart": conflict} if (conflict := describe_far_apart(loaded.responses)) else {}),
         }
         del tokenized, rows
         shutil.rmtree(partial / "building")
@@ -388,13 +391,15 @@ def _build(
         try:
             partial.rename(folder)
         except OSError:
-            if not (folder / "counts.json").is_file():  # another run was quicker
+            # Another run was quicker.
+            if not (folder / "counts.json").is_file():
                 raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
 def _train_own_tokenizer(recipe: Recipe, sources: list[Labelled], images: Images | None) -> Any:
+    """Return a tokenizer for a tiny model, trained on the rendered examples; a SeeingTokenizer if it has images."""
     assert recipe.tiny is not None
     tokenizer = train_tokenizer(_render_texts(sources, images is not None), recipe.tiny, recipe.vision)
     if recipe.vision is None:
@@ -405,6 +410,7 @@ def _train_own_tokenizer(recipe: Recipe, sources: list[Labelled], images: Images
 def _tokenize_in_parallel(
     pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[int, int], processes: int, folder: Path
 ) -> datasets.Dataset:
+    """Return a row of `_FEATURES` for each planned example; `folder` is for what is built meanwhile."""
     workers = min(processes, max(1, len(pieces) * _PIECE // FEWEST_IN_PARALLEL))
     # Small data would flash a bar on the screen.
     if workers == 1:
@@ -436,12 +442,13 @@ def _explain_nothing_planned(
     """Return the error of a training without a single example, with the reasons."""
     if not any(source.by_id for source in sources):
         return UsageError(f"{train}: no usable row to learn from")
-    shares = ", ".join(f"{form}: {share:g}" for form, share in recipe.forms.items() if share > 0.0)
-    why = f": {_listed(left_out)}" if left_out else ""
+    shares = ", ".join(f"{form}: {recipe.forms[form]:g}" for form in used_forms(recipe))
+    why = f": {_join_counts(left_out)}" if left_out else ""
     return UsageError(f"{train}: no row for the recipe's forms ({shares}){why}")
 
 
-def _listed(counts: Counter[str]) -> str:
+def _join_counts(counts: Counter[str]) -> str:
+    """Return counts as a text, the largest first."""
     return ", ".join(f"{count} {reason}" for reason, count in counts.most_common())
 
 
@@ -506,19 +513,19 @@ def _tokenize(pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[int
                     "input_ids": tokens.ids,
                     "other_ids": source_ids(tokenizer, example.other) if example.other else [],
                     "source": len(tokens.ids) - learned,
-                    "value": [position for position, spells in enumerate(tokens.rating) if spells],
+                    "value": np.flatnonzero(tokens.rating).tolist(),
                     "length": len(tokens.ids),
                     "images": example.images,
                     "image_tokens": [tokenizer.image_tokens(name) for name in example.images],
                     "shortened": list(example.shortened),
                     "group": responses[0].question.group,
                     "weight": weight,
-                    **_people(example),
+                    **_read_people(example),
                 }
         yield row
 
 
-def _people(example: Example) -> dict[str, Any]:
+def _read_people(example: Example) -> dict[str, Any]:
     """Return the whole `rating` of an example, and the distribution over 1..10 that `people` gave.
 
     Forms that do not rate on 1..10 have neither; for a pair, `people` is how far its first answer is ahead.

@@ -12,6 +12,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from itertools import filterfalse
 from pathlib import Path
 from typing import Any
 
@@ -35,15 +36,14 @@ from msgspec import Struct
 from objective import Objective
 from objective_table import objective_of
 from rating_tokens import RatingTokens
-from recipe_keys import LoraSpec, Recipe, made_files
-from rows import Data, prepare, prompt_names, sees
+from recipe_keys import LoraSpec, Recipe, list_made_files
+from rows import Data, prepare, prompt_hashes, sees
 from tiny import random_model
 from vision import TOWERS
 
 from critic import human_scored, jsonl
 from critic.errors import UsageError
 from critic.images import Images
-from critic.judging.prompt import prompt_hash
 
 
 def build_model(recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> Any:
@@ -72,8 +72,10 @@ def build_model(recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> 
 
 def _freeze(model: Any, recipe: Recipe) -> None:
     """Freeze the parts that the recipe names. Raises UsageError for an unknown part, or if nothing is left to train."""
-    words = {word for name, _ in model.named_parameters() for word in name.split(".")}
-    names = sorted(word for word in words if not word.isdigit())
+    words = set[str]()
+    for name, _ in model.named_parameters():
+        words.update(name.split("."))
+    names = sorted(filterfalse(str.isdigit, words))
     frozen = recipe.frozen
     if frozen is None:
         frozen = [name for name in TOWERS if name in names and recipe.images == "show" and recipe.base]
@@ -101,8 +103,10 @@ def _spare_gradients(model: Any) -> None:
 
 
 def _read_model(recipe: Recipe, objective: Objective, tokenizer: Any) -> Any:
+    """Return the base, or a random tiny model. Raises UsageError for a base that cannot be trained."""
     if objective.is_head():
-        transformers.utils.logging.set_verbosity_error()  # it would report the new layer as missing from the base
+        # It would report the new layer as missing from the base.
+        transformers.utils.logging.set_verbosity_error()
     try:
         if recipe.tiny is not None:
             longest = recipe.max_source_tokens + recipe.max_target_tokens
@@ -158,22 +162,25 @@ def _choose_adapted_layers(model: Any, wanted: str | list[str]) -> str | list[st
 
 
 def _add_adapters(model: Any, lora: LoraSpec, recipe: Recipe, task: str) -> Any:
+    """Return the model with adapters. Raises UsageError for layers that cannot have one."""
     from peft import LoraConfig, get_peft_model  # noqa: PLC0415  # takes seconds to import
 
-    if recipe.training.get("gradient_checkpointing"):  # which needs an input that has a gradient
+    # Checkpointing needs an input that has a gradient.
+    if recipe.training.get("gradient_checkpointing"):
         model.enable_input_require_grads()
     config = LoraConfig(
         r=lora.r,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
         target_modules=_choose_adapted_layers(model, lora.target_modules),
-        task_type=task,  # SEQ_CLS trains the new layer whole
+        # SEQ_CLS trains the new layer whole.
+        task_type=task,
     )
     try:
         adapted = get_peft_model(model, config, revision=recipe.revision)
     except ValueError as error:
         raise UsageError(f"lora: {str(error).splitlines()[0]}") from None
-    if hasattr(getattr(export.bare(adapted), "lm_head", None), "base_layer"):
+    if hasattr(getattr(export.unwrap(adapted), "lm_head", None), "base_layer"):
         raise UsageError("lora: no adapter goes on lm_head, which computes the loss; leave it out of target_modules")
     return adapters.join_adapters(adapted)
 
@@ -187,17 +194,17 @@ def describe(recipe: Recipe, train: Path, internal: Path | None = None) -> dict[
     keys = msgspec.to_builtins(recipe)
     folder = Path(str(recipe.base))
     weights = sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")]) if recipe.base and cpu.is_first() else []
-    also = [*made_files(recipe), *([recipe.foreign, str(internal)] if recipe.foreign else [])]
+    also = [*list_made_files(recipe), *([recipe.foreign, str(internal)] if recipe.foreign else [])]
     return {
         "recipe": {key: keys[key] for key in keys if key not in ("keep", "" if recipe.foreign else "evaluation")},
-        "prompts": {name: prompt_hash(name, sees(recipe)) for name in prompt_names(recipe)},
+        "prompts": prompt_hashes(recipe),
         "data": {file.name: jsonl.sha256(file) for file in human_scored.list_files(train)}
         | {name: jsonl.sha256(Path(name)) for name in also},
         **({"base_weights": {file.name: jsonl.sha256(file) for file in weights}} if weights else {}),
     }
 
 
-def finished(out: Path, facts: dict[str, Any]) -> bool:
+def is_finished(out: Path, facts: dict[str, Any]) -> bool:
     """Return True if `out` holds a judge made from the same recipe, prompts and data.
 
     Raises UsageError if it holds another one.
@@ -206,7 +213,7 @@ def finished(out: Path, facts: dict[str, Any]) -> bool:
     if not notes.is_file():
         return False
     # A judge is never overwritten: it may have taken days.
-    if changed := checkpoints.changed(json.loads(notes.read_text("utf-8")), facts):
+    if changed := checkpoints.list_changes(json.loads(notes.read_text("utf-8")), facts):
         raise UsageError(f"{out} holds a judge made with another {' and '.join(changed)}; choose another --out")
     return True
 
@@ -243,10 +250,11 @@ class TrainingRun(Struct, frozen=True):
 
 def main(run: TrainingRun) -> None:
     """Fine-tune a judge on human-scored rows, as one of a launcher's processes."""
-    run = msgspec.structs.replace(run, recipe=preflight.pin_revision(run.recipe, checkpoints.noted(run.out, "recipe")))
+    begun = checkpoints.read_note(run.out, "recipe")
+    run = msgspec.structs.replace(run, recipe=preflight.pin_revision(run.recipe, begun))
     facts = describe(run.recipe, run.train, run.internal)
     with jsonl.lock_folder(run.out) if cpu.is_first() else nullcontext():
-        if finished(run.out, facts):
+        if is_finished(run.out, facts):
             print(f"{run.out} holds this judge already")
         else:
             _train(run, facts)
@@ -259,14 +267,15 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
     with trainer_args.report_bad_values():
         transformers.set_seed(recipe.training.get("seed", 42))
     processes = int(os.environ.get("WORLD_SIZE", "1"))
-    resumed = checkpoints.newest(out, facts, _warn if first else lambda text: None)
+    resumed = checkpoints.find_newest(out, facts, _warn if first else lambda text: None)
     settings = trainer_args.arguments(recipe, out)
     deepspeed.init_distributed()
     # Only here have the processes met, and nothing long has begun.
     preflight.require_alike(settings.device)
-    images = _images(run, recipe)
+    root = run.data_root or (run.train if run.train.is_dir() else run.train.parent)
+    images = Images(root, resize_to=recipe.max_image_pixels) if sees(recipe) else None
     with take_turns(first):
-        if resumed is not None and (before := checkpoints.noted(out, "processes")) != processes:
+        if resumed is not None and (before := checkpoints.read_note(out, "processes")) != processes:
             raise UsageError(
                 f"{resumed} was made by {before} processes, this run has {processes}; "
                 f"start {before} again, or choose another --out"
@@ -277,21 +286,21 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
     recipe = _switch_packing(recipe, tokenizer, first)
     tokens = objective_of(recipe).read_tokens(tokenizer)
     objective = objective_of(recipe, tokens)
-    watched_rows = _watched(run, objective, tokenizer)
+    watched_rows = _read_watched(run, objective, tokenizer)
     if "foreign" in watched_rows:
         require_foreign(watched_rows["foreign"], data.rows, str(recipe.foreign))
     model = build_model(recipe, tokenizer, tokens)
     if (kernels := trainer_args.use_liger(settings, recipe, model)) and first:
         print(kernels, flush=True)
     with take_turns(first):
-        preflight.require_embeddings(export.bare(model), tokenizer, data.rows, recipe.base or "tiny")
+        preflight.require_embeddings(export.unwrap(model), tokenizer, data.rows, recipe.base or "tiny")
         if first:
-            checkpoint, most = preflight.estimate_disk_use(recipe, settings, *export.parameters(model))
+            checkpoint, most = preflight.estimate_disk_use(recipe, settings, *export.count_parameters(model))
             print(preflight.require_room(out, checkpoint, most, recipe.keep), flush=True)
     if recipe.probe is not None and resumed is None:
         name = hashlib.sha256(json.dumps([facts, recipe.precision], sort_keys=True).encode()).hexdigest()
         folder = out / "probe" / name
-        linear_head.begin(export.bare(model), recipe, data.rows, tokenizer.pad_token_id, settings.device, folder)
+        linear_head.fit(export.unwrap(model), recipe, data.rows, tokenizer.pad_token_id, settings.device, folder)
     watch = JudgeCallback(
         objective,
         out,
@@ -324,15 +333,7 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
         print(f"judge saved in {out}", flush=True)
 
 
-def _images(run: TrainingRun, recipe: Recipe) -> Images | None:
-    """Return the images of the rows for a judge that sees, else None."""
-    if not sees(recipe):
-        return None
-    root = run.data_root or (run.train if run.train.is_dir() else run.train.parent)
-    return Images(root, resize_to=recipe.max_image_pixels)
-
-
-def _watched(run: TrainingRun, objective: Objective, tokenizer: Any) -> dict[str, HeldOut]:
+def _read_watched(run: TrainingRun, objective: Objective, tokenizer: Any) -> dict[str, HeldOut]:
     """Return the held-out rows that are judged while training, by the name of their set."""
     recipe = objective.recipe
     if run.internal is None or recipe.evaluation is None:
@@ -343,6 +344,7 @@ def _watched(run: TrainingRun, objective: Objective, tokenizer: Any) -> dict[str
 
 
 def _warn(text: str) -> None:
+    """Print a warning."""
     print(f"warning: {text}", file=sys.stderr, flush=True)
 
 
@@ -371,7 +373,8 @@ def _prepare_device(recipe: Recipe, out: Path, threads: int | None) -> tuple[Rec
     A resumed run keeps those that it began with, so that it computes the same.
     """
     transformers.utils.logging.disable_progress_bar()
-    deepspeed.runtime.bf16_optimizer.see_memory_usage = lambda *_, **__: None  # it would print a dozen lines of bytes
+    # It would print a dozen lines of bytes.
+    deepspeed.runtime.bf16_optimizer.see_memory_usage = lambda *_, **__: None
     # transformers leaves accelerate's own number at 1; DeepSpeed's is the one that counts, and the recipe's.
     logging.getLogger("accelerate.accelerator").addFilter(lambda record: "steps mismatch" not in str(record.msg))
     first = cpu.is_first()
@@ -379,7 +382,7 @@ def _prepare_device(recipe: Recipe, out: Path, threads: int | None) -> tuple[Rec
     if recipe.precision is not None:
         precision, why = recipe.precision, "as the recipe says"
         if precision == "auto":
-            before = checkpoints.noted(out, "precision")
+            before = checkpoints.read_note(out, "precision")
             precision, why = (before, "as before") if before else cpu.choose_precision()
         chosen = precision == "bf16"
         recipe = msgspec.structs.replace(
@@ -396,7 +399,7 @@ def _prepare_device(recipe: Recipe, out: Path, threads: int | None) -> tuple[Rec
         print(note, flush=True)
     if not torch.cuda.is_available():
         cpu.keep_memory()
-        machine["threads"] = threads or checkpoints.noted(out, "threads") or cpu.choose_threads()
+        machine["threads"] = threads or checkpoints.read_note(out, "threads") or cpu.choose_threads()
         # The launcher sets OMP_NUM_THREADS=1 for any number of processes.
         os.environ["OMP_NUM_THREADS"] = str(machine["threads"])
         torch.set_num_threads(machine["threads"])
@@ -407,7 +410,7 @@ def _prepare_device(recipe: Recipe, out: Path, threads: int | None) -> tuple[Rec
 
 def _announce(model: Any, data: Data, resumed: Path | None) -> None:
     """Print the size of the model, how many examples there are and were left out, and what to look at in the rows."""
-    whole, trained = export.parameters(model)
+    whole, trained = export.count_parameters(model)
     counts = data.counts
     refused = counts["refused"]
     parts = [f"{n} with a shortened {section}" for section, n in counts["shortened"].items()]
@@ -416,6 +419,8 @@ def _announce(model: Any, data: Data, resumed: Path | None) -> None:
     parts += [f"{n} labelled by {name}" for name, n in counts.get("labels", {}).items()]
     part = "" if trained == whole else f", {trained / 1e6:.1f} M of them trained"
     print(f"{whole / 1e6:.1f} M parameters{part}; {len(data.rows)} examples, {', '.join(parts)}", flush=True)
+    if counts["untaught"]:
+        _warn(f"no row teaches {', '.join(counts['untaught'])}: the judge is not asked in these forms")
     for finding in ("one_class", "far_apart"):
         if counts.get(finding):
             _warn(counts[finding])

@@ -25,12 +25,10 @@ from critic.errors import UsageError, one_line
 from critic.stages import options as shared
 from critic.stages.demo import free_port
 
-RECIPES = Path(__file__).with_name("recipes")
 
-
-def recipe_file(recipe: str) -> Path:
+def find_recipe(recipe: str) -> Path:
     """Return the file of a recipe, given by its path or the name of one of ours. Raises UsageError if it is neither."""
-    known = {file.stem: file for file in sorted(RECIPES.glob("*.yaml"))}
+    known = {file.stem: file for file in sorted(Path(__file__).parent.glob("recipes/*.yaml"))}
     path = Path(recipe)
     # A file of that name goes before a recipe of ours.
     if path.is_file():
@@ -40,7 +38,7 @@ def recipe_file(recipe: str) -> Path:
     raise UsageError(f"{recipe}: no such recipe; give a file, or one of {', '.join(known)}")
 
 
-def processes(parsed: Any) -> int:
+def count_processes(parsed: Any) -> int:
     """Return how many processes DeepSpeed's launcher starts by its `parsed` options; 0 if it finds no device.
 
     Raises UsageError for more GPUs than there are.
@@ -54,7 +52,8 @@ def processes(parsed: Any) -> int:
     chosen = runner.parse_inclusion_exclusion(pool, parsed.include, parsed.exclude)
     nodes = list(chosen.values())[: parsed.num_nodes if parsed.num_nodes > 0 else None]
     fewest = min(map(len, nodes), default=0)
-    if parsed.num_gpus > fewest and get_accelerator().device_name() == "cuda":  # on a CPU any number can be started
+    # On a CPU any number can be started.
+    if parsed.num_gpus > fewest and get_accelerator().device_name() == "cuda":
         raise UsageError(f"--num_gpus {parsed.num_gpus}: there are {fewest} GPUs here (see nvidia-smi)")
     return sum(parsed.num_gpus if parsed.num_gpus > 0 else len(devices) for devices in nodes)
 
@@ -80,9 +79,10 @@ def launch(options: list[str], program: list[str], check: Callable[[int], object
     if parsed.user_script != program[0]:
         raise UsageError(f"DeepSpeed's launcher takes options alone, not {parsed.user_script!r}")
     if not Path(parsed.hostfile).is_file() and not any(option.startswith("--master_port") for option in options):
-        words = ["--master_port", str(free_port()), *words]  # DeepSpeed's own is one for all trainings of a machine
+        # DeepSpeed's own is one for all trainings of a machine.
+        words = ["--master_port", str(free_port()), *words]
     try:
-        if count := processes(parsed):
+        if count := count_processes(parsed):
             check(count)
         runner.main(words)
     except SystemExit as end:
@@ -100,7 +100,8 @@ def write_renamed(rows: Path, out: Path, own: human_scored.OwnColumns, **options
 
     Raises UsageError as `human_scored.walk` does.
     """
-    flags = frozenset(human_scored.UNUSABLE_FLAGS)  # what has these is said to be left out where rows are learned from
+    # Rows with these flags are counted as left out where rows are learned from.
+    flags = frozenset(human_scored.UNUSABLE_FLAGS)
     left_out = Counter[str]()
     jsonl.write(out, (raw for _, raw, _ in human_scored.walk(rows, left_out, flags, own=own, **options)))
     human_scored.say_left_out(left_out)
@@ -133,9 +134,11 @@ def main(
     local_rank: Annotated[int | None, typer.Option("--local_rank", hidden=True)] = None,
 ) -> int:
     """Fine-tune a judge on human-scored rows; rerun the same command to resume."""
-    config = recipe_file(recipe)
-    if "LOCAL_RANK" in os.environ:  # a launcher has started this process
-        if os.environ.get("DS_ACCELERATOR") == "cpu":  # and said here which GPU is its, were it to have one
+    config = find_recipe(recipe)
+    # A launcher has started this process.
+    if "LOCAL_RANK" in os.environ:
+        # It also set which GPU would be this process's.
+        if os.environ.get("DS_ACCELERATOR") == "cpu":
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
         import run  # noqa: PLC0415 - with torch, DeepSpeed and transformers
         from recipe import read_with_options  # noqa: PLC0415
@@ -145,19 +148,20 @@ def main(
         return 0
     import torch  # noqa: PLC0415 - these take seconds, for which --help need not wait
 
-    if not torch.cuda.is_available():  # DeepSpeed, which is imported next, would warn of it in every process
+    # DeepSpeed, which is imported next, would warn of it in every process.
+    if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     import preflight  # noqa: PLC0415
     import trainer_args  # noqa: PLC0415
     from recipe import read_with_options  # noqa: PLC0415
-    from recipe_keys import judges, made_files  # noqa: PLC0415
+    from recipe_keys import judges, list_made_files  # noqa: PLC0415
 
     settings = read_with_options(config, overrides, internal)
     trainer_args.check(settings)
     preflight.require_device(settings)
     preflight.require_served_tokens(settings)
     columns, teachers = judges(settings)
-    beside = map(Path, [*made_files(settings), settings.foreign or train])
+    beside = map(Path, [*list_made_files(settings), settings.foreign or train])
     for file in [*human_scored.list_files(train), internal or train, *beside]:
         file.stat()
     if own := human_scored.OwnColumns.parse(mapped, scale, lang):

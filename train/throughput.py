@@ -38,15 +38,18 @@ class Meter:
         # A scoring head has a few outputs, not the vocabulary.
         scores = any(name.endswith("score.weight") for name, _ in model.named_parameters())
         self.head = (config.num_labels if scores else config.vocab_size) * config.hidden_size
-        reads = [(name, weight) for name, weight in model.named_parameters() if not set(TOWERS) & set(name.split("."))]
-        learns = next((index for index, (_, weight) in enumerate(reads) if weight.requires_grad), 0)
-        indices = [index for index, (name, _) in enumerate(reads) if "layers." in name and "lora_" not in name]
-        matrices = [reads[index][1] for index in indices]
-        sizes = [size_of(matrix) for matrix in matrices]
-        self.matrices = sum(sizes)
-        below = sum(size for index, size in zip(indices, sizes, strict=True) if index < learns)
+        self.matrices = below = 0
+        self.passes, learns = 2, False
+        for name, weight in model.named_parameters():
+            if set(TOWERS) & set(name.split(".")):
+                continue
+            # From the first trained weight on there is a backward pass.
+            learns = learns or weight.requires_grad
+            if "layers." in name and "lora_" not in name:
+                self.matrices += size_of(weight)
+                below += 0 if learns else size_of(weight)
+                self.passes = 3 if weight.requires_grad else self.passes
         self.below: float = below / self.matrices
-        self.passes = 3 if any(matrix.requires_grad for matrix in matrices) else 2
         self.pad = pad
         self._clear()
 

@@ -15,10 +15,6 @@ from transformers.integrations import deepspeed as integration
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 
 CHAT_TEMPLATE = (
-    "{% for message in messages %}<|{{ message['role'] }}|>\n{{ message['content'] }}<|end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
-)
-SEEING_TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>\n{% if message['content'] is string %}"
     "{{ message['content'] }}{% else %}{% for part in message['content'] %}{% if part['type'] == 'text' %}"
     "{{ part['text'] }}{% else %}<image>{% endif %}{% endfor %}{% endif %}<|end|>\n{% endfor %}"
@@ -50,12 +46,12 @@ LONGEST_TOKEN = 240
 """Most characters of a token: constrained decoding keeps tokens in a tree about 1,000 bytes deep."""
 
 
-def passages(prompt: str) -> Iterator[tuple[bool, str]]:
+def split_passages(prompt: str) -> Iterator[tuple[bool, str]]:
     """Yield (quoted, text) for the prompt, cut where quoted lines and our own wording meet.
 
     Our own wording comes in pieces of at most LONGEST_TOKEN characters.
 
-    >>> list(passages("Question:\\n> How many?\\n"))
+    >>> list(split_passages("Question:\\n> How many?\\n"))
     [(False, 'Question:\\n'), (True, '> How many?\\n')]
     """
     for quoted, lines in groupby(prompt.splitlines(keepends=True), lambda line: line.startswith(">")):
@@ -76,7 +72,7 @@ def train_tokenizer(
     fixed: dict[str, None] = {}
     free: list[str] = []
     for prompt, verdict in examples:
-        for quoted, text in passages(prompt):
+        for quoted, text in split_passages(prompt):
             # What people and models wrote differs from row to row; our own wording does not.
             if quoted:
                 free.append(text)
@@ -105,7 +101,7 @@ def train_tokenizer(
         pad_token="<|pad|>",
         eos_token="<|end|>",
         additional_special_tokens=special[2:],
-        chat_template=CHAT_TEMPLATE if vision is None else SEEING_TEMPLATE,
+        chat_template=CHAT_TEMPLATE,
         clean_up_tokenization_spaces=False,
     )
 
@@ -116,7 +112,7 @@ def tiny_processor(tokenizer: Any, vision: Any) -> transformers.Idefics3Processo
     images = Idefics3ImageProcessorPil(size=edge, max_image_size=edge, do_image_splitting=False)
     tokens = (vision.image_size // vision.patch_size // vision.scale) ** 2
     tokenizer.image_token = "<image>"
-    return transformers.Idefics3Processor(images, tokenizer, image_seq_len=tokens, chat_template=SEEING_TEMPLATE)
+    return transformers.Idefics3Processor(images, tokenizer, image_seq_len=tokens, chat_template=CHAT_TEMPLATE)
 
 
 def random_model(
@@ -158,7 +154,8 @@ def with_head(seeing: Any) -> Any:
         seeing.__init__(self, config, *words, **options)
         self.score = torch.nn.Linear(config.get_text_config().hidden_size, config.num_labels, bias=False)
         if self.lm_head.weight is not self.get_input_embeddings().weight:
-            self.lm_head.requires_grad_(False)  # nothing is learned through it
+            # Nothing is learned through it.
+            self.lm_head.requires_grad_(False)
         self.post_init()
 
     name = seeing.__name__.replace("ForConditionalGeneration", "ForSequenceClassification")

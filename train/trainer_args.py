@@ -84,7 +84,8 @@ def _check_training(section: dict[str, Any]) -> None:
         except msgspec.ValidationError as error:
             raise _refuse("training", f"{name}: {error}, {value!r}") from None
         except TypeError:
-            pass  # a kind that is no plain one
+            # Some kinds are no plain types.
+            pass
         choices = list(known[name].metadata.get("choices") or [value])
         # TrainingArguments would find this out too, but in every process.
         if value is not None and value not in choices:
@@ -101,8 +102,10 @@ def _check_deepspeed(section: dict[str, Any]) -> None:
     try:
         deepspeed.runtime.zero.config.DeepSpeedZeroConfig(
             **{name: value for name, value in zero.items() if value != "auto"}
-        )  # which transformers fills in
-    except ValueError as error:  # pydantic's: how many, and then for each a line with its key and one that says it
+            # transformers fills in what is auto.
+        )
+    except ValueError as error:
+        # Pydantic says how many, and then for each a line with its key and one with the problem.
         lines = str(error).splitlines()
         problem = " ".join(line.strip() for line in lines[1:3] or lines)
         raise _refuse("deepspeed.zero_optimization", problem) from None
@@ -223,7 +226,8 @@ def report_bad_values(begun: Callable[[], bool] = lambda: False) -> Iterator[Non
     """
     try:
         yield
-    except (UsageError, torch.OutOfMemoryError):  # of which no value is to blame
+    except (UsageError, torch.OutOfMemoryError):
+        # No value is to blame for these.
         raise
     except torch.distributed.DistNetworkError as error:
         if begun():

@@ -15,6 +15,7 @@ from PIL import Image, ImageOps
 from critic.backends import parts_of
 from critic.errors import UsageError, one_line
 from critic.images import ImageError, Images
+from critic.judging.render import images_in
 from critic.records import Message
 
 TOWERS = ("vision_model", "vision_tower", "visual", "vision_encoder")
@@ -40,7 +41,8 @@ class SeeingTokenizer:
         self._sizes: dict[str, tuple[int, int]] = {}
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "processor":  # while it is being unpickled
+        # While it is being unpickled.
+        if name.startswith("__") or name == "processor":
             raise AttributeError(name)
         return getattr(self.processor.tokenizer, name)
 
@@ -71,7 +73,7 @@ class SeeingTokenizer:
         text: str = self.processor.tokenizer.apply_chat_template(
             in_parts, chat_template=self.chat_template, tokenize=tokenize, add_generation_prompt=add_generation_prompt
         )
-        names = [part["image"] for message in messages for part in parts_of(message) if part["type"] == "image"]
+        names = images_in(messages)
         first, *behind = text.split(self.processor.image_token)
         # An answer that spells the image token would be read as one more image.
         if len(behind) != len(names):

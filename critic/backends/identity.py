@@ -171,8 +171,11 @@ def describe_head(facts: dict[str, Any]) -> dict[str, Any]:
 def list_learned_forms(facts: dict[str, Any]) -> tuple[str, ...]:
     """Return the forms that a judge's notes say it was trained in, in any language.
 
+    A form of its recipe that no row taught (`untaught`) is none of them.
+
     >>> list_learned_forms({"recipe": {"forms": {"pointwise@en": 0.5, "pointwise@zh": 0.5, "pairwise": 0.0}}})
     ('pointwise',)
     """
     shares: dict[str, float] = facts.get("recipe", {}).get("forms", {})
-    return tuple(dict.fromkeys(form.partition("@")[0] for form, share in shares.items() if share > 0.0))
+    taught = (form for form, share in shares.items() if share > 0.0 and form not in facts.get("untaught", []))
+    return tuple(dict.fromkeys(form.partition("@")[0] for form in taught))

@@ -88,7 +88,8 @@ def _plan_row(name: str, prompt: Prompt, response: Response, answers: Sequence[R
         if not form.kind.is_verdict and response.id != min(answers, key=lambda answer: _draw(name, answer.id)).id:
             return ASKED_ONCE
         return OPEN if form.kind.label(prompt, [response]) is None else [Planned(name, (response.id,))]
-    others = [other for other in answers if comparable(response, other)]
+    # People score an answer and the conversation that ends with it; two scores of different things do not compare.
+    others = [other for other in answers if comparable(response, other) and form.lacking(other) is None]
     decided = [other for other in others if form.kind.label(prompt, [response, other]) is not None]
     if not decided:
         return OPEN if others else ALONE

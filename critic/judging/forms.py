@@ -48,6 +48,7 @@ class Form(Struct, frozen=True, kw_only=True):
     - `steps`: the reason that comes first has many steps.
     - `protocol`: the protocol that asks about conversations in this form.
     - `all_turns`: the judge of a turn sees the later turns as well, not only those before it.
+    - `has_checklist`: the judge sees the question's checklist, as by its protocol.
     - `flags`: the form's variants, worded in its prompt file (`flags.ENDING`).
     """
 
@@ -58,6 +59,7 @@ class Form(Struct, frozen=True, kw_only=True):
     steps: bool = False
     protocol: str = "pointwise"
     all_turns: bool = False
+    has_checklist: bool = False
     flags: tuple[Flag, ...] = ()
 
     @property
@@ -81,6 +83,9 @@ class Form(Struct, frozen=True, kw_only=True):
     def material(self, response: Response, other: Response | None = None) -> PromptInputs:
         """Return the material of a response. `other` is compared with it, or stands for the judge's own answer."""
         shown = response.shown or of_response(response, other if self.pair else None, self.scope)
+        # A judge of the other protocols never meets one in a benchmark.
+        if response.shown is None and not self.has_checklist:
+            shown = replace(shown, checklist=[])
         return replace(shown, own_answer=other.text) if other is not None and self.first else shown
 
 
@@ -106,8 +111,8 @@ FORMS: dict[str, Form] = {
     "commit_first": Form(kind=kind("rating"), first="answer"),
     "direct_turn": Form(kind=kind("rating"), protocol="direct", flags=(STEPS, ALL_TURNS)),
     "direct_whole": Form(kind=kind("rating"), protocol="direct", scope="conversation", flags=(STEPS,)),
-    "quality": Form(kind=kind("rating"), protocol="quality", flags=(STEPS,)),
-    "checklist": Form(kind=kind("checklist"), protocol="checklist", flags=(STEPS,)),
+    "quality": Form(kind=kind("rating"), protocol="quality", has_checklist=True, flags=(STEPS,)),
+    "checklist": Form(kind=kind("checklist"), protocol="checklist", has_checklist=True, flags=(STEPS,)),
     "pairwise_turn": Form(kind=BETTER, protocol="pairwise", pair=True, flags=(FORCED, STEPS, ALL_TURNS)),
     "pairwise_whole": Form(kind=BETTER, protocol="pairwise", pair=True, scope="conversation", flags=(FORCED, STEPS)),
 }

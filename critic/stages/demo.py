@@ -1,4 +1,4 @@
-"""critic demo: the whole main job on a small sample world, with the commands a user would type.
+"""Run the whole main job on a small sample world, with the commands a user would type (critic demo).
 
 critic demo --out runs/demo
 critic demo --pictures --out runs/demo-vision
@@ -29,41 +29,63 @@ EXTERNAL = "Nightjar-9B"
 PROGRAMS = ("data/sample_world.py", "data/human_scores.py", "train/base.py", "serve/judge.py")
 
 BASE = ("gemma-3-270m", "runs/base/gemma-3-270m-10", "--layers", "10")
-"""What train/base.py is given for the pretrained base: its name, the folder in which the recipe looks for it, and the
+"""Arguments of train/base.py for the pretrained base: its name, the folder in which the recipe looks for it, and the
 layers that a scoring head needs, which are trained and served in half of the time."""
 
 RECIPE, SEEING = Path("train/recipes/demo.yaml"), Path("train/recipes/tiny-vl.yaml")
-"""With the base, and of the judge that sees."""
+"""Recipes for the base, and for the judge that sees."""
+
+
+NEXT = r"""
+This judge learned one form, {form}: single answers. What to try next:
+
+    critic audit internal={out}/internal.jsonl --train {out}/data/train.jsonl \
+        --gate "mae<=1,pearson>=0.8" --out {out}/gate
+    critic serve {out}/judge --alias gpt-4o
+
+The gate's exit code says whether the judge is good enough. Ask the served judge with the Python client of README.md.
+Conversations and pairs need a judge that learned them. URL is the server of a model under test:
+
+    make bench-demo
+    critic run convbench data/samples/convbench/ConvBench.csv --as published \
+        --model URL --judge runs/bench-demo/judge --out {out}/convbench
+    critic run multiverse data/samples/multiverse/conversations.jsonl --as published \
+        --model URL --judge runs/bench-demo/judge --out {out}/multiverse"""
+"""The text that the demo prints at its end: the next steps, as commands that run."""
 
 
 def check_programs(programs: Iterable[str]) -> None:
-    """Raises UsageError where one is not here: those of data/ are not part of an installation."""
+    """Raise UsageError if a program is missing."""
+    # The programs of data/ are not part of an installation.
     for program in programs:
         if not Path(program).is_file():
             raise UsageError(f"run this in the root of a clone of the repository: {program} is not here")
 
 
 def script(name: str) -> str:
-    """A program that stands beside this Python."""
+    """Return the path of a program that is installed beside this Python."""
     return str(Path(sys.executable).with_name(name))
 
 
 def step(number: str, title: str, start: float) -> None:
+    """Print the heading of a step, and the seconds since `start` (time.monotonic)."""
     print(f"\n[{number}] {title}  ({time.monotonic() - start:.0f} s so far)", flush=True)
 
 
 def _show(words: list[str]) -> None:
+    """Print a command as a user would type it."""
     beside = (sys.executable, script("critic"))
     print(f"      $ {shlex.join(Path(word).name if word in beside else word for word in words)}", flush=True)
 
 
 def run(words: list[str]) -> None:
-    """Show a command and run it. Raises UsageError when the command fails; its own words stand above."""
+    """Print a command and run it. Raises UsageError if it fails; its own messages stand above."""
     _show(words)
     with subprocess.Popen(words) as process:
         try:
             code = process.wait()
         except BaseException:
+            # Whoever stops the demo stops what it started.
             process.send_signal(signal.SIGTERM)
             raise
     if code:
@@ -71,20 +93,20 @@ def run(words: list[str]) -> None:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on."""
+    """Return a port of this machine that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def train(recipe: Path, rows: Path, out: Path, *options: str) -> None:
-    """Train a judge on `rows`, on the GPU where there is one."""
+    """Train a judge on `rows`, on the GPU if there is one."""
     words = [script("critic"), "train", str(recipe), "--train", str(rows), "--out", str(out), *options]
     run(words)
 
 
 def form_asked(judge: Path) -> list[str]:
-    """Options of `critic judge` for the form that a judge learned most; no reason where the form has none."""
+    """Return the options of `critic judge` for the form that a judge learned most, without a reason if it has none."""
     forms: dict[str, float] = json.loads((judge / "critic.json").read_text("utf-8"))["recipe"]["forms"]
     form = max(forms, key=lambda name: forms[name])
     return ["--prompt", form, *([] if f'"{REASON}"' in load(form, "en").template else ["--no-reason"])]
@@ -92,13 +114,14 @@ def form_asked(judge: Path) -> list[str]:
 
 @contextmanager
 def served(checkpoint: Path, log: Path) -> Iterator[tuple[str, str]]:
-    """A model behind its API for as long as the context lasts; gives the base URL and the model's name."""
+    """Serve a model behind its API within the context. Yield the base URL and the model's name."""
     words = [sys.executable, "serve/judge.py", str(checkpoint), "--port", str(free_port()), "--log", str(log)]
     _show(words)
     server = subprocess.Popen([*words, "--stop-with-parent"], stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     try:
         ready = server.stdout.readline()
+        # The server prints this line once it answers requests; if it ends first, the line is empty.
         if not ready.startswith("ready: "):
             raise UsageError(f"the server did not come up, see above; its log is {log}")
         _, url, _, model = ready.split()
@@ -110,13 +133,14 @@ def served(checkpoint: Path, log: Path) -> Iterator[tuple[str, str]]:
 
 
 def done(out: Path, report: str, start: float) -> None:
+    """Write the seconds since `start` beside the results, and print which `report` to open."""
     seconds = time.monotonic() - start
     jsonl.write_json(out / "seconds.json", {"total": round(seconds, 1)})
     print(f"\ndone in {seconds:.0f} s: open {out}/{report}", flush=True)
 
 
 def _benchmark(judged: Path, options: Sequence[str]) -> list[str]:
-    """Judge a benchmark in small, eight questions in AlignMMBench's layout; the command that then scores it."""
+    """Judge eight questions in AlignMMBench's layout. Return the command that scores them."""
     questions = "data/samples/alignmmbench/metadata.jsonl"
     words = [
         script("critic"),
@@ -132,12 +156,14 @@ def _benchmark(judged: Path, options: Sequence[str]) -> list[str]:
 
 
 PICTURED = 1500
-"""Questions of a world with pictures: a tiny judge needs as many to learn to look."""
+"""Questions of a world with pictures. A tiny judge needs as many to learn to look."""
 
 
 def _arms(data: Path, tests: Iterable[str]) -> dict[str, Path]:
-    """What tells whether the judge looks, by the name of its judgments: 250 answers of each test without their image,
-    with another's, and with one fact edited."""
+    """Write the rows that tell if the judge looks, and return their files by the name of their judgments.
+
+    They are 250 answers of each test without their image, with another's, and with one fact edited.
+    """
     arms = {f"{test}-arms": data / f"{test}-arms.jsonl" for test in tests}
     for test, rows in zip(tests, arms.values(), strict=True):
         words = [script("critic"), "attack", str(data / f"{test}.jsonl"), "--images", "--out", str(rows)]
@@ -161,7 +187,7 @@ def main(
         bool, typer.Option("--pictures", help="A world with pictures, and a judge that sees: does it look?")
     ] = False,
 ) -> None:
-    """The whole main job on a small sample world. Run again, it goes on where it stopped."""
+    """Run the whole main job on a small sample world. Rerun the same command to resume."""
     check_programs(PROGRAMS)
     start = time.monotonic()
     python, data, judge = sys.executable, out / "data", out / "judge"
@@ -182,6 +208,7 @@ def main(
     run([*words, *drawn])
 
     step("2/5", f"train: a judge {base}", start)
+    # Another recipe names a base of its own, or none.
     if recipe is None:
         run([python, "train/base.py", *BASE])
     train(recipe or RECIPE, data / "train.jsonl", judge, *root)
@@ -194,6 +221,7 @@ def main(
             words = [script("critic"), "judge", str(rows), "--out", str(judged), *shown]
             run([*words, "--base-url", url, "--model", model, *form_asked(judge)])
         scoring = []
+        # The sample questions are about other pictures than those that this judge learned to see.
         if not pictures:
             scoring = _benchmark(out / "answers.jsonl", ["--base-url", url, "--model", model, *form_asked(judge)])
 
@@ -205,6 +233,5 @@ def main(
     run([script("critic"), "audit", *files, *learned, "--out", str(out)])
     if scoring:
         run([*scoring, "--out", str(out / "benchmark")])
-        form = form_asked(judge)[1]
-        print(f"\nThis judge learned one form, {form}: single answers. For pairs and conversations see train/README.md")
+        print(NEXT.format(out=out, form=form_asked(judge)[1]), flush=True)
     done(out, "report.html", start)

@@ -127,6 +127,27 @@ def test_per_task_split_takes_a_tenth_of_each_task(tmp_path: Path) -> None:
     assert counts == [10, 10, 10]
 
 
+@pytest.mark.parametrize("per_task", [[], ["--per-task"]])
+def test_internal_adds_the_next_groups_in_the_order_of_the_rule(tmp_path: Path, per_task: list[str]) -> None:
+    """The tenth stays in the test, no group is in both parts, and the count is said; below 20 there is a warning.
+
+    Groups that several tasks share count once."""
+    rows = [human_row(n, task=["OCR", "Meme"][n % 2], group=f"g{n // 2}") for n in range(120)]
+    path, groups = write_jsonl(tmp_path / "rows.jsonl", rows), dict[str, set[str]]()
+    for least in ("0", "20"):
+        done = run(PROGRAM, path, "--out", tmp_path / least, *per_task, "--internal", least)
+        assert done.returncode == 0, done.stderr
+        internal, train = (read_jsonl(tmp_path / least / f"{part}.jsonl") for part in ("internal", "train"))
+        groups[least] = {row["group"] for row in internal}
+        assert not groups[least] & {row["group"] for row in train}
+        assert f"internal test: {len(groups[least])} questions" in done.stdout
+        assert (f"{len(groups[least])} groups is too small" in done.stderr) == (len(groups[least]) < 20)
+        assert ("at least 20" in json.loads((tmp_path / least / "splits.json").read_text())["rule"]) == (least == "20")
+    assert groups["0"] < groups["20"] and len(groups["0"]) < len(groups["20"]) == 20
+    done = run(PROGRAM, path, "--out", tmp_path / "all", *per_task, "--internal", "60")
+    assert_one_line_error(done, "60 questions (groups), of which 60 are held out", "or a smaller --internal")
+
+
 def test_leaks_are_taken_out_of_training(tmp_path: Path) -> None:
     rows = [human_row(n) for n in range(200)]
     groups = {row["group"] for row in rows if int(hashlib.sha1(row["group"].encode()).hexdigest(), 16) % 10 == 0}

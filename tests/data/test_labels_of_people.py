@@ -124,6 +124,36 @@ def test_judged_pairs_of_scored_answers_are_as_far_apart_as_their_scores(tmp_pat
     assert len(taught([one, pair], pairwise=1.0)) == 2, "nothing is compared with what is a pair"
 
 
+def test_scores_of_answers_and_of_conversations_are_not_compared(tmp_path: Path) -> None:
+    """Each is a pair with its own kind, though both ask the same question. Only a checklist's forms show checklists."""
+    history, system = [{"user": "a", "assistant": "b"}], {0: "s", 1: "t"}
+    rows = [
+        human_row(
+            n,
+            group="g",
+            image=None,
+            question="Q?",
+            reference="r",
+            history=history,
+            scope=scope,
+            system=system[n % 2],
+            human_score=[9, 2][n % 2],
+            checklist=["Is it right?"],
+            checklist_answers=[True],
+        )
+        for n, scope in enumerate(["turn", "turn", "conversation", "conversation"])
+    ]
+    read = human_scored.load(write_jsonl(tmp_path / "rows.jsonl", rows)).responses
+    planned = plan(read, {"pairwise_turn": 1.0, "pairwise_whole": 1.0})
+    shown = {(example.form, frozenset(example.ids)) for example in planned.examples}
+    assert shown == {
+        ("pairwise_turn", frozenset(("row-0", "row-1"))),
+        ("pairwise_whole", frozenset(("row-2", "row-3"))),
+    }
+    prompts = {example.form: example.messages[0]["content"] for example in taught(read, quality=1.0, direct_turn=1.0)}
+    assert "Is it right?" in prompts["quality"] and "Is it right?" not in prompts["direct_turn"]
+
+
 @pytest.mark.parametrize(
     ("rows", "words", "part"),
     [

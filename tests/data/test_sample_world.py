@@ -13,9 +13,19 @@ import pytest
 from conftest import ROOT, Done, run_apart
 
 from critic import human_scored
+from critic.judging.examples import plan
 from critic.records import Response
 
 EXTERNAL = "Nightjar-9B"
+FORMS_OF_PAPERS = {
+    "pointwise",
+    "direct_turn",
+    "direct_whole",
+    "quality",
+    "checklist",
+    "pairwise_turn",
+    "pairwise_whole",
+}
 
 
 def make_world(out: Path, *options: str, hash_seed: str = "0") -> Done:
@@ -75,6 +85,31 @@ def test_the_whole_scale_is_used_and_no_rating_dominates(responses: list[Respons
     assert max(shares.values()) <= 0.25 * len(scores)
     middle = median(scores)
     assert 2.3 <= fmean(abs(score - middle) for score in scores) <= 2.8
+
+
+def test_conversations_have_labels_for_every_form(tmp_path: Path) -> None:
+    """The answers and their scores stay; each also has a checklist, and a row of the conversation that it ends."""
+    plain, whole = tmp_path / "plain.jsonl", tmp_path / "whole.jsonl"
+    assert made(plain, "--questions", "52").returncode == 0
+    assert made(whole, "--questions", "52", "--conversations").returncode == 0
+    answers = [json.loads(line) for line in plain.read_text("utf-8").splitlines()]
+    rows = [json.loads(line) for line in whole.read_text("utf-8").splitlines()]
+    turns = [row for row in rows if row["scope"] == "turn"]
+    assert [{**row, "checklist": [], "checklist_answers": []} for row in turns] == answers
+    for row in turns:
+        if row["human_score"] > 9:
+            assert all(row["checklist_answers"]), "a full answer states every fact"
+        if row["human_score"] < 2.5:
+            assert not all(row["checklist_answers"])
+    assert {len(row["checklist"]) for row in turns} >= {2, 3, 4}
+    conversations = [row for row in rows if row["scope"] == "conversation"]
+    assert [(row["id"], row["response"]) for row in conversations] == [
+        (f"{row['id']}/whole", row["response"]) for row in turns
+    ]
+    assert all(row["history"] for row in conversations) and len({row["group"] for row in conversations}) == 52
+    loaded = human_scored.load(whole)
+    taught = Counter(planned.form for planned in plan(loaded.responses, dict.fromkeys(FORMS_OF_PAPERS, 1.0)).examples)
+    assert taught.keys() == FORMS_OF_PAPERS and min(taught.values()) > 300, taught
 
 
 def test_no_answerer_is_named_in_any_text(raw: list[dict[str, Any]]) -> None:

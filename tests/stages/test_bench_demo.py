@@ -1,13 +1,14 @@
 """data/bench_demo.py with servers by script: which commands it runs, and that their results are on the pages."""
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import completion, run
+from conftest import completion, human_row, run, write_jsonl
 
 from critic import jsonl
 from critic.stages import demo
@@ -37,10 +38,21 @@ def test_every_command_of_it_ends_on_a_page(tmp_path: Path, scripted: Any, monke
 
     monkeypatch.setattr(demo, "served", served)
     monkeypatch.setattr(demo, "run", here)
-    jsonl.write_json(tmp_path / "judge/critic.json", {})  # a judge is there, and is not trained
+    # A judge is there, and is not trained. It learned one form of each kind; of checklists no row taught it.
+    forms = {"quality": 1.0, "checklist": 1.0, "pairwise_whole": 1.0, "direct_turn": 0.0, "pointwise": 1.0}
+    jsonl.write_json(tmp_path / "judge/critic.json", {"recipe": {"forms": forms}, "untaught": ["pointwise"]})
+    labels = {"checklist": ["Right?", "Kind?"], "checklist_answers": [True, False]}
+    same = [{"question": f"{n}?", "group": f"g{n}", "image": f"{n}.png", "reference": f"{n}."} for n in range(20)]
+    rows = [human_row(n, **labels, **same[n // 2], response=f"It is {n}.") for n in range(40)]
+    talks = [row | {"id": f"{row['id']}/whole", "scope": "conversation"} for row in rows]
+    write_jsonl(tmp_path / "data/internal.jsonl", [*rows, *talks])
     done = run("data/bench_demo.py", "--out", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert asked == ["run"] * 8 + ["infer", "judge", "judge"] + ["score"] * 5
+    assert asked == ["judge", "audit"] * 3 + ["run"] * 8 + ["infer", "judge", "judge"] + ["score"] * 5
+    table = re.findall(r"(?m)^  (\w+) +(\d+) verdicts, 0 failed  kappa +(\S+)", done.stdout)
+    # Yes to all is right on the first item of each checklist only, which is what chance gives.
+    assert [row[:2] for row in table] == [("quality", "40"), ("checklist", "80"), ("pairwise_whole", "20")]
+    assert table[1][2] == "0.00"
     for benchmark in ("alignmmbench", "convbench", "multiverse", "visitbench"):
         page = (tmp_path / benchmark / "report.html").read_text("utf-8")
         assert "tiny-2" in page and "tiny-3" in page and "as published" in page

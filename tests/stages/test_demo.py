@@ -6,7 +6,11 @@ runs them whole. In `make test` each is shortened: fewer questions, fewer steps,
 """
 
 import json
+import os
 import re
+import shlex
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,11 +18,12 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import ROOT, asked_of, command, needs, read_jsonl, run_apart
+from conftest import ROOT, Servers, asked_of, command, completion, needs, read_jsonl, run_apart
 from probabilities import by_transformers
 
 from critic import jsonl
 from critic.records import Judgment
+from critic.stages.demo import NEXT
 
 pytestmark = pytest.mark.e2e
 
@@ -87,6 +92,66 @@ def test_its_judge_does_what_a_user_tries_next(demo: Path) -> None:
     judged = read_jsonl(demo / "answers.jsonl")
     assert len(judged) == 8 and not any(line.get("failure") for line in judged)
     assert (demo / "benchmark/report.html").is_file()
+
+
+def next_commands(out: Path) -> dict[str, list[str]]:
+    """The commands that the demo shows at its end, by their first two words."""
+    text = NEXT.format(out=out, form="pointwise").replace("\\\n", " ")
+    words = [shlex.split(line) for line in text.splitlines() if line.startswith("    ")]
+    return {" ".join(command[:3] if command[1] == "run" else command[:2]): command for command in words}
+
+
+def test_its_closing_text_shows_the_gate(demo: Path) -> None:
+    """The pretrained judge passes it, one that was stopped early does not."""
+    words = next_commands(demo)["critic audit"]
+    done = run_apart(*words)
+    assert done.returncode in (0, 1), done.stderr
+    assert len(re.findall(r"gate: internal: \S+ (?:kept|not kept)", done.stdout)) == 2, done.stdout
+    if (demo / "judge/config.json").read_text("utf-8").count("ForSequenceClassification"):
+        assert done.returncode == 0
+
+
+def test_its_closing_text_serves_the_clients_of_the_readme(demo: Path) -> None:
+    """The README's client gets a score, of a judge that writes and of the demo's scoring head."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    words = command(*next_commands(demo)["critic serve"], "--port", port)
+    with subprocess.Popen(words, cwd=ROOT, text=True, stdout=subprocess.PIPE, start_new_session=True) as server:
+        try:
+            assert server.stdout is not None
+            assert any(line.startswith("ready: ") for line in iter(server.stdout.readline, ""))
+            (code,) = re.findall(r"(?m)^```python\n((?:.*\n)*?)```", (ROOT / "README.md").read_text("utf-8"))
+            client = [sys.executable, "-c", code.replace("8000", port)]
+            done = subprocess.run(client, capture_output=True, text=True, check=False, timeout=300)
+        finally:
+            os.killpg(server.pid, signal.SIGTERM)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"\b([1-9]|10)\b", done.stdout), done.stdout
+
+
+def test_its_closing_text_runs_conversations_by_a_judge_that_learned_them(tmp_path: Path, scripted: Servers) -> None:
+    """ConvBench's and MultiVerse's samples as published, by a judge of the recipe that `make bench-demo` trains."""
+    needs("deepspeed", "vllm")
+    world, data, judge = tmp_path / "world.jsonl", tmp_path / "data", tmp_path / "judge"
+    short = ["training.max_steps=60", "training.lr_scheduler_kwargs.num_decay_steps=30", "training.warmup_steps=10"]
+    for words in (
+        ["data/sample_world.py", "--conversations", "--questions", "60", "--out", world],
+        ["data/human_scores.py", world, "--internal", "20", "--out", data],
+        ["critic", "train", "tiny-benchmarks", "--train", data / "train.jsonl", "--out", judge]
+        + [word for key in short for word in ("--set", key)],
+    ):
+        done = run_apart(*words)
+        assert done.returncode == 0, done.stderr
+    places = {"URL": scripted(lambda body: completion("a line")).url, "runs/bench-demo/judge": str(judge)}
+    for benchmark in ("convbench", "multiverse"):
+        words = next_commands(tmp_path)[f"critic run {benchmark}"]
+        # A judge of sixty steps may fail to write a verdict, but it is never refused for the form.
+        done = run_apart(*(places.get(word, word) for word in words), "--verdict-tokens", "160", "--max-failed", "1")
+        assert done.returncode == 0, done.stderr
+        lines = read_jsonl(tmp_path / benchmark / "judged.jsonl")
+        assert lines and not any("unlearned" in line["setup"] for line in lines)
+        assert "as published" in (tmp_path / benchmark / "score/report.html").read_text("utf-8")
 
 
 def test_every_verdict_is_strict_json_from_constrained_decoding(demo: Path) -> None:

@@ -79,16 +79,16 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
 def test_the_newest_whole_one_is_taken(name: str, tmp_path: Path) -> None:
     damage, reason = DAMAGES[name]
     whole_one = made_checkpoint(tmp_path, 9)
-    assert checkpoints.newest(tmp_path, FACTS, warn=pytest.fail) == whole_one
+    assert checkpoints.find_newest(tmp_path, FACTS, warn=pytest.fail) == whole_one
     broken = made_checkpoint(tmp_path, 10)
-    assert checkpoints.newest(tmp_path, FACTS, warn=pytest.fail) == broken
+    assert checkpoints.find_newest(tmp_path, FACTS, warn=pytest.fail) == broken
     damage(broken)
     (tmp_path / "checkpoint-old").mkdir()
     told: list[str] = []
-    assert checkpoints.newest(tmp_path, FACTS, told.append) == whole_one
+    assert checkpoints.find_newest(tmp_path, FACTS, told.append) == whole_one
     assert len(told) == 1 and str(broken) in told[0] and reason in told[0]
     damage(whole_one) if name != "a file too long" else shutil.rmtree(whole_one)
-    assert checkpoints.newest(tmp_path, FACTS, lambda text: None) is None
+    assert checkpoints.find_newest(tmp_path, FACTS, lambda text: None) is None
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_the_newest_whole_one_is_taken(name: str, tmp_path: Path) -> None:
 def test_another_run_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     made_checkpoint(tmp_path, 3)
     with pytest.raises(UsageError, match=message):
-        checkpoints.newest(tmp_path, {**FACTS, **change}, warn=pytest.fail)
+        checkpoints.find_newest(tmp_path, {**FACTS, **change}, warn=pytest.fail)
 
 
 def test_a_base_that_was_made_anew_under_its_name_is_another(tmp_path: Path) -> None:
@@ -107,14 +107,17 @@ def test_a_base_that_was_made_anew_under_its_name_is_another(tmp_path: Path) -> 
     facts = training_run.describe(recipe, tmp_path / "rows.jsonl")
     out = tmp_path / "out"
     made_checkpoint(out, 3, facts)
-    assert checkpoints.newest(out, training_run.describe(recipe, tmp_path / "rows.jsonl"), warn=pytest.fail) is not None
+    assert (
+        checkpoints.find_newest(out, training_run.describe(recipe, tmp_path / "rows.jsonl"), warn=pytest.fail)
+        is not None
+    )
     (base / "model.safetensors").write_bytes(b"anew")
     facts = training_run.describe(recipe, tmp_path / "rows.jsonl")
     with pytest.raises(UsageError, match="another base_weights;"):
-        checkpoints.newest(out, facts, warn=pytest.fail)
+        checkpoints.find_newest(out, facts, warn=pytest.fail)
     (out / "critic.json").write_text(json.dumps({**facts, "base_weights": {}}))
     with pytest.raises(UsageError, match="another base_weights;"):
-        training_run.finished(out, facts)
+        training_run.is_finished(out, facts)
 
 
 @pytest.mark.parametrize("keep", [1, 2, 5])
@@ -323,7 +326,7 @@ def test_a_loss_that_is_no_number_stops_the_run(every: int, tmp_path: Path) -> N
         assert not [*out.glob("checkpoint-*")] and not (out / "model.safetensors").exists()
         return
     assert [path.name for path in out.glob("checkpoint-*")] == ["checkpoint-1"]
-    assert checkpoints.fault(out / "checkpoint-1") is None
+    assert checkpoints.find_fault(out / "checkpoint-1") is None
     weights = get_fp32_state_dict_from_zero_checkpoint(str(out / "checkpoint-1"))
     assert all(bool(each.isfinite().all()) for each in weights.values())
     assert not (out / "critic.json").is_file()

@@ -227,10 +227,10 @@ def test_batches_and_processes_change_nothing(tokenizer: Any, tmp_path: Path) ->
 
 def test_what_is_not_defined_is_left_out() -> None:
     one = np.eye(10)[[4, 4, 4]]
-    found = evaluation.figures(evaluation.rate_by_expectation(one), [5.0, 5.0, 6.0])
+    found = evaluation.compute_metrics(evaluation.rate_by_expectation(one), [5.0, 5.0, 6.0])
     assert found == pytest.approx({"n": 3.0, "mae": 1 / 3, "fuzzy": 2 / 3, "strict": 2 / 3, "qwk": 0.0})
     spread = evaluation.rate_by_expectation(np.eye(10)[[0, 4, 9]])
-    assert set(evaluation.figures(spread, [5.0, 5.0, 5.0])) == {"n", "mae", "fuzzy", "strict", "qwk"}
+    assert set(evaluation.compute_metrics(spread, [5.0, 5.0, 5.0])) == {"n", "mae", "fuzzy", "strict", "qwk"}
 
 
 def test_all_scores_equal_trains(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def learned(recipe: recipe_keys.Recipe, rows: Path, device: str, dtype: torch.dt
     if recipe.objective == "head":
         torch.nn.init.normal_(model.score.weight, std=0.1)  # a GPU would draw other numbers
     model = model.to(device, dtype)
-    shared = attention.install(export.bare(model)) and share
+    shared = attention.install(export.unwrap(model)) and share
     weighing = objective.weights(data.rows)
     collate = batches_module.Batches(tokenizer.pad_token_id, weighing, objective, packing=recipe.packing, share=shared)
     given = {

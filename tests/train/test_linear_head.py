@@ -199,8 +199,8 @@ def test_a_fit_that_was_killed_goes_on(made: SimpleNamespace, tmp_path: Path, mo
     monkeypatch.setattr(linear_head, "compute_last_hidden", counted)
     rows, pad = made.data.rows, made.tokenizer.pad_token_id
     with pytest.raises(KeyboardInterrupt):
-        linear_head.features_of(made.model, rows, pad, tmp_path / "kept")
-    found = linear_head.features_of(made.model, rows, pad, tmp_path / "kept")
+        linear_head.compute_features(made.model, rows, pad, tmp_path / "kept")
+    found = linear_head.compute_features(made.model, rows, pad, tmp_path / "kept")
     assert computed == [5, 5, 2], "of twelve rows"
     for row, one in zip(rows, found, strict=True):
         ids = torch.tensor([row["input_ids"][: row["source"]]])

@@ -199,7 +199,7 @@ def test_a_micro_batch_waits_for_nothing(made: SimpleNamespace, kind: Literal["s
         counts.add(batch)
         model(**batch, num_items_in_batch=torch.tensor(9)).loss.backward()
     with pytest.raises(AssertionError), Waits():
-        batches_module.learned_places(batch["labels"])
+        batches_module.find_learned_places(batch["labels"])
 
 
 def spelt(model: Any, row: dict[str, Any], tokens: Any) -> torch.Tensor:

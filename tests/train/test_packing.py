@@ -233,7 +233,7 @@ def test_layers_that_keep_a_state_do_not_pack() -> None:
 def test_held_out_rows_are_judged_as_alone(batch: list[dict[str, Any]], family: str, zero: int | None) -> None:
     tokens = rating_tokens.RatingTokens([3], [*range(10, 19), 10 if zero else 19], zero, [21, 22], [23])
     rows = [row["input_ids"][: row["source"] + 2] + ([10] if zero else []) for row in batch]
-    asked = [batches_module.prompt_row(ids, [], []) for ids in rows]
+    asked = [batches_module.build_prompt_row(ids, [], []) for ids in rows]
     model = tiny_model(family, "sdpa", VOCABULARY)
     computed: list[int] = []
     model.model.register_forward_pre_hook(
@@ -289,9 +289,9 @@ def paths(tree: packing.Tree) -> list[torch.Tensor]:
 
 @given(ROWS, st.integers(1, 20))
 def test_every_row_is_a_path(rows: list[list[int]], least: int) -> None:
-    nodes = packing.prefix_tree(rows, [len(row) - 2 for row in rows], least)
+    nodes = packing.build_prefix_tree(rows, [len(row) - 2 for row in rows], least)
     tree = packing.Tree([node.end - node.start for node in nodes], [node.parent for node in nodes])
-    given = packing.sequence(nodes, rows)
+    given = packing.build_sequence(nodes, rows)
     tokens = torch.stack([given["input_ids"][0], given["position_ids"][0]], -1)
     assert tree.spans[0].tolist() == given["position_ids"][0].tolist()
     assert sorted(node.row for node in nodes if node.leaf) == list(range(len(rows)))
@@ -311,10 +311,10 @@ def test_every_row_is_a_path(rows: list[list[int]], least: int) -> None:
 @given(ROWS, st.sampled_from([-1, 30, 200, 10**6]), st.sampled_from([None, 1, 4]))
 def test_calls_look_at_paths(rows: list[list[int]], in_vain: int, window: int | None) -> None:
     """Whichever segments are taken together, each token sees its path and no more."""
-    nodes = packing.prefix_tree(rows, [len(row) - 2 for row in rows], 3)
+    nodes = packing.build_prefix_tree(rows, [len(row) - 2 for row in rows], 3)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packing, "IN_VAIN", in_vain)
-        tree = packing.sequence(nodes, rows)["tree"]
+        tree = packing.build_sequence(nodes, rows)["tree"]
     places = torch.arange(sum(tree.lengths), dtype=torch.float32)[:, None]
     wanted = []
     for length, path in zip(tree.lengths, paths(tree), strict=True):
@@ -324,7 +324,7 @@ def test_calls_look_at_paths(rows: list[list[int]], in_vain: int, window: int | 
     for mask, looked_at in zip(tree.masks(window, places), tree.keys(places), strict=True):
         found += [looked_at[row == 0, 0].int().tolist() for row in mask[0, 0]]
     assert found == wanted
-    mask = packing._block_mask(tree.spans, window, tile=4)
+    mask = packing._build_block_mask(tree.spans, window, tile=4)
     count = len(wanted)
     seen = flex_attention.create_mask(mask.mask_mod, 1, 1, count, count, device="cpu")[0, 0]
     assert [row.nonzero()[:, 0].tolist() for row in seen] == [sorted(each) for each in wanted]
@@ -346,7 +346,9 @@ def test_rows_that_begin_alike_meet(rows: list[list[int]], size: int) -> None:
         tokens = 0
         for start in range(0, len(places), size):
             chosen = [rows[place] for place in places[start : start + size]]
-            tokens += sum(node.end - node.start for node in packing.prefix_tree(chosen, list(map(len, chosen)), 1))
+            tokens += sum(
+                node.end - node.start for node in packing.build_prefix_tree(chosen, list(map(len, chosen)), 1)
+            )
         return tokens
 
     assert packing.order_by_prefix([[1] * 9, [2] * 9, [1] * 8, [2] * 8], 2) in (

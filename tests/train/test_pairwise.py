@@ -89,7 +89,7 @@ def test_graded_answers_to_one_question_are_pairs(tmp_path: Path) -> None:
 def test_each_form_that_compares_shows_the_answers_in_its_own_words(tmp_path: Path) -> None:
     made = ready(tmp_path, preferences(), forms={"pairwise": 1.0, "pairwise_turn": 1.0})
     assert Counter(made.data.rows["form"]) == {"pointwise_short": 8, "direct_turn": 8}, "each pair once a form"
-    assert rows_module.prompt_names(made.recipe) == ["direct_turn", "pointwise_short"]
+    assert [*rows_module.prompt_hashes(made.recipe)] == ["direct_turn", "pointwise_short"]
 
 
 def test_the_band_is_where_most_pairs_get_peoples_verdict() -> None:
@@ -121,7 +121,7 @@ def test_a_killed_run_ends_as_a_folder_with_one_score_and_a_band(tmp_path: Path)
     tiny.random_model(made.recipe.tiny, made.tokenizer, 2100, OBJECTIVES["head"].head_config()).save_pretrained(base)
     made.tokenizer.save_pretrained(base)
     adapted = write_recipe(tmp_path, "lora.yaml", **PAIRS | {"tiny": None, "base": str(base), "lora": {"r": 2}})
-    assert not export.bare(
+    assert not export.unwrap(
         training_run.build_model(recipes.read_recipe(adapted), made.tokenizer, None)
     ).score.weight.any()
     assert "ties: scores at most" in train(adapted, rows, tmp_path / "adapted", internal=False).stdout

@@ -22,6 +22,7 @@ import msgspec
 import torch
 
 from critic import human_scored, jsonl
+from critic.backends.identity import list_learned_forms
 from critic.errors import UsageError
 from critic.judging.distribution import whole_rating
 from critic.judging.examples import TooLong
@@ -106,6 +107,20 @@ def test_what_people_said_becomes_a_distribution(tmp_path: Path) -> None:
     assert people("row-3") == {10: 1.0}
     others = [row for row in all_rows(data) if row["form"] != "pointwise"]
     assert others and all(row["rating"] == 0 and not row["people"] for row in others)
+
+
+def test_a_form_that_no_row_teaches_is_not_learned(tmp_path: Path) -> None:
+    """It is named, and the finished judge does not claim it; one taught by a single row is learned."""
+    rows = [human_row(n) for n in range(4)] + [human_row(9, checklist=["Two?"], checklist_answers=[True])]
+    forms = {"pointwise": 1.0, "checklist": 1.0, "direct_whole": 1.0, "quality": 0.0}
+    data, _ = prepared(write_recipe(tmp_path, forms=forms), write_rows(tmp_path, rows), tmp_path / "cache")
+    assert data.counts["untaught"] == ["direct_whole"] and data.counts["forms"] == {"pointwise": 5, "checklist": 1}
+    learned = list_learned_forms({"recipe": {"forms": forms}, **data.counts})
+    assert learned == ("pointwise", "checklist")
+    compares = {"objective": "pairwise", "forms": {"pairwise": 1.0, "pairwise_whole": 1.0}, "evaluation": None}
+    pairs = write_recipe(tmp_path, "pairs.yaml", **compares)
+    data, _ = prepared(pairs, write_rows(tmp_path, pairs_of_answers(4)), tmp_path / "cache")
+    assert data.counts["untaught"] == ["pairwise_whole"], "a head is shown each answer in the words of another form"
 
 
 def test_rows_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:

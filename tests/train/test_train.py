@@ -50,10 +50,13 @@ from deepspeed.launcher import runner
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LlamaConfig
 
-from critic import human_scored
+from critic import benchmarks, human_scored
 from critic.errors import UsageError
+from critic.judging import protocols
+from critic.judging.assignments import form_name
 from critic.judging.prompt import prompt_hash
 from critic.judging.targets import source_ids
+from critic.records import JudgeConfig
 
 RECIPES = sorted((ROOT / "train/recipes").glob("*.yaml"))
 
@@ -65,6 +68,27 @@ def test_recipes_that_come_with_it_can_be_read(path: Path, tmp_path: Path) -> No
     assert trainer_args.arguments(small, tmp_path).max_steps > 0 or recipe.probe is not None
     text = path.read_text("utf-8")
     assert "# Memory: " in text and f"critic train {path.stem} " in text
+
+
+def asked_by_benchmarks() -> set[str]:
+    """The forms in which the benchmarks' protocols ask, by the papers' settings and by ours."""
+    forms = set[str]()
+    for benchmark_name in benchmarks.BENCHMARKS:
+        benchmark = benchmarks.load(benchmark_name)
+        (sample,) = (ROOT / "data/samples" / benchmark_name).glob("[!a]*.[cj]s*")
+        talks = any(len(conversation.turns) > 1 for conversation in benchmark.read(sample))
+        for setup in (benchmark.paper_setup(), JudgeConfig(judge="", score_kind="argmax")):
+            for name in benchmark.protocols:
+                turns = [1, None] if talks and protocols.load(name).whole_form else [1]
+                forms |= {form_name(name, turn, setup) for turn in turns}
+    return forms
+
+
+@pytest.mark.parametrize("name", ["critic-6b-full", "critic-6b-lora", "qwen3.5-4b", "tiny-benchmarks"])
+def test_recipes_for_all_benchmarks_teach_what_these_ask(name: str) -> None:
+    """Those and no others, so that a benchmark that is added must be taught, or said to be none of theirs."""
+    recipe = recipes.read_recipe(ROOT / f"train/recipes/{name}.yaml")
+    assert {form for form, share in recipe.forms.items() if share > 0} == asked_by_benchmarks()
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3, 4, 6, 8])
@@ -479,18 +503,18 @@ def test_below_the_first_adapter_nothing_is_gone_through_backwards(checkpointed:
 def test_a_finished_folder_is_another_judges(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
     done = whole(tmp_path_factory)
     recipe = recipes.read_recipe(done.recipe)
-    assert training_run.finished(done.out, training_run.describe(recipe, done.rows))
+    assert training_run.is_finished(done.out, training_run.describe(recipe, done.rows))
     watched_otherwise = recipes.read_recipe(done.recipe, ["keep=1", "evaluation.every=9"])
-    assert training_run.finished(done.out, training_run.describe(watched_otherwise, done.rows))
-    assert not training_run.finished(tmp_path, training_run.describe(recipe, done.rows))
+    assert training_run.is_finished(done.out, training_run.describe(watched_otherwise, done.rows))
+    assert not training_run.is_finished(tmp_path, training_run.describe(recipe, done.rows))
     with pytest.raises(UsageError, match="another data"):
-        training_run.finished(done.out, training_run.describe(recipe, write_rows(tmp_path, sample_rows(3))))
+        training_run.is_finished(done.out, training_run.describe(recipe, write_rows(tmp_path, sample_rows(3))))
     with pytest.raises(UsageError, match="another recipe"):
-        training_run.finished(
+        training_run.is_finished(
             done.out, training_run.describe(recipes.read_recipe(done.recipe, ["training.seed=1"]), done.rows)
         )
     with pytest.raises(UsageError, match="another recipe"):
-        training_run.finished(
+        training_run.is_finished(
             done.out, training_run.describe(msgspec.structs.replace(recipe, group_by_question=True), done.rows)
         )
 
@@ -725,7 +749,7 @@ def test_a_card_tells_of_the_agreement() -> None:
     recipe = {"base": None, "global_batch": 4, "objective": "sft", "images": "blind"}
     facts: dict[str, Any] = {"recipe": recipe, "rows": 9, "forms": {"pointwise": 6, "scale_5": 3}, "steps": 4}
     facts |= {"data": {}, "prompts": {}, "set": "ema", "evaluation": None}
-    assert "in the forms pointwise (6), scale_5 (3); 4 steps of 4 rows" in export.card(facts)
-    assert export.card(facts).endswith("\nIt was not evaluated while it was trained.\n")
+    assert "in the forms pointwise (6), scale_5 (3); 4 steps of 4 rows" in export.render_card(facts)
+    assert export.render_card(facts).endswith("\nIt was not evaluated while it was trained.\n")
     found = {"step": 4, "n": 9.0, "mae": 1.25}
-    assert export.card(facts | {"evaluation": found}).endswith("\n| mae | 1.250 |\n")
+    assert export.render_card(facts | {"evaluation": found}).endswith("\n| mae | 1.250 |\n")

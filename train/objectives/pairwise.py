@@ -57,13 +57,15 @@ class Pairwise(ScoringHead):
     def parts(self, row: Row) -> list[Row]:
         """Return the prompts of both answers; the second is not counted among the learned places."""
         prompts, second = super().parts(row), row["other_ids"]
-        if not second:  # a white image
+        # A white image.
+        if not second:
             return prompts
         return [*prompts, {**prompts[0], "input_ids": second, "length": len(second), "source": len(second)}]
 
     def tensors(self, rows: list[Row], ends: list[int], weighing: Weights) -> Tensors:
         """Return `ends` [n × 2] of both prompts, `people` [n] (1 for A, 0 for B, 1/2 for a tie) and `margins` [n]."""
-        each = super().tensors(rows, ends, weighing)  # one entry a prompt
+        # One entry a prompt.
+        each = super().tensors(rows, ends, weighing)
         ahead = each["people"][::2, 0]
         # How far ahead goes into the margin, not into the target.
         way = ahead.sign()
@@ -84,7 +86,8 @@ class Pairwise(ScoringHead):
         """Return the `tie_band` by `fit_band`, for some of the training pairs as the head scores them now."""
         # Rows may stand in the order of their questions, so pairs are taken evenly from all of them.
         drawn = rows.select(np.linspace(0, len(rows) - 1, min(len(rows), BAND_PAIRS)).astype(int).tolist())
-        first, second = score(self, [*drawn])[:, :, 0].astype(np.float32).T  # as precise as the head computes them
+        # As precise as the head computes them.
+        first, second = score(self, [*drawn])[:, :, 0].astype(np.float32).T
         band = fit_band((first - second).astype(np.float64), np.array(drawn["people"])[:, 0])
         if is_first():
             print(f"ties: scores at most {band:.3f} apart, fitted on {len(drawn)} pairs", flush=True)
