@@ -1,13 +1,22 @@
-"""Tools in chat requests, and texts that become calls of them. Everything here is pure."""
+"""Parts of requests and replies in OpenAI's formats: limits, tools, calls. Everything here is pure."""
 
 import hashlib
 from typing import Any
 
 Request = dict[str, Any]
 Choice = dict[str, Any]
+Headers = list[tuple[bytes, bytes]]
 
 CUT_OFF = b'"finish_reason":"length"'
 """In the body of a reply that ran into its last token."""
+
+
+class Refusal(Exception):
+    """A request that is answered with an error; `code` is OpenAI's word for it."""
+
+    def __init__(self, status: int, code: str | None, message: str) -> None:
+        super().__init__(message)
+        self.status, self.code = status, code
 
 
 def called(request: Request, reply: dict[str, Any], tool: str) -> dict[str, Any]:
@@ -62,3 +71,17 @@ def as_tool_call(choice: Choice, name: str, call_id: str) -> Choice:
         call |= {"id": call_id, "type": "function"}
         function = {"name": name, **function}
     return {**choice, part: {**message, "content": None, "tool_calls": [{**call, "function": function}]}}
+
+
+def read_limit(request: Request) -> int | None:
+    """Return the most tokens that a request asks for, under either of the two names, or None if it does not say."""
+    newer = request.get("max_completion_tokens")
+    limit = request.get("max_tokens") if newer is None else newer
+    return limit if isinstance(limit, int) else None
+
+
+def with_limit(request: Request, tokens: int) -> Request:
+    """Return the request for a reply of up to `tokens` tokens."""
+    # The newer of the two names would count before this one.
+    newer = {"max_completion_tokens": None} if "max_completion_tokens" in request else {}
+    return {**request, **newer, "max_tokens": tokens}

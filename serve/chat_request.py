@@ -5,11 +5,9 @@ from functools import cached_property
 from typing import Any
 
 import msgspec
-from api_formats import Request, forced_tool
-from contracts import ConstrainedRequest
+from api_formats import Headers, Request, forced_tool, read_limit, with_limit
+from contracts import ConstrainedRequest, Contract
 from schemas import Limits
-
-Headers = list[tuple[bytes, bytes]]
 
 TEXT_PARTS = (None, "text", "refusal")
 """Types of the parts of a message that a judge of text can read."""
@@ -40,6 +38,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     - `client`, `raw`: the request as it came, and its bytes.
     - `visible`: the same without the `left_out` parts that the judge cannot see.
+    - `contract`: the form of reply that it asks for; None if none fits. `plain`: it has a form of its own instead.
     - `constrained`: with decoding held to the contract; None if the request goes on as the client sent it.
     - `sent`, `body`: the request that vLLM gets, whose reply has up to `tokens` tokens (None: nobody says). At least
       `needed` must be left for it.
@@ -51,6 +50,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     raw: bytes
     visible: Request
     left_out: int = 0
+    contract: Contract | None = None
+    plain: bool = False
     constrained: ConstrainedRequest | None = None
     tokens: int | None = None
     needed: int = 0
@@ -110,17 +111,3 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def trims(self) -> bool:
         """Whether the end of the text is taken out of the reply's log probabilities."""
         return bool(self.constrained and self.client.get("logprobs"))
-
-
-def read_limit(request: Request) -> int | None:
-    """Return the most tokens that a request asks for, under either of the two names, or None if it does not say."""
-    newer = request.get("max_completion_tokens")
-    limit = request.get("max_tokens") if newer is None else newer
-    return limit if isinstance(limit, int) else None
-
-
-def with_limit(request: Request, tokens: int) -> Request:
-    """Return the request for a reply of up to `tokens` tokens."""
-    # The newer of the two names would count before this one.
-    newer = {"max_completion_tokens": None} if "max_completion_tokens" in request else {}
-    return {**request, **newer, "max_tokens": tokens}

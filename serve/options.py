@@ -1,7 +1,7 @@
-"""Whether options of vLLM leave alone what the server guards: read by vLLM's own parser, before anything is loaded.
+"""The options that the server's layer gets, and those of vLLM, which must leave alone what the server guards.
 
-What counts is what our options and the user's come to: abbreviations, underscores, `--config FILE` and dotted names are
-vLLM's to resolve.
+vLLM's options are read by vLLM's own parser, before anything is loaded. What counts is what our options and the user's
+come to: abbreviations, underscores, `--config FILE` and dotted names are vLLM's to resolve.
 """
 
 import json
@@ -11,11 +11,16 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from critic.backends.identity import describe_settings, parse_options
 from critic.errors import UsageError
 
 LAYER = ["--middleware", "layer.JudgeLayer"]
 """Behind all other options: the last middleware is the outermost, and no request may go round it."""
+
+SETTINGS = "CRITIC_SERVE_LAYER"
+"""The environment variable that carries the settings (JSON) from judge.py to the server process."""
 
 BEFORE = "{} belongs before the --, where it is checked"
 GUARDED = {
@@ -38,6 +43,22 @@ GUARDED = {
     "ssl_certfile": "the server answers in plain HTTP: put a TLS proxy before it instead of --ssl-certfile",
 }
 """vLLM's settings that move the server, or its key, and what is said to who changes one."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """`model` is the true name; `contracts` are the operator's files; `images` says whether the judge sees them.
+    `about` stands beside the judge's name under /v1/models: the hash of its processor, the forms that it was trained
+    in, its certificate and that one's hash. `control_tokens` are the judge's own, which no message may hold.
+    `as_learned`: clients' questions are asked in a form that the judge learned, where their parts are found."""
+
+    model: str
+    aliases: list[str]
+    contracts: list[str]
+    max_bytes: int
+    images: bool
+    about: dict[str, Any] = {}
+    control_tokens: list[str] = []
+    as_learned: bool = False
 
 
 def build_parser() -> Any:

@@ -463,7 +463,7 @@ def _in_words(words: str, is_text: bool) -> Schema:
         return {"type": "boolean"}
     if len(options) > 1 and all(re.fullmatch(r"[\w+=<>-]{1,20}|N/A", option) for option in options):
         whole = not is_text and all(re.fullmatch("-?[0-9]+", option) for option in options)
-        return {"enum": [int(option) for option in options] if whole else options}
+        return {"enum": [*map(int, options)] if whole else options}
     if bounds := find_range(words):
         kind = "number" if count_digits(bounds, words) or "." in words else "integer"
         return {"type": kind, **limits(bounds)}

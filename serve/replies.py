@@ -6,8 +6,8 @@ from http import HTTPStatus
 from typing import Any
 
 import msgspec
-from api_formats import called
-from chat_request import ChatRequest, Headers
+from api_formats import Headers, Refusal, called
+from chat_request import ChatRequest
 
 from critic.backends.openai import TOO_LONG
 
@@ -31,14 +31,6 @@ MOST_MESSAGE = 2000
 """Characters of an error's message, which may repeat what the client sent."""
 
 
-class Refusal(Exception):
-    """A request that is answered with an error; `code` is OpenAI's word for it."""
-
-    def __init__(self, status: int, code: str | None, message: str) -> None:
-        super().__init__(message)
-        self.status, self.code = status, code
-
-
 class Answer(msgspec.Struct, frozen=True):
     """A whole reply of the inner server."""
 
@@ -58,7 +50,7 @@ def rewrites(request: ChatRequest) -> bool:
 def rewrite(reply: dict[str, Any], request: ChatRequest) -> dict[str, Any]:
     """Return a reply, or a stream's piece of one, as the request's client needs it."""
     if request.trims:
-        reply = {**reply, "choices": [_without_end(choice) for choice in reply["choices"]]}
+        reply = {**reply, "choices": [*map(_without_end, reply["choices"])]}
     if request.tool is not None:
         reply = called(request.client, reply, request.tool)
     return reply

@@ -11,8 +11,8 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 
+from api_formats import Refusal
 from contracts import FORBIDDING
-from replies import Refusal
 from schemas import ends
 
 from critic.errors import loads, replace_surrogates
@@ -90,7 +90,7 @@ def _with_a_form(request: dict[str, Any]) -> dict[str, Any]:
     forms = (request.get("response_format"), text.get("format") if isinstance(text, dict) else None)
     kinds = [form.get("type") for form in forms if isinstance(form, dict)]
     held = request.get("structured_outputs") or any(kind not in (None, "text") for kind in kinds)
-    forbidding = next((name for name in FORBIDDING if request.get(name)), None)
+    forbidding = next(filter(request.get, FORBIDDING), None)
     if forbidding and (held or (request.get("tools") and choice not in (None, "none", "auto"))):
         raise _refused(
             f"{forbidding} may leave the form of the reply nothing to write: leave {forbidding} or the form out"

@@ -85,9 +85,10 @@ def find_scale(text: str) -> Range | None:
     spoken = {bounds for before, bounds in named if SPOKEN.search(before)}
     # A rubric names its scale by its own lines.
     if not spoken:
-        values = sorted({int(value) for value in RUBRIC.findall(text)})
+        values = sorted(set(map(int, RUBRIC.findall(text))))
         return (values[0], values[-1]) if len(values) > 1 else None
-    widest = (min(low for low, _ in spoken), max(high for _, high in spoken))
+    lows, highs = zip(*spoken, strict=True)
+    widest = (min(lows), max(highs))
     return widest if widest in spoken else None
 
 
@@ -149,7 +150,7 @@ def escaped(text: str) -> str:
 
 def any_of(values: list[str]) -> str:
     """Return an expression of any of some texts, the longest first."""
-    return "|".join(escaped(value) for value in sorted(values, key=len, reverse=True))
+    return "|".join(map(escaped, sorted(values, key=len, reverse=True)))
 
 
 WORD = rf"(?:N/A|[A-Za-z0-9{HAN}][A-Za-z0-9{HAN}_ ()+-]{{0,23}})"
@@ -229,7 +230,7 @@ def described(words: str) -> Schema:
     """Return the values that the description of a number allows, as JSON Schema."""
     labels = find_labels(words)
     if labels and all(map(str.isdecimal, labels)):
-        return {"enum": [int(label) for label in labels]}
+        return {"enum": [*map(int, labels)]}
     return {"enum": [0, 1]} if BINARY.search(words) else limits(find_range(words))
 
 

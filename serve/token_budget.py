@@ -13,9 +13,8 @@ from functools import wraps
 from http import HTTPStatus
 from typing import Any
 
-from chat_request import read_limit
+from api_formats import Refusal, read_limit
 from contracts import Contract
-from replies import Refusal
 
 LEAST_REPLY = 16
 """Tokens below which a request without a contract counts as too long."""

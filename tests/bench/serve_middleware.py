@@ -33,8 +33,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import contracts
 import judge
 from conftest import free_port
-from layer import SETTINGS, JudgeLayer, Settings
-from options import LAYER
+from layer import JudgeLayer
+from options import LAYER, SETTINGS, Settings
 
 from critic.backends.vllm import find_build
 

@@ -183,7 +183,7 @@ def test_a_scoring_head_says_what_it_answers(ask: Ask) -> None:
     about = {"gives": "one rating on 1..10"}
     for path in (CHAT, "/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"):
         answer = ask(Inner(), HELLO, path=path, about=about)
-        assert answer.status_code == 400 and "scoring head: ask /classify" in answer.json()["error"]["message"]
+        assert answer.status_code == 400 and "It serves /classify" in answer.json()["error"]["message"]
     assert ask(Inner(), HELLO, path="/classify", about=about).json()["error"]["message"] == "Not Found", (
         "the inner one's"
     )
