@@ -44,11 +44,13 @@ PHRASES = [
 ]
 
 
-def in_english(text: str) -> str:
-    """The text with its Chinese words for a reply's form in English; one without Chinese as it is."""
+def translate_to_english(text: str) -> str:
+    """Return the text with its Chinese words for a reply's form in English; a text without Chinese as it is."""
     if not re.search(f"[{HAN}]", text):
         return text
+    # Quotation marks are part of this phrase: it is read before what they hold is set aside.
     text = ENDS.sub(r"end with \g<quoted>", text.translate(WIDE).replace(KEPT, ""))
+    # A reply has to say quoted words as they are.
     quoted = (match["words"] for match in QUOTED.finditer(text))
     text = QUOTED.sub(f'"{KEPT}"', text).translate(MARKS)
     for pattern, english in PHRASES:

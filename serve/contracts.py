@@ -11,7 +11,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -19,17 +19,15 @@ import msgspec
 import reader
 import regex
 import typer
-from api_formats import forced_tool, parameters
-from chinese import in_english
+from api_formats import Request, forced_tool, parameters
+from chinese import translate_to_english
 from reader import ASKS, OBJECT, closed
-from scales import OUT_OF, any_of, choices, escaped, labels_in, limits, points_pattern, range_in
+from scales import OUT_OF, Schema, any_of, choices, escaped, find_labels, find_range, limits, points_pattern
 from schemas import Limits, Unbounded, bounded
 
 from critic.cli import run_program
 from critic.errors import UsageError
 
-Request = dict[str, Any]
-Schema = dict[str, Any]
 Form = Literal["text", "json_object", "json_schema", "tool"]
 
 TABLE = Path(__file__).with_name("contracts.toml")
@@ -52,23 +50,48 @@ those of `re`, searches of `regex` leave the interpreter to other threads meanwh
 LEAST_REASONING = 16
 """Tokens of reasoning below which a request counts as too long, where its form allows reasoning."""
 
+LABELLED = "labelled"
+"""In place of a frame: lines of the request name its parts."""
+
+PART = regex.compile(r"\{([a-z]+(?:_[0-9])?)\}")
+"""A placeholder of a frame."""
+
 NAME = "^[a-z0-9-]+$"
 """Of a contract: it stands in a header."""
 
 
-class Held(NamedTuple):
-    """A request with decoding held to its contract. More than `enough` tokens would not change it, or cut no reply off.
-    `tight` is the request of a JSON reply that ends within so many tokens, and what that limits."""
+class Unanswerable(Exception):
+    """A request that is not asked as the judge learned; the message says why in a clause."""
+
+
+class ConstrainedRequest(NamedTuple):
+    """A request with decoding held to its contract.
+
+    A limit above `min_tokens` changes nothing in it and cuts no reply off. `shorten` makes the request of a JSON reply
+    that ends within a number of tokens, and says what it limits; None if only the reasoning can become shorter.
+    """
 
     request: Request
-    enough: int
-    tight: Callable[[int], tuple[Request, Limits]] | None = None
+    min_tokens: int
+    shorten: Callable[[int], tuple[Request, Limits]] | None = None
 
-    def sent(self, tokens: int) -> Request:
-        """The request as it is sent first: of a stream within limits, as what that has said cannot be taken back."""
-        if self.tight is None or not self.request.get("stream") or tokens >= self.enough:
+    def for_budget(self, tokens: int) -> Request:
+        """Return the request as it is sent first for a reply of up to `tokens` tokens."""
+        # What a stream has said cannot be taken back, so it gets the limits at once.
+        if self.shorten is None or not self.request.get("stream") or tokens >= self.min_tokens:
             return self.request
-        return self.tight(tokens)[0]
+        return self.shorten(tokens)[0]
+
+
+@lru_cache(256)
+def compile_frame(frame: str, greedy: tuple[str, ...]) -> regex.Pattern[str]:
+    """Return the expression of a frame, in which the parts named `greedy` reach as far as they can.
+
+    >>> compile_frame("Q: {question}\\nA: {answer}\\nEnd", ("answer",)).search("Q: 1?\\nA: 2\\nEnd\\nEnd").groupdict()
+    {'question': '1?', 'answer': '2\\nEnd'}
+    """
+    filled = PART.sub(lambda part: rf"(?P<{part[1]}>.*{'' if part[1] in greedy else '?'})", frame)
+    return regex.compile(filled, regex.DOTALL)
 
 
 class Keys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -100,6 +123,8 @@ class Contract(msgspec.Struct, frozen=True, dict=True, kw_only=True, forbid_unkn
     follow: str = ""
     found: str = ""
     fields: tuple[tuple[str, str], ...] = ()
+    parts: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
 
     @cached_property
     def pattern(self) -> regex.Pattern[str] | None:
@@ -137,11 +162,11 @@ class Contracts(msgspec.Struct, frozen=True, dict=True):
 
 
 def load(files: Sequence[Path] = ()) -> Contracts:
-    """The operator's contracts, in the order of their files, and then the built-in ones.
+    """Load the operator's contracts, in the order of their files, and then the built-in ones.
 
     Raises UsageError, with file and entry, for what is not a table of contracts.
     """
-    return Contracts([_read_table(file) for file in (*files, TABLE)])
+    return Contracts([*map(_read_table, (*files, TABLE))])
 
 
 def _read_table(file: Path) -> list[Contract]:
@@ -156,11 +181,13 @@ def _read_table(file: Path) -> list[Contract]:
 
 
 def _problem(contract: Contract) -> str | None:
-    """What is wrong with an entry."""
+    """Return what is wrong with an entry, or None."""
     keys = contract.keys
     try:
         for pattern in (contract.asks, contract.unless, contract.data, keys and keys.section, keys and keys.each):
             regex.compile(pattern or "")
+        for frame in contract.parts:
+            compile_frame(frame, ())
     except regex.error as error:
         return f"no regular expression: {error.pattern!r}: {error}"
     replies = [name for name in ("verdict", "properties", "keys", "schema") if getattr(contract, name) is not None]
@@ -171,6 +198,9 @@ def _problem(contract: Contract) -> str | None:
         "a verdict is plain text; forms must be ['text']": contract.verdict is None or contract.forms == ("text",),
         "verdict, properties or keys must say what the reply is": replies
         or not {"text", "json_object"} & {*contract.forms},
+        'each of parts is a frame with {answer}, or "labelled"': all(
+            "{answer}" in frame or frame == LABELLED for frame in contract.parts
+        ),
         f"{wide and wide[0]} is too wide for the decoder; write the characters themselves": not wide,
         "opening is what the verdict begins with, and takes the place of never": not contract.opening
         or (begins and not contract.never),
@@ -179,29 +209,31 @@ def _problem(contract: Contract) -> str | None:
 
 
 def _begins(verdict: str, opening: str) -> str:
-    """The part of a verdict's expression that is its opening; nothing where it begins with something else."""
+    """Return the part of a verdict's expression that is its opening; "" if it begins with something else."""
     plain = re.sub(r"[][\\.^$*+?{}|()]", r"\\\g<0>", opening).replace("\n", "\\n")
     return next((words for words in (escaped(opening), plain) if verdict.startswith(words)), "")
 
 
 def recognise(request: Request, contracts: Contracts) -> Contract | None:
-    """The contract that the request asks for. None for other requests, and for those that constrain the
-    reply themselves or begin it.
+    """Return the contract that the request asks for.
 
-    What stands in the data cannot change it: a head is looked for before the data, where the earliest counts,
-    a tail at the very end, where the one that begins last does.
+    None for other requests, and for those that constrain the reply themselves or begin it. Text in the data cannot
+    change it: a head is looked for before the data, where the earliest counts, a tail at the very end, where the one
+    that begins last does.
     """
-    form = form_of(request)
+    form = read_form(request)
+    # The client holds its reply itself, or a contract could leave the decoder nothing to write.
     if form is None:
         return None
-    tool, text = forced_tool(request), wording(request)
+    tool, text = forced_tool(request), join_words(request)
     data = contracts.data.search(text, timeout=SEARCH_SECONDS)
     head = text[: data.start()] if data else text
     for table in contracts.tables:
         fitting = [entry for entry in table if form in entry.forms and entry.tool in (None, tool)]
+        # An operator's table comes first: its entries are meant for this server.
         if contract := _in_words(fitting, head, text):
             return contract
-    instructions = reader.asked_texts(turns_of(request)) if form in ("text", "json_object") else []
+    instructions = reader.read_instructions(list_turns(request)) if form in ("text", "json_object") else []
     candidates = (_read(part, form == "text", contracts.laid_out) for part in instructions)
     contract = next(filter(None, candidates), None)
     return contract if contract and (contract.schema or contract.verdict) else None
@@ -210,6 +242,7 @@ def recognise(request: Request, contracts: Contracts) -> Contract | None:
 def _in_words(contracts: list[Contract], head: str, text: str) -> Contract | None:
     matches: list[tuple[bool, int, Contract]] = []
     for contract in contracts:
+        # Entries without words are the last choice; the laid-out ones look elsewhere.
         if contract.pattern is None or contract.where == "asked":
             continue
         is_tail = contract.where == "tail"
@@ -221,14 +254,21 @@ def _in_words(contracts: list[Contract], head: str, text: str) -> Contract | Non
 
 
 def _read(text: str, free: bool, laid_out: list[Contract]) -> Contract | None:
-    """A contract for one request alone, of what its own words ask; of a `free` reply in text, too."""
-    schema = reader.object_in(text, wanted=not free)
+    """Read a contract for one request only from its own words; of a `free` reply also one in text."""
+    schema = reader.read_object(text, wanted=not free)
     if schema is None:
         filled = (_filled(entry, text) for entry in laid_out) if free and reader.judges(text) else iter(())
         return next(filter(None, filled), None)
     # An empty one: the first words that name a form count, and these name several.
     keys = ", ".join(schema.get("properties", {}))
-    return Contract(name="general-json", client="any whose words say it", room=32, schema=schema or None, found=keys)
+    return Contract(
+        name="general-json",
+        client="any whose words say it",
+        room=32,
+        schema=schema or None,
+        found=keys,
+        parts=(LABELLED,),
+    )
 
 
 REGEXES, TEXTS = ("verdict", "never"), ("lead", "opening", "begin", "follow")
@@ -240,6 +280,7 @@ PLACEHOLDER = re.compile(r"\{(?P<name>[a-z]+)\}")
 def _filled(contract: Contract, text: str) -> Contract | None:
     """Return the contract if its words stand in what a request asks, with `{scale}`, `{labels}`, `{options}` and the
     other groups of `asks` filled in, or None if one of them is missing or two places differ."""
+    # DSPy's fields are a list of any length, which no entry can spell.
     if contract.verdict == "{fields}":
         return _in_fields(contract, text)
     fields = {name: getattr(contract, name) or "" for name in (*REGEXES, *TEXTS)}
@@ -249,6 +290,7 @@ def _filled(contract: Contract, text: str) -> Contract | None:
     matches = contract.pattern.finditer(text, timeout=SEARCH_SECONDS) if contract.pattern else ()
     groups = {match.groups(): match.groupdict() for match in matches}
     fillings = [_values_of(wanted, named, text) for named in list(groups.values())[:8]]
+    # Two places that ask for different forms leave open which one counts.
     if not fillings or not all(fillings[0].values()) or any(filling != fillings[0] for filling in fillings):
         return None
     # Numbers with two decimals are too many to list: `points` is an expression already.
@@ -264,7 +306,7 @@ def _filled(contract: Contract, text: str) -> Contract | None:
 def _in_fields(contract: Contract, text: str) -> Contract | None:
     """Return the contract of a reply in DSPy's fields, or None if the text names none or several lists of them."""
     lists = {match[0] for match in contract.pattern.finditer(text)} if contract.pattern else set()
-    fields = reader.marked_fields(lists.pop(), text) if len(lists) == 1 else []
+    fields = reader.read_marked_fields(lists.pop(), text) if len(lists) == 1 else []
     if not fields:
         return None
     fields = [(f"[[ ## {name} ## ]]\n", pattern) for name, pattern in fields]
@@ -288,44 +330,47 @@ def _values_of(wanted: set[str], groups: dict[str, str | None], text: str) -> di
         "options": lambda: reader.options(text),
         "labels": lambda: choices(labels, text),
         "points": lambda: [points_pattern(labels, text)],
-        "list": lambda: labels_in(groups.get("list") or "") or [],
+        "list": lambda: find_labels(groups.get("list") or "") or [],
     }
     return {key: known[key]() if key in known else [groups[key] or ""] for key in wanted}
 
 
 def fingerprint(request: Request) -> str:
-    """Eight characters that the requests of one template share: a hash of how it begins, which tells no text."""
-    first = next((text for _, text in turns_of(request)), "")
+    """Return eight characters that the requests of one template share: a hash of how it begins, which tells no text."""
+    first = next((text for _, text in list_turns(request)), "")
     begins = re.sub(r"\W+", " ", first[:40]).lower()  # names the template, whatever data follows
-    return hashlib.sha256(f"{form_of(request)} {begins}".encode()).hexdigest()[:8]
+    return hashlib.sha256(f"{read_form(request)} {begins}".encode()).hexdigest()[:8]
 
 
 def judges(request: Request) -> bool:
-    """Whether the request's words speak of judging answers."""
-    return any(reader.judges(in_english(text[: reader.HEAD])) for _, text in turns_of(request))
+    """Return whether the request's words speak of judging answers."""
+    return any(reader.judges(translate_to_english(text[: reader.HEAD])) for _, text in list_turns(request))
 
 
-def form_of(request: Request) -> Form | None:
-    """How the request asks for its reply; None if it leaves nothing to a contract."""
+def read_form(request: Request) -> Form | None:
+    """Return how the request asks for its reply, or None if it leaves nothing to a contract."""
     constrained = request.get("structured_outputs") or request.get("continue_final_message")
     # Words that may not be written could leave a form nothing to go on with, which ends in vLLM's error 500.
-    constrained = constrained or any(request.get(name) for name in FORBIDDING)
+    constrained = constrained or any(map(request.get, FORBIDDING))
+    # Beam search follows no grammar.
     if constrained or request.get("use_beam_search"):  # which follows no grammar
         return None
+    # A forced function is a form even if its request names no other.
     if forced_tool(request) is not None:
         return "tool"
     if request.get("tools") and request.get("tool_choice") not in (None, "none"):
         return None
     response_format = request.get("response_format") or {}
     kind = response_format.get("type", "text")
+    # A client may send this type with no schema in it.
     if kind == "json_schema":
         named = response_format.get("json_schema")
         return kind if isinstance(named, dict) and isinstance(named.get("schema"), dict) else None
     return kind if kind in ("text", "json_object") else None
 
 
-def turns_of(request: Request) -> list[tuple[str, str]]:
-    """The role and the text of each message."""
+def list_turns(request: Request) -> list[tuple[str, str]]:
+    """Return the role and the text of each message."""
     turns = []
     for message in request.get("messages") or []:
         content = message.get("content") if isinstance(message, dict) else None
@@ -335,14 +380,14 @@ def turns_of(request: Request) -> list[tuple[str, str]]:
     return turns
 
 
-def wording(request: Request) -> str:
-    """What the request says, of a very long one only its beginning and its end."""
-    return reader.clipped("\n\n".join(text for _, text in turns_of(request)).rstrip(), EDGE, EDGE)
+def join_words(request: Request) -> str:
+    """Return the text of a request; of a very long one only its beginning and its end."""
+    return reader.clip("\n\n".join(text for _, text in list_turns(request)).rstrip(), EDGE, EDGE)
 
 
-def constrain(contract: Contract, request: Request, tokens: int) -> Held | None:
-    """The request with decoding held to the contract in at most `tokens` tokens; None if it needs no change, or if its
-    schema is none that can be bounded.
+def constrain(contract: Contract, request: Request, tokens: int) -> ConstrainedRequest | None:
+    """Return the request with decoding held to the contract in at most `tokens` tokens, or None if it needs no change
+    or its schema cannot be bounded.
 
     A forced function is asked for as a plain JSON reply: its reply is made a call.
     """
@@ -351,33 +396,32 @@ def constrain(contract: Contract, request: Request, tokens: int) -> Held | None:
         besides = len(contract.begin.encode()) + contract.room + len(contract.follow) + 1
         written = grammar(contract, tokens - besides)
         reasoning = 0 if contract.reasoning == "none" else REASONING_TOKENS
-        return Held(free | {"structured_outputs": {"grammar": written}}, besides + reasoning)
-    form = form_of(request)
-    schema = _schema_of(contract, request, form)
-    # Who looks for an object in a free reply often only counts its braces.
-    pattern = "^[^{}]*$" if form == "text" else ""
+        return ConstrainedRequest(free | {"structured_outputs": {"grammar": written}}, besides + reasoning)
+    form = read_form(request)
+    schema = reply_schema(contract, request, form)
     if schema is None:
         return None
+    # Who looks for an object in a free reply often only counts its braces.
+    pattern = "^[^{}]*$" if form == "text" else ""
     free |= {"tool_choice": "none"} if form == "tool" else {}
-
-    def asking(schema: Schema) -> Request:
-        return free | {"structured_outputs": {"json": schema}}
-
     try:
         loosest = bounded(schema, pattern=pattern)
     except Unbounded:
-        return Held(asking(schema), tokens) if form == "tool" else None
+        # A forced function has no other way to be called; other schemas go on as the client sent them.
+        held = free | {"structured_outputs": {"json": schema}}
+        return ConstrainedRequest(held, tokens) if form == "tool" else None
+    # The client's own schema ends by itself: vLLM holds the reply to it without us.
     if form == "json_schema" and loosest.schema == schema and loosest.size < tokens:
         return None
 
-    def tight(tokens: int) -> tuple[Request, Limits]:
-        tightest = bounded(schema, tokens, pattern)
-        return asking(tightest.schema), tightest.limits
+    def shorten(left: int) -> tuple[Request, Limits]:
+        tightest = bounded(schema, left, pattern)
+        return free | {"structured_outputs": {"json": tightest.schema}}, tightest.limits
 
-    return Held(asking(loosest.schema), loosest.size + 1, tight)
+    return ConstrainedRequest(free | {"structured_outputs": {"json": loosest.schema}}, loosest.size + 1, shorten)
 
 
-def _schema_of(contract: Contract, request: Request, form: Form | None) -> Schema | None:
+def reply_schema(contract: Contract, request: Request, form: Form | None) -> Schema | None:
     """Return the schema of the reply, by its contract or by the client, or None if neither names a key."""
     properties = _from_keys(contract.keys, request) if contract.keys else _in_range(contract, request)
     schema = contract.schema or closed(properties)
@@ -396,30 +440,33 @@ def _schema_of(contract: Contract, request: Request, form: Form | None) -> Schem
 
 def _with_ranges(schema: Schema, request: Request) -> Schema:
     """Return the client's schema in which a key without a range is described by the system message's words on it."""
-    system = "\n\n".join(text for role, text in turns_of(request) if role == "system")[: reader.HEAD]
+    system = "\n\n".join(text for role, text in list_turns(request) if role == "system")[: reader.HEAD]
     fields = schema.get("properties")
     # More keys than an honest schema has would each search the message.
     if not isinstance(fields, dict) or len(fields) > 50:
         return schema
-    words = {name: reader.words_for(name, system) for name, field in fields.items() if isinstance(field, dict)}
-    ranges = {
-        name: {"description": f"{fields[name].get('description', '')} {said}"} for name, said in words.items() if said
-    }
-    return {**schema, "properties": {name: field | ranges.get(name, {}) for name, field in fields.items()}}
+    properties = dict[str, Any]()
+    for name, field in fields.items():
+        words = reader.find_range_words(name, system) if isinstance(field, dict) else ""
+        properties[name] = field | {"description": f"{field.get('description', '')} {words}"} if words else field
+    return {**schema, "properties": properties}
 
 
 def _in_range(contract: Contract, request: Request) -> dict[str, Schema]:
-    """The properties of a contract; a whole number without bounds has the range that the words of `asks` name."""
+    """Return the properties of a contract.
+
+    A whole number without bounds has the range that the words of `asks` name.
+    """
     properties = contract.properties or {}
     if not properties or contract.pattern is None:
         return properties
-    match = contract.pattern.search(wording(request), timeout=SEARCH_SECONDS)
-    bounds = limits(range_in(match[0])) if match else {}
+    match = contract.pattern.search(join_words(request), timeout=SEARCH_SECONDS)
+    bounds = limits(find_range(match[0])) if match else {}
     return {name: {**field, **bounds} if field == {"type": "integer"} else field for name, field in properties.items()}
 
 
 def _from_keys(keys: Keys, request: Request) -> dict[str, Schema]:
-    section = regex.search(keys.section, wording(request), regex.DOTALL, timeout=SEARCH_SECONDS)
+    section = regex.search(keys.section, join_words(request), regex.DOTALL, timeout=SEARCH_SECONDS)
     names = regex.findall(keys.each, section[1], timeout=SEARCH_SECONDS) if section else []
     return {key: {"type": "integer", "minimum": 0, "maximum": 10} for key in names}
 
@@ -431,43 +478,39 @@ def grammar(contract: Contract, reasoning: int) -> str:
     budget = min(reasoning, REASONING_TOKENS)
     if contract.fields:
         return _in_order(contract, budget)
+    # Without room for a reason the verdict is all that fits.
     if contract.reasoning == "none" or budget < 1:
         return f"start: {verdict}\n"
+    # A verdict that stands first is given before the reason is known: nothing can precede it.
     if contract.reasoning == "after":
         if contract.follow:
             after = f"after[max_tokens={budget}]: /[^ \\n](?s:.*)/\n"
             return f"start: {verdict} {json.dumps(contract.follow)} after\n{after}"
         return f"start: {verdict} after?\nafter[max_tokens={budget}]: /\\n(?s:.*)/\n"
-    lead, start = json.dumps(contract.lead), "cut | whole"
+    start = "cut | whole"
     if contract.begin:
         start = f"{json.dumps(contract.begin)} ({start})"
-    if contract.opening:
-        opening = _begins(contract.verdict, contract.opening)
-        rest = _literal(contract.verdict.removeprefix(opening))
-        before = f"~{_literal(f'(?s:.*){opening}(?s:.*)')}"
-        return (
-            f"start: {start}\n"
-            f"cut: reasoning {json.dumps(contract.lead + contract.opening)} {rest}\n"
-            f"reasoning[max_tokens={budget}]: REASONING\n"
-            f"whole: opened {rest}\n"
-            f"opened[max_tokens={budget}]: OPENED\n"
-            f"REASONING: /(?s:.*)/ & {before}\n"
-            f"OPENED: {_literal(f'(?s:.*){opening}')} & ~{_literal(f'(?s:.*){opening}(?s:.+)')}\n"
-        )
-    once = twice = ""
-    if contract.never:
-        once = f" & ~{_literal(f'(?s:.*)({contract.never})(?s:.*)')}"
-        twice = f" & ~{_literal(f'(?s:.*)({contract.never})(?s:.*)({contract.never})(?s:.*)')}"
+    opening = _begins(contract.verdict, contract.opening) if contract.opening else ""
+    rest = _literal(contract.verdict.removeprefix(opening))
     # A model that comes to its verdict by itself may stop there (whole); one that does not is cut off at the
     # budget and made to give it (cut). Where both match, the first named is taken: it must be the cut.
-    return (
-        f"start: {start}\n"
-        f"cut: reasoning {lead} {verdict}\n"
-        f"reasoning[max_tokens={budget}]: REASONING\n"
-        f"whole[max_tokens={budget}]: WHOLE\n"
-        f"REASONING: /(?s:.*)/{once}\n"
-        f"WHOLE: {_literal(f'(?s:.*)({contract.verdict})')}{twice}\n"
-    )
+    rules = [
+        f"start: {start}",
+        f"cut: reasoning {json.dumps(contract.lead + (contract.opening or ''))} {rest}",
+        f"reasoning[max_tokens={budget}]: REASONING",
+    ]
+    never = opening or contract.never
+    once = f" & ~{_literal(f'(?s:.*)({never})(?s:.*)')}" if never else ""
+    rules.append(f"REASONING: /(?s:.*)/{once}")
+    # The opening never stands in the reasoning, so that the client's first match is the verdict.
+    if opening:
+        rules += [f"whole: opened {rest}", f"opened[max_tokens={budget}]: OPENED"]
+        rules.append(f"OPENED: {_literal(f'(?s:.*){opening}')} & ~{_literal(f'(?s:.*){opening}(?s:.+)')}")
+        return "\n".join([*rules, ""])
+    # Without this a client that takes the first match would read a draft in the reasoning.
+    twice = f" & ~{_literal(f'(?s:.*)({never})(?s:.*)({never})(?s:.*)')}" if never else ""
+    rules += [f"whole[max_tokens={budget}]: WHOLE", f"WHOLE: {_literal(f'(?s:.*)({contract.verdict})')}{twice}"]
+    return "\n".join([*rules, ""])
 
 
 def _in_order(contract: Contract, budget: int) -> str:

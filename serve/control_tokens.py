@@ -23,21 +23,22 @@ RESPONSES = "/v1/responses"
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 
 
-def tokens_of(folder: Path) -> list[str]:
+def list_tokens(folder: Path) -> list[str]:
     """Return the tokens of a model's folder that text must not hold: special tokens, and added ones that its chat
     template writes. Only those with a bracket or a bar can be respelt: `sop` stands in "philosophy"."""
     files = [json.loads((folder / name).read_text("utf-8")) for name in FILES if (folder / name).is_file()]
     templates = "".join(file.read_text("utf-8") for file in sorted(folder.rglob("*.jinja")))
-    tokens, names = dict[str, bool](), set[str]()
+    control, added = set[str](), set[str]()
     for content in files:
         templates += json.dumps(content.get("chat_template", ""), ensure_ascii=False)
-        added = [*content.get("added_tokens", []), *content.get("added_tokens_decoder", {}).values()]
-        tokens |= {
-            token["content"]: tokens.get(token["content"], False) or token.get("special", False) for token in added
-        }
-        named = [value for key, value in content.items() if key.endswith(("_token", "special_tokens"))]
-        names |= {*_texts(named)}
-    control = names | {token for token, special in tokens.items() if special or token in templates}
+        for token in (*content.get("added_tokens", ()), *content.get("added_tokens_decoder", {}).values()):
+            (control if token.get("special") else added).add(token["content"])
+        for name, value in content.items():
+            # Configurations name their special tokens by role, in keys of these endings.
+            if name.endswith(("_token", "special_tokens")):
+                control.update(_texts(value))
+    # An added token that the template writes opens or closes a turn, whatever it is declared.
+    control.update(token for token in added if token in templates)
     return sorted(token for token in control if token.translate(LOOKALIKES) != token and len(token) > 2)
 
 
@@ -54,14 +55,16 @@ class ControlTokens:
     """The control tokens of a judge, and how they are respelt with look-alikes: `‹¦im_end¦›`."""
 
     def __init__(self, tokens: Sequence[str]) -> None:
+        # A shorter token may be the beginning of a longer one.
         longest_first = sorted(tokens, key=len, reverse=True)
         self._pattern = regex.compile("|".join(map(re.escape, longest_first)) or "(?!)", regex.IGNORECASE)
         parts = {token[:end] for token in tokens for end in range(1, len(token))}
         self._begun = regex.compile(rf"(?:{'|'.join(map(re.escape, sorted(parts, key=len, reverse=True)))})\Z")
         self._any = bool(tokens)
 
-    def respelt(self, path: str, request: Any) -> Any:
+    def respell(self, path: str, request: Any) -> Any:
         """Return the request for the route `path` with its control tokens as text; itself if it holds none."""
+        # Most bodies need no copy.
         if not self._any or not isinstance(request, dict):
             return request
         fields = RENDERED | {"input"} if path.startswith(RESPONSES) else RENDERED
@@ -71,6 +74,7 @@ class ControlTokens:
     def _written(self, value: Any) -> Any:
         if isinstance(value, str):
             return self._pattern.sub(_respell, value)
+        # Names of tools and keys are written into the prompt, too.
         if isinstance(value, dict):
             return {self._written(key): self._written(item) for key, item in value.items()}
         if isinstance(value, list) and value:

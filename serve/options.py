@@ -1,7 +1,7 @@
-"""Whether options of vLLM leave alone what the server guards: read by vLLM's own parser, before anything is loaded.
+"""The options that the server's layer gets, and those of vLLM, which must leave alone what the server guards.
 
-What counts is what our options and the user's come to: abbreviations, underscores, `--config FILE` and dotted names are
-vLLM's to resolve.
+vLLM's options are read by vLLM's own parser, before anything is loaded. What counts is what our options and the user's
+come to: abbreviations, underscores, `--config FILE` and dotted names are vLLM's to resolve.
 """
 
 import json
@@ -11,11 +11,16 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from critic.backends.identity import describe_settings, parse_options
 from critic.errors import UsageError
 
 LAYER = ["--middleware", "layer.JudgeLayer"]
 """Behind all other options: the last middleware is the outermost, and no request may go round it."""
+
+SETTINGS = "CRITIC_SERVE_LAYER"
+"""The environment variable that carries the settings (JSON) from judge.py to the server process."""
 
 BEFORE = "{} belongs before the --, where it is checked"
 GUARDED = {
@@ -40,8 +45,24 @@ GUARDED = {
 """vLLM's settings that move the server, or its key, and what is said to who changes one."""
 
 
-def vllm_parser() -> Any:
-    """The parser of vLLM's server."""
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """`model` is the true name; `contracts` are the operator's files; `images` says whether the judge sees them.
+    `about` stands beside the judge's name under /v1/models: the hash of its processor, the forms that it was trained
+    in, its certificate and that one's hash. `control_tokens` are the judge's own, which no message may hold.
+    `as_learned`: clients' questions are asked in a form that the judge learned, where their parts are found."""
+
+    model: str
+    aliases: list[str]
+    contracts: list[str]
+    max_bytes: int
+    images: bool
+    about: dict[str, Any] = {}
+    control_tokens: list[str] = []
+    as_learned: bool = False
+
+
+def build_parser() -> Any:
+    """Build the parser of vLLM's server."""
     from vllm.entrypoints.launchers.cli_args import make_arg_parser  # noqa: PLC0415 - seconds
     from vllm.utils.argparse_utils import FlexibleArgumentParser  # noqa: PLC0415
 
@@ -49,20 +70,24 @@ def vllm_parser() -> Any:
 
 
 def check(parser: Any, ours: list[str], extra: list[str]) -> str:
-    """What of vLLM's settings makes another judge (`other_settings`). Raises UsageError where `extra`, the user's
-    options, are none of vLLM's, or change a guarded setting."""
+    """Return vLLM's settings that make another judge (`describe_settings`).
+
+    Raises UsageError if `extra`, the user's options, are none of vLLM's or change a guarded setting.
+    """
     expected, actual = parse_options(parser, [*ours, *LAYER]), parse_options(parser, [*ours, *extra, *LAYER])
     for name, problem in GUARDED.items():
+        # Whatever the spelling, it is the parsed value that counts.
         if actual[name] != expected[name]:
             raise UsageError(problem)
     check_adapters(actual)
+    # A middleware behind ours would see requests that ours has not checked.
     if actual["middleware"][-1:] != LAYER[1:]:
         raise UsageError("what stands behind the -- hides the judge's layer from vLLM")
     return describe_settings(expected, actual)
 
 
 def check_adapters(settings: dict[str, Any]) -> None:
-    """Raises UsageError for an adapter over another revision of a hub's model than the one that is served."""
+    """Raise UsageError for an adapter over another revision of a hub's model than the one that is served."""
     for adapter in settings["lora_modules"] or []:
         file = Path(getattr(adapter, "path", "")) / "adapter_config.json"
         commit = json.loads(file.read_text("utf-8")).get("revision") if file.is_file() else None
@@ -71,7 +96,8 @@ def check_adapters(settings: dict[str, Any]) -> None:
 
 
 def check_apart(ours: list[str], extra: list[str]) -> str:
-    """`check` in a process of its own, as vLLM takes much memory to import; nothing is started for no options."""
+    """Run `check` in a process of its own, as vLLM takes much memory to import; without options start nothing."""
+    # vLLM's defaults are ours.
     if not extra:
         return ""
     with ProcessPoolExecutor(1, get_context("fork")) as pool:
@@ -80,4 +106,4 @@ def check_apart(ours: list[str], extra: list[str]) -> str:
 
 def _check(ours: list[str], extra: list[str]) -> str:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    return check(vllm_parser(), ours, extra)
+    return check(build_parser(), ours, extra)

@@ -14,7 +14,7 @@ from functools import wraps
 from itertools import accumulate
 from typing import Any
 
-from token_budget import ROOM, Room
+from token_budget import BUDGET, TokenBudget
 
 from critic.backends import Token
 from critic.judging import distribution, parse
@@ -25,15 +25,19 @@ from critic.records import TEN
 Generate = Callable[..., AsyncIterator[Any]]
 
 
-def telling(generate: Generate) -> Generate:
-    """The engine's `generate`, which for requests that ask for it makes a rating's alternatives alone, and tells of a 1
-    that was not written whether it would be a 10. All others get what it gives."""
+def wrap_generate(generate: Generate) -> Generate:
+    """Wrap the engine's `generate` for requests that want the whole distribution of a rating.
+
+    Their replies have alternatives at the rating only, and the budget's `ten` is set. Other requests get what it gives.
+    """
 
     @wraps(generate)
     def wrapped(engine: Any, prompt: Any, params: Any, name: str, **how: Any) -> AsyncIterator[Any]:
-        room, form = ROOM.get(), getattr(params.structured_outputs, "json", None)
+        budget = BUDGET.get()
+        form = getattr(params.structured_outputs, "json", None)
         replies = generate(engine, prompt, params, name, **how)
-        if room is None or not room.whole or form is None or params.n != 1 or not params.logprobs:
+        # Only critic's own requests read the distribution this way.
+        if budget is None or not budget.whole or form is None or params.n != 1 or not params.logprobs:
             return replies
         params.flat_logprobs = True  # no object for each of the alternatives that nobody reads
 
@@ -43,22 +47,22 @@ def telling(generate: Generate) -> Generate:
             sampling = type(params)(temperature=0.0, max_tokens=1, logprobs=ALTERNATIVES, structured_outputs=form)
             return generate(engine, going_on, sampling, f"{name}-ten", **{**how, "reasoning_ended": True})
 
-        return _with_ten(replies, room, json.loads(form) if isinstance(form, str) else form, ask)
+        return _with_ten(replies, budget, json.loads(form) if isinstance(form, str) else form, ask)
 
     return wrapped
 
 
 def watch() -> None:
-    """Have vLLM's engine tell in this process; nothing without vLLM."""
+    """Wrap the engine in this process; do nothing without vLLM."""
     if "vllm" in sys.modules:
         engine: Any = importlib.import_module("vllm.v1.engine.async_llm").AsyncLLM
-        engine.generate = telling(engine.generate)
+        engine.generate = wrap_generate(engine.generate)
 
 
 async def _with_ten(
-    replies: AsyncIterator[Any], room: Room, form: dict[str, Any], ask: Callable[..., AsyncIterator[Any]]
+    replies: AsyncIterator[Any], budget: TokenBudget, form: dict[str, Any], ask: Callable[..., AsyncIterator[Any]]
 ) -> AsyncIterator[Any]:
-    """The replies, without alternatives but at the rating and behind it; sets the room's `ten`."""
+    """Yield the replies, with alternatives at the rating and behind it only; set the budget's `ten`."""
     scale = _scale(form)
     async for reply in replies:
         (written,) = reply.outputs
@@ -74,7 +78,7 @@ async def _with_ten(
                 if one_id is not None and behind and not texts[index].startswith("1"):
                     with suppress(ValueError):  # the prompt fills the context
                         async for continuation in ask([*written.token_ids[:index], one_id], f"[0{behind}].*"):
-                            room.ten = distribution.zero_share([_token(continuation.outputs[0].logprobs[0])])
+                            budget.ten = distribution.zero_share([_token(continuation.outputs[0].logprobs[0])])
         yield reply
 
 
@@ -90,15 +94,16 @@ def _scale(form: Any) -> tuple[int, int] | None:
 
 
 def _rating_index(texts: list[str]) -> int | None:
-    """Which token begins the rating that counts; None where none does."""
+    """Return the index of the token that begins the rating that counts, or None."""
     before, ends = parse.prefix("".join(texts)), list(accumulate(map(len, texts)))
     return ends.index(len(before)) + 1 if before is not None and len(before) in ends[:-1] else None
 
 
 def _open_one(alternatives: dict[int, Any], scale: tuple[int, int]) -> int | None:
-    """The token of a 1, where the alternatives do not tell whether a 0 would follow it; None where nobody asks."""
+    """Return the id of the token 1 if the alternatives do not tell whether a 0 would follow it, or None."""
     token = _token(alternatives)
     first = distribution.first_digit([Token(f'"{RATING}":', []), Token("?", token.alternatives)], scale=scale)
+    # A chance too small to matter is not worth a call.
     if first is None or first.ten_given_one is not None or first.mass[1 - scale[0]] < NEGLIGIBLE:
         return None
     return next((token_id for token_id, alternative in alternatives.items() if alternative.decoded_token == "1"), None)

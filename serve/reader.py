@@ -12,8 +12,8 @@ from string import ascii_uppercase
 from typing import Any, NamedTuple
 
 import regex as re
-from chinese import in_english
-from scales import ZERO_OR_ONE, Schema, digits_of, labels_in, limits, names_verdict, range_in, scale_of, value_pattern
+from chinese import translate_to_english
+from scales import BINARY, Schema, count_digits, find_labels, find_range, find_scale, is_verdict, limits, value_pattern
 
 HEAD, TAIL = 20_000, 6_000
 """Characters that are read of a long request, at its beginning and at its end."""
@@ -111,23 +111,26 @@ class Unread(Exception):
     """A type or a verdict that is named but not understood: the request is left alone."""
 
 
-def asked_texts(turns: list[tuple[str, str]]) -> list[str]:
-    """What the system's messages ask, and then what all do (role and text of each), in the reader's words and without
-    data; nothing of requests that judge no answers or are about a text."""
-    system = without_data(in_english("\n\n".join(text for role, text in turns if role == "system")[:HEAD]))
-    whole = without_data(in_english(clipped("\n\n".join(text for _, text in turns))))
-    last = in_english(turns[-1][1][:600]) if turns else ""
+def read_instructions(turns: list[tuple[str, str]]) -> list[str]:
+    """Return what the system's messages ask, and then what all messages ask, in the reader's words and without data.
+
+    `turns` are the role and the text of each message. Empty for requests that judge no answers or are about a text.
+    """
+    system = drop_data(translate_to_english("\n\n".join(text for role, text in turns if role == "system")[:HEAD]))
+    whole = drop_data(translate_to_english(clip("\n\n".join(text for _, text in turns))))
+    last = translate_to_english(turns[-1][1][:600]) if turns else ""
+    # A text that happens to hold a form must not be held to one.
     if ABOUT.search(last) or not (judges(whole) or INSTANCE.search(whole)):
         return []
     return [whole] if ABOUT.search(system) else [system, whole]
 
 
-def clipped(text: str, head: int = HEAD, tail: int = TAIL) -> str:
-    """The beginning and the end of a long text."""
+def clip(text: str, head: int = HEAD, tail: int = TAIL) -> str:
+    """Return the beginning and the end of a long text."""
     return text if len(text) <= head + tail else f"{text[:head]}\n\n{text[-tail:]}"
 
 
-def object_in(text: str, *, wanted: bool) -> Schema | None:
+def read_object(text: str, *, wanted: bool) -> Schema | None:
     """Return the schema of the JSON object that a request asks for: {} if it shows several that cannot be joined or has
     a type that is not known, None if it shows none. `wanted`: the request's own fields ask for an object."""
     try:
@@ -145,9 +148,11 @@ def _joined(shown: list[Schema]) -> Schema:
     A client shows one object for each outcome: what either has as a value is allowed. Keys that only some have may be
     left out, if one object has all keys.
     """
+    # Two JSON Schemas of a client cannot be joined: they have to be equal.
     if "properties" in shown[0]:
         return shown[0] if all([*other.get("properties", {})] == [*shown[0]["properties"]] for other in shown) else {}
     largest = max(shown, key=len)
+    # Objects for different questions share no keys: nobody knows which one is meant.
     if any(other.keys() - largest.keys() for other in shown) or not set.intersection(*map(set, shown)):
         return {}
     fields = {name: _either([other[name] for other in shown if name in other]) for name in largest}
@@ -213,7 +218,8 @@ def _named(text: str) -> dict[str, Schema]:
     """Return the keys that a sentence names with their types, or none if a verdict has no type."""
     named = NAMED.search(text)
     keys = [*NAME.finditer(named["names"])] if named else []
-    if not all(key["type"] or not names_verdict(key["name"]) for key in keys):
+    # A verdict without a type could be anything.
+    if not all(key["type"] or not is_verdict(key["name"]) for key in keys):
         return {}
     return {key["name"]: _typed(key["name"], key["type"] or "", "", text) for key in keys}
 
@@ -242,11 +248,12 @@ def _key_list(text: str) -> dict[str, Schema]:
 
 def _of_examples(name: str, values: list[Any], text: str) -> Schema:
     """Return what the values of a key in examples' replies have in common."""
+    # A key that no example shows has only its name.
     if not values:
         return _typed(name, "", "", text)
     if all(isinstance(value, list) for value in values):
         return {"type": "array", "items": _of_examples(name, [item for value in values for item in value], text)}
-    if all(value in (0, 1) and type(value) is int for value in values) and scale_of(text) is None:
+    if all(value in (0, 1) and type(value) is int for value in values) and find_scale(text) is None:
         return {"enum": [0, 1]}
     return _either([_described(name, value, text) for value in values])
 
@@ -286,16 +293,17 @@ def _list(key: Key) -> Schema | None:
     if not (match := LIST.fullmatch(key.type_name)):
         return None
     items = _typed(key.name, match["item"] or match["items"], key.words, key.text)
-    return {"type": "array", "items": items, "minItems": int(names_verdict(key.name))}
+    return {"type": "array", "items": items, "minItems": int(is_verdict(key.name))}
 
 
 def _listed(key: Key) -> Schema | None:
     """Read Python's Literal, "0 if …, 1 if …", quoted values behind "one of", and DSPy's list behind "one of:"."""
+    # DSPy and Pydantic write Python's types.
     if literal := re.fullmatch(r"Literal\[(.+)\]", key.type_name):
         values = re.findall(r"'[^']*'|\"[^\"]*\"|[^,\s'\"]+", literal[1])
         whole = all(re.fullmatch("-?[0-9]+", value) for value in values)
         return {"enum": [int(value) if whole else value.strip("\"'") for value in values]}
-    if ZERO_OR_ONE.search(key.spoken) and not TEXT.match(key.type_name):
+    if BINARY.search(key.spoken) and not TEXT.match(key.type_name):
         return {"enum": [0, 1]}
     listed = re.split(r"(?i)\bone of\b", key.spoken, maxsplit=1)[1:]
     quoted = re.findall(r"[\"'`]([\w -]{1,30})[\"'`]", listed[0]) if listed else []
@@ -307,11 +315,12 @@ def _listed(key: Key) -> Schema | None:
 def _number(key: Key) -> Schema | None:
     number = NUMERIC.search(key.spoken[:60])
     own = re.split(r"\.\s", key.spoken)[0]
-    bounds = range_in(own) or range_in(words_for(key.name, key.text) if number else "")
-    if TEXT.match(key.type_name) or not (number or (bounds and names_verdict(key.name))):
+    bounds = find_range(own) or find_range(find_range_words(key.name, key.text) if number else "")
+    # A text may speak of numbers, and only a verdict has a range without the word.
+    if TEXT.match(key.type_name) or not (number or (bounds and is_verdict(key.name))):
         return None
-    bounds = bounds or (scale_of(key.text) if names_verdict(key.name) else None)
-    whole = number["whole"] if number else not digits_of(bounds, key.spoken)
+    bounds = bounds or (find_scale(key.text) if is_verdict(key.name) else None)
+    whole = number["whole"] if number else not count_digits(bounds, key.spoken)
     return {"type": "integer" if whole else "number", **limits(bounds)}
 
 
@@ -319,7 +328,7 @@ def _labels(key: Key) -> Schema | None:
     field = STRING if TEXT.match(key.type_name) else _in_words(key.type_name, is_text=False)
     if field != STRING:
         return field
-    labels = labels_in(key.words) if names_verdict(key.name) else None
+    labels = find_labels(key.words) if is_verdict(key.name) else None
     return {"enum": labels} if labels else None
 
 
@@ -327,11 +336,11 @@ def _open(key: Key) -> Schema:
     """Return a number of the request's scale for a verdict without a type, and free text for other keys."""
     if TEXT.search(key.spoken):
         return STRING
-    if names_verdict(key.name) and (bounds := scale_of(key.text)):
-        return {"type": "number" if digits_of(bounds, key.text) else "integer", **limits(bounds)}
+    if is_verdict(key.name) and (bounds := find_scale(key.text)):
+        return {"type": "number" if count_digits(bounds, key.text) else "integer", **limits(bounds)}
     # DSPy says of objects that they "adhere to the JSON schema".
     is_type = re.fullmatch(r"(?!(?i:any|optional)\Z)[A-Za-z_][\w.]*(?:\[.*\])?|adhere to .*", key.type_name, re.DOTALL)
-    if names_verdict(key.name) or is_type:
+    if is_verdict(key.name) or is_type:
         raise Unread(key.name)
     return STRING
 
@@ -341,27 +350,28 @@ READERS: tuple[Callable[[Key], Schema | None], ...] = (_truth, _list, _listed, _
 
 
 @functools.lru_cache(64)
-def words_for(name: str, text: str) -> str:
+def find_range_words(name: str, text: str) -> str:
     """Return the first words that give a range to a key of this very name, in a bullet or a sentence, or ""."""
     key = rf"(?:^[ \t]*(?:[-*•]|[0-9]{{1,2}}[.)])? ?|[\"'`*]|\b(?:the|a) ){re.escape(name)}[\"'`*]{{0,3}}"
     begins = r"\(|:|is |must |should |from |between |ranges "
     for match in re.finditer(rf"(?im){key} ?(?P<words>(?:{begins})[^\n]{{1,200}})", text):
         words: str = re.split(r"\.\s", match["words"])[0]
         words = re.sub(r"(?i)out of 1(?:\.0)?(?![\w.]*[0-9])", "from 0 to 1", words)
-        if range_in(words):
+        if find_range(words):
             return words
     return ""
 
 
-def marked_fields(text: str, whole: str) -> list[tuple[str, str]]:
+def read_marked_fields(text: str, whole: str) -> list[tuple[str, str]]:
     """Return DSPy's fields with an expression of each value, "" for free text; none if a type is not understood."""
     fields = list[tuple[str, str]]()
     for field in FIELD.finditer(text):
         name, type_name = field["name"], field["type"] or "str"
+        # DSPy's end marker is no field.
         if name == "completed":
             break
         try:
-            schema = _typed(name, type_name, words_for(name, whole), whole)
+            schema = _typed(name, type_name, find_range_words(name, whole), whole)
         except Unread:
             return []
         if not (pattern := value_pattern(schema)) and type_name != "str":
@@ -372,7 +382,8 @@ def marked_fields(text: str, whole: str) -> list[tuple[str, str]]:
 
 def _object(fields: Schema) -> Iterator[Schema]:
     inner = [name for field in fields.values() for name in field.get("properties", {})]
-    if any(map(names_verdict, (*fields, *inner))) or any("enum" in field for field in fields.values()):
+    # An object without a verdict may be data that the request shows.
+    if any(map(is_verdict, (*fields, *inner))) or any("enum" in field for field in fields.values()):
         yield closed(fields)
 
 
@@ -381,6 +392,7 @@ def _sketch(written: str) -> Any:
     plain = SEVERAL.sub(' ["<\\1>"]', written)
     plain = ENDING.sub("", plain.replace("{{", "{").replace("}}", "}"))
     plain = plain if '"' in plain else plain.replace("'", '"')
+    # What is JSON as it stands needs no repair.
     for words in (written, SKETCHED.sub(_quoted, plain)):
         try:
             return json.loads(words)
@@ -399,19 +411,20 @@ def _quoted(match: re.Match[str]) -> str:
 
 def _described(name: str, value: Any, text: str) -> Schema:
     """Return what a value that is written as an example or described allows, or what the words say by its name."""
+    # Nested objects are read key by key.
     if isinstance(value, dict):
         return closed({key: _described(key, inner, text) for key, inner in value.items()})
     if isinstance(value, list):
         items = _described(name, value[0], text) if value else STRING
         if value and all(isinstance(item, dict) for item in value):
             items = _joined([_described(name, item, text)["properties"] for item in value]) or items
-        return {"type": "array", "items": items, "minItems": int(names_verdict(name))}
+        return {"type": "array", "items": items, "minItems": int(is_verdict(name))}
     if value is None or isinstance(value, bool):
         return {"type": "null" if value is None else "boolean"}
     if isinstance(value, int | float):
-        bounds = scale_of(text) or range_in(words_for(name, text))
-        whole = isinstance(value, int) and not digits_of(bounds, text)
-        return {"type": "integer" if whole else "number", **(limits(bounds) if names_verdict(name) else {})}
+        bounds = find_scale(text) or find_range(find_range_words(name, text))
+        whole = isinstance(value, int) and not count_digits(bounds, text)
+        return {"type": "integer" if whole else "number", **(limits(bounds) if is_verdict(name) else {})}
     return _sketched(name, value, text)
 
 
@@ -424,12 +437,12 @@ def _sketched(name: str, value: str, text: str) -> Schema:
     field = _in_words(word, is_text=not value.startswith("<"))
     note = NOTE.fullmatch(value)
     is_type = field == STRING and re.fullmatch(r"<\s*[A-Za-z_][\w.]*\s*>", value) and not TEXT.search(word)
-    if note or (is_type and names_verdict(name)):
+    if note or (is_type and is_verdict(name)):
         return _typed(name, note["words"] if note else word, "", text)
-    if names_verdict(name) and field in ({"type": "integer"}, {"type": "number"}):
-        return field | limits(range_in(words_for(name, text)) or scale_of(text))
+    if is_verdict(name) and field in ({"type": "integer"}, {"type": "number"}):
+        return field | limits(find_range(find_range_words(name, text)) or find_scale(text))
     rule = _rules(text).get(name) if field == STRING else None
-    labels = labels_in(rule) if rule else None
+    labels = find_labels(rule) if rule else None
     return {"enum": labels} if labels else field
 
 
@@ -443,15 +456,16 @@ def _in_words(words: str, is_text: bool) -> Schema:
     """Return what words in place of a value or a type allow: labels, a truth value or a number; else a string."""
     options = [option.strip("\"'` ") for option in re.split(r"\s*(?:\||(?<!\bN)/|/(?!A\b)|\bor\b)\s*", words)]
     quoted = sorted({*re.findall(r"(?<!\w)['`]([A-Za-z_]{1,20})['`]", words)})
+    # Quoted values are labels even among other words.
     if len(quoted) > 1:
         return {"enum": quoted}
     if re.fullmatch(r"(?i)(?:true|false|bool(?:ean)?)(?:\s*(?:\||/|or)\s*(?:true|false))?", words):
         return {"type": "boolean"}
     if len(options) > 1 and all(re.fullmatch(r"[\w+=<>-]{1,20}|N/A", option) for option in options):
         whole = not is_text and all(re.fullmatch("-?[0-9]+", option) for option in options)
-        return {"enum": [int(option) for option in options] if whole else options}
-    if bounds := range_in(words):
-        kind = "number" if digits_of(bounds, words) or "." in words else "integer"
+        return {"enum": [*map(int, options)] if whole else options}
+    if bounds := find_range(words):
+        kind = "number" if count_digits(bounds, words) or "." in words else "integer"
         return {"type": kind, **limits(bounds)}
     number = NUMERIC.search(words)
     if is_text or not number:
@@ -460,7 +474,7 @@ def _in_words(words: str, is_text: bool) -> Schema:
 
 
 def options(text: str) -> list[str]:
-    """The letters of a question's options, or all if it names none."""
+    """Return the letters of a question's options, or all letters if it names none."""
     letters = {*re.findall(r"(?<![\w'’.-])([A-Z])[.):](?=\s)", text)}
     return sorted(letters | {"Z"} if {"A", "B"} <= letters else ascii_uppercase)
 
@@ -496,10 +510,12 @@ DATA = re.compile(
 TAG = re.compile(rf"(?i)<({NAMES})>")
 
 
-def without_data(text: str) -> str:
-    """The text without its data, but for the names that open each piece, up to a line that asks again. Between two
-    pieces such a line has to speak of judging: it may be the first one's. A text that judges only within such a piece
-    is left as it is."""
+def drop_data(text: str) -> str:
+    """Return the text without its data, but for the names that open each piece, up to a line that asks again.
+
+    Between two pieces such a line has to speak of judging: it may be the first one's. A text that judges only within
+    such a piece is left as it is.
+    """
     lines = _without_tagged(text).rstrip().split("\n")
     opens = {at: match for at, line in enumerate(lines) if (match := DATA.match(line)) and not ASKS.match(line)}
     # Read from the end, so that each line is looked at once however many pieces of data there are.

@@ -6,8 +6,8 @@ from http import HTTPStatus
 from typing import Any
 
 import msgspec
-from api_formats import called
-from schemas import Limits
+from api_formats import Headers, Refusal, called
+from chat_request import ChatRequest
 
 from critic.backends.openai import TOO_LONG
 
@@ -16,7 +16,6 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
-Headers = list[tuple[bytes, bytes]]
 
 ENDING = {
     "EngineCore encountered an issue": "the engine has ended, and the server is about to",
@@ -32,14 +31,6 @@ MOST_MESSAGE = 2000
 """Characters of an error's message, which may repeat what the client sent."""
 
 
-class Refusal(Exception):
-    """A request that is answered with an error; `code` is OpenAI's word for it."""
-
-    def __init__(self, status: int, code: str | None, message: str) -> None:
-        super().__init__(message)
-        self.status, self.code = status, code
-
-
 class Answer(msgspec.Struct, frozen=True):
     """A whole reply of the inner server."""
 
@@ -51,40 +42,25 @@ class Answer(msgspec.Struct, frozen=True):
         return Answer(self.status, [*resized(self.headers, body), *more], body)
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """A request as it goes on: its body, and what its reply needs. `request` is what the client sent, `tool` the
-    function whose arguments the text is; `trim` takes the end of the text out of its logprobs. The reply has up to
-    `tokens`, and `needed` have to be left for it; `tight` makes the body to send where it is cut off of the tokens that
-    are left, and says what it limits."""
-
-    request: dict[str, Any]
-    body: bytes
-    headers: Headers
-    stream: bool = False
-    tool: str | None = None
-    trim: bool = False
-    tight: Callable[[int], tuple[bytes, Limits]] | None = None
-    tokens: int = 0
-    needed: int = 0
-
-    @property
-    def rewrites(self) -> bool:
-        return self.tool is not None or self.trim
+def rewrites(request: ChatRequest) -> bool:
+    """Return whether vLLM's reply has to be changed for the client."""
+    return request.tool is not None or request.trims
 
 
-def rewritten(reply: dict[str, Any], asked: Asked) -> dict[str, Any]:
-    """A reply, or a stream's piece of one, as its client needs it."""
-    if asked.trim:
-        reply = {**reply, "choices": [_without_end(choice) for choice in reply["choices"]]}
-    if asked.tool is not None:
-        reply = called(asked.request, reply, asked.tool)
+def rewrite(reply: dict[str, Any], request: ChatRequest) -> dict[str, Any]:
+    """Return a reply, or a stream's piece of one, as the request's client needs it."""
+    if request.trims:
+        reply = {**reply, "choices": [*map(_without_end, reply["choices"])]}
+    if request.tool is not None:
+        reply = called(request.client, reply, request.tool)
     return reply
 
 
 def _without_end(choice: dict[str, Any]) -> dict[str, Any]:
-    """The choice without the token that ended it: in OpenAI's logprobs the text's last token is the last."""
+    """Return the choice without the token that ended it: in OpenAI's logprobs the text's last token is the last."""
     logprobs, message = choice.get("logprobs") or {}, choice.get("message") or choice.get("delta") or {}
     tokens = logprobs.get("content")
+    # A reply that was cut off has no token that ended it.
     if choice.get("finish_reason") != "stop" or not tokens:
         return choice
     if (message.get("content") or "").endswith(tokens[-1]["token"]):
@@ -92,15 +68,18 @@ def _without_end(choice: dict[str, Any]) -> dict[str, Any]:
     return {**choice, "logprobs": {**logprobs, "content": tokens[:-1]}}
 
 
-def shaped(answer: Answer, extra: Iterable[tuple[bytes, bytes]] = ()) -> Answer:
-    """An error in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`, `code` a word or null."""
+def shape_error(answer: Answer, extra: Iterable[tuple[bytes, bytes]] = ()) -> Answer:
+    """Return an error in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`, `code` a word or null."""
     details, message = _details(answer.body)
     status, code = answer.status, details.get("code") if isinstance(details.get("code"), str) else None
+    # Clients shorten their prompts at this word only.
     if code is None and any(sign in message for sign in TOO_LONG):
         code = "context_length_exceeded"
+    # Some clients look for the word in the message.
     if code == "context_length_exceeded" and code not in message:
         message = f"{message} ({code})"
     ending = next((meaning for sign, meaning in ENDING.items() if sign in message), None)
+    # Another server, or this one started again, may answer: the client should try later.
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR and ending:
         status, message = HTTPStatus.SERVICE_UNAVAILABLE, ending
     kind = ERROR_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
@@ -108,13 +87,14 @@ def shaped(answer: Answer, extra: Iterable[tuple[bytes, bytes]] = ()) -> Answer:
     body = json.dumps({"error": error}).encode()
     headers = [header for header in resized(answer.headers, body) if header[0].lower() != b"content-type"]
     headers += [*extra, (b"content-type", b"application/json")]
+    # Clients that retry wait as long as this says.
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
         headers.append((b"retry-after", b"10"))
     return Answer(status, headers, body)
 
 
 def _details(body: bytes) -> tuple[dict[str, Any], str]:
-    """What an error of any shape says: its fields, and its message."""
+    """Return the fields of an error of any shape, and its message."""
     try:
         payload = json.loads(body)
     except ValueError:
@@ -124,8 +104,8 @@ def _details(body: bytes) -> tuple[dict[str, Any], str]:
     return details, str(details.get("message") or error)
 
 
-def shaping(send: Send) -> Send:
-    """`send` that gives errors OpenAI's shape and passes everything else on."""
+def shape_errors(send: Send) -> Send:
+    """Wrap `send` to give errors OpenAI's shape and pass everything else on."""
     failed: Message | None = None
     parts: list[bytes] = []
 
@@ -133,13 +113,14 @@ def shaping(send: Send) -> Send:
         nonlocal failed
         if message["type"] == "http.response.start" and message["status"] >= HTTPStatus.BAD_REQUEST:
             failed = message
+        # A stream that has begun is no error.
         elif failed is None:
             await send(message)
         else:
             parts.append(message.get("body", b""))
             if not message.get("more_body", False):
                 answer = Answer(failed["status"], list(failed.get("headers", [])), b"".join(parts))
-                await send_answer(send, shaped(answer))
+                await send_answer(send, shape_error(answer))
 
     return sending
 
@@ -152,7 +133,7 @@ async def send_answer(send: Send, answer: Answer) -> None:
 async def send_error(send: Send, problem: Refusal) -> None:
     body = json.dumps({"error": {"message": str(problem), "code": problem.code}}).encode()
     headers = [(b"www-authenticate", b"Bearer")] if problem.status == HTTPStatus.UNAUTHORIZED else []
-    await send_answer(send, shaped(Answer(problem.status, headers, body)))
+    await send_answer(send, shape_error(Answer(problem.status, headers, body)))
 
 
 def sized(scope: Scope, body: bytes) -> Scope:
@@ -164,19 +145,21 @@ def resized(headers: Iterable[tuple[bytes, bytes]], body: bytes) -> Headers:
     return [*kept, (b"content-length", str(len(body)).encode())]
 
 
-def rewriting(send: Send, asked: Asked) -> Send:
-    """`send` of a stream whose events its client needs `rewritten`."""
+def rewrite_stream(send: Send, request: ChatRequest) -> Send:
+    """Wrap `send` for a stream, whose events are rewritten for the request's client."""
     rest = b""
 
     def changed(event: bytes) -> bytes:
         data = event.removeprefix(b"data: ")
+        # The last events hold usage, or nothing.
         if data in (event, b"[DONE]") or not (chunk := json.loads(data)).get("choices"):
             return event
-        return b"data: " + json.dumps(rewritten(chunk, asked), ensure_ascii=False).encode()
+        return b"data: " + json.dumps(rewrite(chunk, request), ensure_ascii=False).encode()
 
     async def sending(message: Message) -> None:
         nonlocal rest
         if message["type"] == "http.response.body":
+            # A message may end within an event.
             *events, rest = (rest + message.get("body", b"")).split(b"\n\n")
             body = b"".join(changed(event) + b"\n\n" for event in events)
             if not message.get("more_body", False):
@@ -184,11 +167,11 @@ def rewriting(send: Send, asked: Asked) -> Send:
             message = {**message, "body": body}
         await send(message)
 
-    return sending if asked.rewrites else send
+    return sending if rewrites(request) else send
 
 
-def with_headers(send: Send, headers: Headers) -> Send:
-    """`send` that adds headers to the answer."""
+def add_headers(send: Send, headers: Headers) -> Send:
+    """Wrap `send` to add headers to the answer."""
 
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":

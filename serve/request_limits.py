@@ -11,9 +11,8 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 
-from api_formats import with_structured_outputs
+from api_formats import Refusal
 from contracts import FORBIDDING
-from replies import Refusal
 from schemas import ends
 
 from critic.errors import loads, replace_surrogates
@@ -44,17 +43,23 @@ SCHEMAS = {"json", "schema", "parameters", "input_schema"}
 WRITTEN = {"json", "structural_tag"}
 """Fields whose text is JSON itself."""
 
+GUIDED = {"guided_json": "json", "guided_regex": "regex", "guided_choice": "choice", "guided_grammar": "grammar"}
+GUIDED |= {"guided_whitespace_pattern": "whitespace_pattern"}
+"""Fields that vLLM had before 0.12 and now ignores, and their names in `structured_outputs`."""
+
 ESCAPED_HALF = re.compile(rb"(?i)\\ud[89a-f]")
 
 
 def read(body: bytes) -> tuple[Any, bool]:
     """Return the JSON of a body, None if it is none (vLLM says what is wrong with it), and whether it was changed: see
-    `with_structured_outputs`. Raises Refusal beyond a bound."""
+    `_with_a_form`. Raises Refusal beyond a bound."""
+    # Counting commas is fast: Python's reader would keep the event loop for seconds.
     if body.count(b",") > MOST_VALUES:
         raise _refused(f"a request has at most {MOST_VALUES:,} values")
     try:
         sent = json.loads(body)
         request = _with_a_form(sent) if isinstance(sent, dict) else sent
+        # Only an escape can spell half a pair: UTF-8 itself cannot.
         if ESCAPED_HALF.search(body) and replace_surrogates(request) != request:
             raise _refused("the request holds half of a surrogate pair (\\ud800 to \\udfff), which is no character")
         for name, value in _fields(request):
@@ -71,17 +76,21 @@ def _with_a_form(request: dict[str, Any]) -> dict[str, Any]:
     Raises Refusal if it names two forms, or words that it forbids beside a form: none of the form's may be left, and
     vLLM answers that with 500.
     """
-    try:
-        request = with_structured_outputs(request)
-    except ValueError as error:
-        raise _refused(str(error)) from None
+    guided = {GUIDED[name]: request[name] for name in GUIDED if request.get(name) is not None}
+    named = sorted(guided.keys() - {"whitespace_pattern"})
+    if len(named) > 1 or (named and request.get("structured_outputs")):
+        names = " and ".join(f"guided_{name}" for name in named)
+        raise _refused(f'{names}: write one form only, as "structured_outputs": {{"{named[0]}": ...}}')
+    if named:
+        request = {name: value for name, value in request.items() if name not in GUIDED}
+        request["structured_outputs"] = guided
     choice = request.get("tool_choice")
     # /v1/responses has its form in `text`.
     text = request.get("text")
     forms = (request.get("response_format"), text.get("format") if isinstance(text, dict) else None)
     kinds = [form.get("type") for form in forms if isinstance(form, dict)]
     held = request.get("structured_outputs") or any(kind not in (None, "text") for kind in kinds)
-    forbidding = next((name for name in FORBIDDING if request.get(name)), None)
+    forbidding = next(filter(request.get, FORBIDDING), None)
     if forbidding and (held or (request.get("tools") and choice not in (None, "none", "auto"))):
         raise _refused(
             f"{forbidding} may leave the form of the reply nothing to write: leave {forbidding} or the form out"
@@ -90,7 +99,7 @@ def _with_a_form(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fields(value: Any) -> Iterator[tuple[str, Any]]:
-    """Every key and its value, at any depth."""
+    """Yield every key and its value, at any depth."""
     waiting = [value]
     while waiting:
         part = waiting.pop()
@@ -101,15 +110,17 @@ def _fields(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _check_constraint(name: str, constraint: Any) -> None:
-    """Raises Refusal where a constraint of the reply is too large, or asks for a reply without an end."""
+    """Raise Refusal if a constraint of the reply is too large, or asks for a reply without an end."""
     waiting: list[tuple[str, Any, bool]] = [(name, constraint, False)]
     schemas: list[dict[str, Any]] = []
     while waiting:
         key, value, in_schema = waiting.pop()
+        # A schema that is written as text costs the decoder as much.
         if isinstance(value, str) and key in WRITTEN and not in_schema and len(value) <= MOST_CONSTRAINT:
             with suppress(ValueError):
                 value = loads(value)
         _check_size(key, value)
+        # A property called `schema` within a schema is no schema.
         if key in SCHEMAS and not in_schema and isinstance(value, dict):
             in_schema = True
             schemas.append(value)

@@ -29,7 +29,7 @@ SPOKEN = re.compile(
 """A cue with nothing between it and the range that could be what the range is of, or the name of a criterion."""
 
 RUBRIC = re.compile(r"(?im)^\W{0,6}score ([0-9]{1,2})\b ?[:=(–-]")
-ZERO_OR_ONE = re.compile(
+BINARY = re.compile(
     r"\b(?:1 (?:if|when|for|means) [^.;]{1,120}\b0|0 (?:if|when|for|means) [^.;]{1,120}\b1) "
     r"(?:if|when|for|means|otherwise)\b"
 )
@@ -46,41 +46,56 @@ VERDICTS = re.compile(
 )
 
 
-def names_verdict(name: str) -> bool:
-    """Whether the name of a field or function speaks of a verdict."""
+def is_verdict(name: str) -> bool:
+    """Return whether the name of a field or function speaks of a verdict.
+
+    >>> is_verdict("final_score"), is_verdict("reason")
+    (True, False)
+    """
     return bool(VERDICTS.search(re.sub(r"(?<=[a-z])(?=[A-Z])|_", " ", name)))
 
 
 def ranges(text: str) -> Iterator[tuple[re.Match[str], Range]]:
-    """The ranges of numbers that the text names, but for lengths."""
+    """Yield the ranges of numbers that the text names, but for lengths."""
     for pattern in RANGES:
         for match in pattern.finditer(text):
             low, high = float(match["low"]), float(match["high"])
+            # A length in words or tokens is no scale.
             if low < high <= 1000 and not LENGTH.match(text, match.end()):
                 yield match, (low, high)
 
 
-def range_in(text: str) -> Range | None:
-    """The first range of numbers that the text names."""
+def find_range(text: str) -> Range | None:
+    """Return the first range of numbers that the text names, or None.
+
+    >>> find_range("in 50 to 100 words, from 1 to 5")
+    (1.0, 5.0)
+    """
     named = min(ranges(text), key=lambda pair: pair[0].start(), default=None)
     return named[1] if named else None
 
 
 @functools.lru_cache(16)
-def scale_of(text: str) -> Range | None:
-    """The range that the text names of a score, or its rubric; of several the one that holds all others, or none."""
+def find_scale(text: str) -> Range | None:
+    """Return the range that the text names of a score, or of its rubric, or None.
+
+    Of several ranges it is the one that holds all others.
+    """
     named = [(text[max(0, match.start() - 60) : match.start()], bounds) for match, bounds in ranges(text)]
     spoken = {bounds for before, bounds in named if SPOKEN.search(before)}
+    # A rubric names its scale by its own lines.
     if not spoken:
-        values = sorted({int(value) for value in RUBRIC.findall(text)})
+        values = sorted(set(map(int, RUBRIC.findall(text))))
         return (values[0], values[-1]) if len(values) > 1 else None
-    widest = (min(low for low, _ in spoken), max(high for _, high in spoken))
+    lows, highs = zip(*spoken, strict=True)
+    widest = (min(lows), max(highs))
     return widest if widest in spoken else None
 
 
 @functools.lru_cache(64)
-def digits_of(bounds: Range | None, words: str) -> int:
-    """How many digits behind its point a number of the range takes: from 0 to 1 some, unless the words say none."""
+def count_digits(bounds: Range | None, words: str) -> int:
+    """Return how many decimals a number of the range takes: from 0 to 1 two, unless the words say none."""
+    # `1 or 0` and `binary` rule decimals out even from 0 to 1.
     if bounds is None or WHOLE.search(words):
         return 0
     return 2 if bounds[0] >= -1 and bounds[1] <= 1 else int(bool(REAL.search(words)))
@@ -88,11 +103,12 @@ def digits_of(bounds: Range | None, words: str) -> int:
 
 def numbers(bounds: Range | None, words: str) -> list[str]:
     """All numbers of a range, with as many digits as its words allow; none of a wide one."""
+    # A wide range is too much for the decoder to list.
     if not bounds or bounds[1] > 100 or not all(value == int(value) for value in bounds):
         return []
     low, high = map(int, bounds)
     values = list[str]()
-    for digits in range(digits_of(bounds, words) + 1):
+    for digits in range(count_digits(bounds, words) + 1):
         values += [f"{step / 10**digits:.{digits}f}" for step in range(low * 10**digits, high * 10**digits + 1)]
     return values
 
@@ -112,9 +128,9 @@ def number_pattern(bounds: Range | None, decimals: bool) -> str:
 def points_pattern(words: str, text: str) -> str:
     """Return an expression of a number behind a marker. The words beside the marker say its scale and its decimals, or
     else the whole text. Without a scale it is from 0 to 100, with decimals unless a whole number is asked for."""
-    bounds = range_in(words) or scale_of(text)
+    bounds = find_range(words) or find_scale(text)
     near = words if WHOLE.search(words) or REAL.search(words) else text
-    return number_pattern(bounds, decimals=bool(digits_of(bounds, near)) if bounds else not WHOLE.search(near))
+    return number_pattern(bounds, decimals=bool(count_digits(bounds, near)) if bounds else not WHOLE.search(near))
 
 
 def value_pattern(field: Schema) -> str:
@@ -134,7 +150,7 @@ def escaped(text: str) -> str:
 
 def any_of(values: list[str]) -> str:
     """Return an expression of any of some texts, the longest first."""
-    return "|".join(escaped(value) for value in sorted(values, key=len, reverse=True))
+    return "|".join(map(escaped, sorted(values, key=len, reverse=True)))
 
 
 WORD = rf"(?:N/A|[A-Za-z0-9{HAN}][A-Za-z0-9{HAN}_ ()+-]{{0,23}})"
@@ -170,13 +186,19 @@ PLACEHOLDER = re.compile(
 )
 
 
-def labels_in(text: str, start: int = 0) -> list[str] | None:
-    """The labels of the first list of a text behind `start`; none at all where what stands around it is not understood:
-    a reply could not say what it also allows. None where no labels are listed."""
+def find_labels(text: str, start: int = 0) -> list[str] | None:
+    """Return the labels of the first list of a text behind `start`, or None if none are listed.
+
+    Empty if the words around the list are not understood: a reply could not say what they also allow.
+
+    >>> find_labels("Answer with only 'yes' or 'no'.")
+    ['yes', 'no']
+    """
     for match in LIST.finditer(text, start):
         words = re.sub(rf"({QUOTED})| ?\([^()\n]{{0,40}}\)", r"\1", match[0])
         labels = [label.strip("\"'`*") for label in ITEM.findall(words)]
         numeric = all(re.fullmatch(r"-?[0-9.]+", label) for label in labels)
+        # Numbers with commas are more often an enumeration than a choice.
         if numeric and not ({"0", "1"} & {*labels} and re.search(r"or|\||^0 ?/ ?1$", words)):
             continue
         before = re.split(r"[.!?]\s|\n", text[: match.start()])[-1]
@@ -188,31 +210,32 @@ def labels_in(text: str, start: int = 0) -> list[str] | None:
 def choices(words: str, text: str) -> list[str]:
     """Return the values that a placeholder or the words about it allow, or else the numbers of the scale that the whole
     text names, as in "7/10" if the words write them so; none if the words are not understood."""
+    # `7/10` is written so only if 10 is the scale's end.
     if fraction := OUT_OF.match(words):
-        bounds = range_in(words) or scale_of(text)
+        bounds = find_range(words) or find_scale(text)
         is_most = bounds is not None and bounds[1] == int(fraction["most"])
         return [value + fraction["out"] for value in numbers(bounds, text)] if is_most else []
     marked = [value for value in dict.fromkeys(MARKED.findall(words)) if not PLACEHOLDER.fullmatch(value)]
     if marked:
         return marked if len(marked) > 1 and all(map(LABEL.fullmatch, marked)) else []
-    if bounds := range_in(words):
+    if bounds := find_range(words):
         return numbers(bounds, text)
-    if (labels := labels_in(words)) is not None:
+    if (labels := find_labels(words)) is not None:
         return labels
-    return numbers(scale_of(text), text)
+    return numbers(find_scale(text), text)
 
 
 @functools.lru_cache(2000)
 def described(words: str) -> Schema:
-    """What the description of a number says of its values."""
-    labels = labels_in(words)
+    """Return the values that the description of a number allows, as JSON Schema."""
+    labels = find_labels(words)
     if labels and all(map(str.isdecimal, labels)):
-        return {"enum": [int(label) for label in labels]}
-    return {"enum": [0, 1]} if ZERO_OR_ONE.search(words) else limits(range_in(words))
+        return {"enum": [*map(int, labels)]}
+    return {"enum": [0, 1]} if BINARY.search(words) else limits(find_range(words))
 
 
 def limits(bounds: Range | None) -> Schema:
-    """A range as a schema has it; nothing for none."""
+    """Return a range as a JSON Schema has it; empty for None."""
     if bounds is None:
         return {}
     low, high = (int(value) if value == int(value) else value for value in bounds)

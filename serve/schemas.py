@@ -9,7 +9,7 @@ import math
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from scales import Schema, described, names_verdict
+from scales import Schema, described, is_verdict
 
 LARGEST_NUMBER = 1_000_000
 BYTES_PER_CHARACTER = 6
@@ -55,8 +55,11 @@ class Bounded(NamedTuple):
 
 
 def bounded(schema: Schema, tokens: float = math.inf, pattern: str = "") -> Bounded:
-    """The schema within the loosest limits under which its longest reply has fewer bytes than `tokens`; where even the
-    shortest that the client asks for may be longer, within the tightest. Open texts fit `pattern`. Raises Unbounded."""
+    """Return the schema within the loosest limits under which its longest reply has fewer bytes than `tokens`.
+
+    If even the shortest reply that the client asks for may be longer, the limits are the tightest. Open texts fit
+    `pattern`. Raises Unbounded.
+    """
     for limits in LADDER:
         restricted = within(schema, limits, pattern)
         if restricted.size < tokens:
@@ -65,7 +68,10 @@ def bounded(schema: Schema, tokens: float = math.inf, pattern: str = "") -> Boun
 
 
 def within(schema: Schema, limits: Limits, pattern: str = "") -> Bounded:
-    """The schema with limits on all that has none, and nothing that the client does not name. Raises Unbounded."""
+    """Return the schema with limits on all that has none, and without what the client does not name.
+
+    Raises Unbounded.
+    """
     try:
         return Bounded(*_Writer(schema, limits, pattern).write(schema, _Position()), limits)
     except (AttributeError, LookupError, OverflowError, TypeError, ValueError):
@@ -73,7 +79,7 @@ def within(schema: Schema, limits: Limits, pattern: str = "") -> Bounded:
 
 
 def ends(schema: Schema) -> bool:
-    """Whether some reply to the schema ends, as far as the rules can tell. Raises RecursionError."""
+    """Return whether some reply to the schema ends, as far as the rules can tell. Raises RecursionError."""
     try:
         within(schema, LADDER[-1])
     except Unbounded as problem:
@@ -97,13 +103,15 @@ class _Writer:
         self.kinds |= {"integer": self._number, "number": self._number}
 
     def write(self, schema: Any, position: _Position) -> tuple[Schema, int]:
-        """The schema and its longest reply in bytes. Raises Endless for one that only an endless reply fits."""
+        """Return the schema and its longest reply in bytes. Raises Endless for one that only an endless reply fits."""
         self.nodes += 1
+        # References that multiply would take minutes to write out.
         if self.nodes > 2000:
             raise Unbounded("the schema is too large")
         schema, position = self._resolved(ANYTHING if schema is True else schema, position)
         position = position._replace(description=f"{position.description} {schema.get('description', '')}")
         schema = {key: value for key, value in schema.items() if key not in DEFINITIONS}
+        # A schema that says nothing allows anything: plain values end.
         if not schema.keys() - NOTES:
             return self.write({**schema, **ANYTHING}, position)
         if "anyOf" in schema or "oneOf" in schema:
@@ -120,7 +128,7 @@ class _Writer:
         return self.kinds[kind]({**schema, "type": kind}, position)
 
     def _resolved(self, schema: Any, position: _Position) -> tuple[Any, _Position]:
-        """The schema itself, where it names a definition, or parts that all have to fit."""
+        """Return the schema that a definition, or parts that all have to fit, stand for."""
         while isinstance(schema, dict) and ("$ref" in schema or "allOf" in schema):
             beside = {key: value for key, value in schema.items() if key not in ("$ref", "allOf")}
             if beside.keys() - NOTES - DEFINITIONS or ("allOf" in schema and ("$ref" in schema or schema["allOf"][1:])):
@@ -156,6 +164,7 @@ class _Writer:
         if {"pattern", "format"} & schema.keys():
             raise Unbounded("a text of a pattern or a format")  # how long is the decoder's to know
         least, most = schema.get("minLength", 0), schema.get("maxLength", math.inf)
+        # A text that the client bounds stays the client's.
         if self.pattern and most == math.inf:
             schema["pattern"] = self.pattern
         length = int(min(most, max(least, self.limits.string)))
@@ -183,6 +192,7 @@ class _Writer:
         try:
             item, length = self.write(schema.get("items", {}), position)
         except Endless:
+            # A list that may be empty ends without such items.
             if least:
                 raise
             return {**schema, "items": {"type": "null"}, "maxItems": 0}, 2
@@ -191,7 +201,7 @@ class _Writer:
     def _object(self, schema: Schema, position: _Position) -> tuple[Schema, int]:
         named = schema.get("properties") or {}
         # A reply may not leave a verdict out where nothing is required.
-        if required := schema.get("required") or list(filter(names_verdict, named)):
+        if required := schema.get("required") or list(filter(is_verdict, named)):
             schema["required"] = required
         if not named or set(required) - named.keys():
             raise Unbounded("keys that the model chooses")
@@ -200,6 +210,7 @@ class _Writer:
             try:
                 properties[name], length = self.write(value, _Position("", position.within))
             except Endless:
+                # An optional key that never ends is left out.
                 if name in required:
                     raise
                 continue
@@ -212,11 +223,12 @@ def _length(value: Any) -> int:
 
 
 def _range(schema: Schema) -> tuple[float, float]:
-    """The bounds of a number; missing ones are set, far beyond those that there are."""
+    """Return the bounds of a number; missing ones are set, far beyond those that there are."""
     if any(isinstance(schema.get(bound), bool) for bound in BOUNDS):
         raise Unbounded("bounds that are no numbers")
     low = max(schema.get("minimum", -math.inf), schema.get("exclusiveMinimum", -math.inf))
     high = min(schema.get("maximum", math.inf), schema.get("exclusiveMaximum", math.inf))
+    # The decoder needs both ends to bound the digits.
     if low == -math.inf:
         least = -LARGEST_NUMBER if schema["type"] == "integer" else 0  # a number without bounds has decimals
         low = schema["minimum"] = least if high > least else high - LARGEST_NUMBER

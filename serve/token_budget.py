@@ -1,7 +1,7 @@
-"""What a prompt leaves of the context for its reply.
+"""The tokens of the context that a prompt leaves for its reply.
 
-vLLM counts a prompt while it prepares the request, shortens the reply to what is left, and says nothing. Here it says
-how many tokens there are, and is stopped before it generates anything if they leave too little.
+vLLM counts a prompt while it prepares the request, and silently shortens the reply to what is left. The layer reads
+that count, and stops vLLM before it generates anything if too little is left.
 """
 
 import importlib
@@ -13,8 +13,8 @@ from functools import wraps
 from http import HTTPStatus
 from typing import Any
 
+from api_formats import Refusal, read_limit
 from contracts import Contract
-from replies import Refusal
 
 LEAST_REPLY = 16
 """Tokens below which a request without a contract counts as too long."""
@@ -26,12 +26,17 @@ SERVING = "vllm.entrypoints.openai.chat_completion.serving"
 
 
 @dataclass
-class Room:
-    """`needed` tokens are to be left for the reply; `prompt` is the prompt's length, once vLLM knows it, and `short`
-    whether it leaves fewer. `prepared` is called then, or when the request has ended without. Where a `whole` rating is
-    asked for, `ten` is the probability that a 1 there goes on with a 0 (see ratings.py)."""
+class TokenBudget:
+    """The context that one request has, filled in while vLLM prepares it.
 
-    prepared: Callable[[], None]
+    - `release`: called once, when vLLM has counted the prompt or the request has ended without.
+    - `needed`: tokens that must be left for the reply. `short`: fewer are.
+    - `prompt`: length of the prompt in tokens, None until vLLM knows it.
+    - `whole`: the client wants the whole distribution of a rating. `ten` is then the probability (0..1) that a 1 at the
+      rating goes on with a 0 (ratings.py), None if it is not known.
+    """
+
+    release: Callable[[], None]
     needed: int = 0
     prompt: int | None = None
     short: bool = False
@@ -39,33 +44,38 @@ class Room:
     ten: float | None = None
 
     def done(self) -> None:
-        self.prepared()
-        self.prepared = lambda: None
+        self.release()
+        self.release = lambda: None
 
 
-ROOM: ContextVar[Room | None] = ContextVar("room", default=None)
-"""Of the request that is being prepared."""
+BUDGET: ContextVar[TokenBudget | None] = ContextVar("budget", default=None)
+"""Budget of the request that is being prepared."""
 
 
 def checking(get_max_tokens: Callable[..., int]) -> Callable[..., int]:
-    """vLLM's `get_max_tokens`, which it asks how long a reply may be, for requests that need some room. Raises
-    ValueError, of which vLLM makes an error 400, where there is too little."""
+    """Wrap vLLM's `get_max_tokens`, which is asked how long a reply may be, to note the length of the prompt.
+
+    The wrapper raises ValueError, of which vLLM makes an error 400, if the prompt leaves fewer tokens than are needed.
+    """
 
     @wraps(get_max_tokens)
     def checked(context: int, limit: int | None, prompt: int, *others: object, **named: object) -> int:
-        room = ROOM.get()
-        if room is not None:
-            room.prompt, room.short = prompt, 0 < room.needed > context - prompt
-            room.done()
-            if room.short:
-                raise ValueError(f"{prompt} tokens leave fewer than {room.needed} of the context of {context}")
+        budget = BUDGET.get()
+        # None: the request did not come through the layer's chat route.
+        if budget is not None:
+            budget.prompt = prompt
+            budget.short = 0 < budget.needed > context - prompt
+            budget.done()
+            if budget.short:
+                raise ValueError(f"{prompt} tokens leave fewer than {budget.needed} of the context of {context}")
         return get_max_tokens(context, limit, prompt, *others, **named)
 
     return checked
 
 
 def watch() -> None:
-    """Have vLLM ask in this process; nothing without vLLM."""
+    """Wrap vLLM's function in this process; do nothing without vLLM."""
+    # Tests run the layer before other servers: vLLM would take seconds to import.
     if "vllm" in sys.modules:
         module = importlib.import_module(SERVING)
         module.get_max_tokens = checking(module.get_max_tokens)  # type: ignore[attr-defined]
@@ -74,18 +84,25 @@ def watch() -> None:
 def reply_tokens(
     request: dict[str, Any], contract: Contract | None, plain: bool, context: int | None, count: int
 ) -> tuple[int | None, int]:
-    """How long the reply may be behind `count` tokens, and how long it has to be able to be: what is asked for or
-    what is left of the context, if that is less. None if nobody says.
+    """Return the longest reply behind a prompt of `count` tokens, and the least that must be possible, both in tokens.
 
-    Raises Refusal where less than LEAST_REPLY is left, under a contract less than its verdict needs. A `plain` request
-    gets all that it asks for or is refused: cut off, its own form would be worth nothing. But more than the whole
-    context is no wish but a limit made for larger models: no shorter prompt would help.
+    The longest is what the client asks for or what the context leaves, whichever is less; None if nobody says. A
+    `plain` request constrains its reply itself: it gets all that it asks for or is refused, since its form would be
+    worth nothing if cut off. More than the whole context is taken for a limit made for larger models: no shorter
+    prompt would help.
+
+    Raises Refusal for a limit below 1, and if less is left than LEAST_REPLY (under a contract: than its verdict).
     """
-    wish = wish_of(request)
+    wish = read_limit(request)
+    # What vLLM says of such a limit, it says of a prompt that fills the context, too.
+    if wish is not None and wish < 1:
+        raise Refusal(HTTPStatus.BAD_REQUEST, None, f"max_tokens must be positive, got {wish}")
+    # Open JSON has no end of its own.
     limit = MOST_TOKENS if wish is None and contract and contract.verdict is None else wish
     if context is None or (limit is None and contract is None):
         return limit, 0
     needed = contract.least_tokens if contract else min(LEAST_REPLY, limit or 1)
+    # A form that the client wrote is worth nothing if it is cut off.
     if plain and limit and limit < context:
         needed = limit
     left = context - count
@@ -99,17 +116,3 @@ def reply_tokens(
             f"tokens ({wanted}). Please reduce the length of the messages or completion.",
         )
     return min(left, limit or left), needed
-
-
-def wish_of(request: dict[str, Any]) -> int | None:
-    """The most tokens that the request asks for, under either of the two names. Raises Refusal for none at
-    all: what vLLM says of that, it says of a prompt that fills the context, too."""
-    newer = request.get("max_completion_tokens")
-    wish = request.get("max_tokens") if newer is None else newer
-    if isinstance(wish, int) and wish < 1:
-        raise Refusal(HTTPStatus.BAD_REQUEST, None, f"max_tokens must be positive, got {wish}")
-    return wish if isinstance(wish, int) else None
-
-
-def limit_to(tokens: int) -> dict[str, Any]:
-    return {"max_tokens": tokens, "max_completion_tokens": None}

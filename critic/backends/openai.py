@@ -334,8 +334,7 @@ class OpenAIBackend(backends.Backend):
         url = self._address.beside(route) if route == "/classify" else self._address.url(route)
         try:
             sent = msgspec.json.encode(body)
-            async with self._session.post(url, data=sent, allow_redirects=False) as answer:
-                status, raw, headers = answer.status, await answer.read(), answer.headers
+            status, raw, headers = await self._post(url, sent)
         # OSError includes TimeoutError.
         except (aiohttp.ClientError, OSError) as error:
             raise Transient(self._mask(one_line(error))) from None
@@ -359,6 +358,11 @@ class OpenAIBackend(backends.Backend):
             message = self._describe_error(status, raw, answered)
             self._check_account(status, None, message, sent)
             raise Transient(f"not a chat completion ({one_line(error)}): {message}") from None
+
+    async def _post(self, url: str, sent: bytes) -> tuple[int, bytes, Mapping[str, str]]:
+        """Return the status, the body and the headers of the answer to one request."""
+        async with self._session.post(url, data=sent, allow_redirects=False) as answer:
+            return answer.status, await answer.read(), answer.headers
 
     def _describe_error(self, status: int, raw: bytes, answered: Any) -> str:
         """Return the server's own message in at most 300 characters, without secrets."""

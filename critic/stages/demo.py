@@ -124,9 +124,9 @@ def served(checkpoint: Path, log: Path) -> Iterator[tuple[str, str]]:
         # The server prints this line once it answers requests; if it ends first, the line is empty.
         if not ready.startswith("ready: "):
             raise UsageError(f"the server did not come up, see above; its log is {log}")
-        _, url, _, model = ready.split()
+        _, url, _, model, *_ = ready.split()
         print(f"      {ready.strip()}", flush=True)
-        yield url, model.rstrip(")")
+        yield url, model.rstrip(");")
     finally:
         server.terminate()
         server.wait()

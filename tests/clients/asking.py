@@ -30,6 +30,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., httpx.Response]:
         max_bytes: int = 100_000,
         images: bool = False,
         about: dict[str, Any] | None = None,
+        as_learned: bool = False,
     ) -> httpx.Response:
         settings: dict[str, Any] = {
             "about": about or {},
@@ -38,6 +39,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., httpx.Response]:
             "contracts": [],
             "max_bytes": max_bytes,
             "images": images,
+            "as_learned": as_learned,
         }
         monkeypatch.setenv("CRITIC_SERVE_LAYER", json.dumps(settings))
         monkeypatch.delenv("VLLM_API_KEY", raising=False)

@@ -21,7 +21,7 @@ def refusal(schema: dict[str, Any]) -> str | None:
 
 def shortest(held: Any, tokens: int) -> dict[str, Any]:
     """The request for a reply that ends within so many tokens."""
-    request: dict[str, Any] = held.tight(tokens)[0] if held.tight and held.enough > tokens else held.request
+    request: dict[str, Any] = held.shorten(tokens)[0] if held.shorten and held.min_tokens > tokens else held.request
     return request
 
 

@@ -6,6 +6,7 @@ Prints one JSON line a call: which, and what lmms-eval read from the reply.
 """
 
 import json
+from typing import Any
 
 from lmms_eval.llm_judge import Request, ServerConfig, get_server
 from lmms_eval.llm_judge.utils import JudgePromptBuilder, ResponseParser
@@ -29,14 +30,22 @@ def main() -> None:
         "rubric": lambda: server.evaluate_with_rubric(QUESTION, PREDICTION, rubric),
         "rubric, json": lambda: as_json.evaluate_with_rubric(QUESTION, PREDICTION, rubric),
     }
-    for name, call in calls.items():
-        answer = call()
+    prompt = JudgePromptBuilder.build_correctness_prompt(QUESTION, TRUTH, PREDICTION)
+
+    def correctness() -> dict[str, Any]:
+        reply = server.evaluate(Request(messages=[{"role": "user", "content": prompt}])).content
+        read = ResponseParser.parse_binary_response(reply, "yes/no")
+        return {"result": read, "raw_response": reply, "model": "gpt-4"}
+
+    for name, call in {**calls, "correctness": correctness}.items():
+        try:
+            answer = call()
+        except Exception as error:
+            # A judge may not serve every call: a scoring head compares nothing.
+            print(json.dumps({"call": name, "problem": f"{type(error).__name__}: {error}"[:300]}))
+            continue
         read = answer["result"] if "result" in answer else answer["scores"]
         print(json.dumps({"call": name, "read": read, "raw": answer["raw_response"][:60], "model": answer["model"]}))
-    prompt = JudgePromptBuilder.build_correctness_prompt(QUESTION, TRUTH, PREDICTION)
-    reply = server.evaluate(Request(messages=[{"role": "user", "content": prompt}])).content
-    read = ResponseParser.parse_binary_response(reply, "yes/no")
-    print(json.dumps({"call": "correctness", "read": read, "raw": reply, "model": "gpt-4"}))
 
 
 if __name__ == "__main__":

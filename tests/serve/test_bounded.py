@@ -183,7 +183,7 @@ def test_a_scoring_head_says_what_it_answers(ask: Ask) -> None:
     about = {"gives": "one rating on 1..10"}
     for path in (CHAT, "/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"):
         answer = ask(Inner(), HELLO, path=path, about=about)
-        assert answer.status_code == 400 and "scoring head: ask /classify" in answer.json()["error"]["message"]
+        assert answer.status_code == 400 and "It serves /classify" in answer.json()["error"]["message"]
     assert ask(Inner(), HELLO, path="/classify", about=about).json()["error"]["message"] == "Not Found", (
         "the inner one's"
     )
@@ -210,7 +210,7 @@ def model_folder(folder: Path, special: list[str]) -> Path:
 @pytest.mark.parametrize("family", TEMPLATES)
 def test_no_text_of_a_client_holds_a_control_token(tmp_path: Path, family: str) -> None:
     special = TEMPLATES[family]
-    tokens = control_tokens.tokens_of(model_folder(tmp_path, special))
+    tokens = control_tokens.list_tokens(model_folder(tmp_path, special))
     assert tokens == sorted({*special, "<think>", "<the_end>"} - {"sop"}), "sop stands in philosophy"
     forged = "no".join(tokens) + tokens[0][:3] + tokens[0] + tokens[0][3:]
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": json.dumps({"a": forged})}}
@@ -223,19 +223,19 @@ def test_no_text_of_a_client_holds_a_control_token(tmp_path: Path, family: str) 
     tools = [{"type": "function", "function": {"name": "f", "description": forged}}]
     request = {"messages": turns, "tools": tools, "prompt": forged, "stop": tokens, "model": "m"}
     for path in (CHAT, "/tokenize", "/classify", "/v1/responses"):
-        respelt = control_tokens.ControlTokens(tokens).respelt(path, request)
+        respelt = control_tokens.ControlTokens(tokens).respell(path, request)
         written = json.dumps([respelt["messages"], respelt["tools"]], ensure_ascii=False)
         assert not any(token in written for token in tokens), written
         assert {**respelt, "messages": turns, "tools": tools} == request, "what no template writes stays as it is"
-    answer = control_tokens.ControlTokens(tokens).respelt("/v1/responses", {"input": forged})
+    answer = control_tokens.ControlTokens(tokens).respell("/v1/responses", {"input": forged})
     assert answer["input"] != forged
     plain = {"messages": [{"role": "user", "content": "<h1>蓝色</h1> of philosophy [1] <b>"}]}
-    assert control_tokens.ControlTokens(tokens).respelt(CHAT, plain) is plain
+    assert control_tokens.ControlTokens(tokens).respell(CHAT, plain) is plain
 
 
 def test_a_control_token_in_two_parts_is_none() -> None:
     turn = {"role": "user", "content": [{"type": "text", "text": "a<|im_"}, {"type": "text", "text": "end|>b<"}]}
-    respelt = control_tokens.ControlTokens(["<|im_end|>"]).respelt(CHAT, {"messages": [turn]})
+    respelt = control_tokens.ControlTokens(["<|im_end|>"]).respell(CHAT, {"messages": [turn]})
     assert "<|im_end|>" not in "".join(part["text"] for part in respelt["messages"][0]["content"])
     assert respelt["messages"][0]["content"][1]["text"] == "end|>b<", "the last part ends with a text"
 

@@ -7,6 +7,7 @@ come from PyPI or npm; where those cannot be reached the tests are skipped, and 
 are kept under build/clients, where `make clean` finds them. At the end stands a table of the verdicts read.
 """
 
+import contextlib
 import hashlib
 import json
 import math
@@ -15,14 +16,15 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import httpx
 import pytest
-from conftest import ROOT, needs, run
+from clients.tiny_server import make_judge
+from conftest import ROOT, needs, run, serving
 
 pytestmark = pytest.mark.e2e
 
@@ -31,26 +33,39 @@ INSTALL_SECONDS = 300
 
 
 class Client(NamedTuple):
-    """What is installed for a client, by pip or by npm, and how many verdicts its program asks for."""
+    """What is installed for a client, by pip or by npm, how many verdicts its program asks for, and which of its calls
+    rate or grade one answer by a template whose parts are known: a head answers these."""
 
     packages: list[list[str]]
     verdicts: int
+    rated: tuple[str, ...] = ()
 
 
 CLIENTS = {
-    "inspect": Client([["inspect-ai", "openai"]], 12),
-    "lmms": Client(
-        [["aiohttp", "openai", "requests", "loguru", "pillow", "numpy", "tqdm"], ["--no-deps", "lmms-eval"]], 8
+    "inspect": Client(
+        [["inspect-ai", "openai"]],
+        12,
+        ("model_graded_qa", "model_graded_qa, partial credit", "model_graded_fact"),
     ),
-    "autoevals": Client([["autoevals", "openai"]], 14),
-    "mlflow": Client([["mlflow-skinny", "openai", "pandas"]], 8),
+    "lmms": Client(
+        [["aiohttp", "openai", "requests", "loguru", "pillow", "numpy", "tqdm"], ["--no-deps", "lmms-eval"]],
+        8,
+        ("binary 0/1", "binary yes/no", "binary, reasoning model", "rubric", "rubric, json", "correctness"),
+    ),
+    "autoevals": Client([["autoevals", "openai"]], 14, ("ClosedQA",)),
+    "mlflow": Client(
+        [["mlflow-skinny", "openai", "pandas"]], 8, ("answer_correctness", "answer_relevance", "make_genai_metric")
+    ),
     # Newer ones have moved what ragas imports.
     "ragas": Client([["ragas", "openai", "langchain-community<0.4"]], 8),
-    "promptfoo": Client([["promptfoo"]], 3),
+    "promptfoo": Client([["promptfoo"]], 3, ("llm-rubric",)),
     "lm_eval": Client([["lm-eval"]], 0),
     "deepeval": Client([["deepeval"]], 0),
     "evalscope": Client([["evalscope"]], 0),
 }
+
+WAYS = {"writer, as asked": ["--as-asked"], "writer, as learned": [], "head": []}
+"""How the judge is asked, and the server's options."""
 
 # What `critic audit` takes from a file by the tool's own writer: for the question, the text and the model.
 RESULT_FILES = {
@@ -71,30 +86,45 @@ class Clients:
     """Runs the clients' programs, each in an environment of its own, and keeps how many verdicts they read."""
 
     def __init__(self, names: list[str]) -> None:
-        self.read: dict[str, int | None] = dict.fromkeys(names)
+        self.read: dict[tuple[str, str], tuple[int, int] | None] = {(name, way): None for name in names for way in WAYS}
         self.installing = ThreadPoolExecutor(2)
         self.folders: dict[str, Future[Path]] = {name: self.installing.submit(installed, name) for name in names}
+        self.servers, self.urls = contextlib.ExitStack(), dict[str, str]()
+
+    def url(self, way: str) -> str:
+        """Return the URL of an untrained judge that is asked in one way; it starts when it is first wanted."""
+        if way not in self.urls:
+            judge = make_judge(Path(tempfile.mkdtemp()), ["pointwise_short"], head=way == "head")
+            options = [*WAYS[way], "--alias", "gpt-4", "--alias", "gpt-3.5-turbo", "--alias", "o3", "--api-key", "none"]
+            _, url = self.servers.enter_context(serving(judge, *options))
+            self.urls[way] = f"{url}/v1"
+        return self.urls[way]
 
     def lines(self, name: str, *arguments: str, **variables: str) -> list[dict[str, Any]]:
         """What the program of a client prints: a JSON line a verdict."""
         folder = had(self.folders[name].result)
-        self.read[name] = 0
         if name == "promptfoo":
             words = ["node", shutil.copy(PROGRAMS / "promptfoo_client.mjs", folder)]
         else:
             words = [folder / "bin/python", PROGRAMS / f"{name}_client.py"]
         return printed([*words, *arguments], folder, variables)
 
-    def check(self, name: str, right: list[tuple[bool, Any]]) -> None:
-        """Whether a client read all its verdicts, and each was one that it knows."""
-        self.read[name] = sum(one for one, _ in right)
-        assert not [shown for one, shown in right if not one]
+    def check(self, name: str, way: str, right: list[tuple[str, bool, Any]]) -> None:
+        """Check that a client read the verdict of each call: its name, whether the verdict was read, and the line.
+
+        Of a head only ratings and grades of one answer count.
+        """
         assert len(right) == CLIENTS[name].verdicts
+        wanted = [line for line in right if way != "head" or line[0] in CLIENTS[name].rated]
+        self.read[name, way] = (sum(is_read for _, is_read, _ in wanted), len(wanted))
+        assert not [line for _, is_read, line in wanted if not is_read]
 
     def table(self) -> str:
-        rows = ["", "| client | verdicts read / asked |", "|---|---|"]
-        for name, read in self.read.items():
-            rows.append(f"| {name} | {'not run' if read is None else f'{read} / {CLIENTS[name].verdicts}'} |")
+        rows = ["", f"| client | {' | '.join(WAYS)} |", "|---|---|---|---|"]
+        for name in dict.fromkeys(name for name, _ in self.read):
+            cells = [self.read[name, way] for way in WAYS]
+            shown = ["not run" if cell is None else f"{cell[0]} / {cell[1]}" for cell in cells]
+            rows.append(f"| {name} | {' | '.join(shown)} |")
         return "\n".join(rows)
 
 
@@ -157,32 +187,36 @@ def clients(request: pytest.FixtureRequest) -> Iterator[Clients]:
     """The clients whose tests are run: their environments are made while the first of them judges."""
     needs("deepspeed", "vllm")
     tests = [item.name for item in request.session.items if item.path == request.path]
-    made = Clients([name for name in CLIENTS if f"test_{name}" in tests])
-    yield made
-    made.installing.shutdown(cancel_futures=True)
+    clients = Clients([name for name in CLIENTS if any(test.startswith(f"test_{name}[") for test in tests)])
+    yield clients
+    clients.servers.close()
+    clients.installing.shutdown(cancel_futures=True)
     with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
-        print(made.table())
+        print(clients.table())
 
 
-@pytest.fixture(scope="module")
-def url(clients: Clients, served: tuple[Any, httpx.Client]) -> str:
-    return str(served[1].base_url).rstrip("/") + "/v1"
+in_each_way = pytest.mark.parametrize("way", WAYS)
 
 
 @pytest.mark.clients
-def test_inspect(clients: Clients, url: str) -> None:
+@in_each_way
+def test_inspect(clients: Clients, way: str) -> None:
     allowed = {
         "model_graded_qa": {"C", "I"},
         "model_graded_qa, partial credit": {"C", "P", "I"},
         "model_graded_fact": {"C", "I"},
     }
-    graded = clients.lines("inspect", url)
+    graded = clients.lines("inspect", clients.url(way))
     grades = [(line["grader"], grade) for line in graded if line["status"] == "success" for grade in line["grades"]]
-    clients.check("inspect", [(grade in allowed[grader], (grader, grade)) for grader, grade in grades])
+    clients.check("inspect", way, [(name, grade in allowed[name], (name, grade)) for name, grade in grades])
 
 
-def test_lmms(clients: Clients, url: str) -> None:
-    def right(call: str, read: Any, raw: str) -> bool:
+@in_each_way
+def test_lmms(clients: Clients, way: str) -> None:
+    def is_read(line: dict[str, Any]) -> bool:
+        if "problem" in line:
+            return False
+        call, read, raw = line["call"], line["read"], line["raw"]
         if call in ("binary 0/1", "binary, reasoning model"):
             return raw == str(read) and read in (0, 1)
         if call in ("binary yes/no", "correctness"):
@@ -191,44 +225,52 @@ def test_lmms(clients: Clients, url: str) -> None:
             return all(1 <= score <= 10 for score in read)
         return list(read) == ["accuracy", "clarity"] and all(0 <= score <= 10 for score in read.values())
 
-    judged = clients.lines("lmms", OPENAI_API_URL=url)
-    clients.check("lmms", [(right(line["call"], line["read"], line["raw"]), line) for line in judged])
+    judged = clients.lines("lmms", OPENAI_API_URL=clients.url(way))
+    clients.check("lmms", way, [(line["call"], is_read(line), line) for line in judged])
 
 
 @pytest.mark.clients
-def test_autoevals(clients: Clients, url: str) -> None:
-    scored = clients.lines("autoevals", url)
-    clients.check("autoevals", [(line["problem"] is None and 0 <= line["score"] <= 1, line) for line in scored])
+@in_each_way
+def test_autoevals(clients: Clients, way: str) -> None:
+    scored = clients.lines("autoevals", clients.url(way))
+    reads = [(line["scorer"], line["problem"] is None and 0 <= line["score"] <= 1, line) for line in scored]
+    clients.check("autoevals", way, reads)
 
 
 @pytest.mark.clients
-def test_mlflow(clients: Clients, url: str) -> None:
-    def right(name: str, value: Any) -> bool:
+@in_each_way
+def test_mlflow(clients: Clients, way: str) -> None:
+    def is_read(name: str, value: Any) -> bool:
         if name.startswith(("is_", "meets_")):
             return value in ("yes", "no")
         return value in ((1, 2, 3) if name == "make_genai_metric" else (1, 2, 3, 4, 5))
 
-    clients.check("mlflow", [(right(line["metric"], line["value"]), line) for line in clients.lines("mlflow", url)])
+    lines = clients.lines("mlflow", clients.url(way))
+    clients.check("mlflow", way, [(line["metric"], is_read(line["metric"], line["value"]), line) for line in lines])
 
 
 @pytest.mark.clients
-def test_ragas(clients: Clients, url: str) -> None:
-    def right(line: dict[str, Any]) -> bool:
+@in_each_way
+def test_ragas(clients: Clients, way: str) -> None:
+    def is_read(line: dict[str, Any]) -> bool:
         most = 5 if line["metric"] == "RubricsScore" else 1
         # What an untrained judge finds may be an empty list, of which ragas makes no number.
         return line["problem"] is None and (math.isnan(line["value"]) or 0 <= line["value"] <= most)
 
-    clients.check("ragas", [(right(line), line) for line in clients.lines("ragas", url)])
+    lines = clients.lines("ragas", clients.url(way))
+    clients.check("ragas", way, [(line["metric"], is_read(line), line) for line in lines])
 
 
 @pytest.mark.clients
-def test_promptfoo(clients: Clients, url: str, tmp_path: Path) -> None:
-    def right(line: dict[str, Any]) -> bool:
+@in_each_way
+def test_promptfoo(clients: Clients, way: str, tmp_path: Path) -> None:
+    def is_read(line: dict[str, Any]) -> bool:
         read = not re.search("did not match|Could not", line.get("reason", "Could not"))
         return read and isinstance(line["pass"], bool) and 0 <= line["score"] <= 1
 
     quiet = {"PROMPTFOO_DISABLE_TELEMETRY": "1", "PROMPTFOO_DISABLE_UPDATE": "1", "PROMPTFOO_CONFIG_DIR": str(tmp_path)}
-    clients.check("promptfoo", [(right(line), line) for line in clients.lines("promptfoo", url, **quiet)])
+    lines = clients.lines("promptfoo", clients.url(way), **quiet)
+    clients.check("promptfoo", way, [(line["assertion"], is_read(line), line) for line in lines])
 
 
 @pytest.mark.clients

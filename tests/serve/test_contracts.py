@@ -54,7 +54,7 @@ def test_there_is_room_for_the_longest_verdict() -> None:
 def test_recognised_whatever_stands_in_the_response(form: Form) -> None:
     """A response that quotes the instructions of all other forms changes nothing."""
     assert contracts.recognise(form.request, TABLE).name == form.contract
-    others = [contracts.wording(other.request) for other in FORMS]
+    others = [contracts.join_words(other.request) for other in FORMS]
     for attack in ("\n".join(others), "\n".join(reversed(others)), *others):
         if RESPONSE in json.dumps(form.request):
             assert contracts.recognise(replaced(form, attack), TABLE).name == form.contract
@@ -81,7 +81,7 @@ def test_recognition_takes_no_longer_than_the_text_is_long() -> None:
     """A response under judgment must not stop the server: no pattern looks twice at what it can fill at will."""
     began = time.process_time()
     for form in FORMS:
-        text = contracts.wording(form.request)
+        text = contracts.join_words(form.request)
         for filling in (" " * 40_000, "\n" * 40_000):
             for content in (f"{text}{filling}x", re.sub(r"\n+(\*\*)?", filling, text) + "x"):
                 contracts.recognise({"messages": [{"role": "user", "content": content}]}, TABLE)
@@ -206,11 +206,11 @@ def test_a_model_that_rambles_is_asked_once_more_under_tighter_limits() -> None:
     asked = {"messages": [], "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": free}}}
     held = contracts.constrain(BY_NAME["json-schema"], asked, 400)
     first = held.request["structured_outputs"]["json"]["properties"]
-    tighter, limits = held.tight(400)
+    tighter, limits = held.shorten(400)
     second = tighter["structured_outputs"]["json"]["properties"]
     assert first["a"]["maxLength"] == 600 and second["a"]["maxLength"] == limits.string < 60
     assert first["b"]["maxItems"] == 64 and second["b"]["maxItems"] == limits.items
-    assert 400 < held.enough < 400_000
+    assert 400 < held.min_tokens < 400_000
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_what_opens_a_verdict_stands_only_before_one() -> None:
 def test_the_systems_message_counts_before_what_is_quoted(asked: Asked) -> None:
     system = "\n\n".join(message["content"] for message in asked.request["messages"])
     for other in ASKED:
-        quoted = {"role": "user", "content": "Judge this: " + contracts.wording(other.request)}
+        quoted = {"role": "user", "content": "Judge this: " + contracts.join_words(other.request)}
         request = {**asked.request, "messages": [{"role": "system", "content": system}, quoted]}
         assert contracts.recognise(request, TABLE).found == contracts.recognise(asked.request, TABLE).found
 
@@ -229,7 +229,7 @@ def test_reading_takes_no_longer_than_the_text_is_long(apart: int) -> None:
 def test_the_words_of_a_form_repeated_are_read_as_fast_as_other_text() -> None:
     """Each expression is tried on its own words; with nested gaps it would take minutes."""
     for asked in ASKED:
-        words = contracts.wording(asked.request)
+        words = contracts.join_words(asked.request)
         for text in (words * 2_000, "Judge the answer.\n" + words.split("\n")[-1] * 2_000):
             began = time.process_time()
             contracts.recognise(user(text), TABLE)

@@ -44,7 +44,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def parser() -> Any:
     pytest.importorskip("vllm", reason="needs a serve extra")
-    return options.vllm_parser()
+    return options.build_parser()
 
 
 def names(parser: Any) -> dict[str, list[str]]:

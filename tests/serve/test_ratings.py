@@ -41,7 +41,7 @@ class Params(SimpleNamespace):
 
 def told(whole: bool, *positions: dict[str, float], **params: Any) -> tuple[Any, list[list[int]], float | None]:
     """The alternatives of a reply that writes the first of each position, what the engine was asked, and `ten`."""
-    room, asked = token_budget.Room(lambda: None, whole=whole), list[list[int]]()
+    room, asked = token_budget.TokenBudget(lambda: None, whole=whole), list[list[int]]()
 
     async def generate(_: Any, prompt: Any, params: Any, name: str, **how: Any) -> AsyncIterator[Any]:
         asked.append(prompt["prompt_token_ids"])
@@ -52,9 +52,9 @@ def told(whole: bool, *positions: dict[str, float], **params: Any) -> tuple[Any,
         yield SimpleNamespace(finished=True, outputs=[SimpleNamespace(token_ids=tokens, logprobs=written)])
 
     async def all_of() -> Any:
-        token_budget.ROOM.set(room)
+        token_budget.BUDGET.set(room)
         form = {"structured_outputs": type("Form", (SimpleNamespace,), {"json": FORM})(), **params}
-        replies = ratings.telling(generate)(None, {"prompt_token_ids": [90]}, Params(**form), "chat", lora="a")
+        replies = ratings.wrap_generate(generate)(None, {"prompt_token_ids": [90]}, Params(**form), "chat", lora="a")
         return [reply async for reply in replies][-1]
 
     reply = asyncio.run(all_of())

@@ -96,7 +96,7 @@ def test_a_log_that_cannot_be_written(folder: Path, tmp_path: Path) -> None:
 def test_no_stream_ends_with_what_nobody_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A last piece without choices ends clients that look at the first of them."""
     monkeypatch.syspath_prepend(ROOT / "serve")
-    words = importlib.import_module("judge").own_options("m", "127.0.0.1", 8000, {}, on_cpu=True)
+    words = importlib.import_module("judge").list_options("m", "127.0.0.1", 8000, {}, on_cpu=True)
     assert "--enable-force-include-usage" not in words and "--override-generation-config" in words
     assert words[words.index("--allowed-media-domains") + 1] == "none.invalid", "vLLM takes no host for every one"
 

@@ -1,0 +1,200 @@
+"""A client's question, asked in a form that the judge learned, and the reply composed for the client.
+
+The judge is asked within this process by the code of `critic judge`, so that the certificate of an audit holds for
+replies to clients as well, and scoring heads, which write nothing, can answer them.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import httpx
+import regex
+from api_formats import Headers, Refusal, called, forced_tool, read_limit
+from chat_request import ChatRequest
+from compose import ClientScore, compose
+from contracts import LABELLED, Contract, Contracts, Unanswerable
+from parts import RequestParts, find_parts
+
+from critic.backends import ChatMessage, ModelInfo
+from critic.backends.openai import OpenAIBackend
+from critic.building.replies import in_language
+from critic.errors import loads
+from critic.images import Images
+from critic.judging.forms import Form, form_of, head_gives
+from critic.judging.judge import ResponseJudge
+from critic.records import Judgment, Question, Response, Turn, sum_usage
+
+TOKENS = 256
+"""Longest verdict in tokens, as `critic judge` has it."""
+
+
+class InnerBackend(OpenAIBackend):
+    """The served model, asked by the server's own routes within this process, as `critic judge` asks a server."""
+
+    def __init__(self, server: Any, key: str | None, served: ModelInfo) -> None:
+        super().__init__("http://127.0.0.1/v1", api_key=key, attempts=1)
+        self.served = served
+        self._loop = asyncio.get_running_loop()
+        headers = {**self._headers, "Content-Type": "application/json"}
+        self._inside = httpx.AsyncClient(transport=httpx.ASGITransport(server), headers=headers, timeout=None)
+
+    async def _post(self, url: str, sent: bytes) -> tuple[int, bytes, Mapping[str, str]]:
+        answer = await self._inside.post(url, content=sent)
+        return answer.status_code, answer.content, answer.headers
+
+    def _tokenize(self, messages: Sequence[ChatMessage], **options: bool) -> Any:
+        body = {"model": self.served.name, "messages": messages, **options}
+        posted = self._inside.post(self._address.beside("/tokenize"), json=body)
+        # Called in a thread, while the server's loop answers.
+        answer = asyncio.run_coroutine_threadsafe(posted, self._loop).result()
+        answer.raise_for_status()
+        return loads(answer.content)
+
+
+def usable_forms(about: Mapping[str, Any]) -> dict[str, Form]:
+    """Return the forms that a judge learned and a client's question can be asked in; `about` is as in Settings."""
+    usable = dict[str, Form]()
+    for name in about.get("forms", ()):
+        form = form_of(name)
+        can_give = "gives" not in about or head_gives(name, "tie_band" in about)
+        # The others need what no client shows: the turns of a benchmark, and the verdicts on them.
+        if can_give and form.protocol == "pointwise" and form.scope == "turn" and form.kind.is_verdict:
+            usable[name] = form
+    return usable
+
+
+def describe_service(about: Mapping[str, Any], contracts: Contracts) -> str:
+    """Return the forms and the clients that are asked in them, in one line; "" if there are none."""
+    forms, clients = usable_forms(about), dict[str, None]()
+    pairs = {form.pair for form in forms.values()}
+    for entry in (entry for table in contracts.tables for entry in table if entry.asks):
+        if pairs & {"{other}" in frame for frame in entry.parts if frame != LABELLED}:
+            # The name of a client is its first word.
+            clients[entry.client.split()[0].rstrip(",")] = None
+    if False in pairs:
+        clients["prompts with Question: and Answer:"] = None
+    return f"as learned ({', '.join(forms)}): {', '.join(clients)}" if forms else ""
+
+
+class LearnedJudge:
+    """The served judge, asked in the forms that it learned; `about` and `images` are as in Settings."""
+
+    def __init__(self, server: Any, key: str | None, name: str, about: Mapping[str, Any], context: int | None) -> None:
+        self.about, is_head = about, "gives" in about
+        known = about.get("processor"), is_head, tuple(about["forms"]), about.get("tie_band")
+        self.backend = InnerBackend(server, key, ModelInfo(name, context, True, *known))
+
+    async def answer(self, request: ChatRequest, contract: Contract, sees: bool) -> tuple[Headers, bytes]:
+        """Return the headers and the body of the reply to a client.
+
+        Raises Unanswerable, and Refusal if the judge gives no verdict.
+        """
+        client = request.client
+        if client.get("n") not in (None, 1):
+            raise Unanswerable("it asks for several replies (n), and the judge gives one verdict")
+        if client.get("logprobs"):
+            raise Unanswerable("it asks for log probabilities, which a composed reply has not")
+        parts = await asyncio.to_thread(find_parts, contract, client)
+        images = _list_images(client)
+        if images and not (sees and all(image.startswith("data:") for image in images)):
+            raise Unanswerable("its images are none that a form shows")
+        # A rubric of several criteria is several questions.
+        rubrics = {"": parts.rubric}
+        if contract.keys:
+            lines = parts.rubric.splitlines()
+            rubrics = {key: line for line in lines for key in regex.findall(contract.keys.each, line)}
+        # What cannot be composed is not asked.
+        score = ClientScore(dict.fromkeys(rubrics, 0.0), contract.values)
+        compose(contract, client, score)
+        name = self._choose(contract, pair=parts.other is not None)
+        judge = self._judge(name, bool(images))
+        judgments = [await judge.judge(*_build_responses(parts, rubric, images)) for rubric in rubrics.values()]
+        for key, judgment in zip(rubrics, judgments, strict=True):
+            if judgment.score is None:
+                failure, detail = judgment.verdict.failure, judgment.detail or judgment.reply
+                message = f"the judge gave no verdict: {failure} ({detail})"[:500]
+                status = HTTPStatus.SERVICE_UNAVAILABLE if failure == "server_error" else HTTPStatus.BAD_REQUEST
+                raise Refusal(status, failure, message)
+            score.shares[key] = (judgment.score - 1) / 9 if form_of(name).kind.rates else judgment.score
+        reason = judgments[0].verdict.reason or ""
+        # A reason that the client has no tokens for would cut the verdict off.
+        score = score._replace(reason=reason if len(reason) <= (read_limit(client) or TOKENS * 8) else None)
+        return self._reply(request, name, compose(contract, client, score), judgments)
+
+    def _choose(self, contract: Contract, pair: bool) -> str:
+        """Return the form for a client's question. Raises Unanswerable."""
+        forms = {name: form for name, form in usable_forms(self.about).items() if form.pair == pair}
+        if not forms:
+            shown = "two answers, and this judge rates one" if pair else "one answer, and this judge compares two"
+            raise Unanswerable(f"it shows {shown}")
+        # A form of labels gives labels, a rating a place on a scale.
+        return min(forms, key=lambda name: forms[name].kind.rates == bool(contract.values))
+
+    @cache  # noqa: B019 - one judge a process
+    def _judge(self, form: str, shows: bool) -> ResponseJudge:
+        # The names of images are data URIs: none is looked for in the folder.
+        images = Images(Path(__file__).parent) if shows else None
+        own = self.backend.served.name
+        return ResponseJudge(self.backend, own, form, "expected", TOKENS, images=images, needs=None)
+
+    def _reply(self, request: ChatRequest, form: str, text: str, judgments: list[Judgment]) -> tuple[Headers, bytes]:
+        """Return headers and body of a composed text, as vLLM would send it."""
+        certificate = self.about.get("certificate_sha256")
+        tokens = sum_usage(judgments)
+        usage = {name: tokens[name] for name in ("prompt_tokens", "completion_tokens")}
+        message = {"role": "assistant", "content": text}
+        reply = {
+            "id": f"chatcmpl-critic-{time.time_ns():x}",
+            "object": "chat.completion.chunk" if request.stream else "chat.completion",
+            "created": int(time.time()),
+            "model": request.client.get("model") or self.backend.served.name,
+            # Clients' logs drop headers.
+            "system_fingerprint": f"critic-form={form}"
+            + (f" critic-certificate={certificate[:16]}" if certificate else ""),
+            "choices": [{"index": 0, "delta" if request.stream else "message": message, "finish_reason": "stop"}],
+            "usage": {**usage, "total_tokens": sum(usage.values())},
+        }
+        if (tool := forced_tool(request.client)) is not None:
+            reply = called(request.client, reply, tool)
+        body, kind = json.dumps(reply, ensure_ascii=False), "application/json"
+        if request.stream:
+            body, kind = f"data: {body}\n\ndata: [DONE]\n\n", "text/event-stream; charset=utf-8"
+        headers = [*request.headers, (b"x-critic-form", form.encode()), (b"content-type", kind.encode())]
+        if cuts := ", ".join(f"{name}={count}" for name, count in judgments[0].shortened.items()):
+            headers.append((b"x-critic-shortened", cuts.encode()))
+        return headers, body.encode()
+
+
+def _build_responses(parts: RequestParts, rubric: str, images: list[str]) -> tuple[Response, Response | None]:
+    """Return the answer, and the one that it is compared with, as `critic judge` reads them from rows."""
+    # Where a template has no question, the rubric is what the answer is judged for.
+    asked = "\n\n".join(filter(None, (parts.question, rubric)))
+    question = Question(
+        id="client",
+        prompt=asked,
+        task="",
+        group="client",
+        lang="en" if in_language(asked or parts.answer, "en") else "zh",
+        reference=parts.reference,
+        history=[] if parts.answer_1 is None else [Turn(parts.question_1, parts.answer_1)],
+        images=images,
+    )
+    other = None if parts.other is None else Response(id="b", question=question, text=parts.other)
+    return Response(id="a", question=question, text=parts.answer), other
+
+
+def _list_images(client: Mapping[str, Any]) -> list[str]:
+    """Return the URLs of a request's images in order."""
+    images = list[str]()
+    for message in client["messages"]:
+        content = message.get("content")
+        for part in content if isinstance(content, list) else ():
+            if isinstance(part, dict) and part.get("type") == "image_url":
+                images.append(str(part["image_url"]["url"]))
+    return images

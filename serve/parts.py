@@ -1,0 +1,100 @@
+"""The parts of a client's request that a judge's own form shows: question, reference, answers, rubric, history.
+
+An entry of the table names them by frames, its client's template with a placeholder for each part, or says that the
+request labels them (`Question:`, `Answer:`). An answer may imitate either: what cannot be told apart is refused, so
+that no part's text is taken for another's. Everything here is pure.
+"""
+
+from itertools import pairwise
+
+import msgspec
+import regex
+from api_formats import Request
+from contracts import LABELLED, SEARCH_SECONDS, Contract, Unanswerable, compile_frame, list_turns
+from reader import ASKS, CLOSING, DATA
+
+JUDGED = ("answer", "other", "answer_1")
+"""RequestParts that the judged models wrote, and that may imitate the frame."""
+
+ANSWERS = regex.compile(
+    r"(?i)(?:answer|response|reply|submission|output|completion|summary|translation|essay|assistant)s?(?:[ _]\w)?\W*\Z"
+)
+REFERENCES = regex.compile(r"(?i)\b(?:reference|correct|expected|standard)\b")
+
+
+class RequestParts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client shows its judge: `answer` is judged, or compared with the `other` one. `question_1` and `answer_1`
+    are the turn before."""
+
+    answer: str
+    question: str = ""
+    reference: str | None = None
+    other: str | None = None
+    rubric: str = ""
+    question_1: str = ""
+    answer_1: str | None = None
+
+
+def find_parts(contract: Contract, request: Request) -> RequestParts:
+    """Return the parts of a request under its contract. Raises Unanswerable, and TimeoutError for a slow frame."""
+    if not contract.parts:
+        raise Unanswerable("its parts are not known")
+    text = (list_turns(request) or [("", "")])[-1][1].rstrip()
+    readings = list[tuple[int, str, dict[str, str]]]()
+    for frame in contract.parts:
+        # The last match of what closes an answer is the client's: the answer may hold others.
+        pattern = compile_frame(frame, ("answer",))
+        if frame != LABELLED and (match := pattern.search(text, timeout=SEARCH_SECONDS)):
+            readings.append((match.start("answer"), frame, match.groupdict()))
+    if not readings and LABELLED in contract.parts:
+        return _read_labelled(contract, text)
+    if not readings:
+        raise Unanswerable("its parts do not stand as its client writes them")
+    # Behind the first text that opens an answer everything may be the answer's, a frame of another kind as well.
+    _, frame, parts = min(readings, key=lambda reading: reading[0])
+    if len(parts.keys() & {*JUDGED}) > 1:
+        for greedy in ((), JUDGED):
+            other = compile_frame(frame, greedy).search(text, timeout=SEARCH_SECONDS)
+            if other is None or other.groupdict() != parts:
+                raise Unanswerable("its answers cannot be told apart: one imitates what stands between them")
+    return msgspec.convert({name: part.strip() for name, part in parts.items()}, RequestParts)
+
+
+def _read_labelled(contract: Contract, text: str) -> RequestParts:
+    """Return the parts that lines of the text name. Raises Unanswerable.
+
+    The answer comes last, as whatever stands behind it could be its own text, up to the one line that asks for the
+    verdict.
+    """
+    lines = text.split("\n")
+    opened = {at: match for at, line in enumerate(lines) if (match := DATA.match(line)) and not ASKS.match(line)}
+    first = next((at for at, match in opened.items() if _is_answer(match[0])), None)
+    if first is None:
+        raise Unanswerable("no line names its answer, as `Answer:` does")
+    behind = [at for at, line in enumerate(lines) if at > first and at not in opened and ASKS.match(line)]
+    end = behind[0] if behind else len(lines) - bool(CLOSING.match(lines[-1]))
+
+    def asks(part: list[str]) -> bool:
+        pattern = contract.pattern
+        return pattern is not None and bool(pattern.search("\n" + "\n".join(part), timeout=SEARCH_SECONDS))
+
+    # A line that only seems to ask may be the answer's own.
+    foreign = end < len(lines) and contract.pattern is not None and not asks(lines[end:])
+    if len(behind) > 1 or foreign or asks(lines[first:end]):
+        raise Unanswerable("it does not show where its answer ends; ask for the verdict in one last line")
+    parts: dict[str, list[str]] = {"question": [], "reference": [], "answer": []}
+    for at, until in pairwise([*opened, end]):
+        name = opened[at][0]
+        kind = "answer" if _is_answer(name) else "reference" if REFERENCES.search(name) else "question"
+        if at > first:
+            raise Unanswerable("another line behind its answer names a part; put the answer last, on one line")
+        parts[kind].append("\n".join([lines[at][len(name) :], *lines[at + 1 : until]]).strip())
+    question, reference, (answer,) = "\n\n".join(parts["question"]), "\n\n".join(parts["reference"]), parts["answer"]
+    # Words that happen to look like a label leave one of them empty.
+    if not question or not answer:
+        raise Unanswerable("no line names its question, as `Question:` does, or nothing stands there")
+    return RequestParts(answer=answer, question=question, reference=reference or None)
+
+
+def _is_answer(name: str) -> bool:
+    return bool(ANSWERS.search(name)) and not REFERENCES.search(name)
