@@ -23,7 +23,7 @@ from parts import RequestParts, find_parts
 
 from critic.backends import ChatMessage, ModelInfo
 from critic.backends.openai import OpenAIBackend
-from critic.building.replies import in_language
+from critic.building.replies import is_in_language
 from critic.errors import loads
 from critic.images import Images
 from critic.judging.forms import Form, form_of, head_gives
@@ -180,7 +180,7 @@ def _build_responses(parts: RequestParts, rubric: str, images: list[str]) -> tup
         prompt=asked,
         task="",
         group="client",
-        lang="en" if in_language(asked or parts.answer, "en") else "zh",
+        lang="en" if is_in_language(asked or parts.answer, "en") else "zh",
         reference=parts.reference,
         history=[] if parts.answer_1 is None else [Turn(parts.question_1, parts.answer_1)],
         images=images,

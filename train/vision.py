@@ -12,10 +12,9 @@ import transformers
 from packing import Node
 from PIL import Image, ImageOps
 
-from critic.backends import parts_of
+from critic.backends import list_image_names, parts_of
 from critic.errors import UsageError, one_line
 from critic.images import ImageError, Images
-from critic.judging.render import images_in
 from critic.records import Message
 
 TOWERS = ("vision_model", "vision_tower", "visual", "vision_encoder")
@@ -73,7 +72,7 @@ class SeeingTokenizer:
         text: str = self.processor.tokenizer.apply_chat_template(
             in_parts, chat_template=self.chat_template, tokenize=tokenize, add_generation_prompt=add_generation_prompt
         )
-        names = images_in(messages)
+        names = list_image_names(messages)
         first, *behind = text.split(self.processor.image_token)
         # An answer that spells the image token would be read as one more image.
         if len(behind) != len(names):

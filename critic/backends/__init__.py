@@ -174,6 +174,12 @@ def count_images(messages: Sequence[ChatMessage]) -> int:
     return sum(part["type"] == "image_url" for message in messages for part in parts_of(message))
 
 
+def list_image_names(messages: Sequence[ChatMessage]) -> list[str]:
+    """Return the names of the images in rendered messages, in their order."""
+    parts = (part for message in messages for part in parts_of(message))
+    return [part["image"] for part in parts if part["type"] == "image"]
+
+
 def parts_of(message: ChatMessage) -> Sequence[Mapping[str, Any]]:
     """Return the message's content as parts; a plain text is one part."""
     content: Any = message["content"]

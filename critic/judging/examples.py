@@ -9,11 +9,12 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from critic.backends import list_image_names
 from critic.judging import forms
 from critic.judging.distribution import probabilities
 from critic.judging.kinds import human_score
 from critic.judging.prompt import Prompt, load
-from critic.judging.render import escape_control_tokens, images_in, in_order, truncate_to_fit
+from critic.judging.render import escape_control_tokens, in_order, truncate_to_fit
 from critic.judging.targets import target
 from critic.records import PLAYERS, TEN, Example, HumanScore, Message, Position, Response
 
@@ -178,7 +179,7 @@ def build_example(
         target="",
         free=True,
         shortened={**fitted[0].shortened, **fitted[-1].shortened},
-        images=images_in(fitted[0].messages),
+        images=list_image_names(fitted[0].messages),
     )
     label = spec.kind.label(prompt, answers)
     if compared:

@@ -14,7 +14,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from critic import records
-from critic.backends import parts_of
 from critic.judging.prompt import Prompt, load
 from critic.records import Candidate, Exchange, Language, Message, PromptInputs, Response
 
@@ -123,12 +122,6 @@ def _split_at_images(content: str, pictures: Sequence[str]) -> list[dict[str, st
             text = ""
         text += behind
     return [*parts, {"type": "text", "text": text}]
-
-
-def images_in(messages: Sequence[Message]) -> list[str]:
-    """Return the names of the images in rendered messages, in their order."""
-    parts = (part for message in messages for part in parts_of(message))
-    return [part["image"] for part in parts if part["type"] == "image"]
 
 
 def _list_values(prompt: Prompt, material: PromptInputs, kept: Truncation, marks: Mapping[str, str]) -> dict[str, Any]:

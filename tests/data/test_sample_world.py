@@ -90,8 +90,8 @@ def test_the_whole_scale_is_used_and_no_rating_dominates(responses: list[Respons
 def test_conversations_have_labels_for_every_form(tmp_path: Path) -> None:
     """The answers and their scores stay; each also has a checklist, and a row of the conversation that it ends."""
     plain, whole = tmp_path / "plain.jsonl", tmp_path / "whole.jsonl"
-    assert made(plain, "--questions", "52").returncode == 0
-    assert made(whole, "--questions", "52", "--conversations").returncode == 0
+    assert make_world(plain, "--questions", "52").returncode == 0
+    assert make_world(whole, "--questions", "52", "--conversations").returncode == 0
     answers = [json.loads(line) for line in plain.read_text("utf-8").splitlines()]
     rows = [json.loads(line) for line in whole.read_text("utf-8").splitlines()]
     turns = [row for row in rows if row["scope"] == "turn"]

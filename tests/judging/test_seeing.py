@@ -11,14 +11,14 @@ from conftest import ROOT, Servers, completion, example_in, human_row, run, writ
 from PIL import Image as Pillow
 
 from critic import jsonl
-from critic.backends import Reply, Request, count_images, parts_of
+from critic.backends import Reply, Request, count_images, list_image_names, parts_of
 from critic.backends.identity import hash_processor, own_name, sees_images
 from critic.backends.scripted import IMAGE_TOKENS, ScriptedBackend
 from critic.images import Images
 from critic.judging.forms import BY_NAME, form_of, inquiry
 from critic.judging.judge import ResponseJudge
 from critic.judging.prompt import LANGUAGES, load, prompt_hash
-from critic.judging.render import images_in, render, truncate_to_fit
+from critic.judging.render import render, truncate_to_fit
 from critic.records import HumanScore, Judgment, Language, PromptInputs, Question, Response, Turn
 
 VERDICT = '{"Rating":7,"Reason":"seen"}'
@@ -101,7 +101,7 @@ def test_fitting_counts_image_tokens_and_shortens_text_alone() -> None:
     backend = ScriptedBackend(lambda _: Reply(text=""))
 
     def count(messages: Any) -> int:
-        pictures = {name: f"data:{name}" for name in images_in(messages)}
+        pictures = {name: f"data:{name}" for name in list_image_names(messages)}
         return backend.count_tokens([{**one, "content": sized(one, pictures)} for one in messages])
 
     def sized(message: Any, pictures: dict[str, str]) -> Any:
@@ -113,7 +113,7 @@ def test_fitting_counts_image_tokens_and_shortens_text_alone() -> None:
     whole = count(render(asked.prompt, asked.material))
     limit = whole - 1000
     fitted = truncate_to_fit(asked.prompt, asked.material, limit, count)
-    assert fitted is not None and images_in(fitted.messages) == ["a.png", "b.png"]
+    assert fitted is not None and list_image_names(fitted.messages) == ["a.png", "b.png"]
     assert limit - IMAGE_TOKENS < count(fitted.messages) <= limit and sum(fitted.shortened.values()) >= 1000
     blind = inquiry("pointwise", "en", of_length(4000))
     roomy = truncate_to_fit(blind.prompt, blind.material, limit, count)
@@ -131,7 +131,7 @@ def test_an_example_to_learn_from_is_what_the_judge_is_asked() -> None:
     scored = Response(id="r", question=made.question, text=made.text, human=HumanScore(score=7.0))
     one = example_in("pointwise", scored, sees=True)
     blind = example_in("pointwise", scored)
-    assert not hasattr(one, "failure") and one.images == ["a.png", "b.png"] == images_in(one.messages)  # type: ignore[union-attr]
+    assert not hasattr(one, "failure") and one.images == ["a.png", "b.png"] == list_image_names(one.messages)  # type: ignore[union-attr]
     assert one.messages == render(load("pointwise", "en", True), form_of("pointwise").material(made))  # type: ignore[union-attr]
     assert blind.images == []  # type: ignore[union-attr]
 
