@@ -7,14 +7,14 @@ throughout.
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 from numpy.typing import NDArray
 
-from critic.stats.aggregate import Aggregate, Difference, Scale, combine, mean
+from critic.stats.aggregate import Aggregate, Difference, Groups, Scale, Scores, combine, mean
 from critic.stats.arrays import Floats, ratio
 from critic.stats.estimate import Bootstrap, Interval, Places
 
@@ -26,8 +26,8 @@ class Term(Struct, frozen=True):
     """
 
     weight: float
-    verdicts: Mapping[Any, float | None]
-    asked: Mapping[Any, str]
+    verdicts: Scores
+    asked: Groups
     scale: Scale
     name: str = ""
 
@@ -101,14 +101,12 @@ Standings = dict[str, dict[str, LeaderboardCell]]
 MEAN = "mean of the models"
 
 
-def score_of(verdicts: Mapping[Any, float | None], asked: Mapping[Any, str], scale: Scale) -> Score:
+def score_of(verdicts: Scores, asked: Groups, scale: Scale) -> Score:
     """Build a score that is the plain mean of verdicts by key."""
     return Score(parts=[Term(1.0, verdicts, asked, scale)])
 
 
-def scores_by_part(
-    verdicts: Mapping[Any, float | None], parts: Mapping[str, Mapping[Any, str]], scale: Scale
-) -> dict[str, Score]:
+def scores_by_part(verdicts: Scores, parts: Mapping[str, Groups], scale: Scale) -> dict[str, Score]:
     """Build the mean of the verdicts on each part, given as its keys with their groups.
 
     >>> list(scores_by_part({"q1": 7.0, "q2": 4.0}, {"all": {"q1": "g", "q2": "h"}, "OCR": {"q1": "g"}}, (1, 10)))
