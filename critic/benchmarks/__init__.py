@@ -1,6 +1,5 @@
 """Benchmarks, one per module of this folder, and the runs that are scored. README.md explains how to add one."""
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from importlib import import_module
 from itertools import chain
@@ -54,10 +53,6 @@ class Run(Struct, frozen=True, kw_only=True):
     def battles(self) -> list[Judgment]:
         """Return the verdicts between two models."""
         return [judgment for judgment in self.turns if judgment.opponent is not None]
-
-    def count_by(self, key: Callable[[Judgment], Any]) -> Counter[Any]:
-        """Count the verdicts by the value of `key`."""
-        return Counter(map(key, self.turns))
 
     def protocols(self) -> list[str]:
         """Return the protocols of the verdicts, in order of first use."""

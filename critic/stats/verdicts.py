@@ -145,9 +145,8 @@ def breakdown(
 ) -> dict[str, VerdictAgreement]:
     """Return `verdict_agreement` for each value of `part`, largest part first."""
     members = group_numbers(group)
-    every = np.ones(len(people)) if weight is None else weight
     return {
-        value: verdict_agreement(people[rows], judge[rows], members[rows], None if weight is None else every[rows])
+        value: verdict_agreement(people[rows], judge[rows], members[rows], None if weight is None else weight[rows])
         for value, rows in rows_of(part).items()
     }
 
