@@ -1,7 +1,6 @@
 """Benchmarks, one per module of this folder, and the runs that are scored. README.md explains how to add one."""
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -55,10 +54,6 @@ class Run(Struct, frozen=True, kw_only=True):
         """Return the verdicts between two models."""
         return [judgment for judgment in self.turns if judgment.opponent is not None]
 
-    def count_by(self, key: Callable[[Judgment], Any]) -> Counter[Any]:
-        """Count the verdicts by the value of `key`."""
-        return Counter(map(key, self.turns))
-
     def protocols(self) -> list[str]:
         """Return the protocols of the verdicts, in order of first use."""
         return list(dict.fromkeys(judgment.protocol for judgment in self.verdicts if judgment.protocol))
@@ -105,11 +100,10 @@ class Benchmark(Struct, frozen=True, kw_only=True):
     published: JudgeConfig = JudgeConfig(judge="", score_kind="argmax")
     scored: Callable[[Judgment], bool] = lambda judgment: judgment.judging == "standard" and judgment.opponent is None
 
-    def paper_setup(self, used: Collection[str] = ()) -> JudgeConfig:
-        """Return how the paper asks a judge for verdicts by these protocols (default: its own)."""
+    def paper_setup(self, used: Iterable[str]) -> JudgeConfig:
+        """Return how the paper asks a judge for verdicts by these protocols."""
         # Only comparisons have an order, and ties: other protocols refuse what sets them.
-        compares = any_compares(used or self.protocols)
-        return self.published if compares else replace(self.published, order="both", unread="fail")
+        return self.published if any_compares(used) else replace(self.published, order="both", unread="fail")
 
     @property
     def compares(self) -> bool:

@@ -8,7 +8,6 @@ A question, and an answer (an older layout repeats the question beside the answe
 """
 
 from collections.abc import Mapping
-from operator import attrgetter
 from pathlib import Path
 from statistics import pstdev
 
@@ -19,7 +18,7 @@ from critic import jsonl
 from critic.benchmarks import Benchmark, Conversations, Run
 from critic.errors import UsageError, quoted
 from critic.records import TEN, Conversation, Question, Turn
-from critic.stats.aggregate import Cell, by_cell, combine, groups_by, groups_of, mean
+from critic.stats.aggregate import Cell, Scores, by_cell, combine, groups_by, groups_of, mean
 from critic.stats.leaderboard import LeaderboardRow, Score, Term, score_of
 
 CATEGORIES = {
@@ -81,7 +80,7 @@ def read_conversations(path: Path) -> list[Conversation]:
     return [Conversation.of(question, "alignmmbench") for question in read_questions(path).values()]
 
 
-def scores(ratings: Mapping[str, float | None], conversations: Conversations) -> dict[str, Score]:
+def scores(ratings: Scores, conversations: Conversations) -> dict[str, Score]:
     """Return table 3's row for one model under one condition: the mean of the tasks, and each task.
 
     `ratings` are 1..10 by question id (None: failed). Tasks that are not AlignMMBench's own come last.
@@ -90,9 +89,9 @@ def scores(ratings: Mapping[str, float | None], conversations: Conversations) ->
     return mean_of_tasks("mean of tasks", terms) | {task: Score(parts=[term]) for task, term in terms.items()}
 
 
-def _build_terms(ratings: Mapping[str, float | None], conversations: Conversations) -> dict[str, Term]:
+def _build_terms(ratings: Scores, conversations: Conversations) -> dict[str, Term]:
     """Return one term per task, in the paper's order."""
-    parts = groups_by(conversations, _name_task)
+    parts = groups_by((talk.turns[0].task or "none", talk.id, talk.group) for talk in conversations)
     # Own tasks of a user's file follow the paper's, so that tables stay comparable.
     order = [task for task in dict.fromkeys((*TASKS, *sorted(parts))) if task in parts]
     return {task: Term(1.0, ratings, parts[task], TEN, task) for task in order}
@@ -117,7 +116,7 @@ def mean_of_tasks(name: str, tasks: Mapping[str, Term]) -> dict[str, Score]:
     return {name: Score(parts=parts, of=len(tasks), counts=counts, basis=basis)}
 
 
-def overviews(ratings: Mapping[str, float | None], conversations: Conversations) -> dict[str, Score]:
+def overviews(ratings: Scores, conversations: Conversations) -> dict[str, Score]:
     """Return the mean of each category's tasks, and the mean over questions that the original script prints."""
     terms = _build_terms(ratings, conversations)
     means = dict[str, Score]()
@@ -126,26 +125,22 @@ def overviews(ratings: Mapping[str, float | None], conversations: Conversations)
     return means | {"mean of the questions": score_of(ratings, groups_of(conversations), TEN)}
 
 
-def alignment(ratings: Mapping[str, float | None], conversations: Conversations) -> dict[str, Score]:
+def alignment(ratings: Scores, conversations: Conversations) -> dict[str, Score]:
     """Return the consistency of ratings within the rewordings of a question (AlignMMBench §5.3.2).
 
     It is one over the mean of the groups' population deviations, and infinite if all are 0. The paper includes
     every group with a rating. A group with a single rating has deviation 0 regardless of the model; the second
     score excludes those.
     """
-    every = dict[str, float | None]()
-    several = dict[str, float | None]()
-    for group, ids in groups_by(conversations, attrgetter("group")).items():
-        group_ratings = [rating for key in ids if (rating := ratings.get(key)) is not None]
-        if group_ratings:
-            every[group] = pstdev(group_ratings)
-        # A single rating cannot deviate from itself, whatever the model does.
-        if len(group_ratings) > 1:
-            several[group] = every[group]
+    by_group: dict[str, list[float]] = {}
+    for conversation in conversations:
+        if (rating := ratings.get(conversation.id)) is not None:
+            by_group.setdefault(conversation.group, []).append(rating)
     by_heading = {}
-    for heading, spread in (("alignment", every), ("alignment without singletons", several)):
-        terms = [Term(1.0, spread, {group: group for group in spread}, (0.0, 4.5))]
-        by_heading[heading] = Score(parts=terms, inverse=True)
+    # A single rating cannot deviate from itself, whatever the model does.
+    for heading, fewest in (("alignment", 1), ("alignment without singletons", 2)):
+        spread = {group: pstdev(own) for group, own in by_group.items() if len(own) >= fewest}
+        by_heading[heading] = replace(score_of(spread, {group: group for group in spread}, (0.0, 4.5)), inverse=True)
     return by_heading
 
 
@@ -164,11 +159,6 @@ def _list_rows(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
         row = LeaderboardRow(key="categories", caption=caption, scores=over_tasks, condition=cell.condition)
         rows.append(replace(row, charted=list(over_tasks)))
     return rows
-
-
-def _name_task(conversation: Conversation) -> str:
-    """Return the task of a conversation."""
-    return conversation.turns[0].task or "none"
 
 
 BENCHMARK = Benchmark(title="AlignMMBench", read=read_conversations, protocols=("pointwise",), entries=_list_rows)

@@ -12,8 +12,7 @@ A row of the sheet is one conversation of three turns (perception, reasoning and
 """
 
 from collections import ChainMap, Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from critic import tables
 from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts, count_equal_replies
 from critic.errors import UsageError
 from critic.records import Conversation, ConversationTurn, JudgeConfig, Judgment
-from critic.stats.aggregate import Cell, Scale, by_cell, each, groups_by, groups_of, paired
+from critic.stats.aggregate import Cell, Groups, Scale, Scores, by_cell, each, groups_by, groups_of, paired
 from critic.stats.leaderboard import LeaderboardRow, Score, Term, score_of, scores_by_part
 
 FORMATS = (".xlsx", ".csv", ".jsonl", ".parquet")
@@ -69,6 +68,7 @@ score that perfection adds, positive if the model's own errors had a cost."""
 STEPS = (("perception", "S2", "S2_hat"), ("perception", "S3", "S3_hat"), ("reasoning", "S3_hat", "S3_tilde"))
 """The steps of the hierarchical ablation: the capability made perfect, and a turn's cells before and after."""
 
+UNIT = {"pairwise": 100.0, "direct": 1.0}
 SCALE: dict[str, Scale] = {"pairwise": (0.0, 100.0), "direct": (1.0, 10.0)}
 """Scores as the paper prints them: pairwise in per cent."""
 
@@ -129,7 +129,7 @@ def scores(verdicts: Verdicts, conversations: Conversations, protocol: str) -> d
 
     It has the cells with a verdict, and the derived scores whose cells are all there.
     """
-    judged = _scale_scores(verdicts, protocol)
+    judged = by_cell(verdicts, protocol, UNIT[protocol])
     groups = groups_of(conversations)
     terms = {name: Term(1.0, judged[cell], groups, SCALE[protocol]) for name, cell in CELLS.items() if cell in judged}
     by_name = {}
@@ -141,20 +141,14 @@ def scores(verdicts: Verdicts, conversations: Conversations, protocol: str) -> d
     return by_name
 
 
-Scored = Mapping[str, float | None]
-"""Scores by conversation; None is a failed judgment."""
-
-
-def _list_steps(judged: Mapping[Cell, Scored]) -> Iterator[tuple[str, int, Scored]]:
+def _list_steps(judged: Mapping[Cell, Scores]) -> Iterator[tuple[str, int, Scores]]:
     """Yield the ablation steps that were run: capability, turn, and the change once it is perfect (§3.3)."""
     for cause, base, perfect in STEPS:
         if CELLS[base] in judged and CELLS[perfect] in judged:
             yield cause, CELLS[base].turn or 0, _subtract(judged[CELLS[base]], judged[CELLS[perfect]])
 
 
-def pairs_of_tasks(
-    models: Sequence[Verdicts], conversations: Conversations, protocol: str
-) -> dict[str, dict[str, Score]]:
+def pairs_of_tasks(models: Sequence[Verdicts], conversations: Conversations, protocol: str) -> dict[str, Score]:
     """Return, by pair of tasks, the points that a perfect step adds to a score (§5.1), pooled over models.
 
     The sum over all pairs is the total that the step adds.
@@ -162,19 +156,19 @@ def pairs_of_tasks(
     changes = dict[Any, float | None]()
     asked: dict[str, dict[Any, str]] = {}
     for model, verdicts in enumerate(models):
-        for cause, turn, change in _list_steps(_scale_scores(verdicts, protocol)):
+        for cause, turn, change in _list_steps(by_cell(verdicts, protocol, UNIT[protocol])):
             changes |= _prefix(change, model, cause, turn)
             about = 1 if cause == "perception" else 2  # the turn that is about the capability
             for conversation in conversations:
                 tasks = f"{_name_task(about, conversation)} → {_name_task(turn, conversation)}"
                 of_pair = asked.setdefault(f"{tasks}: perfect {cause}, turn {turn}", {})
                 of_pair[model, cause, turn, conversation.id] = conversation.group
-    adds: dict[str, dict[str, Score]] = {}
+    adds: dict[str, Score] = {}
     low, high = SCALE[protocol]
     for name, of_pair in asked.items():
         # The share of the pair's conversations, so that the pairs of a turn add up to its whole change.
         share = len(of_pair) / len({model for model, *_ in of_pair}) / len(conversations)
-        adds[name] = {"adds": Score(parts=[Term(share, changes, of_pair, (low - high, high - low))])}
+        adds[name] = Score(parts=[Term(share, changes, of_pair, (low - high, high - low))])
     return adds
 
 
@@ -185,7 +179,7 @@ def errors(verdicts: Verdicts, conversations: Conversations, protocol: str) -> d
     flip. In points: the gain from a perfect step (§5.1), of the whole over the turns, and the loss of a turn
     asked alone (figure 8).
     """
-    judged = _scale_scores(verdicts, protocol)
+    judged = by_cell(verdicts, protocol, UNIT[protocol])
     groups = groups_of(conversations)
     columns: dict[str, Score] = {}
     low, high = SCALE[protocol]
@@ -211,7 +205,7 @@ def errors(verdicts: Verdicts, conversations: Conversations, protocol: str) -> d
     return columns
 
 
-def _count_flips(judged: Mapping[Cell, Scored], groups: Mapping[str, str]) -> dict[str, Score]:
+def _count_flips(judged: Mapping[Cell, Scores], groups: Groups) -> dict[str, Score]:
     """Return, in % of verdicts on turns, the changes up or down with perfect perception (Ŝ) or reasoning (S̃)."""
     columns: dict[str, Score] = {}
     for mark, capability in (("Ŝ", "perception"), ("S̃", "reasoning")):
@@ -237,7 +231,7 @@ def _prefix(values: Mapping[str, Any], *parts: Any) -> dict[Any, Any]:
     return {(*parts, key): value for key, value in values.items()}
 
 
-def _find_first_failure(judged: Mapping[Cell, Scored], conversation: str, protocol: str) -> float | None:
+def _find_first_failure(judged: Mapping[Cell, Scores], conversation: str, protocol: str) -> float | None:
     """Return the number of the first turn that fails, 0 if none does, or None if a missing verdict leaves it open."""
     for turn in (1, 2, 3):
         score = judged[Cell(OWN, turn)].get(conversation)
@@ -246,14 +240,12 @@ def _find_first_failure(judged: Mapping[Cell, Scored], conversation: str, protoc
     return 0.0
 
 
-def _subtract(before: Scored, after: Scored) -> dict[str, float | None]:
+def _subtract(before: Scores, after: Scores) -> dict[str, float | None]:
     """Return `after` minus `before` for each id that has both."""
     return paired(before, after, lambda old, new: new - old)
 
 
-def _score_percent(
-    values: Mapping[Any, float | None], asked: Mapping[Any, str], counts: Callable[[float], bool]
-) -> Score:
+def _score_percent(values: Scores, asked: Groups, counts: Callable[[float], bool]) -> Score:
     """Build a score: the percentage of cases whose number `counts`."""
     return score_of(each(values, lambda value: 100.0 * counts(value)), asked, (0, 100))
 
@@ -267,7 +259,7 @@ def agreement(
     pair of verdicts; verdicts on one conversation are resampled together.
     """
     groups = groups_of(conversations)
-    equal: dict[str, dict[Any, float | None]] = defaultdict(dict)
+    equal: dict[Any, float | None] = {}
     asked: dict[str, dict[Any, str]] = defaultdict(dict)
     for model, (first, second) in enumerate(pairs):
         mine = by_cell(first, protocol)
@@ -275,17 +267,10 @@ def agreement(
         for name, cell in CELLS.items():
             if cell in mine and cell in theirs:
                 same = paired(mine[cell], theirs[cell], lambda one, other: 100.0 * (one == other))
-                equal[name] |= _prefix(same, name, model)
+                equal |= _prefix(same, name, model)
                 asked[name] |= _prefix(groups, name, model)
-    every = score_of(ChainMap(*equal.values()), ChainMap(*asked.values()), (0, 100))
-    by_cell_name = {HEADINGS[name]: score_of(equal[name], asked[name], (0, 100)) for name in CELLS if name in asked}
-    return {"all": every, **by_cell_name}
-
-
-def _scale_scores(verdicts: Iterable[Judgment], protocol: str) -> dict[Cell, Mapping[str, float | None]]:
-    """Return scores by cell on the paper's scale."""
-    unit = 100.0 if protocol == "pairwise" else 1.0
-    return {cell: each(by_id, lambda score: unit * score) for cell, by_id in by_cell(verdicts, protocol).items()}
+    by_heading = {HEADINGS[name]: asked[name] for name in CELLS if name in asked}
+    return scores_by_part(equal, {"all": ChainMap(*asked.values()), **by_heading}, (0, 100))
 
 
 def _name_task(turn: int, conversation: Conversation) -> str:
@@ -306,14 +291,13 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
             if protocol in run.protocols():
                 models.append(run.verdicts)
                 flips = {}
-                for cause, turn, change in _list_steps(_scale_scores(run.verdicts, protocol)):
+                for cause, turn, change in _list_steps(by_cell(run.verdicts, protocol, UNIT[protocol])):
                     flips[f"perfect {cause}, turn {turn}"] = {key: by for key, by in change.items() if by}
                 summary.setdefault(run.name, {})[protocol] = {"flips": flips}
         caption = f"What a perfect step adds to the score of all models by pair of tasks ({protocol})"
-        for name, adds in pairs_of_tasks(models, conversations, protocol).items():
-            rows.append(
-                LeaderboardRow(key=f"{protocol}-pairs", caption=caption, scores=adds, name=name, collapsed=True)
-            )
+        for name, score in pairs_of_tasks(models, conversations, protocol).items():
+            row = LeaderboardRow(key=f"{protocol}-pairs", caption=caption, scores={"adds": score}, name=name)
+            rows.append(replace(row, collapsed=True))
     return Report(rows=rows, summary=summary)
 
 
@@ -377,12 +361,12 @@ def _list_rows(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
             row = LeaderboardRow(key=f"{protocol}-errors", caption=caption, scores=columns)
             rows.append(replace(row, charted=drawn, ranked=False))
         for turn in (1, 2, 3):
-            verdicts = _scale_scores(run.verdicts, protocol).get(Cell(OWN, turn), {})
+            verdicts = by_cell(run.verdicts, protocol, UNIT[protocol]).get(Cell(OWN, turn), {})
             # A turn without verdicts would only fill a table with dashes.
             if verdicts:
                 key = f"{protocol}-S{turn}-tasks"
                 caption = f"S{turn} by task, {TITLES[protocol]} (figure 6 of the paper)"
-                tasks = groups_by(conversations, partial(_name_task, turn))
+                tasks = groups_by((_name_task(turn, talk), talk.id, talk.group) for talk in conversations)
                 by_task = scores_by_part(verdicts, {"all": groups, **dict(sorted(tasks.items()))}, scale)
                 rows.append(LeaderboardRow(key=key, caption=caption, scores=by_task, collapsed=True))
     return rows

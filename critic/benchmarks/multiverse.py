@@ -12,7 +12,7 @@ turn:
 A turn's score is completion ratio x quality (MultiVerse §4, table 2).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from critic.errors import UsageError, quoted
 from critic.judging.history import CONDITIONS
 from critic.page.blocks import Columns, Section, TableCell, interval, number
 from critic.records import Conversation, ConversationTurn
-from critic.stats.aggregate import Cell, Scale, by_cell, each, paired
+from critic.stats.aggregate import Cell, Groups, Scale, Scores, by_cell, groups_by, paired
 from critic.stats.arrays import ratio
 from critic.stats.estimate import Bootstrap, Interval
 from critic.stats.leaderboard import LeaderboardRow, Score, score_of, scores_by_part
@@ -180,10 +180,6 @@ Turn = tuple[str, int]
 """A conversation's id, and the number of its turn."""
 
 
-Scores = dict[Turn, float | None]
-"""A number for each judged turn; None is a failed judgment."""
-
-
 def measures(verdicts: Verdicts, condition: str) -> dict[str, Scores]:
     """Return score, completion and quality by turn under a condition, on the SCALES.
 
@@ -198,10 +194,9 @@ def measures(verdicts: Verdicts, condition: str) -> dict[str, Scores]:
 
 def _scale_by_turn(verdicts: Verdicts, protocol: str, condition: str, unit: float) -> Scores:
     """Return scores of all turns by one protocol, multiplied by `unit`."""
-    cells = by_cell(verdicts, protocol)
+    cells = by_cell(verdicts, protocol, unit)
     turns = sorted(cell.turn for cell in cells if cell.turn and cell == Cell(condition, cell.turn))
-    scores = {(key, turn): value for turn in turns for key, value in cells[Cell(condition, turn)].items()}
-    return each(scores, lambda value: unit * value)
+    return {(key, turn): value for turn in turns for key, value in cells[Cell(condition, turn)].items()}
 
 
 def _list_turns(conversations: Iterable[Conversation], condition: str) -> list[tuple[Conversation, Turn]]:
@@ -219,7 +214,7 @@ def _name_turn(turn: Turn, condition: str) -> str:
     return "last" if condition in CONDITIONS and CONDITIONS[condition].first is None else str(turn[1])
 
 
-def turn_means(judged: Mapping[Turn, float | None], by_turn: Mapping[str, Mapping[Turn, str]]) -> dict[str, Score]:
+def turn_means(judged: Scores, by_turn: Mapping[str, Groups]) -> dict[str, Score]:
     """Return the columns of table 2: the average of the turns' means, their slope, and each mean.
 
     The slope is that of the least-squares line over turn number, given with several turns. `by_turn` maps each
@@ -248,10 +243,8 @@ def oracle_effect(verdicts: Verdicts, conversations: Conversations) -> dict[str,
     """
     own, oracle = (measures(verdicts, condition)["score"] for condition in (SELF_PREDICTION, ORACLE))
     change = paired(oracle, own, lambda with_references, own_replies: with_references - own_replies)
-    groups: dict[str, dict[Turn, str]] = {"all": {}}
-    for conversation, turn in _list_turns(conversations, ORACLE):
-        for part in ("all", f"turn {turn[1]}"):
-            groups.setdefault(part, {})[turn] = conversation.group
+    asked_turns = _list_turns(conversations, ORACLE)
+    groups = groups_by((part, turn, talk.group) for talk, turn in asked_turns for part in ("all", f"turn {turn[1]}"))
     return scores_by_part(change, groups, (-100.0, 100.0))
 
 
@@ -320,16 +313,12 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
     return Report(sections=[section] if fits else [], summary={"ratio_against_quality": pooled | fits})
 
 
-def _group_turns(asked_turns: Iterable[tuple[Conversation, Turn]]) -> dict[str, dict[str, dict[Turn, str]]]:
-    """Return all turns, and those of each goal, task and image domain, with their groups."""
-    every: dict[Turn, str] = {}
-    parts: dict[str, dict[str, dict[Turn, str]]] = {"goal": {}, "task": {}, "image domain": {}}
-    for conversation, turn in asked_turns:
-        every[turn] = conversation.group
-        task = conversation.turns[turn[1] - 1].task
-        for kind, part in (("goal", conversation.goal), ("task", task), ("image domain", conversation.domain)):
-            parts[kind].setdefault(part or "none", {})[turn] = conversation.group
-    return {kind: {"all": every, **dict(sorted(turns.items()))} for kind, turns in parts.items()}
+PARTS: dict[str, Callable[[Conversation, Turn], str | None]] = {
+    "goal": lambda conversation, _: conversation.goal,
+    "task": lambda conversation, turn: conversation.turns[turn[1] - 1].task,
+    "image domain": lambda conversation, _: conversation.domain,
+}
+"""The parts that turns are scored by, and a turn's value of each."""
 
 
 def completion_of_aspects(run: Run, condition: str, conversations: Conversations) -> dict[str, Score]:
@@ -360,18 +349,16 @@ def _list_rows(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
     for condition in sorted(run.conditions(), key=lambda condition: condition != ORACLE):  # the paper's first
         judged = measures(run.verdicts, condition)
         asked_turns = _list_turns(conversations, condition)
-        by_turn: dict[str, dict[Turn, str]] = {}
-        for conversation, turn in asked_turns:
-            by_turn.setdefault(_name_turn(turn, condition), {})[turn] = conversation.group
-        by_kind = _group_turns(asked_turns)
-        every = by_kind["goal"]["all"]
+        every = {turn: talk.group for talk, turn in asked_turns}
+        by_turn = groups_by((_name_turn(turn, condition), turn, group) for turn, group in every.items())
         by_measure = {measure: score_of(judged[measure], every, scale) for measure, scale in SCALES.items()}
         tables_ = {
             "turn-score": ("Score by turn", turn_means(judged["score"], by_turn)),
             "measures": ("Score, completion and quality of all turns", by_measure),
         }
-        for kind, parts in by_kind.items():
-            by_part = scores_by_part(judged["score"], parts, SCALE)
+        for kind, part in PARTS.items():
+            parts = groups_by((part(talk, turn) or "none", turn, talk.group) for talk, turn in asked_turns)
+            by_part = scores_by_part(judged["score"], {"all": every, **dict(sorted(parts.items()))}, SCALE)
             tables_[f"{kind}-score".replace(" ", "-")] = (f"Score by {kind}", by_part)
         if items := completion_of_aspects(run, condition, conversations):
             tables_["aspect-completion"] = ("Completion by aspect of the checklist's items", items)

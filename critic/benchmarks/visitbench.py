@@ -152,11 +152,10 @@ def _list_rows(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
     rows = []
     asked = [conversation for conversation in conversations if conversation.turns[0].reference is not None]
     referenced = groups_of(asked)
-    categories = groups_by(asked, lambda conversation: conversation.category or "none")
+    categories = groups_by((talk.category or "none", talk.id, talk.group) for talk in asked)
     for condition in run.conditions():
-        points = by_cell(run.verdicts, "pairwise").get(Cell(condition, 1), {})
-        percent = each(points, lambda score: 100 * score)
-        ties = each(points, lambda score: 100.0 * (score == 0.5))
+        percent = by_cell(run.verdicts, "pairwise", unit=100).get(Cell(condition, 1), {})
+        ties = each(percent, lambda score: 100.0 * (score == 50))
         scores = {"all": score_of(percent, referenced, (0, 100)), "ties": score_of(ties, referenced, (0, 100))}
         scores |= scores_by_part(percent, dict(sorted(categories.items())), (0, 100))
         caption = "Win rate against the reference in %, a tie half a win"

@@ -98,25 +98,23 @@ def row(name: str, *cells: Shown, **rest: Any) -> TableRow:
 
 class Columns(Generic[T]):
     """The columns of a table of items of one kind: each column's heading and a function from item to cell. The first
-    column names the row. `about`, `bar`, `strong` and `model` set the fields of TableRow."""
+    column names the row. `bar` and `fields` set the other fields of TableRow."""
 
     def __init__(
         self,
         *columns: tuple[str, Callable[[T], Shown]],
-        about: Callable[[T], str] = lambda _: "",
         bar: Callable[[T], Bar | None] = lambda _: None,
-        strong: Callable[[T], bool] = lambda _: False,
-        model: Callable[[T], str] = lambda _: "",
+        **fields: Callable[[T], Any],
     ) -> None:
         self.columns, self.bar = columns, bar
-        self._rest: dict[str, Callable[[T], Any]] = {"about": about, "bar": bar, "strong": strong, "model": model}
+        self._fields = {"bar": bar, **fields}
 
     def table(self, caption: str, items: Iterable[T], **rest: Any) -> Table:
         """Build a table with one row per item; `rest` sets the other fields of Table."""
         rows = []
         for item in items:
             name, *cells = (cell(item) for _, cell in self.columns)
-            rows.append(row(str(name), *cells, **{field: of(item) for field, of in self._rest.items()}))
+            rows.append(row(str(name), *cells, **{field: of(item) for field, of in self._fields.items()}))
         return Table(caption=caption, head=[heading for heading, _ in self.columns], rows=rows, **rest)
 
 

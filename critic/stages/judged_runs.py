@@ -47,16 +47,13 @@ def _find_benchmark(path: Path) -> str:
     """Return the benchmark that a file's judgments name. Raises UsageError for a file of something else."""
     first = tables.read_first_row(path)
     # If the file cannot be read, its reader says why.
-    if first is None:
-        return OF_SINGLE_ANSWERS
-    if not is_judgment(first):
+    if first is not None and not is_judgment(first):
         raise UsageError(
             f"{path}: no judgments; `critic judge {path} --benchmark NAME --questions FILE` makes them of replies"
         )
-    # Earlier versions wrote the conversation beside the verdict. Answers from rows have none.
-    sample = first.get("sample", first)
-    conversation = sample.get("conversation") if isinstance(sample, dict) else None
-    return str((conversation if isinstance(conversation, dict) else {}).get("benchmark") or OF_SINGLE_ANSWERS)
+    _, judgment = next(jsonl.read(path, Judgment))
+    # Answers from rows have no benchmark.
+    return judgment.conversation.benchmark or OF_SINGLE_ANSWERS
 
 
 def _read_file(path: Path, benchmark: str, judged: Judged) -> list[Run]:
@@ -65,19 +62,19 @@ def _read_file(path: Path, benchmark: str, judged: Judged) -> list[Run]:
     Adds the file's conversations to `judged`, so that each is kept in memory once.
     """
     by_model: dict[str, list[Judgment]] = {}
-    lines: dict[tuple[str, JudgeConfig], int] = {}
+    lines: dict[str, dict[JudgeConfig, int]] = {}
     for number, line in jsonl.read(path, Judgment):
         judgment = _make_scorable(line, path, number, benchmark)
         conversation, _ = judged.setdefault(judgment.sample.id, (judgment.conversation, path))
         if conversation != judgment.conversation:
             raise UsageError(f"{path}:{number}: conversation {quoted(judgment.sample.id)} reads otherwise than before")
-        lines.setdefault((judgment.system, judgment.setup), number)
+        lines.setdefault(judgment.system, {}).setdefault(judgment.setup, number)
         judgment = replace(judgment, sample=replace(judgment.sample, conversation=conversation))
         by_model.setdefault(judgment.system, []).append(judgment)
     # Only a file of battles may hold several models: each verdict there concerns two.
     if len(by_model) > 1 and any(judgment.opponent is None for judgment in chain(*by_model.values())):
         raise _refuse_several(path, "models", by_model)
-    return [_check_run(path, verdicts, lines) for verdicts in by_model.values()]
+    return [_check_run(path, system, verdicts, lines[system]) for system, verdicts in by_model.items()]
 
 
 def _make_scorable(line: Judgment, path: Path, number: int, benchmark: str) -> Judgment:
@@ -109,18 +106,17 @@ def find_form(prompt: str) -> str:
     return prompt.rpartition("/")[2].partition("@")[0]
 
 
-def _check_run(path: Path, verdicts: list[Judgment], lines: Mapping[tuple[str, JudgeConfig], int]) -> Run:
+def _check_run(path: Path, system: str, verdicts: list[Judgment], lines: Mapping[JudgeConfig, int]) -> Run:
     """Return the run of one model's verdicts. Raises UsageError if they are by several judges, or in several setups.
 
-    `lines` holds the line where the file has each setup of a model first.
+    `lines` holds the line where the file has each setup of the model first.
     """
-    system = verdicts[0].system
-    judges = {judgment.judge for judgment in verdicts}
-    if len(judges) > 1:
+    setup, *others = lines
+    if len(judges := {setup.judge for setup in lines}) > 1:
         raise _refuse_several(path, "judges", judges)
-    (setup, _), *others = ((setup, line) for (model, setup), line in lines.items() if model == system)
-    for other, line in others:
-        raise UsageError(f"{path}:{line}: {describe_difference(setup, other, 'here')}; one of each in a file")
+    if others:
+        how = describe_difference(setup, others[0], "here")
+        raise UsageError(f"{path}:{lines[others[0]]}: {how}; one of each in a file")
     # A file of comparisons between two models is named by both, unless it has verdicts on the reference as well.
     opponents = sorted({judgment.opponent or "" for judgment in verdicts})
     against = " and ".join(opponents) if len(opponents) < 3 else f"{len(opponents)} models"

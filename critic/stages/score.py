@@ -5,6 +5,7 @@ critic score judged.jsonl --questions ConvBench.csv --out runs/convbench        
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
@@ -139,8 +140,7 @@ def _group_by_text(texts: Iterable[tuple[str, str]]) -> list[str]:
 
 def _count_verdicts(run: Run) -> str:
     """Say who judged a run and in which forms, and count its verdicts and failures."""
-    failures = run.count_by(lambda judgment: judgment.failure)
-    del failures[None]
+    failures = Counter[str](judgment.failure for judgment in run.turns if judgment.failure)
     how = "" if run.setup.score_kind == "argmax" else f" ({run.setup.score_kind} ratings)"
     # People are asked in no form.
     forms = {find_form(judgment.prompt) for judgment in run.turns if judgment.prompt_hash != "people"}
@@ -157,7 +157,7 @@ def _describe_verdicts(runs: Runs) -> Section:
     for run in runs.runs:
         if run.setup.unlearned:
             readings.append(f"{run.name}: {run.judge} {NOT_LEARNED.format(run.setup.unlearned)}")
-        if partly := run.count_by(lambda judgment: judgment.unjudged > 0 and judgment.failure is None)[True]:
+        if partly := sum(judgment.unjudged > 0 and judgment.failure is None for judgment in run.turns):
             readings.append(f"{run.name}: {partly} whole conversations were judged without the judgment of a turn.")
         # A difference between models is also one between two ways of asking their judges.
         setup = replace(first.setup, judge=run.judge)

@@ -1,8 +1,8 @@
 """Means over verdicts that report how many are missing, and paired differences on the same questions."""
 
-from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import TypeVar
+from typing import Any
 
 from msgspec import Struct
 
@@ -12,9 +12,11 @@ from critic.judging.history import CONDITIONS
 from critic.records import Conversation, Judgment
 from critic.stats.estimate import Interval
 
-Key = TypeVar("Key", bound=Hashable)
-Part = TypeVar("Part", bound=Hashable)
 Scale = tuple[float, float]
+Scores = Mapping[Any, float | None]
+"""Scores by key, such as a conversation's id; None is a failed judgment."""
+Groups = Mapping[Any, str]
+"""The keys that were asked for, each with its group. A bootstrap resamples whole groups."""
 
 
 class Aggregate(Struct, frozen=True, kw_only=True):
@@ -37,7 +39,7 @@ class Aggregate(Struct, frozen=True, kw_only=True):
         return self.n / self.asked if self.asked else 0.0
 
 
-def mean(scores: Mapping[Key, float | None], asked: Iterable[Key], scale: Scale) -> Aggregate:
+def mean(scores: Scores, asked: Iterable[Any], scale: Scale) -> Aggregate:
     """Return the mean score of the `asked` ids on `scale`, ignoring other ids.
 
     A score of None is a failed judgment; an id without a score was never judged.
@@ -60,14 +62,12 @@ def mean(scores: Mapping[Key, float | None], asked: Iterable[Key], scale: Scale)
     )
 
 
-def each(scores: Mapping[Key, float | None], of: Callable[[float], float]) -> dict[Key, float | None]:
+def each(scores: Scores, of: Callable[[float], float]) -> dict[Any, float | None]:
     """Apply `of` to each score. None, a failed judgment, stays None."""
     return {key: None if score is None else of(score) for key, score in scores.items()}
 
 
-def paired(
-    first: Mapping[Key, float | None], second: Mapping[Key, float | None], of: Callable[[float, float], float]
-) -> dict[Key, float | None]:
+def paired(first: Scores, second: Scores, of: Callable[[float, float], float]) -> dict[Any, float | None]:
     """Apply `of` to the two scores of each id that has both; the result is None if either judgment failed."""
     both = {key: (score, second[key]) for key, score in first.items() if key in second}
     return {key: None if left is None or right is None else of(left, right) for key, (left, right) in both.items()}
@@ -137,8 +137,10 @@ class Cell(Struct, frozen=True):
         return f"{self.condition}, {turn}" + (f", {self.judging}" if self.judging != "standard" else "")
 
 
-def by_cell(verdicts: Iterable[Judgment], protocol: str) -> dict[Cell, dict[str, float | None]]:
-    """Return the scores by cell and conversation id. Verdicts are of one system by one judge against one opponent.
+def by_cell(verdicts: Iterable[Judgment], protocol: str, unit: float = 1.0) -> dict[Cell, dict[str, float | None]]:
+    """Return the scores by cell and conversation id, multiplied by `unit`.
+
+    Verdicts are of one system by one judge against one opponent.
 
     Raises UsageError for two verdicts on the same turn, and for a score that is outside the protocol's scale,
     missing without a failure, or beside one.
@@ -152,17 +154,19 @@ def by_cell(verdicts: Iterable[Judgment], protocol: str) -> dict[Cell, dict[str,
         scores = cells.setdefault(Cell(verdict.condition, verdict.turn, verdict.judging), {})
         if verdict.sample.id in scores:
             raise UsageError(f"{name(verdict)}: two {protocol} verdicts; expected one")
-        scores[verdict.sample.id] = verdict.score
+        scores[verdict.sample.id] = None if verdict.score is None else unit * verdict.score
     return cells
 
 
-def groups_by(
-    conversations: Iterable[Conversation], part: Callable[[Conversation], Part]
-) -> dict[Part, dict[str, str]]:
-    """Return the group of each conversation by its id, by the value of `part`, in the order of first occurrence."""
-    parts: dict[Part, dict[str, str]] = {}
-    for conversation in conversations:
-        parts.setdefault(part(conversation), {})[conversation.id] = conversation.group
+def groups_by(entries: Iterable[tuple[str, Any, str]]) -> dict[str, dict[Any, str]]:
+    """Return the keys of each part with their groups, from entries (part, key, group), in the given order.
+
+    >>> groups_by([("OCR", "q1", "g"), ("Chart", "q2", "h"), ("OCR", "q3", "g")])
+    {'OCR': {'q1': 'g', 'q3': 'g'}, 'Chart': {'q2': 'h'}}
+    """
+    parts: dict[str, dict[Any, str]] = {}
+    for part, key, group in entries:
+        parts.setdefault(part, {})[key] = group
     return parts
 
 
@@ -172,7 +176,7 @@ def groups_of(conversations: Iterable[Conversation]) -> dict[str, str]:
 
 
 def asked_of(
-    conversations: Sequence[Conversation], cell: Cell, protocol: str, *scored: Container[str], backed: bool = True
+    conversations: Sequence[Conversation], cell: Cell, protocol: str, scored: Container[str] = (), backed: bool = True
 ) -> dict[str, str]:
     """Return the conversations, with their groups, on which a protocol asks for the verdicts of a cell.
 
@@ -192,7 +196,7 @@ def asked_of(
         return any(entry.lacks(turn, cell.judging, backed) for turn in turns) if turns else 2
 
     lacking = {conversation.id: short(conversation) for conversation in conversations}
-    most = max((count for key, count in lacking.items() if any(key in ids for ids in scored)), default=0)
+    most = max((count for key, count in lacking.items() if key in scored), default=0)
     return {conversation.id: conversation.group for conversation in conversations if lacking[conversation.id] <= most}
 
 

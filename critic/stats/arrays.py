@@ -19,9 +19,7 @@ def distinct(*keys: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     for key in keys:
         values, number = np.unique(key, return_inverse=True)
         # Renumbered after each key: products of many keys' sizes would overflow.
-        cell = np.unique(cell * len(values) + number, return_inverse=True)[1]
-    first = np.empty(int(cell.max(initial=-1)) + 1, dtype=np.intp)
-    first[cell] = np.arange(len(cell))
+        _, first, cell = np.unique(cell * len(values) + number, return_index=True, return_inverse=True)
     return first, cell
 
 

@@ -5,16 +5,16 @@ gives the interval of each score, of each difference and of the mean over models
 throughout.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 from numpy.typing import NDArray
 
-from critic.stats.aggregate import Aggregate, Difference, Scale, combine, mean
+from critic.stats.aggregate import Aggregate, Difference, Groups, Scale, Scores, combine, mean
 from critic.stats.arrays import Floats, ratio
 from critic.stats.estimate import Bootstrap, Interval, Places
 
@@ -26,8 +26,8 @@ class Term(Struct, frozen=True):
     """
 
     weight: float
-    verdicts: Mapping[Any, float | None]
-    asked: Mapping[Any, str]
+    verdicts: Scores
+    asked: Groups
     scale: Scale
     name: str = ""
 
@@ -101,14 +101,12 @@ Standings = dict[str, dict[str, LeaderboardCell]]
 MEAN = "mean of the models"
 
 
-def score_of(verdicts: Mapping[Any, float | None], asked: Mapping[Any, str], scale: Scale) -> Score:
+def score_of(verdicts: Scores, asked: Groups, scale: Scale) -> Score:
     """Build a score that is the plain mean of verdicts by key."""
     return Score(parts=[Term(1.0, verdicts, asked, scale)])
 
 
-def scores_by_part(
-    verdicts: Mapping[Any, float | None], parts: Mapping[str, Mapping[Any, str]], scale: Scale
-) -> dict[str, Score]:
+def scores_by_part(verdicts: Scores, parts: Mapping[str, Groups], scale: Scale) -> dict[str, Score]:
     """Build the mean of the verdicts on each part, given as its keys with their groups.
 
     >>> list(scores_by_part({"q1": 7.0, "q2": 4.0}, {"all": {"q1": "g", "q2": "h"}, "OCR": {"q1": "g"}}, (1, 10)))
@@ -139,10 +137,12 @@ class _Column(NamedTuple):
 
 
 class _Sums:
-    """The parts of a table's scores, summed by group, on the same resamples of all groups."""
+    """The parts of a table's scores, summed by group, on the same resamples of the groups of all requests."""
 
-    def __init__(self, groups: Iterable[str]) -> None:
-        self._number = {name: number for number, name in enumerate(sorted(set(groups)))}
+    def __init__(self, entries: Sequence[LeaderboardRow]) -> None:
+        parts = [part for entry in entries for score in entry.scores.values() for part in score.parts]
+        groups = {group for part in parts for group in part.asked.values()}
+        self._number = {name: number for number, name in enumerate(sorted(groups))}
         self._columns: dict[Hashable, _Column] = {}
         self.draws = Bootstrap(np.arange(len(self._number)))
 
@@ -196,7 +196,7 @@ def standings(entries: Sequence[LeaderboardRow], baseline: str | None = None) ->
     rows = {entry.name: entry.scores for entry in entries}
     if not any(rows.values()):
         return {}
-    sums = _Sums(_list_groups(entries))
+    sums = _Sums(entries)
     base = rows[baseline] if baseline else {}
     cells: Standings = {row: {} for row in rows}
     drawn: dict[str, dict[str, Floats]] = {}
@@ -218,7 +218,7 @@ def ranks(entries: Sequence[LeaderboardRow], column: str) -> Places:
     A judge for whom a model has several rows, such as one per way of judging, gives no places. Rows that stand apart,
     and scores over only some of their parts, have none either.
     """
-    sums = _Sums(_list_groups(entries))
+    sums = _Sums(entries)
     places = Places()
     for judge in dict.fromkeys(entry.judge for entry in entries):
         rows = [entry for entry in entries if entry.judge == judge and not entry.apart and column in entry.scores]
@@ -227,14 +227,6 @@ def ranks(entries: Sequence[LeaderboardRow], column: str) -> Places:
             drawn = {name: sums.values(score) for name, score in scores.items() if not score.partly(len(score.parts))}
             places |= sums.draws.places({name: values[1:] for name, values in drawn.items() if not np.isnan(values[0])})
     return places
-
-
-def _list_groups(entries: Iterable[LeaderboardRow]) -> Iterator[str]:
-    """Yield the group of every requested verdict."""
-    for entry in entries:
-        for score in entry.scores.values():
-            for part in score.parts:
-                yield from part.asked.values()
 
 
 def _average_models(

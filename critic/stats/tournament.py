@@ -8,27 +8,21 @@ estimates and is what the tests compare with. It would bring pandas, and has nei
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Literal
 
 import numpy as np
 import scipy
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from critic.errors import UsageError
-from critic.judging import protocols
 from critic.records import Judgment
 from critic.stats.aggregate import check, name
 from critic.stats.arrays import Floats
 from critic.stats.estimate import Bootstrap, Interval, Places
 
-Outcome = Literal["a", "tie", "b"]
-
 K, BASE, SCALE, INITIAL = 4.0, 10.0, 400.0, 1000.0
 """Constants of online Elo. With SCALE points more, the odds of winning are BASE to 1. Bradley-Terry uses the same
 scale, with INITIAL as the mean of all models."""
 
-POINTS: dict[str | None, float] = {"a": 1.0, "tie": 0.5, "b": 0.0}
 SHUFFLES, RESAMPLES = 100, 500
 """Random orders behind an Elo rating, and resamples behind the intervals."""
 
@@ -38,14 +32,15 @@ PRECISE = 1e-9
 
 
 class Battle(Struct, frozen=True, kw_only=True):
-    """One comparison of two models' answers to one question; `outcome` names the winner, None is a failed judgment.
+    """One comparison of two models' answers to one question.
 
-    Battles with the same `group` (a question, an image) are resampled together.
+    `score` is 1 if `a` won, 1/2 for a tie, 0 if `b` won, and None for a failed judgment. Battles with the same `group`
+    (a question, an image) are resampled together.
     """
 
     a: str
     b: str
-    outcome: Outcome | None
+    score: float | None
     group: str
 
 
@@ -74,12 +69,12 @@ class _Games:
     0), and the resamples of their groups."""
 
     def __init__(self, battles: Sequence[Battle]) -> None:
-        judged = [battle for battle in battles if battle.outcome is not None]
+        judged = [battle for battle in battles if battle.score is not None]
         self.models = sorted({model for battle in judged for model in (battle.a, battle.b)})
         number = {model: position for position, model in enumerate(self.models)}
         self.first = np.array([number[battle.a] for battle in judged], dtype=np.intp)
         self.second = np.array([number[battle.b] for battle in judged], dtype=np.intp)
-        self.score = np.array([POINTS[battle.outcome] for battle in judged], dtype=np.float64)
+        self.score = np.array([battle.score for battle in judged], dtype=np.float64)
         self.draws = Bootstrap([battle.group for battle in judged], RESAMPLES)
         self.failed = len(battles) - len(judged)
 
@@ -119,7 +114,7 @@ def mean_elo(battles: Sequence[Battle]) -> Ratings:
     SCALE)) (VisIT-Bench, appendix, sign corrected). A tie is worth 1/2. Each resample behind the intervals has an
     order of its own, so the intervals also cover the order.
 
-    >>> one_win = [Battle(a="kite", b="owl", outcome="a", group="q1")]
+    >>> one_win = [Battle(a="kite", b="owl", score=1.0, group="q1")]
     >>> mean_elo(one_win).ratings
     {'kite': 1002.0, 'owl': 998.0}
     """
@@ -161,7 +156,7 @@ def bradley_terry(battles: Sequence[Battle]) -> Ratings:
     `undefined` names them. There are no intervals if more than a tenth of the resamples have no finite maximum, as
     is common with few comparisons.
 
-    >>> games = [Battle(a="kite", b="owl", outcome=outcome, group="q") for outcome in ("a", "a", "b")]
+    >>> games = [Battle(a="kite", b="owl", score=score, group="q") for score in (1.0, 1.0, 0.0)]
     >>> {model: round(points) for model, points in bradley_terry(games).ratings.items()}
     {'kite': 1060, 'owl': 940}
     """
@@ -170,25 +165,26 @@ def bradley_terry(battles: Sequence[Battle]) -> Ratings:
         return games.undefined("no battles")
     models, points_per_logit = len(games.models), SCALE / math.log(BASE)
     cell = (games.first * models + games.second) * 3 + (2 * games.score).astype(np.intp)
-    tables = [_count_wins(block.T, models) for block in games.draws.tables(cell, 3 * models**2)]
+    one_each = scipy.sparse.eye_array(3 * models**2, format="csr")
+    wins = _count_wins(games.draws.resample_sums(cell, one_each), models)
     unrated = dict[str, str]()
-    if unbeaten := _find_unbeaten(tables[0][0]):
-        rated, one_sided = _remove_one_sided(tables[0][0])
+    if unbeaten := _find_unbeaten(wins[0]):
+        rated, one_sided = _remove_one_sided(wins[0])
         # Removing one-sided models may leave a set that no others beat; no rating can place that.
-        if len(rated) < 2 or _find_unbeaten(tables[0][0][np.ix_(rated, rated)]):
+        if len(rated) < 2 or _find_unbeaten(wins[0][np.ix_(rated, rated)]):
             top = " and ".join(games.models[model] for model in unbeaten)
             return games.undefined(f"no finite maximum: {top} never lost to or tied with the other models")
-        tables = [table[:, rated][:, :, rated] for table in tables]
+        wins = wins[:, rated][:, :, rated]
         unrated = {games.models[model]: reason for model, reason in sorted(one_sided.items())}
-    points = INITIAL + points_per_logit * np.concatenate([_fit_strengths(table) for table in tables]).T
+    points = INITIAL + points_per_logit * _fit_strengths(wins).T
     if np.isnan(points[:, 0]).any():
         return games.undefined("the maximum was not found: the wins are too uneven for floating point")
     return games.ratings(points[:, 0], points[:, 1:], unrated)
 
 
-def _count_wins(counts: NDArray[np.generic], models: int) -> Floats:
+def _count_wins(counts: Floats, models: int) -> Floats:
     """Return wins of i over j with ties as halves, shape (R, m, m), from R tables (first, second, loss | tie | win)."""
-    lost, tied, won = np.moveaxis(counts.reshape(-1, models, models, 3).astype(np.float64), 3, 0)
+    lost, tied, won = np.moveaxis(counts.reshape(-1, models, models, 3), 3, 0)
     return np.asarray(won + tied / 2 + np.swapaxes(lost + tied / 2, 1, 2))
 
 
@@ -252,21 +248,17 @@ def battles(verdicts: Iterable[Judgment], groups: Mapping[str, str]) -> list[Bat
     Raises UsageError for a score other than 1, 1/2 or 0, which may not be a tie, for a model against itself, and
     for a pair of models compared twice on one instruction.
     """
-    outcomes: dict[float | None, Outcome | None] = {1.0: "a", 0.5: "tie", 0.0: "b", None: None}
     by_pair: dict[tuple[str, frozenset[str]], Battle] = {}
     for verdict in verdicts:
-        # Verdicts against the reference are no battles.
-        if verdict.opponent is None or not protocols.load(verdict.protocol or "pointwise").compares:
-            continue
         check(verdict)
-        a, b = verdict.system, verdict.opponent
+        a, b = verdict.system, verdict.opponent or ""
         pair = verdict.sample.id, frozenset((a, b))
         if a == b:
             raise UsageError(f"{name(verdict)}: {a} is compared with itself")
-        if verdict.score not in outcomes:
+        if verdict.score not in (1.0, 0.5, 0.0, None):
             raise UsageError(f"{name(verdict)}: score {verdict.score}; expected 1, 0.5 or 0")
         # Two verdicts on one pair may contradict each other, whichever model stands first.
         if pair in by_pair:
             raise UsageError(f"{name(verdict)}: {a} and {b} compared twice")
-        by_pair[pair] = Battle(a=a, b=b, outcome=outcomes[verdict.score], group=groups[verdict.sample.id])
+        by_pair[pair] = Battle(a=a, b=b, score=verdict.score, group=groups[verdict.sample.id])
     return list(by_pair.values())

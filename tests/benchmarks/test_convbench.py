@@ -308,7 +308,7 @@ def test_what_a_step_adds_is_the_sum_over_pairs_of_tasks() -> None:
         for _ in range(2)
     ]
     pairs = convbench.pairs_of_tasks([*models, models[0][:60]], talks, "pairwise")
-    adds = {name: aggregate_of(pair["adds"]).value for name, pair in pairs.items()}
+    adds = {name: aggregate_of(score).value for name, score in pairs.items()}
     assert len(adds) > 3 and all(" → " in name for name in adds)
     for step, delta in (("perception, turn 2", "delta_S2_hat"), ("reasoning, turn 3", "delta_S3_tilde")):
         whole = fmean(scores(model, talks, "pairwise")[delta].value for model in models)

@@ -198,15 +198,13 @@ def test_a_tournament_is_the_ratings_of_its_battles(instructions: list[Conversat
             ("3", "c", "b", None),
         ]
     ]
-    fought = ratings.battles(
-        [*verdicts, verdict("1", "a", 1.0)], {conversation.id: conversation.group for conversation in instructions}
-    )
-    assert [(battle.a, battle.b, battle.outcome) for battle in fought] == [
-        ("a", "b", "a"),
-        ("a", "b", "tie"),
-        ("b", "a", "a"),
-        ("c", "a", "b"),
-        ("c", "b", "a"),
+    fought = ratings.battles(verdicts, {conversation.id: conversation.group for conversation in instructions})
+    assert [(battle.a, battle.b, battle.score) for battle in fought] == [
+        ("a", "b", 1.0),
+        ("a", "b", 0.5),
+        ("b", "a", 1.0),
+        ("c", "a", 0.0),
+        ("c", "b", 1.0),
         ("c", "b", None),
     ]
     assert [battle.group for battle in fought] == [instructions[int(key) - 1].group for key in "124563"]

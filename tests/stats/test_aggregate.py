@@ -90,8 +90,8 @@ def test_what_is_asked_depends_on_condition_protocol_and_judging() -> None:
     none = ConversationTurn(prompt="q")
     conversations = talks({"one": [full], "two": [bare, full], "three": [full, none, bare]})
 
-    def ids(cell: Cell, protocol: str = "direct", **words: bool) -> set[str]:
-        return set(asked_of(conversations, cell, protocol, **words))
+    def ids(cell: Cell, protocol: str = "direct", backed: bool = True) -> set[str]:
+        return set(asked_of(conversations, cell, protocol, backed=backed))
 
     assert ids(Cell("own", 1)) == {"one", "two", "three"} and ids(Cell("own", 2)) == {"two"}
     assert ids(Cell("own", 2), "pairwise", backed=False) == {"two", "three"}

@@ -30,6 +30,7 @@ OUTCOMES: dict[str, Any] = {
     "tie": "tie",
     "tie (bothbad)": "tie",
 }
+POINTS = {"a": 1.0, "tie": 0.5, "b": 0.0}
 LOGIT = 400 / math.log(10)
 
 
@@ -40,7 +41,7 @@ def golden(shared: Any, part: str) -> Any:
 def battles(rows: list[Any], group: Any = None) -> list[Battle]:
     """Rows (a, b, outcome); the group of row i is `group(i)`."""
     return [
-        Battle(a=a, b=b, outcome=OUTCOMES.get(outcome, outcome), group=group(place) if group else str(place))
+        Battle(a=a, b=b, score=POINTS[OUTCOMES.get(outcome, outcome)], group=group(place) if group else str(place))
         for place, (a, b, outcome) in enumerate(rows)
     ]
 
@@ -52,7 +53,7 @@ def simulated(strengths: list[float], n: int, seed: int, size: int = 1) -> list[
     for group in range(n):
         i, j = random.permutation(len(strengths))[:2]
         won = random.random() < 1 / (1 + math.exp(strengths[j] - strengths[i]))
-        battle = Battle(a=f"m{i}", b=f"m{j}", outcome="a" if won else "b", group=f"g{group}")
+        battle = Battle(a=f"m{i}", b=f"m{j}", score=float(won), group=f"g{group}")
         rows += [battle] * size
     return rows
 
@@ -61,8 +62,8 @@ def elo(rows: list[Battle], k: float = 4) -> dict[str, float]:
     """Ratings after the battles in the order given."""
     ratings = dict.fromkeys(sorted({model for row in rows for model in (row.a, row.b)}), 1000.0)
     for row in rows:
-        score = {"a": 1.0, "tie": 0.5, "b": 0.0}[str(row.outcome)]
-        change = k * (score - 1 / (1 + 10 ** ((ratings[row.b] - ratings[row.a]) / 400)))
+        assert row.score is not None
+        change = k * (row.score - 1 / (1 + 10 ** ((ratings[row.b] - ratings[row.a]) / 400)))
         ratings[row.a] += change
         ratings[row.b] -= change
     return ratings
@@ -141,7 +142,7 @@ def test_a_finite_maximum_is_one_and_anything_else_is_named(rows: list[tuple[str
         if not {a, b} <= fitted.ratings.keys():
             continue
         chance = 1 / (1 + 10 ** ((fitted.ratings[b] - fitted.ratings[a]) / 400))
-        points = {"a": 1, "tie": 0.5, "b": 0}[outcome] - chance
+        points = POINTS[outcome] - chance
         surplus[a] += points
         surplus[b] -= points
     assert surplus == pytest.approx(dict.fromkeys(surplus, 0.0), abs=1e-9)
@@ -195,7 +196,7 @@ def test_other_libraries_agree() -> None:
     rows = simulated([0, 0.5, 1, -1, 0.2], 400, seed=1)
     ratings = bradley_terry(rows).ratings
     assert ratings is not None
-    winners = [evalica.Winner.X if row.outcome == "a" else evalica.Winner.Y for row in rows]
+    winners = [evalica.Winner.X if row.score else evalica.Winner.Y for row in rows]
     columns = [row.a for row in rows], [row.b for row in rows], winners
     scores = evalica.bradley_terry(*columns, tolerance=1e-14, limit=10_000).scores
     points = 400 * np.log10(scores)
@@ -205,7 +206,7 @@ def test_other_libraries_agree() -> None:
     for place, row in enumerate(rows):
         design[place, int(row.a[1])], design[place, int(row.b[1])] = 1, -1
     fit = linear.LogisticRegression(C=np.inf, fit_intercept=False, tol=1e-12, solver="newton-cholesky")
-    strength = np.append(fit.fit(design[:, :4], [row.outcome == "a" for row in rows]).coef_[0], 0)
+    strength = np.append(fit.fit(design[:, :4], [row.score == 1 for row in rows]).coef_[0], 0)
     expected = LOGIT * (strength - strength.mean()) + 1000
     assert [ratings[f"m{place}"] for place in range(5)] == pytest.approx(expected, abs=1e-8)
 
@@ -226,7 +227,7 @@ def test_intervals_resample_groups(rate: Any) -> None:
     """The same verdict five times on one question is one verdict; four times the groups halve the interval."""
     once, five, more = (simulated([0.5, 0, -0.5], n, seed=3, size=size) for n, size in ((60, 1), (60, 5), (240, 1)))
     first, grouped, narrow = rate(once), rate(five), rate(more)
-    alone = rate([Battle(a=row.a, b=row.b, outcome=row.outcome, group=str(n)) for n, row in enumerate(five)])
+    alone = rate([Battle(a=row.a, b=row.b, score=row.score, group=str(n)) for n, row in enumerate(five)])
     for model, (low, high) in grouped.intervals.items():
         assert low < grouped.ratings[model] < high
         assert alone.intervals[model][1] - alone.intervals[model][0] < 0.6 * (high - low)
@@ -239,7 +240,9 @@ def test_intervals_resample_groups(rate: Any) -> None:
 
 def test_intervals_that_cannot_be_had_are_explained() -> None:
     rows = simulated([0, 0], 40, seed=0)
-    few = bradley_terry(battles([(row.a, row.b, row.outcome) for row in rows], lambda place: f"{place % 4}"))
+    few = bradley_terry(
+        battles([(row.a, row.b, "a" if row.score else "b") for row in rows], lambda place: f"{place % 4}")
+    )
     assert few.ratings and few.intervals is None and few.undefined == "4 groups; an interval needs at least 5"
     sparse = bradley_terry(
         battles([("a", "b", "a"), ("b", "c", "a"), ("c", "d", "a"), ("d", "e", "a"), ("e", "a", "a")])
@@ -250,7 +253,7 @@ def test_intervals_that_cannot_be_had_are_explained() -> None:
 
 def test_failed_battles_are_dropped_and_counted() -> None:
     rows = battles([("a", "b", "a"), ("b", "a", "a"), ("a", "b", "a")])
-    failed = [Battle(a="a", b=b, outcome=None, group=b) for b in "cb"]
+    failed = [Battle(a="a", b=b, score=None, group=b) for b in "cb"]
     for rate in (mean_elo, bradley_terry):
         clean, with_failed = rate(rows), rate([failed[0], *rows, failed[1]])
         assert (with_failed.n, with_failed.failed, clean.failed) == (3, 2, 0) and with_failed.ratings == clean.ratings
