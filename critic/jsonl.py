@@ -243,9 +243,7 @@ def replace_file(path: Path) -> Iterator[BinaryIO]:
                 file.truncate(0)
                 file.seek(0)
                 yield file
-                # gzip closes the file that it writes to.
-                if not file.closed:
-                    file.flush()
+                file.flush()
                 sidecar(path).unlink(missing_ok=True)
                 partial.replace(real)
             except BaseException:
