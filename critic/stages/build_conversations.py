@@ -148,14 +148,12 @@ def add_checklists(building: BenchmarkBuild, conversations: Sequence[DraftConver
     keyed = _collect_turns(with_items)
     held = building.ask_both("held", _list_turns(with_items))
     votes = {key: _keep_fulfilled(turn, [replies.get(key) for replies in held]) for key, turn in keyed.items()}
-    reasons = list[str]()
-    for answers in votes.values():
-        reasons += [f"reference: {words[0]}" for words in answers if "yes" not in words]
-    count = sum(map(len, votes.values()))
+    judged = [words for answers in votes.values() for words in answers]
+    reasons = [f"reference: {words[0]}" for words in judged if "yes" not in words]
     left = [conversation for conversation in with_items if all(turn.items for turn in conversation.turns)]
-    print(building.count("items", "checklist items", count, count - len(reasons), reasons))
+    print(building.count("items", "checklist items", len(judged), len(judged) - len(reasons), reasons))
     print(building.count("checklists", "conversations", len(conversations), len(left), []))
-    if count and held[1:]:
+    if judged and held[1:]:
         _write_agreement(building, keyed, votes)
     return left
 
