@@ -458,6 +458,10 @@ def describe_difference(before: JudgeConfig, now: JudgeConfig, where: str = "now
     return f"{name} {getattr(before, name)!r}, {where} {getattr(now, name)!r}"
 
 
+TOKEN_COUNTS = ("prompt_tokens", "cached_tokens", "completion_tokens")
+"""Fields of judgments, calls and replies that count tokens."""
+
+
 class Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One request to the judge and what was parsed from its reply: a grade, A, B or tie, or yes and no by item.
 
@@ -644,13 +648,12 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
         It was of an answer (`response`), or of a conversation (`conversation`, and what was judged and the score in
         `verdict`). Raises ValidationError.
         """
-        if not isinstance(row, dict) or not isinstance(row.get("verdict"), dict):
-            return None
         # The two kinds of judgment were two records then.
-        if isinstance(row.get("response"), dict):
-            return msgspec.convert(_upgrade_answer(row), cls)
-        if isinstance(row.get("conversation"), dict) and isinstance(row.get("setup"), dict):
-            return msgspec.convert(_upgrade_conversation(row), cls)
+        match row:
+            case {"verdict": dict(), "response": dict()}:
+                return msgspec.convert(_upgrade_answer(row), cls)
+            case {"verdict": dict(), "conversation": dict(), "setup": dict()}:
+                return msgspec.convert(_upgrade_conversation(row), cls)
         return None
 
 
@@ -675,12 +678,8 @@ def build_verdict_id(
 
 def sum_usage(records: Sequence[Judgment | Call]) -> dict[str, Any]:
     """Return the tokens of several judgments or calls together, and the most attempts of one."""
-    return {
-        "prompt_tokens": sum(record.prompt_tokens for record in records),
-        "cached_tokens": sum(record.cached_tokens for record in records),
-        "completion_tokens": sum(record.completion_tokens for record in records),
-        "attempts": max((record.attempts for record in records), default=0),
-    }
+    tokens = {name: sum(getattr(record, name) for record in records) for name in TOKEN_COUNTS}
+    return {**tokens, "attempts": max((record.attempts for record in records), default=0)}
 
 
 def _upgrade_answer(row: dict[str, Any]) -> dict[str, Any]:

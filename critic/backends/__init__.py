@@ -6,6 +6,8 @@ from typing import Any, Literal, Protocol, Self
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from critic.records import TOKEN_COUNTS
+
 ChatMessage = Mapping[str, Any]
 """`role` and `content`: a text, or the parts of a message as OpenAI-compatible servers take them
 (`{"type": "image_url", "image_url": {"url": "data:image/png;base64,…"}}`, `{"type": "text", "text": …}`)."""
@@ -151,8 +153,7 @@ def find_failure(reply: Reply) -> tuple[NoAnswer, str | None] | None:
 
 def read_usage(reply: Reply) -> dict[str, Any]:
     """Return a reply's token counts by name; all 0 for a reply from the cache, which cost nothing."""
-    names = ("prompt_tokens", "cached_tokens", "completion_tokens")
-    return {name: getattr(reply, name) if reply.attempts else 0 for name in names}
+    return {name: getattr(reply, name) if reply.attempts else 0 for name in TOKEN_COUNTS}
 
 
 def add_cost(reply: Reply, lost: Reply | None) -> Reply:

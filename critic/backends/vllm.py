@@ -15,6 +15,7 @@ import sys
 import threading
 from argparse import Namespace
 from collections.abc import Sequence
+from concurrent.futures import Future
 from functools import cache, cached_property, lru_cache
 from importlib.metadata import distributions
 from itertools import pairwise
@@ -22,7 +23,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Self
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic.backends import FAVOUR, NO_TEXT, ChatMessage, ModelInfo, Reply, Request, Token, count_images, identity
@@ -139,14 +140,21 @@ def build_environment(model: str, on_cpu: bool, log_level: str) -> dict[str, str
     return {name: value for name, value in variables.items() if name not in os.environ}
 
 
+def _build_future() -> Future[Any]:
+    """Return a future that the engine's thread completes, even if its caller gives up and cancels it."""
+    future = Future[Any]()
+    future.set_running_or_notify_cancel()
+    return future
+
+
 class _Job(Struct, frozen=True, eq=False):
     """A request in progress. Without `ids` the engine's thread renders it; if `counted`, only the prompt's length is
     wanted."""
 
     ids: list[int] | None
     request: Request
-    done: "asyncio.Future[Any]"
     counted: bool = False
+    done: Future[Any] = field(default_factory=_build_future)
 
 
 class VllmBackend:
@@ -179,11 +187,10 @@ class VllmBackend:
         self._favours = True
 
     async def __aenter__(self) -> Self:
-        self._loop = asyncio.get_running_loop()
-        ready: asyncio.Future[None] = self._loop.create_future()
+        ready = _build_future()
         self._thread = threading.Thread(target=self._run, args=(ready,), name="vllm", daemon=True)
         self._thread.start()
-        await ready
+        await asyncio.wrap_future(ready)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -200,15 +207,15 @@ class VllmBackend:
                 raise Refused("refused", f"{self.served.name} takes no images")
             ids = self._encode_prompt(request.messages, request.continue_final)
             self._check_length(ids)
-        return self._build_reply(await self._run_job(_Job(ids, request, self._loop.create_future())))
+        return self._build_reply(await asyncio.wrap_future(self._submit(_Job(ids, request))))
 
-    async def _run_job(self, job: _Job) -> Any:
-        """Return the engine's output for a job."""
+    def _submit(self, job: _Job) -> Future[Any]:
+        """Hand a job to the engine's thread and return the future of its output."""
         self._jobs.put(job)
         # Checked after the put: from then on the engine's thread answers every job or none.
         if self._problem:
             raise UsageError(self._problem)
-        return await job.done
+        return job.done
 
     def sees(self) -> bool | None:
         return self._sees
@@ -217,12 +224,8 @@ class VllmBackend:
         """Return the prompt's tokens. Called from another thread than the event loop's."""
         if not self._sees:
             return len(self._encode(self._render(messages)))
-
-        async def count() -> int:
-            request = Request(messages=messages, max_tokens=0)
-            return int(await self._run_job(_Job(None, request, self._loop.create_future(), counted=True)))
-
-        return asyncio.run_coroutine_threadsafe(count(), self._loop).result()
+        request = Request(messages=messages, max_tokens=0)
+        return int(self._submit(_Job(None, request, counted=True)).result())
 
     def _check_length(self, ids: Sequence[int]) -> None:
         """Raise Refused if the prompt fills the context."""
@@ -291,27 +294,27 @@ class VllmBackend:
             completion_tokens=len(completion.token_ids),
         )
 
-    def _run(self, ready: "asyncio.Future[None]") -> None:
+    def _run(self, ready: Future[Any]) -> None:
         """Run the engine in its own thread, since PyTorch keeps its number of threads by thread."""
         try:
             engine = self._start()
         except BaseException as error:
             self._problem = f"vLLM cannot run {self.endpoint}: {one_line(error)}"
-            self._settle(ready, UsageError(self._problem))
+            ready.set_exception(UsageError(self._problem))
             return
-        self._settle(ready, None)
+        ready.set_result(None)
         running: dict[str, _Job] = {}
         try:
             while self._admit(engine, running):
                 for output in engine.step():
                     if output.finished:
-                        self._settle(running.pop(output.request_id).done, output)
+                        running.pop(output.request_id).done.set_result(output)
         except Exception as error:
             self._problem = f"vLLM stopped: {one_line(error)}; run the same command again to go on"
             waiting = [self._jobs.get() for _ in range(self._jobs.qsize())]
             # Nobody may wait for a job that no engine will finish.
             for job in filter(None, [*running.values(), *waiting]):
-                self._settle(job.done, UsageError(self._problem))
+                job.done.set_exception(UsageError(self._problem))
         finally:
             engine.engine_core.shutdown()
 
@@ -381,15 +384,15 @@ class VllmBackend:
             try:
                 prompt = self._render_images(engine, job.request) if job.ids is None else {"prompt_token_ids": job.ids}
                 if job.counted:
-                    self._settle(job.done, len(prompt["prompt_token_ids"]))
+                    job.done.set_result(len(prompt["prompt_token_ids"]))
                     continue
                 self._check_length(prompt["prompt_token_ids"])
                 engine.add_request(name, prompt, self._build_parameters(job.request))
                 running[name] = job
             except Refused as error:
-                self._settle(job.done, error)
+                job.done.set_exception(error)
             except ValueError as error:
-                self._settle(job.done, Refused("refused", one_line(error)))
+                job.done.set_exception(Refused("refused", one_line(error)))
             except Exception:
                 # Settled with the others once the engine has ended.
                 running[name] = job
@@ -441,13 +444,3 @@ class VllmBackend:
             raise Refused("refused", one_line(error)) from None
         continuation = self._encode_continuation(request.messages[-1]["content"]) if request.continue_final else []
         return {**prompt, "prompt_token_ids": [*prompt["prompt_token_ids"], *continuation]}
-
-    def _settle(self, future: "asyncio.Future[Any]", result: Any) -> None:
-        """Set a future's result or exception from the engine's thread."""
-
-        def settle() -> None:
-            # The caller may have given up and cancelled it.
-            if not future.done():
-                (future.set_exception if isinstance(result, Exception) else future.set_result)(result)
-
-        self._loop.call_soon_threadsafe(settle)

@@ -63,11 +63,9 @@ def _measure(values: Iterable[float | None]) -> Spread:
 
 def collect_facts(conversations: Sequence[Conversation]) -> CardFacts:
     """Return the facts for a data card."""
-    turns, questions, answers = list[ConversationTurn](), list[str](), list[str]()
-    for conversation in conversations:
-        turns += conversation.turns
-        questions.append("\n".join(turn.prompt for turn in conversation.turns))
-        answers.append("\n".join(turn.reference or "" for turn in conversation.turns))
+    turns = [turn for conversation in conversations for turn in conversation.turns]
+    questions = ["\n".join(turn.prompt for turn in conversation.turns) for conversation in conversations]
+    answers = ["\n".join(turn.reference or "" for turn in conversation.turns) for conversation in conversations]
     spreads = {
         "turns of a conversation": _measure(len(conversation.turns) for conversation in conversations),
         "length of a question": _measure(len(words(turn.prompt)) for turn in turns),
@@ -81,18 +79,14 @@ def collect_facts(conversations: Sequence[Conversation]) -> CardFacts:
 
 def _count_totals(conversations: Sequence[Conversation], turns: Sequence[ConversationTurn]) -> dict[str, int]:
     """Return totals by name."""
-    images, items, aspects = set[str](), set[str](), set[tuple[str, str]]()
-    for turn in turns:
-        images.update(turn.images)
-        items.update(turn.checklist)
-        aspects.update(turn.aspects)
+    aspects = {aspect for turn in turns for aspect in turn.aspects}
     return {
         "conversations": len(conversations),
         "questions": len(turns),
-        "images": len(images),
+        "images": len({image for turn in turns for image in turn.images}),
         "groups (rows that share an image or a seed question)": len({talk.group for talk in conversations}),
         "questions without reference": sum(not turn.reference for turn in turns),
-        "different checklist items": len(items),
+        "different checklist items": len({item for turn in turns for item in turn.checklist}),
         "main aspects": len({main for main, _ in aspects}),
         "sub-aspects": len({sub for _, sub in aspects}),
     }

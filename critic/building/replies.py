@@ -151,9 +151,9 @@ class DraftConversation(Struct, kw_only=True, omit_defaults=True):
     dialogue: list[QuestionAnswer] = field(default_factory=list)
 
     @property
-    def turn_keys(self) -> list[str]:
-        """Names of the turns, in order."""
-        return [f"{self.id}/{number}" for number in range(1, len(self.turns) + 1)]
+    def keyed_turns(self) -> dict[str, DraftTurn]:
+        """The turns by key, in order."""
+        return {f"{self.id}/{number}": turn for number, turn in enumerate(self.turns, 1)}
 
     def join_texts(self) -> str:
         """Return all questions and answers as one text."""

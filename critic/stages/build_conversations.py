@@ -106,37 +106,36 @@ PLANS = {
 """Plans of `critic build --plan`, by the name of the benchmark whose file format they have."""
 
 
-def _list_turns(building: BenchmarkBuild, conversations: Sequence[DraftConversation], *, items: bool) -> list[BuildRow]:
-    """Return one row per turn: the question, its answer and the exchanges before it, with its checklist if `items`."""
+def _list_turns(conversations: Sequence[DraftConversation]) -> list[BuildRow]:
+    """Return one row per turn: the question, its answer, its checklist (if written yet) and the exchanges before it."""
     rows = []
     for conversation in conversations:
         before: list[dict[str, str]] = []
-        for key, turn in zip(conversation.turn_keys, conversation.turns, strict=True):
-            facts: dict[str, Any] = {"before": list(before), "question": turn.question, "answer": turn.answer}
-            if items:
-                facts["items"] = [item.question for item in turn.items]
+        for key, turn in conversation.keyed_turns.items():
+            exchange = {"question": turn.question, "answer": turn.answer}
+            facts = {**exchange, "before": list(before), "items": [item.question for item in turn.items]}
             rows.append(BuildRow(key=key, lang=conversation.lang, image=conversation.image, facts=facts))
-            before.append({"question": turn.question, "answer": turn.answer})
+            before.append(exchange)
     return rows
 
 
-def _write_items(building: BenchmarkBuild, conversations: Sequence[DraftConversation]) -> dict[str, DraftTurn]:
-    """Write the checklists of one or two models into turns, and return these turns by key.
+def _collect_turns(conversations: Sequence[DraftConversation]) -> dict[str, DraftTurn]:
+    """Return the turns of all conversations by key."""
+    return {key: turn for conversation in conversations for key, turn in conversation.keyed_turns.items()}
 
-    A conversation is left out unless each of its turns gets a checklist.
-    """
-    checklists = building.ask_both("checklist", _list_turns(building, conversations, items=False))
+
+def _write_items(building: BenchmarkBuild, conversations: Sequence[DraftConversation]) -> list[DraftConversation]:
+    """Write the checklists of one or two models into turns, and return the conversations in which each turn gets
+    one."""
+    checklists = building.ask_both("checklist", _list_turns(conversations))
     answered = set[str]().union(*checklists)
-    keyed = dict[str, DraftTurn]()
-    for conversation in conversations:
-        if answered.issuperset(conversation.turn_keys):
-            keyed |= zip(conversation.turn_keys, conversation.turns, strict=True)
-    for checklist_of in checklists:
-        for key in checklist_of.keys() & keyed.keys():
+    with_items = [conversation for conversation in conversations if answered.issuperset(conversation.keyed_turns)]
+    for key, turn in _collect_turns(with_items).items():
+        for checklist in (checklist_of[key] for checklist_of in checklists if key in checklist_of):
             # An item that both models write keeps the first one's aspects.
-            present = {item.question for item in keyed[key].items}
-            keyed[key].items += [item for item in checklist_of[key].items if item.question not in present]
-    return keyed
+            present = {item.question for item in turn.items}
+            turn.items += [item for item in checklist.items if item.question not in present]
+    return with_items
 
 
 def add_checklists(building: BenchmarkBuild, conversations: Sequence[DraftConversation]) -> list[DraftConversation]:
@@ -145,18 +144,16 @@ def add_checklists(building: BenchmarkBuild, conversations: Sequence[DraftConver
     An item is left out if no model says that the reference fulfils it (held.jsonl has the answers). If two models
     differ, it stays, and the review sheet names it.
     """
-    keyed = _write_items(building, conversations)
-    with_items = [conversation for conversation in conversations if keyed.keys() >= set(conversation.turn_keys)]
-    held = building.ask_both("held", _list_turns(building, with_items, items=True))
+    with_items = _write_items(building, conversations)
+    keyed = _collect_turns(with_items)
+    held = building.ask_both("held", _list_turns(with_items))
     votes = {key: _keep_fulfilled(turn, [replies.get(key) for replies in held]) for key, turn in keyed.items()}
-    reasons = list[str]()
-    for answers in votes.values():
-        reasons += [f"reference: {words[0]}" for words in answers if "yes" not in words]
-    count = sum(map(len, votes.values()))
+    judged = [words for answers in votes.values() for words in answers]
+    reasons = [f"reference: {words[0]}" for words in judged if "yes" not in words]
     left = [conversation for conversation in with_items if all(turn.items for turn in conversation.turns)]
-    print(building.count("items", "checklist items", count, count - len(reasons), reasons))
+    print(building.count("items", "checklist items", len(judged), len(judged) - len(reasons), reasons))
     print(building.count("checklists", "conversations", len(conversations), len(left), []))
-    if count and held[1:]:
+    if judged and held[1:]:
         _write_agreement(building, keyed, votes)
     return left
 

@@ -31,9 +31,7 @@ def choose_images(building: BenchmarkBuild, *, min_side: int, quality: int, rare
     grades = building.ask("quality", building.rows())
     # A failed call is no grade: the image goes under a name of its own, and --retry-failed brings it back.
     reasons = {image.path: "not_graded" for image in building.images if image.path not in grades}
-    for path, grade in grades.items():
-        if min(msgspec.structs.astuple(grade)) < quality:
-            reasons[path] = "low_quality"
+    reasons |= {path: "low_quality" for path, grade in grades.items() if min(msgspec.structs.astuple(grade)) < quality}
     leave_out("quality", reasons)
     named = building.ask("category", building.rows())
     leave_out("category", {image.path: "no_category" for image in building.images if image.path not in named})
