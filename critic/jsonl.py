@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, BinaryIO, Self, TypeVar, cast
 
@@ -24,6 +25,8 @@ import msgspec
 from critic.errors import UsageError, decode, encode, loads, replace_surrogates, report_write_errors, shorten_line
 
 T = TypeVar("T")
+
+_encode = msgspec.json.Encoder().encode
 
 _MALFORMED = re.compile(r"malformed.*\(byte (\d+)\)")
 """Position in the decoder's error message."""
@@ -88,11 +91,9 @@ def build_decoder(record: type[T]) -> Callable[[bytes], T]:
     return decode_line
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the non-blank lines of a file with their numbers, from 1.
-
-    Raises UsageError if the file is missing, not UTF-8 or has none.
-    """
+def _iterate_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the non-blank lines of a file with their numbers, from 1. Raises UsageError if it is missing or has
+    none."""
     if not path.is_file():
         raise UsageError(f"{path}: a folder; expected a file" if path.is_dir() else f"{path}: no such file")
     has_line = False
@@ -101,15 +102,27 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
             text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
             if text.isspace() or not text:
                 continue
-            try:
-                text.decode()
-            except UnicodeDecodeError as error:
-                problem = f"not UTF-8 (byte {error.start}); convert the file to UTF-8"
-                raise UsageError(f"{path}:{number}: {problem}") from None
             has_line = True
             yield number, text
     if not has_line:
         raise UsageError(f"{path}: the file is empty; expected one JSON object a line")
+
+
+def _check_utf8(path: Path, number: int, line: bytes) -> None:
+    """Raise UsageError if a line is not UTF-8."""
+    try:
+        line.decode()
+    except UnicodeDecodeError as error:
+        problem = f"not UTF-8 (byte {error.start}); convert the file to UTF-8"
+        raise UsageError(f"{path}:{number}: {problem}") from None
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the non-blank lines of a UTF-8 file with their numbers, from 1. Raises UsageError if it is missing, not
+    UTF-8 or has none."""
+    for number, line in _iterate_lines(path):
+        _check_utf8(path, number, line)
+        yield number, line
 
 
 def read(path: Path, record: type[T]) -> Iterator[tuple[int, T]]:
@@ -119,11 +132,12 @@ def read(path: Path, record: type[T]) -> Iterator[tuple[int, T]]:
     readers keep only the last.
     """
     decoded = build_decoder(record)
-    for number, line in read_lines(path):
+    for number, line in _iterate_lines(path):
         try:
             value = decoded(line)
-            _check_keys(line)
+            _check_keys(line, value)
         except ValueError as error:
+            _check_utf8(path, number, line)
             # Python's json and pandas write NaN, which no JSON reader has to accept.
             where = _MALFORMED.search(str(error))
             no_number = where and line[int(where[1]) :].startswith((b"NaN", b"Infinity"))
@@ -132,14 +146,21 @@ def read(path: Path, record: type[T]) -> Iterator[tuple[int, T]]:
         yield number, value
 
 
-def _check_keys(line: bytes) -> None:
-    """Raise ValueError if an object of a line has a repeated key.
+def _check_keys(line: bytes, value: Any) -> None:
+    """Raise ValueError if an object of a line, decoded as `value`, has a repeated key.
 
-    A repeated key leaves the line's value with fewer colons than the line. Counting them takes a tenth of the time of a
-    parser that sees every key. That parser runs only if the counts differ (a colon may be written as an escape).
+    A repeated key leaves the value with fewer colons than the line. Counting them takes a tenth of the time of a parser
+    that sees every key. That parser runs only if the counts differ (a colon may be written as an escape).
     """
+    colons = line.count(b":")
+    if type(value) is dict and len(value) == colons:
+        return
     try:
-        if msgspec.json.encode(msgspec.json.decode(line)).count(b":") == line.count(b":"):
+        encoded = _encode(value)
+        # A line with other spaces or keys than we write is counted in its own form.
+        if type(value) is not dict and encoded != line.rstrip():
+            encoded = _encode(msgspec.json.decode(line))
+        if encoded.count(b":") == colons:
             return
     # Lone surrogates, which `loads` replaces first.
     except (ValueError, RecursionError):
@@ -394,21 +415,23 @@ def repair(path: Path) -> None:
     """
     if path.suffix == ".gz":
         raise UsageError(f"{path}: written line by line, to go on where it stops: name it .jsonl")
-    if not path.is_file():
+    size = path.stat().st_size if path.is_file() else 0
+    if not size:
         return
     with path.open("rb+") as file:
-        first = last = file.readline()
-        while line := file.readline():
-            last = line
-        if not last or last.endswith(b"\n"):
+        with mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+            keep, first = content.rfind(b"\n") + 1, content[: content.find(b"\n") + 1]
+            last = content[keep:]
+        if not last:
             return
         # Nothing is cut off a file of another kind that was named by mistake.
-        if not (_is_record(first) if first.endswith(b"\n") else first[:1] in (b"{", b"[")):
+        if not (_is_record(first) if first else last[:1] in (b"{", b"[")):
             raise UsageError(f"{path}: not JSON Lines; give another name for what is written line by line")
         if _is_record(last):
+            file.seek(size)
             file.write(b"\n")
         else:
-            file.truncate(file.tell() - len(last))
+            file.truncate(keep)
 
 
 def _is_record(line: bytes) -> bool:
