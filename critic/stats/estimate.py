@@ -136,9 +136,9 @@ def _keep_blocks(groups: int, resamples: int, seed: int) -> list[NDArray[np.uint
 class Bootstrap:
     """`resamples` draws, with replacement, of G groups out of the G groups in `group` (one name per row).
 
-    Results of `draw_counts` and `resample_sums` have the sample first, then each resample. All draws of a seed are the
-    same, with one exception: if every row is its own group, `resample_sums` draws counts of identical rows, so both
-    sides of a paired difference must come from one call.
+    Results of `draw_counts`, `tables` and `resample_sums` have the sample first, then each resample. All draws of a
+    seed are the same, with one exception: if every row is its own group, `tables` and `resample_sums` draw counts
+    of identical rows, so both sides of a paired difference must come from one call.
 
     >>> draws = Bootstrap(["a", "b", "c", "d", "e", "f"], resamples=500)
     >>> draws.resample_group_sums(np.ones((1, 6)))[:3, 0].tolist()
@@ -199,13 +199,18 @@ class Bootstrap:
         table = scipy.sparse.coo_array((times, (cell, self.member)), shape=(cells, self.groups))
         return table.tocsr(), self.draw_counts()
 
+    def tables(self, cell: Codes, cells: int, weight: Floats | None = None) -> Iterator[Floats]:
+        """Yield the number of rows in each cell, in blocks of shape (cells, r). Arguments as in `resampling_units`."""
+        table, blocks = self.resampling_units(cell, cells, weight)
+        return (table @ block for block in blocks)
+
     def resample_sums(
         self, cell: Codes, columns: "Floats | scipy.sparse.csr_array", weight: Floats | None = None
     ) -> Floats:
         """Return the columns' sums over rows, shape (1 + resamples, k).
 
-        `columns`, shape (k, cells), is what a row of each cell adds to each sum; with the identity, the sums count the
-        rows of each cell. Other arguments as in `resampling_units`.
+        `columns`, shape (k, cells), is what a row of each cell adds to each sum; other arguments as in
+        `resampling_units`.
         """
         table, blocks = self.resampling_units(cell, columns.shape[1], weight)
         by_unit = columns @ table

@@ -12,6 +12,7 @@ from itertools import islice
 import numpy as np
 import scipy
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from critic.errors import UsageError
 from critic.records import Judgment
@@ -165,26 +166,25 @@ def bradley_terry(battles: Sequence[Battle]) -> Ratings:
         return games.undefined("no battles")
     models, points_per_logit = len(games.models), SCALE / math.log(BASE)
     cell = (games.first * models + games.second) * 3 + (2 * games.score).astype(np.intp)
-    one_each = scipy.sparse.eye_array(3 * models**2, format="csr")
-    wins = _count_wins(games.draws.resample_sums(cell, one_each), models)
+    tables = [_count_wins(block.T, models) for block in games.draws.tables(cell, 3 * models**2)]
     unrated = dict[str, str]()
-    if unbeaten := _find_unbeaten(wins[0]):
-        rated, one_sided = _remove_one_sided(wins[0])
+    if unbeaten := _find_unbeaten(tables[0][0]):
+        rated, one_sided = _remove_one_sided(tables[0][0])
         # Removing one-sided models may leave a set that no others beat; no rating can place that.
-        if len(rated) < 2 or _find_unbeaten(wins[0][np.ix_(rated, rated)]):
+        if len(rated) < 2 or _find_unbeaten(tables[0][0][np.ix_(rated, rated)]):
             top = " and ".join(games.models[model] for model in unbeaten)
             return games.undefined(f"no finite maximum: {top} never lost to or tied with the other models")
-        wins = wins[:, rated][:, :, rated]
+        tables = [table[:, rated][:, :, rated] for table in tables]
         unrated = {games.models[model]: reason for model, reason in sorted(one_sided.items())}
-    points = INITIAL + points_per_logit * _fit_strengths(wins).T
+    points = INITIAL + points_per_logit * np.concatenate([_fit_strengths(table) for table in tables]).T
     if np.isnan(points[:, 0]).any():
         return games.undefined("the maximum was not found: the wins are too uneven for floating point")
     return games.ratings(points[:, 0], points[:, 1:], unrated)
 
 
-def _count_wins(counts: Floats, models: int) -> Floats:
+def _count_wins(counts: NDArray[np.generic], models: int) -> Floats:
     """Return wins of i over j with ties as halves, shape (R, m, m), from R tables (first, second, loss | tie | win)."""
-    lost, tied, won = np.moveaxis(counts.reshape(-1, models, models, 3), 3, 0)
+    lost, tied, won = np.moveaxis(counts.reshape(-1, models, models, 3).astype(np.float64), 3, 0)
     return np.asarray(won + tied / 2 + np.swapaxes(lost + tied / 2, 1, 2))
 
 

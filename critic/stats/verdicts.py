@@ -113,7 +113,7 @@ def verdict_agreement(people: Codes, judge: Codes, group: Group, weight: Floats 
     cell, draws = people[both].astype(np.intp) * LABELS + judge[both], Bootstrap(group_numbers(group)[both])
     # Normalised to a mean of 1, so that the weighted number of items stays the number of items.
     times = weight[both] / weight[both].mean() if weight is not None and both.any() else None
-    counts = draws.resample_sums(cell, np.eye(LABELS**2), times).T
+    counts = np.concatenate(list(draws.tables(cell, LABELS**2, times)), axis=1)
 
     def estimate(values: Floats, n: Floats, undefined: str, share: bool = True) -> Estimate:
         """Return the estimate of a statistic over `n` items; one that is no share is tested against 0."""

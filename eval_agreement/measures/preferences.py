@@ -249,7 +249,7 @@ def paired_difference(
     times = None if weight is None else weight[rows]
     # The table of all three verdicts holds all that is needed: axis 0 people's, axes 1 and 2 the judges'.
     cell = (truth * LABELS + left) * LABELS + right
-    counts = draws.resample_sums(cell, np.eye(LABELS**3), times).T.reshape(LABELS, LABELS, LABELS, -1)
+    counts = np.concatenate(list(draws.tables(cell, LABELS**3, times)), axis=1).reshape(LABELS, LABELS, LABELS, -1)
     better = ratio(np.einsum("iijr->r", counts) - np.einsum("ijir->r", counts), counts.sum(axis=(0, 1, 2)))
     kappas = [kappa(counts.sum(axis=axis).reshape(LABELS**2, -1)) for axis in (2, 1)]
     same = "people and a judge give every item the same verdict"

@@ -51,7 +51,7 @@ def test_sums_are_those_of_rows_repeated_as_often_as_their_group_was_drawn() -> 
     for weighed in (None, weight):
         each = times if weighed is None else times * weighed[:, None]
         table = np.stack([each[cell == number].sum(axis=0) for number in range(5)])
-        tables = draws.resample_sums(cell, np.eye(5), weighed).T
+        tables = np.concatenate(list(draws.tables(cell, 5, weighed)), axis=1)
         assert tables == pytest.approx(table, abs=1e-9)
         assert draws.resample_sums(cell, columns, weighed) == pytest.approx((columns @ table).T, abs=1e-9)
     by_group = np.stack([np.bincount(group, each) for each in (np.ones(300), weight)]).astype(np.float64)
@@ -62,7 +62,7 @@ def test_rows_without_groups_are_drawn_by_what_they_are() -> None:
     """Alike rows that are each a group of their own are drawn as counts of cells: from the same distribution."""
     cell = np.random.default_rng(1).permutation(np.repeat(np.arange(4), [10, 20, 30, 340]))
     draws = Bootstrap(np.arange(400), 4000)
-    tables = draws.resample_sums(cell, np.eye(4)).T
+    tables = np.concatenate(list(draws.tables(cell, 4)), axis=1)
     assert tables[:, 0].tolist() == [10, 20, 30, 340] and (tables.sum(axis=0) == 400).all()
     rows = np.stack([np.bincount(cell, times, 4) for times in counts_of(draws).T], axis=1)
     share = tables[:, 0] / 400
