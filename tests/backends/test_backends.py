@@ -218,7 +218,7 @@ def test_what_is_no_judge_is_said(tmp_path: Path, scripted: Servers) -> None:
     assert_one_line_error(judge("--judge", server.url, "--base-url", server.url), "either --judge or --base-url")
     assert_one_line_error(judge("--base-url", server.url, "--", "--tensor-parallel-size", "2"), "checkpoint folder")
     reason_first = ("--prompt", "pointwise_reason_first")
-    assert_one_line_error(judge("--judge", server.url, "--no-reason", *reason_first), "reason before the rating")
+    assert_one_line_error(judge("--judge", server.url, "--no-reason", *reason_first), "reason before the verdict")
     assert not out.exists()
 
 

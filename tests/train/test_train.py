@@ -77,7 +77,7 @@ def asked_by_benchmarks() -> set[str]:
         benchmark = benchmarks.load(benchmark_name)
         (sample,) = (ROOT / "data/samples" / benchmark_name).glob("[!a]*.[cj]s*")
         talks = any(len(conversation.turns) > 1 for conversation in benchmark.read(sample))
-        for setup in (benchmark.paper_setup(), JudgeConfig(judge="", score_kind="argmax")):
+        for setup in (benchmark.paper_setup(benchmark.protocols), JudgeConfig(judge="", score_kind="argmax")):
             for name in benchmark.protocols:
                 turns = [1, None] if talks and protocols.load(name).whole_form else [1]
                 forms |= {form_name(name, turn, setup) for turn in turns}
