@@ -22,7 +22,7 @@ from critic.judging.planned import PlannedVerdict
 from critic.judging.prompt import prompt_hash
 from critic.judging.render import TruncatedPrompt, in_order
 from critic.judging.targets import target
-from critic.records import GREEDY, Call, JudgeConfig, Judgment, Position, Sample, Verdict
+from critic.records import Call, JudgeConfig, Judgment, Position, Verdict
 
 
 class PreparedVerdict(Struct, frozen=True):
@@ -257,31 +257,6 @@ def _get_detail(reply: Reply) -> str | None:
     """Return the detail of a reply that is no answer, or None."""
     lost = find_failure(reply)
     return lost[1] if lost else None
-
-
-class ResponseJudge(Judge):
-    """A judge of single responses, by one form."""
-
-    def __init__(
-        self,
-        backend: Backend,
-        name: str,
-        form: str,
-        score_kind: str,
-        max_tokens: int,
-        decoding: records.SamplingParams = GREEDY,
-        images: Images | None = None,
-        needs: str | None = "--score",
-    ) -> None:
-        setup = JudgeConfig(judge=name, score_kind=score_kind, decoding=decoding, pointwise_prompt=form)
-        super().__init__(backend, setup, max_tokens, images, needs)
-        self.name, self.prompt = name, form
-        self.form, self.prompt_hash = form_of(form), self.hash_prompt(form)
-
-    async def judge(self, response: records.Response, other: records.Response | None = None) -> Judgment:
-        """Judge a response, in a form that compares with the `other` one."""
-        sample, material = Sample.of(response, other), self.form.material(response, other)
-        return await self.verdict_on(self.prepare(PlannedVerdict(sample=sample, form=self.prompt, material=material)))
 
 
 def panel_judgment(members: Sequence[Judgment], how: Aggregation, name: str) -> Judgment:
