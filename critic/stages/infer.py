@@ -220,11 +220,6 @@ class Infer(Stage[Conversation, ModelTurn]):
         return summary(records, self.out, self._generated)
 
 
-def summary_of_file(records: Iterable[ModelTurn], run: RunOptions, _: str) -> RunSummary:
-    """Return what the records of a whole file add up to."""
-    return summary(records, run.out)
-
-
 def summary(records: Iterable[ModelTurn], out: Path, before: Collection[str] = ()) -> RunSummary:
     """Return the totals of a file of replies.
 
@@ -340,7 +335,7 @@ def main(
 ) -> int:
     """Run a vision-language model through whole conversations, each turn on the history that a condition says."""
     if endpoint.gpus is not None:
-        return endpoint.run_on_gpus(main, locals(), [endpoint.model or ""], summary_of_file)
+        return endpoint.run_on_gpus(main, locals(), [endpoint.model or ""])
     questions = read_questions(benchmark_file, benchmark, endpoint, asked)
     backend = endpoint.open_one()
     sampling = Sampling(

@@ -229,4 +229,4 @@ def _judge_panel(
     }
     # What one member's server lacks is missing in the panel's scores.
     facts |= join_facts([jsonl.facts(member.out) for member in members])
-    return finish(run, summary(known(run.out, Judgment, lambda _: None), run, JudgeResponses.unit), facts)
+    return finish(run, summary(known(run.out, Judgment, lambda _: None), run.out, JudgeResponses.unit), facts)

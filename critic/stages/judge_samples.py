@@ -5,6 +5,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -132,12 +133,12 @@ class JudgeSamples(Stage[Item, Judgment]):
         if any(judgment.score_kind != kind for judgment in judgments):
             judgments = [replace(judgment, setup=replace(judgment.setup, score_kind=kind)) for judgment in judgments]
             jsonl.write(self.out, judgments)
-        totals = summary(judgments, self.options, self.unit)
+        totals = summary(judgments, self.out, self.unit)
         totals.facts["setup"] = msgspec.to_builtins(self.judge.current_setup)
         return totals
 
 
-def summary(records: Iterable[Judgment], options: RunOptions, unit: str) -> RunSummary:
+def summary(records: Iterable[Judgment], out: Path, unit: str) -> RunSummary:
     """Sum up a file of judgments. What several judgments share was asked once, and its tokens count once."""
     failures, counts, spent = Counter[str](), Counter[str](), Spent()
     requests = set[tuple[str, str | None]]()
@@ -158,7 +159,7 @@ def summary(records: Iterable[Judgment], options: RunOptions, unit: str) -> RunS
                 spent.add(call)
     facts = {f"{unit}s": count, "failed": dict(failures), **counts, "shortened_prompts": dict(spent.shortened)}
     facts |= {"asked": len(requests)} if requests else {}
-    lines = [f"{options.out}: {count} {unit}s, {failed(failures)}"]
+    lines = [f"{out}: {count} {unit}s, {failed(failures)}"]
     for reason, text in (
         ("without_the_judgment_of_a_turn", "conversations were judged without the judgment of a turn, which failed"),
         ("unread_ties", "verdicts could not be read and count as ties"),

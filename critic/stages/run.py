@@ -88,10 +88,6 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     lines: list[str]
 
 
-Summarise = Callable[[Iterable[Any], RunOptions, str], RunSummary]
-"""A function from the records of a file, how it is made and what one record is called, to their totals."""
-
-
 class Stage(ABC, Generic[Item, Record]):
     """A stage that works on items by asking a model, and keeps its records in one file.
 
