@@ -273,7 +273,7 @@ def panel_judgment(members: Sequence[Judgment], how: Aggregation, name: str) -> 
         detail = f"{failed.judge}: {failed.detail or failed.verdict.failure}"
     else:
         rating = distribution.aggregated(how, (verdict.rating for verdict in verdicts))
-        distributions = (verdict.distribution for verdict in verdicts)
+        distributions = [verdict.distribution for verdict in verdicts]
         joint = with_mixture(Verdict(rating=rating, scale=first.verdict.scale), distributions)
         score = distribution.aggregated(how, (member.score for member in members))
     return replace(

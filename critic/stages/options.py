@@ -22,7 +22,7 @@ from critic.cli import RARELY_NEEDED
 from critic.errors import UsageError, one_line, replace_surrogates
 from critic.images import MAX_BYTES, Images
 from critic.judging.distribution import ScoreKind
-from critic.judging.forms import FORMS, ONE_SIDE, REASON_FIRST, form_of, head_gives, inquiry
+from critic.judging.forms import FORMS, ONE_SIDE, REASON_FIRST, form_of, inquiry, rates
 from critic.judging.history import CONDITIONS
 from critic.judging.protocols import PROTOCOLS
 from critic.judging.targets import REASON
@@ -104,7 +104,7 @@ def puts_reason_first(form: str) -> bool:
 
 def is_impossible(judge: ModelInfo, form: str) -> bool:
     """Return whether a judge is a scoring head that cannot give what a form asks for."""
-    return judge.is_classifier and not head_gives(form, compares=judge.tie_band is not None)
+    return judge.is_classifier and not (rates(form) if judge.tie_band is None else form in ONE_SIDE)
 
 
 def list_unlearned(judge: ModelInfo, forms: Iterable[str]) -> list[str]:
