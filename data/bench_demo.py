@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from critic.cli import run_program
-from critic.stages.demo import check_programs, done, run, script, served, step, train
+from critic.stages.demo import CRITIC, check_programs, done, run, served, step, train
 
 SAMPLES = {
     "alignmmbench": "metadata.jsonl",
@@ -61,7 +61,6 @@ def main(
     """Run all four benchmarks on the samples, as published, and a tournament. Rerun the same command to resume."""
     check_programs(PROGRAMS)
     start = time.monotonic()
-    critic = script("critic")
     files = {name: f"data/samples/{name}/{file}" for name, file in SAMPLES.items()}
     *models, newcomer = LAYERS
 
@@ -82,7 +81,7 @@ def main(
 
         step("2/4", "run: two models through every benchmark, as published", start)
         for (benchmark, name), folder in folder_of.items():
-            words = [critic, "run", benchmark, files[benchmark], "--model", urls[name], "--judge", judge_url]
+            words = [CRITIC, "run", benchmark, files[benchmark], "--model", urls[name], "--judge", judge_url]
             words += ["--as", "published", "--name", name, "--reply-tokens", str(REPLY_TOKENS)]
             words += ["--verdict-tokens", str(VERDICT_TOKENS)]
             run([*words, *lenient, "--out", str(folder)])
@@ -90,19 +89,19 @@ def main(
         step("3/4", "tournament: the two, and a newcomer who plays its own battles alone", start)
         first, second = (folder_of["visitbench", name] / "replies.jsonl" for name in models)
         last, folder = out / "visitbench" / "newcomer.jsonl", folder_of["visitbench", models[0]]
-        words = [critic, "infer", files["visitbench"], "--benchmark", "visitbench", "--base-url", urls[newcomer]]
+        words = [CRITIC, "infer", files["visitbench"], "--benchmark", "visitbench", "--base-url", urls[newcomer]]
         run([*words, "--name", newcomer, "--max-tokens", str(REPLY_TOKENS), "--max-failed", "1", "--out", str(last)])
         finished, added = folder / "battles.jsonl", folder / "battles-newcomer.jsonl"
         words = ["--base-url", judge_url, "--max-tokens", str(VERDICT_TOKENS), *lenient]
-        run([critic, "judge", str(first), "--against", str(second), *words, "--out", str(finished)])
+        run([CRITIC, "judge", str(first), "--against", str(second), *words, "--out", str(finished)])
         against = ["--against", str(first), "--against", str(second), "--battles", "newcomer"]
-        run([critic, "judge", str(last), *against, *words, "--out", str(added)])
+        run([CRITIC, "judge", str(last), *against, *words, "--out", str(added)])
 
     step("4/4", "score: both models of a benchmark on one page, old and new battles on another", start)
     scores = {out / name: [str(folder_of[name, model] / "judged.jsonl") for model in models] for name in SAMPLES}
     for folder, judged in {**scores, out / "tournament": [str(finished), str(added)]}.items():
         questions = files.get(folder.name, files["visitbench"])
-        run([critic, "score", *judged, "--questions", questions, "--max-failed", "1", "--out", str(folder)])
+        run([CRITIC, "score", *judged, "--questions", questions, "--max-failed", "1", "--out", str(folder)])
     done(out, "*/report.html", start)
 
 

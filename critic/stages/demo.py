@@ -26,6 +26,9 @@ from critic.judging.targets import REASON
 EXTERNAL = "Nightjar-9B"
 """The answerer of the sample world that is kept out of training."""
 
+CRITIC = str(Path(sys.executable).with_name("critic"))
+"""The command line that stands beside this Python."""
+
 PROGRAMS = ("data/sample_world.py", "data/human_scores.py", "train/base.py", "serve/judge.py")
 
 BASE = ("gemma-3-270m", "runs/base/gemma-3-270m-10", "--layers", "10")
@@ -43,17 +46,12 @@ def check_programs(programs: Iterable[str]) -> None:
             raise UsageError(f"run this in the root of a clone of the repository: {program} is not here")
 
 
-def script(name: str) -> str:
-    """A program that stands beside this Python."""
-    return str(Path(sys.executable).with_name(name))
-
-
 def step(number: str, title: str, start: float) -> None:
     print(f"\n[{number}] {title}  ({time.monotonic() - start:.0f} s so far)", flush=True)
 
 
 def _show(words: list[str]) -> None:
-    beside = (sys.executable, script("critic"))
+    beside = (sys.executable, CRITIC)
     print(f"      $ {shlex.join(Path(word).name if word in beside else word for word in words)}", flush=True)
 
 
@@ -79,8 +77,7 @@ def free_port() -> int:
 
 def train(recipe: Path, rows: Path, out: Path, *options: str) -> None:
     """Train a judge on `rows`, on the GPU where there is one."""
-    words = [script("critic"), "train", str(recipe), "--train", str(rows), "--out", str(out), *options]
-    run(words)
+    run([CRITIC, "train", str(recipe), "--train", str(rows), "--out", str(out), *options])
 
 
 def form_asked(judge: Path) -> list[str]:
@@ -118,17 +115,9 @@ def done(out: Path, report: str, start: float) -> None:
 def _benchmark(judged: Path, options: Sequence[str]) -> list[str]:
     """Judge a benchmark in small, eight questions in AlignMMBench's layout; the command that then scores it."""
     questions = "data/samples/alignmmbench/metadata.jsonl"
-    words = [
-        script("critic"),
-        "judge",
-        "data/samples/alignmmbench/answers.jsonl",
-        "--questions",
-        questions,
-        "--out",
-        str(judged),
-    ]
-    run([*words, *options])
-    return [script("critic"), "score", str(judged), "--questions", questions]
+    words = [CRITIC, "judge", "data/samples/alignmmbench/answers.jsonl", "--questions", questions]
+    run([*words, "--out", str(judged), *options])
+    return [CRITIC, "score", str(judged), "--questions", questions]
 
 
 PICTURED = 1500
@@ -140,7 +129,7 @@ def _arms(data: Path, tests: Iterable[str]) -> dict[str, Path]:
     with another's, and with one fact edited."""
     arms = {f"{test}-arms": data / f"{test}-arms.jsonl" for test in tests}
     for test, rows in zip(tests, arms.values(), strict=True):
-        words = [script("critic"), "attack", str(data / f"{test}.jsonl"), "--images", "--out", str(rows)]
+        words = [CRITIC, "attack", str(data / f"{test}.jsonl"), "--images", "--out", str(rows)]
         run([*words, "--limit", "250"])
     return arms
 
@@ -191,7 +180,7 @@ def main(
         step("4/5", "judge: both tests through the server", start)
         for name, rows in {**{test: data / f"{test}.jsonl" for test in tests}, **_arms(data, arms)}.items():
             judged = out / f"{name}.jsonl"
-            words = [script("critic"), "judge", str(rows), "--out", str(judged), *shown]
+            words = [CRITIC, "judge", str(rows), "--out", str(judged), *shown]
             run([*words, "--base-url", url, "--model", model, *form_asked(judge)])
         scoring = []
         if not pictures:
@@ -202,7 +191,7 @@ def main(
     learned = ["--train", str(data / "train.jsonl")]
     for test in arms:
         learned += ["--attacked", str(out / f"{test}-arms.jsonl")]
-    run([script("critic"), "audit", *files, *learned, "--out", str(out)])
+    run([CRITIC, "audit", *files, *learned, "--out", str(out)])
     if scoring:
         run([*scoring, "--out", str(out / "benchmark")])
         form = form_asked(judge)[1]
