@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -14,12 +14,10 @@ from msgspec.structs import replace
 from critic import certificate, jsonl
 from critic.backends import collect_processors
 from critic.errors import UsageError, quoted
+from critic.judging.judge import Judge, PreparedVerdict
 from critic.judging.planned import PlannedVerdict, key_in_file
 from critic.records import Judgment, describe_difference
 from critic.stages.run import RunOptions, RunSummary, Spent, Stage, failed, known, once
-
-if TYPE_CHECKING:
-    from critic.judging.judge import Judge, PreparedVerdict
 
 Item = TypeVar("Item")
 
@@ -30,7 +28,7 @@ class JudgeSamples(Stage[Item, Judgment]):
 
     name, counted = "judge", "judged"
 
-    def __init__(self, run: RunOptions, judge: "Judge", wanted: Collection[Any], source: dict[str, Any]) -> None:
+    def __init__(self, run: RunOptions, judge: Judge, wanted: Collection[Any], source: dict[str, Any]) -> None:
         super().__init__(run, Judgment, judge.backend, wanted)
         self.judge, self._answered = judge, dict[tuple[str, str | None], Judgment]()
         if run.certificate is not None:
@@ -117,7 +115,7 @@ class JudgeSamples(Stage[Item, Judgment]):
         keep(line)
         return line
 
-    async def _ask(self, prepared: "PreparedVerdict") -> Judgment:
+    async def _ask(self, prepared: PreparedVerdict) -> Judgment:
         if answered := self._answered.get((prepared.planned.sample.conversation.id, prepared.asked)):
             return answered
         async with self._gate:
