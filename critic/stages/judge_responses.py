@@ -20,9 +20,10 @@ from critic.judging.judge import Judge, panel_judgment
 from critic.judging.planned import PlannedVerdict
 from critic.records import JudgeConfig, Judgment, Response, Sample
 from critic.stages import options
-from critic.stages.judge_samples import JudgeSamples, summary
+from critic.stages.judge_samples import JudgeSamples
 from critic.stages.options import Endpoint, JudgeOptions
 from critic.stages.run import RunOptions, describe_source, finish, growing, join_facts, known
+from critic.stages.totals import sum_judgments
 
 Shown = tuple[Response, Response | None]
 """The responses of one judgment: the one that is judged, and the one that it is compared with, or None."""
@@ -229,4 +230,4 @@ def _judge_panel(
     }
     # What one member's server lacks is missing in the panel's scores.
     facts |= join_facts([jsonl.facts(member.out) for member in members])
-    return finish(run, summary(known(run.out, Judgment, lambda _: None), run.out, JudgeResponses.unit), facts)
+    return finish(run, sum_judgments(known(run.out, Judgment, lambda _: None), run.out, JudgeResponses.unit), facts)

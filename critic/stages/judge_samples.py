@@ -2,10 +2,8 @@
 
 import asyncio
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,7 +15,8 @@ from critic.errors import UsageError, quoted
 from critic.judging.judge import Judge, PreparedVerdict
 from critic.judging.planned import PlannedVerdict, key_in_file
 from critic.records import Judgment, describe_difference
-from critic.stages.run import RunOptions, RunSummary, Spent, Stage, failed, known, once
+from critic.stages.run import RunOptions, RunSummary, Stage, known, once
+from critic.stages.totals import sum_judgments
 
 Item = TypeVar("Item")
 
@@ -131,37 +130,6 @@ class JudgeSamples(Stage[Item, Judgment]):
         if any(judgment.score_kind != kind for judgment in judgments):
             judgments = [replace(judgment, setup=replace(judgment.setup, score_kind=kind)) for judgment in judgments]
             jsonl.write(self.out, judgments)
-        totals = summary(judgments, self.out, self.unit)
+        totals = sum_judgments(judgments, self.out, self.unit)
         totals.facts["setup"] = msgspec.to_builtins(self.judge.current_setup)
         return totals
-
-
-def summary(records: Iterable[Judgment], out: Path, unit: str) -> RunSummary:
-    """Sum up a file of judgments. What several judgments share was asked once, and its tokens count once."""
-    failures, counts, spent = Counter[str](), Counter[str](), Spent()
-    requests = set[tuple[str, str | None]]()
-    count = 0
-    for judgment in records:
-        count += 1
-        if judgment.failure is not None:
-            failures[judgment.failure] += 1
-        counts["unread_ties"] += judgment.unread
-        counts["without_the_judgment_of_a_turn"] += judgment.unjudged > 0 and judgment.failure is None
-        if judgment.protocol is None:
-            spent.add(judgment)
-        elif judgment.asked is None:
-            counts["without_an_answer"] += 1
-        elif (name := (judgment.conversation.id, judgment.asked)) not in requests:
-            requests.add(name)
-            for call in judgment.calls:
-                spent.add(call)
-    facts = {f"{unit}s": count, "failed": dict(failures), **counts, "shortened_prompts": dict(spent.shortened)}
-    facts |= {"asked": len(requests)} if requests else {}
-    lines = [f"{out}: {count} {unit}s, {failed(failures)}"]
-    for reason, text in (
-        ("without_the_judgment_of_a_turn", "conversations were judged without the judgment of a turn, which failed"),
-        ("unread_ties", "verdicts could not be read and count as ties"),
-        ("without_an_answer", "verdicts had no answer to judge, or no judgment of a turn to go by"),
-    ):
-        lines += [f"{counts[reason]} {text}"] if counts[reason] else []
-    return RunSummary(count=count, failures=failures, facts=facts | spent.facts(), lines=[*lines, *spent.lines()])

@@ -14,8 +14,8 @@ from critic import jsonl
 from critic.errors import UsageError, quoted
 from critic.judging import planned
 from critic.records import Judgment, ModelTurn
-from critic.stages import infer, judge_samples
 from critic.stages.run import RunOptions, RunSummary, Shard, finish, join_facts
+from critic.stages.totals import sum_judgments, sum_replies
 
 HOW = (
     *("responses", "replies", "conversations", "benchmark", "protocols", "judgings", "forms", "against", "system"),
@@ -27,9 +27,9 @@ ELSEWHERE = ("data_root", "images")
 """The facts that may differ between machines; the merged file has those of the first shard."""
 
 KINDS: dict[str, tuple[type[Any], str, Callable[..., RunSummary]]] = {
-    "responses": (Judgment, "rows", partial(judge_samples.summary, unit="row")),
-    "replies": (Judgment, "verdicts", partial(judge_samples.summary, unit="verdict")),
-    "conversations": (ModelTurn, "turns", infer.summary),
+    "responses": (Judgment, "rows", partial(sum_judgments, unit="row")),
+    "replies": (Judgment, "verdicts", partial(sum_judgments, unit="verdict")),
+    "conversations": (ModelTurn, "turns", sum_replies),
 }
 """The source of a run, as its sidecar names it -> the type of its records, the fact that counts them, and the function
 from the records and their file to their totals."""

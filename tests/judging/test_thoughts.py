@@ -20,7 +20,7 @@ from critic.judging.answers import with_reply, without_thoughts_in
 from critic.judging.thoughts import split_thoughts
 from critic.judging.transcripts import read_transcripts
 from critic.records import ModelTurn, Question, Response, Verdict
-from critic.stages.infer import summary
+from critic.stages.totals import sum_replies
 from eval_agreement.reading.audit_items import items_of
 from eval_agreement.reading.loaders import of_tables
 from eval_agreement.reading.tables import Source
@@ -115,7 +115,7 @@ def test_the_next_turn_is_asked_without_the_thoughts_of_the_last() -> None:
     turns = by_place(converse(talks(1), backend, "own"))
     assert all(turn.thoughts == "Four? No." and (turn.reply or "").startswith("own ") for turn in turns.values())
     assert not any("Four" in text for request in backend.requests for text in content(request.messages))
-    totals = summary(turns.values(), Path("out.jsonl"))
+    totals = sum_replies(turns.values(), Path("out.jsonl"))
     assert totals.facts["with_thoughts"] == 3 and any("3 replies have thoughts" in line for line in totals.lines)
 
 
