@@ -26,7 +26,18 @@ from critic import jsonl, records, tables
 from critic.errors import UsageError, loads, quoted, shorten_line
 from critic.judging.answers import say_thoughts, without_thoughts_in
 from critic.judging.thoughts import split_thoughts
-from critic.records import RATINGS, HumanScore, Judgment, Language, ModelTurn, PromptInputs, Question, Response, Turn
+from critic.records import (
+    CUT_OFF,
+    RATINGS,
+    HumanScore,
+    Judgment,
+    Language,
+    ModelTurn,
+    PromptInputs,
+    Question,
+    Response,
+    Turn,
+)
 
 UNUSABLE_FLAGS = {
     "no_reference": "no reference answer",
@@ -35,9 +46,6 @@ UNUSABLE_FLAGS = {
     "score_conflict_for_same_response": "the same response has two different scores",
 }
 """Flags that exclude a row from training and testing, and the reasons."""
-
-CUT_OFF = "the answer ends within the model's thoughts"
-"""Reason to leave out an answer without its end: a score of it is no label of a complete answer."""
 
 BLIND = "blind"
 """Flag of a row whose images are hidden even from a judge that takes images."""

@@ -17,6 +17,9 @@ The content is a text, or parts as chat templates of vision models take them: `{
 Showing = Literal["blind", "show"]
 """Images of the answer: hidden from the judge, or shown to it."""
 
+CUT_OFF = "the answer ends within the model's thoughts"
+"""Reason to leave out an answer without its end: a score of it is no label of a complete answer."""
+
 RATINGS = tuple(range(1, 11))
 """Ratings that a judge may give (AlignMMBench, section 4.1): whole numbers 1..10."""
 

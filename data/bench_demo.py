@@ -21,7 +21,7 @@ import typer
 from critic.backends.identity import list_learned_forms
 from critic.cli import run_program
 from critic.judging.forms import REASON_FIRST
-from critic.stages.demo import check_programs, done, run, script, served, step, train
+from critic.stages.demo import CRITIC, check_programs, done, run, served, step, train
 
 SAMPLES = {
     "alignmmbench": "metadata.jsonl",
@@ -41,7 +41,7 @@ PROGRAMS = ("tests/tiny_vlm.py", "serve/judge.py", "train/sft.py", "data/sample_
 
 def _run_critic(*words: object) -> None:
     """Run a command of critic."""
-    run([script("critic"), *map(str, words)])
+    run([CRITIC, *map(str, words)])
 
 
 def _train_judge(out: Path) -> Path:

@@ -26,9 +26,9 @@ from critic.backends.openai import OpenAIBackend
 from critic.building.replies import is_in_language
 from critic.errors import loads
 from critic.images import Images
-from critic.judging.forms import Form, form_of, head_gives
-from critic.judging.judge import ResponseJudge
-from critic.records import Judgment, Question, Response, Turn, sum_usage
+from critic.judging.forms import ONE_SIDE, Form, form_of, rates
+from critic.judging.judge import Judge, plan_response
+from critic.records import JudgeConfig, Judgment, Question, Response, Turn, sum_usage
 
 TOKENS = 256
 """Longest verdict in tokens, as `critic judge` has it."""
@@ -62,7 +62,8 @@ def usable_forms(about: Mapping[str, Any]) -> dict[str, Form]:
     usable = dict[str, Form]()
     for name in about.get("forms", ()):
         form = form_of(name)
-        can_give = "gives" not in about or head_gives(name, "tie_band" in about)
+        # A head that compares has a band of ties.
+        can_give = "gives" not in about or (name in ONE_SIDE if "tie_band" in about else rates(name))
         # The others need what no client shows: the turns of a benchmark, and the verdicts on them.
         if can_give and form.protocol == "pointwise" and form.scope == "turn" and form.kind.is_verdict:
             usable[name] = form
@@ -114,7 +115,10 @@ class LearnedJudge:
         compose(contract, client, score)
         name = self._choose(contract, pair=parts.other is not None)
         judge = self._judge(name, bool(images))
-        judgments = [await judge.judge(*_build_responses(parts, rubric, images)) for rubric in rubrics.values()]
+        judgments = []
+        for rubric in rubrics.values():
+            planned = plan_response(name, *_build_responses(parts, rubric, images))
+            judgments.append(await judge.verdict_on(judge.prepare(planned)))
         for key, judgment in zip(rubrics, judgments, strict=True):
             if judgment.score is None:
                 failure, detail = judgment.verdict.failure, judgment.detail or judgment.reply
@@ -137,11 +141,11 @@ class LearnedJudge:
         return min(forms, key=lambda name: forms[name].kind.rates == bool(contract.values))
 
     @cache  # noqa: B019 - one judge a process
-    def _judge(self, form: str, shows: bool) -> ResponseJudge:
+    def _judge(self, form: str, shows: bool) -> Judge:
         # The names of images are data URIs: none is looked for in the folder.
         images = Images(Path(__file__).parent) if shows else None
-        own = self.backend.served.name
-        return ResponseJudge(self.backend, own, form, "expected", TOKENS, images=images, needs=None)
+        setup = JudgeConfig(judge=self.backend.served.name, score_kind="expected", pointwise_prompt=form)
+        return Judge(self.backend, setup, TOKENS, images=images, needs=None)
 
     def _reply(self, request: ChatRequest, form: str, text: str, judgments: list[Judgment]) -> tuple[Headers, bytes]:
         """Return headers and body of a composed text, as vLLM would send it."""

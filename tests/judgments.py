@@ -4,7 +4,31 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from critic.records import GREEDY, Conversation, JudgeConfig, Judgment, Response, Sample, Verdict
+from critic.backends import Backend
+from critic.images import Images
+from critic.judging.judge import Judge, plan_response
+from critic.records import GREEDY, Conversation, JudgeConfig, Judgment, Response, Sample, SamplingParams, Verdict
+
+
+class ResponseJudge(Judge):
+    """A judge of single responses, by one form."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        name: str,
+        form: str,
+        score_kind: str,
+        max_tokens: int,
+        decoding: SamplingParams = GREEDY,
+        images: Images | None = None,
+        needs: str | None = "--score",
+    ) -> None:
+        setup = JudgeConfig(judge=name, score_kind=score_kind, decoding=decoding, pointwise_prompt=form)
+        super().__init__(backend, setup, max_tokens, images, needs)
+
+    async def judge(self, response: Response, other: Response | None = None) -> Judgment:
+        return await self.verdict_on(self.prepare(plan_response(self.setup.pointwise_prompt, response, other)))
 
 
 def of_answer(response: Response, other: Response | None = None, **given: Any) -> Judgment:

@@ -182,36 +182,6 @@ def _build_turn_judgment(line: Judgment, form: str, first: records.Position | No
     return records.TurnJudgment(turn, verdict, reason or (None if text.startswith("{") else text))
 
 
-def assignments(pair: Pair, chosen: Sequence[str], judgings: Sequence[str], backed: bool) -> Iterator[Assignment]:
-    """Yield each way in which a conversation under a condition is judged, by the `chosen` protocols.
-
-    Only protocols that compare hold it against the other model's.
-    """
-    transcript, opponent = pair
-    for protocol in chosen:
-        # Where two ways show the same, the standard one is asked and the other takes its answer.
-        for judging in sorted(judgings, key=lambda name: name != "standard"):
-            against = opponent if protocols.load(protocol).compares else None
-            yield Assignment(transcript=transcript, protocol=protocol, judging=judging, against=against, backed=backed)
-
-
-async def judge_all(
-    pair: Pair,
-    chosen: Sequence[str],
-    judgings: Sequence[str],
-    setup: JudgeConfig,
-    judged: Callable[[PlannedVerdict], Awaitable[Judgment]],
-) -> None:
-    """Get every verdict on a conversation under a condition: on its turns side by side, then on the whole.
-
-    `judged` returns the judgment of a planned verdict, asking for it unless it is in the file.
-    """
-    for assignment in assignments(pair, chosen, judgings, setup.reference_backed):
-        lines = await asyncio.gather(*(judged(assignment.plan(turn, setup)) for turn in assignment.turns()))
-        if assignment.is_judged_whole():
-            await judged(assignment.plan(None, setup, lines))
-
-
 class VerdictPlan(Struct, frozen=True):
     """The verdicts to ask for: of each pair, by each protocol, in each way of judging."""
 
@@ -220,22 +190,43 @@ class VerdictPlan(Struct, frozen=True):
     judgings: Sequence[str]
     backed: bool
 
+    def assignments(self) -> Iterator[Assignment]:
+        """Yield each way in which a conversation under a condition is judged.
+
+        Only protocols that compare hold it against the other model's.
+        """
+        for transcript, opponent in self.pairs:
+            for protocol in self.protocols:
+                against = opponent if protocols.load(protocol).compares else None
+                given = Assignment(transcript=transcript, protocol=protocol, against=against, backed=self.backed)
+                # Where two ways show the same, the standard one is asked and the other takes its answer.
+                for judging in sorted(self.judgings, key=lambda name: name != "standard"):
+                    yield replace(given, judging=judging)
+
+    async def judge_all(self, setup: JudgeConfig, judged: Callable[[PlannedVerdict], Awaitable[Judgment]]) -> None:
+        """Get every verdict: of each assignment those on its turns side by side, then the one on the whole.
+
+        `judged` returns the judgment of a planned verdict, asking for it unless it is in the file.
+        """
+        for assignment in self.assignments():
+            lines = await asyncio.gather(*(judged(assignment.plan(turn, setup)) for turn in assignment.turns()))
+            if assignment.is_judged_whole():
+                await judged(assignment.plan(None, setup, lines))
+
     def wanted(self) -> Iterator[VerdictKey]:
         """Yield the key of each verdict."""
-        for pair in self.pairs:
-            for assignment in assignments(pair, self.protocols, self.judgings, self.backed):
-                transcript, whole = assignment.transcript, [None] if assignment.is_judged_whole() else []
-                named = transcript.system, transcript.conversation.id, transcript.condition
-                opponent = assignment.against.system if assignment.against else None
-                for turn in [*assignment.turns(), *whole]:
-                    yield *named, assignment.protocol, assignment.judging, turn, opponent
+        for assignment in self.assignments():
+            transcript, whole = assignment.transcript, [None] if assignment.is_judged_whole() else []
+            named = transcript.system, transcript.conversation.id, transcript.condition
+            opponent = assignment.against.system if assignment.against else None
+            for turn in [*assignment.turns(), *whole]:
+                yield *named, assignment.protocol, assignment.judging, turn, opponent
 
     def lacking(self) -> Counter[str]:
         """Count the turns that are not judged by what they lack."""
         counts: Counter[str] = Counter()
-        for pair in self.pairs:
-            # A turn without focus points lacks nothing: there is just nothing to leave out.
-            for assignment in assignments(pair, self.protocols, ["standard"], self.backed):
-                reasons = (assignment.lacks(assignment.question(turn)) for turn in assignment.transcript.asked)
-                counts.update(f"{assignment.protocol}: no {reason}" for reason in reasons if reason)
+        # A turn without focus points lacks nothing: there is just nothing to leave out.
+        for assignment in replace(self, judgings=["standard"]).assignments():
+            reasons = (assignment.lacks(assignment.question(turn)) for turn in assignment.transcript.asked)
+            counts.update(f"{assignment.protocol}: no {reason}" for reason in reasons if reason)
         return counts

@@ -160,11 +160,6 @@ COMPARED = {shown_as: compared for compared, shown_as in ONE_SIDE.items()}
 """The other way round: form in which the head sees each answer -> form of the comparison."""
 
 
-def head_gives(name: str, compares: bool) -> bool:
-    """Return whether a scoring head, which `compares` or rates answers, can give what a form asks for."""
-    return name in ONE_SIDE if compares else rates(name)
-
-
 class JudgeRequest(Struct, frozen=True, kw_only=True):
     """A request for a verdict on some material.
 

@@ -452,13 +452,11 @@ def _get_end(request: JudgeRequest) -> str:
     return "}" if request.keys()[-1] == RATING else ","
 
 
-def with_mixture(verdict: Verdict, distributions: Iterable[Shares]) -> Verdict:
+def with_mixture(verdict: Verdict, distributions: Sequence[Shares]) -> Verdict:
     """Return the verdict with the mean of the distributions, each counting alike, or unchanged if one is unknown."""
-    mixed: list[list[float]] = []
-    for shares in distributions:
-        # The mean of those that are known would be another panel's.
-        if shares is None:
-            return verdict
-        mixed.append(shares)
-    mixture = list(mixed[0]) if len(mixed) == 1 else [fmean(shares) for shares in zip(*mixed, strict=True)]
+    known = [shares for shares in distributions if shares is not None]
+    # The mean of those that are known would be another panel's.
+    if len(known) < len(distributions):
+        return verdict
+    mixture = [fmean(shares) for shares in zip(*known, strict=True)]
     return replace(verdict, distribution=mixture, summary=distribution.summary(mixture, verdict.scale or TEN))

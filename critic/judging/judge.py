@@ -22,7 +22,7 @@ from critic.judging.planned import PlannedVerdict
 from critic.judging.prompt import prompt_hash
 from critic.judging.render import TruncatedPrompt, in_order
 from critic.judging.targets import target
-from critic.records import GREEDY, Call, JudgeConfig, Judgment, Position, Sample, Verdict
+from critic.records import CUT_OFF, Call, JudgeConfig, Judgment, Position, Response, Sample, Verdict
 
 
 class PreparedVerdict(Struct, frozen=True):
@@ -51,6 +51,15 @@ class JudgeResult(Struct, frozen=True, kw_only=True):
     detail: str | None = None
     unread: bool = False
     attempts: int = 0
+
+
+def plan_response(form: str, response: Response, other: Response | None = None) -> PlannedVerdict:
+    """Plan the verdict on a response, in a form that compares with the `other` one."""
+    planned = PlannedVerdict(sample=Sample.of(response, other), form=form)
+    # A judge would rate the cut, and not the answer.
+    if response.cut_off or (other is not None and other.cut_off):
+        return replace(planned, problem=("truncated", CUT_OFF))
+    return replace(planned, material=form_of(form).material(response, other))
 
 
 class Judge:
@@ -259,31 +268,6 @@ def _get_detail(reply: Reply) -> str | None:
     return lost[1] if lost else None
 
 
-class ResponseJudge(Judge):
-    """A judge of single responses, by one form."""
-
-    def __init__(
-        self,
-        backend: Backend,
-        name: str,
-        form: str,
-        score_kind: str,
-        max_tokens: int,
-        decoding: records.SamplingParams = GREEDY,
-        images: Images | None = None,
-        needs: str | None = "--score",
-    ) -> None:
-        setup = JudgeConfig(judge=name, score_kind=score_kind, decoding=decoding, pointwise_prompt=form)
-        super().__init__(backend, setup, max_tokens, images, needs)
-        self.name, self.prompt = name, form
-        self.form, self.prompt_hash = form_of(form), self.hash_prompt(form)
-
-    async def judge(self, response: records.Response, other: records.Response | None = None) -> Judgment:
-        """Judge a response, in a form that compares with the `other` one."""
-        sample, material = Sample.of(response, other), self.form.material(response, other)
-        return await self.verdict_on(self.prepare(PlannedVerdict(sample=sample, form=self.prompt, material=material)))
-
-
 def panel_judgment(members: Sequence[Judgment], how: Aggregation, name: str) -> Judgment:
     """Return the judgment of a panel on one response: the members' scores and ratings combined by `how`.
 
@@ -298,7 +282,7 @@ def panel_judgment(members: Sequence[Judgment], how: Aggregation, name: str) -> 
         detail = f"{failed.judge}: {failed.detail or failed.verdict.failure}"
     else:
         rating = distribution.aggregated(how, (verdict.rating for verdict in verdicts))
-        distributions = (verdict.distribution for verdict in verdicts)
+        distributions = [verdict.distribution for verdict in verdicts]
         joint = with_mixture(Verdict(rating=rating, scale=first.verdict.scale), distributions)
         score = distribution.aggregated(how, (member.score for member in members))
     return replace(

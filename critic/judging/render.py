@@ -24,11 +24,7 @@ def of_response(response: Response, other: Response | None = None, scope: record
     `other` is the answer to the same question with which it is compared.
     """
     question, both = response.question, [response] if other is None else [response, other]
-    # The images of a question were shown with what was asked first.
-    images = [question.images, *([] for _ in question.history)]
-    earlier = [
-        Exchange(turn.user, turn.assistant, shown) for turn, shown in zip(question.history, images, strict=False)
-    ]
+    earlier = show_history(question.history, question.images)
     if scope == "conversation":
         exchanges = [Exchange(question.prompt, answer.text, question.images) for answer in both]
         focus = {len(earlier) + 1: question.focus} if question.focus else {}
@@ -49,6 +45,12 @@ def of_response(response: Response, other: Response | None = None, scope: record
         criteria=question.criteria,
         images=question.images,
     )
+
+
+def show_history(history: Sequence[records.Turn], images: list[str]) -> list[Exchange]:
+    """Return a given history as exchanges. The `images` of the question behind it were shown with what came first."""
+    shown = [images, *([] for _ in history)]
+    return [Exchange(turn.user, turn.assistant, names) for turn, names in zip(history, shown, strict=False)]
 
 
 def focus_of_turns(focus: Mapping[int, str], lang: Language) -> str | None:

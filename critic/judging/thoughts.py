@@ -49,12 +49,11 @@ _VERDICT_FIRST = re.compile(
     re.IGNORECASE,
 )
 
-_BRACKETS = "<[【◁⊲"
 _CORE = re.compile(
     r"think|thought|reasoning|reflection|analysis|scratchpad|rationale|monologue|思考|推理|channel|commentary"
     r"|assistant\n?final"
 )
-"""Each mark has one of these words and, but for names of channels, begins with one of these brackets."""
+"""Each mark has one of these words. A look for them takes a tenth of the time of one for marks."""
 
 _FENCED = re.compile(r"^[ ]{0,3}(```+|~~~+).*?^[ ]{0,3}\1", re.MULTILINE | re.DOTALL)
 
@@ -131,7 +130,7 @@ def split_thoughts(text: str, *, cut_off: bool = False) -> SplitReply:
     >>> split_thoughts("Models put their thoughts between <think> and </think>.").thoughts
     ''
     """
-    blocks = list(_find_blocks(text, cut_off=cut_off)) if _may_have_marks(text) else []
+    blocks = list(_find_blocks(text, cut_off=cut_off)) if _CORE.search(text.lower()) else []
     if not blocks:
         return SplitReply(text)
     kept, at = list[str](), 0
@@ -141,13 +140,6 @@ def split_thoughts(text: str, *, cut_off: bool = False) -> SplitReply:
     thoughts = (text[inside:outside].strip() for _, inside, outside, _ in blocks)
     answer = "".join([*kept, text[at:]]).strip()
     return SplitReply(answer, "\n\n".join(filter(None, thoughts)), blocks[-1][3] is not None)
-
-
-def _may_have_marks(text: str) -> bool:
-    """Return whether a look for marks is worth its time, a hundred times that of this one."""
-    if not any(bracket in text for bracket in _BRACKETS) and not text.lstrip().startswith(("analysis", "commentary")):
-        return "assistantfinal" in text or "assistant\nfinal" in text
-    return _CORE.search(text.lower()) is not None
 
 
 def _find_blocks(text: str, *, cut_off: bool) -> Iterator[tuple[int, int, int, int | None]]:
@@ -198,11 +190,11 @@ def later_thoughts(answer: str) -> Iterator[tuple[int, int]]:
     at = 0
     while opening := _OPENING.search(answer, at):
         begins_line = not answer[: opening.start()].rpartition("\n")[2].strip()
-        end = _find_end(answer, opening)
-        if end is None and not begins_line:
+        closing = _find_closing(answer, opening)
+        if closing is None and not begins_line:
             at = opening.end()
             continue
-        at = len(answer) if end is None else end
+        at = closing.end() if closing else len(answer)
         yield opening.start(), at
 
 
@@ -212,16 +204,10 @@ def _skip_blocks(text: str, at: int) -> int:
         opening = _OPENING.match(text, at + len(text[at:]) - len(text[at:].lstrip()))
         if opening is None:
             return at
-        end = _find_end(text, opening)
-        if end is None:
+        closing = _find_closing(text, opening)
+        if closing is None:
             return len(text)
-        at = end
-
-
-def _find_end(text: str, opening: re.Match[str]) -> int | None:
-    """Return the position behind the closing mark of thoughts, or None if they are not closed."""
-    closing = _find_closing(text, opening)
-    return closing.end() if closing else None
+        at = closing.end()
 
 
 def _find_closing(text: str, opening: re.Match[str]) -> re.Match[str] | None:

@@ -12,6 +12,7 @@ from critic.errors import UsageError, quoted, replace_surrogates
 from critic.judging import replies
 from critic.judging.answers import say_thoughts, without_thoughts_in
 from critic.judging.history import CONDITIONS
+from critic.judging.render import show_history
 from critic.records import Exchange, ModelTurn
 
 
@@ -57,9 +58,7 @@ class Transcript(Struct, frozen=True, kw_only=True):
     def whole(self, answers: Callable[[int], str], turns: int | None = None) -> list[Exchange]:
         """Return the given history and all turns, or the first few, answered by `answers` (turn number to text)."""
         # What was said before turn 1 is about its images.
-        shown = [self.conversation.turns[0].images, *([] for _ in self.conversation.history)]
-        history = zip(self.conversation.history, shown, strict=False)
-        before = [Exchange(turn.user, turn.assistant, names) for turn, names in history]
+        before = show_history(self.conversation.history, self.conversation.turns[0].images)
         numbered = enumerate(self.conversation.turns[:turns], 1)
         return [*before, *(Exchange(turn.prompt, answers(number), turn.images) for number, turn in numbered)]
 

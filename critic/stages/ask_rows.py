@@ -221,7 +221,7 @@ class AskRows(Stage[BuildRow, AskedRow]):
 
 
 class RequestSource(Struct, frozen=True, kw_only=True):
-    """The source of replies, and how the steps are run.
+    """The source of replies, and how a step is run whose replies go into a file (`run_options`).
 
     `connect` opens the model, and is None if none is named; `second` opens another one, for checklists. `request` has
     all but the messages.
@@ -230,7 +230,7 @@ class RequestSource(Struct, frozen=True, kw_only=True):
     connect: Callable[[], Backend] | None
     second: Callable[[], Backend] | None = None
     request: Request
-    options: dict[str, Any]
+    run_options: Callable[[Path], RunOptions]
 
 
 class BenchmarkBuild:
@@ -275,7 +275,7 @@ class BenchmarkBuild:
             raise NeedsModelError(step)
         if not rows:
             return {}
-        run = RunOptions(out=path, **self._source.options)
+        run = self._source.run_options(path)
         md5_of = {image.path: image.md5 for image in self.images}
         stage = AskRows(run, connect(), step, rows, Images(self.root), self._source.request, md5_of)
         self.code = max(self.code, stage.run())

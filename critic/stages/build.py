@@ -62,7 +62,7 @@ def main(
         connect=endpoint.open_one if endpoint.model or endpoint.base_url else None,
         second=(lambda: replace(endpoint, model=None, base_url=None).open("--second", [second])[0]) if second else None,
         request=Request(messages=[], max_tokens=TOKENS, temperature=0.0),
-        options={name: settings[name] for name in ("concurrency", "max_failed", "retry_failed")},
+        run_options=endpoint.run_options,
     )
     building = BenchmarkBuild(folder, out, lang, source)
     try:

@@ -26,6 +26,9 @@ from critic.judging.targets import REASON
 EXTERNAL = "Nightjar-9B"
 """The answerer of the sample world that is kept out of training."""
 
+CRITIC = str(Path(sys.executable).with_name("critic"))
+"""The command line that stands beside this Python."""
+
 PROGRAMS = ("data/sample_world.py", "data/human_scores.py", "train/base.py", "serve/judge.py")
 
 BASE = ("gemma-3-270m", "runs/base/gemma-3-270m-10", "--layers", "10")
@@ -62,11 +65,6 @@ def check_programs(programs: Iterable[str]) -> None:
             raise UsageError(f"run this in the root of a clone of the repository: {program} is not here")
 
 
-def script(name: str) -> str:
-    """Return the path of a program that is installed beside this Python."""
-    return str(Path(sys.executable).with_name(name))
-
-
 def step(number: str, title: str, start: float) -> None:
     """Print the heading of a step, and the seconds since `start` (time.monotonic)."""
     print(f"\n[{number}] {title}  ({time.monotonic() - start:.0f} s so far)", flush=True)
@@ -74,7 +72,7 @@ def step(number: str, title: str, start: float) -> None:
 
 def _show(words: list[str]) -> None:
     """Print a command as a user would type it."""
-    beside = (sys.executable, script("critic"))
+    beside = (sys.executable, CRITIC)
     print(f"      $ {shlex.join(Path(word).name if word in beside else word for word in words)}", flush=True)
 
 
@@ -101,8 +99,7 @@ def free_port() -> int:
 
 def train(recipe: Path, rows: Path, out: Path, *options: str) -> None:
     """Train a judge on `rows`, on the GPU if there is one."""
-    words = [script("critic"), "train", str(recipe), "--train", str(rows), "--out", str(out), *options]
-    run(words)
+    run([CRITIC, "train", str(recipe), "--train", str(rows), "--out", str(out), *options])
 
 
 def form_asked(judge: Path) -> list[str]:
@@ -142,17 +139,9 @@ def done(out: Path, report: str, start: float) -> None:
 def _benchmark(judged: Path, options: Sequence[str]) -> list[str]:
     """Judge eight questions in AlignMMBench's layout. Return the command that scores them."""
     questions = "data/samples/alignmmbench/metadata.jsonl"
-    words = [
-        script("critic"),
-        "judge",
-        "data/samples/alignmmbench/answers.jsonl",
-        "--questions",
-        questions,
-        "--out",
-        str(judged),
-    ]
-    run([*words, *options])
-    return [script("critic"), "score", str(judged), "--questions", questions]
+    words = [CRITIC, "judge", "data/samples/alignmmbench/answers.jsonl", "--questions", questions]
+    run([*words, "--out", str(judged), *options])
+    return [CRITIC, "score", str(judged), "--questions", questions]
 
 
 PICTURED = 1500
@@ -166,7 +155,7 @@ def _arms(data: Path, tests: Iterable[str]) -> dict[str, Path]:
     """
     arms = {f"{test}-arms": data / f"{test}-arms.jsonl" for test in tests}
     for test, rows in zip(tests, arms.values(), strict=True):
-        words = [script("critic"), "attack", str(data / f"{test}.jsonl"), "--images", "--out", str(rows)]
+        words = [CRITIC, "attack", str(data / f"{test}.jsonl"), "--images", "--out", str(rows)]
         run([*words, "--limit", "250"])
     return arms
 
@@ -218,7 +207,7 @@ def main(
         step("4/5", "judge: both tests through the server", start)
         for name, rows in {**{test: data / f"{test}.jsonl" for test in tests}, **_arms(data, arms)}.items():
             judged = out / f"{name}.jsonl"
-            words = [script("critic"), "judge", str(rows), "--out", str(judged), *shown]
+            words = [CRITIC, "judge", str(rows), "--out", str(judged), *shown]
             run([*words, "--base-url", url, "--model", model, *form_asked(judge)])
         scoring = []
         # The sample questions are about other pictures than those that this judge learned to see.
@@ -230,7 +219,7 @@ def main(
     learned = ["--train", str(data / "train.jsonl")]
     for test in arms:
         learned += ["--attacked", str(out / f"{test}-arms.jsonl")]
-    run([script("critic"), "audit", *files, *learned, "--out", str(out)])
+    run([CRITIC, "audit", *files, *learned, "--out", str(out)])
     if scoring:
         run([*scoring, "--out", str(out / "benchmark")])
         print(NEXT.format(out=out, form=form_asked(judge)[1]), flush=True)

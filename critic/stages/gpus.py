@@ -17,21 +17,17 @@ from typing import Any
 from critic import jsonl
 from critic.backends.vllm import end_with_parent
 from critic.errors import UsageError, one_line
-from critic.records import Judgment, ModelTurn
-from critic.stages.run import Summarise, check_plain
+from critic.stages.run import check_plain
 from critic.stages.shards import merge
 
 
-def on_gpus(
-    command: Callable[..., int], options: Mapping[str, Any], devices: Sequence[str], summarise: Summarise
-) -> int:
+def on_gpus(command: Callable[..., int], options: Mapping[str, Any], devices: Sequence[str]) -> int:
     """Run a stage in one process for each engine, and merge what they made into its --out.
 
     Args:
         command: The stage's command.
         options: Its options by name.
         devices: CUDA_VISIBLE_DEVICES of each engine.
-        summarise: The summary of the stage's records.
 
     Raises UsageError if one of the processes did not come to its end.
     """
@@ -62,7 +58,7 @@ def on_gpus(
                     os.killpg(worker.pid, signal.SIGKILL)  # type: ignore[arg-type]  # None: not started
         if lost := [f"{worker.name} ended with code {worker.exitcode}" for worker in workers if worker.exitcode]:
             raise UsageError(f"{', '.join(lost)} (logs in {folder}); the same command goes on, and nothing is lost")
-        return merge(paths, out, options["max_failed"], dict.fromkeys((Judgment, ModelTurn), summarise))
+        return merge(paths, out, options["max_failed"])
 
 
 def _work(command: Callable[..., int], runs: Sequence[Mapping[str, Any]], device: str, folder: Path) -> None:

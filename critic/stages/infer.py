@@ -7,8 +7,7 @@ critic infer questions.jsonl --benchmark alignmmbench --out replies.jsonl --base
 import asyncio
 import hashlib
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,7 +27,8 @@ from critic.judging.history import CONDITIONS, HistoryMessage
 from critic.records import Conversation, ModelTurn, Sampling, SentImage, SentMessage, TurnFailure
 from critic.stages import options
 from critic.stages.options import Endpoint, ModelOptions, takes_options
-from critic.stages.run import RunOptions, RunSummary, Spent, Stage, check_plain, gather_cancel_on_error, once
+from critic.stages.run import RunOptions, RunSummary, Stage, check_plain, gather_cancel_on_error, once
+from critic.stages.totals import sum_replies
 
 
 class Infer(Stage[Conversation, ModelTurn]):
@@ -217,51 +217,7 @@ class Infer(Stage[Conversation, ModelTurn]):
         return find_failure(reply) or (None, None)
 
     def summary(self, records: Iterable[ModelTurn]) -> RunSummary:
-        return summary(records, self.out, self._generated)
-
-
-def summary_of_file(records: Iterable[ModelTurn], run: RunOptions, _: str) -> RunSummary:
-    """Return what the records of a whole file add up to."""
-    return summary(records, run.out)
-
-
-def summary(records: Iterable[ModelTurn], out: Path, before: Collection[str] = ()) -> RunSummary:
-    """Return the totals of a file of replies.
-
-    A generation that several records share is one call, and a turn for which nothing was sent is none. `before` are the
-    calls of earlier runs.
-    """
-    conditions = defaultdict[str, Counter[str]](Counter)
-    failures, details, calls, spent = Counter[str](), dict[str, str](), dict[str, ModelTurn](), Spent()
-    for line in map(without_thoughts_in, records):
-        conditions[line.condition][{None: "answered", "not_run": "not_run"}.get(line.failure, "failed")] += 1
-        if line.failure is not None:
-            failures[line.failure] += 1
-            details.setdefault(line.failure, line.detail or "no more is known")
-        # A record without budget was not sent.
-        if line.call is not None and line.seen and line.failure != "budget":
-            calls.setdefault(line.call, line)
-    counts = Counter[str](calls=len(calls))
-    for line in calls.values():
-        spent.add(line)
-        counts["calls_cut_at_max_tokens"] += line.finish == "length" and line.failure is None
-        counts["images"] += sum(len(message.images) for message in line.seen)
-        if line.thoughts is not None:
-            counts["with_thoughts"] += 1
-    turns = sum(tally.total() for tally in conditions.values())
-    facts = {"conditions": {name: dict(tally) for name, tally in sorted(conditions.items())}, "turns": turns}
-    lines = [f"{'condition':<30}{'answered':>9}{'failed':>8}{'not run':>9}"]
-    for name, tally in sorted(conditions.items()):
-        lines.append(f"{name:<30}{tally['answered']:>9}{tally['failed']:>8}{tally['not_run']:>9}")
-    earlier = f", {count} of them in earlier runs" if (count := len(calls.keys() & before)) else ""
-    lines += [f"{turns} turns by {len(calls)} calls{earlier}", *spent.lines()]
-    if counts["calls_cut_at_max_tokens"]:
-        lines.append(f"{counts['calls_cut_at_max_tokens']} replies cut at --max-tokens")
-    if thinking := counts["with_thoughts"]:
-        lines.append(f"{thinking} replies have thoughts: they are kept beside the reply, and shown to no later turn")
-    lines += [f"{name}: {count} turns, first: {details[name]}" for name, count in failures.most_common()]
-    facts |= {"failed": dict(failures), **counts, **spent.facts()}
-    return RunSummary(count=turns, failures=failures, facts=facts, lines=[*lines, f"{out}: {turns} turns"])
+        return sum_replies(records, self.out, self._generated)
 
 
 def _turns(conversation: Conversation, condition: str) -> range:
@@ -340,7 +296,7 @@ def main(
 ) -> int:
     """Run a vision-language model through whole conversations, each turn on the history that a condition says."""
     if endpoint.gpus is not None:
-        return endpoint.run_on_gpus(main, locals(), [endpoint.model or ""], summary_of_file)
+        return endpoint.run_on_gpus(main, locals(), [endpoint.model or ""])
     questions = read_questions(benchmark_file, benchmark, endpoint, asked)
     backend = endpoint.open_one()
     sampling = Sampling(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from critic import human_scored
 from critic.benchmarks import BENCHMARKS
@@ -19,11 +19,16 @@ from critic.judging.replies import benchmark_of
 from critic.stages import options
 from critic.stages.judge_conversations import judge_conversations
 from critic.stages.judge_responses import judge_rows
-from critic.stages.judge_samples import summary
 from critic.stages.options import Endpoint, JudgeOptions, takes_options
 from critic.stages.run import check_plain
 
 DEFAULT_URL = "http://127.0.0.1:8000/v1"
+
+OF_CONVERSATIONS = (
+    *("protocol", "against", "battles", "judging", "as published", "reference_free", "seed", "order", "on_unparsed"),
+    "turn_context",
+)
+"""The options that go with --benchmark only."""
 
 
 @takes_options
@@ -49,7 +54,7 @@ def main(
 ) -> int:
     """Score responses with a judge or a panel; a benchmark's replies by protocol."""
     if endpoint.gpus is not None:
-        return endpoint.run_on_gpus(main, locals(), how.judge or [endpoint.model or ""], summary)
+        return endpoint.run_on_gpus(main, locals(), how.judge or [endpoint.model or ""])
     # AlignMMBench's answers name no benchmark, but come with its questions.
     named = benchmark or (None if mapped else benchmark_of(responses, questions))
     benchmark = named or ("alignmmbench" if questions else None)
@@ -62,15 +67,8 @@ def main(
         raise UsageError(f"--aggregate {aggregate} makes one score of those of several --judge")
     # Rows have neither turns nor other models.
     if benchmark is None:
-        flags: dict[str, Any] = {
-            "protocol": how.protocol,
-            "against": against,
-            "battles": how.battles,
-            "judging": how.judging,
-        }
-        flags |= {"as published": how.published, "reference-free": how.reference_free, "seed": how.seed}
-        flags |= {"order": how.order, "on-unparsed": how.on_unparsed, "turn-context": how.turn_context}
-        _refuse("without --benchmark", flags)
+        given = asdict(how) | {"against": against, "as published": how.published}
+        _refuse("without --benchmark", {name: given[name] for name in OF_CONVERSATIONS})
         own = human_scored.OwnColumns.parse(mapped, scale, lang)
         return judge_rows(run, endpoint, how, responses, own, aggregate)
     _refuse("with --benchmark", {"map": mapped, "scale": scale, "lang": lang})
@@ -84,4 +82,4 @@ def _refuse(where: str, options_given: dict[str, Any]) -> None:
     """Raise UsageError for the first option that is given and cannot be used there."""
     for option, value in options_given.items():
         if value:
-            raise UsageError(f"--{option} cannot be used {where}")
+            raise UsageError(f"--{option.replace('_', '-')} cannot be used {where}")

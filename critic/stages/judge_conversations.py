@@ -18,7 +18,7 @@ from critic.certificate import print_quotable
 from critic.errors import UsageError, quoted
 from critic.images import BY_HASH, Images, name_images
 from critic.judging import protocols, transcripts
-from critic.judging.assignments import VerdictPlan, form_name, judge_all
+from critic.judging.assignments import VerdictPlan, form_name
 from critic.judging.forms import BY_NAME, Form, form_of
 from critic.judging.judge import Judge
 from critic.judging.planned import PlannedVerdict
@@ -50,8 +50,7 @@ class JudgeConversations(JudgeSamples[list[Pair]]):
         return by_conversation.values()
 
     async def plan(self, item: list[Pair], judged: Callable[[PlannedVerdict], Any]) -> None:
-        for pair in item:
-            await judge_all(pair, self._plan.protocols, self._plan.judgings, self.judge.setup, judged)
+        await replace(self._plan, pairs=item).judge_all(self.judge.setup, judged)
 
     async def nothing_left(self) -> None:
         """Raise UsageError if the judgments in the file are on other replies."""

@@ -12,17 +12,18 @@ from critic import jsonl
 from critic.backends import collect_processors
 from critic.certificate import print_quotable
 from critic.errors import UsageError, quoted
-from critic.human_scored import CUT_OFF, UNUSABLE_FLAGS, OwnColumns, say_left_out, walk
+from critic.human_scored import UNUSABLE_FLAGS, OwnColumns, say_left_out, walk
 from critic.judging.distribution import Aggregation
 from critic.judging.examples import ALONE, comparable, partner, question_key
 from critic.judging.forms import form_of
-from critic.judging.judge import ResponseJudge, panel_judgment
+from critic.judging.judge import Judge, panel_judgment, plan_response
 from critic.judging.planned import PlannedVerdict
-from critic.records import Judgment, Response, Sample
+from critic.records import JudgeConfig, Judgment, Response, Sample
 from critic.stages import options
-from critic.stages.judge_samples import JudgeSamples, summary
+from critic.stages.judge_samples import JudgeSamples
 from critic.stages.options import Endpoint, JudgeOptions
 from critic.stages.run import RunOptions, describe_source, finish, growing, join_facts, known
+from critic.stages.totals import sum_judgments
 
 Shown = tuple[Response, Response | None]
 """The responses of one judgment: the one that is judged, and the one that it is compared with, or None."""
@@ -91,16 +92,16 @@ def in_order(shown: Iterable[Shown]) -> list[Shown]:
 
 
 class JudgeResponses(JudgeSamples[Shown]):
-    """The judgments of responses in a form, one each."""
+    """The judgments of responses in the judge's form, one each."""
 
     unit = "row"
 
     def __init__(
-        self, run: RunOptions, judge: ResponseJudge, responses: Mapping[str, Shown], source: dict[str, str] | str
+        self, run: RunOptions, judge: Judge, responses: Mapping[str, Shown], source: dict[str, str] | str
     ) -> None:
-        prompt = {"name": judge.prompt, "hash": judge.prompt_hash}
-        super().__init__(run, judge, responses, {"responses": source, "prompt": prompt})
-        self._form, self._prompt, self._responses = judge.form, prompt, responses
+        form = judge.setup.pointwise_prompt
+        self._prompt, self._responses = {"name": form, "hash": judge.hash_prompt(form)}, responses
+        super().__init__(run, judge, responses, {"responses": source, "prompt": self._prompt})
 
     def problem(self, record: Judgment) -> str | None:
         if problem := super().problem(record):
@@ -127,12 +128,7 @@ class JudgeResponses(JudgeSamples[Shown]):
         return in_order(shown for name, shown in self._responses.items() if name not in self.done)
 
     async def plan(self, item: Shown, judged: Callable[[PlannedVerdict], Any]) -> None:
-        planned = PlannedVerdict(sample=Sample.of(*item), form=self._prompt["name"])
-        # A judge would rate the cut, and not the answer.
-        if any(answer is not None and answer.cut_off for answer in item):
-            await judged(replace(planned, problem=("truncated", CUT_OFF)))
-        else:
-            await judged(replace(planned, material=self._form.material(*item)))
+        await judged(plan_response(self._prompt["name"], *item))
 
 
 def judge_rows(
@@ -174,20 +170,19 @@ def judge_rows(
     # Log probabilities are needed for a score that is named, or that was certified by them.
     needs = f"--score {how.score}" if how.score else str(run.certificate) if run.certificate else None
     tokens = how.max_tokens or (options.TOKENS_OF_STEPS if how.prompt == options.EVERY_REASON_FIRST else options.TOKENS)
+    setup = JudgeConfig(judge="", score_kind=how.score or "expected", decoding=decoding, pointwise_prompt=form)
     judges = []
     for backend in backends:
         # Each member of a panel has learned forms of its own.
         unlearned = options.force_unlearned(backend, [form], "prompt", how.force_form, "ask as it learned")
         name = backend.served.name if several or how.judge_name is None else how.judge_name
-        judge = ResponseJudge(backend, name, form, how.score or "expected", tokens, decoding, images, needs)
-        judge.setup = replace(judge.setup, unlearned=unlearned)
-        judges.append(judge)
-    first, names, source = judges[0], [judge.name for judge in judges], describe_source(path)
+        judges.append(Judge(backend, replace(setup, judge=name, unlearned=unlearned), tokens, images, needs))
+    first, names, source = judges[0], [judge.setup.judge for judge in judges], describe_source(path)
     panel = how.judge_name or f"{aggregate}({', '.join(names)})" if several else ""
     if run.certificate is not None:
-        setup = replace(first.setup, judge=panel or first.name)
-        prompts = {first.prompt_hash: first.prompt}
-        print_quotable(run.certificate, collect_processors(backends), prompts, setup, names if several else ())
+        shown_setup = replace(first.setup, judge=panel or first.setup.judge)
+        prompts = {first.hash_prompt(form): form}
+        print_quotable(run.certificate, collect_processors(backends), prompts, shown_setup, names if several else ())
     if not several:
         return JudgeResponses(run, first, responses, source).run()
     with growing(run.out) as out:
@@ -196,7 +191,7 @@ def judge_rows(
 
 def _judge_panel(
     run: RunOptions,
-    judges: Sequence[ResponseJudge],
+    judges: Sequence[Judge],
     responses: Mapping[str, Shown],
     source: dict[str, str],
     how: Aggregation,
@@ -226,4 +221,4 @@ def _judge_panel(
     }
     # What one member's server lacks is missing in the panel's scores.
     facts |= join_facts([jsonl.facts(member.out) for member in members])
-    return finish(run, summary(known(run.out, Judgment, lambda _: None), run, JudgeResponses.unit), facts)
+    return finish(run, sum_judgments(known(run.out, Judgment, lambda _: None), run.out, JudgeResponses.unit), facts)

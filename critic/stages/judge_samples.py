@@ -2,10 +2,9 @@
 
 import asyncio
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -13,12 +12,11 @@ from msgspec.structs import replace
 from critic import certificate, jsonl
 from critic.backends import collect_processors
 from critic.errors import UsageError, quoted
+from critic.judging.judge import Judge, PreparedVerdict
 from critic.judging.planned import PlannedVerdict, key_in_file
 from critic.records import Judgment, describe_difference
-from critic.stages.run import RunOptions, RunSummary, Spent, Stage, failed, known, once
-
-if TYPE_CHECKING:
-    from critic.judging.judge import Judge, PreparedVerdict
+from critic.stages.run import RunOptions, RunSummary, Stage, known, once
+from critic.stages.totals import sum_judgments
 
 Item = TypeVar("Item")
 
@@ -29,7 +27,7 @@ class JudgeSamples(Stage[Item, Judgment]):
 
     name, counted = "judge", "judged"
 
-    def __init__(self, run: RunOptions, judge: "Judge", wanted: Collection[Any], source: dict[str, Any]) -> None:
+    def __init__(self, run: RunOptions, judge: Judge, wanted: Collection[Any], source: dict[str, Any]) -> None:
         super().__init__(run, Judgment, judge.backend, wanted)
         self.judge, self._answered = judge, dict[tuple[str, str | None], Judgment]()
         if run.certificate is not None:
@@ -116,7 +114,7 @@ class JudgeSamples(Stage[Item, Judgment]):
         keep(line)
         return line
 
-    async def _ask(self, prepared: "PreparedVerdict") -> Judgment:
+    async def _ask(self, prepared: PreparedVerdict) -> Judgment:
         if answered := self._answered.get((prepared.planned.sample.conversation.id, prepared.asked)):
             return answered
         async with self._gate:
@@ -132,37 +130,6 @@ class JudgeSamples(Stage[Item, Judgment]):
         if any(judgment.score_kind != kind for judgment in judgments):
             judgments = [replace(judgment, setup=replace(judgment.setup, score_kind=kind)) for judgment in judgments]
             jsonl.write(self.out, judgments)
-        totals = summary(judgments, self.options, self.unit)
+        totals = sum_judgments(judgments, self.out, self.unit)
         totals.facts["setup"] = msgspec.to_builtins(self.judge.current_setup)
         return totals
-
-
-def summary(records: Iterable[Judgment], options: RunOptions, unit: str) -> RunSummary:
-    """Sum up a file of judgments. What several judgments share was asked once, and its tokens count once."""
-    failures, counts, spent = Counter[str](), Counter[str](), Spent()
-    requests = set[tuple[str, str | None]]()
-    count = 0
-    for judgment in records:
-        count += 1
-        if judgment.failure is not None:
-            failures[judgment.failure] += 1
-        counts["unread_ties"] += judgment.unread
-        counts["without_the_judgment_of_a_turn"] += judgment.unjudged > 0 and judgment.failure is None
-        if judgment.protocol is None:
-            spent.add(judgment)
-        elif judgment.asked is None:
-            counts["without_an_answer"] += 1
-        elif (name := (judgment.conversation.id, judgment.asked)) not in requests:
-            requests.add(name)
-            for call in judgment.calls:
-                spent.add(call)
-    facts = {f"{unit}s": count, "failed": dict(failures), **counts, "shortened_prompts": dict(spent.shortened)}
-    facts |= {"asked": len(requests)} if requests else {}
-    lines = [f"{options.out}: {count} {unit}s, {failed(failures)}"]
-    for reason, text in (
-        ("without_the_judgment_of_a_turn", "conversations were judged without the judgment of a turn, which failed"),
-        ("unread_ties", "verdicts could not be read and count as ties"),
-        ("without_an_answer", "verdicts had no answer to judge, or no judgment of a turn to go by"),
-    ):
-        lines += [f"{counts[reason]} {text}"] if counts[reason] else []
-    return RunSummary(count=count, failures=failures, facts=facts | spent.facts(), lines=[*lines, *spent.lines()])

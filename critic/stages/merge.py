@@ -5,15 +5,13 @@ critic merge part.*.jsonl --out judged.jsonl
 """
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from critic import jsonl
 from critic.errors import UsageError
-from critic.records import Judgment, ModelTurn
-from critic.stages import infer, judge_samples, options, shards
-from critic.stages.run import Summarise
+from critic.stages import options, shards
 
 
 def main(
@@ -25,5 +23,4 @@ def main(
     sources are refused by name. The merged file has the lines of a run without --shard, the first shard's first."""
     if jsonl.suffix(out) != ".jsonl":
         raise UsageError(f"--out {out}: JSON lines are written; give a name that ends in .jsonl or .jsonl.gz")
-    summaries: dict[type[Any], Summarise] = {ModelTurn: infer.summary_of_file, Judgment: judge_samples.summary}
-    return shards.merge(parts, out, max_failed, summaries)
+    return shards.merge(parts, out, max_failed)

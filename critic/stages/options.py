@@ -22,11 +22,11 @@ from critic.cli import RARELY_NEEDED
 from critic.errors import UsageError, one_line, replace_surrogates
 from critic.images import MAX_BYTES, Images
 from critic.judging.distribution import ScoreKind
-from critic.judging.forms import FORMS, ONE_SIDE, REASON_FIRST, form_of, head_gives, inquiry
+from critic.judging.forms import FORMS, ONE_SIDE, REASON_FIRST, form_of, inquiry, rates
 from critic.judging.history import CONDITIONS
 from critic.judging.protocols import PROTOCOLS
 from critic.judging.targets import REASON
-from critic.stages.run import RunOptions, Shard, Summarise
+from critic.stages.run import RunOptions, Shard
 
 ABLATIONS = get_args(records.Ablation)
 """The values of --judging."""
@@ -104,7 +104,7 @@ def puts_reason_first(form: str) -> bool:
 
 def is_impossible(judge: ModelInfo, form: str) -> bool:
     """Return whether a judge is a scoring head that cannot give what a form asks for."""
-    return judge.is_classifier and not head_gives(form, compares=judge.tie_band is not None)
+    return judge.is_classifier and not (rates(form) if judge.tie_band is None else form in ONE_SIDE)
 
 
 def list_unlearned(judge: ModelInfo, forms: Iterable[str]) -> list[str]:
@@ -305,12 +305,10 @@ class Endpoint(Struct, frozen=True, kw_only=True):
             shard=Shard.read(self.shard),
         )
 
-    def run_on_gpus(
-        self, command: Callable[..., int], given: Mapping[str, Any], sources: Sequence[str], summarise: Summarise
-    ) -> int:
+    def run_on_gpus(self, command: Callable[..., int], given: Mapping[str, Any], sources: Sequence[str]) -> int:
         """Run a command with its arguments `given` by name, one engine on each GPU; return the exit code.
 
-        `sources` are the models, which must be checkpoint folders; `summarise` adds up the command's records.
+        `sources` are the models, which must be checkpoint folders.
         """
         from critic.stages.gpus import on_gpus  # noqa: PLC0415 - only where it is asked for
 
@@ -320,7 +318,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
             if isinstance(value, Struct):
                 del options[name]
                 options |= asdict(value)
-        return on_gpus(command, options, self.engines(sources), summarise)
+        return on_gpus(command, options, self.engines(sources))
 
     def engines(self, sources: Sequence[str]) -> list[str]:
         """Return the GPUs of each engine of --gpus. Raises UsageError if a source does not run in this process."""

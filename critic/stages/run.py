@@ -24,7 +24,8 @@ from critic.records import Call, Judgment, ModelTurn
 
 T = TypeVar("T")
 Item = TypeVar("Item")
-Record = TypeVar("Record")
+Record = TypeVar("Record", bound=Any)
+"""A record with a failure and its detail: Judgment, ModelTurn, AskedRow."""
 
 LOG_PAUSE = 60.0
 """Seconds between two displays of progress where standard error is no terminal."""
@@ -88,10 +89,6 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     lines: list[str]
 
 
-Summarise = Callable[[Iterable[Any], RunOptions, str], RunSummary]
-"""A function from the records of a file, how it is made and what one record is called, to their totals."""
-
-
 class Stage(ABC, Generic[Item, Record]):
     """A stage that works on items by asking a model, and keeps its records in one file.
 
@@ -122,7 +119,7 @@ class Stage(ABC, Generic[Item, Record]):
 
     def should_retry(self, record: Record) -> bool:
         """Return whether --retry-failed makes a record anew."""
-        return _failure(record) is not None
+        return bool(record.failure is not None)
 
     def load_existing(self, record: Record) -> None:
         """Load a record that stays in the file. Raises UsageError if it is there twice."""
@@ -198,7 +195,9 @@ class Stage(ABC, Generic[Item, Record]):
 
     def _goes(self, record: Record) -> bool:
         """Return whether a record is taken out of the file, to be made anew."""
-        return _waits(record) or (self.options.retry_failed and self.should_retry(record))
+        # No budget was left for it, or for another that it follows from.
+        waits = record.failure == "budget" or (record.detail or "").endswith("failed: budget")
+        return waits or (self.options.retry_failed and self.should_retry(record))
 
     async def ask(self, left: int) -> None:
         """Work on the items, `concurrency` at a time, and write each record as it comes."""
@@ -221,7 +220,7 @@ class Stage(ABC, Generic[Item, Record]):
                         bar.unpause()
                     for record in records:
                         file.append(record)
-                        failed += _failure(record) is not None
+                        failed += record.failure is not None
                     bar.set_postfix(failed=failed, retries=backend.retries, refresh=False)
                     bar.update()
 
@@ -397,25 +396,13 @@ async def once(tasks: dict[str, asyncio.Task[T]], name: str, make: Callable[[], 
     return await tasks[name]
 
 
-def _failure(record: Any) -> str | None:
-    """Return the failure of a record, or None."""
-    failure: str | None = record.failure
-    return failure
-
-
-def _waits(record: Any) -> bool:
-    """Return whether no budget was left for a record, or for another that it follows from."""
-    detail = getattr(record, "detail", None) or ""
-    return _failure(record) == "budget" or detail.endswith("failed: budget")
-
-
-def failed(failures: Counter[str], word: str = "failed") -> str:
+def failed(failures: Counter[str]) -> str:
     """Return the number of failures, and how many have each name.
 
     >>> failed(Counter(empty=2))
     '2 failed (empty 2)'
     """
-    return f"{failures.total()} {word}" + (f" ({listed(failures)})" if failures else "")
+    return f"{failures.total()} failed" + (f" ({listed(failures)})" if failures else "")
 
 
 def name_forms(forms: Collection[str]) -> str:

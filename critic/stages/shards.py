@@ -2,7 +2,8 @@
 
 import sys
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from critic import jsonl
 from critic.errors import UsageError, quoted
 from critic.judging import planned
 from critic.records import Judgment, ModelTurn
-from critic.stages.run import RunOptions, Shard, Summarise, finish, join_facts
+from critic.stages.run import RunOptions, RunSummary, Shard, finish, join_facts
+from critic.stages.totals import sum_judgments, sum_replies
 
 HOW = (
     *("responses", "replies", "conversations", "benchmark", "protocols", "judgings", "forms", "against", "system"),
@@ -24,12 +26,13 @@ HOW = (
 ELSEWHERE = ("data_root", "images")
 """The facts that may differ between machines; the merged file has those of the first shard."""
 
-KINDS: dict[str, tuple[type[Any], str]] = {
-    "responses": (Judgment, "row"),
-    "replies": (Judgment, "verdict"),
-    "conversations": (ModelTurn, "turn"),
+KINDS: dict[str, tuple[type[Any], str, Callable[..., RunSummary]]] = {
+    "responses": (Judgment, "rows", partial(sum_judgments, unit="row")),
+    "replies": (Judgment, "verdicts", partial(sum_judgments, unit="verdict")),
+    "conversations": (ModelTurn, "turns", sum_replies),
 }
-"""The source of a run, as its sidecar names it -> the type of its records, and what one record is called."""
+"""The source of a run, as its sidecar names it -> the type of its records, the fact that counts them, and the function
+from the records and their file to their totals."""
 
 
 class ShardFile(Struct, frozen=True):
@@ -40,12 +43,11 @@ class ShardFile(Struct, frozen=True):
     facts: dict[str, Any]
 
 
-def merge(parts: Sequence[Path], out: Path, max_failed: float, summaries: Mapping[type[Any], Summarise]) -> int:
+def merge(parts: Sequence[Path], out: Path, max_failed: float) -> int:
     """Merge the files of all shards into `out`, with the sidecar of the whole; return the exit code.
 
-    `summaries` are the summaries of files by their records, Judgment or ModelTurn. The whole has the lines of a run
-    without --shard, those of the first shard first. Raises UsageError for overlaps, gaps and a mixture of judges,
-    prompts or sources.
+    The whole has the lines of a run without --shard, those of the first shard first. Raises UsageError for overlaps,
+    gaps and a mixture of judges, prompts or sources.
     """
     shards = sorted(_without_members([_part(path) for path in parts]), key=lambda part: part.shard.number)
     _check_shards(shards)
@@ -54,12 +56,13 @@ def merge(parts: Sequence[Path], out: Path, max_failed: float, summaries: Mappin
     _check_alike(full)
     # Places in a sidecar are relative to it, and the merged file may lie in another folder.
     first = jsonl.restore_places(full[0].path)
-    record, unit = next((KINDS[name] for name in KINDS if name in first), (None, ""))
-    if record is None:
+    kind = next((KINDS[name] for name in KINDS if name in first), None)
+    if kind is None:
         raise UsageError(f"{shards[0].path}: expected what critic judge or critic infer made with --shard")
-    jsonl.write(out, _lines(shards, record, f"{unit}s"))
+    record, counted, summarise = kind
+    jsonl.write(out, _lines(shards, record, counted))
     run = RunOptions(out=out, concurrency=None, max_failed=max_failed, retry_failed=False)
-    whole = summaries[record]((line for _, line in jsonl.read(out, record)), run, unit)
+    whole = summarise((line for _, line in jsonl.read(out, record)), out)
     facts = {name: first[name] for name in (*HOW, *ELSEWHERE) if name in first}
     facts["not_judged"] = sum((Counter(part.facts.get("not_judged")) for part in shards), Counter[str]())
     facts |= {"server_lacks": [], **join_facts([part.facts for part in shards])}

@@ -13,7 +13,7 @@ from critic import benchmarks, human_scored, jsonl, tables
 from critic.errors import UsageError, quoted
 from critic.human_scored import OwnColumns
 from critic.judging.answers import without_thoughts_in
-from critic.records import Conversation, ModelTurn, Response, Turn, build_verdict_id
+from critic.records import CUT_OFF, Conversation, ModelTurn, Response, Turn, build_verdict_id
 from critic.stages.judge_responses import read_responses
 from critic.tables import cell_text
 from eval_agreement.annotate.schemes import OVERALL, SCHEMES, Ask, Kind, LabelItem, Scheme, ShownPart, exchanged
@@ -57,7 +57,7 @@ def _read_rows(scheme: Scheme, path: Path, own: OwnColumns | None) -> Iterator[L
         flags = frozenset(human_scored.UNUSABLE_FLAGS)
         for _row, cells, response in human_scored.walk(path, Counter(), flags, scored=False, own=own):
             if response.cut_off:
-                left_out[human_scored.CUT_OFF] += 1
+                left_out[CUT_OFF] += 1
                 continue
             raw[response.id] = cells
             yield response

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 from conftest import Done, asked_of, assert_one_line_error, completion, human_row, run, write_jsonl
-from judgments import of_answer
+from judgments import ResponseJudge, of_answer
 from PIL import Image as Pillow
 
 from critic import human_scored, jsonl
@@ -24,7 +24,6 @@ from critic.errors import UsageError
 from critic.images import Images
 from critic.judging import parse
 from critic.judging.forms import BY_NAME
-from critic.judging.judge import ResponseJudge
 from critic.judging.prompt import LANGUAGES, load
 from critic.judging.targets import target
 from critic.records import Judgment, Language, Question, Response, Turn, Verdict

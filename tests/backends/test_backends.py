@@ -19,7 +19,7 @@ import pytest
 from conftest import ROOT, Servers, assert_one_line_error, command, completion, human_row, human_rows, run, write_jsonl
 from hypothesis import given
 from hypothesis import strategies as st
-from judgments import of_answer
+from judgments import ResponseJudge, of_answer
 from msgspec.structs import replace
 
 from critic import jsonl
@@ -31,7 +31,7 @@ from critic.errors import Refused, Transient, UsageError
 from critic.judging import distribution
 from critic.judging.distribution import Aggregation
 from critic.judging.forms import inquiry
-from critic.judging.judge import ResponseJudge, panel_judgment
+from critic.judging.judge import panel_judgment
 from critic.judging.prompt import load
 from critic.judging.targets import target
 from critic.records import RATINGS, Judgment, PromptInputs, Question, Response, SamplingParams, Verdict

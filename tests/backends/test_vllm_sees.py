@@ -13,6 +13,7 @@ import httpx
 import msgspec
 import pytest
 from conftest import ROOT, needs, on_gpu, serving
+from judgments import ResponseJudge
 
 from critic.backends import Request, image_part
 from critic.backends.openai import OpenAIBackend
@@ -56,7 +57,6 @@ def rows() -> list[Response]:
 async def judged(backend: Any, root: Path) -> tuple[list[Judgment], list[str], list[int]]:
     """Return the judgments of all rows; the replies to one text with two alternating images, 32 in flight; and the
     tokens of a prompt with and without an image."""
-    from critic.judging.judge import ResponseJudge
 
     images = Images(root)
     judge = ResponseJudge(backend, "judge", "pointwise_short", "expected", 48, images=images)

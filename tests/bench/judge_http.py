@@ -26,9 +26,9 @@ from msgspec.structs import replace
 from critic.backends import Request
 from critic.backends.openai import OpenAIBackend
 from critic.judging.grader import ALTERNATIVES, RATING_ALONE, build_continuation
-from critic.judging.judge import ResponseJudge
+from critic.judging.judge import Judge, plan_response
 from critic.judging.render import TruncatedPrompt
-from critic.records import RATINGS, Judgment, Message, Response, SamplingParams
+from critic.records import RATINGS, JudgeConfig, Judgment, Message, Response, SamplingParams
 
 ROUNDS, CONCURRENCY = 5, 64
 BARE = {"x-critic-contract": "none"}
@@ -37,12 +37,12 @@ BARE = {"x-critic-contract": "none"}
 async def judged(url: str, rows: list[Response], decoding: SamplingParams) -> list[Judgment]:
     backend = OpenAIBackend(url, connections=CONCURRENCY)
     backend.choose(None)
-    judge = ResponseJudge(backend, "judge", "pointwise", "expected", REPLY_TOKENS, decoding)
+    judge = Judge(backend, JudgeConfig(judge="judge", score_kind="expected", decoding=decoding), REPLY_TOKENS)
     waiting, found = iter(ordered(rows)), []
 
     async def work() -> None:
         for row in waiting:
-            found.append(await judge.judge(row))
+            found.append(await judge.verdict_on(judge.prepare(plan_response("pointwise", row))))
 
     async with backend:
         await asyncio.gather(*(work() for _ in range(CONCURRENCY)))

@@ -18,21 +18,22 @@ from pathlib import Path
 from typing import Any
 
 from _judge import POINTWISE, REPLY_TOKENS, ROWS, Shown, checkpoint, laps, ordered, prompts, ratios, responses, seconds
+from msgspec.structs import replace
 
 from critic.backends import Request
 from critic.backends.vllm import VllmBackend
-from critic.judging.judge import ResponseJudge
-from critic.records import Judgment, Response, SamplingParams
+from critic.judging.judge import Judge, plan_response
+from critic.records import JudgeConfig, Judgment, Response, SamplingParams
 
 ROUNDS, ONE_BY_ONE = 5, 6
 
 
-async def judged(judge: ResponseJudge, rows: list[Response]) -> list[Judgment]:
+async def judged(judge: Judge, rows: list[Response]) -> list[Judgment]:
     waiting, judgments = iter(ordered(rows)), []
 
     async def work() -> None:
         for row in waiting:
-            judgments.append(await judge.judge(row))
+            judgments.append(await judge.verdict_on(judge.prepare(plan_response("pointwise", row))))
 
     await asyncio.gather(*(work() for _ in range(judge.backend.max_concurrency)))
     return judgments
@@ -104,14 +105,15 @@ async def main() -> None:
         folder = size.model or checkpoint(Path(folder_name), rows, size.hidden, size.layers)
         async with Shown(folder, ["--max-model-len", "2048"]) as backend:
             loop = asyncio.get_running_loop()
-            whole = ResponseJudge(backend, "judge", "pointwise", "expected", REPLY_TOKENS)
-            alone = ResponseJudge(backend, "judge", "pointwise", "expected", REPLY_TOKENS, SamplingParams(reason=False))
+            setup = JudgeConfig(judge="judge", score_kind="expected")
+            whole = Judge(backend, setup, REPLY_TOKENS)
+            alone = Judge(backend, replace(setup, decoding=SamplingParams(reason=False)), REPLY_TOKENS)
             texts = [
                 backend._tokenizer.apply_chat_template(each, tokenize=False, add_generation_prompt=True)
                 for each in prompts(ordered(rows))
             ]
 
-            def judge(which: ResponseJudge) -> list[Judgment]:
+            def judge(which: Judge) -> list[Judgment]:
                 backend.engine.reset_prefix_cache()
                 return asyncio.run_coroutine_threadsafe(judged(which, rows), loop).result()
 

@@ -21,8 +21,8 @@ from typing import Any
 from _standin import MODEL, StandIn
 
 from critic.backends import Backend
-from critic.judging.judge import ResponseJudge
-from critic.records import Question, Response, Sample
+from critic.judging.judge import Judge
+from critic.records import JudgeConfig, Question, Response, Sample
 from critic.stages import options
 from critic.stages.judge_responses import JudgeResponses, Shown
 from critic.stages.run import RunOptions
@@ -47,7 +47,7 @@ def judged(backend: Backend, count: int, concurrency: int | None = None) -> floa
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.jsonl"
         run = RunOptions(out=out, concurrency=concurrency, max_failed=0.0, retry_failed=False)
-        judge = ResponseJudge(backend, MODEL, "pointwise", "expected", 64)
+        judge = Judge(backend, JudgeConfig(judge=MODEL, score_kind="expected"), 64)
         rows: dict[str, Shown] = {Sample.of(each).key: (each, None) for each in responses(count)}
         stage = JudgeResponses(run, judge, rows, "rows")
         start = time.perf_counter()

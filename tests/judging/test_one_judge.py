@@ -11,13 +11,13 @@ import pytest
 from conftest import human_row
 from hypothesis import given
 from hypothesis import strategies as st
+from judgments import ResponseJudge
 
 from critic import human_scored
 from critic.backends import Reply, Request, Token
 from critic.backends.scripted import ScriptedBackend
 from critic.errors import Transient
 from critic.judging.forms import inquiry
-from critic.judging.judge import ResponseJudge
 from critic.records import GREEDY, Judgment, PromptInputs, Response, SamplingParams
 
 CRITERIA = {"clarity": "Is it easy to follow?", "depth of detail": "Does it say enough?"}

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from critic.backends import Reply, Request, Token
 from critic.backends.scripted import ScriptedBackend
-from critic.judging.assignments import Assignment, assignments
+from critic.judging.assignments import Assignment, VerdictPlan
 from critic.judging.forms import BY_NAME, form_of
 from critic.judging.judge import Judge
 from critic.judging.parse import parse_checklist
@@ -263,7 +263,8 @@ def test_the_reference_answers_the_same_turns_as_the_model_saw() -> None:
 
 def test_only_protocols_that_compare_hold_a_model_against_another() -> None:
     pair = talk(), talk(system="other")
-    opponents = {each.protocol: each.against for each in assignments(pair, PROTOCOLS, ["standard"], True)}
+    plan = VerdictPlan([pair], list(PROTOCOLS), ["standard"], True)
+    opponents = {each.protocol: each.against for each in plan.assignments()}
     assert opponents == dict.fromkeys(PROTOCOLS) | {"pairwise": pair[1]}
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, Servers, completion, example_in, human_row, run, write_jsonl
+from judgments import ResponseJudge
 from PIL import Image as Pillow
 
 from critic import jsonl
@@ -16,7 +17,6 @@ from critic.backends.identity import hash_processor, own_name, sees_images
 from critic.backends.scripted import IMAGE_TOKENS, ScriptedBackend
 from critic.images import Images
 from critic.judging.forms import BY_NAME, form_of, inquiry
-from critic.judging.judge import ResponseJudge
 from critic.judging.prompt import LANGUAGES, load, prompt_hash
 from critic.judging.render import render, truncate_to_fit
 from critic.records import HumanScore, Judgment, Language, PromptInputs, Question, Response, Turn

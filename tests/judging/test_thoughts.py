@@ -19,8 +19,8 @@ from critic.judging import history
 from critic.judging.answers import with_reply, without_thoughts_in
 from critic.judging.thoughts import split_thoughts
 from critic.judging.transcripts import read_transcripts
-from critic.records import ModelTurn, Question, Response, Verdict
-from critic.stages.infer import summary
+from critic.records import CUT_OFF, ModelTurn, Question, Response, Verdict
+from critic.stages.totals import sum_replies
 from eval_agreement.reading.audit_items import items_of
 from eval_agreement.reading.loaders import read_scores
 from eval_agreement.reading.tables import Source
@@ -115,7 +115,7 @@ def test_the_next_turn_is_asked_without_the_thoughts_of_the_last() -> None:
     turns = by_place(converse(talks(1), backend, "own"))
     assert all(turn.thoughts == "Four? No." and (turn.reply or "").startswith("own ") for turn in turns.values())
     assert not any("Four" in text for request in backend.requests for text in content(request.messages))
-    totals = summary(turns.values(), Path("out.jsonl"))
+    totals = sum_replies(turns.values(), Path("out.jsonl"))
     assert totals.facts["with_thoughts"] == 3 and any("3 replies have thoughts" in line for line in totals.lines)
 
 
@@ -210,7 +210,7 @@ def test_scored_answers_are_learned_from_and_judged_without_thoughts(tmp_path: P
     ]
     file, left_out = write_jsonl(tmp_path / "rows.jsonl", rows), Counter[str]()
     scored = [response for *_, response in human_scored.walk(file, left_out)]
-    assert [response.text for response in scored] == ["Five.", "Five."] and left_out == {human_scored.CUT_OFF: 1}
+    assert [response.text for response in scored] == ["Five.", "Five."] and left_out == {CUT_OFF: 1}
     assert [turn.assistant for turn in scored[0].question.history] == ["Some."]
     server = scripted(answer_all)
     done = run("critic", "judge", file, "--out", tmp_path / "j.jsonl", "--base-url", server.url, "--max-failed", 1)

@@ -18,7 +18,7 @@ from critic.backends import Reply, Request, embed_images
 from critic.backends.scripted import ScriptedBackend
 from critic.images import Images, name_images
 from critic.judging import protocols
-from critic.judging.assignments import judge_all
+from critic.judging.assignments import VerdictPlan
 from critic.judging.examples import build_example, plan
 from critic.judging.forms import ONE_SIDE, form_of
 from critic.judging.judge import Judge
@@ -88,7 +88,8 @@ def test_what_a_judge_is_asked_is_what_it_is_taught(
         chosen = [name for name in PROTOCOLS if judging == "standard" or protocols.load(name).whole_form]
         chosen = ["pairwise"] if tie_band else chosen
         for against in (None, other):
-            asyncio.run(judge_all((mine, against), chosen, [judging], setup, judged))
+            asked_of = VerdictPlan([(mine, against)], chosen, [judging], setup.reference_backed)
+            asyncio.run(asked_of.judge_all(setup, judged))
     rows = [to_builtins(labelled(record, f"{number}/")) for number, record in enumerate(records)]
     loaded = human_scored.load(write_jsonl(tmp_path / "judged.jsonl", rows)).responses
     by_id, mix = {one.id: one for one in loaded}, dict.fromkeys(sorted({record.prompt for record in records}), 1.0)

@@ -22,6 +22,7 @@ from conftest import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from judgments import ResponseJudge
 from stages.test_infer import infer, sheet
 from stages.test_judge import judge, reply_with, token
 
@@ -29,7 +30,6 @@ from critic import jsonl
 from critic.backends.openai import OpenAIBackend
 from critic.human_scored import Row, build_response
 from critic.judging.forms import inquiry
-from critic.judging.judge import ResponseJudge
 from critic.records import Judgment, PromptInputs
 
 RATED = '{"Rating":7,"Reason":"fine"}'

@@ -26,8 +26,9 @@ from critic.backends.scripted import ScriptedBackend
 from critic.errors import Refused, Transient, UsageError
 from critic.images import Image, name_images
 from critic.records import Conversation, ConversationTurn, ModelTurn, Sampling
-from critic.stages.infer import Infer, main, summary
+from critic.stages.infer import Infer, main
 from critic.stages.run import RunOptions
+from critic.stages.totals import sum_replies
 
 PICTURE = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAEklEQVR4nGP4z8CAFWEXHbQSACj/P8Fu7N9hAAAAAElFTkSuQmCC"
@@ -170,7 +171,7 @@ def test_what_conditions_share_is_generated_once() -> None:
     assert len(set(sent)) == len(sent)
     for line in made:
         assert digest([{"role": one.role, "content": one.content} for one in line.seen]) in (line.reply or "")
-    totals = summary(made, Path("out.jsonl"))
+    totals = sum_replies(made, Path("out.jsonl"))
     assert totals.count == len(made) and totals.facts["tokens"]["prompt"] == 10 * len(backend.requests)
 
 
@@ -272,7 +273,7 @@ def test_a_reply_cut_at_max_tokens_is_a_reply() -> None:
     cut = Recorder(lambda request: Reply(text="and so on", truncated=True, prompt_tokens=5, completion_tokens=64))
     made = converse(talks(1), cut, "own")
     assert [line.finish for line in made] == ["length"] * 3 and all(line.reply for line in made)
-    assert summary(made[:1], Path("out.jsonl")).facts["calls_cut_at_max_tokens"] == 1
+    assert sum_replies(made[:1], Path("out.jsonl")).facts["calls_cut_at_max_tokens"] == 1
 
 
 def test_seeds_are_of_the_prompt_and_the_run() -> None:

@@ -31,6 +31,7 @@ class Square(Struct, omit_defaults=True):
     number: int
     square: int | None = None
     failure: str | None = None
+    detail: str | None = None
 
 
 class Squares(Stage[int, Square]):
