@@ -5,8 +5,8 @@ what lies on their path from the root, at the positions they have when their row
 and with them losses and gradients, are those of the rows one by one.
 """
 
-import os
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, pairwise, takewhile
+from operator import eq
 from typing import Any, NamedTuple
 
 import torch
@@ -35,7 +35,7 @@ def count_common(first: list[int], second: list[int]) -> int:
     >>> count_common([7, 7, 1, 2], [7, 7, 3])
     2
     """
-    return len(os.path.commonprefix([first, second]))
+    return sum(takewhile(bool, map(eq, first, second)))
 
 
 def build_prefix_tree(rows: list[list[int]], most: list[int], least: float = LEAST) -> list[Node]:
