@@ -73,6 +73,13 @@ def as_tool_call(choice: Choice, name: str, call_id: str) -> Choice:
     return {**choice, part: {**message, "content": None, "tool_calls": [{**call, "function": function}]}}
 
 
+def list_parts(message: Any) -> list[dict[str, Any]]:
+    """Return the parts of a message's content that have a form; a plain text is one part."""
+    content = message.get("content") if isinstance(message, dict) else None
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    return [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+
+
 def read_limit(request: Request) -> int | None:
     """Return the most tokens that a request asks for, under either of the two names, or None if it does not say."""
     newer = request.get("max_completion_tokens")

@@ -19,7 +19,7 @@ import msgspec
 import reader
 import regex
 import typer
-from api_formats import Request, forced_tool, parameters
+from api_formats import Request, forced_tool, list_parts, parameters
 from chinese import translate_to_english
 from reader import ASKS, OBJECT, closed
 from scales import OUT_OF, Schema, any_of, choices, escaped, find_labels, find_range, limits, points_pattern
@@ -373,9 +373,7 @@ def list_turns(request: Request) -> list[tuple[str, str]]:
     """Return the role and the text of each message."""
     turns = []
     for message in request.get("messages") or []:
-        content = message.get("content") if isinstance(message, dict) else None
-        parts = [{"text": content}] if isinstance(content, str) else content if isinstance(content, list) else []
-        texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
+        texts = [part["text"] for part in list_parts(message) if isinstance(part.get("text"), str)]
         turns += [(str(message.get("role")), "\n\n".join(texts))] if texts else []
     return turns
 

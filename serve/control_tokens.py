@@ -60,12 +60,11 @@ class ControlTokens:
         self._pattern = regex.compile("|".join(map(re.escape, longest_first)) or "(?!)", regex.IGNORECASE)
         parts = {token[:end] for token in tokens for end in range(1, len(token))}
         self._begun = regex.compile(rf"(?:{'|'.join(map(re.escape, sorted(parts, key=len, reverse=True)))})\Z")
-        self._any = bool(tokens)
 
     def respell(self, path: str, request: Any) -> Any:
         """Return the request for the route `path` with its control tokens as text; itself if it holds none."""
-        # Most bodies need no copy.
-        if not self._any or not isinstance(request, dict):
+        # Anything else is vLLM's to refuse.
+        if not isinstance(request, dict):
             return request
         fields = RENDERED | {"input"} if path.startswith(RESPONSES) else RENDERED
         changed = {name: self._written(request[name]) for name in fields & request.keys()}

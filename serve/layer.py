@@ -8,6 +8,7 @@ them), and for more tokens than the whole context has.
 """
 
 import asyncio
+import importlib
 import json
 import logging
 import os
@@ -20,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import ratings
 import replies
 import request_limits
 from api_formats import CUT_OFF, Headers, Refusal, read_limit
@@ -30,8 +30,9 @@ from control_tokens import ControlTokens
 from learned import LearnedJudge, describe_service
 from msgspec.structs import replace
 from options import SETTINGS, Settings
+from ratings import wrap_generate
 from replies import Answer, App, Message, Receive, Scope, Send
-from token_budget import BUDGET, TokenBudget, reply_tokens, watch
+from token_budget import BUDGET, TokenBudget, checking, reply_tokens
 
 from critic.errors import UsageError
 
@@ -70,8 +71,7 @@ class JudgeLayer:
         # Images are fetched meanwhile: nobody waits for other people's.
         self.turns = asyncio.Semaphore(sys.maxsize if self.settings.images else MOST_PREPARED)
         self.counts: Counter[tuple[str, str]] = Counter()
-        watch()
-        ratings.watch()
+        _watch_vllm()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":  # nothing is asked of a judge by one
@@ -374,6 +374,16 @@ class JudgeLayer:
         if budget is not None and budget.ten is not None:
             headers = [*headers, (b"x-critic-ten", repr(budget.ten).encode())]
         return answer.with_body(body, headers)
+
+
+def _watch_vllm() -> None:
+    """Wrap what vLLM counts prompts and generates with in this process; do nothing without vLLM."""
+    # Tests run the layer before other servers: vLLM would take seconds to import.
+    if "vllm" in sys.modules:
+        serving: Any = importlib.import_module("vllm.entrypoints.openai.chat_completion.serving")
+        serving.get_max_tokens = checking(serving.get_max_tokens)
+        engine: Any = importlib.import_module("vllm.v1.engine.async_llm").AsyncLLM
+        engine.generate = wrap_generate(engine.generate)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

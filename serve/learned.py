@@ -10,12 +10,13 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from http import HTTPStatus
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import httpx
 import regex
-from api_formats import Headers, Refusal, called, forced_tool, read_limit
+from api_formats import Headers, Refusal, called, forced_tool, list_parts, read_limit
 from chat_request import ChatRequest
 from compose import ClientScore, compose
 from contracts import LABELLED, Contract, Contracts, Unanswerable
@@ -195,10 +196,5 @@ def _build_responses(parts: RequestParts, rubric: str, images: list[str]) -> tup
 
 def _list_images(client: Mapping[str, Any]) -> list[str]:
     """Return the URLs of a request's images in order."""
-    images = list[str]()
-    for message in client["messages"]:
-        content = message.get("content")
-        for part in content if isinstance(content, list) else ():
-            if isinstance(part, dict) and part.get("type") == "image_url":
-                images.append(str(part["image_url"]["url"]))
-    return images
+    parts = chain.from_iterable(map(list_parts, client["messages"]))
+    return [str(part["image_url"]["url"]) for part in parts if part.get("type") == "image_url"]

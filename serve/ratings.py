@@ -5,9 +5,7 @@ made. Where 10 is spelt 1 + 0 and another rating was written, the engine is aske
 it has cached, what a 1 there would go on with; the reply's header `x-critic-ten` is the probability of a 0.
 """
 
-import importlib
 import json
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from functools import wraps
@@ -50,13 +48,6 @@ def wrap_generate(generate: Generate) -> Generate:
         return _with_ten(replies, budget, json.loads(form) if isinstance(form, str) else form, ask)
 
     return wrapped
-
-
-def watch() -> None:
-    """Wrap the engine in this process; do nothing without vLLM."""
-    if "vllm" in sys.modules:
-        engine: Any = importlib.import_module("vllm.v1.engine.async_llm").AsyncLLM
-        engine.generate = wrap_generate(engine.generate)
 
 
 async def _with_ten(

@@ -4,8 +4,6 @@ vLLM counts a prompt while it prepares the request, and silently shortens the re
 that count, and stops vLLM before it generates anything if too little is left.
 """
 
-import importlib
-import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -21,8 +19,6 @@ LEAST_REPLY = 16
 
 MOST_TOKENS = 1024
 """What a JSON reply may take that nobody limits: a judge that rambles costs no more, and the same once again."""
-
-SERVING = "vllm.entrypoints.openai.chat_completion.serving"
 
 
 @dataclass
@@ -71,14 +67,6 @@ def checking(get_max_tokens: Callable[..., int]) -> Callable[..., int]:
         return get_max_tokens(context, limit, prompt, *others, **named)
 
     return checked
-
-
-def watch() -> None:
-    """Wrap vLLM's function in this process; do nothing without vLLM."""
-    # Tests run the layer before other servers: vLLM would take seconds to import.
-    if "vllm" in sys.modules:
-        module = importlib.import_module(SERVING)
-        module.get_max_tokens = checking(module.get_max_tokens)  # type: ignore[attr-defined]
 
 
 def reply_tokens(

@@ -5,10 +5,10 @@ what lies on their path from the root, at the positions they have when their row
 and with them losses and gradients, are those of the rows one by one.
 """
 
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, pairwise, takewhile
+from operator import eq
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch.nn.attention.flex_attention import BlockMask
 
@@ -35,9 +35,7 @@ def count_common(first: list[int], second: list[int]) -> int:
     >>> count_common([7, 7, 1, 2], [7, 7, 3])
     2
     """
-    size = min(len(first), len(second))
-    differ = np.flatnonzero(np.asarray(first[:size]) != np.asarray(second[:size]))
-    return int(differ[0]) if len(differ) else size
+    return sum(takewhile(bool, map(eq, first, second)))
 
 
 def build_prefix_tree(rows: list[list[int]], most: list[int], least: float = LEAST) -> list[Node]:

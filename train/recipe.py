@@ -1,6 +1,5 @@
 """Read a training recipe, with overrides from the command line, and check that its keys fit together."""
 
-import difflib
 import re
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from objective import Objective
 from objective_table import OWN_KEYS, FullRecipe, objective_of
 from recipe_keys import SAVED_AS, SECTIONS, Recipe, used_forms
 
-from critic.errors import UsageError
+from critic.errors import UsageError, did_you_mean
 from critic.judging.forms import check_mix, form_of
 
 
@@ -108,8 +107,7 @@ def _with_nearest(message: str) -> str:
     known = list[str]()
     for section in (FullRecipe, *SECTIONS, *(kind for kind, _ in OWN_KEYS.values())):
         known += getattr(section, "__struct_fields__", ())
-    near = difflib.get_close_matches(unknown[1], known, n=1)
-    return f"{message}; did you mean {near[0]}?" if near else message
+    return f"{message}; {did_you_mean(unknown[1], known)}".rstrip("; ")
 
 
 def require(good: object, problem: str) -> None:

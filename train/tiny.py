@@ -115,6 +115,13 @@ def tiny_processor(tokenizer: Any, vision: Any) -> transformers.Idefics3Processo
     return transformers.Idefics3Processor(images, tokenizer, image_seq_len=tokens, chat_template=CHAT_TEMPLATE)
 
 
+def _sizes_of(spec: Any) -> dict[str, Any]:
+    """Return what a TinySpec and a VisionSpec have in common, by the names in transformers' configurations."""
+    renamed = {"layers": "num_hidden_layers", "heads": "num_attention_heads"}
+    names = ("hidden_size", "intermediate_size", "layers", "heads", "initializer_range")
+    return {renamed.get(name, name): getattr(spec, name) for name in names}
+
+
 def random_model(
     spec: TinySpec, tokenizer: Any, longest: int, labels: dict[str, Any] | None = None, vision: Any = None
 ) -> Any:
@@ -124,14 +131,10 @@ def random_model(
     it is the half of an Idefics3 that reads.
     """
     text = {
+        **_sizes_of(spec),
         "vocab_size": len(tokenizer),
-        "hidden_size": spec.hidden_size,
-        "intermediate_size": spec.intermediate_size,
-        "num_hidden_layers": spec.layers,
-        "num_attention_heads": spec.heads,
         "num_key_value_heads": spec.heads,
         "max_position_embeddings": longest,
-        "initializer_range": spec.initializer_range,
         "tie_word_embeddings": True,
         "bos_token_id": None,
         "eos_token_id": tokenizer.eos_token_id,
@@ -163,17 +166,8 @@ def with_head(seeing: Any) -> Any:
 
 
 def _seeing_model(text: dict[str, Any], tokenizer: Any, vision: Any, labels: dict[str, Any] | None) -> Any:
-    looks = {
-        "hidden_size": vision.hidden_size,
-        "intermediate_size": vision.intermediate_size,
-        "num_hidden_layers": vision.layers,
-        "num_attention_heads": vision.heads,
-        "image_size": vision.image_size,
-        "patch_size": vision.patch_size,
-        "initializer_range": vision.initializer_range,
-    }
     config = transformers.Idefics3Config(
-        vision_config=looks,
+        vision_config={**_sizes_of(vision), "image_size": vision.image_size, "patch_size": vision.patch_size},
         text_config={"model_type": "llama", **text},
         scale_factor=vision.scale,
         image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
