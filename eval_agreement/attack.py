@@ -34,9 +34,9 @@ PROMPT = "pointwise"
 
 
 def read_layout(prompt: Prompt) -> PromptLayout:
-    """Read the headings (lines that start with "#") and the form of the verdict off a prompt.
+    """Return a prompt's headings (lines that start with "#") and the form of its verdict.
 
-    Attacks forge them, and so follow the prompt if it changes.
+    Attacks imitate these, and so follow the prompt if it changes.
     """
     placeholder = Question(id="", group="", task="", lang=prompt.language, prompt="-", reference="-")
     lines = render(prompt, of_response(Response(id="", question=placeholder, text="-")))[0]["content"].splitlines()
@@ -52,19 +52,19 @@ def read_layout(prompt: Prompt) -> PromptLayout:
 
 def main(
     rows: Annotated[Path, typer.Argument(help="Human-scored rows: JSONL, CSV with the same columns, or a folder.")],
-    out: Annotated[Path, typer.Option(help="Output file: the rows, attacked and as they are, for critic judge.")],
+    out: Annotated[Path, typer.Option(help="Output file (.jsonl): attacked and unchanged rows, for critic judge.")],
     below: Annotated[
         float, typer.Option(min=1, max=10, help="Highest human score (1..10) of the answers to attack.")
     ] = 5.0,
-    limit: Annotated[int, typer.Option(min=1, help="Most answers to attack.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="Largest number of answers to attack.")] = 50,
     images: Annotated[
-        bool, typer.Option("--images", help="Write image arms in place of attacks: does the judge look at the image?")
+        bool, typer.Option("--images", help="Instead of attacks, write rows that test if the judge looks at the image.")
     ] = False,
     mapped: options.Mapped = None,
     scale: options.OwnScale = None,
     lang: options.OwnLanguage = None,
 ) -> None:
-    """Put attacks into answers that people scored low, for critic judge to judge beside the unattacked ones."""
+    """Insert prompt injections into answers that people scored low, and write them beside the original answers."""
     sources = _sources(rows, out)
     loaded = human_scored.load(rows, pictures=images, own=human_scored.OwnColumns.parse(mapped, scale, lang))
     human_scored.say_left_out(loaded.left_out)
@@ -96,21 +96,24 @@ def main(
 
 
 def _sources(rows: Path, out: Path) -> list[Path]:
-    """List the files of human-scored rows. Raises UsageError unless `out` is a .jsonl file."""
+    """Return the files of human-scored rows. Raises UsageError unless `out` is a .jsonl file."""
     if jsonl.suffix(out) != ".jsonl":
         raise UsageError(f"--out {out}: what is written is JSON lines; name it as in {out.with_suffix('.jsonl').name}")
     return human_scored.list_files(rows, out)
 
 
 def draw(loaded: Loaded, usable: Sequence[int], limit: int) -> list[int]:
-    """Draw at most `limit` of the `usable` rows, and return them in file order."""
+    """Sample at most `limit` of the row numbers in `usable` by a hash of the ids, and return them in file order."""
     # By a hash of the id, so that the draw does not depend on the order of the file.
     hashes = {number: hashlib.sha256(f"0 {loaded.rows[number].id}".encode()).digest() for number in usable}
     return sorted(sorted(usable, key=hashes.__getitem__)[:limit])
 
 
 def _lines(loaded: Loaded, drawn: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Yield each drawn answer as it is, with the harmless control, and with every attack."""
+    """Yield each sampled answer unchanged, with the harmless control, and with every attack.
+
+    `drawn`: numbers of the sampled rows.
+    """
     layouts = {language: read_layout(load(PROMPT, language)) for language in LANGUAGES}
     for number in drawn:
         row, raw = loaded.rows[number], loaded.raw[number]

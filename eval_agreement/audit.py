@@ -1,7 +1,8 @@
 """critic audit: scores by judges and people -> samples -> findings -> a table, OUT/summary.json, OUT/report.html.
 
-The walk: `reading` finds and joins the files. MEASURES (`score_measures.py`), or `preference_audit`, make the findings
-on each sample. `page` draws them. An `_audit_…` function does this for one kind of verdict; `_write` writes.
+Steps: `reading` finds and joins the files. MEASURES (`score_measures.py`) or PREFERENCE_MEASURES
+(`preference_measures.py`) compute the findings of each sample. `page` formats them. An `_audit_…` function does this
+for one kind of verdict; `_write` writes the results.
 """
 
 import sys
@@ -47,16 +48,18 @@ Files = Mapping[str, Source]
 """The file of each scorer, by the scorer's name."""
 
 Tables = Mapping[str, tuple[Source, Files]]
-"""The files of people and of judges by sample. A file of judgments holds people's scores too: its judges are empty."""
+"""By sample: the file of people's scores, and the judges' files. A file of judgments holds both, and has no judges'
+files."""
 
 _MANY: dict[Kind, str] = {"preference": "preferences", "yes or no": "verdicts of yes or no"}
 _GATED: dict[Kind, Sequence[str]] = {"score": (), "preference": gate.PREFERENCES, "yes or no": gate.YES_OR_NO}
 
 
 class _Target(Struct, frozen=True, kw_only=True):
-    """The options on output and decision.
+    """Options of the output and the decision.
 
-    Folder, limits, largest share (0..1) of failures, certificate, and names of the doubts that the user has answered.
+    `out`: output folder. `limits`: limits of the gate. `max_failed`: largest share of failed verdicts allowed, 0..1.
+    `certificate`: file to write, or None. `accepted`: names of the doubts (DOUBTS) to ignore.
     """
 
     out: Path
@@ -66,9 +69,9 @@ class _Target(Struct, frozen=True, kw_only=True):
     accepted: Sequence[str] = ()
 
     def prepare(self, judged: Path, judgments: Iterable[Judgment | None]) -> HowJudged | None:
-        """Make the folder, and return how the judge was asked if it is to be certified.
+        """Create the output folder, and return how the judge was run, or None if no certificate is wanted.
 
-        Called before anything that takes long. Raises UsageError if the judge cannot be certified.
+        Call it before long computations. Raises UsageError if the judge cannot be certified.
         """
         how = summary.how_judged(judged, judgments) if self.certificate else None
         self.out.mkdir(parents=True, exist_ok=True)
@@ -76,12 +79,12 @@ class _Target(Struct, frozen=True, kw_only=True):
 
 
 class _Audited(Struct, frozen=True, kw_only=True):
-    """The results of an audit, for `_write`.
+    """Results of an audit, for `_write`.
 
-    - content: values of summary.json. verdicts: sentences by sample. printed: lines for the terminal.
-    - how, certified: for a certificate. outcomes: of the gate.
-    - failed: number of failed verdicts of each sample, and number of all.
-    - findings: by sample, for the page's worst disagreements.
+    `content`: values of summary.json. `verdicts`: sentences by sample. `printed`: lines for the terminal.
+    `how`, `certified`: contents of the certificate, or None. `outcomes`: results of the gate.
+    `failed`: (failed verdicts, all verdicts) by sample.
+    `findings`: by sample, for the worst disagreements on the page.
     """
 
     title: str
@@ -108,13 +111,13 @@ def main(
     ] = None,
     judge: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=FILE[:COLUMN]", help="A judge's scores of the same ids; repeatable, first audited."),
+        typer.Option(metavar="NAME=FILE[:COLUMN]", help="A judge's scores by id; repeatable, the first is audited."),
     ] = None,
     scale: Annotated[
         str | None, typer.Option(metavar="LOW:HIGH", help="Scale of scores in tables; default: as found, else 1:10.")
     ] = None,
     judge_scale: Annotated[
-        str | None, typer.Option(metavar="LOW:HIGH", help="Scale of the judges' scores, if it is another.")
+        str | None, typer.Option(metavar="LOW:HIGH", help="Scale of the judges' scores, if it differs.")
     ] = None,
     train: Annotated[Path | None, typer.Option(help="Human-scored training rows to fit trivial judges on.")] = None,
     epsilon: Annotated[
@@ -134,10 +137,10 @@ def main(
     ] = None,
     since: Annotated[
         Path | None,
-        typer.Option(help="Earlier certificate or judged file; exit 1 if the judge changed or the model fell."),
+        typer.Option(help="Earlier certificate or judged file; exit 1 if the judge changed or the model got worse."),
     ] = None,
     exchange: Annotated[
-        str | None, typer.Option(metavar="NAME=FILE[:COLUMN]", help="A retired judge's scores, converted to --judge's.")
+        str | None, typer.Option(metavar="NAME=FILE[:COLUMN]", help="A retired judge's scores, to convert to --judge.")
     ] = None,
     max_failed: Annotated[float, typer.Option(min=0, max=1, help="Exit with 3 if a larger share failed.")] = 0.02,
     accepted: Annotated[
@@ -155,7 +158,7 @@ def main(
 ) -> int:
     """Measure how well a judge agrees with people, beside other judges, trivial judges and people themselves.
 
-    Every figure has a 95 % interval by question.
+    Every figure has a 95 % confidence interval, computed over questions.
 
     \b
     critic audit --human people.csv --judge ours=ours.csv --judge gpt4=gpt4.csv
@@ -174,7 +177,7 @@ def main(
     codes = inputs.parse_codes(columns or [])
     scale_of_each = [human_scored.parse_scale(text) if text else None for text in (scale, judge_scale or scale)]
     files = inputs.name_files(judgments or [])
-    # Two judges of the same answers need no people: what follows them has no use here.
+    # A comparison of two judges needs no people, so the options about people are refused.
     if since or exchange:
         unused: dict[str, object] = {"--human": human, "--gate": gates, "--certificate": certificate, "--train": train}
         _refuse({**unused, "--attacked": attacked, "--target-half-width": within}, "two judges of the same answers")
@@ -186,7 +189,7 @@ def main(
     people, judges = inputs.parse_sources(human, judge or [], mapped, scale_of_each, codes)
     find = partial(inputs.find_sources, mapped=mapped, scales=scale_of_each, codes=codes)
     kind, sources = _find_sources(files, find, people=people, judges=judges)
-    # Judgments say in their own records who scored what, and on which scale.
+    # Judgments record themselves who scored what, and on which scale.
     if not all(judges_of for _, judges_of in sources.values()):
         _refuse({"--map": mapped or codes}, "files of judgments")
         _refuse(scales, f"judgments, which are on {_SCALE}")
@@ -207,7 +210,7 @@ def main(
 
 
 def _refuse(options: Mapping[str, object], subject: str) -> None:
-    """Raise UsageError for the first of the options that was given."""
+    """Raise UsageError if one of the options was given. `subject`: what is audited, for the message."""
     for option, value in options.items():
         if value:
             raise UsageError(f"{option} says nothing about {subject}")
@@ -220,17 +223,19 @@ def _find_sources(
     people: Source | None,
     judges: Files,
 ) -> tuple[Kind, Tables]:
-    """Return the kind of verdicts, and the files of people and judges by sample.
+    """Return the kind of verdicts, and for each sample the files of people and judges.
 
-    `find` recognises people and judges in result files and tables. If each file holds scores of both, each is a sample;
-    otherwise people and judges are sought in all files together. Files of judgments are samples of their own.
+    `files`: files named as arguments. `people`, `judges`: files named by --human and --judge.
+    `find`: function that recognises people and judges in result files and tables, or returns None.
+    If every file holds scores by people and by judges, each file is a sample. Otherwise people and judges are searched
+    for in all files together. Files of judgments are samples of their own.
     """
     from eval_agreement.reading.loaders import find_kind  # noqa: PLC0415 - pandas: keeps --help fast
 
     try:
         each = {name: find({name: path}) for name, path in files.items()} if len(files) > 1 else {}
     except UsageError:
-        # A file without one of the two may belong to another file.
+        # A file without people, or without judges, may belong to another file.
         each = {}
     # Only scores are audited file by file.
     by_file = {name: (match[1], match[2]) for name, match in each.items() if match and match[0] == "score"}
@@ -248,7 +253,7 @@ def _find_sources(
 
 
 def _read_samples(sources: Tables) -> list[tuple[RatedSample, Files]]:
-    """Read the samples of scores, each with its files. Raises UsageError if there are none."""
+    """Read the samples of scores, each with its files by scorer. Raises UsageError if there are none."""
     from eval_agreement.reading.loaders import read_judgments, read_scores  # noqa: PLC0415 - pandas: keeps --help fast
 
     if not sources:
@@ -272,7 +277,10 @@ def _audit_scores(
     attacked: tuple[list[Injection], dict[Path, Looking]],
     target: _Target,
 ) -> _Audited:
-    """Audit scores: make every measure of each sample, then the gate, savings and decisions."""
+    """Audit rating judges: compute every measure for each sample, then the gate, the label savings and the decisions.
+
+    `train`: the training file, or None. `attacked`: the results of the attacks, and of the image arms by file.
+    """
     injections, looks = attacked
     (first, first_files), *_ = samples
     judged = first_files[first.judge].path
@@ -331,7 +339,7 @@ def _list_printed(
     looks: Mapping[Path, Looking],
     savings: Savings | None,
 ) -> Iterator[str]:
-    """Yield what the terminal shows: scorers, models, notes on reading, decisions and savings."""
+    """Yield the lines for the terminal: scorers, models, notes on reading, decisions and savings."""
     yield summary.text_table(audits)
     yield ""
     # Who is better is what most audits are made for; the other sections are on the page.
@@ -349,7 +357,7 @@ def _list_printed(
 
 
 def _audit_labels(sources: Tables, kind: Kind, request: AuditRequest, target: _Target) -> _Audited:
-    """Audit preferences, or verdicts of yes or no."""
+    """Audit judges of preferences or of yes/no verdicts. Raises UsageError if there are several samples."""
     from eval_agreement.reading.loaders import find_judge, read_labels  # noqa: PLC0415 - pandas: keeps --help fast
 
     # Pairs of several files have no ids in common, and nothing is pooled over preferences.
@@ -403,9 +411,10 @@ def _then_and_now(
     mapped: Mapped,
     scales: inputs.Scales,
 ) -> Files:
-    """Return the files of the judge before and of the one after it. With --since the former is called "then".
+    """Return the files of two judges, the earlier one first. It is named "then" if `since` is given.
 
-    Raises UsageError unless exactly one judge is given beside --since or --exchange.
+    `since`: earlier certificate or judged file. `exchange`: NAME=FILE of a retired judge. `judges`: the later judge.
+    Raises UsageError unless exactly one of `since` and `exchange` is given, and exactly one later judge.
     """
     # A certificate names the file of judgments that it was made from.
     before, then = "then", str(find_judged_file(since) if since and is_certificate(since) else since)
@@ -420,7 +429,11 @@ def _then_and_now(
 
 
 def _audit_two_judges(files: Files, target: _Target) -> int:
-    """Compare a judge with an earlier one, or with itself ("then"), without people's labels; return the exit code."""
+    """Compare two judges without people's labels, and return the exit code.
+
+    `files`: the earlier and the later judge's file, by name. If the earlier name is "then", the code is 1 if the judge
+    changed.
+    """
     from eval_agreement.reading.loaders import read_two_judges  # noqa: PLC0415 - pandas: keeps --help fast
 
     before, name = files
@@ -444,7 +457,7 @@ def _audit_two_judges(files: Files, target: _Target) -> int:
 
 
 def _routing_notes(files: Files) -> list[str]:
-    """Say if the endpoint answered with another model than then, which may be the reason for a change."""
+    """Return a note if the endpoint now answers with another model, a possible reason for a change; else no note."""
     before, name = files
     was, now = (jsonl.facts(source.path).get("answered_by", []) for source in files.values())
     if before != "then" or not was or not now or was == now:
@@ -453,10 +466,10 @@ def _routing_notes(files: Files) -> list[str]:
 
 
 def _write(audited: _Audited, target: _Target) -> int:
-    """Write the results, print them and the gate, and return the exit code.
+    """Write the results, print them and the gate's, and return the exit code.
 
-    It is 1 if a limit is not kept, else 3 if a larger share of a sample failed than allowed, else 0. The reason goes to
-    standard error.
+    The code is 1 if a limit of the gate is broken. Otherwise it is 3 if the share of failures in a sample is too large,
+    and 0 if not. The reason is printed to standard error.
     """
     outcomes = audited.outcomes
     # Absolute paths would say where the user works, and differ between machines.

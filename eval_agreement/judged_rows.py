@@ -11,8 +11,9 @@ from eval_agreement.metrics import Scores, paired
 class JudgedRows:
     """Answers with a human score and a judgment.
 
-    `human` and `judge` have shape (n,) and lie on 1..10. `kept` marks these rows among all rows given; `failed` counts
-    the others, whose judgment is None or NaN. `resamples` draws whole groups. Raises ValueError as `paired` does.
+    `human`, `judge`: scores of shape (n,) on 1..10. `kept`: mask of these rows among all rows given. `failed`: number
+    of the other rows, whose judgment is None or NaN. `resamples`: bootstrap resamples of whole groups.
+    Raises ValueError as `paired` does.
 
     >>> rows = JudgedRows(human=[3, 8, 5], judge=[4, None, 5], group=["q1", "q1", "q2"])
     >>> rows.n, rows.failed, rows.judge.tolist()

@@ -36,10 +36,10 @@ _DECIMALS, _DUST = 12, 1e-9
 class Metric(Struct, frozen=True, kw_only=True):
     """An agreement metric.
 
-    - of: from the sums of R samples to one value each, (R,), NaN if undefined.
-    - exact: the exact value on one sample, for a metric whose `of` uses a coarse table.
-    - share: True if values lie in 0..1. null: the value without any agreement.
-    - note: explains the metric, and the metrics after it that have no note.
+    - of: compute the metric of R samples from their sums, (R,), NaN if undefined.
+    - exact: compute the exact value on one sample, for a metric whose `of` uses a coarse table; None otherwise.
+    - share: True if values lie in 0..1. null: the value without any agreement, or None if there is no such value.
+    - note: explanation for readers, which also covers following metrics without a note.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Metric(Struct, frozen=True, kw_only=True):
 
 
 def half_up(scores: Floats) -> Floats:
-    """Round to whole numbers, halves upwards. Python's and NumPy's `round` turn 2.5 into 2.
+    """Round to whole numbers, halves upwards (2.5 to 3, unlike Python's and NumPy's `round`).
 
     >>> half_up(np.array([2.4, 2.5, 3.5])).tolist()
     [2.0, 3.0, 4.0]
@@ -61,7 +61,7 @@ def half_up(scores: Floats) -> Floats:
 
 
 def bands(scores: Floats, ranges: Sequence[Range]) -> Indices:
-    """Return the index of each score's range. A score between two ranges is rounded half up first.
+    """Return the index of the range that each score falls in. Scores are rounded half up first.
 
     >>> bands(np.array([1.0, 2.5, 9.0]), FUZZY_RANGES).tolist()
     [0, 1, 3]
@@ -113,15 +113,15 @@ METRICS: dict[str, Metric] = {
     "strict": Metric(name="strict", of=lambda sums: sums.mean(_same_strict), share=True),
     "qwk": Metric(name="kappa", of=_kappa, null=0.0, note="Kappa: quadratic weights."),
 }
-"""Every metric by its name in options and files. Reports, gates, comparisons and training measure what stands here."""
+"""Every metric by its name in options and files. Reports, gates, comparisons and training use exactly these."""
 
 
 class Agreement(Struct, frozen=True, kw_only=True):
-    """Every metric of METRICS over `n` pairs, by name; `failed` judgments are left out.
+    """Every metric of METRICS over `n` pairs, by name. `failed` judgments are left out.
 
     `agreement.mae` is short for `agreement.estimates["mae"].value`: points (0..9), a share (0..1), or a number in
-    -1..1. It is None exactly if `undefined` says why. `groups` is the number of groups behind the 95 % intervals, None
-    if no intervals were asked for.
+    -1..1. It is None if and only if `undefined` has a reason. `groups`: number of groups used for the 95 % intervals;
+    None if no intervals were requested.
     """
 
     n: int
@@ -130,25 +130,28 @@ class Agreement(Struct, frozen=True, kw_only=True):
     groups: int | None = None
 
     def __getattr__(self, name: str) -> float | None:
-        """Return a metric's value. Raises AttributeError for a name that is no metric's."""
+        """Return a metric's value. Raises AttributeError if there is no metric of that name."""
         if name not in METRICS:
             raise AttributeError(f"{name!r} is neither a metric nor a field of Agreement")
         return self.estimates[name].value
 
     @property
     def undefined(self) -> dict[str, str]:
-        """Reasons why metrics have no value, by name, without the metrics that have one."""
+        """Reasons why metrics are undefined, by name of the metric. Metrics with a value are left out."""
         missing = {name: estimate for name, estimate in self.estimates.items() if estimate.value is None}
         return {name: estimate.undefined for name, estimate in missing.items() if estimate.undefined}
 
     @property
     def interval(self) -> dict[str, Interval | None]:
-        """95 % interval of each metric, None if undefined; empty if no intervals were asked for."""
+        """95 % interval of each metric by name, None if undefined; empty if no intervals were requested."""
         return {} if self.groups is None else {name: estimate.interval for name, estimate in self.estimates.items()}
 
 
 def on_scale(scores: Scores, whose: str) -> Floats:
-    """Convert scores to an array, NaN for None. Raises ValueError for a score outside 1..10, saying `whose` it is."""
+    """Convert scores to an array with NaN for None. Raises ValueError for a score outside 1..10.
+
+    `whose`: "human" or "judge", for the message.
+    """
     values = np.asarray(scores, dtype=np.float64)
     off = (values < _LOW) | (values > _HIGH)
     if off.any():
@@ -158,7 +161,7 @@ def on_scale(scores: Scores, whose: str) -> Floats:
 
 
 def paired(human: Scores, judge: Scores, group: Group) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-    """Convert both sides to arrays; return them with the mask (n,) of the pairs that have a judgment.
+    """Return human and judge scores as arrays, with the mask (n,) of the pairs that have a judgment.
 
     Raises ValueError as `agreement` does.
     """
@@ -174,9 +177,10 @@ def paired(human: Scores, judge: Scores, group: Group) -> tuple[Floats, Floats, 
 def agreement(human: Scores, judge: Scores) -> Agreement:
     """Measure the agreement of n pairs of scores on 1..10.
 
-    None or NaN in `judge` is a failed judgment; it is left out and counted. An undefined metric is None, with a reason:
-    every metric without pairs; correlations with one pair or a constant side; kappa if both sides are the same
-    constant. Raises ValueError for unequal lengths, a missing human score, or a score outside 1..10.
+    None or NaN in `judge` is a failed judgment, which is left out and counted. An undefined metric is None and has a
+    reason: without pairs all metrics are undefined, with one pair or a constant side the correlations, and if both
+    sides are the same constant, kappa. Raises ValueError for unequal lengths, a missing human score, or a score outside
+    1..10.
 
     >>> result = agreement(human=[3, 8, 5, 9], judge=[4, 8, None, 7])
     >>> result.n, result.failed, result.mae
@@ -196,10 +200,10 @@ def measured(
 ) -> Agreement:
     """Measure the agreement as `agreement` does, with 95 % intervals from a bootstrap over groups.
 
-    A group is the rows that share a question. `weight` (n,) is 1 / chance of being labelled: with it, values and
-    intervals are those of all rows, labelled or not (Hájek 1971). A metric has no interval if it is undefined in more
-    than a tenth of the resamples, if it is the same in all, or with fewer than FEWEST_GROUPS groups. Raises ValueError
-    as `agreement` does.
+    `group`: the question of each row, or any other cluster. `weight` (n,): 1 / chance of being labelled. With it,
+    values and intervals estimate those of all rows, labelled or not (Hájek 1971).
+    A metric has no interval if it is undefined in more than a tenth of the resamples, if it is the same in all, or with
+    fewer than FEWEST_GROUPS groups. Raises ValueError as `agreement` does.
     """
     people, judged, used = paired(human, judge, group)
     people, judged = people[used], judged[used]
@@ -220,9 +224,9 @@ def measured(
 def mean_estimate(
     values: Floats, group: Indices, *, share: bool = False, null: float | None = None, weight: Floats | None = None
 ) -> Estimate:
-    """Estimate the mean of `values` (n,) without NaN, by a bootstrap over the groups that have a value.
+    """Estimate the mean of `values` (n,), ignoring NaN, by a bootstrap over the groups that have a value.
 
-    `group` (n,) holds whole numbers, `weight` (n,) the weight of each value. `share` and `null` are those of
+    `group` (n,): number of each value's group. `weight` (n,): weight of each value. `share`, `null`: as in
     `Bootstrap.estimate`.
 
     >>> mean_estimate(np.array([1.0, 2.0, np.nan, 6.0]), group=np.array([0, 0, 1, 2])).value
@@ -241,7 +245,7 @@ def mean_estimate(
 
 
 def _no_correlation(human: Floats, judge: Floats) -> str:
-    """Return why a metric has no value on these scores."""
+    """Return why a correlation or kappa is undefined on these scores."""
     if len(human) < 2:
         return "a correlation needs at least two pairs"
     if np.ptp(judge) == 0:
@@ -250,7 +254,10 @@ def _no_correlation(human: Floats, judge: Floats) -> str:
 
 
 def _varying(estimate: Estimate) -> Estimate:
-    """Remove the interval if all resamples are the same: a judge that was never off may still be off elsewhere."""
+    """Remove the interval if all resamples have the same value.
+
+    A judge that was never wrong here may still be wrong elsewhere.
+    """
     if estimate.interval is None or estimate.interval[1] - estimate.interval[0] >= _DUST:
         return estimate
     return replace(estimate, interval=None, detectable=None, undefined="the same in every resample")
@@ -259,10 +266,10 @@ def _varying(estimate: Estimate) -> Estimate:
 def resampled(
     human: Floats, judges: Sequence[Floats], draws: Bootstrap, weight: Floats | None = None
 ) -> list[dict[str, Floats]]:
-    """Return every metric by name for each judge, (1 + resamples,), the sample first; NaN if undefined.
+    """Compute every metric of each judge on the sample and its resamples, (1 + resamples,), by name; NaN if undefined.
 
-    Scores have one entry per row of `draws`, with `weight` (n,). All judges have the same resamples, so that the
-    difference of two judges is paired.
+    The sample comes first. Scores and `weight` (n,) have one entry per row of `draws`. All judges have the same
+    resamples, so that the difference of two judges is paired.
     """
     # Rows with the same scores of all judges are summed once.
     first, cell = distinct(human, *judges)

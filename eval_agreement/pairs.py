@@ -1,7 +1,7 @@
 """Agreement metrics as functions of sums over pairs of scores, for a sample and all its resamples at once.
 
 Mean error, moments and shares are means of a function of both scores. Rank correlations are computed from a table that
-counts each pair of values. If the sides have more values than fit, neighbouring values share a row or column. The
+counts each pair of values. If a side has too many values for the table, neighbouring values share a row or column. The
 deviations of the resamples from the sample are then added to the sample's exact value.
 """
 
@@ -20,14 +20,14 @@ OfPairs = Callable[[Floats, Floats], Floats]
 """A function from human and judge scores, arrays of one shape, to one number per pair."""
 
 _CELLS, _SIDE = 1024, 32
-"""Most cells of a table of counts; values kept of each side if both have many."""
+"""Largest number of cells in a table of counts; number of values kept on each side if both have many."""
 
 
 class Cells:
-    """A sample of pairs, in C cells of rows with the same scores on both sides.
+    """A sample of pairs of scores, grouped into C cells of rows with the same scores on both sides.
 
-    `human` and `judge`, (C,), are the scores of each cell. `by_unit`, (C, U), counts each cell's rows in each of U
-    units of resampling. `once`, (U, 1), draws every unit once: it is the sample itself.
+    `human`, `judge` (C,): the scores of each cell. `by_unit` (C, U): number of the cell's rows in each of U resampling
+    units. `once` (U, 1): draw counts that take every unit once, which is the sample itself.
     """
 
     def __init__(self, human: Floats, judge: Floats, by_unit: Any, once: Floats) -> None:
@@ -55,7 +55,10 @@ class Cells:
         self._columns: dict[OfPairs, Floats] = {}
 
     def _levels(self, rank: Ranks, most: int) -> Ranks:
-        """Return the row (from 0) of the table for each cell, from the rank of its value."""
+        """Return each cell's row or column in the table, from 0, given the rank of its value.
+
+        `most`: largest number of rows or columns; with more values, neighbouring values share one.
+        """
         if rank.max() < most:
             return rank
         # Quantiles, not equal steps: every row of the table then holds about as many pairs.
@@ -64,14 +67,14 @@ class Cells:
         return np.unique(np.floor(middle * most), return_inverse=True)[1][rank]
 
     def column(self, of: OfPairs) -> Floats:
-        """Return each unit's contribution to the sum of a function, (U,)."""
+        """Evaluate `of` on all pairs, and return its sum per resampling unit, shape (U,)."""
         if of not in self._columns:
             self._columns[of] = np.asarray(of(self.human, self.judge) @ self.by_unit, dtype=np.float64)
         return self._columns[of]
 
 
 def _added_up(target: Ranks, targets: int) -> Any:
-    """Build the matrix (targets, n) that adds up n rows of another matrix, each into the row that `target` names.
+    """Build the matrix (targets, n) that sums n rows into `targets` rows; row i goes into row target[i].
 
     >>> (_added_up(np.array([0, 1, 0]), targets=2) @ np.array([1.0, 2.0, 4.0])).tolist()
     [5.0, 2.0]
@@ -82,13 +85,16 @@ def _added_up(target: Ranks, targets: int) -> Any:
 
 
 class PairSums:
-    """R samples of pairs, none empty. `drawn` (U, R) counts how often each unit of the `cells` occurs in each."""
+    """Sums over R samples of pairs, none empty.
+
+    `drawn` (U, R): how often each resampling unit of `cells` occurs in each sample.
+    """
 
     def __init__(self, cells: Cells, drawn: Floats) -> None:
         self._cells, self._drawn = cells, drawn
 
     def mean(self, of: OfPairs) -> Floats:
-        """Return the mean over pairs of a function of both scores, for each sample, (R,)."""
+        """Return the mean of `of` (a function of both scores) over the pairs of each sample, (R,)."""
         return self._cells.column(of) @ self._drawn / self.size
 
     @cached_property
@@ -98,12 +104,12 @@ class PairSums:
 
     @cached_property
     def table(self) -> Floats:
-        """Count of each pair of values, (K, L, R), values ascending."""
+        """Number of pairs with each human and judge value, (K, L, R), values ascending."""
         return np.asarray(self._cells.table @ self._drawn).reshape(*self._cells.shape, -1)
 
     @cached_property
     def margins(self) -> tuple[Floats, Floats]:
-        """Count of each human and of each judge value, (K, R) and (L, R)."""
+        """Number of pairs with each human value, (K, R), and with each judge value, (L, R)."""
         return self.table.sum(axis=1), self.table.sum(axis=0)
 
     @cached_property
@@ -114,14 +120,17 @@ class PairSums:
 
     @cached_property
     def moments(self) -> tuple[Floats, Floats, Floats]:
-        """Variance of human and of judge scores, and their covariance, (R,) each; exactly 0 for a constant side."""
+        """Variances of human and judge scores, and their covariance, (R,) each.
+
+        A constant side has variance exactly 0.
+        """
         human, judge, human_square, judge_square, product = (self.mean(of) for of in self._cells.centred)
         human_variance = np.where(self.varied[0], human_square - human**2, 0.0)
         judge_variance = np.where(self.varied[1], judge_square - judge**2, 0.0)
         return human_variance, judge_variance, product - human * judge
 
     def correlation(self, top: Floats, left: Floats, right: Floats) -> Floats:
-        """Compute top / sqrt(left right), cut to -1..1; NaN for samples with a constant side."""
+        """Compute top / sqrt(left right), clipped to -1..1; NaN for samples with a constant side."""
         values = ratio(top, np.sqrt(np.maximum(left, 0) * np.maximum(right, 0)))
         return np.where(self.varied[0] & self.varied[1], np.clip(values, -1, 1), np.nan)
 
@@ -133,7 +142,7 @@ def pearson(sums: PairSums) -> Floats:
 
 
 def spearman(sums: PairSums) -> Floats:
-    """Compute Pearson's r of the average ranks in the table of each sample, (R,)."""
+    """Compute Spearman's correlation of each sample, (R,): Pearson's r of the average ranks in the table."""
     # The average rank of a value is the count of lower ones plus half its own; centred by half of all.
     human, judge = (np.cumsum(margin, axis=0) - margin / 2 - sums.size / 2 for margin in sums.margins)
     squares = [(margin * rank**2).sum(axis=0) for margin, rank in zip(sums.margins, (human, judge), strict=True)]
@@ -144,9 +153,9 @@ def spearman(sums: PairSums) -> Floats:
 
 
 def kendall(sums: PairSums) -> Floats:
-    """Compute tau-b in the table of each sample, (R,) (Kendall 1945).
+    """Compute Kendall's tau-b of each sample from its table, (R,) (Kendall 1945).
 
-    It is the number of concordant less that of discordant pairs, over the root of the product of untied pairs.
+    It is the number of concordant minus discordant pairs, divided by the square root of the product of untied pairs.
     """
     balance, lead = np.zeros(len(sums.size)), np.zeros_like(sums.margins[1])
     for row in sums.table:
@@ -161,7 +170,7 @@ def kendall(sums: PairSums) -> Floats:
 
 
 def exact_spearman(cells: Cells) -> float:
-    """Compute Spearman's correlation of a sample with varying sides, whatever the number of values."""
+    """Compute Spearman's correlation of a sample without a coarse table. Both sides must vary."""
     total, ranks = cells.weight.sum(), []
     for rank in cells.ranks:
         counts = np.bincount(rank, cells.weight)
@@ -172,7 +181,10 @@ def exact_spearman(cells: Cells) -> float:
 
 
 def exact_kendall(cells: Cells) -> float:
-    """Compute Kendall's tau-b of a sample with varying sides; NaN if rows have fractional weights."""
+    """Compute Kendall's tau-b of a sample without a coarse table; NaN if rows have fractional weights.
+
+    Both sides must vary.
+    """
     times = cells.weight.astype(np.intp)
     # SciPy takes repeated rows, but no weights.
     if (times != cells.weight).any():
@@ -182,10 +194,10 @@ def exact_kendall(cells: Cells) -> float:
 
 
 def around(exact: float, values: Floats) -> Floats:
-    """Correct the values of a correlation in a coarse table, the sample first, so that the sample's is `exact`.
+    """Shift the values of a correlation from a coarse table, the sample first, so that the sample's value is `exact`.
 
-    Coarse ties raise a correlation, and its standard error is proportional to 1 - r² (Fisher 1915). The deviations
-    from the sample are widened in this proportion.
+    Coarse ties raise a correlation, and its standard error is proportional to 1 - r² (Fisher 1915). Deviations from the
+    sample are widened in this proportion.
 
     >>> around(0.5, np.array([0.5, 0.6, 0.4])).round(2).tolist()
     [0.5, 0.6, 0.4]

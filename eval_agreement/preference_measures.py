@@ -1,7 +1,6 @@
-"""The table of measures of an audit of preferences, or of yes and no: how each finding is made, drawn and written.
+"""The table of measures of an audit of preferences or yes/no verdicts.
 
-Adding a measure is one entry of PREFERENCE_MEASURES, with its section's heading in `sections.toml` if the section is
-new.
+To add a measure, add an entry to PREFERENCE_MEASURES, and the heading of its section to `sections.toml` if it is new.
 """
 
 from typing import Any
@@ -34,7 +33,7 @@ PREFERENCE_MEASURES: dict[str, Measure[Preferences, Any]] = {
 
 
 def preference_sections(name: str, findings: Findings[Preferences], gate: Part | None = None) -> list[Section]:
-    """Build the sections of the page on a sample, with the gate's part."""
+    """Build the sections of the page on one sample. `gate`: the gate's part, or None."""
     parts = draw_parts({name: findings}, PREFERENCE_MEASURES)
     parts["gate"] = [gate or Part()]
     things, thing = "pairs of answers", "pair"

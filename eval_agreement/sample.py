@@ -14,7 +14,7 @@ from critic.records import Judgment, Response
 from critic.stats.arrays import Floats, group_numbers
 
 FOLDS, FEWEST_FIT_GROUPS, FEWEST_ROWS = 5, 10, 20
-"""Number of folds for cross-fitting; the fewest groups to fit on, and the fewest rows in a fold."""
+"""Number of folds for cross-fitting; fewest groups to fit on; fewest rows in a fold."""
 
 PARTS: dict[str, Callable[[Response], str | None]] = {
     "task": lambda response: response.question.task,
@@ -30,7 +30,7 @@ _SINGLE = "\0"
 
 
 def own_groups(groups: Sequence[str | None], ids: Sequence[str]) -> list[str]:
-    """Return the name of each row's group; a row without one gets a group of its own."""
+    """Return the group name of each row. A row without a group gets one of its own."""
     return [group or _SINGLE + key for group, key in zip(groups, ids, strict=True)]
 
 
@@ -40,10 +40,10 @@ class RatedSample(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     - human: mean of the `raters`, (n,); NaN if nobody scored the answer.
     - judges: each judge's scores by name, (n,), NaN if the judgment failed. The first judge is under audit.
     - group: name of the question or image that rows share; None for a group of its own.
-    - parts: the value of each property per row. length: characters, (n,).
-    - probability: chance of each labelled row to be labelled, (n,); None if all had the same.
-    - responses, judgments: the records behind the rows, or empty.
-    - notes: sentences on rows left out. criterion: None if the scores are overall scores.
+    - parts: by property (such as language), the value for each row. length: characters, (n,).
+    - probability: chance of each labelled row to be labelled, (n,); None if it is the same for all.
+    - responses, judgments: the records that the rows come from, or empty.
+    - notes: sentences on rows left out. criterion: the criterion scored; None for overall scores.
     """
 
     name: str
@@ -88,7 +88,7 @@ class RatedSample(Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
     @cached_property
     def groups(self) -> NDArray[np.intp]:
-        """Number of each row's group, in the order of the groups' names, (n,)."""
+        """Number of each row's group, (n,), from 0 in the order of the groups' names."""
         return group_numbers(own_groups(self.group, self.ids))
 
     @property
@@ -98,28 +98,31 @@ class RatedSample(Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
     @property
     def grouped(self) -> bool:
-        """True if the groups of answers without a label are known, as far as those of labelled answers are."""
+        """True if the groups of unlabelled answers are known, or need not be.
+
+        They need not be known if all answers are labelled, or if labelled answers have no groups either.
+        """
         labelled = ~np.isnan(self.human)
         single = np.array([not name for name in self.group], dtype=bool)
         return bool(labelled.all() or single[labelled].all() or not single[~labelled].all())
 
     @property
     def weight(self) -> Floats | None:
-        """Number of rows that each labelled row stands for (1 / probability), (n,); None if it is the same for all."""
+        """Number of rows that each labelled row stands for (1 / probability), (n,); None without probabilities."""
         return None if self.probability is None or np.isnan(self.probability).all() else 1 / self.probability
 
     @cached_property
     def labelled(self) -> "RatedSample":
-        """The answers that people scored: agreement is measured on them."""
+        """The sample with only the answers that people scored, on which agreement is measured."""
         return self.rows(~np.isnan(self.human))
 
     def part_values(self, part: str) -> list[str]:
-        """Return the values of a property, the commonest first, without missing ones."""
+        """Return the values of a property, the most frequent first. Missing values are left out."""
         counts = Counter(name for name in self.parts.get(part, ()) if name is not None)
         return [name for name, _ in counts.most_common()]
 
     def part_rows(self, part: str) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-        """Yield each value of a property with the mask (n,) of its rows, the commonest value first."""
+        """Yield each value of a property with the mask (n,) of its rows, the most frequent value first."""
         column = np.array(self.parts.get(part, []), dtype=object)
         for name in self.part_values(part):
             yield name, column == name

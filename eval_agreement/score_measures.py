@@ -1,6 +1,6 @@
-"""The table of measures of an audit of scores: how each finding is made, drawn on the page and written to summary.json.
+"""The table of measures of an audit of scores.
 
-Adding a measure is one entry of MEASURES, with its section's heading in `sections.toml` if the section is new.
+To add a measure, add an entry to MEASURES, and the heading of its section to `sections.toml` if it is new.
 """
 
 from typing import Any
@@ -67,7 +67,5 @@ MEASURES: dict[str, Measure[RatedSample, Any]] = {
     ),
     "models": Measure(find=lambda sample, _: compare_models(sample), section="models", draw=scores.draw_models),
 }
-"""Every measure of a sample of scores, by the name of its finding.
-
-`find` gets all answers; `sample.labelled` leaves out those without a label.
-"""
+"""Every measure of a sample of scores, by the name of its finding. `find` gets all answers; `sample.labelled` leaves
+out those without a label."""

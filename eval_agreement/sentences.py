@@ -8,12 +8,12 @@ from typing import Any
 
 @cache
 def texts_of(name: str) -> dict[str, Any]:
-    """Read a .toml file of the package by its path in it."""
+    """Load a .toml file of the package, given its path in the package."""
     return tomllib.loads((files("eval_agreement") / name).read_text("utf-8"))
 
 
 def say(key: str, **values: object) -> str:
-    """Fill in a sentence of `sentences.toml`.
+    """Return the sentence `key` of `sentences.toml` with `values` filled in.
 
     >>> say("too_few_questions", who="gpt4", groups=12, fewest=20, more=8)
     'No decision on gpt4: 12 questions are too few, 20 are needed; label answers to 8 more.'

@@ -53,14 +53,14 @@ def main(
     lang: OwnLanguage = None,
     overlap: Annotated[float, typer.Option(min=0, max=1, help="Share of the items that every rater labels.")] = 0.0,
     repeat: Annotated[float, typer.Option(min=0, max=0.5, help="Share of a rater's items that are shown twice.")] = 0.0,
-    checks: Annotated[Path | None, typer.Option(help="Rows with `known`: hidden items with a known answer.")] = None,
+    checks: Annotated[Path | None, typer.Option(help="Rows with `known`: hidden checks of raters.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; an outside one needs --invite.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8765,
     export_to: Annotated[Path | None, typer.Option("--export", help=_EXPORT)] = None,
     to: Annotated[str | None, typer.Option(help=f"Write items for another program: {', '.join(FORMATS)}.")] = None,
-    imported: Annotated[list[Path] | None, typer.Option("--import", help="Labels given in what --to wrote.")] = None,
+    imported: Annotated[list[Path] | None, typer.Option("--import", help="Read labels given elsewhere (--to).")] = None,
 ) -> int:
-    """Collect people's labels of answers, blind and planned in advance, on a page per rater or in sheets.
+    """Collect people's labels of answers on a page per rater or in sheets, without showing which model answered.
 
     \b
     critic annotate rows.jsonl --db labels.sqlite --raters 3 --overlap 0.2 --repeat 0.05
@@ -97,13 +97,16 @@ def main(
 
 
 def _check_invited(host: str, invited: bool) -> None:
-    """Raise UsageError if the page can be reached from outside by raters without an unguessable link."""
+    """Raise UsageError if `host` is reachable from other machines but raters have no unguessable links (`invited`)."""
     if host not in _LOCAL and not invited:
         raise UsageError("--host can be reached from outside: invite raters by name (--invite), or keep to 127.0.0.1")
 
 
 def _name_raters(raters: int | None, invited: Sequence[str]) -> list[str]:
-    """Return the raters' names: those invited, or rater-1, rater-2, … Raises UsageError for unusable names."""
+    """Return the names of the invited raters, or rater-1, rater-2, … for a number of `raters` (default: 1).
+
+    Raises UsageError if both are given, or if an invited name is malformed or repeated.
+    """
     if invited and raters:
         raise UsageError("give either --raters or --invite")
     if len(set(invited)) < len(invited) or not all(_NAME.fullmatch(name) for name in invited):
@@ -112,9 +115,10 @@ def _name_raters(raters: int | None, invited: Sequence[str]) -> list[str]:
 
 
 def _open_planned(db: Path, store: Store | None, options: Mapping[str, Any], files: Mapping[str, Path | None]) -> Store:
-    """Return the database with its plan, created now if it is missing.
+    """Return the store of labels; if `store` is None, create it with its plan.
 
-    Raises UsageError for a missing file, and if an existing plan was made with other options or files.
+    `options`: settings of the plan by name. `files`: the input files by role, None if not given.
+    Raises UsageError if a file is missing, or if the existing plan was made with other options or files.
     """
     for path in filter(None, files.values()):
         if not path.is_file():
@@ -131,7 +135,12 @@ def _open_planned(db: Path, store: Store | None, options: Mapping[str, Any], fil
 
 
 def _create(db: Path, wanted: Mapping[str, Any], files: Mapping[str, Path | None]) -> Store:
-    """Read the items, plan the raters' tasks, and write both into a new database."""
+    """Read the items, plan the raters' tasks, and write both into a new database.
+
+    `wanted`: settings of the plan and hashes of its files. `files`: paths of the rows, the other model's replies and
+    the checks.
+    Raises UsageError if the id of a check is also among the rows, or if an image is missing.
+    """
     from eval_agreement.annotate.reading import read_items, read_known_answers  # noqa: PLC0415 - keeps --help fast
 
     scheme, checks = wanted["scheme"], files["checks"]
@@ -156,7 +165,7 @@ def _create(db: Path, wanted: Mapping[str, Any], files: Mapping[str, Path | None
 
 
 def _check_images(items: Sequence[LabelItem], root: Path) -> None:
-    """Raise UsageError for a missing image now, rather than hours later in front of a rater."""
+    """Raise UsageError if an image is missing or lies outside `root`, before a rater meets it."""
     for item in items:
         for name in item.images:
             path = root / name

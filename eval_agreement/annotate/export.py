@@ -20,14 +20,15 @@ from eval_agreement.annotate.store import RaterTask, Store
 
 _PAIR = ("question", "history", "images", "reference", "response_a", "response_b", "system_a", "system_b")
 _ABOUT = ("task", "category", "lang", "system", "length_a", "length_b", "caption", "focus", "checklist", "edits")
-"""Columns of an exported table beside the label; those of _PAIR are for training on pairs."""
+"""Columns that an exported table has beside the label. Those of _PAIR serve training on pairs."""
 
 
 def export(store: Store, path: Path) -> int:
-    """Write the labels and return the number of lines.
+    """Write the labels to `path`, and return the number of lines.
 
-    A .csv holds every label. A .jsonl holds the rows that training and the audit read, without repeats, checks, skipped
-    and broken items. Raises UsageError for another suffix, and if nothing is labelled.
+    A .csv file holds every label. A .jsonl file holds rows for training and the audit, without repeats, checks, and
+    items that a rater skipped or reported as broken.
+    Raises UsageError for another suffix, or if nothing is labelled.
     """
     if path.suffix == ".csv":
         return write_csv(path, list(map(_build_label_line, store.labels())))
@@ -52,7 +53,10 @@ def export(store: Store, path: Path) -> int:
 
 
 def _apply_edits(item: LabelItem, edits: Sequence[dict[str, Any]], benchmark: str | None) -> LabelItem:
-    """Return an item whose row has the corrections of raters, with their history in `edits`."""
+    """Return the item with the raters' corrections applied to its source row; their history becomes the row's `edits`.
+
+    `benchmark`: name of the benchmark that the row belongs to, or None.
+    """
     row = deepcopy(item.row) | ({"edits": edits} if edits else {})
     for name in {edit["field"] for edit in edits}:
         kind, _, turn = name.partition(" ")
@@ -61,7 +65,7 @@ def _apply_edits(item: LabelItem, edits: Sequence[dict[str, Any]], benchmark: st
 
 
 def _build_label_line(label: RaterTask) -> dict[str, Any]:
-    """Build a line of the .csv: one label, with who gave it, in which order of sides, and when."""
+    """Build a line of the .csv from one label, with its rater, its time, and the side that was shown first."""
     verdict = label.verdict
     about = {"rater": label.rater, "role": label.role, "first": "b" if label.swapped else "a", "at": label.at}
     rest = {name: getattr(verdict, name) for name in ("seconds", "reason", "skipped", "broken")}
@@ -69,7 +73,10 @@ def _build_label_line(label: RaterTask) -> dict[str, Any]:
 
 
 def _list_source_rows(scheme: Scheme, labels: Sequence[RaterTask]) -> Iterator[dict[str, Any]]:
-    """Yield the source row of an item with people's scores. Yields nothing if no rater answered its checklist."""
+    """Yield the item's source row with people's scores added, or nothing if no rater answered its checklist.
+
+    `labels`: all labels of one item.
+    """
     item = labels[0].item
     choices = {ask.key: [label.verdict.choices[ask.key] for label in labels] for ask in item.asks}
     added = (_score_ratings if scheme.rated else _score_checks)(scheme, choices, labels)
@@ -83,7 +90,7 @@ def _list_source_rows(scheme: Scheme, labels: Sequence[RaterTask]) -> Iterator[d
 
 
 def _list_collected(scheme: Scheme, labels: Sequence[RaterTask]) -> Iterator[dict[str, Any]]:
-    """Yield one row per label, with the answers in their columns and `no` for a question that was not asked."""
+    """Yield one row per label, with one column per question. A question that was not asked has the answer "no"."""
     for label in labels:
         unasked = {ask.key: "no" for ask in label.item.asks if ask.after}
         # Several labels of an item are several rows, and ids are unique.
@@ -92,7 +99,7 @@ def _list_collected(scheme: Scheme, labels: Sequence[RaterTask]) -> Iterator[dic
 
 
 def _list_reviewed(scheme: Scheme, labels: Sequence[RaterTask]) -> Iterator[dict[str, Any]]:
-    """Yield the corrected row of the benchmark, unless half of the raters or more refuse the conversation."""
+    """Yield the corrected row of a benchmark conversation, unless half of its raters or more reject it."""
     verdicts = {label.rater: label.verdict.choices[OVERALL] for label in labels}
     if _find_majority([*verdicts.values()]):
         yield {**labels[0].item.row, "reviews": verdicts}
@@ -101,7 +108,10 @@ def _list_reviewed(scheme: Scheme, labels: Sequence[RaterTask]) -> Iterator[dict
 
 
 def _score_ratings(scheme: Scheme, choices: Mapping[str, Sequence[str]], labels: Sequence[RaterTask]) -> dict[str, Any]:
-    """Return the human score of ratings: the mean of the overall ratings, and each criterion's mean."""
+    """Return the score fields of a row: the mean overall rating, each criterion's mean, and the raters' own ratings.
+
+    `choices`: the raters' ratings by question key.
+    """
     scores = {label.rater: float(label.verdict.choices[OVERALL]) for label in labels}
     means = {key.partition("=")[2]: fmean(map(float, ratings)) for key, ratings in choices.items() if key != OVERALL}
     score = {"human_score": fmean(scores.values()), "scale_min": 1, "scale_max": len(scheme.choices)}
@@ -109,7 +119,11 @@ def _score_ratings(scheme: Scheme, choices: Mapping[str, Sequence[str]], labels:
 
 
 def _score_checks(scheme: Scheme, choices: Mapping[str, Sequence[str]], labels: Sequence[RaterTask]) -> dict[str, Any]:
-    """Return the human score of a checklist, 0..1: the share of items that most raters answer with yes."""
+    """Return the score fields of a row with a checklist: human score (0..1), majority answers, votes, raters' scores.
+
+    The score is the share of yes among the items with a majority. If every item is tied, it is the mean of the raters'
+    own shares. It is None if nobody answered.
+    """
     scores = {}
     for label in labels:
         count = Counter(label.verdict.choices.values())
@@ -125,7 +139,7 @@ def _score_checks(scheme: Scheme, choices: Mapping[str, Sequence[str]], labels: 
 
 
 def _find_majority(answers: Sequence[str]) -> bool | None:
-    """Return the answer of most raters, or None for a tie.
+    """Return True if most raters answered yes, False if most answered no, or None for a tie.
 
     >>> _find_majority(["yes", "yes", "no"]), _find_majority(["yes", "no"])
     (True, None)
@@ -135,7 +149,10 @@ def _find_majority(answers: Sequence[str]) -> bool | None:
 
 
 def _list_audit_rows(scheme: Scheme, labels: Sequence[RaterTask]) -> Iterator[dict[str, Any]]:
-    """Yield one row per label and question for the audit. The id of a turn is built from its conversation's id."""
+    """Yield one row per label and question for the audit. `labels`: all labels of one item.
+
+    The id of a row about a turn is built from the conversation's id.
+    """
     item = labels[0].item
     row = {"lang": item.lang, **item.row}
     about = {key: row[key] for key in _ABOUT + _PAIR if row.get(key) is not None}
@@ -152,7 +169,7 @@ def _list_audit_rows(scheme: Scheme, labels: Sequence[RaterTask]) -> Iterator[di
 
 
 def _encode_choice(scheme: Scheme, choice: str) -> str | float:
-    """Return a choice as the audit reads it: a, b or tie, a number, or the word itself."""
+    """Encode a choice for the audit: "a", "b" or "tie" for two sides, a number for a rating, else the choice itself."""
     if scheme.two:
         return {"A": "a", "B": "b"}.get(choice, "tie")
     return float(choice) if scheme.rated else choice

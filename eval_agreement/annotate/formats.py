@@ -32,21 +32,26 @@ from eval_agreement.annotate.store import RaterTask, RaterVerdict, Store
 FORMATS = ("label-studio", "potato", "csv", "xlsx")
 
 _SHEETS = (".csv", ".tsv", ".xlsx")
-"""Suffixes of tables that labels are read back from."""
+"""Suffixes of tables that may contain labels to import."""
 
 _TASK, _RUBRIC, _REASON, _SKIPPED, _BROKEN = "task", "what counts", "reason", "skip, because", "broken"
 
 
 def load_picture(images: Images, name: str) -> tuple[str, bytes]:
-    """Return the media type and the bytes of an item's picture. Raises ImageError."""
+    """Return the media type and the content of the image `name`, a path or a data: URI.
+
+    Raises ImageError if it cannot be read.
+    """
     head, _, content = images.load(name, name if name.startswith("data:") else None).uri.partition(",")
     return head[5:].partition(";")[0], base64.b64decode(content)
 
 
 def send(store: Store, form: str, folder: Path, images: Images | None) -> str:
-    """Write the items into a folder in one of FORMATS, and return a line about it.
+    """Write the items into a folder for labelling elsewhere, and return a line that describes the files.
 
-    Raises UsageError for a picture that cannot be read, and for a text longer than a cell of an .xlsx.
+    `form`: one of FORMATS.
+    Raises UsageError if a picture cannot be read, if a text is too long for a cell of an .xlsx file, or if `form` is a
+    program and the scheme has questions of its own.
     """
     folder.mkdir(parents=True, exist_ok=True)
     facts = store.facts()
@@ -84,7 +89,10 @@ def send(store: Store, form: str, folder: Path, images: Images | None) -> str:
 
 
 def _build_cells(item: LabelItem, number: int, folder: Path, form: str, images: Images | None) -> dict[str, str]:
-    """Return an item's texts by column, with its pictures and questions."""
+    """Return the columns of an item for another program: its images, texts and questions.
+
+    Label Studio embeds images as data: URIs. For Potato they are written into `folder`.
+    """
     # Potato takes no pictures inside its items.
     if form == "potato":
         pictures = [name.replace("images/", "/media/") for name in _write_pictures(folder, number, item, images)]
@@ -98,7 +106,10 @@ def _build_cells(item: LabelItem, number: int, folder: Path, form: str, images: 
 
 
 def list_texts(item: LabelItem, swapped: bool) -> dict[str, str]:
-    """Return an item's shown texts by column (`question`, `answer A`, `answer 2 B`), with the history as one text."""
+    """Return an item's shown texts by column (`question`, `answer A`, `answer 2 B`). The history is one text.
+
+    `swapped`: exchange sides A and B.
+    """
     columns: dict[str, list[str]] = defaultdict(list)
     # Sorted by the side that is shown: a column's place must not tell which side was exchanged.
     for part in sorted(item.parts, key=lambda part: (part.turn, exchanged(part.side, swapped))):
@@ -111,7 +122,7 @@ def list_texts(item: LabelItem, swapped: bool) -> dict[str, str]:
 
 
 def _load_pictures(item: LabelItem, images: Images | None) -> list[tuple[str, bytes]]:
-    """Return the media type and bytes of each picture of an item. Raises UsageError for one that cannot be read."""
+    """Return the media type and the content of each picture of an item. Raises UsageError if one cannot be read."""
     try:
         return [] if images is None else [load_picture(images, name) for name in item.images]
     except ImageError as error:
@@ -119,7 +130,10 @@ def _load_pictures(item: LabelItem, images: Images | None) -> list[tuple[str, by
 
 
 def _write_pictures(folder: Path, number: int, item: LabelItem, images: Images | None) -> list[str]:
-    """Write an item's pictures, and return their paths in the folder. These do not reveal whose they are."""
+    """Write an item's pictures into `folder`, and return their paths relative to it.
+
+    The files are named by `number`, so that they do not reveal the model.
+    """
     names = []
     for position, (media, content) in enumerate(_load_pictures(item, images), 1):
         names.append(f"images/{number}-{position}.{media.partition('/')[2]}")
@@ -128,7 +142,7 @@ def _write_pictures(folder: Path, number: int, item: LabelItem, images: Images |
 
 
 def _format_html(cells: Mapping[str, str]) -> str:
-    """Format an item as HTML for Potato, with the texts of models escaped."""
+    """Format an item's columns as HTML for Potato. All texts are escaped."""
     blocks = []
     for column, text in cells.items():
         shown = html.escape(text).replace("\n", "<br>")
@@ -138,9 +152,9 @@ def _format_html(cells: Mapping[str, str]) -> str:
 
 
 def _write_sheet(tasks: Sequence[RaterTask], scheme: Scheme, path: Path, images: Images | None) -> None:
-    """Write a rater's tasks in their order, with the rubric and an empty cell per question.
+    """Write a rater's tasks to a sheet in their order, with the rubric and an empty cell per question.
 
-    The first line holds the choices of each question.
+    The line below the headings lists the choices of each question.
     """
     all_choices: dict[str, str] = {}
     rows = [all_choices]
@@ -166,7 +180,10 @@ def _write_sheet(tasks: Sequence[RaterTask], scheme: Scheme, path: Path, images:
 
 
 def _check_lengths(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
-    """Raise UsageError for a text that would be cut: people would label another answer than the judge judges."""
+    """Raise UsageError if a text is too long for a workbook's cell.
+
+    A cut text would have people label another answer than the judge sees.
+    """
     for row in rows:
         for column, text in row.items():
             if tables.is_cut(_format_cell(text)):
@@ -176,7 +193,10 @@ def _check_lengths(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
 
 
 def _write_workbook(path: Path, rows: Sequence[Sequence[str]]) -> None:
-    """Write lines of cells as a workbook, with wrapped text and wide columns for long answers."""
+    """Write rows of cells as a workbook with wrapped text, and with wide columns for long texts.
+
+    The first row is the heading.
+    """
     import openpyxl  # noqa: PLC0415 - only such sheets need it
 
     book = openpyxl.Workbook()
@@ -199,33 +219,34 @@ _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]
 
 
 def _format_cell(value: str) -> str:
-    """Format a cell for Excel: no formula, only characters of XML 1.0, and text that looks like an escape escaped."""
+    """Encode a text for an .xlsx cell: escape formulas and escape sequences, drop characters that XML 1.0 forbids."""
     return tables.encode_xstring(_make_plain(value))
 
 
 def _make_plain(value: str) -> str:
-    """Remove characters that a workbook cannot hold, and escape a formula."""
+    """Remove the characters that XML 1.0 forbids, and escape a text that a spreadsheet would run as a formula."""
     return str(escape_formula(_NOT_IN_XML.sub("", value)))
 
 
 def _name_column(ask: Ask) -> str:
-    """Return the heading of a question's column."""
+    """Return the heading of a question's column in a sheet."""
     return _normalise_heading(f"{ask.key}: {ask.text}" if ask.text else ask.key)
 
 
 def _normalise_heading(text: str) -> str:
-    """Return a heading as programs give it back: they change or drop line breaks, and spaces at its ends."""
+    """Normalise a heading, because programs change line breaks and drop spaces at its ends."""
     return _make_plain(" ".join(text.split()))
 
 
 _OutsideLabel = tuple[RaterVerdict, Callable[[], RaterTask]]
-"""A label given elsewhere, and a function that returns its task, or creates it if missing."""
+"""A label given in another program, and a function that returns its task, creating it if missing."""
 
 
 def take(store: Store, path: Path) -> str:
-    """Read labels from a file or folder into the store, and return a line with the counts of new and other labels.
+    """Import labels from a file or folder into the store, and return a line with the counts of new and existing labels.
 
-    A label that is there already stays. Raises UsageError for an unknown item or choice, before anything is kept.
+    A task that already has a label keeps it.
+    Raises UsageError if there is no label, or for an unknown item or choice. Nothing is stored in that case.
     """
     scheme, labels = SCHEMES[store.facts()["scheme"]], list[_OutsideLabel]()
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
@@ -257,9 +278,10 @@ def _add_choices(
     choices: Mapping[int, str | None],
     verdict: RaterVerdict,
 ) -> RaterVerdict:
-    """Return the verdict with its choices in the item's own order of sides; none if skipped or broken.
+    """Return `verdict` with the rater's choices, with sides in the item's own order. A skipped or broken item has none.
 
-    `choices` are by the question's number, from 1. Raises UsageError for an open question or an unknown choice.
+    `location`: place in the file, for error messages. `choices`: by question number, from 1.
+    Raises UsageError if a question has no answer, or for an unknown choice.
     """
     if verdict.skipped or verdict.broken:
         return verdict
@@ -271,10 +293,11 @@ def _add_choices(
 
 
 def _check_shown(location: str, item: LabelItem, swapped: bool, cells: Mapping[str, Any]) -> None:
-    """Raise UsageError if a text beside a label is not the item's: the label belongs to another plan.
+    """Raise UsageError if a text beside a label is not the item's text, because the label then belongs to another plan.
 
-    Only letters and digits are compared, without capitals, up to 500: programs change white space, signs, dates and
-    long cells. A text without letters may be a number that was reformatted.
+    `cells`: the texts in the imported file, by column. Columns that are missing there are not compared.
+    Only the first 500 letters and digits count, without case: programs change white space, punctuation, dates and long
+    cells. Texts without letters are not compared, since they may be reformatted numbers.
     """
     for column, text in list_texts(item, swapped).items():
         there = cells.get(column, cells.get(column.replace(" ", "_"), text))
@@ -284,9 +307,9 @@ def _check_shown(location: str, item: LabelItem, swapped: bool, cells: Mapping[s
 
 
 def _read_table(store: Store, scheme: Scheme, path: Path) -> Iterator[_OutsideLabel]:
-    """Yield the labels in a table: a sheet of --to that was filled in, or Label Studio's CSV."""
+    """Yield the labels in a table: a sheet written by `send` and filled in, or Label Studio's CSV export."""
     rows = list(tables.rows(path, _SHEETS))
-    # Only Label Studio names items and controls; a sheet of ours names tasks and questions.
+    # Only Label Studio names items and controls; a sheet written by `send` names tasks and questions.
     if any("item" in row and any(map(_parse_choice, row)) for _, row in rows):
         yield from _match_items(store, scheme, path, _read_flat([row for _, row in rows]))
     else:
@@ -294,7 +317,10 @@ def _read_table(store: Store, scheme: Scheme, path: Path) -> Iterator[_OutsideLa
 
 
 def _read_sheet(store: Store, scheme: Scheme, rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[_OutsideLabel]:
-    """Yield the labels in the lines of a sheet that are filled in."""
+    """Yield the labels in the lines of a sheet that are filled in. `rows`: pairs (location, cells).
+
+    Raises UsageError for an unknown task.
+    """
     for location, row in rows:
         cells = {_normalise_heading(column): cell for column, cell in row.items()}
         number = tables.optional_text(cells, _TASK)
@@ -319,7 +345,10 @@ def _read_sheet(store: Store, scheme: Scheme, rows: Iterable[tuple[str, Mapping[
 
 
 def _read_program(store: Store, scheme: Scheme, path: Path) -> Iterator[_OutsideLabel]:
-    """Yield the labels in Label Studio's export (JSON, JSON-MIN), or in Potato's state of a user."""
+    """Yield the labels in Label Studio's export (JSON or JSON-MIN), or in a user's state written by Potato.
+
+    Raises UsageError for any other file.
+    """
     try:
         document = msgspec.json.decode(path.read_bytes().removeprefix(codecs.BOM_UTF8))
         labels: list[_Label] = []
@@ -338,7 +367,10 @@ def _read_program(store: Store, scheme: Scheme, path: Path) -> Iterator[_Outside
 
 
 def _match_items(store: Store, scheme: Scheme, path: Path, labels: Iterable["_Label"]) -> Iterator[_OutsideLabel]:
-    """Yield the labels with their tasks. Raises UsageError for an unknown item, other texts and unknown choices."""
+    """Yield the labels of another program together with their tasks.
+
+    Raises UsageError for an unknown item or choice, or if the item's texts differ from those that were labelled.
+    """
     items = store.items()
     for rater, key, shown, choices, unread in labels:
         number = int(key) if key.isascii() and key.isdigit() else 0
@@ -351,11 +383,12 @@ def _match_items(store: Store, scheme: Scheme, path: Path, labels: Iterable["_La
 
 
 _Label = tuple[str, str, dict[str, Any], dict[int, str], RaterVerdict]
-"""Rater, item, the item's texts (empty if the file lacks them), choice by question number (from 1), and the rest."""
+"""Rater, item number, labelled texts (empty if the file lacks them), choices by question number (from 1), other
+fields."""
 
 
 def _read_potato(state: Mapping[str, Any]) -> Iterator[_Label]:
-    """Yield the labels in a user's `user_state.json`."""
+    """Yield the labels in one user's `user_state.json`, already decoded."""
     for item, labels in state["instance_id_to_label_to_value"].items():
         choices, reason = {}, ""
         for label, value in labels:
@@ -368,7 +401,7 @@ def _read_potato(state: Mapping[str, Any]) -> Iterator[_Label]:
 
 
 def _read_label_studio(task: Mapping[str, Any]) -> Iterator[_Label]:
-    """Yield the labels of a task of Label Studio's JSON."""
+    """Yield the labels of one task in Label Studio's JSON export."""
     for annotation in task["annotations"]:
         # An export names the user by number, or in full.
         user = annotation.get("completed_by", "label-studio")
@@ -388,9 +421,9 @@ def _read_label_studio(task: Mapping[str, Any]) -> Iterator[_Label]:
 
 
 def _read_flat(rows: Sequence[Mapping[str, Any]]) -> Iterator[_Label]:
-    """Yield the labels of Label Studio's CSV and JSON-MIN.
+    """Yield the labels in Label Studio's CSV or JSON-MIN export.
 
-    A row is an annotation, with the task's data and the values of the controls side by side.
+    Each row is one annotation, with the task's data and the rater's answers side by side.
     """
     for row in rows:
         cells = {name: tables.cell_text(cell) or "" for name, cell in row.items()}
@@ -402,7 +435,7 @@ def _read_flat(rows: Sequence[Mapping[str, Any]]) -> Iterator[_Label]:
 
 
 def _parse_choice(name: str) -> int:
-    """Return the number of the question that a control named choice_N answers; 0 for any other name.
+    """Return N for a control named choice_N, which answers question N; return 0 for any other name.
 
     >>> _parse_choice("choice_2"), _parse_choice("reason")
     (2, 0)

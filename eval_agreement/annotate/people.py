@@ -23,14 +23,16 @@ from eval_agreement.page.words import percent, points, within
 _NOTE = "As another rater: share of equal answers. Same again: repeats answered as before."
 
 Unit = tuple[int, str]
-"""Number of an item, and the key of one of its questions."""
+"""A question about an item: (number of the item, key of the question)."""
 
 
 class RaterFacts(Struct, kw_only=True):
-    """Labels of one rater in the order given, with their statistics.
+    """Labels of one rater, oldest first, with statistics.
 
-    `again`: True for each repeated answer that is the same as before. `right`: True for each item with a known answer
-    that was answered correctly. `equal`: share of the answers that equal another rater's, 0..1.
+    `progress`: (labels given, tasks).
+    `again`: one entry per repeated answer, True if it equals the first answer.
+    `right`: one entry per labelled check, True if all its answers are correct.
+    `equal`: share (0..1) of the answers that equal another rater's; None if nobody else answered the same questions.
     """
 
     name: str
@@ -42,12 +44,12 @@ class RaterFacts(Struct, kw_only=True):
 
     @property
     def seconds(self) -> list[float]:
-        """Times in sight of the labels that have one, in seconds."""
+        """Times spent on the labels, in seconds. Labels without a time are left out."""
         return [label.verdict.seconds for label in self.labels if label.verdict.seconds is not None]
 
 
 def collect_facts(labels: Iterable[RaterTask]) -> dict[str, RaterFacts]:
-    """Collect the labels of each rater by name, with repeats and checks compared with what was expected."""
+    """Collect each rater's labels, keyed by name, and compare repeats and checks with the expected answers."""
     raters: dict[str, RaterFacts] = {}
     first: dict[tuple[str, int], RaterTask] = {}
     for label in labels:
@@ -66,9 +68,9 @@ def collect_facts(labels: Iterable[RaterTask]) -> dict[str, RaterFacts]:
 
 
 def collect_answers(labels: Iterable[RaterTask], scheme: Scheme) -> dict[Unit, dict[str, float]]:
-    """Return every rater's answer to each question as a number: a rating on 1..10, or the points of a choice.
+    """Return the raters' answers as numbers, keyed by question and rater: ratings on 1..10, or the points of a choice.
 
-    Checks, items reported as broken and free text are left out. The newest answer of a rater counts.
+    Checks, broken items and written answers are left out. If a rater answered twice, the newest answer counts.
     """
     values = {**POINTS, "both bad": POINTS["tie"]}
     if scheme.rated:
@@ -83,9 +85,10 @@ def collect_answers(labels: Iterable[RaterTask], scheme: Scheme) -> dict[Unit, d
 
 
 def _measure_equal(name: str, answers: Mapping[Unit, Mapping[str, float]], group: Mapping[int, str]) -> Estimate | None:
-    """Return the share of a rater's answers that equal another rater's, with `group` of an item as cluster.
+    """Estimate the share of a rater's answers that equal another rater's answer to the same question.
 
-    None if no other rater answered the same questions.
+    `answers`: by question and rater. `group`: the cluster of each item, for the interval.
+    Returns None if no other rater answered the same questions.
     """
     equal, groups = list[bool](), list[str]()
     for (item, _), by_rater in answers.items():
@@ -108,9 +111,9 @@ _RATERS = Columns[RaterFacts](
 
 
 def build_sections(labels: Sequence[RaterTask], progress: Mapping[str, tuple[int, int]], name: str) -> list[Section]:
-    """Build the sections of the owner's page: each rater, and the agreement of all.
+    """Build the sections of the owner's page: a table of the raters, and how well they agree.
 
-    `progress`: labels given and tasks by rater. `name`: the scheme's.
+    `progress`: (labels given, tasks) by rater. `name`: name of the labelling scheme.
     """
     scheme = SCHEMES[name]
     raters = collect_facts(labels)

@@ -14,7 +14,7 @@ Role = Literal["item", "repeat", "check"]
 
 
 class Task(NamedTuple):
-    """An item for a rater. `place` (0..1) is its position in the rater's order. `swapped`: side B is shown as A."""
+    """An item for a rater. `place`: position in the rater's order, 0..1. `swapped`: side B is shown as A."""
 
     rater: str
     place: float
@@ -24,7 +24,7 @@ class Task(NamedTuple):
 
 
 def draw(*words: str) -> float:
-    """Return a number in [0, 1) that depends only on the words.
+    """Return a pseudo-random number in [0, 1) that depends only on `words`.
 
     >>> draw("side", "ann", "q1") == draw("side", "ann", "q1")
     True
@@ -34,14 +34,17 @@ def draw(*words: str) -> float:
 
 
 def is_swapped(rater: str, item: str) -> bool:
-    """Return True if a rater sees the sides exchanged. `rater` is empty for programs whose raters share a file."""
+    """Return True if `rater` sees the two sides of `item` in swapped order, decided by a hash of both.
+
+    Pass "" as `rater` for programs that give all raters one shared file.
+    """
     return draw("side", rater, item) < 0.5
 
 
 def plan(
     items: Sequence[str], checks: Sequence[str], raters: Sequence[str], overlap: float = 0.0, repeat: float = 0.0
 ) -> Iterator[Task]:
-    """Yield the tasks of `items` and `checks` (ids) for all raters, in no order of `place`.
+    """Yield the tasks of all raters for `items` and `checks` (ids). They are not sorted by `place`.
 
     `overlap`: share of the items that every rater gets, 0..1. `repeat`: share of a rater's items shown twice, 0..1.
 

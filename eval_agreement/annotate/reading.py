@@ -22,12 +22,12 @@ from eval_agreement.annotate.schemes import OVERALL, SCHEMES, Ask, Kind, LabelIt
 def read_items(
     scheme: str, path: Path, against: Path | None = None, own: OwnColumns | None = None, benchmark: str | None = None
 ) -> list[LabelItem]:
-    """Read the items of a file for a scheme.
+    """Read the items of a file for a labelling scheme.
 
-    - against: replies of another model, for a comparison of whole conversations.
-    - own: the columns of the user's table. benchmark: name of the benchmark whose file `path` is.
-
-    Raises UsageError for an unknown scheme, options that do not fit it, and a file without items.
+    `against`: file of another model's replies, for a comparison of whole conversations.
+    `own`: the meaning of columns in the user's own table, or None.
+    `benchmark`: name of the benchmark to correct, or None.
+    Raises UsageError for an unknown scheme, options that do not fit it, or a file without items.
     """
     if scheme not in SCHEMES:
         raise UsageError(f"--scheme {scheme}: unknown; choose {', '.join(SCHEMES)}")
@@ -50,7 +50,7 @@ def read_items(
 
 
 def _read_rows(scheme: Scheme, path: Path, own: OwnColumns | None) -> Iterator[LabelItem]:
-    """Yield an item per answer, or per pair of answers to one question, paired as `critic judge` does."""
+    """Yield an item per answer, or per pair of answers to one question. Pairs are formed as in `critic judge`."""
     raw: dict[str, dict[str, Any]] = {}
 
     def read(left_out: Counter[str]) -> Iterator[Response]:
@@ -83,7 +83,7 @@ def _read_rows(scheme: Scheme, path: Path, own: OwnColumns | None) -> Iterator[L
 
 
 def _build_pair_row(first: Response, second: Response, raw: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Build the row of a pair for the export, from both responses and their source rows in `raw`."""
+    """Build the exported row of a pair of responses. `raw`: the source rows by response id."""
     question = first.question
     # The known answer may stand in either row, each from its own side.
     known = raw[first.id].get("known") or exchanged(str(raw.get(second.id, {}).get("known", "")), True)
@@ -95,13 +95,13 @@ def _build_pair_row(first: Response, second: Response, raw: Mapping[str, dict[st
 
 
 def _conversation_facts(talk: Conversation) -> dict[str, Any]:
-    """Return the language, group and images of a conversation, as fields of LabelItem."""
+    """Return a conversation's language, group and images as keyword arguments for LabelItem."""
     images = list(chain.from_iterable(turn.images for turn in talk.turns))
     return {"lang": talk.lang, "group": talk.group, "images": images}
 
 
 def _list_dialogue(history: Sequence[Turn]) -> list[ShownPart]:
-    """List what user and assistant said before, in order."""
+    """Return the texts of user and assistant in earlier turns, in order."""
     parts = []
     for turn in history:
         parts += [ShownPart("user", turn.user), ShownPart("assistant", turn.assistant)]
@@ -109,12 +109,12 @@ def _list_dialogue(history: Sequence[Turn]) -> list[ShownPart]:
 
 
 def _drop_empty(parts: Sequence[ShownPart]) -> list[ShownPart]:
-    """Return the parts that have a text, and every answer: an empty answer is to be labelled too."""
+    """Drop parts without text, except answers: an empty answer is labelled too."""
     return [part for part in parts if part.text or part.kind == "answer"]
 
 
 def _list_asks(scheme: Scheme, response: Response) -> list[Ask]:
-    """List the questions about an answer: each item of its checklist, or each criterion and the whole."""
+    """List the questions about an answer: one per checklist item, or one per criterion and one about the whole."""
     if scheme.form == "checklist":
         return [Ask(f"item={number}", text) for number, text in enumerate(response.question.checklist, 1)]
     named = response.question.criteria if scheme.form == "criteria" else {}
@@ -122,7 +122,11 @@ def _list_asks(scheme: Scheme, response: Response) -> list[Ask]:
 
 
 def _read_replies(scheme: Scheme, path: Path, against: Path | None) -> Iterator[LabelItem]:
-    """Yield an item per conversation of which every turn was answered, beside another model's or its references."""
+    """Yield an item per completely answered conversation, beside another model's answers or the references.
+
+    `against`: file of the other model's replies; None to show the references.
+    A comparison of two sides leaves out conversations that the other side lacks or answered only in part.
+    """
     others = {} if against is None else _read_conversations(against)
     for key, turns in _read_conversations(path).items():
         first, opponent = turns[0], others.get(key, [])
@@ -145,7 +149,10 @@ def _read_replies(scheme: Scheme, path: Path, against: Path | None) -> Iterator[
 
 
 def _list_turn(scheme: Scheme, turn: ModelTurn, counterpart: str | None) -> list[ShownPart]:
-    """List the texts of a turn: its question and answer, with the other model's answer or the reference."""
+    """List the shown texts of one turn: its question, focus and answer, and the `counterpart`.
+
+    `counterpart`: the other model's answer, or the reference. It is a second answer if the scheme has two sides.
+    """
     number, question = turn.turn, turn.conversation.turns[turn.turn - 1]
     parts = [ShownPart("question", question.prompt, number), ShownPart("focus", question.focus or "", number)]
     # With two sides the counterpart is an answer, and must not be told from the other one.
@@ -157,7 +164,10 @@ def _list_turn(scheme: Scheme, turn: ModelTurn, counterpart: str | None) -> list
 
 
 def _read_conversations(path: Path) -> dict[tuple[str, str], list[ModelTurn]]:
-    """Read a model's turns, in order, by conversation and condition. Leave out conversations with a missing reply."""
+    """Read a model's turns in order, keyed by (conversation id, condition).
+
+    Conversations with a missing reply are left out.
+    """
     by_conversation: dict[tuple[str, str], list[ModelTurn]] = defaultdict(list)
     for _, recorded in jsonl.read(path, ModelTurn):
         turn = without_thoughts_in(recorded)
@@ -171,7 +181,7 @@ def _read_conversations(path: Path) -> dict[tuple[str, str], list[ModelTurn]]:
 
 
 def _read_columns(scheme: Scheme, path: Path) -> Iterator[LabelItem]:
-    """Yield an item per row of a table whose columns the scheme names."""
+    """Yield an item per row of a table, from the columns that the scheme names."""
     ids = tables.Ids()
     for number, (location, row) in enumerate(tables.rows(path), 1):
         key = ids.add(location, tables.optional_text(row, "id") or str(number))
@@ -186,7 +196,10 @@ def _read_columns(scheme: Scheme, path: Path) -> Iterator[LabelItem]:
 
 
 def _read_benchmark(path: Path, name: str) -> Iterator[LabelItem]:
-    """Yield an item per conversation of a benchmark, with the texts that may be corrected and its line of the file."""
+    """Yield an item per conversation of the benchmark `name`, with its correctable texts and its line of the file.
+
+    Raises UsageError if the file does not have one line per conversation.
+    """
     talks, lines = benchmarks.read(name, path), [row for _, row in tables.rows(path)]
     if path.suffix == ".parquet" or len(talks) != len(lines):
         raise UsageError(f"{path}: a file to review needs one line per conversation, as .jsonl, .csv or .xlsx")
@@ -200,9 +213,9 @@ def _read_benchmark(path: Path, name: str) -> Iterator[LabelItem]:
 
 
 def read_known_answers(scheme: str, checks: Sequence[LabelItem]) -> dict[str, dict[str, str]]:
-    """Return the known answer to each question of the check items, by id.
+    """Return the known answers of the check items, keyed by item id and question key.
 
-    Raises UsageError for an answer that is no choice of the scheme.
+    Raises UsageError if an answer is not a choice of the scheme.
     """
     choices, answers = SCHEMES[scheme].choices, {}
     for item in checks:

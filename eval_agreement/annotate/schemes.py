@@ -36,7 +36,10 @@ Kind = Literal["user", "assistant", "question", "reference", "caption", "focus",
 
 
 class ShownPart(Struct, frozen=True, omit_defaults=True):
-    """A shown text, with its kind, its turn (0: the whole conversation) and its side (A, B or empty)."""
+    """A text shown to raters.
+
+    `turn`: its turn, or 0 for the whole conversation. `side`: A, B, or "" for a single side.
+    """
 
     kind: Kind
     text: str
@@ -45,15 +48,20 @@ class ShownPart(Struct, frozen=True, omit_defaults=True):
 
     @property
     def field(self) -> str:
-        """The key of its edits, empty if raters may not edit it. A checklist has one item per line."""
+        """Key of corrections of this text, such as "reference 2"; "" if raters may not correct it.
+
+        A checklist has one item per line.
+        """
         editable = self.kind in ("reference", "caption", "focus", "checklist")
         return f"{self.kind} {self.turn or ''}".strip() if editable else ""
 
 
 class Ask(Struct, frozen=True, omit_defaults=True):
-    """A question about an item. `key` names its label; `text` adds to the wording of the scheme.
+    """A question about an item. `key`: name of its answer. `text`: wording in addition to the scheme's.
 
-    `longest`: most characters of a written answer, 0 for a choice. `after` (KEY=CHOICE): asked only after that answer.
+    `turn`: the turn asked about, or 0 for the whole item.
+    `longest`: most characters of a written answer, or 0 for a choice.
+    `after`: KEY=CHOICE asks the question only if question KEY was answered with CHOICE; "" asks it always.
     """
 
     key: str
@@ -64,10 +72,10 @@ class Ask(Struct, frozen=True, omit_defaults=True):
 
 
 class LabelItem(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An item to label. Only `parts` reaches a rater.
+    """An item to label. Raters see only `parts`.
 
-    The database alone holds the `id` of its labels, the `group` of its question, the paths of its `images`, and the
-    source `row`.
+    The other fields stay in the database: `id`, `group` (the question, as cluster), `images` (paths) and `row` (the
+    source row).
     """
 
     lang: Language
@@ -81,25 +89,28 @@ class LabelItem(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def version(self) -> str:
-        """Hash of its texts: it changes if a text is corrected."""
+        """Hash of the item's texts; it changes if a text is corrected."""
         return hashlib.blake2b(msgspec.json.encode(self.parts), digest_size=8).hexdigest()
 
     def texts(self) -> dict[str, str]:
-        """Return the editable texts by field."""
+        """Return the texts that raters may correct, keyed by `ShownPart.field`."""
         return {part.field: part.text for part in self.parts if part.field}
 
     def corrected(self, edits: Mapping[str, tuple[str, str]]) -> "LabelItem":
-        """Return the item with corrected texts; `edits` are texts before and after, by field."""
+        """Return the item with corrected texts. `edits`: (old text, new text) by `ShownPart.field`."""
         new = [replace(part, text=edits.get(part.field, ("", part.text))[1]) for part in self.parts]
         return replace(self, parts=new)
 
 
 class Scheme(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A labelling scheme for items of a file of the kind `source`.
+    """A labelling scheme.
 
-    Raters select one of the `choices`. `two`: the item has two sides in random order. `form` is the judge's form whose
-    rules the page shows. `column` receives the labels in an audit's table. `edits`: raters may correct texts. A scheme
-    with its own questions has `asks`, with the columns to show in `shows` and the picture's column in `images`.
+    `choices`: values that raters choose from. `source`: kind of the file that items come from.
+    `form`: form of judging whose rules the page shows, or None. `two`: the item has two sides in random order.
+    `column`: column for the labels in an audit's table; None if the export is no such table. `edits`: raters may
+    correct texts.
+    `asks`: the scheme's own questions. With these, `shows` maps shown parts to table columns, and `images` is the
+    picture's column.
     """
 
     choices: Choices = {}
@@ -114,7 +125,7 @@ class Scheme(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def sides(self) -> Sequence[str]:
-        """Names of an item's sides."""
+        """Names of an item's sides: A and B, or "" for a single side."""
         return ("A", "B") if self.two else ("",)
 
     @property
@@ -123,7 +134,10 @@ class Scheme(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return "1" in self.choices
 
     def rubric(self, lang: Language, task: str) -> list[tuple[str, str]]:
-        """Return pairs (label, text): the judge's own ranges, then the rules for the task."""
+        """Return the rubric as pairs (label, text): the judge's rating ranges, highest first, then the rules of `task`.
+
+        Empty for a scheme with its own questions.
+        """
         # A scheme of its own explains itself in its questions.
         if self.form is None:
             return []
@@ -138,13 +152,14 @@ SCHEMES = {
     name: msgspec.convert({**entry, "choices": _CONTENT["choices"][entry.get("choices", "words")]}, Scheme)
     for name, entry in _CONTENT["schemes"].items()
 }
-"""Name -> scheme."""
+"""Labelling schemes by name."""
 
 
 def read_choices(item: LabelItem, scheme: Scheme, replies: Mapping[str, str], swapped: bool = False) -> dict[str, str]:
-    """Return the answers to an item's questions by key, in its own order of sides.
+    """Check a rater's replies, and return the answers by question key, with sides in the item's own order.
 
-    Raises ValueError for an open question, an unknown choice, and a text that is too long.
+    `replies`: by question key. Questions that depend on another answer are skipped if that answer was not given.
+    Raises ValueError if a question has no answer, or for an unknown choice or a text that is too long.
     """
     answers, choices = dict[str, str](), {choice.lower(): choice for choice in scheme.choices}
     for ask in item.asks:

@@ -48,7 +48,10 @@ _LONGEST = 100_000
 
 
 class Annotation:
-    """The pages on a database. Starlette runs their plain functions in threads, each with a connection of its own."""
+    """The pages of one store of labels, for raters and the owner.
+
+    Starlette runs the plain methods in threads, and each thread has its own connection to the database.
+    """
 
     def __init__(self, store: Store, images: Images | None) -> None:
         self.store, self.images, facts = store, images, store.facts()
@@ -57,7 +60,7 @@ class Annotation:
         self._raters = store.raters()
 
     def app(self, hosts: list[str]) -> Starlette:
-        """Return the ASGI application. It answers only requests to `hosts`, so that no other site's name leads here."""
+        """Return the ASGI application. It answers only requests addressed to `hosts`, against DNS rebinding."""
         routes = [
             Route("/", self.show_page),
             Route("/label", self.post_label, methods=["POST"]),
@@ -73,21 +76,24 @@ class Annotation:
         return Starlette(routes=routes, middleware=middleware, exception_handlers={HTTPException: _refuse})
 
     def _find_rater(self, request: Request) -> str:
-        """Return the name behind the link's token. Raises HTTPException for an unknown one."""
+        """Return the name of the rater whose token is in the link. Raises HTTPException for an unknown token."""
         name = self._raters.get(request.query_params.get("rater", ""))
         if name is None:
             raise HTTPException(403, "open the link that you were given; this one names no rater")
         return name
 
     def _find_task(self, rater: str, number: str | None) -> RaterTask:
-        """Return a rater's own task. Raises HTTPException for any other number."""
+        """Return task `number` of a rater. Raises HTTPException if the rater has no such task."""
         try:
             return self.store.opened(_parse_count(number) or 0, rater)
         except KeyError:
             raise HTTPException(404, "there is no such item") from None
 
     def show_page(self, request: Request) -> Response:
-        """Return the page of the next item or of the named one, with the rater's earlier label if there is one."""
+        """Return the page of the task in the query, or of the rater's next task.
+
+        If the rater has labelled the task before, the label is filled in.
+        """
         rater, query = self._find_rater(request), request.query_params
         opened = self._find_task(rater, query["task"]) if "task" in query else self.store.next(rater)
         preferred = "zh" if request.headers.get("accept-language", "").lower().startswith("zh") else "en"
@@ -102,7 +108,7 @@ class Annotation:
         return HTMLResponse(render("eval_agreement.annotate", "page/label.html.jinja", facts))
 
     def _describe_item(self, opened: RaterTask) -> dict[str, Any]:
-        """Return the item as this rater sees it, with side B called A if sides are exchanged."""
+        """Return an item's fields for the page, with sides named as this rater sees them."""
         item, choices = opened.item, opened.verdict.choices
         parts = [replace(part, side=exchanged(part.side, opened.swapped)) for part in item.parts]
         chosen = {ask: exchanged(value, opened.swapped) for ask, value in choices.items()}
@@ -111,7 +117,10 @@ class Annotation:
         return shown | {"rubric": self.scheme.rubric(item.lang, item.task)}
 
     async def post_label(self, request: Request) -> Response:
-        """Keep the label of a form. Raises HTTPException for a form of another site, and for one that is too long."""
+        """Store the label in a submitted form.
+
+        Raises HTTPException if another site sent it, or if it is too long or invalid.
+        """
         # Another site could send a form in the name of a rater whose browser holds the link.
         if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             raise HTTPException(403, "another site may not send labels")
@@ -121,7 +130,11 @@ class Annotation:
         return await run_in_threadpool(self._keep_label, request, body)
 
     def _keep_label(self, request: Request, body: Mapping[str, str]) -> Response:
-        """Keep the label, then lead to the next page. The page never goes on without a kept label."""
+        """Store the label, and return the address of the next page.
+
+        If the label or the item changed since the page was opened, nothing is stored and the address is that of the
+        same task.
+        """
         rater = self._find_rater(request)
         opened = self._find_task(rater, body.get("task"))
         verdict = read_verdict(body, opened.item, self.scheme, opened.swapped)
@@ -136,7 +149,10 @@ class Annotation:
         return JSONResponse({"next": f"./?{urlencode(query)}"}, status)
 
     def show_image(self, request: Request) -> Response:
-        """Return a picture of one of the rater's items by number, because its path may reveal the model."""
+        """Return a picture of a task. It is addressed by number, because its path may reveal the model.
+
+        Raises HTTPException if there is no such picture or it cannot be read.
+        """
         shown = self._find_task(self._find_rater(request), request.query_params.get("task")).item.images
         number = _parse_count(request.query_params.get("n"))
         if number is None or number >= len(shown) or self.images is None:
@@ -148,7 +164,7 @@ class Annotation:
         return Response(content, media_type=media)
 
     def show_report(self, request: Request) -> Response:
-        """Return the owner's page. Raises HTTPException without the owner's key."""
+        """Return the owner's page. Raises HTTPException if the owner's key is missing or wrong."""
         if not secrets.compare_digest(request.query_params.get("key", "").encode(), self.key.encode()):
             raise HTTPException(403, "this page is the owner's")
         policy = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
@@ -156,7 +172,7 @@ class Annotation:
 
 
 async def _add_headers(request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
-    """Add _HEADERS to a response, except those that it has already."""
+    """Add _HEADERS to a response. Headers that it already has stay."""
     response = await call(request)
     for name, value in _HEADERS.items():
         response.headers.setdefault(name, value)
@@ -164,23 +180,26 @@ async def _add_headers(request: Request, call: Callable[[Request], Awaitable[Res
 
 
 def _refuse(_: Request, refused: Exception) -> Response:
-    """Answer a refused request with the reason, which the page shows."""
+    """Return the reason for a refused request as JSON, which the page shows."""
     return JSONResponse({"error": getattr(refused, "detail", "")}, getattr(refused, "status_code", 500))
 
 
 def _serve_file(name: str, media: str) -> Callable[[Request], Response]:
-    """Return a function that answers with a file of the page."""
+    """Return an endpoint that serves the page's file `name` with the media type `media`."""
     content = (_PAGE / name).read_bytes()
     return lambda _: Response(content, media_type=media, headers={"Cache-Control": "max-age=300"})
 
 
 def _parse_count(text: str | None) -> int | None:
-    """Parse a whole number in ASCII digits of up to 15 places, or return None."""
+    """Return the number in a text of at most 15 ASCII digits, or None for any other text."""
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 16 else None
 
 
 def read_verdict(body: Mapping[str, str], item: LabelItem, scheme: Scheme, swapped: bool) -> RaterVerdict:
-    """Read the label in a form. Raises HTTPException if a question is open, unless the item is skipped or broken."""
+    """Read a rater's label from a submitted form.
+
+    Raises HTTPException if an answer is missing or invalid, unless the item is skipped or broken.
+    """
     skipped, broken = body.get("skipped", "").strip()[:500], bool(body.get("broken"))
     replies = {ask.key: body.get(f"choice {ask.key}", "").replace("\r\n", "\n") for ask in item.asks}
     try:
@@ -203,7 +222,7 @@ def read_verdict(body: Mapping[str, str], item: LabelItem, scheme: Scheme, swapp
 
 
 def _read_edits(body: Mapping[str, str], item: LabelItem) -> dict[str, tuple[str, str]]:
-    """Return a form's corrections, old and new text by field. Raises HTTPException for an emptied text."""
+    """Return a form's corrections as (old text, new text) by field. Raises HTTPException for an emptied text."""
     edits = {}
     for name, text in item.texts().items():
         # Browsers change line ends, and people leave spaces at the end of a text: neither is a correction.

@@ -29,8 +29,9 @@ _ADD_TASK = "INSERT INTO tasks (rater, place, item, role, swapped) VALUES (?, ?,
 class RaterVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A rater's label of an item.
 
-    `choices` answers each question, in the item's own order of sides. Otherwise the item is `skipped` or `broken`.
-    `seconds`: time in sight. `edits`: texts before and after, by `ShownPart.field`.
+    `choices`: answers by question key, with sides in the item's own order; empty if the item is skipped or broken.
+    `skipped`: the reason for skipping, or "". `seconds`: how long the item was in view, if known.
+    `edits`: corrections as (old text, new text), by `ShownPart.field`.
     """
 
     choices: dict[str, str] = field(default_factory=dict)
@@ -44,8 +45,9 @@ class RaterVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class RaterTask(NamedTuple):
     """An item for a rater, with its newest label.
 
-    `number` is the item's in the database. `known` holds its known answers. `label` is the number of the label (0: none
-    yet), and `at` the time it was given, in seconds since 1970.
+    `task`, `number`: numbers of the task and of the item in the database.
+    `known`: known answers of a check by question key; None for other items.
+    `label`: number of the newest label; 0 if there is none. `at`: its time, in seconds since 1970.
     """
 
     task: int
@@ -61,18 +63,21 @@ class RaterTask(NamedTuple):
 
 
 class Stale(Exception):
-    """Error for a label of an outdated page: the task was labelled, or the item corrected, since it was opened."""
+    """Raised if a label comes from an outdated page: the task was labelled, or the item corrected, meanwhile."""
 
 
 class Store:
-    """The database at `path`. Each thread has its own connection; each method is one transaction."""
+    """A database of labels in the file `path`. Each thread has its own connection; each method is one transaction."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._own = path, threading.local()
 
     @classmethod
     def find(cls, path: Path) -> "Store | None":
-        """Return the store at `path`, or None if it is missing or empty. Raises UsageError for any other file."""
+        """Return the store at `path`, or None if the file is missing or empty.
+
+        Raises UsageError if the file is not a database of labels.
+        """
         if not path.is_file() or not path.stat().st_size:
             return None
         store = cls(path)
@@ -96,7 +101,7 @@ class Store:
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        """Open a transaction. Raises UsageError for a full disk, or for tables of an earlier version."""
+        """Open a transaction for writing. Raises UsageError if the database cannot be written, as with a full disk."""
         try:
             # The connection commits, or rolls everything back.
             with self._database() as database:
@@ -110,15 +115,15 @@ class Store:
         return self._database().execute(query, values).fetchall()
 
     def facts(self) -> dict[str, Any]:
-        """Return the plan's options by name, with the hashes of its files."""
+        """Return the settings of the plan by name, and the hashes of its files."""
         return {name: msgspec.json.decode(value) for name, value in self._rows("SELECT name, value FROM facts")}
 
     def raters(self) -> dict[str, str]:
-        """Return the names of raters by token."""
+        """Return the raters' names, keyed by the token of each rater's link."""
         return dict(self._rows("SELECT token, name FROM raters ORDER BY name"))
 
     def counts(self) -> dict[str, tuple[int, int]]:
-        """Return (labels given, all tasks) by rater."""
+        """Return (labels given, tasks) of each rater, keyed by name."""
         return {name: (done, tasks) for name, done, tasks in self._rows("SELECT name, done, tasks FROM raters")}
 
     def items(self) -> dict[int, LabelItem]:
@@ -133,7 +138,10 @@ class Store:
         known: Mapping[str, dict[str, str]],
         tasks: Iterable[Task],
     ) -> None:
-        """Create the tables and fill them. `raters`: name -> token. `known`: item's id -> known answers."""
+        """Create the tables, and fill them with a plan.
+
+        `facts`: settings by name. `raters`: token by name. `known`: known answers by item id.
+        """
         # Pages and files for raters name items by number, because ids may reveal the model.
         numbers = {item.id: number for number, item in enumerate(items, 1)}
         with self._writing() as database:
@@ -151,7 +159,7 @@ class Store:
             database.execute("UPDATE raters SET tasks = (SELECT count(*) FROM tasks WHERE rater = name)")
 
     def _select_tasks(self, which: str, *values: Any) -> list[RaterTask]:
-        """Return the tasks that fit a condition in SQL, with `values` in place of its question marks."""
+        """Return the tasks that meet `which`, a condition in SQL with `values` for its question marks."""
         query = (
             "SELECT t.id, t.rater, t.item, i.shown, t.role, t.swapped, i.known, coalesce(t.label, 0), l.at, l.said "
             "FROM tasks t JOIN items i ON i.id = t.item LEFT JOIN labels l ON l.id = t.label "
@@ -167,7 +175,7 @@ class Store:
         return tasks
 
     def opened(self, task: int, rater: str | None = None) -> RaterTask:
-        """Return a task. Raises KeyError if its number is unknown, or if it is not the `rater`'s."""
+        """Return a task. Raises KeyError if its number is unknown, or if it belongs to another rater than `rater`."""
         for opened in self._select_tasks("t.id = ?", task):
             if rater in (None, opened.rater):
                 return opened
@@ -183,16 +191,21 @@ class Store:
         return self._select_tasks("t.rater = ? ORDER BY t.place", rater)
 
     def last(self, rater: str, before: int = 0) -> int | None:
-        """Return the task labelled last, or last before the label `before`. A changed label counts as a new one."""
+        """Return the number of the task that a rater labelled last, or None. A changed label counts as a new one.
+
+        `before`: number of a label; only labels before it count. 0 for all.
+        """
         query = "SELECT id FROM tasks WHERE rater = ? AND label < ? ORDER BY label DESC LIMIT 1"
         rows = self._rows(query, rater, before or 2**62)
         return rows[0][0] if rows else None
 
     def label(self, rater: str, task: int, seen: int, verdict: RaterVerdict, version: str = "") -> None:
-        """Keep a label. A page that is sent twice leaves one label.
+        """Store a rater's label of a task. If the same page is sent twice, one label is stored.
 
-        Raises Stale if the newest label is not `seen` or the item's version is not `version`. Raises KeyError for
-        another rater's task.
+        `seen`: number of the label that the page showed, 0 for none. `version`: version of the item on the page, "" for
+        any.
+        If the label corrects a text, all other raters label the item again.
+        Raises Stale if the newest label or the item's version is another one, and KeyError for another rater's task.
         """
         with self._writing() as database:
             opened = self.opened(task, rater)
@@ -225,7 +238,12 @@ class Store:
         return by_item
 
     def find_task(self, rater: str, item: int, swapped: bool) -> RaterTask:
-        """Return the task of an item labelled elsewhere, created if missing, with the sides of the other program."""
+        """Return a rater's task for an item that was labelled in another program.
+
+        Add the rater and the task if missing.
+        `swapped`: whether that program exchanged the sides. The task is changed accordingly unless it is already
+        labelled.
+        """
         with self._writing() as database:
             named = (rater, secrets.token_urlsafe(16))
             database.execute("INSERT OR IGNORE INTO raters (name, token) VALUES (?, ?)", named)
@@ -239,10 +257,10 @@ class Store:
             return self._select_tasks("t.rater = ? AND t.item = ? AND t.role = ?", rater, item, role)[0]
 
     def labels(self) -> list[RaterTask]:
-        """Return the labels that count, in the order in which they were given."""
+        """Return all labelled tasks with their newest labels, in the order in which these were given."""
         return self._select_tasks("t.label IS NOT NULL ORDER BY t.label")
 
 
 def _decode_item(shown: bytes) -> LabelItem:
-    """Decode an item as the database holds it."""
+    """Decode an item from its JSON in the database."""
     return msgspec.json.decode(shown, type=LabelItem)

@@ -17,7 +17,7 @@ CHRF_ROWS = 4000
 
 
 def trivial(sample: RatedSample, training: Sequence[Response]) -> dict[str, tuple[Floats, str]]:
-    """Return the scores (n,) of each trivial judge by name, with a description.
+    """Return the scores (n,) and a description of each trivial judge, keyed by name.
 
     `constant` always gives the training rows' median human score (without training rows: the sample's). `length` is a
     line on log(1 + characters), `chrf` a line on chrF against the reference; both need the sample's lengths or texts.
@@ -40,7 +40,7 @@ def trivial(sample: RatedSample, training: Sequence[Response]) -> dict[str, tupl
 
 
 def _median(scores: Floats, weight: Floats | None) -> float:
-    """Return the weighted median; the midpoint if two scores qualify.
+    """Return the weighted median. If two scores qualify, return their midpoint. `weight` None means equal weights.
 
     >>> _median(np.array([2.0, 4.0, 9.0]), None), _median(np.array([2.0, 4.0, 9.0]), np.array([1.0, 1.0, 4.0]))
     (4.0, 9.0)
@@ -52,12 +52,16 @@ def _median(scores: Floats, weight: Floats | None) -> float:
 
 
 def _human(responses: Sequence[Response]) -> Floats:
-    """Return the human scores (n,), NaN without one."""
+    """Return the human scores (n,). A response without one has NaN."""
     return np.array([np.nan if response.human is None else response.human.score for response in responses])
 
 
 def _line(x: Floats, train: Sequence[Response], feature: Floats) -> Floats:
-    """Fit human score on a feature of the training rows, `x` (t,), and return the line at `feature` (n,), in 1..10."""
+    """Fit a line from a feature of the training rows to human score, and return its values at `feature`.
+
+    `x`: the feature of the training rows, shape (t,). `feature`: that of the rows to score, shape (n,). The result is
+    clipped to 1..10.
+    """
     y = _human(train)
     known = ~np.isnan(x)
     slope, intercept = 0.0, float(np.mean(y))

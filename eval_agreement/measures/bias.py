@@ -25,13 +25,13 @@ from eval_agreement.sample import RatedSample
 from eval_agreement.sentences import texts_of
 
 FEWEST_LABEL_GROUPS = 20
-"""Fewest groups in which a label must lie to have an offset. With fewer, the bootstrap's interval is too narrow."""
+"""Fewest groups in which a label must occur to have an offset. With fewer, bootstrap intervals are too narrow."""
 
 OFFSET_PARTS = ("lang", "task", "answerer")
 """Properties whose values may have an offset."""
 
 _SINGULAR = 1e-9
-"""Share of a sum of squares below which what is left after projection is rounding."""
+"""Share of a sum of squares below which the remainder after projection is taken for a rounding error."""
 
 
 class BiasEffect(Estimate, frozen=True, kw_only=True):
@@ -39,10 +39,11 @@ class BiasEffect(Estimate, frozen=True, kw_only=True):
 
     - value: the effect in `unit`, on `n` judged rows (for an offset, the rows with `label`). `failed` rows have no
       judgment.
-    - p_value: of the hypothesis that the effect is 0, Holm-corrected within a family of labels. `detectable` is not.
-    - noise_explains: reliability (0..1) of human scores at or below which noise alone causes such an effect; None if
-      noise cannot, or if no effect is shown.
-    - reading: the effect in a sentence.
+    - p_value: of the hypothesis that the effect is 0. It is Holm-corrected within a family of labels; `detectable` is
+      not corrected.
+    - noise_explains: reliability (0..1) of human scores at or below which noise could cause the whole effect. None if
+      noise cannot explain it, or if no effect is shown.
+    - reading: the effect as a sentence.
     """
 
     name: str
@@ -55,21 +56,21 @@ class BiasEffect(Estimate, frozen=True, kw_only=True):
 
 
 class Offsets(Struct, frozen=True, kw_only=True):
-    """The effects of a family of labels, the commonest label first."""
+    """Offsets of a family of labels (such as languages), the most frequent label first."""
 
     name: str
     effects: list[BiasEffect]
 
 
 class Biases(Struct, frozen=True):
-    """All biases of a judge: the effects on the whole sample, and the offsets of each family of labels."""
+    """All biases of a judge: effects on the whole sample, and offsets by family of labels."""
 
     effects: list[BiasEffect]
     offsets: list[Offsets]
 
 
 def measure_biases(sample: RatedSample) -> dict[str, Biases]:
-    """Measure every judge of a sample, by name, on the labelled answers."""
+    """Measure the biases of every judge of a sample on the labelled answers, and return them by judge name."""
     labelled = sample.labelled
     biases = {}
     for judge, scores in labelled.judges.items():
@@ -84,7 +85,7 @@ def measure_biases(sample: RatedSample) -> dict[str, Biases]:
 
 
 def severity(rows: JudgedRows) -> BiasEffect:
-    """Measure severity (below 0) or leniency (above 0): the mean of judge - human, in points.
+    """Measure severity (below 0) or leniency (above 0), the mean of judge - human, in points.
 
     >>> severity(JudgedRows(human=[4, 6, 8], judge=[5, 7, 9], group=[0, 1, 2])).value
     1.0
@@ -95,7 +96,10 @@ def severity(rows: JudgedRows) -> BiasEffect:
 
 
 def verbosity(rows: JudgedRows, length: ArrayLike) -> BiasEffect:
-    """Measure the points per doubling of `length` (characters, at least 1) at equal human score."""
+    """Measure the effect of length at equal human score, in points per doubling of `length`.
+
+    `length`: characters of each row given; values below 1 count as 1.
+    """
     x = _centred(np.log2(np.maximum(np.asarray(length, dtype=np.float64)[rows.kept], 1)))
     undefined = "answers with the same human score are all equally long"
     effect = _effect("verbosity", _at_equal_score(rows, x), rows, reason=undefined)
@@ -105,9 +109,10 @@ def verbosity(rows: JudgedRows, length: ArrayLike) -> BiasEffect:
 def offsets(name: str, rows: JudgedRows, label: Sequence[str | None]) -> Offsets:
     """Measure the offset of each label of a family (`name`, such as language), in points.
 
+    `label`: the label of each row given, failed rows included. Rows with None are left out.
     An offset compares the rows that have the label with all rows that have another one, at equal human score. p-values
     are Holm-corrected. An offset is undefined if the label, or the rest, lies in fewer than FEWEST_LABEL_GROUPS groups,
-    or if both have no human score in common.
+    or if the two have no human score in common.
     """
     labels = sorted({value for value in label if value is not None})
     code: dict[str | None, int] = {value: number for number, value in enumerate(labels)}
@@ -125,7 +130,10 @@ def offsets(name: str, rows: JudgedRows, label: Sequence[str | None]) -> Offsets
 
 
 def _offset(rows: JudgedRows, has_label: NDArray[np.bool_], **facts: Any) -> BiasEffect:
-    """Measure the offset of one label; the mask has shape (n,)."""
+    """Measure the offset of one label.
+
+    `has_label`: mask of the judged rows, shape (n,). `facts`: other fields of the effect.
+    """
     n = int(has_label.sum())
     for side, inside in (("with", has_label), ("without", ~has_label)):
         groups = len(np.unique(rows.resamples.member[inside]))
@@ -139,14 +147,15 @@ def _offset(rows: JudgedRows, has_label: NDArray[np.bool_], **facts: Any) -> Bia
 
 
 def _centred(values: Floats) -> Floats:
-    """Subtract the mean; no values stay as they are."""
+    """Subtract the mean. An empty array is returned unchanged."""
     return values - (values.mean() if len(values) else 0)
 
 
 def _at_equal_score(rows: JudgedRows, x: Floats) -> Floats:
-    """Return the points per unit of `x` (n,) at equal human score: (1 + resamples,), the sample first.
+    """Return the effect of `x` (n,) on the judge's score at equal human score, in points per unit of `x`.
 
-    The indicators of human levels are projected out (Frisch-Waugh-Lovell theorem).
+    The result has shape (1 + resamples,), the sample first. Indicators of human levels are projected out
+    (Frisch-Waugh-Lovell theorem).
     """
     values, level = np.unique(half_up(rows.human), return_inverse=True)
     levels = len(values)
@@ -165,7 +174,10 @@ def _at_equal_score(rows: JudgedRows, x: Floats) -> Floats:
 
 
 def _effect(name: str, values: Floats, rows: JudgedRows, reason: str = "", **facts: Any) -> BiasEffect:
-    """Build an effect from its values, (1 + resamples,), the sample first. `reason` says why a value can be NaN."""
+    """Build an effect from `values` of shape (1 + resamples,), the sample first.
+
+    `reason`: why a value may be NaN. `facts`: further fields of the effect, or other values for them.
+    """
     texts = texts_of("bias.toml")[name]
     undefined = reason if rows.n else "no judged rows"
     estimate = rows.resamples.estimate(values, rows.n, undefined=undefined, null=0.0)
@@ -175,7 +187,7 @@ def _effect(name: str, values: Floats, rows: JudgedRows, reason: str = "", **fac
 
 
 def _read_out(texts: Mapping[str, str], effect: BiasEffect) -> str:
-    """Say an effect in a sentence of `bias.toml`."""
+    """Return an effect as a sentence, from its templates in `bias.toml`."""
     if effect.value is None:
         return f"Not measured: {effect.undefined}."
     if effect.interval is None:
@@ -189,10 +201,10 @@ def _read_out(texts: Mapping[str, str], effect: BiasEffect) -> str:
 
 
 def _with_noise(effect: BiasEffect, rows: JudgedRows, x: Floats) -> BiasEffect:
-    """Add the reliability of human scores at which noise explains the effect, if there is one.
+    """Return the effect with `noise_explains` and a note, if noise in human scores could explain it.
 
-    Suppose the judge sees true quality, and human scores are true quality plus noise. Then r(x, judge) is
-    r(x, human) r(human, judge) / reliability.
+    Suppose the judge sees true quality, and human scores are true quality plus noise. Then r(x, judge) is r(x, human)
+    r(human, judge) / reliability.
     """
     if not effect.side or effect.value is None:
         return effect
@@ -210,7 +222,7 @@ def _with_noise(effect: BiasEffect, rows: JudgedRows, x: Floats) -> BiasEffect:
 
 
 def _correct(effects: list[BiasEffect]) -> list[BiasEffect]:
-    """Apply Holm's correction to the p-values of a family."""
+    """Apply Holm's correction to the p-values of a family, and note effects that may then be chance."""
     adjusted = holm([effect.p_value for effect in effects])
     tested = sum(p is not None for p in adjusted)
     corrected = []

@@ -26,9 +26,9 @@ FEWEST_BIN_GROUPS = 10
 
 
 class Bin(Struct, frozen=True, kw_only=True):
-    """The answers whose judge score rounds half up to `score`: mean `judge` and mean `human` score, 1..10.
+    """The answers whose judge score rounds half up to `score`, with their mean `judge` and `human` scores (1..10).
 
-    They lie in `groups` groups. With fewer than FEWEST_BIN_GROUPS the human mean has no interval.
+    With fewer than FEWEST_BIN_GROUPS `groups` the human mean has no interval.
     """
 
     score: int
@@ -38,7 +38,7 @@ class Bin(Struct, frozen=True, kw_only=True):
 
 
 class Errors(Struct, frozen=True, kw_only=True):
-    """Mean absolute error, mean of judge - human, and root mean square error, in points."""
+    """Mean absolute error, mean error (judge - human) and root mean square error, in points."""
 
     mae: float
     mean_error: float
@@ -48,8 +48,8 @@ class Errors(Struct, frozen=True, kw_only=True):
 class Calibration(Struct, frozen=True, kw_only=True):
     """Calibration of a judge on `n` judged rows; `failed` rows have no judgment.
 
-    `before` and `after` are errors without and with the map fitted on other groups; `change` is the change of the MAE.
-    All three are None if `undefined` says why.
+    `before`, `after`: errors without and with a map fitted on other groups. `change`: change of the mean absolute
+    error. All three are None if there are too few rows; `undefined` then says why.
     """
 
     n: int
@@ -63,14 +63,14 @@ class Calibration(Struct, frozen=True, kw_only=True):
 
 
 Map = Callable[[Floats], Floats]
-"""A function from judge scores (n,) to expected human scores (n,), cut to 1..10."""
+"""A function from judge scores (n,) to expected human scores (n,), clipped to 1..10."""
 
 
 def calibrate(rows: JudgedRows) -> Calibration:
-    """Measure the mean human score at each judge score, and the gain of an isotonic map.
+    """Measure the mean human score at each judge score, and how an isotonic map changes the judge's errors.
 
-    Each of FOLDS folds of whole groups is measured with the map fitted on the other folds. The map minimises the
-    squared error, so the absolute error can rise.
+    Each of FOLDS folds of whole groups is evaluated with the map fitted on the other folds. The map minimises squared
+    error, so the absolute error can rise.
     """
     fold = folds(rows.resamples.member)
     calibration = Calibration(n=rows.n, failed=rows.failed, bins=_bins(rows))
@@ -86,7 +86,9 @@ def calibrate(rows: JudgedRows) -> Calibration:
 
 
 def fit_map(human: Floats, judge: Floats) -> Map:
-    """Fit an isotonic map to pairs of scores, (n,) each. It is linear between the judge scores seen, flat outside.
+    """Fit an isotonic map from judge scores to human scores, (n,) each.
+
+    It is linear between the judge scores in the data and constant outside them.
 
     >>> fit_map(human=np.array([2.0, 6.0, 4.0]), judge=np.array([1.0, 3.0, 5.0]))(np.array([2.0, 9.0])).tolist()
     [3.5, 5.0]
@@ -99,7 +101,9 @@ def fit_map(human: Floats, judge: Floats) -> Map:
 
 
 def fit_line(human: Floats, judge: Floats) -> Map:
-    """Fit a rising line to pairs of scores, (n,) each, cut to 1..10. A judge that does not rise gets people's mean.
+    """Fit a non-decreasing line from judge scores to human scores, (n,) each, clipped to 1..10.
+
+    If human scores do not rise with the judge's, the line is their mean.
 
     >>> fit_line(human=np.array([2.0, 4.0]), judge=np.array([1.0, 2.0]))(np.array([3.0])).round(9).tolist()
     [6.0]
@@ -110,7 +114,10 @@ def fit_line(human: Floats, judge: Floats) -> Map:
 
 
 def cross_fit(human: Floats, judge: Floats, group: NDArray[np.intp]) -> Floats:
-    """Return a judge's scores (n,) by maps fitted on other folds: isotonic or, with few rows, a line."""
+    """Map a judge's scores (n,) to human scores, each fold with a map fitted on the other folds.
+
+    Maps are isotonic, or lines if a fold has few rows. `group`: the group of each row, (n,).
+    """
     fold = folds(group)
     # With few rows an isotonic map follows single ones.
     fit = fit_map if np.bincount(fold, minlength=FOLDS).min() >= FEWEST_ROWS else fit_line
@@ -123,13 +130,13 @@ def cross_fit(human: Floats, judge: Floats, group: NDArray[np.intp]) -> Floats:
 
 
 class Recalibration(Struct, frozen=True, kw_only=True):
-    """What a judge knows once it speaks people's scale, by maps that were fitted on other folds.
+    """What a judge's scores are worth after a map to human scores, fitted on other folds ("recalibrated").
 
     - error: mean absolute error after the map, in points.
-    - explained: share of the variance of people's scores that the recalibrated judge explains, at most 1.
-    - helps: squared error as it is less that after the map.
-    - over, over_judges: the same of each trivial judge, and of each other judge, recalibrated alike.
-    - by: the property of which each value has a map of its own, if that brings scores closer; then it counts above.
+    - explained: share of the variance of human scores that the mapped scores explain, at most 1.
+    - helps: squared error before the map minus squared error after it.
+    - over, over_judges: squared error of each trivial or other judge, recalibrated alike, minus this judge's.
+    - by: property (such as language) with a separate map per value, used if that reduces the error; None for one map.
     """
 
     error: float
@@ -141,7 +148,10 @@ class Recalibration(Struct, frozen=True, kw_only=True):
 
 
 def recalibrate(sample: RatedSample, request: AuditRequest) -> dict[str, Recalibration]:
-    """Recalibrate every judge of a sample, by name, without those judged on too few groups."""
+    """Recalibrate every judge of a sample, and return the results by judge name.
+
+    Judges with scores in fewer than FEWEST_FIT_GROUPS groups are left out.
+    """
     results = {}
     for name, scores in sample.labelled.judges.items():
         judged = sample.labelled.rows(~np.isnan(scores))
@@ -151,7 +161,7 @@ def recalibrate(sample: RatedSample, request: AuditRequest) -> dict[str, Recalib
 
 
 def _recalibrate(sample: RatedSample, name: str, request: AuditRequest) -> Recalibration:
-    """Recalibrate one judge on the rows that it judged."""
+    """Recalibrate the judge `name` on `sample`, which holds only rows that it judged."""
     human, judge = sample.human, sample.judges[name]
 
     def fit_error(scores: Floats) -> Floats:
@@ -185,7 +195,10 @@ def _recalibrate(sample: RatedSample, name: str, request: AuditRequest) -> Recal
 
 
 def _cross_fit_by_part(sample: RatedSample, judge: Floats, part: str) -> Floats:
-    """Return a judge's scores (n,) by maps of each value of a property; rare values take the map of all."""
+    """Map a judge's scores (n,) to human scores with a separate map for each value of the property `part`.
+
+    Values in fewer than FEWEST_FIT_GROUPS groups use the map of all rows.
+    """
     mapped = cross_fit(sample.human, judge, sample.groups)
     for _, rows in sample.part_rows(part):
         if len(np.unique(sample.groups[rows])) >= FEWEST_FIT_GROUPS:
@@ -211,7 +224,7 @@ def _bins(rows: JudgedRows) -> list[Bin]:
 
 
 def _too_few(rows: JudgedRows, fold: NDArray[np.intp]) -> str | None:
-    """Return why no map can be fitted, or None."""
+    """Return why there are too few rows or groups to fit a map, or None if there are enough."""
     if not rows.n:
         return "no judged rows to evaluate on"
     if rows.resamples.groups < FEWEST_FIT_GROUPS:
@@ -222,7 +235,7 @@ def _too_few(rows: JudgedRows, fold: NDArray[np.intp]) -> str | None:
 
 
 def _errors(error: Floats) -> Errors:
-    """Summarise differences judge - human, (n,), in points."""
+    """Summarise the errors `error` (n,), in points."""
     return Errors(
         mae=float(np.abs(error).mean()), mean_error=float(error.mean()), rmse=float(np.sqrt((error**2).mean()))
     )

@@ -15,10 +15,11 @@ MARGINS = {"mae": 0.1, "pearson": 0.05}
 
 
 class MetricDifference(CorrectedEstimate, frozen=True, kw_only=True):
-    """A metric of judge `first` less the same metric of judge `second`.
+    """A metric of judge `first` minus the same metric of judge `second`.
 
-    - p_holm: p-value corrected over the pair's metrics. better: name of the judge ahead if p_holm is at most 5 %.
-    - no_worse: True if the whole interval lies within the margin of MARGINS; None without a margin or an interval.
+    - p_holm: p-value corrected over the pair's metrics. better: name of the judge ahead if p_holm is at most 5 %, else
+      None.
+    - no_worse: True if the whole interval is within the margin in MARGINS; None without a margin or an interval.
     """
 
     metric: str
@@ -29,7 +30,10 @@ class MetricDifference(CorrectedEstimate, frozen=True, kw_only=True):
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """Two judges on the `n` answers, in `groups` groups, that both scored; `left_out` answers lack a score."""
+    """Comparison of two judges on `n` answers, in `groups` groups, that both scored.
+
+    `left_out`: number of answers that at least one of the judges did not score.
+    """
 
     first: str
     second: str
@@ -40,12 +44,12 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
 
 def compare_judges(sample: RatedSample) -> list[Comparison]:
-    """Compare every pair of a sample's judges, in the order given."""
+    """Compare every pair of a sample's judges, in the order of the sample."""
     return [compare(sample, first, second) for first, second in combinations(sample.judges, 2)]
 
 
 def compare(sample: RatedSample, first: str, second: str) -> Comparison:
-    """Return the paired differences of all metrics between two judges of a sample, on the same resamples of groups."""
+    """Compare two judges of a sample: return the differences of all metrics, on the same resamples of groups."""
     both = ~np.isnan(sample.judges[first] + sample.judges[second])
     human, left, right = (scores[both] for scores in (sample.human, sample.judges[first], sample.judges[second]))
     draws = Bootstrap(sample.groups[both])
@@ -78,9 +82,9 @@ def compare(sample: RatedSample, first: str, second: str) -> Comparison:
 
 
 def within_margin(metric: str, interval: Interval | None) -> bool | None:
-    """Return whether the whole interval of a difference lies on the good side of the metric's margin.
+    """Return True if the whole interval of a difference is on the good side of the metric's margin.
 
-    None without a margin or an interval.
+    Returns None if the metric has no margin or the difference no interval.
 
     >>> within_margin("mae", (-0.3, 0.05)), within_margin("mae", (-0.3, 0.15)), within_margin("kendall", (0.0, 0.1))
     (True, False, None)

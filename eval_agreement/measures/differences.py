@@ -20,19 +20,19 @@ Rows = NDArray[np.bool_]
 """Mask of rows, (n,)."""
 
 TO_SEE = 0.2
-"""Difference, in points, for which labels are planned."""
+"""Difference between models, in points, that the planned number of labels is to detect."""
 
 MOST_BY_TASK = 20
 """Most models whose pairs are compared task by task."""
 
 
 class ModelDifference(CorrectedEstimate, frozen=True, kw_only=True):
-    """Mean human score of model `second` less that of model `first`, in points.
+    """Mean human score of model `second` minus that of model `first`, in points.
 
     - n: labels of both models. questions: number of questions that both answered.
-    - task: None for all questions. judge_only: the difference of the judge's means.
-    - p_holm: p-value corrected over all pairs (and tasks). ahead: the better model if p_holm is at most 5 %.
-    - needed: labels, drawn like those at hand, that show TO_SEE in 80 of 100 samples.
+    - task: the task compared, None for all questions. judge_only: the difference of the judge's mean scores.
+    - p_holm: p-value corrected over all pairs (and tasks). ahead: the better model if p_holm is at most 5 %, else None.
+    - needed: number of labels, sampled like the present ones, that detect a difference of TO_SEE with 80 % power.
     """
 
     first: str
@@ -45,10 +45,10 @@ class ModelDifference(CorrectedEstimate, frozen=True, kw_only=True):
 
 
 def compare_models(sample: RatedSample) -> list[ModelDifference]:
-    """Compare every pair of models with labels, overall and, if there are several tasks, on each task.
+    """Compare every pair of labelled models, overall and, if there are several tasks, on each task.
 
-    Empty without groups by question: a pair is compared on the questions that both models answered. If the groups of
-    unlabelled answers are not known, only labelled answers count.
+    Returns [] if answers are not grouped by question, since a pair is compared on the questions that both answered. If
+    the groups of unlabelled answers are unknown, only labelled answers count.
     """
     if not sample.grouped:
         sample = sample.labelled
@@ -72,7 +72,7 @@ def compare_models(sample: RatedSample) -> list[ModelDifference]:
 
 
 def _correct(lines: Iterable[ModelDifference]) -> list[ModelDifference]:
-    """Apply Holm's correction to the p-values of a family, and name the models ahead."""
+    """Apply Holm's correction to the p-values of a family, and name the model ahead in each difference."""
     family = list(lines)
     corrected = []
     for line, p in zip(family, holm([line.p_value for line in family]), strict=True):
@@ -82,7 +82,10 @@ def _correct(lines: Iterable[ModelDifference]) -> list[ModelDifference]:
 
 
 def _common_answers(sample: RatedSample, *models: Rows) -> Iterator[Answers]:
-    """Yield the answers of each of two models to the questions that both answered; groups are numbered alike."""
+    """Yield each model's answers to the questions that both models answered. Both use the same group numbers.
+
+    `models`: two masks of rows.
+    """
     groups, weight = sample.groups, sample.weight
     common = np.zeros((2, groups.max() + 1), dtype=bool)
     for has_group, rows in zip(common, models, strict=True):
@@ -94,7 +97,7 @@ def _common_answers(sample: RatedSample, *models: Rows) -> Iterator[Answers]:
 
 
 def _difference(line: ModelDifference, first: Answers, second: Answers) -> ModelDifference:
-    """Fill in a difference from the answers of both models."""
+    """Return `line` with the difference and its statistics, computed from the answers of both models."""
     line = replace(line, n=first.n + second.n, questions=len(np.unique(first.member)))
     fewest = min(first, second, key=lambda side: side.groups)
     if fewest.too_few:

@@ -19,36 +19,36 @@ from eval_agreement.sample import RatedSample
 from eval_agreement.sentences import say
 
 DOUBTS = ("equal", "rater", "reversed", "scale", "labels", "ids")
-"""Names of doubts, by which --accept answers them."""
+"""Names of doubts, which --accept takes."""
 
 FEWEST_ROWS = 10
 """Fewest rows that two columns are compared on."""
 
 _SAME, _FOLLOWS, _RISES = 0.98, 0.999, 0.8
-"""Share of equal values, or correlation, from which one column is a copy of another; correlation from which it is one
-if each value of the other column has a single value in it, as after rounding to fewer points."""
+"""Thresholds from which a column is a copy of another: the share of equal values, or Pearson's r. The third is the r
+that suffices if all rows with the same value in the other column have the same value in this one, as after rounding."""
 
 _REVERSED, _UNRELATED = -0.4, 0.15
-"""Correlation below which a judge is reversed, and within which two columns have nothing to do with each other."""
+"""Pearson's r with people at or below which a judge is reversed, and |r| up to which two columns are unrelated."""
 
 _LEAK, _MOST_PARTS = 0.95, 0.25
-"""Share of the labels' variance that a part of the ids explains if it leaks them, with so many values an id at most."""
+"""Share of the labels' variance from which a part of the ids leaks them, and the most values per id of such a part."""
 
 _OTHER_HALF, _FEWEST_THERE = 0.1, 5
-"""Share and number of one side's scores in a half of the scale from which the other side should use it too."""
+"""Share and number of one side's scores in a half of the scale from which the other side should use that half too."""
 
 _MIDDLE = (RATINGS[0] + RATINGS[-1]) / 2
 
 
 class Doubt(Struct, frozen=True, kw_only=True):
-    """A reason not to believe any figure on a judge, unless it is accepted by its `name`."""
+    """A reason to distrust every figure on a judge. `name`: one of DOUBTS, which --accept overrides."""
 
     name: str
     text: str
 
 
 def find_score_doubts(sample: RatedSample, _: AuditRequest) -> dict[str, list[Doubt]]:
-    """Find the doubts about each judge of scores, by name."""
+    """Return, by judge name, the doubts about each judge of scores."""
     labelled = sample.labelled
     names = sorted(set[str]().union(*labelled.raters))
     raters = {}
@@ -61,7 +61,7 @@ def find_score_doubts(sample: RatedSample, _: AuditRequest) -> dict[str, list[Do
 
 
 def find_verdict_doubts(sample: Preferences, _: AuditRequest) -> dict[str, list[Doubt]]:
-    """Find the doubts about each judge of preferences, or of yes and no, by name."""
+    """Return, by judge name, the doubts about each judge of preferences or of yes/no verdicts."""
     columns = {}
     for name, codes in {"": sample.verdict, **sample.raters, **sample.verdicts}.items():
         columns[name] = np.where(codes < LABELS, codes, np.nan)
@@ -72,9 +72,9 @@ def find_verdict_doubts(sample: Preferences, _: AuditRequest) -> dict[str, list[
 def find_doubts(
     ids: Sequence[str], people: Floats, raters: Mapping[str, Floats], judges: Mapping[str, Floats]
 ) -> dict[str, list[Doubt]]:
-    """Find doubts about each judge from columns of scores or codes, (n,) each, NaN without one.
+    """Return, by judge name, the doubts that follow from columns of scores or codes, (n,) each, NaN if missing.
 
-    `raters` are several people; a single one is `people`.
+    `people`: the combined human scores. `raters`: each person's scores; empty if there is only one person.
 
     >>> scores = np.array([1.0, 5.0, 9.0] * 4)
     >>> [doubt.name for doubt in find_doubts(["x"] * 12, scores, {}, {"mine": 10 - scores})["mine"]]
@@ -108,7 +108,7 @@ def find_doubts(
 
 
 def _find_copy(first: Floats, second: Floats) -> str:
-    """Say how one column repeats another, on the same scale or on a stretched one; "" if it does not."""
+    """Return a phrase that says how one column copies another, on the same or a stretched scale; "" if it does not."""
     both = ~np.isnan(first + second)
     equal, n = int(np.isclose(first, second)[both].sum()), int(both.sum())
     # Columns of one value are equal without being copies.
@@ -123,7 +123,10 @@ def _find_copy(first: Floats, second: Floats) -> str:
 
 
 def _correlate(first: Floats, second: Floats) -> float:
-    """Return Pearson's r on the rows that have both values; 0 if a side is constant, or with few rows."""
+    """Return Pearson's r on the rows with both values.
+
+    Returns 0 if a column is constant, or with fewer than FEWEST_ROWS such rows.
+    """
     both = ~np.isnan(first + second)
     first, second = first[both], second[both]
     if len(first) < FEWEST_ROWS or not (np.ptp(first) and np.ptp(second)):
@@ -132,7 +135,7 @@ def _correlate(first: Floats, second: Floats) -> float:
 
 
 def _doubt_scale(name: str, scores: Floats, people: Floats) -> Iterator[Doubt]:
-    """Yield a doubt if one side never uses a half of the scale that the other uses."""
+    """Yield a doubt for each half of the scale that one side never uses although the other side does."""
     for who, option, column, other in ((name, "--judge-scale", scores, people), ("people", "--scale", people, scores)):
         # A single value is no scale.
         varies = len(np.unique(column[~np.isnan(column)])) > 1
@@ -144,7 +147,7 @@ def _doubt_scale(name: str, scores: Floats, people: Floats) -> Iterator[Doubt]:
 
 
 def _find_leak(ids: Sequence[str], people: Floats) -> str:
-    """Say which part of the ids tells people's score, as in "good-12" or "7/q3"; "" if none does."""
+    """Return a sentence on the part of the ids that reveals people's scores, as in "good-12"; "" if none does."""
     rated = np.flatnonzero(~np.isnan(people))
     parts = [re.findall(r"[^\W\d_]+|\d+", ids[row]) for row in rated]
     scores = people[rated]

@@ -15,20 +15,23 @@ _LIMIT = re.compile(
 )
 
 PREFERENCES = ("accuracy", "decided", "kappa", "failed")
-"""Names that a limit on preferences may use; `failed` is the share (0..1) of pairs without a verdict."""
+"""Metrics that a limit on preferences may name; `failed` is the share (0..1) of pairs without a verdict."""
 
 YES_OR_NO = (*PREFERENCES, "sensitivity", "specificity")
-"""Names that a limit on verdicts of yes or no may use."""
+"""Metrics that a limit on yes/no verdicts may name."""
 
 
 def of_preferences(result: VerdictAgreement, groups: int, **rates: Estimate) -> Agreement:
-    """Return an agreement on preferences for `check`. Pairs that the judge was not asked about count as failed."""
+    """Convert the agreement on preferences or yes/no verdicts to an Agreement for `check`.
+
+    Items that the judge was not asked about count as failed. `rates`: sensitivity and specificity, if any.
+    """
     estimates = {"accuracy": result.accuracy, "decided": result.decided, "kappa": result.kappa, **rates}
     return Agreement(n=result.n, failed=result.failed + result.unasked, estimates=estimates, groups=groups)
 
 
 class Limit(Struct, frozen=True):
-    """A limit: `metric` of the judge must not lie beyond `value` on `sample` (None: on every sample)."""
+    """A limit of the gate: `metric` must not be worse than `value` on `sample` (None: on every sample)."""
 
     metric: str
     value: float
@@ -42,7 +45,7 @@ class Limit(Struct, frozen=True):
 
 
 class Outcome(Struct, frozen=True):
-    """The outcome of a limit on a sample. `bound` is the interval's worse end, which was compared; None without one."""
+    """Outcome of a limit on a sample. `bound`: the worse end of the interval, which was compared; None without one."""
 
     sample: str
     limit: Limit
@@ -54,8 +57,8 @@ class Outcome(Struct, frozen=True):
 def parse(text: str, names: Sequence[str] = ()) -> list[Limit]:
     """Parse limits `[SAMPLE:]METRIC<=NUMBER` or `[SAMPLE:]METRIC>=NUMBER`, separated by commas.
 
-    `names` are the metrics allowed; by default those of scores, and `failed`. Raises UsageError for another form,
-    another metric, and a limit against being too good (mae>=0.9).
+    `names`: the metrics allowed; empty for those of scores and `failed`.
+    Raises UsageError for a malformed limit, an unknown metric, or a sign in the wrong direction (mae>=0.9).
 
     >>> parse("mae<=0.9, people.csv:failed<=0.02")
     [Limit(metric='mae', value=0.9, sample=None), Limit(metric='failed', value=0.02, sample='people.csv')]
@@ -80,16 +83,16 @@ def parse(text: str, names: Sequence[str] = ()) -> list[Limit]:
 
 
 def check_samples(limits: Sequence[Limit], samples: Collection[str]) -> None:
-    """Raise UsageError for a limit on a sample that does not exist."""
+    """Raise UsageError if a limit names a sample that does not exist."""
     for limit in limits:
         if limit.sample is not None and limit.sample not in samples:
             raise UsageError(f"--gate: no sample {limit.sample!r}; there are {', '.join(samples)}")
 
 
 def check(limits: Sequence[Limit], results: Mapping[str, Agreement]) -> list[Outcome]:
-    """Decide every limit on every sample that it applies to. `results` holds the judge's agreement by sample.
+    """Check every limit on every sample that it applies to. `results`: the judge's agreement by sample.
 
-    A limit that cannot be decided (no interval, undefined metric, few groups) is not kept. Raises UsageError as
+    A limit that cannot be decided (no interval, undefined metric, few groups) counts as broken. Raises UsageError as
     `check_samples` does.
     """
     check_samples(limits, results)
@@ -101,7 +104,7 @@ def check(limits: Sequence[Limit], results: Mapping[str, Agreement]) -> list[Out
 
 
 def _outcome(sample: str, limit: Limit, result: Agreement) -> Outcome:
-    """Decide a limit on a sample."""
+    """Check a limit on one sample, given the judge's agreement there."""
     lower = limit.sign == "<="
     reason = "nothing was measured"
     if limit.metric == "failed":

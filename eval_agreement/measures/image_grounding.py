@@ -25,11 +25,11 @@ from eval_agreement.sample import RatedSample
 from eval_agreement.sentences import say, texts_of
 
 ARMS = (BLIND, SWAPPED, EDITED)
-"""Arms: without the image; with another question's image; with one fact changed that the image decides."""
+"""Arms: without the image; with another question's image; with an edited fact that the image contradicts."""
 
 HIGH, NOTICED = 7.0, 1.0
-"""Human score from which an answer counts as right, so that another image or fact makes it wrong. Fall of the judge's
-score, in points, from which the judge has noticed."""
+"""Human score from which an answer counts as right, so that another image or fact makes it wrong. Fall of the
+judge's score, in points, that counts as noticing this."""
 
 _NUMBER = re.compile(
     r"^[^\w\n]*\d{1,6}(?:[.)）．](?=[^\S\n]+\S|[^\s\d])|、)|(?<![\d.,])(\d{1,6})(?![\d.,]*\d)", re.MULTILINE
@@ -40,14 +40,17 @@ _REASONS = {"en": "{old}, not {new}.", "zh": "应为{old}，而非{new}。"}
 
 
 class Fact(Struct):
-    """An edit named by a row's column `edit` (JSON in a table): `old` becomes `new`."""
+    """An edit of an answer, given in a row's column `edit` (as JSON in a table): `old` is replaced by `new`."""
 
     old: str
     new: str
 
 
 def _parse_edit(row_id: str, edit: Any) -> Fact | None:
-    """Parse a row's column `edit`, or return None if it is empty. Raises UsageError if it names no fact."""
+    """Parse a row's column `edit`, or return None if it is empty.
+
+    Raises UsageError if it has not the fields of a Fact.
+    """
     try:
         return msgspec.json.decode(edit, type=Fact) if isinstance(edit, str) else msgspec.convert(edit, Fact | None)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
@@ -57,8 +60,9 @@ def _parse_edit(row_id: str, edit: Any) -> Fact | None:
 def edit_fact(text: str, lang: str, key: str, given: Fact | None = None) -> tuple[str, str] | None:
     """Change one fact of a text; return the new text and the reason why it is wrong, or None if no fact is found.
 
-    The fact is `given`, or else the first that comes of two kinds: a word of `edits.toml`, or a number that does not
-    number a list. `key` decides what it becomes, the same in every run.
+    `given`: the edit to make. Without it, the first word of `edits.toml` or the first number in the text is changed;
+    numbers of list items do not count.
+    `key`: text whose hash decides the replacement, so that every run makes the same edit.
 
     >>> edit_fact("Two red apples.", lang="en", key="row-1", given=Fact(old="red", new="green"))
     ('Two green apples.', 'red, not green.')
@@ -86,10 +90,11 @@ def edit_fact(text: str, lang: str, key: str, given: Fact | None = None) -> tupl
 
 
 def arms(loaded: Loaded, drawn: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Yield the drawn rows as they are and blind; rows with a human score of at least HIGH also swapped and edited.
+    """Yield the arms of each sampled row (numbers in `drawn`).
 
-    In the latter two the reason says what is wrong. A row may name its fact in a column `edit`. Raises UsageError for
-    an `edit` that names none.
+    Each row comes unchanged and without its image (BLIND). Rows with a human score of at least HIGH also come with
+    another question's image (SWAPPED) and with an edited fact (EDITED); their reason says what is wrong.
+    Raises UsageError if a row's column `edit` is malformed.
     """
     images = [response.question.images for response in loaded.responses]
     with_images = [number for number, paths in enumerate(images) if paths]
@@ -122,11 +127,11 @@ def arms(loaded: Loaded, drawn: Sequence[int]) -> Iterator[dict[str, Any]]:
 
 
 class Looking(Struct, frozen=True, kw_only=True):
-    """The finding on whether a judge looks at the image, over `answers` answers.
+    """Evidence on whether a judge looks at the image, over `answers` answers.
 
-    - reached: answers whose image reached the judge.
-    - differences: agreement with the image less agreement without it.
-    - swap, edit: effect of another image and of an edited fact on right answers.
+    - reached: number of answers whose image reached the judge.
+    - differences: agreement with people when the judge sees the image, minus agreement without it.
+    - swap, edit: effects of another image and of an edited fact on the scores of right answers.
     """
 
     judge: str
@@ -139,7 +144,7 @@ class Looking(Struct, frozen=True, kw_only=True):
 
 
 def looking(judgments: Sequence[Judgment]) -> Looking:
-    """Measure whether a judge looks, from its judgments of the arms.
+    """Measure whether a judge looks at images, from its judgments of all arms.
 
     Raises UsageError as `by_mark` does, and if no answer was judged without the image.
     """
@@ -185,7 +190,10 @@ def looking(judgments: Sequence[Judgment]) -> Looking:
 
 
 def _read_out(differences: Sequence[MetricDifference], swap: Estimate, noticed: Estimate) -> str:
-    """Say if the judge looks: it agrees more with people if it sees the image, and a swapped image costs points."""
+    """Return a sentence that says whether the judge looks at images.
+
+    It does if it agrees more with people when it sees the image, and if another image lowers its scores.
+    """
     pearson = next((difference for difference in differences if difference.metric == "pearson"), None)
     gains = bool(pearson and pearson.side > 0)
     loses = swap.side < 0

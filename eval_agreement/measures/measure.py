@@ -27,7 +27,7 @@ class AuditRequest(Struct, frozen=True, kw_only=True):
 
     - training: rows to fit trivial judges on.
     - epsilon: allowance of the alternative annotator test, 0..1.
-    - within: half width of the mean, in points, to plan labels for; None for no plan.
+    - within: half width of the interval to plan labels for, in points or as a share of verdicts; None for no plan.
     """
 
     training: Sequence[Response] = ()
@@ -36,12 +36,12 @@ class AuditRequest(Struct, frozen=True, kw_only=True):
 
 
 class Measure(Struct, Generic[Sample, Finding], frozen=True, kw_only=True):
-    """An entry of a table of measures: how a finding is made, drawn and written.
+    """An entry of a table of measures: how a finding is computed, shown on the page, and written.
 
-    - find: the finding on one sample, a `RatedSample` or `Preferences`. A sample holds unlabelled answers too.
-    - section: key in `sections.toml` of the page's section to draw in. Measures may share a section.
-    - draw: the section's parts, from the finding on each sample by name. A part's heading is the sample's name.
-    - write: entries of the sample in summary.json; by default the finding under the measure's name.
+    - find: compute the finding on a sample, a `RatedSample` or `Preferences`. A sample also holds unlabelled answers.
+    - section: key in `sections.toml` of the page's section that shows the finding. Measures may share a section.
+    - draw: build the section's parts from the findings by sample name. A part's heading is the sample's name.
+    - write: return the sample's entries in summary.json; None for the finding itself under the measure's name.
     """
 
     find: Callable[[Sample, AuditRequest], Finding]
@@ -51,16 +51,16 @@ class Measure(Struct, Generic[Sample, Finding], frozen=True, kw_only=True):
 
 
 class Findings(Struct, Generic[Sample], frozen=True, kw_only=True):
-    """The findings on one sample, by the name of the measure. `findings.NAME` is short for `findings.by_measure[NAME]`.
+    """The findings on one sample, keyed by the name of the measure.
 
-    `sample` holds unlabelled answers too.
+    `findings.NAME` is short for `findings.by_measure[NAME]`. `sample` also holds unlabelled answers.
     """
 
     sample: Sample
     by_measure: Mapping[str, Any]
 
     def __getattr__(self, name: str) -> Any:
-        """Return the finding of a measure. Raises AttributeError for a name that is no measure's."""
+        """Return the finding of a measure. Raises AttributeError if there is no measure of that name."""
         # Python asks here only for names that are no fields.
         if name not in self.by_measure:
             raise AttributeError(f"{name!r} is neither a measure nor a field of Findings")
@@ -75,13 +75,13 @@ Table = Mapping[str, Measure[Any, Any]]
 
 
 def run_audit(sample: Sample, request: AuditRequest, measures: Table) -> Findings[Sample]:
-    """Make every measure of a sample."""
+    """Compute every measure of a sample."""
     by_measure = {name: measure.find(sample, request) for name, measure in measures.items()}
     return Findings(sample=sample, by_measure=by_measure)
 
 
 def written_values(findings: Findings[Any], measures: Table) -> dict[str, Any]:
-    """Return the findings on a sample as JSON values, the entry of the sample in summary.json."""
+    """Return the findings on a sample as JSON values, for its entry in summary.json."""
     values: dict[str, Any] = {}
     for name, measure in measures.items():
         finding = findings.by_measure[name]
@@ -90,7 +90,7 @@ def written_values(findings: Findings[Any], measures: Table) -> dict[str, Any]:
 
 
 def draw_parts(audits: Mapping[str, Findings[Any]], measures: Table) -> dict[str, list[Part]]:
-    """Draw the findings on each sample: the parts of each section of the page, by its key."""
+    """Build the page's parts from the findings on each sample, keyed by the section they belong to."""
     parts: dict[str, list[Part]] = defaultdict(list)
     for name, measure in measures.items():
         if measure.draw:
@@ -100,7 +100,7 @@ def draw_parts(audits: Mapping[str, Findings[Any]], measures: Table) -> dict[str
 
 
 def _join(parts: Iterable[Part], more: Iterable[Part]) -> list[Part]:
-    """Join the parts of measures that share a section: one part per heading, with the readings and tables of all."""
+    """Merge parts with the same heading into one, with the readings and tables of all."""
     joined: dict[str, Part] = {}
     for part in (*parts, *more):
         before = joined.get(part.heading, Part())

@@ -27,11 +27,12 @@ from eval_agreement.sample import RatedSample
 from eval_agreement.sentences import say
 
 _FAR, _FEWEST_GROUPS_TO_WARN = 5.0, 30
-"""Standard errors between the judge's means of labelled and other answers from which the labels are no random draw, and
-the fewest groups on both sides to say so. Scores that crowd at 10 lie as far apart by chance with fewer groups."""
+"""Distance between the judge's means of labelled and other answers, in standard errors, from which the labels do not
+look like a random draw; and the fewest groups on both sides to say so. With fewer groups, scores that crowd at 10
+lie as far apart by chance."""
 
 _SHOWN_GAIN = 1.1
-"""Ratio of effective labels to labels below which no gain is shown: a useless judge reaches it by chance."""
+"""Ratio of effective labels to labels that must be reached to report a gain. A useless judge reaches less by chance."""
 
 _UNGROUPED = "only labelled answers have a group; give every answer's in a column group of the judge's file"
 _NO_SYSTEM = "of answers without a label it is not known who answered; give a column system in the judge's file"
@@ -41,9 +42,9 @@ class CorrectedMean(Struct, frozen=True, kw_only=True):
     """A mean human score on 1..10 with its 95 % interval, from labels and judge together.
 
     - human_only, judge_only: the mean from labels only and from the judge's scores only.
-    - lam: multiple (0..1) of the judge's correction.
-    - effective: labels that would be as precise without the judge.
-    - undefined: why values are None. caution: a warning that the labels do not look like a random draw.
+    - lam: factor (0..1) of the judge's correction.
+    - effective: number of labels that would be as precise without the judge.
+    - undefined: why values are None. caution: a warning that the labels do not look like a random draw, or None.
     """
 
     labelled: int
@@ -64,7 +65,10 @@ class CorrectedMean(Struct, frozen=True, kw_only=True):
 
 
 class LabelPlan(Struct, frozen=True, kw_only=True):
-    """Number of labels, of `rows` answers, for a 95 % interval of ± `half_width` points; None if `undefined`."""
+    """The number of labels needed for a 95 % interval of ± `half_width` points, if `rows` answers may be labelled.
+
+    Both numbers are None if `undefined` gives a reason.
+    """
 
     half_width: float
     rows: int
@@ -77,8 +81,8 @@ class LabelPlan(Struct, frozen=True, kw_only=True):
 class Answers(NamedTuple):
     """Answers, labelled or not; every array has shape (T,).
 
-    `human` is 0 for unlabelled answers. `judge` is the judge's mean for failed judgments. `member` is the number of
-    the answer's group, from 0.
+    `human`: 0 for unlabelled answers. `judge`: the judge's mean for failed judgments. `member`: number of the answer's
+    group, from 0. `weight`: 1 / chance of being labelled, or None if equal.
     """
 
     human: Floats
@@ -94,7 +98,7 @@ class Answers(NamedTuple):
 
     @property
     def shares(self) -> Floats:
-        """Weight of each answer in a mean over the labelled ones, (T,); they sum to 1."""
+        """Weight of each answer in a mean over the labelled ones, (T,). The weights sum to 1."""
         times = np.where(self.labelled, 1.0 if self.weight is None else self.weight, 0.0)
         return np.asarray(times / times.sum())
 
@@ -110,7 +114,10 @@ class Answers(NamedTuple):
 
     @property
     def quantile(self) -> float:
-        """Half of a 95 % interval, in standard errors: Student's, times sqrt(G / (G - 1)) for few groups."""
+        """Factor from standard error to half width of a 95 % interval.
+
+        It is Student's t, times sqrt(G / (G - 1)) for few groups.
+        """
         return float(scipy.stats.t.ppf((1 + LEVEL) / 2, self.groups - 1) * np.sqrt(self.groups / (self.groups - 1)))
 
     @property
@@ -123,7 +130,8 @@ class Answers(NamedTuple):
 class Parts(NamedTuple):
     """The two parts of the estimate `human_mean - lam * excess`, and each group's contribution to them, (G,).
 
-    `excess` is the judge's mean over the labelled answers less its mean over the others.
+    `excess`: the judge's mean over the labelled answers minus its mean over the others. `lam`: the factor of least
+    variance.
     """
 
     human_mean: float
@@ -133,15 +141,15 @@ class Parts(NamedTuple):
     lam: float
 
     def value(self, lam: float) -> float:
-        """Return the estimate."""
+        """Return the estimate for a given factor `lam`."""
         return self.human_mean - lam * self.excess
 
     def variance(self, lam: float) -> float:
-        """Return the cluster-robust variance of the estimate, by group."""
+        """Return the cluster-robust variance of the estimate, by group, for a given factor `lam`."""
         return float(((self.human_by_group - lam * self.excess_by_group) ** 2).sum())
 
     def subtract(self, other: "Parts") -> "Parts":
-        """Return the parts of the difference of two estimates on the same groups, with the lam of least variance."""
+        """Return the parts of this estimate minus another on the same groups, with the `lam` of least variance."""
         human = self.human_by_group - other.human_by_group
         excess = self.excess_by_group - other.excess_by_group
         lam = float(np.clip(human @ excess / (excess @ excess), 0, 1)) if excess.any() else 0.0
@@ -149,9 +157,10 @@ class Parts(NamedTuple):
 
 
 def measure_corrected_means(sample: RatedSample) -> dict[str, CorrectedMean]:
-    """Correct the mean human score of each answerer with labels who has, or may have, answers without a label.
+    """Correct the mean human score of each answerer that has labels and has, or may have, unlabelled answers.
 
-    If the unlabelled answers do not name their answerer, an answerer's mean is undefined, with the reason.
+    Returns the means by answerer, or one for "all answers" if no answerer is known. If unlabelled answers do not name
+    their answerer, the mean is undefined and gives the reason.
     """
     labelled, unlabelled = ~np.isnan(sample.human), np.isnan(sample.human)
     if not unlabelled.any():
@@ -174,9 +183,10 @@ def measure_corrected_means(sample: RatedSample) -> dict[str, CorrectedMean]:
 
 
 def _why_ungrouped(sample: RatedSample) -> str | None:
-    """Return why no interval may use the unlabelled answers' groups, or None.
+    """Return why no interval can be given for a sample with unlabelled answers, or None if it can.
 
-    An unlabelled answer taken for a group of its own would make the interval too narrow.
+    The groups of unlabelled answers must be known. Counting each as a group of its own would make the interval too
+    narrow.
     """
     return None if sample.grouped else _UNGROUPED
 
@@ -192,12 +202,11 @@ def corrected_mean(
     """Estimate a model's mean human score from T answers, some with a label.
 
     A failed judgment counts as the judge's mean score. Such a judge is just another judge, so the estimate is unbiased.
-
     - human: label of each answer, 1..10; None or NaN without a label. judge: its judge score; None or NaN if failed.
-    - lam: multiple of the judge's correction. None is tuned (PPI++, cut to 0..1), 1 is plain PPI, 0 the labels' mean.
-    - weight: 1 / chance of being labelled, (T,). undefined: reason of the caller to give no value.
-
-    No value with labels in fewer than FEWEST_GROUPS groups. Raises ValueError for scores outside 1..10.
+    - lam: factor of the judge's correction. None is tuned (PPI++, clipped to 0..1), 1 is plain PPI, 0 the labels' mean.
+    - weight: 1 / chance of being labelled, (T,); None if equal. undefined: the caller's reason to give no value, or
+      None.
+    The value is None if the labels lie in fewer than FEWEST_GROUPS groups. Raises ValueError for scores outside 1..10.
 
     >>> labels = [6, 7, 5, 8, 6, 7] + [None] * 6
     >>> mean = corrected_mean(labels, judge=[7, 8, 6, 9, 7, 8] + [8, 9, 7, 10, 8, 9], group=range(12), lam=1)
@@ -233,7 +242,10 @@ def corrected_mean(
 
 
 def _effective_labels(sample: Answers, parts: Parts, lam: float) -> float | None:
-    """Return how many labels would give the corrected estimate's variance without the judge, or None if it is 0."""
+    """Return how many labels would give the corrected estimate's variance without the judge, or None if that is 0.
+
+    `lam`: factor of the judge's correction.
+    """
     labels_only, corrected = parts.variance(0.0), parts.variance(lam)
     if corrected:
         return sample.n * labels_only / corrected
@@ -249,11 +261,11 @@ def labels_needed(
     weight: Floats | None = None,
     undefined: str | None = None,
 ) -> LabelPlan:
-    """Plan the number of labels for a 95 % interval of ± `half_width` points, drawn like the labels at hand.
+    """Plan the number of labels for a 95 % interval of ± `half_width` points, sampled like the present labels.
 
-    The other arguments are those of `corrected_mean`. With n labels of T answers the variance of PPI++ is
-    F + s² / n · (1 - r² (1 - n / T)). s² is the variance of a label and r² the judge's share of it. F is the part that
-    more labels do not reduce, because answers share groups.
+    The other arguments are those of `corrected_mean`. With n labels of T answers the variance of PPI++ is F + s² / n ·
+    (1 - r² (1 - n / T)). s² is the variance of a label and r² the judge's share of it. F is the part that more labels
+    do not reduce, because answers share groups.
     """
     sample, _ = answers_of(human, judge, group, weight)
     rows = len(sample.human)
@@ -280,7 +292,7 @@ def labels_needed(
 
 
 def plan_labels(sample: RatedSample, half_width: float | None) -> LabelPlan | None:
-    """Plan labels for the mean over a sample, or return None if no half width (in points) was asked for."""
+    """Plan labels for the mean over a sample, or return None if no half width (in points) is given."""
     if not half_width:
         return None
     scored = sample.human, sample.scores, sample.groups
@@ -288,10 +300,11 @@ def plan_labels(sample: RatedSample, half_width: float | None) -> LabelPlan | No
 
 
 def labels_for(allowed: float, labels_only: float, judged: float, n: int, rows: int) -> tuple[float, float]:
-    """Return the labels that reduce a variance to `allowed`, with the judge and without.
+    """Return the numbers of labels, with the judge and without, that reduce a variance to `allowed`.
 
-    With `n` labels of `rows` answers the variance is `judged` with the judge, `labels_only` without. Both numbers are
-    the same if every answer is labelled; a number above `rows` takes more answers.
+    With `n` labels of `rows` answers the variance is `judged` with the judge and `labels_only` without. If all answers
+    would have to be labelled, the judge does not help and both numbers are equal. A number above `rows` needs more
+    answers than there are.
 
     >>> labels_for(allowed=0.5, labels_only=1.0, judged=0.55, n=10, rows=100)
     (11.11111111111111, 20.0)
@@ -306,7 +319,7 @@ def labels_for(allowed: float, labels_only: float, judged: float, n: int, rows: 
 
 
 def answers_of(human: Scores, judge: Scores, group: Group, weight: Floats | None) -> tuple[Answers, NDArray[np.bool_]]:
-    """Build the answers, and the mask (T,) of those whose judgment failed. Arguments are those of `corrected_mean`."""
+    """Return the answers, and the mask (T,) of failed judgments. The arguments are those of `corrected_mean`."""
     people, judged = np.asarray(on_scale(human, "human")), np.asarray(on_scale(judge, "judge"))
     labelled, failed = ~np.isnan(people), np.isnan(judged)
     filled = np.where(failed, judged[~failed].mean() if not failed.all() else 0, judged)
@@ -316,8 +329,8 @@ def answers_of(human: Scores, judge: Scores, group: Group, weight: Floats | None
 def _shared_variance(sample: Answers) -> float | None:
     """Return the part of the variance that more labels do not reduce.
 
-    It is the covariance of two labels of a group times the chance that two answers share a group. None if answers share
-    groups but labelled answers do not.
+    It is the covariance of two labels of a group times the chance that two answers share a group. Returns None if it is
+    unknown because answers share groups but labelled answers do not.
     """
     member, human = sample.member[sample.labelled], sample.human[sample.labelled]
     # Ordered pairs of different answers in the same group.
@@ -332,7 +345,7 @@ def _shared_variance(sample: Answers) -> float | None:
 
 
 def parts_of(sample: Answers) -> Parts:
-    """Return the two parts of the estimate, the groups' contributions to them, and the tuned lam."""
+    """Return the two parts of the estimate, the groups' contributions to them, and the tuned `lam`."""
     labelled, n, rest, shares = sample.labelled, sample.n, sample.unlabelled, sample.shares
     human_mean = float(shares @ sample.human)
     by_group = np.asarray(np.bincount(sample.member, shares * (sample.human - human_mean)), dtype=np.float64)
@@ -373,7 +386,7 @@ def _caution(sample: Answers, parts: Parts) -> str | None:
 
 
 def _read_mean(result: CorrectedMean) -> str:
-    """Say a corrected mean in a sentence, and whether the judge is shown to save labels."""
+    """Return a sentence with the corrected mean, and on whether the judge is shown to save labels."""
     if result.interval is None or result.effective is None:
         return say("corrected_mean_alike", mean=result)
     gained = round(result.effective) >= _SHOWN_GAIN * result.labelled

@@ -20,19 +20,19 @@ from eval_agreement.sample import FEWEST_FIT_GROUPS, FEWEST_ROWS, FOLDS, RatedSa
 from eval_agreement.sentences import say
 
 CONFORMAL_LEVEL = 0.9
-"""Share of answers whose human score must lie in the interval."""
+"""Share of answers whose human score must lie in the prediction interval."""
 
 NARROW = 2.0
-"""Widest interval, in points from end to end, at which the answer may be left to the judge."""
+"""Width of a prediction interval, in points from end to end, up to which the answer may be left to the judge."""
 
 _SMOOTHING = 1e-3
-"""Probability mass spread evenly over all ratings, so that no set grows by a rating of probability 0."""
+"""Probability mass spread evenly over all ratings, so that every rating has some when a set grows."""
 
 
 class TaskWidths(Struct, frozen=True, kw_only=True):
-    """Intervals of a task's `n` answers with a judge and a human score.
+    """Prediction intervals of a task's `n` answers that have a judge's and a human score.
 
-    - coverage: share (0..1) of intervals that hold the human score. narrow: share that are NARROW.
+    - coverage: share (0..1) of intervals that contain the human score. narrow: share at most NARROW wide.
     - width: median width in points.
     """
 
@@ -44,11 +44,12 @@ class TaskWidths(Struct, frozen=True, kw_only=True):
 
 
 class Widths(Struct, frozen=True, kw_only=True):
-    """Intervals at CONFORMAL_LEVEL, of all answers and by task.
+    """Prediction intervals at CONFORMAL_LEVEL, of all answers and by task.
 
-    - own: True if from the judge's own probabilities.
-    - routed_mae: mean error if the judge rates the answers with NARROW intervals and people the others.
-    - random_mae: mean error if the judge rates as many answers drawn at random.
+    - own: True if they are based on the judge's own probabilities.
+    - routed_mae: mean absolute error if the judge rates the answers with intervals at most NARROW wide, and people the
+      others.
+    - random_mae: the same if the judge rates as many answers, chosen at random.
     """
 
     own: bool
@@ -59,9 +60,9 @@ class Widths(Struct, frozen=True, kw_only=True):
 
 
 def measure_intervals(sample: RatedSample) -> tuple[Widths, Floats] | tuple[None, None]:
-    """Return the finding on a sample's intervals, and their ends (2, n); None for both with too few groups or rows.
+    """Return the finding on a sample's prediction intervals, and the ends of the intervals (2, n).
 
-    An answer's interval is made from answers to other questions.
+    Both are None if there are too few groups or rows. An answer's interval is derived from answers to other questions.
     """
     judged, labelled = ~np.isnan(sample.scores), ~np.isnan(sample.human)
     known, group = judged & labelled, sample.groups
@@ -84,13 +85,13 @@ def measure_intervals(sample: RatedSample) -> tuple[Widths, Floats] | tuple[None
 
 
 def interval_values(intervals: tuple[Widths | None, Floats | None]) -> dict[str, Any]:
-    """Return the finding on intervals as JSON values; their ends go to rows.csv."""
+    """Return the finding on intervals as JSON values, without the ends, which go to rows.csv."""
     widths, _ = intervals
     return {"widths": to_builtins(widths)}
 
 
 def _distributions(sample: RatedSample, judged: NDArray[np.bool_]) -> Floats | None:
-    """Return the judge's probabilities of the ratings, (n, 10), or None if a judged row lacks them."""
+    """Return the judge's probabilities of the ratings, (n, 10), or None if any judged row lacks them."""
     rows = [judgment.verdict.distribution if judgment else None for judgment in sample.judgments]
     own = [row for row, is_judged in zip(rows, judged, strict=False) if is_judged and len(row or ()) == len(RATINGS)]
     if not own or len(own) < judged.sum():
@@ -101,7 +102,10 @@ def _distributions(sample: RatedSample, judged: NDArray[np.bool_]) -> Floats | N
 
 
 def _by_score(sample: RatedSample, fit_on: NDArray[np.bool_]) -> Floats:
-    """Return the frequency of each human rating among the answers with the row's judge score (rounded), (n, 10)."""
+    """Return the frequencies of human ratings among answers with the same judge score (rounded) as each row, (n, 10).
+
+    `fit_on`: mask of the rows to count.
+    """
     score = np.nan_to_num(half_up(sample.scores), nan=1).astype(np.intp) - 1
     counts = np.zeros((len(RATINGS), len(RATINGS)))
     np.add.at(counts, (score[fit_on], half_up(sample.human[fit_on]).astype(np.intp) - 1), 1)
@@ -111,7 +115,7 @@ def _by_score(sample: RatedSample, fit_on: NDArray[np.bool_]) -> Floats:
 
 
 def _nested_sets(probabilities: Floats) -> tuple[Indices, Indices, Floats]:
-    """Return the ends (ratings) and the mass of the ten nested sets of each row, (n, 10) each.
+    """Return ten nested sets of ratings for each row: lowest rating, highest rating and probability mass, (n, 10) each.
 
     >>> low, high, mass = _nested_sets(np.array([[0, 0, 0.1, 0.6, 0.3, 0, 0, 0, 0, 0]]))
     >>> low[0, :3].tolist(), high[0, :3].tolist(), mass[0, :3].round(2).tolist()
@@ -135,7 +139,10 @@ def _nested_sets(probabilities: Floats) -> tuple[Indices, Indices, Floats]:
 def _intervals(
     probabilities: Floats, human: Floats, task: NDArray[np.object_], made_on: NDArray[np.bool_], at: NDArray[np.bool_]
 ) -> tuple[Floats, Floats]:
-    """Return the ends of the intervals of the rows `at`, from the masses that held human scores in rows `made_on`."""
+    """Return the ends of the prediction intervals of the rows in the mask `at`.
+
+    `made_on`: mask of the rows whose human scores determine the probability mass of a set, by task.
+    """
     low, high, mass = _nested_sets(probabilities)
     inside = (low <= human[:, None]) & (human[:, None] <= high)
     needed = mass[np.arange(len(mass)), inside.argmax(axis=1)]
@@ -162,7 +169,7 @@ def _quantile(needed: Floats) -> float:
 
 
 def _summarise(sample: RatedSample, own: bool, known: NDArray[np.bool_], low: Floats, high: Floats) -> Widths:
-    """Build the finding from the ends of the intervals; `known` rows have a judge and a human score."""
+    """Build the finding from the ends of the intervals. `known`: mask of the rows with a judge's and a human score."""
     human = sample.human
     width = high - low
     error = np.abs(sample.scores - human)

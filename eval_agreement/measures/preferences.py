@@ -33,7 +33,7 @@ from eval_agreement.measures.raters import BesideRaters, beside_raters
 from eval_agreement.metrics import mean_estimate
 
 PEOPLE, LONGER, CONSTANT = "people", "longer", "constant"
-"""Names of people's verdict and of the trivial judges in an audit."""
+"""Names used in an audit for people's verdict and for the two trivial judges."""
 
 
 class Preferences(Struct, frozen=True, kw_only=True, eq=False, dict=True):
@@ -59,32 +59,36 @@ class Preferences(Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
     @property
     def judge(self) -> str:
-        """Name of the judge under audit."""
+        """Name of the judge under audit, the first one."""
         return next(iter(self.judges))
 
     @cached_property
     def groups(self) -> Integers:
-        """Number of each item's group, (n,)."""
+        """Number of each item's group, from 0, (n,)."""
         return group_numbers(self.group)
 
     @property
     def raters(self) -> dict[str, Codes]:
-        """Verdicts by rater; empty for a single rater, who is people's verdict and has nobody to be compared with."""
+        """Verdicts by rater, to compare raters with each other; empty if there is only one rater."""
         return self.people if len(self.people) > 1 else {}
 
     @cached_property
     def verdict(self) -> Codes:
-        """People's verdict, the majority of raters, (n,)."""
+        """People's verdict on each item, the majority of raters, (n,)."""
         return majority([*self.people.values()])
 
     @cached_property
     def verdicts(self) -> dict[str, Codes]:
-        """Verdicts of each judge, (n,); both orders count by `both_orders`."""
+        """Verdicts of each judge, (n,), by name. Verdicts in both orders are combined by `both_orders`."""
         return {name: both_orders(orders) for name, orders in self.judges.items()}
 
     @cached_property
     def trivial(self) -> dict[str, Codes]:
-        """Verdicts of the trivial judges, (n,): people's commonest verdict; the longer answer, if known."""
+        """Verdicts of the trivial judges, (n,), by name.
+
+        CONSTANT always gives people's most frequent verdict. LONGER prefers the longer answer; it is left out without
+        lengths.
+        """
         rated = self.verdict != UNASKED
         weight = None if self.weight is None else self.weight[rated]
         commonest = np.bincount(self.verdict[rated], weight, minlength=LABELS).argmax()
@@ -96,7 +100,7 @@ class Preferences(Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
 
 def prefer_longer(length_a: Floats, length_b: Floats) -> Codes:
-    """Return the verdicts of the trivial judge that prefers the longer answer, a tie for equal lengths.
+    """Return the verdicts of the trivial judge that prefers the longer answer. Equal lengths are a tie.
 
     >>> prefer_longer(np.array([9.0, 4.0, 5.0]), np.array([3.0, 8.0, 5.0])).tolist() == [A, B, TIE]
     True
@@ -105,7 +109,10 @@ def prefer_longer(length_a: Floats, length_b: Floats) -> Codes:
 
 
 class PairAgreement(Struct, frozen=True, kw_only=True):
-    """The share (0..1) of equal verdicts of two scorers on items where both have one; `failed` items lack one."""
+    """The share (0..1) of equal verdicts of two scorers, on items where both have one.
+
+    `failed`: items where one has none.
+    """
 
     first: str
     second: str
@@ -114,7 +121,7 @@ class PairAgreement(Struct, frozen=True, kw_only=True):
 
 
 class Matrix(Struct, frozen=True, kw_only=True):
-    """Agreement of every pair of scorers: over all items, and in `by[property][value]` on a part."""
+    """Agreement of every pair of scorers, over all items and, in `by[property][value]`, over those with that value."""
 
     overall: list[PairAgreement]
     by: dict[str, dict[str, list[PairAgreement]]] = field(default_factory=dict)
@@ -123,8 +130,8 @@ class Matrix(Struct, frozen=True, kw_only=True):
 def measure_matrix(sample: Preferences, _: AuditRequest) -> Matrix:
     """Measure the agreement of every pair of judges, people and single raters (ConvBench, tables 3-7).
 
-    PEOPLE is not paired with its own raters, whose majority it is. A pair with an item that nobody labelled is not
-    weighted.
+    PEOPLE, the majority of raters, is not paired with its own raters. A pair's agreement is unweighted if it includes
+    an item that people did not label.
     """
     scorers = {PEOPLE: sample.verdict, **sample.raters, **sample.verdicts}
     members, weight = sample.groups, sample.weight
@@ -149,16 +156,16 @@ def measure_matrix(sample: Preferences, _: AuditRequest) -> Matrix:
 
 
 def equal_share(equal: NDArray[np.bool_], group: Group, weight: Floats | None = None) -> Estimate:
-    """Estimate the share (0..1) of items on which two verdicts are equal, from the mask `equal` (n,)."""
+    """Estimate the share (0..1) of items with equal verdicts, from the mask `equal` (n,) of these items."""
     return mean_estimate(equal.astype(np.float64), group_numbers(group), share=True, weight=weight)
 
 
 def position_bias(orders: Codes, group: Group) -> dict[str, Estimate]:
-    """Measure the effect of the order of answers on a judge's verdicts, (n, 2): a shown first, b shown first.
+    """Measure how the order of answers affects a judge's verdicts `orders`, (n, 2): a shown first, b shown first.
 
     - flips: share (0..1) of items whose verdict changes with the order.
-    - first_place: share of verdicts for the answer shown first, ties aside, less 1/2. It is the mean of both orders'
-      shares, which separates position from quality; n counts verdicts.
+    - first_place: share of verdicts for the answer shown first, without ties, minus 1/2. It is the mean over both
+      orders, which separates position from quality. Its n counts verdicts.
     """
     members = group_numbers(group)
     a_first, b_first = orders.T
@@ -178,13 +185,13 @@ def position_bias(orders: Codes, group: Group) -> dict[str, Estimate]:
 
 
 def measure_positions(sample: Preferences, _: AuditRequest) -> dict[str, dict[str, Estimate]]:
-    """Measure the effect of the order of answers on each judge that was asked in a known order."""
+    """Measure the effect of the order of answers on each judge whose verdicts have a known order, by judge name."""
     in_order = {name: orders for name, orders in sample.judges.items() if orders.ndim == 2}
     return {name: position_bias(orders, sample.groups) for name, orders in in_order.items()}
 
 
 def measure_lengths(sample: Preferences, _: AuditRequest) -> dict[str, dict[str, Estimate]]:
-    """Measure how often the longer answer wins by each judge and by people; empty without lengths."""
+    """Measure how often judges and people prefer the longer answer, by judge name; empty without lengths."""
     if sample.length_a is None or sample.length_b is None:
         return {}
     lengths = sample.length_a, sample.length_b
@@ -195,9 +202,9 @@ def measure_lengths(sample: Preferences, _: AuditRequest) -> dict[str, dict[str,
 def length_preference(
     people: Codes, judge: Codes, length_a: Floats, length_b: Floats, group: Group
 ) -> dict[str, Estimate]:
-    """Measure how often the longer answer wins by `judge` and by `people`, and their `difference`.
+    """Measure how often `judge` and `people` prefer the longer answer, and the `difference` judge minus people.
 
-    Only items of unequal length count on which neither says tie.
+    Only items with unequal lengths count, and only if neither verdict is a tie.
     """
     decided = (length_a != length_b) & labelled(people, judge) & (people != TIE) & (judge != TIE)
     longer = prefer_longer(length_a, length_b)
@@ -208,9 +215,10 @@ def length_preference(
 
 
 class PairedDifference(Struct, frozen=True, kw_only=True):
-    """Agreement of the `first` judge with people less that of the `second`: accuracy and kappa.
+    """Agreement of the `first` judge with people minus that of the `second`: accuracy and kappa.
 
-    It is measured on the items on which all three have a verdict. On `failed` items all were asked and one has none.
+    It is measured on items where people and both judges have a verdict. `failed`: items that all were asked about but
+    where one has no verdict.
     """
 
     first: str
@@ -221,7 +229,7 @@ class PairedDifference(Struct, frozen=True, kw_only=True):
 
 
 def compare_verdicts(sample: Preferences, _: AuditRequest) -> list[PairedDifference]:
-    """Compare every pair of judges, then every judge with every trivial judge."""
+    """Compare every pair of judges, then every judge with every trivial judge, by their agreement with people."""
     scorers = {**sample.verdicts, **sample.trivial}
     differences = []
     for first, second in [*combinations(sample.verdicts, 2), *product(sample.verdicts, sample.trivial)]:
@@ -239,7 +247,10 @@ def paired_difference(
     names: tuple[str, str] = ("first", "second"),
     weight: Floats | None = None,
 ) -> PairedDifference:
-    """Return the difference of two judges' accuracy and kappa on the same resamples, as in `verdict_agreement`."""
+    """Return the differences of two judges' accuracy and kappa (`first` minus `second`), on the same resamples.
+
+    `names`: the judges' names. `weight`: 1 / chance of being labelled, (n,); None if equal.
+    """
     columns = np.stack([people, first, second])
     rows = (columns < LABELS).all(axis=0)
     failed = (columns != UNASKED).all(axis=0) & ~rows
@@ -265,8 +276,8 @@ def paired_difference(
 def measure_rates(people: Codes, judge: Codes, group: Group, weight: Floats | None = None) -> dict[str, Estimate]:
     """Measure a judge's sensitivity and specificity (Altman and Bland 1994, BMJ 308:1552), without its failures.
 
-    Sensitivity is the share (0..1) of people's yes to which the judge says yes, specificity that of their no to which
-    it says no. Arrays have shape (n,).
+    Sensitivity is the share (0..1) of items with people's yes on which the judge says yes; specificity is the same for
+    no. Arrays have shape (n,).
     """
     shares = {}
     for name, label in (("sensitivity", A), ("specificity", B)):
@@ -278,11 +289,11 @@ def measure_rates(people: Codes, judge: Codes, group: Group, weight: Floats | No
 
 
 class VerdictScorers(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Agreement of judges and trivial judges with people over `items`, of which `rated` have people's verdict.
+    """Agreement of judges and trivial judges with people over `items`; people have a verdict on `rated` of them.
 
     - people_ties: share of ties in people's verdict, the majority of `raters` raters.
     - yes_or_no: True if verdicts are yes (a) and no (b); rates[judge] then has sensitivity and specificity.
-    - weighted: True if labels are weighted, so that figures hold for all items. notes: those of the sample.
+    - weighted: True if labels are weighted, so that figures hold for all items. notes: the sample's notes.
     """
 
     items: int
@@ -299,12 +310,12 @@ class VerdictScorers(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def things(self) -> str:
-        """Word for what is judged."""
+        """Word for the judged items in sentences."""
         return "items" if self.yes_or_no else "pairs"
 
 
 def measure_verdicts(sample: Preferences, _: AuditRequest) -> VerdictScorers:
-    """Measure every judge and trivial judge against people's verdict."""
+    """Measure the agreement of every judge and trivial judge with people's verdict."""
     people, group, weight = sample.verdict, sample.groups, sample.weight
     rated = people != UNASKED
 
@@ -330,11 +341,11 @@ def measure_verdicts(sample: Preferences, _: AuditRequest) -> VerdictScorers:
 
 
 VerdictKinds = dict[str, dict[str, dict[str, VerdictAgreement]]]
-"""Agreement of each judge by property and value."""
+"""Agreement with people, keyed by judge, property and value."""
 
 
 def break_down_verdicts(sample: Preferences, _: AuditRequest) -> VerdictKinds:
-    """Measure each judge on each value of each property."""
+    """Measure each judge's agreement with people on the items with each value of each property."""
     by: VerdictKinds = {}
     for name, judge in sample.verdicts.items():
         by[name] = {}
@@ -344,7 +355,7 @@ def break_down_verdicts(sample: Preferences, _: AuditRequest) -> VerdictKinds:
 
 
 def compare_with_raters(sample: Preferences, request: AuditRequest) -> dict[str, BesideRaters]:
-    """Compare each judge with single raters; empty with a single rater."""
+    """Compare each judge with single raters, by judge name; empty if there is only one rater."""
     if not sample.raters:
         return {}
     ratings = []

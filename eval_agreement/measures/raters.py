@@ -34,23 +34,24 @@ Judge = Sequence[float | None] | NDArray[np.floating]
 """The judge's score or code per item; None or NaN for a failed judgment."""
 
 FALSE_DISCOVERIES, WINNING_RATE = 0.05, 0.5
-"""Rate of false rejections over raters (Benjamini and Yekutieli); share of raters that the judge must do as well as."""
+"""False discovery rate over raters (Benjamini and Yekutieli), and share of raters that the judge must do as well as."""
 
 FEWEST_RATERS, FEWEST_ITEMS = 3, 30
-"""Fewest raters of an alternative annotator test, and fewest items of a rater."""
+"""Fewest raters for an alternative annotator test, and fewest items that a rater must have rated."""
 
 FEWEST_BLOCKS = 10
-"""Fewest groups of a rater's items: with six groups the test rejected up to 18 % of true hypotheses at 5 %."""
+"""Fewest groups that a rater's items must lie in. With six groups the test rejected up to 18 % of true hypotheses at
+5 %."""
 
 _DECIMALS, _ROUNDING = 12, 1e-9
 """Decimals to which scores are compared; size below which a difference is a rounding error."""
 
 
 class RaterAgreement(Struct, frozen=True, kw_only=True):
-    """Krippendorff's alpha (at most 1; 0 is chance) of `raters` people, and with the judge as one more rater.
+    """Krippendorff's alpha (at most 1; 0 is chance) of `raters` people, and of people and the judge as one more rater.
 
-    `difference` is alpha with the judge less alpha without. Left out are `failed` items, without a judgment, and
-    `single` items, with fewer than two ratings.
+    `difference`: alpha with the judge minus alpha without. Items without a judgment (`failed`) and items with fewer
+    than two ratings (`single`) are left out.
     """
 
     level: Level
@@ -65,11 +66,11 @@ class RaterAgreement(Struct, frozen=True, kw_only=True):
 
 
 class SoftAgreement(Struct, frozen=True, kw_only=True):
-    """Agreement with a rater drawn at random, on items with two ratings or more.
+    """Agreement with a randomly chosen rater, on items with two ratings or more.
 
-    - judge: chance (0..1) that the rater gives the judge's rating. people: that another rater gives the same.
-    - ceiling: that the rater gives the item's commonest rating, as an ideal judge does.
-    - differ: share of items on which raters differ. difference: judge less people.
+    - judge: chance (0..1) that the judge gives the same rating as this rater. people: chance that another rater does.
+    - ceiling: chance for an ideal judge, which always gives the item's most frequent rating.
+    - differ: share of items on which raters differ. difference: `judge` minus `people`.
     """
 
     differ: Estimate
@@ -81,10 +82,12 @@ class SoftAgreement(Struct, frozen=True, kw_only=True):
 
 
 class RaterTest(Struct, frozen=True, kw_only=True):
-    """The judge against a rater on `n` items in `groups` groups.
+    """Comparison of the judge with one rater on `n` items in `groups` groups.
 
-    - judge_advantage, rater_advantage: share (0..1) of items on which each is at least as close to the other raters.
-    - p: small if the judge's share is higher than the rater's less epsilon. rejected: p is significant, corrected.
+    - judge_advantage, rater_advantage: share (0..1) of items on which the judge (the rater) is at least as close to the
+      other raters as the rater (the judge).
+    - p: small if the judge's share is higher than the rater's minus epsilon. rejected: p is significant after
+      correction.
     """
 
     rater: str
@@ -97,10 +100,11 @@ class RaterTest(Struct, frozen=True, kw_only=True):
 
 
 class AlternativeAnnotator(Struct, frozen=True, kw_only=True):
-    """The alternative annotator test of a judge, with one of the `lines` per rater.
+    """Result of the alternative annotator test of a judge; `lines` has one test per rater.
 
     - omega: winning rate, the share of lines rejected. rho: mean `judge_advantage`.
-    - passes: True if omega is at least WINNING_RATE. left_out: raters with too few items or groups for a line.
+    - passes: True if omega is at least WINNING_RATE. left_out: number of raters with too few items or groups.
+    - undefined: why there is no result, or None.
     """
 
     epsilon: float
@@ -114,7 +118,7 @@ class AlternativeAnnotator(Struct, frozen=True, kw_only=True):
 
 
 class BesideRaters(Struct, frozen=True, kw_only=True):
-    """The findings on a judge and several raters: alpha, soft agreement, alternative annotator test."""
+    """Three comparisons of a judge with several raters; None for each if no item has two ratings."""
 
     raters: RaterAgreement | None = None
     soft: SoftAgreement | None = None
@@ -122,10 +126,10 @@ class BesideRaters(Struct, frozen=True, kw_only=True):
 
 
 class RatedItems(NamedTuple):
-    """Ratings in long form, ordered by item, of items with a judgment and two ratings or more.
+    """Ratings as one entry per rating, ordered by item, for items with a judgment and two ratings or more.
 
     `item`, `rater` (an index into `names`) and `score` have one entry per rating; `judge` and `group` one per item.
-    `single` items, with fewer ratings, and `failed` items, without a judgment, are left out.
+    `single` and `failed` count items left out: those with fewer ratings, and those without a judgment.
     """
 
     names: list[str]
@@ -149,14 +153,14 @@ class RatedItems(NamedTuple):
 
     @property
     def mean_of_others(self) -> Floats:
-        """Mean of the item's other ratings, for each rating."""
+        """Mean of the other raters' ratings of the same item, for each rating."""
         total = np.bincount(self.item, self.score, minlength=self.items)[self.item]
         # A difference of sums leaves rounding errors, which could put a mean of tens above ten.
         return np.round((total - self.score) / (self.sizes[self.item] - 1), _DECIMALS)
 
     @property
     def equal_others(self) -> tuple[Indices, Indices]:
-        """Number of the item's other ratings that equal the judge's, and that equal this rating, for each rating."""
+        """For each rating, how many other ratings of the item equal the judge's, and how many equal this one."""
         equal_to_judge = self.score == self.judge[self.item]
         with_judge = np.bincount(self.item, equal_to_judge, minlength=self.items)[self.item].astype(np.intp)
         pairs = np.stack([self.item, self.score])
@@ -165,7 +169,7 @@ class RatedItems(NamedTuple):
 
 
 def collect_ratings(ratings: Ratings, judge: Judge | None, group: Group) -> RatedItems:
-    """Collect the items with two ratings or more and a judgment; without a `judge`, all with two ratings or more."""
+    """Collect the items with a judgment and two ratings or more; if `judge` is None, no judgment is needed."""
     names = sorted(set[str]().union(*ratings))
     number = {name: index for index, name in enumerate(names)}
     sizes = np.array([len(rated) for rated in ratings], dtype=np.intp)
@@ -203,7 +207,7 @@ def leave_one_out(ratings: Ratings) -> tuple[Floats, Floats, Indices]:
 
 
 def move_to_ratings(ratings: Ratings, judge: Floats) -> Floats:
-    """Move the judge's scores (n,) to the nearest rating that people use, if they use ten different ones or fewer.
+    """Round the judge's scores (n,) to the nearest rating that people use, if people use at most ten different ratings.
 
     >>> move_to_ratings([{"ann": 1, "bob": 5}, {"ann": 3}], np.array([1.9, 2.4, np.nan])).tolist()
     [1.0, 3.0, nan]
@@ -218,7 +222,7 @@ def move_to_ratings(ratings: Ratings, judge: Floats) -> Floats:
 def beside_raters(
     ratings: Ratings, judge: Floats, group: Group, epsilon: float = EPSILON, level: Level = "ordinal"
 ) -> BesideRaters:
-    """Compare a judge (n,) with single raters in all three ways; empty if no item has two ratings.
+    """Compare a judge (n,) with single raters in three ways; the result is empty if no item has two ratings.
 
     NaN in `judge` is a failed judgment.
     """
@@ -234,11 +238,11 @@ def beside_raters(
 
 
 def soft_agreement(ratings: Ratings, judge: Floats, group: Group, level: Level = "ordinal") -> SoftAgreement:
-    """Measure the agreement with a rater drawn at random.
+    """Measure a judge's agreement with a randomly chosen rater, beside that of another rater and of an ideal judge.
 
-    On an item with m ratings, m_v of which are v, the chance is m_v / m for a judge who says v, the sum over v of
-    m_v (m_v - 1) / (m (m - 1)) for another rater, and the largest m_v / m for an ideal judge. If people use more than
-    ten different ratings, all are rounded half up.
+    On an item with m ratings, m_v of which are v, the chance is m_v / m for a judge who says v, the sum over v of m_v
+    (m_v - 1) / (m (m - 1)) for another rater, and the largest m_v / m for an ideal judge. If people use more than ten
+    different ratings, all are rounded half up.
     """
     rated = collect_ratings(ratings, judge, group)
     if len(np.unique(rated.score)) > len(RATINGS):
@@ -260,7 +264,7 @@ def soft_agreement(ratings: Ratings, judge: Floats, group: Group, level: Level =
 
 
 def _read_soft(estimates: Mapping[str, Estimate], difference: Estimate, items: int, level: Level) -> str:
-    """Say a soft agreement in sentences."""
+    """Return a soft agreement as sentences. `items`: number of items compared."""
     unit, things = ("rating", "answers") if level == "ordinal" else ("verdict", "items")
     if not items:
         return say("soft_none", what=unit, things=things)
@@ -333,9 +337,10 @@ def alternative_annotator(
 
 
 def _p_value(difference: Floats, group: Indices, epsilon: float) -> float:
-    """Return the one-sided p-value of the hypothesis that the mean of `difference` (n,) is epsilon or more.
+    """Return the one-sided p-value of the hypothesis that the mean of `difference` (n,) is at least epsilon.
 
-    The variance of the mean is clustered: G / (G - 1) times the sum of the groups' squared deviations, over n squared.
+    `group`: number of each item's group, from 0. The variance of the mean is clustered: G / (G - 1) times the sum of
+    the groups' squared deviations, over n squared.
     """
     mean = float(difference.mean())
     groups = int(group.max()) + 1
@@ -349,7 +354,7 @@ def _p_value(difference: Floats, group: Indices, epsilon: float) -> float:
 
 
 def _why_no_test(rated: RatedItems, lines: list[RaterTest]) -> str | None:
-    """Return why the test is undefined, or None."""
+    """Return why the alternative annotator test is undefined, or None if it is not."""
     if not rated.items:
         return "no item has a judgment and two ratings"
     if np.median(rated.sizes) < FEWEST_RATERS:
@@ -363,7 +368,7 @@ def _why_no_test(rated: RatedItems, lines: list[RaterTest]) -> str | None:
 def rater_agreement(
     ratings: Ratings, group: Group, judge: Judge | None = None, level: Level = "ordinal", resamples: int | None = None
 ) -> RaterAgreement:
-    """Measure Krippendorff's alpha of the raters, and with the judge as one more rater.
+    """Measure Krippendorff's alpha of the raters and, if `judge` is given, with the judge as one more rater.
 
     Undefined if no item has two ratings, or if all ratings are the same. None or NaN in `judge` is a failed judgment.
 
@@ -402,7 +407,7 @@ def rater_agreement(
 
 
 def _counts(item: Indices, score: Floats, items: int) -> Any:
-    """Count each item's ratings by value: a sparse matrix (items, values), values ascending."""
+    """Count each item's ratings by value. Return a sparse matrix (items, values), values ascending."""
     values, code = np.unique(score, return_inverse=True)
     return scipy.sparse.csr_array((np.ones(len(score)), (item, code)), shape=(items, len(values)))
 
@@ -410,7 +415,7 @@ def _counts(item: Indices, score: Floats, items: int) -> Any:
 def _alpha(times: Floats, counts: Any, level: Level) -> Floats:
     """Compute alpha in each of r resamples, (r,), NaN if undefined.
 
-    `times[i, k]` is how often item i occurs in resample k. `counts[i, v]` is how many of its ratings have value v.
+    `times[i, k]`: how often item i occurs in resample k. `counts[i, v]`: how many of item i's ratings have value v.
     """
     size = counts.sum(axis=1)
     marginal = counts.T @ times

@@ -1,4 +1,4 @@
-"""Savings by a judge, of labels and of answers to rate, pooled over all means and samples."""
+"""Savings by a judge: of labels, and of answers that people need not rate, pooled over means and samples."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 class Saving(Struct, frozen=True, kw_only=True):
-    """The `labels` of one mean, and their `worth`: the labels that would be as precise without the judge."""
+    """Savings on one mean.
+
+    `labels`: number of its labels. `worth`: number of labels that would be as precise without the judge.
+    """
 
     name: str
     labels: int
@@ -26,16 +29,16 @@ class Saving(Struct, frozen=True, kw_only=True):
 
     @property
     def of_hundred(self) -> float:
-        """Worth of 100 labels."""
+        """Number of labels that are as precise without the judge as 100 labels with it."""
         return 100 * self.worth / self.labels
 
 
 class Savings(Struct, frozen=True, kw_only=True):
-    """Savings over all means and samples.
+    """Savings pooled over all means and samples.
 
-    - means: one saving per answerer, or per sample if there are several. pooled: the sum of labels and of worths.
-    - rows: answers with an interval. left: share (0..1) of them left to the judge.
-    - routed_mae: mean error if these are left to the judge. random_mae: if as many are, drawn at random.
+    - means: one saving per answerer, or per sample if there are several samples. pooled: the sums of labels and worths.
+    - rows: number of answers with a prediction interval. left: share (0..1) of them that is left to the judge.
+    - routed_mae: mean absolute error of this routing. random_mae: the same for as many answers chosen at random.
     """
 
     means: list[Saving]
@@ -50,8 +53,8 @@ class Savings(Struct, frozen=True, kw_only=True):
 def measure_savings(audits: Mapping[str, "RatedFindings"]) -> Savings | None:
     """Pool the savings of all samples, or return None if there is only one mean.
 
-    A mean is a corrected mean of an answerer. If all answers of a sample are labelled, it is an answerer's mean beside
-    any number of judged answers. With several samples the answerers of each are added up.
+    Each mean is the corrected mean of an answerer. If all answers of a sample are labelled, the saving is computed as
+    if there were any number of further judged answers. With several samples, the answerers of each are added up.
     """
     means: list[Saving] = []
     routed: dict[str, Floats] = {}
@@ -79,13 +82,13 @@ def measure_savings(audits: Mapping[str, "RatedFindings"]) -> Savings | None:
 
 
 def _of_corrected(findings: "RatedFindings") -> list[Saving]:
-    """Return the savings of a sample's corrected means, without undefined ones."""
+    """Return the savings of a sample's corrected means. Means without a value are left out."""
     means = findings.corrected.items()
     return [Saving(name=name, labels=mean.labelled, worth=mean.effective) for name, mean in means if mean.effective]
 
 
 def _of_labelled(sample: RatedSample) -> list[Saving]:
-    """Return the savings of answerers whose answers are all labelled, beside any number of judged answers."""
+    """Return the savings for answerers whose answers are all labelled, if any number of answers were judged besides."""
     rows_of = dict(sample.part_rows("answerer")) or {"all answers": ~np.isnan(sample.human)}
     savings = []
     for answerer, rows in rows_of.items():
@@ -96,7 +99,7 @@ def _of_labelled(sample: RatedSample) -> list[Saving]:
 
 
 def _add_up(name: str, savings: Sequence[Saving]) -> Saving:
-    """Add up labels and worths.
+    """Add up the labels and worths of several savings.
 
     >>> _add_up("all", [Saving(name="a", labels=10, worth=12.0), Saving(name="b", labels=20, worth=30.0)]).of_hundred
     140.0
@@ -106,10 +109,10 @@ def _add_up(name: str, savings: Sequence[Saving]) -> Saving:
 
 
 def worth_beside_any_number(sample: RatedSample) -> float | None:
-    """Return the worth of n labels, of all answers, beside any number of judged answers; None with too few groups.
+    """Return the worth of n labels if any number of further answers were judged; None if there are too few groups.
 
     It is n / (1 - r²), with r the correlation of the groups' contributions to the human and the judge's mean (PPI++,
-    arXiv 2311.01453, §6), times 1 - 1 / (G - 1) for the fitted multiple (Mani et al. 2025, arXiv 2505.20178).
+    arXiv 2311.01453, §6), times 1 - 1 / (G - 1) for the fitted factor (Mani et al. 2025, arXiv 2505.20178).
     """
     answers, _ = answers_of(sample.human, sample.scores, sample.groups, sample.weight)
     if answers.too_few:

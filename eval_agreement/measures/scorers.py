@@ -29,8 +29,8 @@ class Line(Struct, frozen=True):
 class Scorers(Struct, frozen=True, kw_only=True):
     """Every scorer of a sample, the judge under audit first.
 
-    `answers` have a human score, `unlabelled` more only a judge's. `over_trivial` compares the judge with each trivial
-    judge. `notes` are the sample's.
+    `answers`, `unlabelled`: number of answers with and without a human score. `over_trivial`: comparisons of the judge
+    with each trivial judge. `notes`: the sample's notes.
     """
 
     answers: int
@@ -50,9 +50,9 @@ class Scorers(Struct, frozen=True, kw_only=True):
 
 
 def measure_scorers(sample: RatedSample, training: Sequence[Response]) -> Scorers:
-    """Measure the judge beside the other judges, people and trivial judges on the labelled answers.
+    """Measure the agreement with people of the judge, other judges, people and trivial judges on the labelled answers.
 
-    Trivial judges are fitted on `training`; without such rows there is only the constant judge (people's median here).
+    Trivial judges are fitted on `training`. If it is empty, there is only the constant judge (people's median here).
     """
     labelled = sample.labelled
     baselines = trivial(labelled, training)
@@ -71,7 +71,7 @@ def measure_scorers(sample: RatedSample, training: Sequence[Response]) -> Scorer
 
 
 def _scorer_lines(sample: RatedSample, baselines: Mapping[str, tuple[Floats, str]]) -> Iterator[Line]:
-    """Yield the judge under audit, other judges, people and trivial judges, in this order."""
+    """Yield the judge under audit, other judges, people and trivial judges, in this order, with their agreement."""
     kind: Kind = "judge"
     about = "the judge under audit"
     for name, scores in sample.judges.items():
@@ -87,10 +87,10 @@ def _agreement(sample: RatedSample, scores: Floats) -> Agreement:
 
 
 def people(sample: RatedSample) -> list[Line]:
-    """Return the ceiling: each rater against the mean of the other raters, and the judge against the same means.
+    """Compare each rater with the mean of the other raters, and the judge with the same means.
 
     The judge is measured again because the mean of all raters, with less noise, is easier to match than the mean of all
-    but one. n counts (answer, rater) pairs. Empty if no answer has two raters.
+    but one. n counts (answer, rater) pairs. Returns [] if no answer has two raters.
     """
     others, rater, row = leave_one_out(sample.raters)
     if not len(row):
@@ -104,11 +104,14 @@ def people(sample: RatedSample) -> list[Line]:
 
 
 Breakdown = dict[str, dict[str, Agreement]]
-"""Agreement by property and value."""
+"""Agreement of the judge under audit, keyed by property and value."""
 
 
 def break_down(sample: RatedSample) -> Breakdown:
-    """Measure the judge on the labelled answers of each value of each property that has several values."""
+    """Measure the judge on the labelled answers with each value of each property.
+
+    Properties with one value are left out.
+    """
     labelled = sample.labelled
     results: Breakdown = {}
     for part in labelled.parts:
@@ -130,7 +133,10 @@ def agreement_values(result: Agreement) -> dict[str, Any]:
 
 
 def scorer_values(scorers: Scorers) -> dict[str, Any]:
-    """Return the judge's agreement as JSON values; summary.json lists the other scorers by name, after the samples."""
+    """Return the judge's agreement as JSON values, with its comparisons with trivial judges.
+
+    The other scorers are in summary.json under their own names, after the samples.
+    """
     pairs = [to_builtins(pair) for pair in scorers.over_trivial]
     return agreement_values(scorers.judge) | {"unlabelled": scorers.unlabelled, "over_trivial": pairs}
 

@@ -21,13 +21,14 @@ MOST_OUTSIDE = 0.1
 """Largest share (0..1) of the scores to convert that may lie outside the range of the anchors' scores."""
 
 KNOTS = (0.25, 0.5, 0.75)
-"""Quantiles of the anchors' scores at which the converting line may bend."""
+"""Quantiles of the anchors' scores that are knots of the linear spline."""
 
 
 class Converted(Struct, frozen=True, kw_only=True):
-    """A score on the other judge's scale: the mean `score` of all answers or of a model, or a single score.
+    """A score converted to the other judge's scale: the mean of all answers, the mean of a model, or a single score.
 
-    `rank` is the best and the worst place, from 1, that a model's differences from the others allow.
+    `score`: the value before conversion. `mean`: the value after it.
+    `rank`: a model's best and worst possible place among the models, from 1; None for other lines.
     """
 
     name: str
@@ -37,7 +38,7 @@ class Converted(Struct, frozen=True, kw_only=True):
 
 
 class Conversion(Struct, frozen=True, kw_only=True):
-    """Scores of judge `source` on the scale of judge `target`, by `anchors` answers that both scored."""
+    """Scores of judge `source` on the scale of judge `target`, fitted on `anchors` answers that both scored."""
 
     source: str
     target: str
@@ -46,16 +47,17 @@ class Conversion(Struct, frozen=True, kw_only=True):
 
     @property
     def reading(self) -> str:
-        """The conversion of the mean of all answers in a sentence."""
+        """The converted mean of all answers, as a sentence."""
         low, high = self.lines[0].mean.interval or (np.nan, np.nan)
         worth = f"{self.lines[0].mean.value:.2f} ({low:.2f} to {high:.2f})"
         return f"A mean of {self.lines[0].score:.2f} by {self.source} is {worth} on the scale of {self.target}."
 
 
 def convert_both_ways(sample: RatedSample, names: tuple[str, str]) -> list[Conversion]:
-    """Convert the earlier judge's scores (the sample's `human`) to the later judge's scale.
+    """Convert the earlier judge's scores (the sample's `human`) to the scale of the later judge (its `scores`).
 
-    If the later judge scored answers that the earlier did not, convert its scores back too.
+    If the later judge scored answers that the earlier did not, also convert the later judge's scores back. `names`: the
+    earlier and the later judge.
     """
     before, after = sample.human, sample.scores
     conversions = [convert(sample, names, before, after)]
@@ -65,10 +67,11 @@ def convert_both_ways(sample: RatedSample, names: tuple[str, str]) -> list[Conve
 
 
 def convert(sample: RatedSample, names: tuple[str, str], source: Floats, target: Floats) -> Conversion:
-    """Convert scores `source` to the scale of `target`, both (n,), NaN if not scored.
+    """Convert the scores `source` to the scale of `target`, both (n,), NaN if not scored.
 
-    The conversion is a linear spline with KNOTS, fitted by least squares on the anchors. Raises UsageError if the
-    anchors are too few, or if too many scores to convert lie outside the anchors' range.
+    `names`: the judges of `source` and `target`. The conversion is a linear spline with KNOTS, fitted by least squares
+    on the answers that both scored (anchors).
+    Raises UsageError if there are too few anchors, or if too many scores to convert lie outside the anchors' range.
     """
     anchors, known = ~np.isnan(source + target), ~np.isnan(source)
     questions = len(np.unique(sample.groups[anchors]))
@@ -119,9 +122,10 @@ def _resample_line(
     models: Mapping[str, NDArray[np.bool_]],
     knots: Floats,
 ) -> tuple[Floats, Floats]:
-    """Fit the line in the sample and in each of R resamples.
+    """Fit the linear spline in the sample and in each of R resamples.
 
-    Returns its coefficients, (1 + R, 2 + knots), and each model's converted mean, (1 + R, models).
+    `anchors`: mask of the rows to fit on. `models`: masks of the rows to average, by name. Rows without a score hold 0.
+    Returns the coefficients, (1 + R, 2 + knots), and each model's converted mean, (1 + R, models), the sample first.
     """
     basis = _basis(source, knots)
     k = len(basis)
@@ -140,7 +144,7 @@ def _resample_line(
 
 
 def _basis(scores: Floats, knots: Floats) -> Floats:
-    """Return the basis of a line that bends at the knots, (2 + knots, n).
+    """Return the basis functions of a linear spline at `scores` (n,), shape (2 + knots, n).
 
     >>> _basis(np.array([2.0, 6.0]), knots=np.array([5.0])).tolist()
     [[1.0, 1.0], [2.0, 6.0], [0.0, 1.0]]
@@ -149,11 +153,12 @@ def _basis(scores: Floats, knots: Floats) -> Floats:
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """The change of the mean score from then to now, in points, in two parts.
+    """A change of the mean score between two times, in points, split into two parts.
 
-    - judge: mean of now less then over the answers judged at both times. model: the rest of `total`; undefined without
-      new answers.
-    - holds: True unless the judge is shown to have moved, or the model to have fallen, by a margin that counts.
+    - judge: mean of now minus then, over the answers judged at both times. model: the rest of `total`; undefined
+      without new answers.
+    - holds: False if the judge has changed or the model has become worse by a margin that counts, or if there are too
+      few questions to decide; else True.
     """
 
     total: Estimate
@@ -164,9 +169,9 @@ class Change(Struct, frozen=True, kw_only=True):
 
 
 def measure_change(sample: RatedSample) -> Change:
-    """Measure the change from the scores then (the sample's `human`) to now (the judge's), NaN if not scored.
+    """Measure the change from the earlier scores (the sample's `human`) to the present ones (its `scores`).
 
-    Raises UsageError if no answer was judged at both times.
+    NaN is an answer not scored at that time. Raises UsageError if no answer was judged at both times.
     """
     then, now = sample.human, sample.scores
     before, after = ~np.isnan(then), ~np.isnan(now)
@@ -203,6 +208,6 @@ def measure_change(sample: RatedSample) -> Change:
 
 
 def _shown_side(part: Estimate) -> int:
-    """Return 1 or -1 if a change is shown and may be as large as the margin, else 0."""
+    """Return the sign of a change (1 or -1) if it is shown and may be as large as the margin, else 0."""
     low, high = part.interval or (0.0, 0.0)
     return part.side * (max(-low, high) > MARGINS["mae"])

@@ -1,4 +1,4 @@
-"""Draw the effects of attacks and of image arms on a judge."""
+"""Build the page's parts on the effects of attacks and of image arms on a judge."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +27,7 @@ def _variants_table(caption: str, effects: Sequence[VariantEffect]) -> Table:
 
 
 def injection_part(injection: Injection) -> Part:
-    """Build the part on the attacks of one file of attacked answers."""
+    """Build the part on attacks from one file of attacked answers."""
     caption = (
         f"{injection.answers} answers; without attack {injection.judge} gives them {number(injection.clean.value)} on "
         f"average ({injection.answers - injection.clean.n} failed)."
@@ -37,7 +37,7 @@ def injection_part(injection: Injection) -> Part:
 
 
 def looking_part(path: Path, looking: Looking) -> Part:
-    """Build the part on whether a judge looks at images, from one file of arms."""
+    """Build the part on whether a judge looks at images. `path`: the file of judged arms, for the heading."""
     caption = f"{looking.answers} answers with images; the image reached the judge in {looking.reached}."
     tables = [_variants_table(caption, [looking.swap, looking.edit])]
     # Without human scores there is no agreement to compare.

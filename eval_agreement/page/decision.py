@@ -1,8 +1,9 @@
-"""Say the decision of an audit, on scores and on preferences: one entry a judge, the best judge first.
+"""Decide what each judge of an audit may be used for, in sentences: one per judge, the best judge first.
 
-A decision is taken in steps, and the first that fails is said: is something in the files suspicious; can the labels
-test a judge; has it verdicts enough; does it know what no trivial judge knows, once it is recalibrated; is another
-judge better. Then it is said what the judge may be used for. The steps of the judge under audit follow.
+A decision takes these steps, and the first that fails is reported: are the files suspicious; can the labels test a
+judge; does the judge have enough verdicts; does it know more than every trivial judge, after recalibration; is another
+judge better. If none fails, the sentence says what the judge may be used for. Further sentences give the figures of the
+judge under audit.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -34,36 +35,42 @@ from eval_agreement.page.words import part_name, within
 from eval_agreement.sentences import say
 
 POINTS_WITHIN, SHARE_WITHIN = 0.2, 0.05
-"""Half width to count labels for without --target-half-width: of a mean, in points, and of a share (0..1)."""
+"""Half width for which labels are counted if --target-half-width is not given: of a mean, in points, and of a share
+(0..1)."""
 
 MOST_NAMED = 3
-"""Most tasks, and models, that the decision names."""
+"""Largest number of tasks, and of models, that the decision lists."""
 
 NOTABLE, GAIN = 0.25, 0.05
-"""Smallest shift of a judge that the decision names, in points; share (0..1) of its error that a map must remove."""
+"""Smallest shift of a judge that the decision mentions, in points; share (0..1) of its error that a map must remove."""
 
 FEWEST_OTHERS = 3
-"""Fewest questions with another label than people's commonest one: with fewer nobody can be told from a constant."""
+"""Fewest questions whose label is not people's most frequent one. With fewer, no judge can be told from a constant
+one."""
 
 STRONG = 0.5
-"""Share of what people's scores can show that a judge must explain to stand beside them."""
+"""Share that a judge must explain of the variance that people's scores can show, given their reliability, to be
+strong."""
 
 RELIABILITY, LEAST_RELIABILITY, UNFIT = 0.7, 0.3, 0.4
-"""Reliability (0..1) of people's scores if it is not known: the usual one, and the least to reckon with. Reliability
-below which they can test no judge."""
+"""Reliability (0..1) of people's scores: the usual value and the smallest plausible one, if it is unknown; and the
+value below which the scores can test no judge."""
 
 WEAK_KAPPA = 0.4
-"""Kappa below which a judge stands in for nobody ("fair" at best: Landis and Koch 1977)."""
+"""Kappa below which a judge cannot replace people ("fair" at best: Landis and Koch 1977)."""
 
 LEAST_SAVED = 0.1
-"""Share (0..1) of the labels below which a judge saves hardly any."""
+"""Share (0..1) of the labels that a judge must save to be worth mentioning."""
 
 MOST_QUESTIONS = 10
-"""Multiple of the questions at hand up to which more labels are advised."""
+"""Largest factor by which the decision advises to increase the number of questions."""
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """The decision on each judge, the best first; and the steps of the judge under audit, with their figures."""
+    """The decisions of an audit as sentences: `judges` has one per judge, the best first.
+
+    `steps` gives the figures behind the decision on the judge under audit.
+    """
 
     judges: list[str]
     steps: list[str]
@@ -78,8 +85,8 @@ def decide_scores(
 ) -> Decision:
     """Decide on every judge of a sample of scores.
 
-    `most_failed` is the largest share (0..1) of failed judgments with which there is a decision. `accepted` are the
-    names of doubts that the user has answered.
+    `outcomes`: results of the gate. `most_failed`: largest share (0..1) of failed judgments that allows a decision.
+    `accepted`: names of doubts that the user has overridden.
     """
     judge: Agreement = findings.scorers.judge
     if judge.mae is None:
@@ -97,7 +104,10 @@ def decide_scores(
 
 
 def _arrange(decided: Mapping[str, str], doubts: Mapping[str, Sequence[Doubt]], accepted: Collection[str]) -> list[str]:
-    """Return the sentence on each judge, with doubts that are not answered in place of decisions, and before these."""
+    """Return one sentence per judge: its doubts if any are not accepted, else its decision. Doubts come first.
+
+    `decided`, `doubts`: by judge name.
+    """
     doubted, others = [], []
     for who, decision in decided.items():
         open_doubts = [doubt for doubt in doubts[who] if doubt.name not in accepted]
@@ -107,24 +117,27 @@ def _arrange(decided: Mapping[str, str], doubts: Mapping[str, Sequence[Doubt]], 
             doubted.append(say("doubted", who=who, doubts=texts, options=" ".join(options)))
         else:
             others.append(decision)
-    # What is wrong with the labels is said once.
+    # A sentence about the labels is the same for every judge, and is given once.
     return list(dict.fromkeys([*doubted, *others]))
 
 
 def _rank(line: Line, findings: RatedFindings) -> tuple[bool, float]:
-    """Return the key that sorts the judges: those that know something first, then by their recalibrated error."""
+    """Return the sort key of a judge: judges that beat the trivial ones first, then by error after recalibration."""
     recalibration = findings.recalibration.get(line.name)
     return (not _knows(line, recalibration), recalibration.error) if recalibration else (True, np.inf)
 
 
 def _knows(line: Line, recalibration: Recalibration) -> bool:
-    """Return True if correlation and recalibrated error show that a judge knows what no trivial judge does."""
+    """Return True if a judge is shown to know more than the trivial judges.
+
+    That takes a correlation above 0, and after recalibration a lower error than each trivial judge's.
+    """
     beaten = all(gain.side > 0 for gain in recalibration.over.values())
     return line.result.estimates["pearson"].side > 0 and beaten
 
 
 def _summarise(name: str, findings: RatedFindings) -> str:
-    """Say the agreement of the judge under audit, beside the constant judge."""
+    """Return a sentence on the agreement of the judge under audit, compared with the constant judge."""
     judge: Agreement = findings.scorers.judge
     constant = _find_constant(findings)
     trivial = f", against {number(constant.result.mae)} for {constant.about.replace('always', 'always answering')}"
@@ -135,18 +148,21 @@ def _summarise(name: str, findings: RatedFindings) -> str:
 
 
 def _find_constant(findings: RatedFindings) -> Line:
-    """Return the agreement of the constant judge, which every audit has."""
+    """Return the constant judge's line, which every audit has."""
     scorers: Scorers = findings.scorers
     return next(line for line in scorers.of_kind("baseline") if line.name == "constant")
 
 
 def _mae_interval(result: Agreement) -> str:
-    """Format the interval of the mean error for a sentence."""
+    """Format the interval of the mean absolute error for a sentence."""
     return within(interval(result.interval.get("mae")))
 
 
 def _why_unfit(labels: Floats | Codes, groups: Any, raters: RaterAgreement | None, *, things: str, unit: str) -> str:
-    """Say why the labels (n,) can test no judge; "" if they can."""
+    """Return why the labels (n,) cannot test any judge, or "" if they can.
+
+    `groups`: (n,). `raters`: the raters' agreement, or None. `things`, `unit`: words for the items and their labels.
+    """
     values, counts = np.unique(labels, return_counts=True)
     others = len(np.unique(groups[labels != values[counts.argmax()]]))
     if others < FEWEST_OTHERS:
@@ -165,7 +181,10 @@ def _format(estimate: Estimate) -> str:
 
 
 def _decide(line: Line, findings: RatedFindings, most_failed: float) -> str:
-    """Say whether a judge may be used, with the figure behind it, and what for."""
+    """Return a sentence on whether and for what a judge may be used, with the figure that decides.
+
+    `most_failed`: largest share (0..1) of failed judgments that allows a decision.
+    """
     who, result = line.name, line.result
     total = result.n + result.failed
     if why := _why_undecided(who, result.failed, total, result.groups or 0, most_failed=most_failed, things="answers"):
@@ -185,7 +204,7 @@ def _decide(line: Line, findings: RatedFindings, most_failed: float) -> str:
         how = f"recalibrated, their errors are {listed(errors)} points"
         return say("worse", better=listed(better), who=who, how=how)
     place = _in_place_of(findings, who)
-    # Who is close enough to replace a rater may still be a little off.
+    # A judge that may replace a rater may still have a small shift.
     if place and (shift := _say_shift(findings.biases[who])):
         place += say("shifted", shift=shift)
     uses = _list_uses(line, findings, unaided=bool(place))
@@ -193,10 +212,10 @@ def _decide(line: Line, findings: RatedFindings, most_failed: float) -> str:
 
 
 def _why_unknown(who: str, gains: Mapping[str, Estimate], figure: str, groups: int, hint: str = "") -> str:
-    """Say that a judge is not shown to know more than trivial judges, or that the labels are too few to tell.
+    """Return a sentence that a judge is not shown to beat trivial judges, or that there are too few labels to tell.
 
-    `gains` are the effects that are not shown, by trivial judge; a useful judge's are above 0. The `hint` follows if
-    the judge is to blame.
+    `gains`: the effects that are not shown, by trivial judge; above 0 is in the judge's favour. `figure`: the judge's
+    agreement in words. `hint`: a sentence to add in the first case.
     """
     trivial = f"the trivial judge{'s' * (len(gains) > 1)} {listed([*gains])}"
     needed = 0.0
@@ -212,7 +231,7 @@ def _why_unknown(who: str, gains: Mapping[str, Estimate], figure: str, groups: i
 
 
 def _say_use(line: Line, findings: RatedFindings) -> str:
-    """Say how a judge may be used: as it is, after recalibration, or only together with labels."""
+    """Return a sentence on how a judge may be used: unchanged, after recalibration, or only together with labels."""
     recalibration: Recalibration = findings.recalibration[line.name]
     shift = _say_shift(findings.biases[line.name])
     facts = {"who": line.name, "r": number(line.result.pearson), "shift": shift and f"it is {shift}; "}
@@ -227,14 +246,17 @@ def _say_use(line: Line, findings: RatedFindings) -> str:
 
 
 def _is_strong(who: str, findings: RatedFindings) -> bool:
-    """Return True if a judge explains enough of what people's scores can show, given their reliability."""
+    """Return True if a judge explains enough of the variance that people's scores can show, given their reliability."""
     return bool(
         findings.recalibration[who].explained >= STRONG * _find_reliability(findings.beside.raters, RELIABILITY)
     )
 
 
 def _find_reliability(raters: RaterAgreement | None, unknown: float) -> float:
-    """Return the reliability (0..1) of the mean of several raters, by Spearman and Brown; else `unknown`."""
+    """Return the reliability (0..1) of the mean of several raters, by the Spearman-Brown formula.
+
+    Returns `unknown` if there is no agreement of raters to compute it from.
+    """
     if raters is None or not raters.people.value:
         return unknown
     times, alpha = raters.ratings / raters.items, raters.people.value
@@ -242,18 +264,21 @@ def _find_reliability(raters: RaterAgreement | None, unknown: float) -> float:
 
 
 def _is_notable(effect: BiasEffect, least: float = NOTABLE) -> bool:
-    """Return True if an effect is shown, and large enough to be named."""
+    """Return True if an effect is significant and at least `least` points large."""
     return bool(effect.p_value is not None and effect.p_value < 0.05 and abs(effect.value or 0.0) >= least)
 
 
 def _say_shift(biases: Biases) -> str:
-    """Say how much more severe or lenient a judge is than people, overall, by language and by task; "" if it is not."""
+    """Return a phrase on how much more severe or lenient a judge is than people, or "" if it is not.
+
+    It covers the whole sample, and the languages and tasks that stand out.
+    """
     severity, phrases = biases.effects[0], []
     if _is_notable(severity):
         phrases.append(f"{_say_size(severity)} than people")
     for family in biases.offsets:
         effects = [effect for effect in family.effects if _is_notable(effect, 2 * NOTABLE)]
-        # Of two labels one is as much above the other as that is below: the one that shifts as the whole is named.
+        # With two labels the offsets mirror each other. The one with the sign of the overall shift is named.
         effects.sort(key=lambda effect: ((effect.value or 0) * (severity.value or 0) < 0, -abs(effect.value or 0)))
         if effects and family.name != "answerer":
             phrases.append(f"{_say_size(effects[0])} in {effects[0].label} than elsewhere".replace("_", " "))
@@ -266,7 +291,10 @@ def _say_size(effect: BiasEffect) -> str:
 
 
 def _list_uses(line: Line, findings: RatedFindings, *, unaided: bool) -> str:
-    """Say what a judge may be used for: means with labels, ranking models, and single answers unless `unaided`."""
+    """Return sentences on what a judge may be used for: means with labels, ranking models, scores of single answers.
+
+    `unaided`: the judge may replace a rater, so that nothing is said on single answers.
+    """
     audited = line.name == findings.sample.judge
     plan: LabelPlan | None = findings.plan
     half_width = plan.half_width if plan else POINTS_WITHIN
@@ -294,13 +322,16 @@ def _list_uses(line: Line, findings: RatedFindings, *, unaided: bool) -> str:
 
 
 def _list_favoured(biases: Biases, reliability: float) -> list[str]:
-    """List the answerers that a judge favours or wrongs most at equal human score, if noise does not explain it."""
+    """List the answerers that a judge favours (or disfavours) most at equal human score, unless noise explains it.
+
+    `reliability`: assumed reliability (0..1) of human scores.
+    """
     effects = [effect for family in biases.offsets if family.name == "answerer" for effect in family.effects]
     shown = [effect for effect in effects if _is_notable(effect) and (effect.noise_explains or 0.0) < reliability]
     most = max(shown, key=lambda effect: abs(effect.value or 0.0), default=None)
     favoured = []
     for effect in shown:
-        # All others are as far from one that is favoured, in the other direction.
+        # An offset compares with all others, so only those with the sign of the largest are named.
         if most and (effect.value or 0.0) * (most.value or 0.0) > 0:
             sign = "+" if (effect.value or 0.0) > 0 else ""
             favoured.append(f"{effect.label} ({sign}{number(effect.value)} points at equal human score)")
@@ -308,7 +339,7 @@ def _list_favoured(biases: Biases, reliability: float) -> list[str]:
 
 
 def _not_for(who: str, findings: RatedFindings) -> str:
-    """Name the tasks on which the judge under audit is not shown to rank answers as people do at all."""
+    """Return a sentence on the tasks for which the audited judge is not shown to rank answers as people do, or ""."""
     tasks = findings.by.get("task", {}).items() if who == findings.sample.judge else ()
     # On few questions a task would be named by chance.
     enough = {name: task.estimates["pearson"] for name, task in tasks if (task.groups or 0) >= FEWEST_TO_DECIDE}
@@ -316,7 +347,7 @@ def _not_for(who: str, findings: RatedFindings) -> str:
 
 
 def _in_place_of(findings: RatedFindings, who: str) -> str:
-    """Say which raters and judges a judge may replace; "" if none."""
+    """Return a sentence on the raters and judges that a judge may replace, or "" if there are none."""
     test: AlternativeAnnotator | None = findings.beside.replaces
     replaces_raters = bool(test and test.passes and who == findings.sample.judge)
     places = [say("in_place_of_raters", test=test)] if replaces_raters else []
@@ -332,7 +363,7 @@ def _in_place_of(findings: RatedFindings, who: str) -> str:
 
 
 def _list_steps(findings: RatedFindings, accepted: Collection[str]) -> Iterator[str]:
-    """Yield the figures behind the decision on the judge under audit, step by step."""
+    """Yield sentences with the figures behind the decision on the judge under audit."""
     who = findings.sample.judge
     if doubts := [doubt.text for doubt in findings.doubts[who] if doubt.name in accepted]:
         yield say("step_accepted", doubts="; ".join(doubts))
@@ -343,7 +374,7 @@ def _list_steps(findings: RatedFindings, accepted: Collection[str]) -> Iterator[
 
 
 def _against_people(findings: RatedFindings) -> list[str]:
-    """Say how far a rater is from the other raters, and the judge from the same; empty without several raters."""
+    """Return sentences on how far raters and the judge are from the other raters; empty if no answer has two raters."""
     # Without two raters of an answer nothing is known of how far people agree.
     lines = findings.scorers.of_kind("people")
     if not lines:
@@ -361,9 +392,10 @@ def decide_verdicts(
     half_width: float | None = None,
     accepted: Collection[str] = (),
 ) -> Decision:
-    """Decide on every judge of preferences, or of yes and no.
+    """Decide on every judge of preferences or of yes/no verdicts.
 
-    `most_failed` and `accepted` are as for `decide_scores`; `half_width` is that of a share (0..1).
+    `outcomes`, `most_failed`, `accepted`: as in `decide_scores`. `half_width`: of a share (0..1); None for
+    SHARE_WITHIN.
     """
     judge, scorers = audit.sample.judge, audit.scorers
     result = scorers.agreement[judge]
@@ -382,7 +414,7 @@ def decide_verdicts(
 
 
 def _list_verdict_steps(name: str, audit: Findings[Preferences]) -> Iterator[str]:
-    """Yield the figures on the judge under audit: agreement, rates, raters, and the order of answers."""
+    """Yield sentences on the judge under audit: agreement, rates, raters, and the effect of the order of answers."""
     judge, scorers = audit.sample.judge, audit.scorers
     result = scorers.agreement[judge]
     facts = {"accuracy": share(result.accuracy.value), "kappa": number(result.kappa.value)}
@@ -401,7 +433,7 @@ def _list_verdict_steps(name: str, audit: Findings[Preferences]) -> Iterator[str
 
 
 def _decide_verdicts(judge: str, audit: Findings[Preferences], most_failed: float, half_width: float) -> str:
-    """Say whether a judge may be used, with the figure behind it; then kinds of items to avoid."""
+    """Return a sentence on whether a judge may be used, with the deciding figure and the kinds of items to avoid."""
     scorers = audit.scorers
     result = scorers.agreement[judge]
     lost = result.failed + result.unasked
@@ -427,7 +459,7 @@ def _decide_verdicts(judge: str, audit: Findings[Preferences], most_failed: floa
     figure = f"{accuracy}, kappa {number(result.kappa.value)}"
     beside = audit.beside.get(judge, BesideRaters())
     shift = _say_verdict_shift(table) if scorers.yes_or_no else ""
-    # Whoever says yes too often is not left alone with the rates of yes.
+    # A judge that says yes too often cannot measure shares of yes without labels.
     if not shift and beside.replaces and beside.replaces.passes:
         raters = say("in_place_of_raters", test=beside.replaces)
         said = say("verdicts_in_place_of", who=judge, raters=raters, figure=figure)
@@ -445,7 +477,10 @@ def _decide_verdicts(judge: str, audit: Findings[Preferences], most_failed: floa
 
 
 def _say_verdict_shift(table: NDArray[np.intp]) -> str:
-    """Say if a judge says yes more or less often than people, from counts (people's, the judge's); "" if not shown."""
+    """Return a phrase that a judge says yes more or less often than people, or "" if that is not shown.
+
+    `table`: counts of items by people's verdict (rows) and the judge's (columns).
+    """
     more, less = table[B, A], table[A, B]
     # McNemar 1947: of the items on which they differ, as many go either way.
     if (more - less) ** 2 <= scipy.stats.chi2.ppf(LEVEL, 1) * (more + less):
@@ -455,7 +490,10 @@ def _say_verdict_shift(table: NDArray[np.intp]) -> str:
 
 
 def _save_shares(judge: str, audit: Findings[Preferences], half_width: float) -> str:
-    """Say how many labels a judge saves, for the share of yes or of wins of answer a (a tie counts half)."""
+    """Return a sentence on how many labels a judge saves, within ±`half_width`, for a share of verdicts.
+
+    It is the share of yes verdicts, or answer A's win rate (ties count half).
+    """
     table = np.array(audit.scorers.agreement[judge].table)
     # The verdicts of people and judge, item by item: codes 0, 1, 2 for a, tie, b become 0, 1/2, 1.
     pairs = np.repeat(np.argwhere(table >= 0), table.ravel(), axis=0) / 2
@@ -470,13 +508,16 @@ def _save_shares(judge: str, audit: Findings[Preferences], half_width: float) ->
 
 
 def _broken_gate(outcomes: Iterable[Outcome]) -> str:
-    """Name the limits that are not kept; "" if all are."""
+    """Return a sentence on the limits of the gate that are broken, or "" if there are none."""
     broken = [outcome.text.split(": ", 1)[1] for outcome in outcomes if not outcome.holds]
     return say("gate_broken", limits=listed(broken)) if broken else ""
 
 
 def _why_undecided(who: str, lost: int, total: int, groups: int, *, most_failed: float, things: str) -> str:
-    """Say why there is no decision on a judge without `lost` of its `total` verdicts; "" if there is one."""
+    """Return why there is no decision on a judge, or "" if there is one.
+
+    `lost`: verdicts missing of `total`. `most_failed`: largest share (0..1) of these. `things`: word for the items.
+    """
     if lost > most_failed * total:
         return say("failed_too_often", who=who, lost=lost, total=total, things=things, most=most_failed)
     more = FEWEST_TO_DECIDE - groups
@@ -492,9 +533,12 @@ def _say_saving(
     size: str,
     planned: tuple[int, int] | None = None,
 ) -> str:
-    """Say how many labels a mean takes with the judge and without.
+    """Return a sentence on how many labels a mean needs with the judge and without.
 
-    Without a plan it is (1.96 deviation / half_width)², and 1 - r² of it with the judge (PPI++ if all is judged).
+    `deviation`: standard deviation of people's labels. `r`: their correlation with the judge. `quantity`, `size`: the
+    mean and the half width in words. `planned`: the numbers with and without the judge, if a plan has them.
+    Without a plan the number is (1.96 deviation / half_width)², and 1 - r² of it with the judge (PPI++ if all is
+    judged).
     """
     labels = (1.96 * deviation / half_width) ** 2
     with_judge, labels_only = planned or (ceil((1 - r**2) * labels), ceil(labels))
@@ -504,7 +548,10 @@ def _say_saving(
 
 
 def _tasks_to_avoid(metric: str, tasks: Mapping[str, Estimate], does: str) -> str:
-    """Name the tasks, MOST_NAMED at most, on which no agreement beyond chance is shown."""
+    """Return a sentence that lists the tasks (at most MOST_NAMED) without shown agreement, or "" if there are none.
+
+    `does`: what the judge is not shown to do there, in words.
+    """
     phrases = []
     for name, estimate in tasks.items():
         if estimate.interval and estimate.interval[0] <= 0:

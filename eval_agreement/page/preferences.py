@@ -1,6 +1,6 @@
-"""Draw the findings of an audit of preferences, or of yes and no, as parts of a page's sections.
+"""Build the page's parts on an audit of preferences or yes/no verdicts.
 
-`draw_…` functions take a finding per sample, by the sample's name. The measures that they belong to are listed in
+`draw_…` functions take the findings by sample name. Their measures are listed in
 `eval_agreement/preference_measures.py`.
 """
 
@@ -28,7 +28,10 @@ _WEIGHTED = (
 
 
 def _scorer_row(name: str, about: str, result: VerdictAgreement, *, ties: bool, strong: bool = False) -> TableRow:
-    """Build the row of a scorer. Without ties nothing is left undecided, so the column on decided items is left out."""
+    """Build the table row of a scorer.
+
+    Without ties, every item is decided, and the column for decided items is left out.
+    """
     counts = result.n, result.failed, result.unasked
     decided = [percent(result.decided)] if ties else []
     estimates = percent(result.accuracy), *decided, points(result.kappa)
@@ -47,7 +50,10 @@ def _scorers_table(caption: str, first: str, rows: list[TableRow], *, ties: bool
 
 
 def draw_verdicts(findings: Mapping[str, VerdictScorers]) -> Iterator[Part]:
-    """Draw every judge and trivial judge, with sensitivity and specificity for verdicts of yes or no."""
+    """Build each sample's part on the agreement of judges and trivial judges with people.
+
+    For yes/no verdicts it also shows sensitivity and specificity.
+    """
     for name, scorers in findings.items():
         ties = not scorers.yes_or_no
         rows: list[TableRow] = []
@@ -71,14 +77,17 @@ def draw_verdicts(findings: Mapping[str, VerdictScorers]) -> Iterator[Part]:
 
 
 def draw_people(findings: Mapping[str, Mapping[str, BesideRaters]]) -> Iterator[Part]:
-    """Draw each judge beside single raters, one part per judge."""
+    """Build the parts that compare each judge with single raters, one per judge."""
     for name, beside in findings.items():
         for judge, beside_raters in beside.items():
             yield people_part(f"{name}: {judge}" if len(beside) > 1 else name, beside_raters)
 
 
 def draw_matrix(findings: Mapping[str, Matrix]) -> Iterator[Part]:
-    """Draw the agreement of every pair of scorers, overall and by turn; empty with two scorers."""
+    """Build each sample's part on the agreement of every pair of scorers, overall and by turn.
+
+    It is empty if there are only two scorers.
+    """
     for name, matrix in findings.items():
         tables = [_matrix_table("Overall", matrix.overall)]
         # ConvBench's tables are by turn.
@@ -88,7 +97,7 @@ def draw_matrix(findings: Mapping[str, Matrix]) -> Iterator[Part]:
 
 
 def _matrix_table(caption: str, pairs: list[PairAgreement]) -> Table:
-    """Build a symmetric table with a row and a column per scorer, in the order in which they first occur."""
+    """Build a symmetric table with a row and a column per scorer, in order of first occurrence."""
     names: dict[str, None] = {}
     cells = {}
     for pair in pairs:
@@ -102,7 +111,7 @@ def _matrix_table(caption: str, pairs: list[PairAgreement]) -> Table:
 
 
 def draw_positions(findings: Mapping[str, Mapping[str, Mapping[str, Estimate]]]) -> Iterator[Part]:
-    """Draw the effect of the order of answers on each judge."""
+    """Build each sample's part on how the order of answers affects each judge."""
     for name, biases in findings.items():
         readings: list[str] = []
         rows: dict[str, Estimate] = {}
@@ -120,7 +129,7 @@ def draw_positions(findings: Mapping[str, Mapping[str, Mapping[str, Estimate]]])
 
 
 def draw_lengths(findings: Mapping[str, Mapping[str, Mapping[str, Estimate]]]) -> Iterator[Part]:
-    """Draw how often the longer answer wins by each judge and by people."""
+    """Build each sample's part on how often judges and people prefer the longer answer."""
     for name, lengths in findings.items():
         readings: list[str] = []
         rows: dict[str, Estimate] = {}
@@ -148,14 +157,14 @@ _DIFFERENCES = Columns[PairedDifference](
 
 
 def draw_differences(findings: Mapping[str, Sequence[PairedDifference]]) -> Iterator[Part]:
-    """Draw the differences of every pair of judges, and of each judge from each trivial judge."""
+    """Build each sample's part on the differences between judges, and between judges and trivial judges."""
     caption = "Differences on the same items, from the same resamples."
     for name, differences in findings.items():
         yield Part(heading=name, tables=[_DIFFERENCES.table(caption, differences)])
 
 
 def draw_kinds(findings: Mapping[str, VerdictKinds]) -> Iterator[Part]:
-    """Draw the agreement of the judge under audit on each value of each property."""
+    """Build each sample's part on the agreement of the judge under audit by property and value."""
     for name, kinds in findings.items():
         tables = []
         for part, values in next(iter(kinds.values())).items():

@@ -18,10 +18,10 @@ from eval_agreement.page.words import build_section
 from eval_agreement.sample import RatedSample
 
 WORST = 10
-"""Number of disagreements shown for each sample."""
+"""Number of the worst disagreements shown for each sample."""
 
 LONG = 400
-"""Characters of a text that are shown before the rest is folded."""
+"""Number of characters of a text shown before the rest is folded away."""
 
 
 def write(
@@ -35,7 +35,8 @@ def write(
 ) -> Path:
     """Write FOLDER/report.html and return its path.
 
-    It begins with the `verdicts` and ends with the worst disagreements on the samples of `audits`.
+    The page begins with `verdicts` (sentences by sample), followed by `sections`. It ends with the worst disagreements
+    in the samples of `audits`. `origin`: provenance of the audit. `about`: subtitle.
     """
     samples = {name: findings.sample.labelled for name, findings in audits.items()}
     facts = {
@@ -58,7 +59,7 @@ def write(
 
 
 def _training_warnings(samples: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Warn of each sample with answers that the trivial judges were fitted on."""
+    """Return a warning for each sample that contains answers of the training file. `samples`: provenance by sample."""
     warnings = []
     for name, facts in samples.items():
         if facts.get("in_training"):
@@ -81,7 +82,10 @@ def count_pairs(human: Floats, judge: Floats) -> list[list[int]]:
 
 
 def find_worst(sample: RatedSample) -> list[int]:
-    """Return the rows of the WORST judged answers furthest from the human score, furthest first; ties by id."""
+    """Return the indices of the WORST answers whose judge score is furthest from the human score, furthest first.
+
+    Ties are ordered by id.
+    """
     distance = np.abs(sample.human - sample.scores)
     judged = np.flatnonzero(~np.isnan(distance)).tolist()
     # By id within ties, so that the page is the same in every run.
@@ -89,7 +93,7 @@ def find_worst(sample: RatedSample) -> list[int]:
 
 
 def _failure_sections(samples: Mapping[str, RatedSample]) -> list[Section]:
-    """Build the section on failed judgments; empty without any."""
+    """Build the section on failed judgments. Returns [] if there are none."""
     caption = "Answers without a score, by reason, with the first of each; left out of the judge’s numbers above."
     parts = []
     for name, sample in samples.items():
@@ -108,7 +112,7 @@ def _failure_sections(samples: Mapping[str, RatedSample]) -> list[Section]:
 
 
 def count_failures(sample: RatedSample) -> list[tuple[str, int, list[int]]]:
-    """Return each failure by name, the commonest first, with its count and its first three rows."""
+    """Return each kind of failure, the most frequent first, with its count and the indices of its first three rows."""
     by_failure: dict[str, list[int]] = {}
     for index in np.flatnonzero(np.isnan(sample.scores)).tolist():
         judgment = sample.judgments[index] if sample.judgments else None

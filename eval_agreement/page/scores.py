@@ -1,7 +1,7 @@
-"""Draw the findings of an audit of scores, and of two judges, as parts of a page's sections.
+"""Build the page's parts on an audit of scores, and on a comparison of two judges.
 
-`draw_…` functions take a finding per sample, by the sample's name, and return one part per sample. The measures that
-they belong to are listed in `eval_agreement/score_measures.py`.
+`draw_…` functions take the findings by sample name, and return the parts of the samples. Their measures are listed in
+`eval_agreement/score_measures.py`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ from eval_agreement.metrics import METRICS, Agreement
 from eval_agreement.page.words import build_section, estimates, p_text, part_name, people_part, percent, points
 
 MOST_UNFOLDED = 15
-"""Rows of a table from which it is folded."""
+"""Largest number of rows of a table that is not folded."""
 
 
 def _error_bar(result: Agreement) -> Bar | None:
@@ -32,7 +32,10 @@ def _error_bar(result: Agreement) -> Bar | None:
 
 
 def _scorer_columns(first: str, metrics: Iterable[str], coloured: Sequence[str] = ("judge", "other")) -> Columns[Line]:
-    """Build the columns of a table of scorers; scorers of the `coloured` kinds have a colour on the page."""
+    """Build the columns of a table of scorers. Scorers of the kinds in `coloured` have a colour on the page.
+
+    `first`: heading of the first column. `metrics`: names of the metrics to show.
+    """
 
     def column(metric: str) -> tuple[str, Callable[[Line], TableCell]]:
         return METRICS[metric].name, lambda line: points(line.result.estimates[metric])
@@ -50,7 +53,7 @@ def _scorer_columns(first: str, metrics: Iterable[str], coloured: Sequence[str] 
 
 
 def draw_scorers(findings: Mapping[str, Scorers]) -> Iterator[Part]:
-    """Draw the agreement of every scorer with people."""
+    """Build each sample's part on the agreement of every scorer with people."""
     # One axis for all samples, so that their bars can be compared.
     axis = axis_of(_error_bar(line.result) for scorers in findings.values() for line in scorers.lines)
     columns = _scorer_columns("Scores by", METRICS)
@@ -63,7 +66,7 @@ def draw_scorers(findings: Mapping[str, Scorers]) -> Iterator[Part]:
 
 
 def draw_breakdown(findings: Mapping[str, Breakdown]) -> Iterator[Part]:
-    """Draw the judge's agreement on each value of each property."""
+    """Build each sample's part on the judge's agreement by property and value."""
     every_part = [values for breakdown in findings.values() for values in breakdown.values()]
     axis = axis_of(_error_bar(result) for values in every_part for result in values.values())
     for name, breakdown in findings.items():
@@ -79,7 +82,7 @@ def draw_breakdown(findings: Mapping[str, Breakdown]) -> Iterator[Part]:
 
 
 def draw_comparisons(findings: Mapping[str, Sequence[Comparison]]) -> Iterator[Part]:
-    """Draw the differences of every pair of judges."""
+    """Build each sample's part on the differences of every pair of judges."""
     for name, comparisons in findings.items():
         tables = []
         for pair in comparisons:
@@ -90,7 +93,7 @@ def draw_comparisons(findings: Mapping[str, Sequence[Comparison]]) -> Iterator[P
 
 
 def _read_comparison(pair: Comparison) -> str:
-    """Say in a sentence which judge is ahead in which metrics."""
+    """Return a sentence that says which judge is better by which metrics."""
     both = f"{pair.first} and {pair.second}"
     ahead: dict[str, list[str]] = {}
     for difference in pair.differences:
@@ -104,11 +107,11 @@ def _read_comparison(pair: Comparison) -> str:
 
 
 _MARGIN = {None: "–", True: "{:g}", False: "not shown"}
-"""Cell of a margin, by whether the judge is shown to be no worse by more than it."""
+"""Text of a margin's cell by `no_worse`: None (no margin or interval), True (shown to be no worse), or False."""
 
 
 def differences_table(caption: str, names: tuple[str, str], differences: Sequence[MetricDifference]) -> Table:
-    """Build the table of two scorers' metrics and their differences."""
+    """Build a table of the metrics of two scorers (`names`) and their differences."""
     columns = Columns[MetricDifference](
         ("Metric", lambda line: METRICS[line.metric].name),
         (names[0], lambda line: number(line.first, 3)),
@@ -127,12 +130,12 @@ def differences_table(caption: str, names: tuple[str, str], differences: Sequenc
 
 
 def draw_people(findings: Mapping[str, BesideRaters]) -> list[Part]:
-    """Draw the judge beside single raters."""
+    """Build each sample's part that compares the judge with single raters."""
     return [people_part(name, beside) for name, beside in findings.items()]
 
 
 def draw_biases(findings: Mapping[str, Mapping[str, Biases]]) -> Iterator[Part]:
-    """Draw the biases of each judge, one part per judge."""
+    """Build the parts on the biases of each judge, one per judge."""
     for name, biases_of in findings.items():
         for judge, biases in biases_of.items():
             # Tables list every label; sentences name only the two that stand out.
@@ -146,7 +149,7 @@ def draw_biases(findings: Mapping[str, Mapping[str, Biases]]) -> Iterator[Part]:
 
 
 def _strongest(family: Offsets) -> list[BiasEffect]:
-    """Return the most and the least favoured label of a family, of those whose offset is shown."""
+    """Return the effects of the most and the least favoured label of a family, among those that are significant."""
     shown = sorted(filter(_is_shown, family.effects), key=lambda effect: -(effect.value or 0.0))
     return shown[:1] + shown[1:][-1:]
 
@@ -156,7 +159,10 @@ def _is_shown(effect: BiasEffect) -> bool:
 
 
 def _bias_columns(first: str, name: Callable[[BiasEffect], str]) -> Columns[BiasEffect]:
-    """Build the columns of a table of biases, whose rows are named by `name`."""
+    """Build the columns of a table of biases.
+
+    `first`: heading of the first column. `name`: function that names a row.
+    """
     return Columns[BiasEffect](
         (first, lambda effect: name(effect).replace("_", " ")),
         ("value", lambda effect: points(effect, 2)),
@@ -181,7 +187,7 @@ def _offsets_table(family: Offsets) -> Table:
 
 
 def draw_calibration(findings: Mapping[str, Calibration]) -> Iterator[Part]:
-    """Draw the errors with and without recalibration."""
+    """Build each sample's part on the judge's errors with and without recalibration."""
     for name, calibration in findings.items():
         tables = []
         if calibration.before and calibration.after and calibration.change:
@@ -197,7 +203,7 @@ def draw_calibration(findings: Mapping[str, Calibration]) -> Iterator[Part]:
 
 
 def draw_intervals(findings: Mapping[str, tuple[Widths | None, Any]]) -> Iterator[Part]:
-    """Draw the prediction intervals of single scores by task."""
+    """Build each sample's part on prediction intervals of single scores by task."""
     for name, (widths, _) in findings.items():
         if widths:
             table = _WIDTHS.table(f"{CONFORMAL_LEVEL:.0%} intervals of single scores.", widths.tasks)
@@ -231,7 +237,7 @@ _ANSWERERS = Columns[tuple[str, CorrectedMean]](
 
 
 def draw_corrected_means(findings: Mapping[str, Mapping[str, CorrectedMean]]) -> Iterator[Part]:
-    """Draw the corrected mean of each answerer."""
+    """Build each sample's part on the corrected mean of each answerer."""
     for name, means in findings.items():
         readings = [f"{answerer}: {mean.reading}" for answerer, mean in means.items()]
         caption = "Mean human score, drawn from 1 to 10."
@@ -240,14 +246,14 @@ def draw_corrected_means(findings: Mapping[str, Mapping[str, CorrectedMean]]) ->
 
 
 def draw_plan(findings: Mapping[str, LabelPlan | None]) -> Iterator[Part]:
-    """Draw the number of labels for the half width that was asked for."""
+    """Build each sample's part on the number of labels to plan, if a half width was requested."""
     for name, plan in findings.items():
         if plan:
             yield Part(heading=name, readings=[plan.reading])
 
 
 def savings_part(savings: Savings) -> Part:
-    """Build the part on savings, the largest first."""
+    """Build the part on savings: the pooled saving, then the means, the largest saving first."""
     means = sorted(savings.means, key=lambda saving: -saving.of_hundred)
     rows = []
     for saving in (savings.pooled, *means):
@@ -270,7 +276,7 @@ _MODELS = Columns[ModelDifference](
 
 
 def draw_models(findings: Mapping[str, Sequence[ModelDifference]]) -> Iterator[Part]:
-    """Draw the differences of every pair of models, those that are told apart first."""
+    """Build each sample's part on the differences of every pair of models. Significant differences come first."""
     for name, lines in findings.items():
         # Differences by task repeat the pairs, and are not counted again.
         overall = [line for line in lines if line.task is None]
@@ -294,14 +300,14 @@ _CONVERTED = Columns[Converted](
 
 
 def change_sections(name: str, change: Change) -> list[Section]:
-    """Build the section on a judge now against then."""
+    """Build the section on how a judge's scores changed between two times."""
     parts = {"of the mean": change.total, "by the judge": change.judge, "by the model": change.model}
     table = estimates("Mean score now less then, in points.", parts, lambda part: points(part, 2))
     return build_section("since", [Part(heading=name, readings=[change.reading], tables=[table])])
 
 
 def exchange_sections(conversions: list[Conversion]) -> list[Section]:
-    """Build the section on scores of one judge on another judge's scale."""
+    """Build the section on scores converted to another judge's scale."""
     parts = []
     for conversion in conversions:
         by = f"by {conversion.anchors} answers that both scored"

@@ -27,7 +27,10 @@ from eval_agreement.sample import RatedSample
 
 
 def sample_facts(sample: RatedSample, files: Mapping[str, Source], training: Sequence[Response]) -> dict[str, Any]:
-    """Return what a sample was made from. `in_training` counts its rows whose id is also in the training file."""
+    """Return the provenance of a sample: its files, its judge, and the number of its rows.
+
+    `in_training` counts rows whose id is also in the training file; it is missing if `training` is empty.
+    """
     facts: dict[str, Any] = {"rows": len(sample.ids), "notes": sample.notes, **file_facts(files)}
     judgments = [judgment for judgment in sample.judgments if judgment]
     # Scores from tables have no records of how they were asked for.
@@ -42,7 +45,7 @@ def sample_facts(sample: RatedSample, files: Mapping[str, Source], training: Seq
 def provenance(
     samples: Mapping[str, Any], train: Path | None = None, training: Sequence[Response] = ()
 ) -> dict[str, Any]:
-    """Return the provenance of an audit: facts of samples and training rows, intervals, and versions of libraries."""
+    """Return the provenance of an audit: samples, training file, method of intervals, and versions of libraries."""
     trained: dict[str, Any] | None = None
     if train:
         # A folder of training rows has no hash of its own.
@@ -60,10 +63,9 @@ def provenance(
 
 
 def how_judged(judged: Path, judgments: Iterable[Judgment | None]) -> HowJudged:
-    """Return how the judge of a file was asked, for a certificate.
+    """Return the judge's settings in a judged file, for a certificate.
 
-    Raises UsageError if the file's own record is missing or unreadable, or if its judgments differ in how they were
-    asked.
+    Raises UsageError if the file's sidecar is unreadable, or if its judgments were made with different settings.
     """
     facts, sidecar = jsonl.facts(judged), jsonl.sidecar(judged)
     # Without it a certificate would say less of the judge than is known.
@@ -74,7 +76,7 @@ def how_judged(judged: Path, judgments: Iterable[Judgment | None]) -> HowJudged:
 
 
 class Certified(Struct, frozen=True, kw_only=True):
-    """The facts that a certificate states: the judged file, the labels in people's file, and the agreement."""
+    """What a certificate states: the judged file, the file of labels, its labelled rows and raters, the agreement."""
 
     judged: Path
     labels: Path
@@ -103,7 +105,7 @@ def write_certificate(path: Path, how: HowJudged, certified: Certified, outcomes
 
 
 def file_facts(sources: Mapping[str, Source]) -> dict[str, Any]:
-    """Return the file of each scorer with its column (if named), its hash, and the run that wrote it."""
+    """Return each scorer's file with its column (if named), its hash, and the run that wrote it."""
     files, runs = {}, {}
     for name, source in sources.items():
         column = {"column": source.column} if source.column else {}
@@ -113,7 +115,7 @@ def file_facts(sources: Mapping[str, Source]) -> dict[str, Any]:
 
 
 def summarise(audits: Mapping[str, RatedFindings], measures: Table, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return an audit of scores as JSON values: the findings by sample, then the other scorers by name and sample.
+    """Return an audit of scores as JSON values: findings by sample, then the other scorers by name and sample.
 
     An undefined metric is None, never NaN.
     """
@@ -132,9 +134,9 @@ def summarise(audits: Mapping[str, RatedFindings], measures: Table, outcomes: Se
 
 
 def row_lines(samples: Iterable[RatedSample], audits: Mapping[str, RatedFindings]) -> list[dict[str, Any]]:
-    """Return the rows of rows.csv: score and interval of each answer, and who should rate it.
+    """Return the lines of rows.csv: each answer's score and prediction interval, and who should rate it.
 
-    The judge should if the interval is NARROW.
+    The judge should if the interval is at most NARROW wide.
     """
     lines = []
     for sample in samples:
@@ -156,7 +158,7 @@ def gate_values(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
 
 
 def text_table(audits: Mapping[str, RatedFindings]) -> str:
-    """Lay out every scorer's metrics as aligned text, one block per sample; MAE and Pearson with their intervals."""
+    """Format every scorer's metrics as aligned text, one block per sample. MAE and Pearson have intervals."""
     blocks = []
     for name, findings in audits.items():
         total = len(findings.sample.labelled.ids)

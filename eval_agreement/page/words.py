@@ -11,7 +11,7 @@ from eval_agreement.sentences import say, texts_of
 
 
 def p_text(p: float | None) -> str:
-    """Format a p-value. Below the smallest that the resamples can tell apart, give this bound.
+    """Format a p-value. Below the smallest value that the resamples can distinguish, return that bound.
 
     >>> p_text(0.0312), p_text(0.0001), p_text(None)
     ('0.031', '< 0.002', '–')
@@ -24,24 +24,27 @@ def p_text(p: float | None) -> str:
 
 
 def part_name(part: str) -> str:
-    """Return the word for a property of the sample."""
+    """Return the word for a property of a sample, such as "language" for `lang`."""
     return {"lang": "language"}.get(part, part)
 
 
 def points(estimate: Estimate, decimals: int = 3) -> TableCell:
-    """Format an estimate in points, or without a unit."""
+    """Format an estimate that is in points or has no unit."""
     small = interval(estimate.interval) + _detectable(number(estimate.unseen), estimate)
     return TableCell(number(estimate.value, decimals), small, estimate.undefined or "")
 
 
 def percent(estimate: Estimate) -> TableCell:
-    """Format an estimated share (0..1) in per cent."""
+    """Format an estimated share (0..1) as a percentage."""
     small = shares(estimate.interval) + _detectable(share(estimate.unseen), estimate)
     return TableCell(share(estimate.value), small, estimate.undefined or "")
 
 
 def estimates(caption: str, rows: Mapping[str, Estimate | None], cell: Callable[[Estimate], TableCell]) -> Table:
-    """Build a table of estimates by name with n and p-value, without the missing ones."""
+    """Build a table of estimates by name, with n and p-value. Rows with None are left out.
+
+    `cell`: function that formats an estimate.
+    """
     lines = []
     for name, estimate in rows.items():
         # None stands for a side that was not measured, such as alpha with a judge that there is not.
@@ -51,19 +54,19 @@ def estimates(caption: str, rows: Mapping[str, Estimate | None], cell: Callable[
 
 
 def _detectable(size: str, estimate: Estimate) -> str:
-    """Say the smallest effect that would show, if none is shown."""
+    """Return a phrase with the smallest effect that would show, or "" if an effect is shown."""
     return f"; needs {size} to show" if estimate.unseen else ""
 
 
 def within(bounds: str) -> str:
-    """Format an interval for a sentence; "" without one."""
+    """Wrap formatted bounds for a sentence, as in "0.1 to 0.3" to " (95 % interval 0.1 to 0.3)"; return "" if empty."""
     return f" (95 % interval {bounds})" if bounds else ""
 
 
 def build_section(key: str, parts: Iterable[Part], **values: object) -> list[Section]:
-    """Build the section `key` of `sections.toml`, with `values` filled in, from the parts that hold anything.
+    """Build the section `key` of `sections.toml`. Parts without readings and rows are left out.
 
-    Empty if no part does: a page has no headings without content.
+    `values`: values for placeholders in the section's texts. Returns [] if no part is left.
     """
     kept = [part for part in parts if part.readings or any(table.rows for table in part.tables)]
     texts = {name: text.format(**_note_values(), **values) for name, text in texts_of("sections.toml")[key].items()}
@@ -72,7 +75,7 @@ def build_section(key: str, parts: Iterable[Part], **values: object) -> list[Sec
 
 
 def build_sections(parts: Mapping[str, Iterable[Part]], **values: object) -> list[Section]:
-    """Build the sections of a page from their parts by key, in the order of `sections.toml`."""
+    """Build the sections of a page from their parts, keyed by section, in the order of `sections.toml`."""
     sections = []
     for key in texts_of("sections.toml"):
         sections += build_section(key, parts[key], **values) if key in parts else []
@@ -80,7 +83,7 @@ def build_sections(parts: Mapping[str, Iterable[Part]], **values: object) -> lis
 
 
 def _note_values() -> dict[str, object]:
-    """Return the values that notes of `sections.toml` may name on every page."""
+    """Return the values of placeholders that any note in `sections.toml` may contain."""
     return {
         # Metrics may have been added since this module was imported.
         "metrics": " ".join(metric.note for metric in METRICS.values() if metric.note),
@@ -92,7 +95,7 @@ def _note_values() -> dict[str, object]:
 
 
 def gate_part(outcomes: Sequence[Outcome]) -> Part:
-    """Build the gate's part; empty without limits."""
+    """Build the part on the gate, which is empty without limits."""
     return Part(readings=[outcome.text for outcome in outcomes])
 
 
@@ -108,7 +111,7 @@ _RATERS = Columns[RaterTest](
 
 
 def people_part(name: str, beside: BesideRaters) -> Part:
-    """Build the part on a judge and single raters; empty if no item has two ratings."""
+    """Build the part that compares a judge with single raters, which is empty if no item has two ratings."""
     tables = []
     soft, test = beside.soft, beside.replaces
     if agreement := beside.raters:

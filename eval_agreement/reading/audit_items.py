@@ -1,4 +1,4 @@
-"""Read judgments as items to audit: one score, preference or yes each."""
+"""Read judgments as items to audit. Each item has one score, preference or yes/no verdict."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -24,14 +24,15 @@ from eval_agreement.sample import PARTS
 class AuditItem(Struct, frozen=True, kw_only=True):
     """A judged item with the verdicts of the judge and of people. None is an unknown value.
 
-    - kind "score": `score` is on 1..10, None if the judge failed. `criterion` is None for the overall score.
-    - kinds "preference" (between answers a and b) and "yes or no" (yes is a, no is b): `labels` holds the verdict with
-      a shown first and the one with b shown first, or a single one where the order does not matter or is not known;
-      "failed" is a failed judgment, None an order that was not asked.
-
-    `human` (with its `raters`) or `human_label`, and `others` (scores by column), are in the record. Items of a `group`
-    are resampled together; `parts` is what agreement is broken down by, `length` the characters of the answer (and
-    `length_b` of the other), `probability` the chance that people were asked (None: the same for all).
+    - kind "score": `score` is the judge's, on 1..10, None if it failed. `criterion` is None for the overall score.
+    - kind "preference" (between answers a and b) or "yes or no" (yes is a, no is b): `labels` holds the judge's verdict
+      with a shown first and the one with b shown first, or a single verdict if the order is irrelevant or unknown.
+      "failed" is a failed judgment, None an order that was not judged.
+    - human, raters, human_label: people's score (with each rater's) or verdict. others: further judges' scores by
+      column.
+    - group: cluster for resampling. parts: properties to break agreement down by. length, length_b: characters of the
+      answer and of the other one.
+    - probability: chance that people labelled the item; None if it is the same for all.
     """
 
     id: str
@@ -53,7 +54,7 @@ class AuditItem(Struct, frozen=True, kw_only=True):
 
 
 def items_of(judgment: Judgment) -> list[AuditItem]:
-    """Return what one record says, part by part as its form's kind has it (an unknown form rates)."""
+    """Return the items that one judgment contains, one per audited part of its form. Unknown forms count as ratings."""
     try:
         form = form_of(judgment.prompt)
     except UsageError:
@@ -70,12 +71,15 @@ def items_of(judgment: Judgment) -> list[AuditItem]:
 
 
 def _length(sample: Sample) -> int | None:
-    """Return the characters of an answer without its thoughts, which earlier versions counted, or None if unknown."""
+    """Return the number of characters of an answer without its thoughts, or None if unknown.
+
+    Records without the answer's text have a stored length, which may include thoughts.
+    """
     return sample.length if sample.answer is None else len(split_thoughts(sample.answer).answer)
 
 
 def _item(base: AuditItem, part: AuditedPart, judgment: Judgment, form: Form) -> AuditItem:
-    """Return a part of a judgment as an item. `base` is the judgment as a whole, with people's score of it."""
+    """Return one part of a judgment as an item. `base`: the item of the whole judgment, with people's score."""
     if part.name:
         base = replace(base, id=f"{base.id}/{part.name}")
     if part.type == "score":
@@ -96,14 +100,14 @@ def _item(base: AuditItem, part: AuditedPart, judgment: Judgment, form: Form) ->
         labels=_orders(judgment.calls) or (_LABELS.get(part.judge, "failed"),),
         human_label=_LABELS.get(part.people),
         human=None,
-        # Answers are drawn independently of each other.
+        # Answers are sampled independently of each other.
         probability=math.prod(chances) if len(chances) == 1 + form.pair else None,
         length_b=length_b,
     )
 
 
 def build_item(response: Response) -> AuditItem:
-    """Return an answer that no judge of ours has scored yet as an item."""
+    """Return an answer as an item without a judge's score."""
     human = response.human
     return AuditItem(
         id=response.id,
@@ -120,9 +124,9 @@ def build_item(response: Response) -> AuditItem:
 
 
 def _orders(calls: Sequence[Call]) -> tuple[Label | None, ...]:
-    """Return the verdicts with a (the model's answer) and with b (the opponent's) shown first, by last calls.
+    """Return the verdicts with a (the model's answer) shown first and with b (the opponent's), from the last calls.
 
-    Empty if no call says who stood first, as in people's verdicts.
+    Returns () if no call records which answer came first, as in people's verdicts.
     """
     last = {call.first: _LABELS.get(call.value, "failed") for call in calls if call.first}
     swapped = last.get("opponent")
@@ -134,8 +138,9 @@ _SWAPPED: dict[Label | None, Label] = {"a": "b", "b": "a"}
 
 
 def read_items(source: Source) -> Iterator[AuditItem]:
-    """Yield the items of a file of judgments, lazily. A protocol in `source.column` keeps only its conversations.
+    """Yield the items of a file of judgments, lazily.
 
+    If `source.column` names a protocol, only its conversations count.
     Raises UsageError with file and line for a second judge, a repeated id, a score off its scale, a missing turn, or a
     checklist with more answers from one side than from the other. Raises UsageError with the file if it has no item.
     """
@@ -162,7 +167,7 @@ def read_items(source: Source) -> Iterator[AuditItem]:
 
 
 def _checked(judgment: Judgment) -> list[AuditItem]:
-    """Return what a record says. Raises UsageError for a turn that is not there and a score off its scale."""
+    """Return the items of a judgment. Raises UsageError if a turn is missing or a score is off its scale."""
     if judgment.protocol is not None:
         check(judgment)
     items = items_of(judgment)

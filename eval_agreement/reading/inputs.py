@@ -16,16 +16,16 @@ from eval_agreement.reading.preference_codes import CODED
 from eval_agreement.reading.tables import ROLES, USED, Codes, Mapped, Scale, Source
 
 Scales = Sequence[Scale | None]
-"""Scales of people and of judges; None if not given."""
+"""Scale of people's scores and scale of the judges'; None if not given."""
 
 ALIASES = {"text": "response", "model": "system"}
-"""Other name of a usual column in --map -> its usual name."""
+"""Alternative names of columns in --map, with their usual names."""
 
 FIELDS = (*ROLES, *ALIASES, *sorted(USED))
-"""Fields of --map."""
+"""Field names that --map accepts."""
 
 RESERVED = ("baselines", "gate", "injection", "judges", "looking", "people", "provenance", "savings")
-"""Keys of summary.json beside the names of the samples."""
+"""Keys of summary.json that a sample must not be named after."""
 
 
 def sample_name(path: Path) -> str:
@@ -38,15 +38,19 @@ def sample_name(path: Path) -> str:
 
 
 def parse_map(texts: Iterable[str]) -> dict[str, list[str]]:
-    """Return the columns of --map COLUMN=FIELD by their usual names, without codes (`parse_codes`). Raises
-    UsageError."""
+    """Return the column names of --map COLUMN=FIELD, keyed by field. Codes are left out (see `parse_codes`).
+
+    Raises UsageError for a malformed option or an unknown field.
+    """
     columns = [text for text in texts if text.rpartition("=")[2] not in CODED]
     return parse_mapping(columns, FIELDS, several=("people", "judge", "id"), aliases=ALIASES)
 
 
 def parse_codes(texts: Iterable[str]) -> Codes:
-    """Return what numbers beside two answers mean, of --map CODE=a, b, tie or none (no verdict). Raises UsageError for
-    a code that is no number, or that is given twice."""
+    """Return the meanings of numbers given as --map CODE=WORD, with WORD one of a, b, tie or none (no verdict).
+
+    Raises UsageError if a code is not a number or is given twice.
+    """
     codes = dict[float, Label | None]()
     for text in texts:
         code, _, word = text.rpartition("=")
@@ -64,8 +68,12 @@ def parse_codes(texts: Iterable[str]) -> Codes:
 def parse_sources(
     human: str | None, judges: Iterable[str], mapped: Mapped, scales: Scales, codes: Codes | None = None
 ) -> tuple[Source | None, dict[str, Source]]:
-    """Return the sources of FILE[:COLUMN] of people and NAME=FILE[:COLUMN] of judges, with the columns `mapped`, the
-    scales and the `codes`. Raises UsageError, also for a column that no table has."""
+    """Return the source of people's labels (None without `human`), and the judges' sources by name.
+
+    `human`: FILE[:COLUMN]. `judges`: NAME=FILE[:COLUMN] each. `mapped`: columns by field. `scales`: of people and of
+    judges. `codes`: meanings of numbers in preferences.
+    Raises UsageError for a malformed option, or if no table has a mapped column.
+    """
     if human is None:
         return None, {}
     named = tuple((usual, column) for usual, columns in mapped.items() for column in columns)
@@ -88,9 +96,9 @@ def parse_sources(
 
 
 def find_scores(sources: Mapping[str, Source], mapped: Mapped) -> dict[str, Source]:
-    """Return the sources of two judges; a tool's results stand for their first judge.
+    """Return the sources of two judges, with their scales. A tool's result file stands for its first judge.
 
-    Raises UsageError, also if the sources have several scales.
+    Raises UsageError if the detected scales of the two differ.
     """
     from eval_agreement.reading.result_formats import scores_of_judge  # noqa: PLC0415 - pandas: keeps --help fast
 
@@ -115,8 +123,11 @@ def find_scores(sources: Mapping[str, Source], mapped: Mapped) -> dict[str, Sour
 def find_sources(
     files: Mapping[str, Path], mapped: Mapped, scales: Scales, codes: Codes
 ) -> tuple[Kind, Source, dict[str, Source]] | None:
-    """Return the kind of verdicts in files of other tools, and tables, in place of judgments, and their sources; None
-    if the first is of judgments. The scales are found as well, unless they are given."""
+    """Return the kind of verdicts, people's source and the judges' sources in tables and other tools' result files.
+
+    `files`: by name. `mapped`: columns by field. Scales are detected unless given. Returns None if the first file holds
+    judgments. Raises UsageError if people or judges are not found.
+    """
     from eval_agreement.reading.result_formats import guess  # noqa: PLC0415 - pandas: keeps --help fast
 
     paths = [*files.values()]
@@ -139,7 +150,10 @@ def find_sources(
 def parse_judges(
     texts: Iterable[str], option: str = "--judge", named: tuple[tuple[str, str], ...] = ()
 ) -> dict[str, Source]:
-    """Return the source of each judge from NAME=FILE[:COLUMN]. Raises UsageError."""
+    """Return the source of each judge by name, from texts NAME=FILE[:COLUMN].
+
+    Raises UsageError for a malformed or repeated name, or if there is none. `option`: the option's name, for messages.
+    """
     sources: dict[str, Source] = {}
     for text in texts:
         name, _, file = text.partition("=")
@@ -152,7 +166,10 @@ def parse_judges(
 
 
 def read_attacks(paths: Iterable[Path]) -> tuple[list[Injection], dict[Path, Looking]]:
-    """Return the effects of attacks, and the evidence that the judge uses images. Raises UsageError with the file."""
+    """Return the effects of attacks, and by file the evidence on whether the judge looks at images.
+
+    Raises UsageError with the file, as `injection` and `looking` do.
+    """
     injections, looks = list[Injection](), dict[Path, Looking]()
     for path in dict.fromkeys(paths):
         judgments = [judgment for _, judgment in jsonl.read(path, Judgment)]
@@ -167,7 +184,7 @@ def read_attacks(paths: Iterable[Path]) -> tuple[list[Injection], dict[Path, Loo
 
 
 def check_no_attacks(ids: Iterable[str], path: Path) -> None:
-    """Raise UsageError for copies of responses from `critic attack`: one response would count many times."""
+    """Raise UsageError if ids belong to copies made by `critic attack`: one response would count several times."""
     names = "|".join((*suite(), *ARMS))
     marked = re.compile(rf"{SEPARATOR}({names})(?=$|[+/])")  # behind an id: a second answer, a criterion, an item
     if copies := [key for key in ids if SEPARATOR in key and marked.search(key)]:
@@ -179,7 +196,10 @@ def check_no_attacks(ids: Iterable[str], path: Path) -> None:
 
 
 def name_files(arguments: Iterable[str]) -> dict[str, Path]:
-    """Return files by sample name from NAME=FILE or FILE, in the given order."""
+    """Return the files named as arguments (NAME=FILE or FILE), keyed by sample name, in the given order.
+
+    Raises UsageError for a malformed, reserved or repeated name.
+    """
     files: dict[str, Path] = {}
     for argument in arguments:
         name, separator, file = argument.partition("=")

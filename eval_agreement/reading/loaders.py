@@ -1,6 +1,8 @@
-"""Samples from files: a file becomes a data frame (`Labels`) whose index is the ids, whatever the file is. Two of them
-make a `RatedSample` or `Preferences`. Its columns, None if not known: `human`, `score` (on 1..10), `labels`; `raters`,
-who gave which; `group`, `length`, `length_b`, `probability`, `response`, `judgment`; every other is a part.
+"""Read samples from files. Any file becomes a data frame (`Labels`) indexed by id; two frames make a sample.
+
+A sample is a `RatedSample` or `Preferences`. The frame's columns (None if unknown) are `human`, `score` (on 1..10),
+`labels`, `raters` (labels by rater), `group`, `length`, `length_b`, `probability`, `response` and `judgment`. All other
+columns are parts, by which agreement is broken down.
 """
 
 import math
@@ -30,26 +32,28 @@ from eval_agreement.sample import RatedSample, own_groups
 Labels: TypeAlias = pd.DataFrame
 
 COLUMNS: dict[Kind, str] = {"score": "score", "preference": "preference", "yes or no": "verdict"}
-"""The column that holds each kind, unless the user names another."""
+"""Default column of each kind of verdict."""
 
 _THINGS: dict[Kind, str] = {"score": "answer", "preference": "pair", "yes or no": "item"}
 
 _PEOPLES = ("human", "human_label", "score", "labels", "raters", "probability")
-"""Columns that people's file alone fills."""
+"""Columns that are filled only from people's file."""
 
 _NOT_PARTS = (*_PEOPLES, "group", "length", "length_b", "response", "judgment")
 
 _CHOSEN = ("protocol", "condition", "judging", "turn")
-"""Parts of judged conversations of which people may have judged only some values; of answers these are criteria."""
+"""Parts of judged conversations for which people may have judged only some values. For answers this is the
+criterion."""
 
 _NO_PEOPLE = "{}: no people's verdicts (sample.human); give --human FILE --judge NAME=FILE"
 
 
 def find_kind(source: Source) -> Kind:
-    """Return the kind of people's verdicts in a file, by its column, first value or first verdicts.
+    """Return the kind of people's verdicts in a file.
 
-    Numbers beside two answers are preferences. Raises UsageError for judgments that hold several kinds, unless a
-    protocol is named.
+    It follows from the column's name, its first value, or the first judgments. Numbers beside two answers are
+    preferences.
+    Raises UsageError if judgments are of several kinds, unless the source names a protocol.
     """
     # Conversations may be judged by several protocols, and only one kind is audited at a time.
     if source.content == "judgments":
@@ -72,18 +76,21 @@ def find_kind(source: Source) -> Kind:
 
 
 def find_judge(path: Path) -> tuple[str, list[str]]:
-    """Return who judged a file of judgments, and a note if the judge did not learn the form that it was asked in."""
+    """Return the judge of a file of judgments, and a list of notes.
+
+    There is a note if the judge was not trained on the form of its prompts.
+    """
     _, first = next(jsonl.read(path, Judgment))
     unlearned = first.setup.unlearned
     return first.judge, [f"{path}: {first.judge} {NOT_LEARNED.format(unlearned)}"] if unlearned else []
 
 
 def read_judgments(name: str, path: Path) -> list[RatedSample]:
-    """Return the judgments of one judge, with people's scores inside, as a sample.
+    """Read judgments with people's scores inside as samples, the overall scores first.
 
-    Behind it come samples NAME/CRITERION: its scores by each criterion that people scored. A column of another judge
-    that has the judge's name keeps its suffix _score_1_10. Raises UsageError as `read_items`, and naming the file if
-    people scored none of the answers.
+    Further samples NAME/CRITERION hold the scores by each criterion that people scored. If another judge's column has
+    this judge's name, it keeps its suffix _score_1_10.
+    Raises UsageError as `read_items` does, and if people scored none of the answers.
     """
     source = Source(path)
     if source.content != "judgments" and path.is_file():
@@ -110,11 +117,12 @@ def read_judgments(name: str, path: Path) -> list[RatedSample]:
 
 
 def read_scores(human: Source, judges: Mapping[str, Source]) -> RatedSample:
-    """Return people's and judges' scores out of different files or columns, joined by id.
+    """Read people's and judges' scores from different files or columns as a sample, joined by id.
 
-    A judge without a score for an answer failed on it. Answers that only the first judge scored stay, without a human
-    score. Raises UsageError if no id is in both, an id has different scores, or one is off the scale, naming file and
-    line.
+    A judge without a score for an answer failed on it. Answers that only the first judge scored are kept without a
+    human score.
+    Raises UsageError with file and line if no id is in both files, if an id has different scores, or for a score off
+    the scale.
     """
     human = human.with_scale("score")
     judges = {name: source.with_scale("score", human.scale or SCALE) for name, source in judges.items()}
@@ -127,9 +135,10 @@ def read_scores(human: Source, judges: Mapping[str, Source]) -> RatedSample:
 
 
 def read_two_judges(then: Source, now: Source, name: str) -> RatedSample:
-    """Return a judge's scores (`human`) and those of the judge `name`, or of the same at another time, joined by id.
+    """Read the scores of two judges, or of one judge at two times, as a sample joined by id.
 
-    Two texts under one id are two answers. Answers that one of the files has no score of are left out, and noted.
+    The scores of `then` become the sample's `human`, those of `now` the scores of judge `name`. Two texts with the same
+    id are two answers. Answers in both files that lack a score in one are left out, with a note.
     """
     read = (_read_labels(source, "score", set())[0] for source in (then, now))
     old, new = (rows[["/criterion=" not in key for key in rows.index]] for rows in read)
@@ -150,7 +159,7 @@ def read_two_judges(then: Source, now: Source, name: str) -> RatedSample:
 
 
 def _judged_texts(rows: Labels) -> dict[str, str | None]:
-    """Return the answers that were judged, by id, if known; of a whole conversation the hash of its prompt."""
+    """Return the judged answers by id, None if unknown. For a whole conversation it is the hash of its prompt."""
     texts = dict[str, str | None]()
     for key, judgment, response in zip(rows.index, _listed(rows["judgment"]), _listed(rows["response"]), strict=True):
         texts[key] = judgment.sample.answer or judgment.asked if judgment else response and response.text
@@ -158,10 +167,10 @@ def _judged_texts(rows: Labels) -> dict[str, str | None]:
 
 
 def read_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Preferences:
-    """Return people's and judges' verdicts of one kind, out of different files or columns, joined by id.
+    """Read people's and judges' verdicts of one kind from different files or columns, joined by id.
 
-    An empty verdict is a failed judgment; a judge that lacks an id was not asked. Raises UsageError as `read_scores`,
-    and if some labelled items lack the label_probability that others have.
+    An empty verdict is a failed judgment; a judge that lacks an id was not asked about it. Raises UsageError as
+    `read_scores` does, and if only some labelled items have a label_probability.
     """
     people, by_judge, notes = _read(human, judges, kind)
     ids, rated = list(people.index), list(people["raters"])
@@ -169,7 +178,7 @@ def read_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Pref
     length_a, length_b = _floats(people["length"]), _floats(people["length_b"])
     has_lengths = not np.isnan([length_a, length_b]).any()
     weight = None
-    # Labels that were drawn unequally stand for as many rows as their chance says.
+    # Labels sampled with unequal chances are weighted by 1 / chance.
     if people["probability"].notna().any():
         weight = np.where(people["raters"].astype(bool), 1 / _floats(people["probability"]), np.nan)
     raters = dict.fromkeys(rater for verdicts in rated for rater in verdicts)
@@ -190,7 +199,10 @@ def read_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Pref
 
 
 def _encode(labels: "pd.Series[Any]") -> Codes:
-    """Return codes, shape (n, 2): a shown first, b shown first; (n,) if a verdict does not say which it was."""
+    """Return verdicts as codes, shape (n, 2): a shown first, b shown first.
+
+    The shape is (n,) if an order is unknown.
+    """
     orders, is_ordered = list[list[Label | None]](), True
     for label in labels:
         verdicts = list(label) if isinstance(label, tuple) else [None, None]
@@ -201,9 +213,9 @@ def _encode(labels: "pd.Series[Any]") -> Codes:
 
 
 def _read(human: Source, judges: Mapping[str, Source], kind: Kind) -> tuple[Labels, dict[str, Labels], list[str]]:
-    """Return people's verdicts, beside what the first judge's file adds; each judge's verdicts; and notes.
+    """Return people's verdicts (with what the first judge's file adds), each judge's verdicts by name, and notes.
 
-    Raises UsageError.
+    Raises UsageError if people have no verdicts, if files share no id, or if a judge's name is already used.
     """
     people, notes = _read_labels(human, kind)
     labelled = people["human"].notna() if kind == "score" else people["raters"].astype(bool)
@@ -236,7 +248,7 @@ def _read(human: Source, judges: Mapping[str, Source], kind: Kind) -> tuple[Labe
 
 
 def _check_chances(path: Path, rows: Labels, labelled: "pd.Series[bool]") -> None:
-    """Raise UsageError if only some of the labelled rows have a label_probability."""
+    """Raise UsageError if only some of the labelled rows have a label_probability. `labelled`: mask of the rows."""
     unknown = rows.index[labelled & rows["probability"].isna()]
     if len(unknown) and rows["probability"].notna().any():
         raise UsageError(
@@ -245,13 +257,13 @@ def _check_chances(path: Path, rows: Labels, labelled: "pd.Series[bool]") -> Non
 
 
 def _read_labels(source: Source, kind: Kind, people: set[str] | None = None) -> tuple[Labels, list[str]]:
-    """Return people's scores or labels, and notes; or a judge's beside `people`, the ids that they judged."""
+    """Read people's scores or labels, and notes; or a judge's if `people`, the ids that people labelled, is given."""
     if source.content == "table":
         return _read_table(source, kind, judge=people is not None)
     if source.content == "judgments":
         return _read_verdicts(source, kind, people)
     left_out = Counter[str]()
-    # Whoever judged did without a reference.
+    # People and judges did not need a reference.
     usable = human_scored.walk(source.path, left_out, frozenset({"no_reference"}))
     rows = _build_labels([build_item(response) for _, _, response in usable])
     if rows.empty:
@@ -260,9 +272,11 @@ def _read_labels(source: Source, kind: Kind, people: set[str] | None = None) -> 
 
 
 def _read_verdicts(source: Source, kind: Kind, people: set[str] | None) -> tuple[Labels, list[str]]:
-    """Return a judge's verdicts in a file of judgments; or people's inside of them, or their own on conversations.
+    """Read verdicts from a file of judgments, and notes.
 
-    People's own have the judges' format; one that they did not give is no failure.
+    If `people` (ids) is given, return the judge's verdicts. Otherwise return people's: those recorded in the judgments,
+    or, for conversations, the file's own, which people gave in the judges' format. A verdict that people did not give
+    is no failure.
     """
     items, notes = [item for item in read_items(source) if item.kind == kind], find_judge(source.path)[1]
     if not items:
@@ -288,12 +302,15 @@ def _read_verdicts(source: Source, kind: Kind, people: set[str] | None) -> tuple
 
 
 def _keep_graded(items: list[AuditItem], people: set[str], judge: str) -> tuple[list[AuditItem], list[str]]:
-    """Return the verdicts by protocols, conditions or criteria by which people gave some, and notes on the others."""
+    """Keep the verdicts whose protocol, condition or criterion people also used; return them with notes on the others.
+
+    `people`: ids that people labelled. `judge`: name for the notes.
+    """
     notes = []
     for part in _CHOSEN if "protocol" in items[0].parts else ["criterion"]:
         by_id = {item.id: str(item.parts.get(part, item.criterion or "overall")) for item in items}
         theirs = {by_id[key] for key in by_id.keys() & people}
-        # A part of which people used no value tells nothing: ids may name it in another way.
+        # If people used none of a part's values, nothing is left out: ids may name it differently.
         if theirs and (left := sorted({*by_id.values()} - theirs)):
             notes.append(f"verdicts of {judge} by {part}s that people did not use are left out: {', '.join(left)}")
             items = [item for item in items if by_id[item.id] in theirs]
@@ -301,15 +318,18 @@ def _keep_graded(items: list[AuditItem], people: set[str], judge: str) -> tuple[
 
 
 def _build_labels(items: Sequence[AuditItem]) -> Labels:
-    """Return the known facts of items."""
+    """Build the data frame of items, one row per id."""
     rows = [{**asdict(item), **item.parts} for item in items]
     labels = pd.DataFrame(rows, index=[item.id for item in items], dtype=object)
     return labels.drop(columns=["id", "kind", "criterion", "parts", "others"], errors="ignore")
 
 
 def _read_table(source: Source, kind: Kind, *, judge: bool = False) -> tuple[Labels, list[str]]:
-    """Return a table, in its column `raters` what each rater said of each id: PEOPLE, if none is named. Raises
-    UsageError for scores beside two answers."""
+    """Read a table of people's labels, or of a judge's if `judge`; return it with notes.
+
+    For people, the column `raters` holds each rater's label by name (PEOPLE if no rater is named). Raises UsageError if
+    scores stand beside two answers.
+    """
     column, keys, several = source.column or COLUMNS[kind], source.keys(), "rater" in source.frame
     if kind == "score" and is_pair(source):
         raise uncoded(source.path, column, source.cells(column), source.codes)
@@ -341,7 +361,10 @@ def _read_table(source: Source, kind: Kind, *, judge: bool = False) -> tuple[Lab
 
 
 def _read_about(source: Source, keys: list[str], sides: Sequence[str]) -> Labels:
-    """Return what a table says of each id beside scores and labels; answers' columns end in one of `sides`."""
+    """Read what a table says about each id besides scores and labels: groups, parts, lengths and texts.
+
+    `keys`: the id of each row. `sides`: suffixes of the columns of answers.
+    """
     limits = {"label_probability": (1e-9, 1.0), **{f"length{side}": (0.0, math.inf) for side in sides}}
     cells: dict[str, list[Any]] = {name: source.texts(name) for name in ("group", *PART_COLUMNS)}
     cells |= {name: source.numbers(name, ends) for name, ends in limits.items() if name in source.frame}
@@ -352,7 +375,7 @@ def _read_about(source: Source, keys: list[str], sides: Sequence[str]) -> Labels
         answers = _first_texts(source, keys, column)
         if length not in rows:
             rows[length] = [None if answer is None else float(len(answer)) for answer in answers]
-        # Pairs are not shown; a single answer is.
+        # Only single answers are shown on the page, not pairs.
         if side == "" and any(answer is not None for answer in answers):
             texts = [answers, _first_texts(source, keys, "question"), _first_texts(source, keys, "reference")]
             about = (_listed(rows[name]) for name in ("task", "group", "answerer"))
@@ -362,8 +385,10 @@ def _read_about(source: Source, keys: list[str], sides: Sequence[str]) -> Labels
 
 
 def _merge_rows(source: Source, rows: Labels, hint: str = "") -> Labels:
-    """Return the first value of each column that rows with one key, their index, have. Raises UsageError if two differ,
-    with `hint` at the end of the message."""
+    """Merge rows with the same index, taking the first value of each column.
+
+    Raises UsageError if two rows have different values; `hint` ends the message.
+    """
     by_key = rows.groupby(level=[*range(rows.index.nlevels)], sort=False)
     for name in rows:
         first = by_key[name].transform("first")
@@ -380,8 +405,10 @@ def _merge_rows(source: Source, rows: Labels, hint: str = "") -> Labels:
 
 
 def _first_texts(source: Source, keys: Sequence[str], name: str) -> list[str | None]:
-    """Return each id's first cell that is not empty, without a model's thoughts: raters may have a text of their own.
-    Return an empty text if all of an id's are empty."""
+    """Return the first text in column `name` for each id, without a model's thoughts; raters may have different texts.
+
+    The text is "" if all cells of an id are empty, and None if the column is missing.
+    """
     texts: dict[str, str | None] = dict.fromkeys(keys)
     for key, cell in zip(keys, source.frame.get(name, ()), strict=False):
         texts[key] = texts[key] or ("" if cell == "" else tables.cell_text(cell))
@@ -389,7 +416,10 @@ def _first_texts(source: Source, keys: Sequence[str], name: str) -> list[str | N
 
 
 def _build_response(key: str, *texts: str | None) -> Response:
-    """Return an answer with what a table says of its question, to be shown."""
+    """Build an answer, for display, from the texts in a table.
+
+    `texts`: response, question, reference, task, group and system, in this order.
+    """
     text, prompt, reference, task, group, system = (text or "" for text in texts)
     lang: Any = "zh" if tables.CHINESE.search(prompt + text) else "en"
     question = Question(id="", prompt=prompt, reference=reference or None, task=task, group=group, lang=lang)
@@ -397,9 +427,9 @@ def _build_response(key: str, *texts: str | None) -> Response:
 
 
 def _read_values(source: Source, column: str, kind: Kind, *, judge: bool) -> tuple[Sequence[Any], list[str]]:
-    """Return a column of scores on 1..10, or of labels, of people or of a judge, None if empty; and notes.
+    """Return a column of scores on 1..10 or of labels, None if empty, with notes. `judge`: the column is a judge's.
 
-    A judge's -1 is no verdict if it is off the scale. Raises UsageError with the line for anything else.
+    A judge's -1 means no verdict if it is off the scale. Raises UsageError with the line for any other value.
     """
     notes = source.empty_notes(column)
     if kind != "score":
@@ -414,7 +444,7 @@ def _read_values(source: Source, column: str, kind: Kind, *, judge: bool) -> tup
 
 
 def _read_choices(source: Source, column: str, kind: Kind) -> list[Choice | None]:
-    """Return a column of labels, None if empty. Raises UsageError with the line for a cell that is none."""
+    """Return a column of labels, None if empty. Raises UsageError with the line for a cell that is not a label."""
     cells = source.cells(column)
     if kind == "preference":
         cells = decode_preferences(source.path, column, cells, source.codes)
@@ -428,8 +458,10 @@ def _read_choices(source: Source, column: str, kind: Kind) -> list[Choice | None
 
 
 def _join(people: Labels, judge: Labels, ids: list[str]) -> Labels:
-    """Return people's rows, and behind them the others of `ids`, which only the judge has; with the groups, parts,
-    lengths and texts that the judge's file says of them if people's does not."""
+    """Return people's rows, followed by the rows of `ids` that only the judge has.
+
+    Groups, parts, lengths and texts come from the judge's file if people's file lacks them.
+    """
     rows = people.reindex(index=ids, columns=list(dict.fromkeys([*people.columns, *judge.columns])))
     # Texts of one file stay together: a question of the other would be put beside this one's answer.
     own = {*_PEOPLES, *(("response",) if people["response"].notna().any() else ())}
@@ -441,7 +473,7 @@ def _join(people: Labels, judge: Labels, ids: list[str]) -> Labels:
 
 
 def _build_sample(name: str, rows: Labels, judges: Mapping[str, Any]) -> RatedSample:
-    """Return a sample of the rows, with each judge's scores."""
+    """Build a sample from joined rows and each judge's scores."""
     length, probability = _floats(rows["length"]), _floats(rows["probability"])
     raters: list[dict[str, float]] = rows["raters"].tolist()
     return RatedSample(
@@ -460,17 +492,17 @@ def _build_sample(name: str, rows: Labels, judges: Mapping[str, Any]) -> RatedSa
 
 
 def _floats(column: Any) -> Floats:
-    """Return a column as numbers, NaN for None."""
+    """Return a column as numbers. None becomes NaN."""
     return np.asarray(column, dtype=np.float64)
 
 
 def _listed(column: "pd.Series[Any]") -> list[Any]:
-    """Return a column's values, with None for NaN."""
+    """Return a column's values as a list. NaN becomes None."""
     return list(column.astype(object).where(column.notna(), None))
 
 
 def _sample_notes(sample: RatedSample, scale: Scale, judge_scale: Scale) -> list[str]:
-    """Return notes on missing lengths, and on the size of a point of a converted scale."""
+    """Return notes on missing lengths, and on how large a point of a converted scale is on 1..10."""
     notes, labelled = [], sample.labelled
     short = 0 if labelled.length is None else int(np.isnan(labelled.length).sum())
     if 0 < short < len(labelled.ids):
@@ -486,7 +518,10 @@ def _sample_notes(sample: RatedSample, scale: Scale, judge_scale: Scale) -> list
 def _unmatched(
     people: Sequence[str], judged: Sequence[str], kept: Iterable[str], *, kind: Kind, judge: str
 ) -> list[str]:
-    """Return notes on what stands in one file only, with the first id of each: a space or letter more shows there."""
+    """Return notes on ids that are in one file only, each with the first such id, so that typing errors show.
+
+    `kept`: the ids that the audit uses.
+    """
     notes, things = [], f"{_THINGS[kind]}s"
     judged_ids, kept_ids = set(judged), set(kept)
     consequence = "they count as failed" if kind == "score" else "it was not asked about them"

@@ -1,4 +1,4 @@
-"""Codes of preferences: numbers beside two responses. Their meaning differs between files."""
+"""Codes of preferences: numbers beside two responses, whose meaning differs between files."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CODED: dict[str, Label | None] = {"a": "a", "b": "b", "tie": "tie", "none": None}
-"""Word in --map CODE=WORD -> the label it stands for."""
+"""Labels for the words in --map CODE=WORD."""
 
 _PLAIN: Codes = {1.0: "a", 2.0: "b"}
-"""Codes that mean the same in every file that has no other: the first and the second answer."""
+"""Default meaning of numbers: 1 is the first answer, 2 the second, if the column has no other number."""
 
 _SHOWN = 7
-"""Largest count of numbers that an error lists."""
+"""Most numbers that an error message lists."""
 
 _SIDES = (("a", "b", "c"), ("1", "2", "3"), ("first", "second", "third"), ("left", "right", "middle"))
 _ANSWER = re.compile(
@@ -30,14 +30,14 @@ _NO_ANSWER = re.compile("reference|gold|expected|target|correct|question|prompt"
 
 
 def is_pair(source: Source) -> bool:
-    """Return whether the rows of a file are on two answers, so that numbers in them are codes of preferences."""
+    """Return True if a file's rows compare two answers, so that numbers in them are codes of preferences."""
     return bool(source.codes) or (source.content == "table" and holds_two_answers(source.frame))
 
 
 def holds_two_answers(frame: "pd.DataFrame") -> bool:
-    """Return whether a row holds two answers, or names two models.
+    """Return True if each row holds two answers, or names two models.
 
-    These are columns of texts whose names differ in their side only, as response_a and response_b or Answer 1 and
+    These are two text columns whose names differ only in their side, as response_a and response_b or Answer 1 and
     Answer 2. Three such columns are options, not a pair.
     """
     columns = {str(column).lower(): column for column in frame}
@@ -45,7 +45,7 @@ def holds_two_answers(frame: "pd.DataFrame") -> bool:
         if not _ANSWER.search(name) or _NO_ANSWER.search(name):
             continue
         for side, other, third in _SIDES:
-            # A digit may stand right behind a word, as in answer1; a letter may not.
+            # A digit may directly follow a word, as in answer1; a letter may not.
             before = r"(?<!\d)" if side.isdigit() else r"(?<![^\W_])"
             pattern = rf"{before}{side}(?![^\W_])"
             twin = re.sub(pattern, other, name)
@@ -58,13 +58,13 @@ def holds_two_answers(frame: "pd.DataFrame") -> bool:
 
 
 def _is_text(cells: Iterable[Any]) -> bool:
-    """Return whether the first cell that is not empty is a text, or a list of messages."""
+    """Return True if the first cell that is not empty is a text or a list of messages."""
     first = next((cell for cell in cells if not tables.is_empty(cell)), None)
     return first is not None and tables.read_number(first) is None
 
 
 def are_codes(cells: Iterable[Any]) -> bool:
-    """Return True if every filled cell is a number, and there is one.
+    """Return True if there are filled cells and all of them are numbers.
 
     >>> are_codes([1, "2", None]), are_codes(["a", 2]), are_codes([])
     (True, False, False)
@@ -74,7 +74,7 @@ def are_codes(cells: Iterable[Any]) -> bool:
 
 
 def unknown_codes(cells: Iterable[Any], codes: Codes) -> list[float]:
-    """Return the numbers in a column of preferences whose meaning is not known, in order.
+    """Return the numbers in a column of preferences that have no known meaning, in ascending order.
 
     >>> unknown_codes([1, 2], {}), unknown_codes([0, 1, 2, "a"], {}), unknown_codes([0, 1], {0.0: "a"})
     ([], [0.0, 1.0, 2.0], [1.0])
@@ -84,19 +84,19 @@ def unknown_codes(cells: Iterable[Any], codes: Codes) -> list[float]:
 
 
 def _distinct_numbers(cells: Iterable[Any]) -> set[float]:
-    """Return the numbers in a column, without words and empty cells."""
+    """Return the numbers in a column, ignoring words and empty cells."""
     return {number for number in map(tables.read_number, cells) if number is not None}
 
 
 def _meanings(numbers: set[float], codes: Codes) -> Codes:
-    """Return the `codes` that were given, else the plain ones if the column has no other `numbers`."""
+    """Return `codes` if given, else the default meanings if the column's `numbers` are exactly 1 and 2, else {}."""
     return codes or (_PLAIN if numbers == {*_PLAIN} else {})
 
 
 def decode_preferences(path: Path, column: str, cells: Sequence[Any], codes: Codes) -> list[Any]:
-    """Return a column of preferences with its numbers replaced by the labels that they mean; words stay as they are.
+    """Replace the numbers in a column of preferences by their labels. Words stay as they are.
 
-    Raises UsageError for a number whose meaning is not known.
+    Raises UsageError for a number without a known meaning.
     """
     if unknown_codes(cells, codes):
         raise uncoded(path, column, cells, codes)
@@ -109,7 +109,7 @@ def decode_preferences(path: Path, column: str, cells: Sequence[Any], codes: Cod
 
 
 def uncoded(path: Path, column: str, cells: Iterable[Any], codes: Codes) -> UsageError:
-    """Return the error of a column of numbers beside two answers, with what to write."""
+    """Build the error for numbers without a known meaning beside two answers, with the --map options to give."""
     numbers = unknown_codes(cells, codes) or sorted(_distinct_numbers(cells))
     count = len(numbers)
     # A guess at what they mean, to be edited: the ends are the two answers, what lies between them is a tie.

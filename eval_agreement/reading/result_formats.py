@@ -1,6 +1,7 @@
-"""Result files of other tools, and any table: who is people, judge, question, model and text (`result_formats.toml`).
+"""Read result files of other tools, and any table, and find the columns of people, judges, questions, models and texts.
 
-`{"doc_id": 3, "filtered_resps": ["Two cats."], "gpt_eval_score": 4, "doc": {"human_score": 5, …}, …}` is a line of one.
+`result_formats.toml` describes the tools' files. This is a line of one: `{"doc_id": 3, "filtered_resps": ["Two cats."],
+"gpt_eval_score": 4, "doc": {"human_score": 5, …}, …}`
 """
 
 import dataclasses
@@ -32,19 +33,19 @@ from eval_agreement.sentences import texts_of
 Row = dict[str, Any]
 
 _CHOICES = 4
-"""Numbers that a judge's choice between two answers may have; a column of more of them is something else."""
+"""Most different numbers in a column of preferences between two answers; a column with more is something else."""
 
 _PLACES = 20
-"""Most places of a list of scores; longer ones are something else."""
+"""Longest list of numbers that counts as scores."""
 
 _LIST = re.compile(r"\s*(?:[\[(](?P<marked>[^\[\]()]*)[\])]|(?P<plain>[^;|]*(?:[;|][^;|]*)+))\s*")
-"""Text of a list: in brackets, separated by commas; else by semicolons or bars."""
+"""A list as text: in brackets with commas, or separated by semicolons or bars."""
 
 _ZSTD = "its parts are packed by zstd: pip install zipfile-zstd, or give what `inspect log dump` prints, as .json"
 
 
 class Shape(Struct, frozen=True, forbid_unknown_fields=True):
-    """Shape of the files of one tool; the head of `result_formats.toml` says what each field is."""
+    """Shape of one tool's result files. The head of `result_formats.toml` explains each field."""
 
     name: str
     has: list[str]
@@ -63,7 +64,7 @@ class Shape(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FormatTable(Struct, frozen=True):
-    """All of `result_formats.toml`: the shapes of files, and regular expressions of columns of verdicts by role."""
+    """Content of `result_formats.toml`: shapes of files, and regular expressions for columns of verdicts, by role."""
 
     shapes: list[Shape]
     scores: dict[str, str]
@@ -71,14 +72,15 @@ class FormatTable(Struct, frozen=True):
 
 @cache
 def load_formats() -> FormatTable:
-    """Return the shapes and expressions of `result_formats.toml`."""
+    """Load the shapes and expressions of `result_formats.toml`."""
     return msgspec.convert(texts_of("reading/result_formats.toml"), FormatTable)
 
 
 class ResultFile(Struct):
-    """A file as its `rows`, and as a data frame with the usual columns, and the path that each was `taken` from.
+    """A result file as rows, and as a data frame with columns under their usual names.
 
-    `people` are the columns of people's verdicts. `votes` are the verdicts: those of PEOPLE, and each judge's.
+    `taken`: path in the file that each usual column comes from. `people`: columns of people's verdicts. `votes`:
+    verdicts by name, those of PEOPLE and of each judge.
     """
 
     path: Path
@@ -90,7 +92,10 @@ class ResultFile(Struct):
     votes: dict[str, Source] = field(default_factory=dict)
 
     def note(self, people: Source | None, judges: Mapping[str, Source]) -> str:
-        """Return a sentence on what was taken for what."""
+        """Return a sentence on which columns were taken for which role.
+
+        `people`, `judges`: sources used, for their scales.
+        """
         scales = {f"people: {', '.join(self.people)}": people.scale} if people else {}
         scales |= {f"judge: {name}": judge.scale for name, judge in judges.items()}
         facts = [f"{role} on {scale[0]:g}..{scale[1]:g}" if scale else role for role, scale in scales.items()]
@@ -107,8 +112,10 @@ class ResultFile(Struct):
     def judges(
         self, kind: Kind, scale: Scale | None, *, people: Source | None = None, codes: Codes | None = None
     ) -> dict[str, Source]:
-        """Return the judges whose verdicts are of a kind. Without a `scale` theirs is people's if it may be; `codes` as
-        `find_kinds` takes them."""
+        """Return the judges, by name, whose verdicts can be of a kind.
+
+        Without a `scale`, people's scale is used if the scores fit it. `codes`: as in `find_kinds`.
+        """
         typed = dict[str, Source]()
         for name, vote in self.votes.items():
             if name != PEOPLE and kind in find_kinds(vote.verdicts, codes):
@@ -123,11 +130,12 @@ def guess(
     scales: Sequence[Scale | None] = (None, None),
     codes: Codes | None = None,
 ) -> tuple[Kind, Source, dict[str, Source]]:
-    """Return what is audited in files of other tools: the kind of verdicts, people's and each judge's.
+    """Find what other tools' files hold: the kind of verdicts, people's source, and the judges' sources by name.
 
-    `mapped` columns (paths by usual name) and `scales` override what is found. `codes` are what numbers beside two
-    answers mean. Raises UsageError with the columns there are if nobody, or no judge, is found, and for codes that
-    nobody explained.
+    `mapped` (paths in the file by usual name) and `scales` override what is detected. `codes`: meanings of numbers
+    beside two answers.
+    Raises UsageError if no column of people or of judges is found, listing the columns, or for numbers without a
+    meaning.
     """
     files = [_read(path, mapped) for path in paths]
     # Ids first: verdicts are tables of their own, with the ids that stand there by then.
@@ -164,7 +172,7 @@ def guess(
 
 
 def scores_of_judge(path: Path, mapped: Mapped, scale: Scale | None) -> Source:
-    """Return the scores of the first judge in a result file. Raises UsageError if there is none."""
+    """Return the scores of the first judge in a result file. Raises UsageError if it has none."""
     file = _read(path, mapped)
     _find_votes(file, mapped)
     for judge in file.judges("score", scale, codes={} if file.is_pair else None).values():
@@ -173,8 +181,10 @@ def scores_of_judge(path: Path, mapped: Mapped, scale: Scale | None) -> Source:
 
 
 def _check_codes(votes: Mapping[str, Source], codes: Codes | None, most: float = math.inf) -> None:
-    """Raise UsageError for the first column of numbers beside two answers whose meaning is not known, by its name; not
-    of more than `most` numbers."""
+    """Raise UsageError for the first column whose numbers beside two answers have no known meaning.
+
+    `votes`: columns by name, for the message. Columns with more than `most` unknown numbers are ignored.
+    """
     if codes is None:
         return
     for name, vote in votes.items():
@@ -184,14 +194,17 @@ def _check_codes(votes: Mapping[str, Source], codes: Codes | None, most: float =
 
 
 def _unknown(problem: str, name: str, files: Iterable[ResultFile]) -> UsageError:
-    """Return the error of a role that no column has, with the columns that may have it."""
+    """Build the error for a role that no column has, listing the columns that might.
+
+    `name`: the role's field in --map.
+    """
     columns = [column for file in files for column in file.frame if find_kinds(file.frame[column])]
     there = f"columns of scores or labels: {', '.join(columns) or 'none'}"
     return UsageError(f"{problem}; name the column as --map COLUMN={name}; {there}")
 
 
 def _read(path: Path, mapped: Mapped) -> ResultFile:
-    """Read a file, and find its usual columns. Raises UsageError."""
+    """Read a result file, and put its usual columns into the frame. Raises UsageError if it cannot be read."""
     shape, numbers, rows = _read_rows(path)
     frame = pd.json_normalize(rows).set_axis(numbers).astype(object)
     _spread_lists(frame)
@@ -199,7 +212,10 @@ def _read(path: Path, mapped: Mapped) -> ResultFile:
 
 
 def _find_votes(file: ResultFile, mapped: Mapped) -> None:
-    """Find people's and judges' verdicts in a file. Raises UsageError for a `mapped` column that is not there."""
+    """Find people's and judges' verdicts in a file, and set `file.people` and `file.votes`.
+
+    Raises UsageError if a column in `mapped` is missing.
+    """
     path, shape, frame = file.path, file.shape, file.frame
     votes = _by_line(file, mapped) if shape.kind else {}
     people, judges = _by_column(frame, shape, file.taken, mapped)
@@ -217,13 +233,13 @@ def _find_votes(file: ResultFile, mapped: Mapped) -> None:
 
 
 def _spread_lists(frame: pd.DataFrame) -> None:
-    """Spread columns of short lists of numbers, or of JSON of them, over columns NAME.0, NAME.1 and so on.
+    """Replace columns of short lists of numbers (or JSON of them) by columns NAME.0, NAME.1 and so on.
 
-    A column of single numbers in lists keeps its name.
+    If all lists have one number, the column keeps its name.
     """
     for name in list(frame):
         filled = frame[name][~frame[name].map(tables.is_empty)]
-        # Most columns are texts, of which the first tells.
+        # Most columns are texts, which the first cell shows.
         if filled.empty or _read_list(filled.iloc[0]) is None:
             continue
         lists = list(map(_read_list, frame[name]))
@@ -237,7 +253,7 @@ def _spread_lists(frame: pd.DataFrame) -> None:
 
 
 def _read_list(cell: Any) -> list[float | None] | None:
-    """Return a cell's list of numbers, or None for anything else; 7.5 is no list.
+    """Return the numbers in a cell that holds a list, or None for anything else; a single 7.5 is no list.
 
     >>> _read_list("[4, 5]"), _read_list("3; 4"), _read_list([4, "good"]), _read_list("7,5")
     ([4.0, 5.0], [3.0, 4.0], None, None)
@@ -254,8 +270,11 @@ def _read_list(cell: Any) -> list[float | None] | None:
 
 
 def _align_ids(first: ResultFile, other: ResultFile) -> None:
-    """Give two files whose ids have nothing in common ids out of columns that both have: a part of an id that is
-    composed of several, the columns of these parts, or the question and the model."""
+    """Replace the ids of two result files that share no id with ids built from columns that both have.
+
+    Try, in order, one part of a composite id, the columns that make up its parts, and the question with or without the
+    model.
+    """
     if all("id" in file.taken for file in (first, other)) and {*first.frame["id"]} & {*other.frame["id"]}:
         return
     for own, own_ids in _possible_ids(first, other).items():
@@ -269,7 +288,7 @@ def _align_ids(first: ResultFile, other: ResultFile) -> None:
 
 
 def _possible_ids(file: ResultFile, other: ResultFile) -> dict[str, list[str | None]]:
-    """Return texts that may be the ids of a file's rows, the likeliest first, by the paths that they are from."""
+    """Return candidates for the ids of a file's rows, keyed by the paths they come from, the most likely first."""
     ids = {file.taken["id"]: list(file.frame["id"])} if "id" in file.taken else {}
     choices = [(file.rows, [path]) for path in file.shape.fields.get("id", [])]
     composed = [path.rpartition(".")[2] for path in other.shape.fields.get("id", [])]
@@ -285,7 +304,7 @@ def _possible_ids(file: ResultFile, other: ResultFile) -> dict[str, list[str | N
 
 
 def _join_texts(rows: Iterable[Row], paths: Iterable[str]) -> list[str | None]:
-    """Return the texts at several paths of each row, joined by a slash; None if all are empty."""
+    """Join the texts at several paths of each row by slashes. A row is None if all its texts are empty."""
     texts = list[str | None]()
     for row in rows:
         cells = (content_text(_at(row, path)) for path in paths)
@@ -294,7 +313,10 @@ def _join_texts(rows: Iterable[Row], paths: Iterable[str]) -> list[str | None]:
 
 
 def _read_rows(path: Path) -> tuple[Shape, list[int], list[Row]]:
-    """Return the shape of a file, and its rows with their numbers: one for each entry of their list `each`."""
+    """Return the shape of a file, and its rows with their line numbers.
+
+    A row whose shape has a list `each` is repeated for each entry of the list.
+    """
     numbers, document = _document(path)
     shape, rows = _recognise(path, document)
     line_numbers, lines = list[int](), list[Row]()
@@ -308,7 +330,7 @@ def _read_rows(path: Path) -> tuple[Shape, list[int], list[Row]]:
 
 
 def _of_people(path: Path, frame: pd.DataFrame, columns: Sequence[str]) -> Source:
-    """Return people's verdicts; if several columns hold them, a line a rater."""
+    """Return people's verdicts as a source. If several columns hold them, each row is repeated per rater."""
     sheets = []
     for column in columns:
         rater = {"rater": column} if len(columns) > 1 else {}
@@ -318,7 +340,10 @@ def _of_people(path: Path, frame: pd.DataFrame, columns: Sequence[str]) -> Sourc
 
 
 def _in_order(row: Row, shape: Shape) -> Row:
-    """Return a line on two answers in the order of their models' names: files may have a pair both ways round."""
+    """Return a row about two answers with its sides ordered by the models' names.
+
+    A file may contain the same pair both ways round.
+    """
     names = [content_text(_at(row, path)) or "" for path in shape.pair]
     if names == sorted(names):
         return row
@@ -330,7 +355,10 @@ def _in_order(row: Row, shape: Shape) -> Row:
 
 
 def _document(path: Path) -> tuple[list[int], Any]:
-    """Return a document, and the lines of its rows if it is a table. A log of inspect_ai is a .zip of samples."""
+    """Read a file; return the line numbers of its rows if it is a table (else []), and its content.
+
+    A log of inspect_ai (.eval) is a .zip of samples. Raises UsageError if the file is missing or unreadable.
+    """
     kind = jsonl.suffix(path)
     if not tables.split_sheet(path)[0].exists():
         raise UsageError(f"{path}: no such file")
@@ -353,7 +381,10 @@ def _document(path: Path) -> tuple[list[int], Any]:
 
 
 def _recognise(path: Path, document: Any) -> tuple[Shape, list[Row]]:
-    """Return the first shape that a document has, and its rows: a list of objects, or objects by key."""
+    """Return the first shape that fits a document, and the document's rows.
+
+    Rows are a list of objects, or the values of an object. Raises UsageError if no shape fits.
+    """
     for shape in load_formats().shapes:
         value = _at(document, shape.rows)
         if isinstance(value, dict):
@@ -365,13 +396,13 @@ def _recognise(path: Path, document: Any) -> tuple[Shape, list[Row]]:
 
 
 def _at(value: Any, path: str) -> Any:
-    """Return the value at the first of several paths (|) that leads to something. A key may hold dots itself."""
+    """Return the first value found at one of several paths separated by |, or None. A key may itself contain dots."""
     cells = (_step(value, way) for way in path.split("|"))
     return next((cell for cell in cells if cell is not None and cell != ""), None)
 
 
 def _step(value: Any, path: str) -> Any:
-    """Return the value at a path of keys and places in lists, or None."""
+    """Return the value at a path of keys and list positions, or None if it leads nowhere."""
     if not path:
         return value
     if isinstance(value, list):
@@ -383,8 +414,10 @@ def _step(value: Any, path: str) -> Any:
 
 
 def _take(path: Path, frame: pd.DataFrame, rows: Sequence[Row], shape: Shape, mapped: Mapped) -> dict[str, str]:
-    """Put the usual columns into the frame; return the path that each is from. Raises UsageError for a `mapped` path
-    that leads nowhere, and for turns that are not there."""
+    """Put the usual columns into the frame, and return the path that each comes from.
+
+    Raises UsageError if a `mapped` path leads nowhere, or if a row names a missing turn.
+    """
     names = load_columns().names
     matched = match_columns(frame, names)
     taken = dict[str, str]()
@@ -410,9 +443,10 @@ def _take(path: Path, frame: pd.DataFrame, rows: Sequence[Row], shape: Shape, ma
 
 
 def _by_line(file: ResultFile, mapped: Mapped) -> dict[str, Source]:
-    """Return the verdicts of PEOPLE and of each judge, of lines that say who rated.
+    """Return the verdicts of PEOPLE and of each judge, by name, from a file whose lines name their rater.
 
-    If lines name criteria, only one counts: the `mapped` one, or the first by which both people and a judge rated.
+    If lines name criteria, only one criterion counts: the `mapped` one, or else the first that both people and a judge
+    rated.
     """
     rows, shape = file.rows, file.shape
     raters, judges = _join_texts(rows, [shape.kind]), _join_texts(rows, [shape.scorer])
@@ -431,7 +465,10 @@ def _by_line(file: ResultFile, mapped: Mapped) -> dict[str, Source]:
 
 
 def _read_verdict(row: Row, shape: Shape) -> Any:
-    """Return a line's verdict; a tie if orders differ. By numbers: below the middle is the first answer, 0 a tie."""
+    """Return a line's verdict: a tie if the two orders disagree, None for an error.
+
+    Numbers below the shape's middle prefer the first answer; 0 and the middle are ties.
+    """
     value, second = _at(row, shape.value), _at(row, shape.second) if shape.second else None
     if "error" in (value, second):
         return None
@@ -446,7 +483,10 @@ def _read_verdict(row: Row, shape: Shape) -> Any:
 def _by_column(
     frame: pd.DataFrame, shape: Shape, taken: Mapping[str, str], mapped: Mapped
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the columns of people's verdicts, one or alike but for a number or letter, and judges' names by column."""
+    """Find the columns of people's verdicts, and the judges' names by column.
+
+    Several columns are people's only if their names differ just in a number or letter.
+    """
     scores, names = load_formats().scores, load_columns().names
     not_scores = set(taken)
     for paths in shape.fields.values():
@@ -474,7 +514,7 @@ def _by_column(
 
 
 def _rates_reference(column: str, reference: str) -> bool:
-    """Return whether a column's name says that it is the score of the reference, not of the response.
+    """Return True if a column's name shows that it scores the reference and not the response.
 
     >>> _rates_reference("gpt4_score", reference="gpt4_ans"), _rates_reference("gpt4_score", reference="answer")
     (True, False)
@@ -486,7 +526,10 @@ def _rates_reference(column: str, reference: str) -> bool:
 
 
 def _matching(columns: Sequence[str], expression: str) -> dict[str, str]:
-    """Return the columns that an expression describes, with the name in it if it is of one only."""
+    """Return the columns that match an expression, with the name that each captures.
+
+    If several columns capture the same name, each has its full column name.
+    """
     names = dict[str, str]()
     for column in columns:
         if match := re.fullmatch(expression, column, re.IGNORECASE):
@@ -496,9 +539,10 @@ def _matching(columns: Sequence[str], expression: str) -> dict[str, str]:
 
 
 def find_kinds(cells: Iterable[Any], codes: Codes | None = None) -> list[Kind]:
-    """Return what a column may hold: preferences, yes and no, scores; nothing if a cell is another word or no verdict.
+    """Return the kinds of verdicts that a column may hold; [] if a cell fits none of them.
 
-    Beside two answers, if `codes` are not None, numbers are preferences, provided that it is known which.
+    `codes`: meanings of numbers beside two answers, which are preferences if all have a meaning. None if rows hold no
+    two answers.
 
     >>> find_kinds(["A", "tie", None]), find_kinds([1, 0]), find_kinds([1, 2], codes={}), find_kinds([3, "good"])
     (['preference'], ['yes or no', 'score'], ['preference'], [])
@@ -516,7 +560,7 @@ def find_kinds(cells: Iterable[Any], codes: Codes | None = None) -> list[Kind]:
 
 
 def _read_vote(cell: Any) -> float | None:
-    """Return a cell as a number, or None: yes is 1, no is 0."""
+    """Return a cell as a number, with yes as 1 and no as 0; None for anything else."""
     number = tables.read_number(cell)
     return {"a": 1.0, "b": 0.0}.get(find_label("yes or no", cell) or "") if number is None else number
 
@@ -524,7 +568,10 @@ def _read_vote(cell: Any) -> float | None:
 def _convert(
     vote: Source, kind: Kind, scale: Scale | None, *, people: Scale | None = None, codes: Codes | None = None
 ) -> Source:
-    """Return verdicts as the rest of the audit reads them: scores as numbers, on a scale."""
+    """Return verdicts as the audit expects them; scores become numbers with a scale.
+
+    `scale`: scale of the scores; None to detect it. `people`: people's scale, preferred if the scores fit it.
+    """
     if kind != "score":
         return dataclasses.replace(vote, codes=codes or {})
     # Empty cells keep their word, which is counted and named.

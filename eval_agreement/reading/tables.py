@@ -1,4 +1,4 @@
-"""Files of scores and labels, with typed access to the columns of a table."""
+"""Files of scores and labels (`Source`), with typed access to the columns of a table."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,23 +21,23 @@ FileKind = Literal["judgments", "human-scored rows", "table"]
 Scale = tuple[float, float]
 
 Codes = Mapping[float, Label | None]
-"""Number beside two responses -> its label; None is no verdict."""
+"""Labels of the numbers beside two responses. None means no verdict."""
 
 Mapped = Mapping[str, Sequence[str]]
-"""Columns of --map by usual name, as a file calls them."""
+"""Columns given by --map, as named in the file, keyed by field."""
 
 SCALE: Scale = (RATINGS[0], RATINGS[-1])
 """The scale of scores, unless the user names another."""
 
 SCALES: tuple[Scale, ...] = ((0, 1), (1, 5), (0, 5), (1, 10), (0, 10), (0, 100))
-"""Assumed scales of scores. The first that holds all scores counts; otherwise they span lowest to highest."""
+"""Scales that scores may have. The first that contains all scores is assumed; if none does, the scores' own range."""
 
 _FEW = 0.02
-"""Share of numbers off the scale of all others that are taken for mistakes."""
+"""Largest share of numbers off the scale of the others that counts as mistakes."""
 
 PART_COLUMNS = {name: name for name in ("task", "category", "lang", "system", "turn", "condition")}
 PART_COLUMNS["system"] = "answerer"
-"""Column of a table -> the part (breakdown) that it fills."""
+"""Columns of a table, with the part (property for breakdowns) that each fills."""
 
 NO_GROUP = (
     "no column group says which rows are on the same question: each row counts as a question of its own, and intervals "
@@ -61,8 +61,8 @@ ROLES = ("people", "judge", "criterion")
 class Source:
     """A file and its score column (None: the default name).
 
-    `named` holds pairs (usual column name, name in this file). `scale` is the scale of the scores. `table` is the data
-    frame that `result_formats` built, and `note` the columns it chose. `codes` maps numbers to labels.
+    `named`: pairs (usual column name, name in this file). `scale`: scale of the scores; None if unknown. `table`: data
+    frame built by `result_formats`, or None. `note`: sentence on the columns it chose. `codes`: labels of numbers.
     """
 
     path: Path
@@ -75,7 +75,7 @@ class Source:
 
     @classmethod
     def parse(cls, text: str, named: tuple[tuple[str, str], ...] = ()) -> "Source":
-        """Parse FILE or FILE:COLUMN. The text of an existing file, or of a workbook's sheet, is the file."""
+        """Parse FILE or FILE:COLUMN. A text that as a whole names an existing file, or a workbook's sheet, is FILE."""
         file, separator, column = text.rpartition(":")
         if not separator or Path(text).is_file() or column in tables.list_sheets(Path(file)):
             return cls(Path(text), None, named)
@@ -83,7 +83,10 @@ class Source:
 
     @cached_property
     def content(self) -> FileKind:
-        """The kind of the file, by its first line. A column makes it a table, but names a protocol of judgments."""
+        """The kind of the file, decided by its first line.
+
+        With a column, human-scored rows count as a table. In judgments the column names a protocol.
+        """
         if self.table is not None or jsonl.suffix(self.path) != ".jsonl":
             return "table"
         _, first = next(jsonl.read(self.path, dict[str, Any]))
@@ -94,7 +97,7 @@ class Source:
 
     @cached_property
     def _filled(self) -> "tuple[pd.DataFrame, dict[str, str]]":
-        """The data frame, and the columns that its conversations fill."""
+        """The data frame, and the columns filled from its conversations."""
         if self.table is not None:
             return self.table, {}
         frame = tables.read_frame(self.path)
@@ -107,15 +110,15 @@ class Source:
 
     @property
     def frame(self) -> "pd.DataFrame":
-        """The data frame (`critic.tables.read_frame`), with columns under their usual names too.
+        """The data frame (`critic.tables.read_frame`), with columns also under their usual names.
 
-        These are the `named` ones, and texts of turns (`fill_turns`).
+        These are the `named` columns and the texts of turns (`fill_turns`).
         """
         return self._filled[0]
 
     @property
     def origin(self) -> str:
-        """The columns that were chosen: the `note`, or those of conversations; empty if there are none."""
+        """Sentence on the chosen columns: the `note`, or the columns filled from conversations; "" without either."""
         frame, filled = self._filled
         if self.note or not filled:
             return self.note
@@ -124,7 +127,7 @@ class Source:
 
     @property
     def verdicts(self) -> list[Any]:
-        """Cells of the source's own column."""
+        """Cells of the source's score column, which must be named."""
         return list(self.frame[self.column])
 
     def place(self, row: int) -> str:
@@ -132,34 +135,37 @@ class Source:
         return tables.locate_row(self.path, self.frame.index[row])
 
     def cells(self, name: str) -> list[Any]:
-        """Return a column. Raises UsageError with the existing columns if it is missing."""
+        """Return a column's cells. If it is missing, raise UsageError and list the existing columns."""
         if name not in self.frame:
             there = shorten_line(", ".join(self.frame))
             raise UsageError(f"{self.path}: no column {quoted(name)}; there are {there} (name one as FILE:COLUMN)")
         return list(self.frame[name])
 
     def texts(self, name: str) -> list[str | None]:
-        """Return a column as texts: None for an empty cell, only None if the column is missing."""
+        """Return a column as texts, None for an empty cell. A missing column is all None."""
         cells = self.frame[name] if name in self.frame else [None] * len(self.frame)
         return [tables.cell_text(cell) for cell in cells]
 
     def filled(self, name: str) -> list[str]:
-        """Return a column of texts. Raises UsageError with the line of the first empty cell."""
+        """Return a column of texts without empty cells. Raises UsageError with the line of the first empty cell."""
         texts = self.texts(name)
         if None in texts:
             raise UsageError(f"{self.place(texts.index(None))}: the {name} is empty")
         return [text for text in texts if text is not None]
 
     def numbers(self, name: str, scale: Scale, *, hint: str = "", none: float | None = None) -> list[float | None]:
-        """Return a column of numbers (`critic.tables.parse_optional_number`). Raises UsageError with the line."""
+        """Return a column of numbers, None for an empty cell (`critic.tables.parse_optional_number`).
+
+        `hint`: end of the error message. `none`: number that means an empty cell. Raises UsageError with the line.
+        """
         parse = partial(tables.parse_optional_number, none=none, hint=hint)
         return [parse(partial(self.place, row), name, cell, scale) for row, cell in enumerate(self.cells(name))]
 
     def with_scale(self, column: str, people: Scale | None = None) -> "Source":
-        """Return the source with the scale of its scores: that given, or the one that its numbers have.
+        """Return the source with the scale of its scores, detected from its numbers unless given.
 
-        A judge is on `people`'s scale if it may be. Raises UsageError for a number far from all others: a slip of the
-        pen, or a code for no answer, such as 99.
+        `people`: people's scale, preferred for a judge if the scores fit it.
+        Raises UsageError for a number far from all others, which is a typing error or a code for no answer, such as 99.
         """
         if self.scale or self.content != "table":
             return self
@@ -180,7 +186,10 @@ class Source:
         return replace(self, scale=find_scale(numbers, people) if numbers else None)
 
     def keys(self) -> list[str]:
-        """Return the ids, or file and line of each row without a column id. Raises UsageError for a repeated id."""
+        """Return the ids; if there is no column id, file and line of each row.
+
+        Raises UsageError for an empty id, or if ids or groups are numbers that a spreadsheet program has rounded.
+        """
         if "id" not in self.frame:
             return [self.place(row) for row in range(len(self.frame))]
         keys = self.filled("id")
@@ -189,7 +198,7 @@ class Source:
         return keys
 
     def cut_notes(self) -> list[str]:
-        """Return a note on texts that a workbook cut at its cell limit; empty if none is cut."""
+        """Return a note on texts that a workbook cut at its cell limit; [] if there are none."""
         if tables.find_format(self.path) != ".xlsx":
             return []
         cut = self.frame.map(tables.is_cut).to_numpy().any(axis=1)
@@ -198,14 +207,16 @@ class Source:
         return [f"{first}{tables.say_first_of(int(cut.sum()))} has {whole}"] if first else []
 
     def empty_notes(self, name: str) -> list[str]:
-        """Return a note on cells of a column that hold a word for empty, such as `nan`; empty if there are none."""
+        """Return a note on cells that hold a word for empty, such as `nan`; [] if there are none."""
         words = [text for text in self.texts(name) if text and text.strip() and tables.is_empty(text)]
         note = f"{self.path}: {len(words)} cells of {name} say {quoted(words[0])} or the like" if words else ""
         return [f"{note} and count as empty"] if words else []
 
 
 def find_scale(numbers: Iterable[float], people: Scale | None = None) -> Scale:
-    """Return the scale of numbers. A judge that reaches the upper half of people's scale is on it; -1 is no verdict.
+    """Return the scale that numbers are on. -1 means no verdict and is ignored.
+
+    `people`: people's scale, returned if it contains all numbers and they reach its upper half.
 
     >>> find_scale([2.0, 9.0], people=(1.0, 10.0)), find_scale([1, 4, -1])
     ((1.0, 10.0), (1, 5))
@@ -221,7 +232,7 @@ def find_scale(numbers: Iterable[float], people: Scale | None = None) -> Scale:
 def column_notes(sources: Sequence[Source], column: str, grouped: bool) -> list[str]:
     """Return notes on tables: unused columns, cut cells, and a missing group column (unless `grouped`).
 
-    `column` is the default name of the score column.
+    `column`: default name of the score column.
     """
     records = {source.path for source in sources if source.content != "table"}
     # A column that is named in a file of records is no table of its own.

@@ -1,4 +1,4 @@
-"""Texts of single turns, for files of verdicts on turns that hold the whole conversation in each row."""
+"""Read the texts of single turns from files whose rows each hold a whole conversation."""
 
 import json
 import re
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _CONVERSATION = re.compile(r"(?:.*\.)?(?:conversations?|messages|dialog(?:ue)?|chat)(?:[ _]?([ab12]))?", re.IGNORECASE)
-"""Name of a column of conversations, and its side."""
+"""Name of a column of conversations; its group is the side, if the name has one."""
 
 _USUAL = {None: "response", "a": "response_a", "1": "response_a", "b": "response_b", "2": "response_b"}
 _RESPONSES = frozenset((*_USUAL.values(), "text", "text_a", "text_b"))
@@ -24,10 +24,10 @@ _NUMBERED = re.compile(r"(?:turn[ _-]?)?(\d+)(?:\.0)?", re.IGNORECASE)
 
 
 def read_exchanges(value: Any) -> list[Turn]:
-    """Return the exchanges of a conversation, or none for anything else.
+    """Return the exchanges (user, assistant) of a conversation; [] for anything else.
 
-    It is a list of messages with role and content (OpenAI) or from and value (ShareGPT), or of objects of user and
-    assistant; or JSON of one.
+    A conversation is a list of messages with role and content (OpenAI) or from and value (ShareGPT), a list of objects
+    with keys user and assistant, or JSON of one of these.
 
     >>> read_exchanges([{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}])
     [Turn(user='Why?', assistant='So.')]
@@ -57,7 +57,7 @@ def read_exchanges(value: Any) -> list[Turn]:
 
 
 def content_text(value: Any, mark: str = "\n") -> str | None:
-    """Return a cell as text, or None if empty. The texts of messages and of their parts are joined by `mark`.
+    """Return a cell as text, or None if it is empty. Texts of messages and of their parts are joined by `mark`.
 
     >>> content_text([{"type": "text", "text": "Two cats."}, {"type": "image_url"}])
     'Two cats.'
@@ -70,11 +70,11 @@ def content_text(value: Any, mark: str = "\n") -> str | None:
 
 
 def fill_turns(path: Path, frame: "pd.DataFrame", named: Collection[str]) -> dict[str, str]:
-    """Add the usual columns that conversations fill to a frame without responses; return the column each is from.
+    """Fill the response, question and group columns of a frame without responses from its conversations.
 
-    They are the responses, their question, and the first question as group: of the turn that a row names, else of the
-    whole conversation. Columns that the user `named` stay. Raises UsageError for a turn that a conversation does not
-    have.
+    The texts are those of the turn that a row names, or else of the whole conversation; the group is the first
+    question. Columns in `named` are kept. Returns the source column of each filled column.
+    Raises UsageError if a row names a turn that its conversation does not have.
     """
     conversations = _find_conversations(frame)
     if not conversations:
@@ -105,7 +105,10 @@ def fill_turns(path: Path, frame: "pd.DataFrame", named: Collection[str]) -> dic
 
 
 def _find_conversations(frame: "pd.DataFrame") -> dict[str, tuple[str, list[list[Turn]]]]:
-    """Return the first column of conversations of each side, and their exchanges, by the usual column they fill."""
+    """Return the first column of conversations for each side, with their exchanges, keyed by the usual column it fills.
+
+    Returns {} if the frame has responses.
+    """
     conversations = dict[str, tuple[str, list[list[Turn]]]]()
     # Beside responses a conversation is the history before them.
     for column in [] if _RESPONSES & {*frame} else frame:
@@ -117,13 +120,13 @@ def _find_conversations(frame: "pd.DataFrame") -> dict[str, tuple[str, list[list
 
 
 def _read_turns(cells: Iterable[Any]) -> list[int | None]:
-    """Return turns from 1, None for words such as `whole`; a column that has a turn 0 counts from there."""
+    """Return turn numbers from 1, None for words such as `whole`. If a column has a turn 0, its turns count from 0."""
     matches = [_NUMBERED.fullmatch(str(cell).strip()) for cell in cells]
     numbers = [int(match[1]) if match else None for match in matches]
     return [number if number is None else number + (0 in numbers) for number in numbers]
 
 
 def _join(texts: Iterable[str]) -> str | None:
-    """Return the texts joined by line breaks, or None if there is none."""
+    """Join texts by line breaks; return None if there are none."""
     listed = [*texts]
     return "\n".join(listed) if listed else None
