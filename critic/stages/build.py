@@ -21,7 +21,7 @@ from critic.stages.build_conversations import PLANS, build
 from critic.stages.build_images import choose_images
 
 TOKENS = 4096
-"""Longest reply in tokens, enough for a conversation of four turns."""
+"""Longest reply in tokens: enough for a conversation of four turns."""
 
 
 @partial(options.takes_options, names=options.ONE_MODEL)

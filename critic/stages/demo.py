@@ -24,16 +24,16 @@ from critic.judging.prompt import load
 from critic.judging.targets import REASON
 
 EXTERNAL = "Nightjar-9B"
-"""The answerer of the sample world that is kept out of training."""
+"""The simulated answerer whose answers are kept out of training."""
 
 PROGRAMS = ("data/sample_world.py", "data/human_scores.py", "train/base.py", "serve/judge.py")
 
 BASE = ("gemma-3-270m", "runs/base/gemma-3-270m-10", "--layers", "10")
-"""Arguments of train/base.py for the pretrained base: its name, the folder in which the recipe looks for it, and the
-layers that a scoring head needs, which are trained and served in half of the time."""
+"""Arguments of train/base.py: the pretrained base, the folder where the recipe expects it, and the number of layers. A
+scoring head needs only some, which halves the time for training and serving."""
 
 RECIPE, SEEING = Path("train/recipes/demo.yaml"), Path("train/recipes/tiny-vl.yaml")
-"""Recipes for the base, and for the judge that sees."""
+"""Training recipes: for the judge on the pretrained base, and for the judge that sees images (--pictures)."""
 
 
 NEXT = r"""
@@ -51,11 +51,11 @@ Conversations and pairs need a judge that learned them. URL is the server of a m
         --model URL --judge runs/bench-demo/judge --out {out}/convbench
     critic run multiverse data/samples/multiverse/conversations.jsonl --as published \
         --model URL --judge runs/bench-demo/judge --out {out}/multiverse"""
-"""The text that the demo prints at its end: the next steps, as commands that run."""
+"""Text printed at the end: the next steps, as commands to run."""
 
 
 def check_programs(programs: Iterable[str]) -> None:
-    """Raise UsageError if a program is missing."""
+    """Raise UsageError if one of these files is missing, because the demo is not run in the root of a clone."""
     # The programs of data/ are not part of an installation.
     for program in programs:
         if not Path(program).is_file():
@@ -63,12 +63,12 @@ def check_programs(programs: Iterable[str]) -> None:
 
 
 def script(name: str) -> str:
-    """Return the path of a program that is installed beside this Python."""
+    """Return the path of a command that is installed beside this Python, such as `critic`."""
     return str(Path(sys.executable).with_name(name))
 
 
 def step(number: str, title: str, start: float) -> None:
-    """Print the heading of a step, and the seconds since `start` (time.monotonic)."""
+    """Print the heading of a step with the seconds since `start`, a value of time.monotonic."""
     print(f"\n[{number}] {title}  ({time.monotonic() - start:.0f} s so far)", flush=True)
 
 
@@ -79,7 +79,7 @@ def _show(words: list[str]) -> None:
 
 
 def run(words: list[str]) -> None:
-    """Print a command and run it. Raises UsageError if it fails; its own messages stand above."""
+    """Print a command and run it. Raises UsageError if it exits with a code other than 0."""
     _show(words)
     with subprocess.Popen(words) as process:
         try:
@@ -93,20 +93,22 @@ def run(words: list[str]) -> None:
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody listens on."""
+    """Return a free TCP port of this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def train(recipe: Path, rows: Path, out: Path, *options: str) -> None:
-    """Train a judge on `rows`, on the GPU if there is one."""
+    """Train a judge by `recipe` on the file `rows` into the folder `out`; `options` are further ones of `critic
+    train`."""
     words = [script("critic"), "train", str(recipe), "--train", str(rows), "--out", str(out), *options]
     run(words)
 
 
 def form_asked(judge: Path) -> list[str]:
-    """Return the options of `critic judge` for the form that a judge learned most, without a reason if it has none."""
+    """Return the `critic judge` options that request the form a judge was trained on most, with its reason or
+    without."""
     forms: dict[str, float] = json.loads((judge / "critic.json").read_text("utf-8"))["recipe"]["forms"]
     form = max(forms, key=lambda name: forms[name])
     return ["--prompt", form, *([] if f'"{REASON}"' in load(form, "en").template else ["--no-reason"])]
@@ -114,7 +116,10 @@ def form_asked(judge: Path) -> list[str]:
 
 @contextmanager
 def served(checkpoint: Path, log: Path) -> Iterator[tuple[str, str]]:
-    """Serve a model behind its API within the context. Yield the base URL and the model's name."""
+    """Serve a model while the body runs; yield the base URL and the model's name.
+
+    Raises UsageError if the server does not start; `log` is its log file.
+    """
     words = [sys.executable, "serve/judge.py", str(checkpoint), "--port", str(free_port()), "--log", str(log)]
     _show(words)
     server = subprocess.Popen([*words, "--stop-with-parent"], stdout=subprocess.PIPE, text=True)
@@ -133,14 +138,18 @@ def served(checkpoint: Path, log: Path) -> Iterator[tuple[str, str]]:
 
 
 def done(out: Path, report: str, start: float) -> None:
-    """Write the seconds since `start` beside the results, and print which `report` to open."""
+    """Write the seconds since `start` to seconds.json, and print which `report` to open."""
     seconds = time.monotonic() - start
     jsonl.write_json(out / "seconds.json", {"total": round(seconds, 1)})
     print(f"\ndone in {seconds:.0f} s: open {out}/{report}", flush=True)
 
 
 def _benchmark(judged: Path, options: Sequence[str]) -> list[str]:
-    """Judge eight questions in AlignMMBench's layout. Return the command that scores them."""
+    """Judge the eight sample questions in AlignMMBench's format; return the command that scores the judgments in
+    `judged`.
+
+    `options` are those of `critic judge` for the judge.
+    """
     questions = "data/samples/alignmmbench/metadata.jsonl"
     words = [
         script("critic"),
@@ -156,13 +165,13 @@ def _benchmark(judged: Path, options: Sequence[str]) -> list[str]:
 
 
 PICTURED = 1500
-"""Questions of a world with pictures. A tiny judge needs as many to learn to look."""
+"""Number of questions in a sample world with pictures. A tiny judge needs this many to learn to use the image."""
 
 
 def _arms(data: Path, tests: Iterable[str]) -> dict[str, Path]:
-    """Write the rows that tell if the judge looks, and return their files by the name of their judgments.
+    """Write rows that test whether the judge uses the image; return name of the judgments -> file of rows.
 
-    They are 250 answers of each test without their image, with another's, and with one fact edited.
+    They are 250 answers of each test without their image, with another one's image, and with one fact edited.
     """
     arms = {f"{test}-arms": data / f"{test}-arms.jsonl" for test in tests}
     for test, rows in zip(tests, arms.values(), strict=True):

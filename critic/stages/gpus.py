@@ -25,15 +25,14 @@ from critic.stages.shards import merge
 def on_gpus(
     command: Callable[..., int], options: Mapping[str, Any], devices: Sequence[str], summarise: Summarise
 ) -> int:
-    """Run a stage in one process for each engine, and merge what they made into its --out.
+    """Run a stage with one engine per process, and merge their files into the stage's --out. Return the exit code.
 
-    Args:
-        command: The stage's command.
-        options: Its options by name.
-        devices: CUDA_VISIBLE_DEVICES of each engine.
-        summarise: The summary of the stage's records.
+    `command`: the stage's command.
+    `options`: its options by name.
+    `devices`: the value of CUDA_VISIBLE_DEVICES for each engine.
+    `summarise`: computes the totals of the stage's records.
 
-    Raises UsageError if one of the processes did not come to its end.
+    Raises UsageError if a process ended with an error, or if --out was made without --gpus.
     """
     out = check_plain(jsonl.resolve_links(check_plain(options["out"])))
     folder = out.with_name(f"{out.name}.parts")
@@ -66,7 +65,10 @@ def on_gpus(
 
 
 def _work(command: Callable[..., int], runs: Sequence[Mapping[str, Any]], device: str, folder: Path) -> None:
-    """Run a process's share of the shards on its GPU, one after another."""
+    """The main function of a process: run the stage for each of its shards, one after another, on the GPUs `device`.
+
+    `runs` holds the stage's options for each shard. The log is written to `folder`.
+    """
     # A group of its own, which ends as one.
     os.setsid()
     end_with_parent()

@@ -81,7 +81,7 @@ def main(
 
 
 def _refuse(where: str, options_given: dict[str, Any]) -> None:
-    """Raise UsageError for the first option that is given and cannot be used there."""
+    """Raise UsageError for the first of the options (name -> value) that is set; `where` says why it cannot be used."""
     for option, value in options_given.items():
         if value:
             raise UsageError(f"--{option} cannot be used {where}")

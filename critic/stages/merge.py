@@ -21,8 +21,11 @@ def main(
     out: Annotated[Path, typer.Option(help="Where the whole goes (.jsonl, .jsonl.gz).")],
     max_failed: options.MaxFailed = options.MAX_FAILED,
 ) -> int:
-    """Merge the files that critic judge or infer made with --shard. Overlaps, gaps and a mixture of judges, prompts or
-    sources are refused by name. The merged file has the lines of a run without --shard, the first shard's first."""
+    """Merge the files that critic judge or critic infer made with --shard.
+
+    Overlaps, gaps and a mixture of judges, prompts or sources are refused, naming the file. The merged file has the
+    lines of a run without --shard, those of the first shard first.
+    """
     if jsonl.suffix(out) != ".jsonl":
         raise UsageError(f"--out {out}: JSON lines are written; give a name that ends in .jsonl or .jsonl.gz")
     summaries: dict[type[Any], Summarise] = {ModelTurn: infer.summary_of_file, Judgment: judge_samples.summary}

@@ -26,23 +26,27 @@ COLUMNS = (
 )
 
 Key = tuple[str, str, int | None, str]
-"""Conversation, condition, turn (None: the whole) and protocol of a verdict."""
+"""What a verdict is on: conversation id, condition, turn (None for the whole conversation) and protocol."""
 
 Grades = dict[str, float]
-"""Each rater's grade of one turn or conversation, on 1..10; of a comparison 1, 1/2 or 0."""
+"""Rater -> verdict on one turn or conversation: a grade on 1..10, or 1, 0.5 or 0 for a comparison."""
 
 
 _ANNOTATED = re.compile(r"(?P<id>.+)/(?P<condition>\w+)/\w+/(whole|\d+)(/opponent=.*)?")
-"""The ids in exports of critic annotate, which are read as well."""
+"""Matches the ids in exports of `critic annotate`."""
 
 
 def read_opinions(
     path: Path, transcripts: Transcripts, opponent: str | None, scale: tuple[float, float]
 ) -> dict[Key, Grades]:
-    """Read people's grades and preferences by what they are on.
+    """Read people's grades and preferences from a table.
 
-    Raises UsageError naming the place for a conversation or turn without a reply, a word that is no verdict, a grade
-    outside `scale`, or a rater with two opinions on one turn.
+    `transcripts`: the replies that were graded.
+    `opponent`: name of the model they were compared with; None for the reference.
+    `scale`: lowest and highest grade.
+
+    Raises UsageError, naming the location, if there is no reply to a conversation or turn, for an invalid preference,
+    for a grade outside the scale, or if a rater has two verdicts on one turn.
     """
     opinions: dict[Key, Grades] = {}
     opponent = opponent or "reference"
@@ -77,12 +81,12 @@ def read_opinions(
 
 
 def _graded(benchmark: str) -> str:
-    """Return the protocol whose verdicts people's grades stand beside: the benchmark's own that rates, or pointwise."""
+    """Return the protocol under which people's grades are filed: the benchmark's rating protocol, or "pointwise"."""
     return next((name for name in benchmarks.load(benchmark).protocols if protocols.load(name).rates), "pointwise")
 
 
 def _grade(location: str, text: str, scale: tuple[float, float]) -> float:
-    """Return a grade on 1..10. Raises UsageError unless it is a number on the scale."""
+    """Parse a grade and convert it from `scale` to 1..10. Raises UsageError unless it is a number on the scale."""
     grade = tables.parse_optional_number(location, "grade", text)
     if grade is None or not scale[0] <= grade <= scale[1]:
         raise UsageError(
@@ -111,7 +115,7 @@ def main(
     name: Annotated[str, typer.Option(help="The judge's name.")] = "people",
     system: Annotated[str | None, typer.Option(help="The model's name.", show_default="the file's stem")] = None,
 ) -> int:
-    """Import people's grades and preferences as judgments, to be scored and compared with judges like any judge's."""
+    """Import people's grades and preferences as judgments, which can then be scored and compared like any judge's."""
     benchmark = benchmark or benchmark_of(replies, questions)
     if benchmark is None:
         raise UsageError(f"{replies}: names no benchmark; give --benchmark")
