@@ -235,7 +235,7 @@ def main() -> None:
     @app.callback(invoke_without_command=True)
     def critic(
         context: typer.Context,
-        show_version: Annotated[bool, typer.Option("--version", help="Say which version this is.")] = False,
+        show_version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
     ) -> int | None:
         """Train, serve, use and audit a local judge for vision-language models."""
         if show_version:

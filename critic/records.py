@@ -90,7 +90,7 @@ class HumanScore(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `score`: the raters' mean on 1..10. `raters`: each rater's score on 1..10; empty if unknown.
     `reason`: a short explanation of the score, or None.
     `answers`: yes/no answers to the question's checklist, in its order. `criteria`: scores on 1..10 by criterion.
-    `probability`: chance (0..1] that the response was sampled for rating; None if it was equal for all responses.
+    `probability`: chance (above 0, at most 1) that the response was sampled for rating; None if equal for all.
     """
 
     score: float
@@ -492,7 +492,7 @@ class Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `first`: the side that the prompt showed first.
     `shortened`: what was left out of the prompt: number of history exchanges, characters of references and of replies.
     `images`: number of images sent.
-    `prompt_tokens`, `cached_tokens`, `completion_tokens`: include replies discarded because the prompt was too long.
+    `prompt_tokens`, `cached_tokens`, `completion_tokens`: include replies discarded for not fitting the context.
     `answered_by`: the model name that the reply states.
     """
 

@@ -35,11 +35,11 @@ def main(
     ] = None,
     min_side: Annotated[int, typer.Option(min=1, help="Leave out images with a shorter side, in pixels.")] = 224,
     quality: Annotated[int, typer.Option(min=1, max=5, help="Lowest grade, 1 to 5, that an image may have.")] = 5,
-    rare: Annotated[int, typer.Option(min=1, help="Merge categories with fewer images; drop the rest.")] = 50,
-    cap: Annotated[int, typer.Option(min=1, help="Most images to draw, from each category in proportion.")] = 1000,
+    rare: Annotated[int, typer.Option(min=1, help="Merge rarer categories; drop the merged one if still rarer.")] = 50,
+    cap: Annotated[int, typer.Option(min=1, help="Most images to sample, from each category in proportion.")] = 1000,
     lang: Annotated[Language, typer.Option(help="Language of the prompts and of the conversations.")] = "en",
     blind: Annotated[
-        float, typer.Option(min=0, help="Leave out conversations that score this much without the image, 0 to 1.")
+        float, typer.Option(min=0, help="Leave out conversations that score this or more without the image, 0 to 1.")
     ] = 0.7,
     second: Annotated[str | None, typer.Option(metavar="MODEL", help="Second model for checklists.")] = None,
     unreviewed: Annotated[bool, typer.Option("--unreviewed", help="Skip the review by people.")] = False,

@@ -184,7 +184,7 @@ def main(
     out: Annotated[Path, typer.Option(help="Folder for everything the demo makes.")] = Path("runs/demo"),
     recipe: Annotated[
         Path | None,
-        typer.Option(help="Training recipe; without an index: train/recipes/tiny.yaml.", show_default=str(RECIPE)),
+        typer.Option(help="Training recipe; train/recipes/tiny.yaml needs no package index.", show_default=str(RECIPE)),
     ] = None,
     questions: Annotated[
         int | None,
@@ -193,7 +193,7 @@ def main(
         ),
     ] = None,
     pictures: Annotated[
-        bool, typer.Option("--pictures", help="A world with pictures, and a judge that sees: does it look?")
+        bool, typer.Option("--pictures", help="Add pictures, train a judge that sees them, and test if it does.")
     ] = False,
 ) -> None:
     """Run the whole main job on a small sample world. Rerun the same command to resume."""

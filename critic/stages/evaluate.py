@@ -34,14 +34,14 @@ COMMON = (
 def main(
     benchmark: Annotated[str, typer.Argument(metavar="NAME", help=f"{', '.join(benchmarks.BENCHMARKS)}.")],
     benchmark_file: Annotated[Path, typer.Argument(metavar="FILE", help="The benchmark's published file.")],
-    model: Annotated[str, typer.Option(metavar="MODEL", help="Under test: URL, URL#MODEL, FOLDER (vLLM in here).")],
-    judged_by: Annotated[str, typer.Option("--judge", metavar="JUDGE", help="URL, URL#MODEL, FOLDER (vLLM in here).")],
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Replies, judgments and scores. Run again to resume.")],
+    model: Annotated[str, typer.Option(metavar="MODEL", help="Under test: URL, URL#MODEL or FOLDER (vLLM here).")],
+    judged_by: Annotated[str, typer.Option("--judge", metavar="JUDGE", help="URL, URL#MODEL or FOLDER (vLLM here).")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for all results; rerun to resume.")],
     endpoint: Endpoint,
     asked: ModelOptions,
     how: JudgeOptions,
-    reply_tokens: Annotated[int, typer.Option(min=1, help="Longest reply of the model.")] = 1024,
-    verdict_tokens: Annotated[int | None, typer.Option(min=8, help="Longest verdict, as of critic judge.")] = None,
+    reply_tokens: Annotated[int, typer.Option(min=1, help="Longest reply of the model, in tokens.")] = 1024,
+    verdict_tokens: Annotated[int | None, typer.Option(min=8, help="Longest verdict, in tokens.")] = None,
 ) -> int:
     """Run a model through a benchmark, judge its replies and score them, as critic infer, judge and score do in
     turn."""

@@ -342,8 +342,8 @@ def _check_condition(file: Path, conversations: Sequence[Conversation], name: st
 @takes_options
 def main(
     benchmark_file: Annotated[Path, typer.Argument(help="The benchmark's published file.")],
-    benchmark: Annotated[str, typer.Option(help=f"Which one: {', '.join(benchmarks.BENCHMARKS)}.")],
-    out: Annotated[Path, typer.Option(help="Where replies go (.jsonl). Run again to resume.", callback=check_plain)],
+    benchmark: Annotated[str, typer.Option(help=f"Benchmark of the file: {', '.join(benchmarks.BENCHMARKS)}.")],
+    out: Annotated[Path, typer.Option(help="Output file (.jsonl); rerun to resume.", callback=check_plain)],
     endpoint: Endpoint,
     asked: ModelOptions,
 ) -> int:

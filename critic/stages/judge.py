@@ -35,7 +35,7 @@ def main(
     questions: Annotated[Path | None, options.data(metavar="FILE", help="The benchmark's published file.")] = None,
     benchmark: Annotated[str | None, options.data(metavar="NAME", help=f"{', '.join(BENCHMARKS)}.")] = None,
     against: Annotated[
-        list[Path] | None, options.data(metavar="FILE", help="Replies of another model.", show_default="the reference")
+        list[Path] | None, options.data(metavar="FILE", help="Other replies to compare.", show_default="the reference")
     ] = None,
     mapped: options.Mapped = None,
     scale: options.OwnScale = None,

@@ -18,7 +18,7 @@ from critic.stages.run import Summarise
 
 def main(
     parts: Annotated[list[Path], typer.Argument(help="The files of all shards, in any order.")],
-    out: Annotated[Path, typer.Option(help="Where the whole goes (.jsonl, .jsonl.gz).")],
+    out: Annotated[Path, typer.Option(help="Output file (.jsonl or .jsonl.gz).")],
     max_failed: options.MaxFailed = options.MAX_FAILED,
 ) -> int:
     """Merge the files that critic judge or critic infer made with --shard.

@@ -49,10 +49,10 @@ data, endpoint, verdicts, limits, cluster, rare = (
 MaxFailed = Annotated[float, limits(min=0, max=1, help="Exit with 3 if a larger share fails.")]
 Temperature = Annotated[float, typer.Option(min=0, help="Sampling temperature.")]
 Published = Annotated[
-    Literal["published"] | None, data("--as", help="Conditions, protocols and judge settings of the paper.")
+    Literal["published"] | None, data("--as", help="Use the paper's conditions, protocols and judge settings.")
 ]
 Mapped = Annotated[
-    list[str] | None, data("--map", metavar="COLUMN=FIELD", help="Your column as a field: answer=response.")
+    list[str] | None, data("--map", metavar="COLUMN=FIELD", help="Read a column as a field: answer=response.")
 ]
 OwnScale = Annotated[str | None, data("--scale", metavar="LOW:HIGH", help="Scale of people's scores.")]
 OwnLanguage = Annotated[records.Language | None, data("--lang", help="Language of all rows.")]
@@ -189,7 +189,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True):
     condition: Annotated[
         list[str] | None,
         typer.Option(
-            help="What of a conversation the model sees; several are run together. "
+            help="What the model sees of the conversation; repeat for several. "
             + "; ".join(f"{name}: {condition.help}" for name, condition in CONDITIONS.items()),
             show_default="the paper's usual one: own, MultiVerse's oracle",
         ),
@@ -197,8 +197,8 @@ class ModelOptions(Struct, frozen=True, kw_only=True):
     published: Published = None
     max_tokens: Annotated[int, limit_tokens(1)] = 1024
     temperature: Temperature = 0.0
-    seed: Annotated[int, typer.Option(help="Seed of what is sampled.")] = 0
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first conversations.")] = None
+    seed: Annotated[int, typer.Option(help="Seed for sampling.")] = 0
+    limit: Annotated[int | None, typer.Option(min=1, help="Run only the first N conversations.")] = None
 
 
 class JudgeOptions(Struct, frozen=True, kw_only=True):
@@ -233,7 +233,7 @@ class JudgeOptions(Struct, frozen=True, kw_only=True):
     no_reason: Annotated[bool, verdicts("--no-reason", help="Ask for the rating only: much faster.")] = False
     force_form: Annotated[bool, verdicts("--force-form", help="Ask in a form that the judge did not learn.")] = False
     temperature: Annotated[float, rare(min=0, help="Sampling temperature; each row has its own seed.")] = 0.0
-    seed: Annotated[int, rare(help="Seed of random orders and battles.")] = 0
+    seed: Annotated[int, rare(help="Seed for random orders and battles.")] = 0
     battles: Annotated[records.Pairing | None, rare(help="Which of several models are compared.")] = None
     reference_free: Annotated[bool, rare("--reference-free", help="Compare models without a reference.")] = False
     order: Annotated[records.Order | None, rare(help="Order in which two answers are shown.")] = None
@@ -290,16 +290,16 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     ] = None
     max_failed: MaxFailed = MAX_FAILED
     retry_failed: Annotated[bool, limits("--retry-failed", help="Ask again for records that failed.")] = False
-    cache: Annotated[Path | None, limits(metavar="FILE", help="SQLite file of replies, to ask nothing twice.")] = None
+    cache: Annotated[Path | None, limits(metavar="FILE", help="SQLite file that caches replies.")] = None
     budget: Annotated[str | None, limits(metavar="N", help="Stop after this many tokens: 2000000tokens.")] = None
     max_image_pixels: Annotated[int | None, rare(min=1, help="Shrink larger images to this many pixels.")] = None
     max_image_bytes: Annotated[int, rare(min=1, help="Refuse larger image files.")] = MAX_BYTES
     attempts: Annotated[int, rare(min=1, help="Tries of a request before it counts as failed.")] = ATTEMPTS
-    timeout: Annotated[float, rare(min=0.1, help="Seconds that a try may take.")] = TIMEOUT
+    timeout: Annotated[float, rare(min=0.1, help="Time limit of a try, in seconds.")] = TIMEOUT
     shard: Annotated[str | None, cluster(metavar="K/N", help="Do part K of N; critic merge joins the parts.")] = None
     gpus: Annotated[str | None, cluster(metavar="N", help="Run one engine on each of N GPUs, or on all.")] = None
     engine: Annotated[Literal["ray"] | None, cluster(help="Run the model in actors of a Ray cluster.")] = None
-    ray_address: Annotated[str | None, cluster(metavar="HOST:PORT", help="Cluster, or auto.  [RAY_ADDRESS]")] = None
+    ray_address: Annotated[str | None, cluster(metavar="HOST:PORT", help="Address, or auto.  [RAY_ADDRESS]")] = None
     replicas: Annotated[int, cluster(min=1, help="Number of actors, each with its own GPUs.")] = 1
 
     def run_options(self, out: Path, certificate: Path | None = None) -> RunOptions:

@@ -97,21 +97,21 @@ def _grade(location: str, text: str, scale: tuple[float, float]) -> float:
 
 def main(
     table: Annotated[Path, typer.Argument(help=f"People's verdicts (CSV, JSONL …). Columns: {COLUMNS}.")],
-    replies: Annotated[Path, typer.Option(help="The replies they are on (critic infer, or another program's).")],
-    out: Annotated[Path, typer.Option(help="Where the judgments go (JSONL).")],
+    replies: Annotated[Path, typer.Option(help="The replies that were graded (of critic infer or others).")],
+    out: Annotated[Path, typer.Option(help="Output file of judgments (JSONL).")],
     benchmark: Annotated[
-        str | None, typer.Option(help="Of which benchmark.", show_default="what the replies' file says")
+        str | None, typer.Option(help="Benchmark of the replies.", show_default="what the replies' file says")
     ] = None,
     questions: Annotated[
-        Path | None, typer.Option(help="The benchmark's file, which a table of replies needs.")
+        Path | None, typer.Option(help="The benchmark's file; needed if the replies are a table.")
     ] = None,
     against: Annotated[
-        str | None, typer.Option(help="Of two that were compared the other's replies (to train on), or its name.")
+        str | None, typer.Option(help="Other model of a comparison: its file of replies (for training) or name.")
     ] = None,
     turn_context: Annotated[
-        TurnContext, typer.Option(help="The turns in sight of which people judged one.")
+        TurnContext, typer.Option(help="The turns that people saw when they judged one.")
     ] = "before",
-    scale: Annotated[str, typer.Option(metavar="LOW:HIGH", help="Of the grades.")] = "1:10",
+    scale: Annotated[str, typer.Option(metavar="LOW:HIGH", help="Lowest and highest grade.")] = "1:10",
     name: Annotated[str, typer.Option(help="The judge's name.")] = "people",
     system: Annotated[str | None, typer.Option(help="The model's name.", show_default="the file's stem")] = None,
 ) -> int:
