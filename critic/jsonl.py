@@ -229,7 +229,7 @@ def lock_file(path: Path) -> Iterator[None]:
 
     The lock file is PATH.lock, or .lock inside a folder, and is deleted at the end. If a run is killed, an empty lock
     file remains, which locks nothing. All symbolic links to the file share the lock. Raises UsageError if another
-    process holds the lock, or if the file has several hard links, each of which would have a lock of its own.
+    process holds the lock. Also raises it if the file has several hard links, because each would have its own lock.
     """
     real = resolve_links(path)
     if real.is_file() and (names := real.stat().st_nlink) > 1:

@@ -126,7 +126,7 @@ def load_columns() -> ColumnTable:
 
 
 def match_columns(columns: Iterable[str], names: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Return the column that holds each field, for the fields of which one is found.
+    """Return the column of each field, leaving out fields without a matching column.
 
     `names` maps fields to possible column names, most usual first. A column also matches by its part after the last
     dot. If several match, the first name in `names` wins, and then the shortest column. No column is used twice.

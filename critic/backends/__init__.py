@@ -91,15 +91,14 @@ class Reply(Struct, frozen=True, kw_only=True):
 
 
 class ModelInfo(Struct, frozen=True):
-    """What is known about the model behind a backend.
+    """What is known about the model that a backend uses.
 
     `context`: most tokens of prompt and reply together; None if unknown.
     `is_vllm`: True if it supports `Request.continue_final` and `Request.regex`.
     `processor`: hash of its tokenizer, chat template and image processor; None if unknown.
     `forms`: the prompt forms it was trained on; empty if unknown.
     `is_classifier`: True for a scoring head, which answers only requests with `classify`.
-    `tie_band`: for a head that scores answers one at a time to compare them: score differences up to it are ties. None
-        for other models.
+    `tie_band`: only for a head that compares answers by scoring each: score differences up to it are ties. Else None.
     """
 
     name: str

@@ -16,8 +16,8 @@ class Address(NamedTuple):
     `api`: base URL without credentials, query and final slash; `/chat/completions` is appended to it.
     `query`: the query string of every request, or "".
     `user`: USER:PASSWORD, decoded, or None.
-    `azure`: True for Azure, which takes the key in the header `api-key`, and whose list of models is not that of its
-        deployments.
+    `azure`: True for Azure. It takes the key in the header `api-key`, and its list of models does not show what is
+        deployed.
     `deployment`: the model named in the URL, or None.
     """
 
@@ -73,7 +73,7 @@ def parse(url: str) -> Address:
     scheme, place, path, query, _ = urlsplit(normalize_url(url))
     user, _, host = place.rpartition("@")
     deployment = _DEPLOYMENT.search(path)
-    # Azure behind a company's own host is known by the API version that only Azure asks for.
+    # Behind a company's own host, Azure is recognised by the API version, which only Azure requires.
     return Address(
         api=f"{scheme}://{host}{path}",
         query=query,

@@ -51,7 +51,8 @@ def build_options(model: str, facts: dict[str, Any], on_cpu: bool) -> list[str]:
     """Return the vLLM command-line options with which a judge is run.
 
     `model` is its folder, and `facts` are its training notes (`identity.read_notes`). The options limit the context to
-    that of training, set up constrained JSON without free white space or a scoring head, and adapt the engine to a CPU.
+    the length used in training. They enable constrained JSON without free white space, or a scoring head. Set `on_cpu`
+    to add the options that a CPU needs.
     """
     structured = {"backend": "guidance", "disable_any_whitespace": True}
     words = ["--model", model]
@@ -294,7 +295,7 @@ class VllmBackend:
                 alternatives = [(self._text(token), share) for token, share in shares.items()]
                 tokens.append(Token(self._text(chosen), alternatives))
         return Reply(
-            # Like vLLM's server: without a last character of which only some bytes were generated.
+            # Like vLLM's server: drop a last character that was generated only in part.
             text=self._tokenizer.decode(completion.token_ids, skip_special_tokens=True).rstrip("\ufffd"),
             truncated=completion.finish_reason == "length",
             finish=completion.finish_reason or "stop",

@@ -136,10 +136,11 @@ def scan(root: Path, out: Path) -> list[ImageFile]:
 
 
 def find_duplicates(images: Sequence[ImageFile]) -> list[DroppedImage]:
-    """Return the images to drop because their hashes differ by at most NEAR bits from that of an image that is kept.
+    """Return the near-duplicates to drop: their hash differs by at most NEAR bits from the hash of an image that is
+    kept.
 
-    Of near-duplicates the image with the most pixels, then the most bytes, is kept. Each dropped image is compared with
-    kept ones only, so a chain of small differences cannot remove an image that is unlike all kept ones.
+    Of near-duplicates, the image with the most pixels, then the most bytes, is kept. Each dropped image is compared
+    with kept ones only, so a chain of small differences cannot remove an image that is unlike all kept ones.
     """
     ranked = sorted(images, key=lambda image: (-image.width * image.height, -image.bytes, image.path))
     dropped, kept, hashes = list[DroppedImage](), list[str](), np.zeros(len(ranked), np.uint64)

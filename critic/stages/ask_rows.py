@@ -228,7 +228,7 @@ class AskRows(Stage[BuildRow, AskedRow]):
 
 
 class RequestSource(Struct, frozen=True, kw_only=True):
-    """The models for `critic build`, and how they are asked.
+    """The models for `critic build`, and how requests to them are made.
 
     `connect`: opens the model; None if the user names none.
     `second`: opens a second model for checklists, or None.

@@ -46,9 +46,9 @@ def main(
 ) -> int:
     """Build a benchmark from a folder of images.
 
-    Without --plan it chooses images: hashes, near-duplicates, quality, categories, a sample. With --plan it also writes
-    conversations, references and checklists, checks them, makes a review sheet for people, and freezes the test with
-    its data card. Every step is a file in the folder --out, and is not repeated.
+    Without --plan, only choose images: remove near-duplicates and poor images, assign categories, draw a sample. With
+    --plan, also generate conversations, references and checklists, check them, write a review sheet for people, and
+    freeze the test with its data card. Every step writes a file in the folder --out; a rerun repeats no step.
     """
     if plan is not None and plan not in PLANS:
         raise UsageError(f"--plan {plan}: unknown; choose {', '.join(PLANS)}")

@@ -30,10 +30,10 @@ Chosen = Mapping[str, dict[str, Any]]
 
 
 class BuildPlan(Struct, frozen=True):
-    """A kind of benchmark to build. The plan's name is that of the published benchmark whose file format it uses.
+    """A kind of benchmark to build. It is named after the published benchmark whose file format it uses.
 
     `make`: generates conversations from the images.
-    `protocol`: judges the answers that a model gives without seeing the image.
+    `protocol`: judges the model's answers without the image.
     `checklists`: True if each question gets a checklist.
     """
 

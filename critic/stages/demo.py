@@ -148,7 +148,7 @@ def _benchmark(judged: Path, options: Sequence[str]) -> list[str]:
     """Judge the eight sample questions in AlignMMBench's format; return the command that scores the judgments in
     `judged`.
 
-    `options` are those of `critic judge` for the judge.
+    `options` are the options of `critic judge` that select the judge.
     """
     questions = "data/samples/alignmmbench/metadata.jsonl"
     words = [
@@ -196,7 +196,7 @@ def main(
         bool, typer.Option("--pictures", help="Add pictures, train a judge that sees them, and test if it does.")
     ] = False,
 ) -> None:
-    """Run the whole main job on a small sample world. Rerun the same command to resume."""
+    """Run the whole pipeline (train, serve, judge, audit) on a small sample world. Rerun the same command to resume."""
     check_programs(PROGRAMS)
     start = time.monotonic()
     python, data, judge = sys.executable, out / "data", out / "judge"

@@ -273,7 +273,7 @@ def summary(records: Iterable[ModelTurn], out: Path, before: Collection[str] = (
 
 
 def _turns(conversation: Conversation, condition: str) -> range:
-    """Return the numbers (from 1) of the turns that the model is asked under a condition."""
+    """Return the numbers (from 1) of the turns to which the model replies under a condition."""
     return CONDITIONS[condition].asked(len(conversation.turns))
 
 
@@ -307,7 +307,8 @@ class Questions(Struct, frozen=True, kw_only=True):
 
 
 def read_questions(file: Path, benchmark: str, endpoint: Endpoint, asked: ModelOptions) -> Questions:
-    """Read the conversations of a benchmark's file, and choose the conditions: those of the options, or the paper's.
+    """Read the conversations of a benchmark's file, and choose the conditions from the options or the benchmark's
+    paper.
 
     Raises UsageError if a condition asks nothing or shows a missing reference, or if all images are missing.
     """

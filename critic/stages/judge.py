@@ -47,7 +47,7 @@ def main(
         Path | None, options.endpoint(metavar="FILE", help="Certificate of an audit; refuse any other judge.")
     ] = None,
 ) -> int:
-    """Score responses with a judge or a panel; a benchmark's replies by protocol."""
+    """Score responses with a judge or a panel. With --benchmark, judge a benchmark's replies by its protocols."""
     if endpoint.gpus is not None:
         return endpoint.run_on_gpus(main, locals(), how.judge or [endpoint.model or ""], summary)
     # AlignMMBench's answers name no benchmark, but come with its questions.

@@ -147,7 +147,7 @@ def prepare_judge(
         unlearned = options.force_unlearned(backend, usual_forms, "protocol", how.force_form, instead)
         setup = replace(usual, unlearned=unlearned)
     forms = list_forms(plan, setup)
-    # A form without ties shows one order, which is drawn; so this is known only now.
+    # A form without ties uses one random order, so only now is it known whether --seed matters.
     if how.seed and setup.order == "both" and how.battles not in ("random", "newcomer"):
         raise UsageError(f"--seed {how.seed}: nothing is drawn but by --order random or forced, --battles random")
     setup = replace(setup, judge=how.judge_name or backend.served.name, decoding=how.decoding(forms))
@@ -166,7 +166,7 @@ def prepare_judge(
 
 
 def choose_protocols(how: JudgeOptions, benchmark: str, models: int = 1) -> list[str]:
-    """Return the protocols for judging the replies of `models` models: those of --protocol, or else the benchmark's
+    """Return the protocols for judging the replies of `models` models: the values of --protocol, or the benchmark's
     own.
 
     Raises UsageError if options contradict each other, or if none of the protocols uses an option.

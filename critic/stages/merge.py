@@ -24,7 +24,7 @@ def main(
     """Merge the files that critic judge or critic infer made with --shard.
 
     Overlaps, gaps and a mixture of judges, prompts or sources are refused, naming the file. The merged file has the
-    lines of a run without --shard, those of the first shard first.
+    same lines as a run without --shard, in the order of the shards.
     """
     if jsonl.suffix(out) != ".jsonl":
         raise UsageError(f"--out {out}: JSON lines are written; give a name that ends in .jsonl or .jsonl.gz")

@@ -110,10 +110,10 @@ def is_impossible(judge: ModelInfo, form: str) -> bool:
 
 
 def list_unlearned(judge: ModelInfo, forms: Iterable[str]) -> list[str]:
-    """Return those of the forms that a judge was not trained on, or cannot produce as a scoring head.
+    """Return the forms that a judge was not trained on, or cannot produce as a scoring head.
 
-    The form in which a judge first writes its own answer, if a form needs that, is checked as well. A judge that does
-    not state its forms counts as trained on all.
+    If a form needs the judge's own answer first, the form for that answer is checked as well. A judge that does not
+    state its forms counts as trained on all.
     """
     every = [name for form in forms for name in (form, form_of(form).first) if name]
     return [form for form in every if is_impossible(judge, form) or (judge.forms and form not in judge.forms)]
@@ -175,7 +175,7 @@ def urls(where: str) -> list[str]:
 
 
 class ModelOptions(Struct, frozen=True, kw_only=True):
-    """Options for prompting a model under test: those of `critic infer`, some of which `critic run` has as well."""
+    """Options of `critic infer` for prompting a model under test; `critic run` has some of them, too."""
 
     name: Annotated[
         str | None,
@@ -202,7 +202,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True):
 
 
 class JudgeOptions(Struct, frozen=True, kw_only=True):
-    """Options for judging: those of `critic judge`, some of which `critic run` has as well."""
+    """Options of `critic judge` for judging; `critic run` has some of them, too."""
 
     judge: Annotated[
         list[str] | None,
@@ -336,7 +336,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 
         Raises UsageError if one of the `sources` is not a local folder or file, or if options contradict --gpus.
         """
-        # A server has GPUs of its own, which are not ours to share out.
+        # A server manages its own GPUs.
         local = not self.base_url and all(Path(source).exists() for source in sources)
         if not local:
             raise UsageError(

@@ -122,7 +122,7 @@ def main(
     conversations: list[Conversation] = name_images(benchmarks.read(benchmark, questions))[0] if questions else []
     transcripts = read_transcripts(replies, benchmark, conversations, system)
     theirs, opponent = Transcripts(), against
-    # Judgments with the other's replies can be trained on; its name alone is enough for scores.
+    # Training needs the other model's replies; for scores its name is enough.
     if against and Path(against).is_file():
         theirs = read_transcripts(Path(against), benchmark, conversations)
         opponent = next(iter(theirs.values())).system

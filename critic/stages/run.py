@@ -152,7 +152,7 @@ class Stage(ABC, Generic[Item, Record]):
 
     @abstractmethod
     def summary(self, records: Iterable[Record]) -> RunSummary:
-        """Return the totals of the file's records."""
+        """Return the totals of all records in the file."""
 
     async def nothing_left(self) -> None:
         """Check the file if it already has all records. The default does nothing."""
@@ -253,7 +253,7 @@ class Stage(ABC, Generic[Item, Record]):
         """
         served = self.backend.served.name
         for name in names:
-            # A judge of ours says in its name which weights it has (NAME@HASH).
+            # The name of a judge that critic serves contains a hash of its weights (NAME@HASH).
             others = [served] if "@" in served and "@" in name and name.partition(" (")[0] != served else []
             before = ", ".join(dict.fromkeys([*others, *self.certified_by, *self.answered_by]))
             if not name or name in self.answered_by:
@@ -280,8 +280,7 @@ class Stage(ABC, Generic[Item, Record]):
 
 
 def check_plain(path: Path) -> Path:
-    """Return the path of a file to append to. Raises UsageError if its suffix is that of a compressed file or
-    .parquet."""
+    """Return the path of a file to append to. Raises UsageError if its suffix is .gz, .zst or .parquet."""
     if path.suffix in (".gz", ".zst", ".parquet"):
         raise UsageError(
             f"{path}: --out grows line by line, so that a killed run can go on: give a name that ends in .jsonl, and "

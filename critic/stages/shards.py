@@ -44,7 +44,7 @@ def merge(parts: Sequence[Path], out: Path, max_failed: float, summaries: Mappin
     """Merge the files of all shards into `out`, write its sidecar, and return the exit code.
 
     `summaries` maps the type of the records (Judgment or ModelTurn) to the function that computes the totals. The
-    merged file has the lines of a run without --shard, those of the first shard first. Raises UsageError for overlaps,
+    merged file has the same lines as a run without --shard, in the order of the shards. Raises UsageError for overlaps,
     gaps, or a mixture of judges, prompts or sources.
     """
     shards = sorted(_without_members([_part(path) for path in parts]), key=lambda part: part.shard.number)
@@ -69,7 +69,7 @@ def merge(parts: Sequence[Path], out: Path, max_failed: float, summaries: Mappin
 
 
 def _check_alike(shards: Sequence[ShardFile]) -> None:
-    """Raise UsageError if the facts HOW of a shard differ from those of the first."""
+    """Raise UsageError if a shard's sidecar differs from the first shard's in one of the facts HOW."""
     for part in shards[1:]:
         for name in HOW:
             if (now := _wherever(part.facts.get(name))) != (then := _wherever(shards[0].facts.get(name))):
