@@ -22,12 +22,14 @@ QUOTED = ("mae", "pearson", "accuracy", "kappa")
 
 
 class HowJudged(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The judge of an audit and the way it was asked.
+    """The judge that an audit measured, and how its verdicts were requested.
 
-    `judge` is its name with the hash of its weights (NAME@HASH), `members` are those of a panel. `prompts` maps hash to
-    name. `setup` is how verdicts were sampled and scored. `processors` maps model to processor hash. `learned` are the
-    forms that the judge learned, if known ("head": it only gives a rating on 1..10). `answered_by` are the names in its
-    replies.
+    `judge`: its name with a hash of its weights (NAME@HASH); for a panel, `members` lists the members' names.
+    `prompts`: prompt hash -> prompt name.
+    `setup`: how verdicts were sampled and scored (`select_sampling`).
+    `processors`: model name -> hash of its tokenizer, chat template and image processor.
+    `learned`: the prompt forms that the judge was trained in; empty if unknown. "head" stands for a scoring head.
+    `answered_by`: the model names that the replies report.
     """
 
     judge: str
@@ -40,8 +42,11 @@ class HowJudged(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def of(cls, judgments: Iterable[Judgment], processors: Mapping[str, str]) -> "HowJudged":
-        """Return how all the judgments were made. Raises UsageError if there are none, or if they were made in several
-        ways."""
+        """Return how the judgments were made; all must share one judge and one setup.
+
+        `processors` maps model names to processor hashes. Raises UsageError if there are no judgments, or if they
+        differ in judge, panel members or setup.
+        """
         prompts: dict[str, str] = {}
         answered_by: list[str] = []
         ways: dict[bytes, HowJudged] = {}
@@ -64,7 +69,7 @@ class HowJudged(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def select_sampling(setup: JudgeConfig) -> dict[str, Any]:
-    """Return how verdicts are sampled and scored: the setup without the judge and its prompt."""
+    """Return a judge's setup as a dict, without the keys `judge` and `pointwise_prompt`."""
     sampling = msgspec.to_builtins({name: getattr(setup, name) for name in setup.__struct_fields__})
     # Those are compared by hashes: a name may stay while the weights or the text change.
     del sampling["judge"], sampling["pointwise_prompt"]
@@ -72,21 +77,27 @@ def select_sampling(setup: JudgeConfig) -> dict[str, Any]:
 
 
 class JudgedFile(Struct, frozen=True, kw_only=True):
-    """The judgments that were audited."""
+    """The file of judgments that was audited, with its SHA-256."""
 
     file: str
     sha256: str
 
 
 class Labels(JudgedFile, frozen=True, kw_only=True):
-    """The human labels that the judge was compared with."""
+    """The file of human labels that the judge was compared with, and its numbers of rows and raters."""
 
     rows: int
     raters: int
 
 
 class Certificate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A certificate. `gate` lists the requested limits in words; `kept`: all of them hold."""
+    """The result of an audit for one judge.
+
+    `agreement`: the measures of agreement by name.
+    `gate`: the limits requested with --gate, as sentences.
+    `kept`: True if the judge is within all of these limits.
+    `labels` and `judged`: the files that were compared. `date`: the day of the audit.
+    """
 
     how: HowJudged
     labels: Labels
@@ -97,7 +108,7 @@ class Certificate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     judged: JudgedFile
 
     def line(self) -> str:
-        """Return the line that may be quoted."""
+        """Return the result in one line that can be quoted in a paper: judge, prompts, measures, labels and gate."""
         measured = []
         for name in QUOTED:
             estimate = self.agreement.get(name)
@@ -111,7 +122,8 @@ class Certificate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 def read(path: Path) -> tuple[Certificate, str]:
-    """Return a certificate and the hash of its file. Raises UsageError for any other file."""
+    """Return the certificate in a file, and the SHA-256 of the file. Raises UsageError if the file is not a
+    certificate."""
     try:
         content = path.read_bytes()
         return msgspec.json.decode(content, type=Certificate), hashlib.sha256(content).hexdigest()
@@ -120,8 +132,7 @@ def read(path: Path) -> tuple[Certificate, str]:
 
 
 def is_certificate(path: Path) -> bool:
-    """Return whether a file has the keys of a certificate, of this version or an older one. Results of other tools lack
-    them."""
+    """Return True if a file has the keys of a certificate of this or an earlier version, False for any other file."""
     try:
         content = msgspec.json.decode(path.read_bytes()) if path.suffix == ".json" else None
     except (OSError, msgspec.DecodeError):
@@ -130,7 +141,11 @@ def is_certificate(path: Path) -> bool:
 
 
 def find_judged_file(path: Path) -> Path:
-    """Return the judgments that a certificate was made from. Raises UsageError if they are missing or have changed."""
+    """Return the path of the judgments that the certificate at `path` was made from.
+
+    If the recorded path does not exist, look in the certificate's folder. Raises UsageError if the judgments are
+    missing or have changed.
+    """
     judged = read(path)[0].judged
     # The certificate and its judgments may have been copied together.
     file = Path(judged.file) if Path(judged.file).is_file() else path.parent / Path(judged.file).name
@@ -146,17 +161,22 @@ def print_quotable(
     setup: JudgeConfig,
     members: Sequence[str] = (),
 ) -> None:
-    """Print the line to quote of a judge, or a panel's `members`, asked as in `setup`. Raises UsageError as
-    `check_certificate`."""
+    """Print the quotable line of the certificate at `path`, after checking that it is about this judge.
+
+    `processors`: model name -> processor hash; `prompts`: prompt hash -> prompt name.
+    `members`: the judges of a panel; empty for a single judge.
+
+    Raises UsageError if judge, prompts, setup or members differ from the certificate (`check_certificate`).
+    """
     now = {"judge": setup.judge, "members": list(members), "setup": select_sampling(setup)}
     print(check_certificate(path, processors, prompts, **now).line())
 
 
 def check_certificate(path: Path, processors: Mapping[str, str], prompts: Mapping[str, str], **now: Any) -> Certificate:
-    """Return the certificate if the judge, its prompts and all else in `now` (`HowJudged`) are as it says.
+    """Return the certificate at `path` if it was made for the same judge, prompts and settings.
 
-    Prints to standard error what cannot be checked, and whether the labels have changed. Raises UsageError naming the
-    first difference.
+    `now` holds current values of fields of HowJudged, by name. Prints warnings to standard error: about unknown
+    processors, changed labels, and a judge that missed its gate. Raises UsageError naming the first difference.
     """
     certificate, _ = read(path)
     how, labels = certificate.how, Path(certificate.labels.file)

@@ -19,7 +19,7 @@ from typer.main import get_command
 from critic.errors import UsageError, did_you_mean, mask
 
 INTERRUPTED = 130
-"""Exit code that Typer gives to Ctrl-C."""
+"""Exit code with which Typer ends a command after Ctrl-C."""
 
 STAGES = {
     "build": ("critic.stages.build", "Build a benchmark of your own, from a folder of images to a frozen test."),
@@ -45,7 +45,7 @@ STAGES = {
     "attack": ("eval_agreement.attack", "Add prompt injections to low-scored answers, for the judge to judge."),
     "demo": ("critic.stages.demo", "Do the main job in a small sample world: train, serve, judge, audit."),
 }
-"""Stage name -> module or program (its command is `main`), one-line help."""
+"""Stage name -> (module or program, one-line help). The stage's command is the function `main` there."""
 
 RENAMED = {
     "people": "import-grades",
@@ -57,13 +57,14 @@ RENAMED = {
 """Names of commands and options until version 0.1, accepted for one more release."""
 
 _INSTALLED, _CLONE = Path(__file__).with_name("programs"), Path(__file__).parents[1]
-"""Folders of the programs: within the package in a wheel (pyproject.toml), beside it in a clone."""
+"""Folders in which the programs of train/ and serve/ are: inside the package if it was installed from a wheel
+(pyproject.toml), else in the root of the clone."""
 
 _FULL = "No space left on device"
-"""Message of a full disk in errors that are no OSError, such as those of safetensors."""
+"""Message of a full disk in errors other than OSError, such as those of safetensors."""
 
 _LOOP = "Symlink loop from"
-"""Message of a path that cannot be resolved."""
+"""Message of Path.resolve for symbolic links that form a loop."""
 
 FIRST = """Begin with one of these:
 
@@ -72,7 +73,7 @@ FIRST = """Begin with one of these:
                                                 how far a judge of yours agrees with people"""
 
 RARELY_NEEDED = "Rarely needed"
-"""The group of options that --help shows last."""
+"""Title of the group of options that --help shows last."""
 
 _EXAMPLE = re.compile(r"^ *((?:critic|python|deepspeed) .*(?:\\\n.*)*)", re.MULTILINE)
 """A command in the docstring of a stage's module."""
@@ -85,16 +86,16 @@ _SHORTER = [
     (r"; [0-9.<>=]*x[0-9.<>=]*\]$", "]"),
     (r"\[default: \(?([^\[\]]*?)\)?\]$", r"[\1]"),
 ]
-"""Typer's wording of types, defaults and ranges, and a shorter one."""
+"""Regular expressions for how Typer words types, defaults and ranges in --help, each with its shorter replacement."""
 
 _new_app = partial(typer.Typer, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 def _load(stage: str) -> Callable[..., int | None]:
-    """Return the command of a stage.
+    """Import a stage and return its command.
 
-    A program's folder goes on the path, as if Python were started on it: its modules have names too general for
-    packages.
+    For a program (a .py file in train/ or serve/) its folder is put first on sys.path, as if Python had been started
+    with it.
     """
     module = STAGES[stage][0]
     if module.endswith(".py"):
@@ -106,7 +107,7 @@ def _load(stage: str) -> Callable[..., int | None]:
 
 
 class _Command(TyperCommand):
-    """A command whose --help groups its options and shows the examples of its module's docstring."""
+    """A command whose --help groups the options, and ends with the examples from its module's docstring."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
@@ -133,17 +134,17 @@ _HELP = {"help_option_names": ["-h", "--help"]}
 
 
 def _build_app(name: str, function: Callable[..., int | None]) -> typer.Typer:
-    """Build an app with one command."""
+    """Build a Typer app whose only command is `function`, called `name`."""
     app = _new_app(add_completion=False)
     app.command(name, cls=_Command, context_settings=_HELP)(function)
     return app
 
 
 class _OnDemand(TyperGroup):
-    """The stages as commands, each imported when it is run."""
+    """The group of all stages as commands. A stage's module is imported only when the stage is run."""
 
     completes = False
-    """True while names of stages are completed, which imports none of them."""
+    """True during shell completion of stage names; no stage is imported then."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(STAGES)
@@ -166,12 +167,12 @@ class _OnDemand(TyperGroup):
 
 
 def _find_extra(words: list[str]) -> str:
-    """Return the extra of the installation that a stage needs, named like its folder, or ""."""
+    """Return the pip extra that the stage words[0] needs ("train" or "serve"), or "" if it needs none."""
     return STAGES[words[0]][0].rpartition("/")[0] if words and words[0] in STAGES else ""
 
 
 def _translate_names(words: list[str]) -> list[str]:
-    """Return the arguments with renamed commands and options in today's names.
+    """Return the command line with renamed commands and options (RENAMED) replaced by their current names.
 
     >>> _translate_names(["people", "--sight=all", "card"])
     ['import-grades', '--turn-context=all', 'card']
@@ -186,8 +187,11 @@ def _translate_names(words: list[str]) -> list[str]:
 
 
 def _run(app: typer.Typer, name: str | None = None) -> None:
-    """Run a command and exit with its own code (0 for None), 2 with one line for the caller's mistake, 130 for
-    Ctrl-C."""
+    """Run a Typer app and exit the process with the command's code (0 if it returns None).
+
+    Print one line and exit with 2 for a mistake of the caller, such as a UsageError or a full disk. Exit with 130 after
+    Ctrl-C. `name` is the program's name in messages; None takes it from sys.argv.
+    """
     # A file's name may hold bytes that the locale cannot write.
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -220,7 +224,7 @@ def _run(app: typer.Typer, name: str | None = None) -> None:
 
 
 def run_program(function: Callable[..., int | None]) -> None:
-    """Run the one command of a program that is started by path (`python data/human_scores.py …`)."""
+    """Run `function` as the only command of a program that is started by path (`python data/human_scores.py …`)."""
     _run(_build_app("program", function))
 
 
@@ -231,7 +235,7 @@ def main() -> None:
     @app.callback(invoke_without_command=True)
     def critic(
         context: typer.Context,
-        show_version: Annotated[bool, typer.Option("--version", help="Say which version this is.")] = False,
+        show_version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
     ) -> int | None:
         """Train, serve, use and audit a local judge for vision-language models."""
         if show_version:

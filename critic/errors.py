@@ -38,7 +38,9 @@ _SECRETS = (
 
 
 def mask(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return `text` without passwords and keys in URLs, without what looks like a key, and without the `secrets`.
+    """Return `text` without passwords and API keys: those in URLs, those in known formats, and the given `secrets`.
+
+    Secrets of five characters or fewer are kept, because local servers use keys such as "none".
 
     >>> mask("no route to http://me:pw@host/v1?key=k1&n=2 (Bearer abcd1234)")
     'no route to http://host/v1?key=***&n=2 (Bearer ***)'
@@ -52,15 +54,15 @@ def mask(text: str, secrets: Iterable[str] = ()) -> str:
 
 
 class UsageError(Exception):
-    """The caller's mistake: one line that says what was expected. Ends a program with exit code 2."""
+    """A mistake of the caller. Its message is one line that says what was expected; the program exits with code 2."""
 
 
 class Hopeless(UsageError):
-    """A server that answers nothing until somebody acts: its account is empty, or the key is wrong."""
+    """A server fails until somebody acts: its account is empty, or the API key is wrong."""
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Return the most similar of `names` as a question to print before their list, or "" if none is similar.
+    """Return "did you mean X? ", where X is the most similar of `names`, or "" if none is similar.
 
     >>> did_you_mean("jugde", ["judge", "score"])
     'did you mean judge? '
@@ -70,9 +72,9 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 
 class Transient(Exception):
-    """A call that may succeed if repeated: timeouts, resets, 429 and 5xx.
+    """A failed call that may succeed if repeated, such as a timeout, a reset connection, or status 429 or 5xx.
 
-    `retry_after` is the wait in seconds that the server asks for, or None. `tries` is how often the call was made.
+    `retry_after` is the wait in seconds that the server requests, or None. `tries` counts the attempts so far.
     """
 
     failure: "Failure" = "server_error"
@@ -83,9 +85,9 @@ class Transient(Exception):
 
 
 class Refused(Exception):
-    """A call that the server will refuse however often it is repeated (4xx).
+    """A call that the server refuses however often it is repeated, such as one with status 4xx.
 
-    `failure` is its short name. `fields` are the optional request fields that the server names.
+    `failure` is the short name of the reason. `fields` lists the optional request fields that the server rejects.
     """
 
     tries = 1
@@ -104,7 +106,8 @@ LONGEST_QUOTE = 200
 
 
 def quoted(value: object) -> str:
-    """Return a value as errors quote it: on one line, a long one shortened to its beginning and its length.
+    """Return a value as error messages show it: on one line, cut after LONGEST_QUOTE characters and followed by its
+    length.
 
     >>> quoted("N/A"), quoted(3.5)
     ("'N/A'", '3.5')
@@ -117,7 +120,7 @@ def quoted(value: object) -> str:
 
 
 def shorten_line(text: str) -> str:
-    """Return a list of names, or a message that may quote a value, on one line; of a long one both ends.
+    """Return a text on one line; if it is longer than LONGEST_QUOTE characters, keep its beginning and its end.
 
     >>> shorten_line("not\\n a number")
     'not a number'
@@ -127,13 +130,13 @@ def shorten_line(text: str) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error's type and message on one line of at most 300 characters, without secrets."""
+    """Return an error's type and message, without secrets, on one line of at most 300 characters."""
     return mask(" ".join(f"{type(error).__name__}: {error}".split()))[:300]
 
 
 @contextmanager
 def report_write_errors(path: Path) -> Iterator[None]:
-    """Turn the body's OSError (a full disk, no permission) into a UsageError that names `path`."""
+    """Turn an OSError raised in the body (full disk, missing permission) into a UsageError that names `path`."""
     try:
         yield
     except OSError as error:
@@ -143,9 +146,9 @@ def report_write_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def refusing(path: Path, problem: str) -> Iterator[None]:
-    """Turn any error of the body into one UsageError, `path: problem: …`.
+    """Turn any error raised in the body into a UsageError that reads `path: problem: …`. A UsageError passes unchanged.
 
-    A damaged file of another program raises as many kinds of errors as there are ways for it to be damaged.
+    Use it to read files of other programs: a damaged one can raise errors of many types.
     """
     try:
         yield
@@ -156,9 +159,9 @@ def refusing(path: Path, problem: str) -> Iterator[None]:
 
 
 def replace_surrogates(value: Any) -> Any:
-    """Return a JSON value in which lone surrogates, which no file can hold, are U+FFFD.
+    """Return a JSON value without lone surrogates, which UTF-8 cannot encode; each becomes U+FFFD.
 
-    Bytes of a file name outside the locale's encoding (surrogateescape) are read as UTF-8.
+    Surrogates that stand for the undecodable bytes of a file name (surrogateescape) are decoded as UTF-8 first.
     """
     if isinstance(value, str):
         try:
@@ -172,7 +175,7 @@ def replace_surrogates(value: Any) -> Any:
 
 
 def encode(record: Any) -> bytes:
-    """Return a record as JSON, without lone surrogates. Raises RecursionError if it is nested too deep."""
+    """Encode a record as JSON, replacing lone surrogates. Raises RecursionError if the record is nested too deeply."""
     # Nearly all records are clean: they are walked through only if the encoder refuses them.
     try:
         return msgspec.json.encode(record)
@@ -181,9 +184,10 @@ def encode(record: Any) -> bytes:
 
 
 def loads(content: bytes | str, *, unique: bool = False) -> Any:
-    """Parse JSON of another program, without lone surrogates; NaN is accepted.
+    """Parse JSON that another program wrote; accept NaN and replace lone surrogates.
 
-    Raises ValueError for text that is not JSON or is nested too deep and, if keys must be `unique`, for a repeated key.
+    Set `unique` to reject repeated keys. Raises ValueError if the text is not JSON, is nested too deeply, or repeats a
+    key although `unique` is set.
 
     >>> loads('{"score": 7, "score": 8}', unique=True)
     Traceback (most recent call last):
@@ -198,7 +202,7 @@ def loads(content: bytes | str, *, unique: bool = False) -> Any:
 
 
 def _build_unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the pairs as a dict. Raises ValueError for a repeated key."""
+    """Build a dict from the pairs. Raises ValueError if a key is repeated."""
     table = dict(pairs)
     if len(table) < len(pairs):
         names = [name for name, _ in pairs]
@@ -208,7 +212,8 @@ def _build_unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def decode(content: bytes, decoder: msgspec.json.Decoder[T]) -> T:
-    """Decode JSON with `decoder`, without lone surrogates. Raises ValueError as `loads` does."""
+    """Decode JSON with `decoder`, replacing lone surrogates. Raises ValueError if it does not fit or is nested too
+    deeply."""
     try:
         return decoder.decode(content)
     except RecursionError:

@@ -45,17 +45,21 @@ UNUSABLE_FLAGS = {
     "non_string_response": "the response was not text in its source",
     "score_conflict_for_same_response": "the same response has two different scores",
 }
-"""Flags that exclude a row from training and testing, and the reasons."""
+"""Flags that exclude a row from training and testing -> the reason to print."""
 
 BLIND = "blind"
-"""Flag of a row whose images are hidden even from a judge that takes images."""
+"""Flag of a row whose images are hidden from every judge, even one that accepts images."""
 
 EDITED, SWAPPED = "edited", "swapped"
-"""Flags of answers that `critic attack --images` changed: people scored them with their own facts and image."""
+"""Flags of rows that `critic attack --images` changed: a fact was edited, or the image was swapped. The human score
+belongs to the original row."""
 
 
 class Row(Struct, kw_only=True):
-    """A line of a human-scored file. `annotators` holds each rater's score on the row's own scale."""
+    """One row of a human-scored file; critic/README.md describes the fields.
+
+    `annotators` maps raters to their scores, on the scale `scale_min`..`scale_max`.
+    """
 
     id: str
     task: str
@@ -92,7 +96,7 @@ class Row(Struct, kw_only=True):
 
     @property
     def is_pair(self) -> bool:
-        """True if people compared two sides. `scale_max` then means that the first is better."""
+        """True if people compared two answers. A `human_score` of `scale_max` then means that the first is better."""
         return self.other is not None or (self.shown is not None and len(self.shown.sides) > 1)
 
 
@@ -101,11 +105,14 @@ FIELDS = (*(field.name for field in msgspec.structs.fields(Row)), *_OF_PAIRS, "r
 
 
 class OwnColumns(Struct, frozen=True):
-    """Reading rules for the user's own rows: the column of each field, the scale of scores, the language of all rows.
+    """How to read rows whose columns have the user's own names.
 
-    With any of these, a row needs only a question, a response and, if people scored it, their score. Its id is then its
-    number in the file (for a rater's line a hash of what the line shows), its group a hash of its image or question,
-    its language that of the question's characters. `raters` are the columns of scores, if each rater has one.
+    `columns`: field of Row -> column. `raters`: the score columns if each rater has one.
+    `scale`: lowest and highest score; None for the row's own, or else 1..10. `lang`: language of all rows, or None.
+
+    With any of these options set, a row needs only a question, a response and (if people scored it) a score. Missing
+    fields get defaults. The id becomes the row number, or for one rater's line a hash of what the line shows. The group
+    becomes a hash of the image or question. The language is detected from the question.
     """
 
     columns: dict[str, str] = field(default_factory=dict)
@@ -115,7 +122,11 @@ class OwnColumns(Struct, frozen=True):
 
     @classmethod
     def parse(cls, mapped: Sequence[str] | None, scale: str | None, lang: Language | None) -> "OwnColumns | None":
-        """Parse --map COLUMN=FIELD, --scale LOW:HIGH and --lang; None if none is given. Raises UsageError."""
+        """Parse the values of --map (COLUMN=FIELD), --scale (LOW:HIGH) and --lang; return None if none of them is
+        given.
+
+        Raises UsageError for a malformed value or an unknown field.
+        """
         columns = tables.parse_mapping(mapped or [], FIELDS, several=("human_score",), suffixes=(tables.SCORE_SUFFIX,))
         # Several columns of scores are several raters'.
         raters = columns.pop("human_score") if len(columns.get("human_score", [])) > 1 else []
@@ -124,7 +135,10 @@ class OwnColumns(Struct, frozen=True):
         return cls(unique, raters, ends, lang) if unique or raters or scale or lang else None
 
     def rename(self, location: str, cells: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the mapped cells by field, and raters' scores. Raises UsageError for a missing column."""
+        """Return the mapped cells by field name, with the raters' scores as `annotators`.
+
+        Raises UsageError, beginning with `location`, if a mapped column is missing.
+        """
         if missing := next((name for name in (*self.columns.values(), *self.raters) if name not in cells), None):
             raise UsageError(
                 f"{location}: --map: there is no column {quoted(missing)} among {shorten_line(', '.join(cells))}"
@@ -134,7 +148,10 @@ class OwnColumns(Struct, frozen=True):
         return {name: cells[column] for name, column in self.columns.items()} | by_rater
 
     def fill(self, location: str, number: int, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the row with defaults for what it lacks; `number` is its place among the rows, from 1."""
+        """Return the row with defaults for missing fields; `number` is its position in the file, from 1.
+
+        Raises UsageError, beginning with `location`, if the row states another scale than --scale.
+        """
         question = str(row.get("question"))
         shared = str(row.get("image") or row.get("images") or question)
         low, high = self.scale or (RATINGS[0], RATINGS[-1])
@@ -152,19 +169,20 @@ class OwnColumns(Struct, frozen=True):
 
 
 def _default_cells(text: str) -> dict[str, Any]:
-    """Return cells for what a row may lack. It is Chinese if its `text` has a Chinese character."""
+    """Return default cells for a row: empty task, 1..10 scale, and "zh" if `text` contains a Chinese character, else
+    "en"."""
     lang = "zh" if tables.CHINESE.search(text) else "en"
     scale = {"scale_min": RATINGS[0], "scale_max": RATINGS[-1]}
     return {"task": "", "lang": lang, "reference": None, "system": None, **scale}
 
 
 def _hash_text(text: str) -> str:
-    """Return a short hash of a text, in hexadecimal."""
+    """Return the first 12 hexadecimal digits of a text's SHA-1."""
     return hashlib.sha1(text.encode(errors="surrogatepass")).hexdigest()[:12]
 
 
 def parse_scale(text: str) -> tuple[float, float]:
-    """Parse LOW:HIGH of --scale. Raises UsageError.
+    """Parse the value LOW:HIGH of --scale. Raises UsageError unless both are finite numbers and LOW < HIGH.
 
     >>> parse_scale("1:5")
     (1.0, 5.0)
@@ -179,7 +197,10 @@ def parse_scale(text: str) -> tuple[float, float]:
 
 
 def _suggest_mapping(columns: Sequence[str], fields: Mapping[str, Any]) -> str:
-    """Return the options for a file with other columns than ours, filled in as far as the names tell."""
+    """Return a hint for a file with unknown columns: the --map options to use, guessed from the column names.
+
+    `columns` are the file's columns, `fields` the cells that were recognised in the row.
+    """
     own = {name.lower() for name in columns}
     listed = shorten_line(", ".join(columns))
     if "form" in own:
@@ -202,11 +223,14 @@ def _suggest_mapping(columns: Sequence[str], fields: Mapping[str, Any]) -> str:
 _CRITERION = re.compile(r"\w[\w .-]{0,39}")
 
 _OTHER_KEYS = ("rating", "reason", "评分", "分数", "理由")
-"""Other keys of a verdict than criteria, in small letters (critic.judging.parse reads them too)."""
+"""Keys of a verdict, in lower case, that a criterion may not be named after (critic.judging.parse reads them)."""
 
 
 def check_criteria(criteria: Mapping[str, str], location: str) -> None:
-    """Raise UsageError for a criterion whose name cannot be a verdict's key beside the rating and the reason."""
+    """Raise UsageError if a criterion's name cannot be a key of the verdict's JSON, such as a duplicate or "rating".
+
+    `criteria` maps names to meanings; `location` begins the message.
+    """
     taken = set(_OTHER_KEYS)
     for name in criteria:
         if not _CRITERION.fullmatch(name) or name.lower() in taken:
@@ -218,7 +242,11 @@ def check_criteria(criteria: Mapping[str, str], location: str) -> None:
 
 
 def _check_scores(row: Row, location: str) -> None:
-    """Raise UsageError for a score outside its scale, or answers that do not fit the checklist or criteria."""
+    """Check the values of a row; `location` begins the messages.
+
+    Raises UsageError for an empty scale, a score outside it, a wrong number of checklist answers, an invalid name of a
+    criterion, or scores of unknown criteria.
+    """
     tables.check_ids([row.group], location, "group")
     if not row.scale_min < row.scale_max:
         raise UsageError(f"{location}: scale_min {row.scale_min:g} must be below scale_max {row.scale_max:g}")
@@ -234,7 +262,10 @@ def _check_scores(row: Row, location: str) -> None:
 
 
 def _read_other_scores(raw: dict[str, Any], location: str) -> dict[str, float]:
-    """Return other judges' scores on 1..10 by column. Raises UsageError for one outside the scale."""
+    """Return the scores (1..10) that other judges gave, by column name.
+
+    Empty cells and FastChat's -1 (no verdict) are left out. Raises UsageError for a score outside 1..10.
+    """
     columns = {}
     for name, cell in raw.items():
         if name.endswith(tables.SCORE_SUFFIX):
@@ -247,7 +278,10 @@ def _read_other_scores(raw: dict[str, Any], location: str) -> dict[str, float]:
 
 
 def build_response(row: Row, columns: dict[str, float]) -> Response:
-    """Return the row as a Response, scores on 1..10."""
+    """Convert a row to a Response, with all scores moved onto 1..10 and a preference onto 0..1.
+
+    `columns` holds the other judges' scores by column name.
+    """
 
     def on_ten(scores: dict[str, float] | None) -> dict[str, float]:
         return {name: records.to_ten(score, row.scale_min, row.scale_max) for name, score in (scores or {}).items()}
@@ -279,13 +313,18 @@ _JSON_COLUMNS = (
 )
 
 _OURS = {"other": "other_system", "shown": "form", "form": "shown"}
-"""Columns of our own rows and their companions there; in other tables these names mean something else."""
+"""Column -> column that must accompany it. Without its companion, the name means something else in other people's
+tables, and the column is ignored."""
 
 _TEXTS = {field.name for field in msgspec.structs.fields(Row) if field.type in (str, str | None)} | {*_OF_PAIRS}
 
 
 def _read_cells(location: str, cells: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table's row as it would be in a .jsonl: JSON parsed, numbers that are ids or texts as text."""
+    """Convert a row of a CSV or parquet table to the form it has in a .jsonl file.
+
+    Parse JSON columns, numbers and images, and turn numeric ids and texts into strings. Raises UsageError for a cell
+    that cannot be parsed.
+    """
     raw: dict[str, Any] = {}
     for name, cell in cells.items():
         raw[name] = cell
@@ -310,9 +349,9 @@ def _read_cells(location: str, cells: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _drop_nulls(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the row without empty columns, raters and criteria: data frames write a null for each that others have.
+    """Return the row without empty columns and without empty entries of raters and criteria, which data frames add.
 
-    A null label stays: it is still to be given.
+    Empty references, systems and labels are kept, since they have a meaning.
     """
     may_be_null = ("reference", "system", "human_score", "preference")
     row = {name: value for name, value in raw.items() if value is not None or name in may_be_null}
@@ -327,10 +366,11 @@ _PREFERENCES: dict[tables.Choice, float] = {"a": 1.0, "tie": 0.5, "b": 0.0}
 
 
 def _read_label(location: str, raw: dict[str, Any], scored: bool) -> dict[str, Any]:
-    """Return a pair's row as one of the first answer beside the `other`; a preference becomes a score on 0..1.
+    """Return the row with its label in `human_score`.
 
-    An empty score is computed from the raters'. Raises UsageError for an unknown preference, and for a pair with one
-    answer.
+    For a pair, `response_a` becomes the response and `response_b` becomes `other`. A preference (a, tie or b) becomes a
+    score of 1, 0.5 or 0. An empty score is computed from the raters' scores. Labels are read only if `scored`. Raises
+    UsageError for an unknown preference, or for a pair with only one answer.
     """
     row = {name: value for name, value in raw.items() if name not in _OF_PAIRS}
     if answers := [name for name in ("response_a", "response_b") if raw.get(name) is not None]:
@@ -364,18 +404,21 @@ def _read_label(location: str, raw: dict[str, Any], scored: bool) -> dict[str, A
 
 
 def _compares(row: Mapping[str, Any]) -> bool:
-    """Return whether an unchecked row has two sides (`Row.is_pair`)."""
+    """Return True if an unvalidated row has two answers to compare (as `Row.is_pair` for a validated one)."""
     shown = row.get("shown")
     return row.get("other") is not None or len((shown.get("sides") or ()) if isinstance(shown, dict) else ()) > 1
 
 
 def _is_preference(row: Mapping[str, Any]) -> bool:
-    """Return whether a row's label is a preference (a, b or tie), not a grade."""
+    """Return True if a row's label is a preference (a, tie or b) and not a score."""
     return _compares(row) and (row.get("scale_min"), row.get("scale_max")) == (0, 1)
 
 
 def settle_scores(scores: Collection[float], compares: bool) -> float:
-    """Return raters' mean score; for preferences the most frequent, a tie if two are equally frequent.
+    """Combine raters' scores: the mean or, for preferences, the most frequent value (a tie if two are equally
+    frequent).
+
+    Set `compares` for a comparison. Its scores are preferences only if all are 0, 0.5 or 1.
 
     >>> settle_scores([1.0, 1.0, 0.0], compares=True), settle_scores([1.0, 1.0, 0.0], compares=False)
     (1.0, 0.6666666666666666)
@@ -387,12 +430,15 @@ def settle_scores(scores: Collection[float], compares: bool) -> float:
 
 
 _Line = tuple[str, dict[str, Any], dict[str, Any], bool]
-"""A row's location, its cells, the same cleaned (without nulls, JSON parsed), and whether its cells have types."""
+"""A row: its location, its cells as read, the cleaned cells (no nulls, JSON parsed), and True if the file format has
+types (.jsonl)."""
 
 
 def _merge_by_rater(lines: Iterable[_Line]) -> Iterator[_Line]:
-    """Yield one row for all lines of an id that name a rater, and other lines unchanged. Raises UsageError as
-    `_merge_raters`."""
+    """Merge lines that name a rater into one row per id; yield all other lines unchanged.
+
+    Merged rows come last. Raises UsageError if lines with one id do not fit together (`_merge_raters`).
+    """
     by_id: dict[str, list[_Line]] = {}
     for location, cells, raw, typed in lines:
         if (rater := raw.pop("rater", None)) is None:
@@ -407,10 +453,10 @@ _SHOWN = ("question", "history", "reference", "image", "images", "shown", "check
 
 
 def _merge_raters(key: str, lines: Sequence[_Line]) -> _Line:
-    """Return one row for the lines of an answer's or a pair's raters.
+    """Merge the lines of all raters of one answer or pair, with id `key`, into one row.
 
-    Sides that a line shows in the other order are swapped back. Raises UsageError for a repeated rater, for scales that
-    differ, and for lines that show different things.
+    A line that shows the two answers in the other order is swapped back. Raises UsageError if a rater is repeated, if
+    scales differ, or if the lines show different content.
     """
     labelled = [line for line in lines if line[2].get("human_score") is not None]
     first, _, row, typed = (labelled or lines)[0]
@@ -441,7 +487,8 @@ def _merge_raters(key: str, lines: Sequence[_Line]) -> _Line:
 
 
 def _merge_details(labels: Sequence[Row]) -> dict[str, Any]:
-    """Return raters' answers beside the score: mean per criterion, majority per checklist item, the first reason."""
+    """Merge what raters gave beside the score: mean score per criterion, majority per checklist item, and the first
+    reason."""
     scores = [label.criteria_scores for label in labels]
     criteria = {name: fmean(each[name] for each in scores if name in each) for name in dict.fromkeys(chain(*scores))}
     answers = list[bool | None]()
@@ -458,7 +505,10 @@ _NAMES = {"score": "human_score", "raters": "annotators", "answers": "checklist_
 
 
 def _row_of_judgment(location: str, cells: dict[str, Any]) -> dict[str, Any]:
-    """Return the row of a judgment, with people's label if it has one; any other row unchanged. Raises UsageError."""
+    """Convert a judgment of `critic judge` or `critic import-grades` to a row, with the human label if it has one.
+
+    Any other row is returned unchanged. Raises UsageError if the judgment is malformed.
+    """
     if not records.is_judgment(cells):
         return cells
     try:
@@ -485,9 +535,11 @@ def _row_of_judgment(location: str, cells: dict[str, Any]) -> dict[str, Any]:
 
 
 def _row_of_reply(location: str, cells: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the row of a reply of `critic infer`, None for a failed one; any other row unchanged.
+    """Convert a reply of `critic infer` to a row, or return None if the reply failed. Any other row is returned
+    unchanged.
 
-    Raises UsageError for a later turn after the model's own replies: other models answered it after other replies.
+    Raises UsageError for a malformed reply, and for a later turn whose history holds the model's own replies: answers
+    of different models would not share one history.
     """
     if not cells.keys() >= {"conversation", "sampling"}:
         return cells
@@ -516,9 +568,10 @@ def _row_of_reply(location: str, cells: dict[str, Any]) -> dict[str, Any] | None
 
 
 def list_files(path: Path, *outs: Path) -> list[Path]:
-    """Return the tables of a folder (`tables.FORMATS`), or the one file.
+    """Return the tables in a folder (suffixes in `tables.FORMATS`), sorted, or `path` itself if it is a file.
 
-    Raises UsageError if there is none, or if one of `outs` would overwrite one.
+    `outs` are the files to be written. Raises UsageError if the folder holds no table, if an output would overwrite an
+    input, or if two outputs are the same file.
     """
     sources = [path]
     if path.is_dir():
@@ -535,13 +588,16 @@ def list_files(path: Path, *outs: Path) -> list[Path]:
 
 
 def say_left_out(counts: Counter[str]) -> None:
-    """Print a line to stderr for each reason why rows were left out."""
+    """Print to stderr, for each reason, how many rows were left out."""
     for reason, count in counts.most_common():
         print(f"left out {count} rows: {reason}", file=sys.stderr)
 
 
 class Loaded(Struct):
-    """Rows as read, in file order, with the raw mapping of each; and the reasons why others were left out."""
+    """The usable rows of a file, in file order, in three forms, and the number of rows left out by reason.
+
+    `raw` holds each row's cells as in the file; `responses` holds each row as a Response.
+    """
 
     rows: list[Row]
     raw: list[dict[str, Any]]
@@ -550,7 +606,10 @@ class Loaded(Struct):
 
 
 def _read_raw_rows(path: Path, scored: bool, own: OwnColumns | None) -> Iterator[_Line]:
-    """Yield the lines of a file or folder."""
+    """Yield the rows of a file or folder, cleaned but not validated.
+
+    Unless `scored`, replies of `critic infer` are accepted, and failed ones are skipped.
+    """
     number = 0
     for file in list_files(path):
         typed = jsonl.suffix(file) == ".jsonl"
@@ -578,17 +637,19 @@ def walk(
     own: OwnColumns | None = None,
     unlabelled: bool = False,
 ) -> Iterator[tuple[Row, dict[str, Any], Response]]:
-    """Yield the usable rows of a file or folder: as a Row, as in the file, as a Response.
+    """Yield the usable rows of a file or folder, each as a Row, as its cells in the file, and as a Response.
 
-    Rows with an unusable flag, without a reference, or with an empty label are counted in `left_out` by reason.
-    `keep_flags` keeps rows with such a flag. The rest is checked.
+    `left_out`: is updated with the number of unusable rows by reason: a flag, no reference, no label, a cut-off answer.
+    `keep_flags`: flags of UNUSABLE_FLAGS that do not exclude a row.
+    `judges`: a row without a human label is kept if one of these judges scored it; rows without such a score are
+        counted.
+    `pictures`: True if rows with images need no reference.
+    `scored`: False if rows need only id, question and response; replies of `critic infer` are accepted then.
+    `own`: how to read the user's own columns, or None.
+    `unlabelled`: True if rows may lack a human label.
 
-    `judges`: a row may lack a label if one of these judges gave a score; rows without such a score are counted as well.
-    `unlabelled`: any row may lack a label. `pictures`: rows with images need no reference. `scored` False: a row needs
-    only id, question and response, and may be a reply of `critic infer`.
-
-    Raises UsageError, naming file, line and column, for a missing column, a score outside its scale or a repeated id,
-    and if no row has a judge's score.
+    Raises UsageError, naming file, line and column, for a missing column, a score outside its scale or a repeated id.
+    Also raises it if one of the `judges` scored no row at all.
     """
     ids, seen, answers, thinking = tables.Ids(), set[str](), 0, 0
     lines = _read_raw_rows(path, scored, own)
@@ -628,9 +689,9 @@ def walk(
 
 
 def _remove_thoughts(row: Row) -> tuple[bool, list[bool]]:
-    """Remove from a row's answers and history the thoughts that models wrote before them.
+    """Remove the models' thoughts from a row's answers and history, in place.
 
-    Return whether there were any, and for each answer whether it ends within them.
+    Return True if an answer had thoughts, and for each answer whether it ends before its thoughts do.
     """
     row.history = [Turn(turn.user, split_thoughts(turn.assistant).answer) for turn in row.history]
     splits = [split_thoughts(text) for text in (row.response, row.other) if text is not None]
@@ -641,13 +702,19 @@ def _remove_thoughts(row: Row) -> tuple[bool, list[bool]]:
 
 
 def _restore_types(raw: dict[str, Any], row: Row, columns: dict[str, float]) -> dict[str, Any]:
-    """Return a row from a CSV file with numbers and lists instead of their texts."""
+    """Return `raw`, a row read from a table without types (CSV), with numbers and lists parsed from their strings.
+
+    `row` is its validated form; `columns` holds the other judges' scores by column name.
+    """
     typed = msgspec.to_builtins(row) | columns
     return {name: typed.get(name, value) for name, value in raw.items()}
 
 
 def _convert_row(location: str, raw: dict[str, Any], strict: bool, columns: Sequence[str]) -> Row:
-    """Return the mapping as a Row. Raises UsageError, with the options to map columns if one is missing."""
+    """Validate a row's cells as a Row. `strict` is False if numbers may be strings; `columns` are the file's columns.
+
+    Raises UsageError if they do not fit; if a field is missing, the message suggests --map options.
+    """
     try:
         return msgspec.convert(raw, Row, strict=strict)
     except msgspec.ValidationError as error:
@@ -656,10 +723,10 @@ def _convert_row(location: str, raw: dict[str, Any], strict: bool, columns: Sequ
 
 
 def _fill_score(raw: dict[str, Any], scored: bool) -> dict[str, Any]:
-    """Return a row without people's score with a placeholder for it.
+    """Return a row that has no human score, with a placeholder (`scale_min`) as its score.
 
-    If rows are not `scored`, it also gets all but id, question and response. It is then Chinese if it contains a
-    Chinese character, and a group of its own.
+    Unless rows are `scored`, also fill in defaults for all fields but id, question and response. The row's id then
+    becomes its group.
     """
     own = {name: value for name, value in raw.items() if name not in ("human_score", "annotators", "label_probability")}
     if scored:
@@ -671,7 +738,10 @@ def _fill_score(raw: dict[str, Any], scored: bool) -> dict[str, Any]:
 
 
 def _find_unusable(row: Row, keep_flags: frozenset[str], pictures: bool) -> str | None:
-    """Return the reason why a row is left out, or None."""
+    """Return the reason for leaving a row out, or None if it is usable.
+
+    `keep_flags` and `pictures` are as in `walk`.
+    """
     # An image shows what is right.
     kept = keep_flags | {"no_reference"} if pictures and (row.image or row.images) else keep_flags
     flags = [flag for flag in row.flags if flag in UNUSABLE_FLAGS and flag not in kept]
@@ -681,7 +751,7 @@ def _find_unusable(row: Row, keep_flags: frozenset[str], pictures: bool) -> str 
 
 
 def load(path: Path, **options: Any) -> Loaded:
-    """Return all that `walk` yields, in memory; `options` are its own."""
+    """Return all rows that `walk` yields as one object; `options` are passed on to `walk`."""
     loaded = Loaded([], [], [], Counter())
     for row, raw, response in walk(path, loaded.left_out, **options):
         loaded.rows.append(row)
@@ -691,7 +761,8 @@ def load(path: Path, **options: Any) -> Loaded:
 
 
 def describe_one_class(responses: Sequence[Response]) -> str | None:
-    """Return a message if all rows have the same label, so that nothing can be learned or tested; else None."""
+    """Return a message if all rows (two or more) have the same label, so that a judge cannot learn from them; else
+    None."""
     humans = [response.human for response in responses if response.human is not None]
     labels = [(human.score, human.answers, human.criteria) for human in humans]
     # A single row may be a try of the command.

@@ -30,14 +30,14 @@ MAX_PIXELS = 64_000_000
 """Size limit of an image, in pixels, checked in its header before it is decoded."""
 
 ORIENTATION = 0x0112
-"""EXIF tag of the side of a picture that is up (1: the first row)."""
+"""EXIF tag of a picture's orientation; 1 means upright."""
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 """Formats that vision-language servers accept."""
 
 
 class ImageError(Exception):
-    """An image that cannot be sent; `failure` is its short name."""
+    """An image cannot be sent to a model; `failure` is the short name of the reason."""
 
     tries = 1
 
@@ -47,7 +47,7 @@ class ImageError(Exception):
 
 
 class Image(SentImage, frozen=True, kw_only=True):
-    """An image as it is sent, upright, with its data URI."""
+    """An image ready to be sent: upright, and as the data URI `uri`."""
 
     uri: str
 
@@ -57,10 +57,14 @@ BY_HASH = "sha256:"
 
 
 class Images:
-    """The images under `root`, and data URIs, given directly or by name in `uris`.
+    """Loads images from files under the folder `root` or from data URIs.
 
-    An image of more than `resize_to` pixels is shrunk, keeping its proportions. One of more than `max_bytes` bytes or
-    MAX_PIXELS pixels is refused. Raises UsageError if Pillow or the root is missing.
+    `max_bytes`: size limit of a file or data URI in bytes; a larger image is refused, as is one above MAX_PIXELS
+        pixels.
+    `resize_to`: most pixels of an image as sent; a larger one is shrunk with its proportions kept. None never shrinks.
+    `uris`: image name -> data URI, for images that a benchmark's file contains.
+
+    Raises UsageError if Pillow or `root` is missing.
     """
 
     def __init__(
@@ -80,12 +84,14 @@ class Images:
         self.uris, self._kept = dict(uris or {}), lru_cache(16)(self._load)
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts for a sidecar: where images come from, and their limits."""
+        """Return the entries for a sidecar: the image folder, and the limits on bytes and pixels."""
         return {"data_root": str(self._root), "max_bytes": self._max_bytes, "max_pixels": self.resize_to}
 
     def state(self, names: Iterable[str]) -> str:
-        """Return a hash that changes when one of the files appears, disappears or is written. Data URIs never
-        change."""
+        """Return a hash over the named images that changes when one of their files is added, removed or rewritten.
+
+        Images given as data URIs never change it.
+        """
         digest = hashlib.sha256()
         for name in sorted(names):
             if not name.startswith("data:") and name not in self.uris:
@@ -99,7 +105,10 @@ class Images:
         return digest.hexdigest()
 
     def require(self, names: Iterable[str]) -> None:
-        """Print how many of the files are missing, before any request. Raises UsageError if all are."""
+        """Warn, before any request is made, if some of the named image files are missing.
+
+        Raises UsageError if all of them are missing.
+        """
         files = [name for name in dict.fromkeys(names) if not re.match(r"\w+:", name) and name not in self.uris]
         missing = [name for name in files if not os.path.isfile(self._find_file(name))]  # noqa: PTH113 - raises nothing
         if missing:
@@ -112,20 +121,22 @@ class Images:
             print(f"warning: {text}", file=sys.stderr)
 
     def _find_file(self, name: str) -> Path:
-        """Return the path of an image; a name with backslashes that does not exist is read as a Windows path."""
+        """Return the path of the image `name`. If no such file exists, read backslashes in the name as folder
+        separators."""
         # Names are UTF-8, also if the locale is not.
         file = self._root / os.fsdecode(name.encode())
         return file if "\\" not in name or file.exists() else self._root / os.fsdecode(name.replace("\\", "/").encode())
 
     def load(self, name: str, uri: str | None = None) -> Image:
-        """Return the image at the path `name`, or in the data URI that is `name` or belongs to it. Raises ImageError.
+        """Return the image `name`, fully decoded, so that a truncated file is detected.
 
-        The whole image is decoded, so that a truncated one is found here.
+        `name` is a path under the root, a name in `uris`, or a data URI; pass `uri` to give its data URI directly.
+        Raises ImageError if the image cannot be read or is refused.
         """
         return self._kept(name, name if name.startswith("data:") else uri or self.uris.get(name))
 
     def _load(self, name: str, uri: str | None) -> Image:
-        """Return the image, checked and encoded for sending. Raises ImageError that names it."""
+        """Check an image and encode it for sending. Raises ImageError with the image's name in the message."""
         try:
             data, kind, resized = self._check(self.read(name, uri))
         except ImageError as error:
@@ -134,7 +145,10 @@ class Images:
         return Image(path=name, sha256=hashlib.sha256(data).hexdigest(), uri=sent, resized=resized)
 
     def read(self, name: str, uri: str | None = None) -> bytes:
-        """Return the bytes of an image, not decoded. Raises ImageError."""
+        """Return the bytes of an image without decoding it; `name` and `uri` are as in `load`.
+
+        Raises ImageError if it is missing, too large, a URL, or outside the root.
+        """
         if (uri := uri or self.uris.get(name)) is not None:
             return _decode_uri(uri, self._max_bytes)
         if "://" in name:
@@ -152,7 +166,7 @@ class Images:
             raise ImageError("image_missing", getattr(error, "strerror", None) or one_line(error)) from None
 
     def _check(self, data: bytes) -> tuple[bytes, str, bool]:
-        """Return the bytes to send, their MIME type, and whether they were shrunk."""
+        """Decode an image. Return the bytes to send, their MIME type, and True if the image was shrunk."""
         with decode_image(data) as image:
             if self.resize_to is not None and image.width * image.height > self.resize_to:
                 return _shrink(image, self.resize_to), "image/png", True
@@ -176,10 +190,10 @@ def import_pillow() -> Any:
 
 @contextmanager
 def decode_image(data: bytes) -> Iterator[Any]:
-    """Yield a picture of one of the FORMATS, decoded, as a Pillow image.
+    """Yield the bytes `data` decoded as a Pillow image; its format must be one of FORMATS.
 
-    Raises ImageError for more than MAX_PIXELS pixels (by its header), and for data that is truncated or no picture;
-    UsageError without Pillow.
+    Raises ImageError if the header states more than MAX_PIXELS pixels, or if the data is truncated or not an image.
+    Raises UsageError if Pillow is missing.
     """
     module = import_pillow()
     try:
@@ -198,10 +212,10 @@ def decode_image(data: bytes) -> Iterator[Any]:
 
 
 def convert_to_8_bits(image: Any) -> Any:
-    """Return a picture as people see it: 16-bit grey scaled to 8 bits (Pillow's `convert` makes it white), transparency
-    on white.
+    """Return a Pillow image as people see it on a screen.
 
-    A picture of 8 bits without transparency is returned unchanged.
+    Scale 16-bit grey to 8 bits (Pillow's `convert` would turn it white), and put transparent images on white. Return
+    any other image unchanged.
     """
     if image.mode == "I" or image.mode.startswith("I;16"):
         import numpy as np  # noqa: PLC0415 - only such pictures need it
@@ -214,7 +228,10 @@ def convert_to_8_bits(image: Any) -> Any:
 
 
 def name_images(conversations: Iterable[Conversation]) -> tuple[list[Conversation], dict[str, str]]:
-    """Return the conversations with each data URI replaced by a short name, and the data URIs by name."""
+    """Replace the data URIs in conversations by short names (BY_HASH + SHA-256).
+
+    Return the new conversations, and the data URIs by name.
+    """
     uris: dict[str, str] = {}
 
     def name(image: str) -> str:
@@ -232,7 +249,7 @@ def name_images(conversations: Iterable[Conversation]) -> tuple[list[Conversatio
 
 
 def _turn_upright(image: Any, kind: str) -> bytes:
-    """Return a picture turned as its EXIF orientation says, in its own format and without the tag."""
+    """Return the encoded image, rotated by its EXIF orientation, without that tag, in its own format (`kind`)."""
     from PIL import ImageOps  # noqa: PLC0415 - not part of a plain installation
 
     out = io.BytesIO()
@@ -242,7 +259,7 @@ def _turn_upright(image: Any, kind: str) -> bytes:
 
 
 def _shrink(image: Any, pixels: int) -> bytes:
-    """Return a PNG of at most `pixels` pixels, upright."""
+    """Return the image as a PNG, upright and shrunk to at most `pixels` pixels."""
     from PIL import ImageOps  # noqa: PLC0415 - not part of a plain installation
 
     upright = convert_to_8_bits(ImageOps.exif_transpose(image))
@@ -255,7 +272,7 @@ def _shrink(image: Any, pixels: int) -> bytes:
 
 
 def _decode_uri(uri: str, max_bytes: int) -> bytes:
-    """Return the bytes in a data URI. Raises ImageError.
+    """Return the bytes in a base64 data URI. Raises ImageError if it is malformed or holds more than `max_bytes` bytes.
 
     >>> _decode_uri("data:image/png;base64,aGk=", max_bytes=10)
     b'hi'
@@ -274,6 +291,6 @@ def _decode_uri(uri: str, max_bytes: int) -> bytes:
 
 
 def _check_size(size: int, max_bytes: int) -> None:
-    """Raise ImageError if an image has too many bytes."""
+    """Raise ImageError if `size` exceeds `max_bytes`."""
     if size > max_bytes:
         raise ImageError("image_too_large", f"{size:,} bytes; at most {max_bytes:,}")

@@ -29,11 +29,11 @@ T = TypeVar("T")
 _encode = msgspec.json.Encoder().encode
 
 _MALFORMED = re.compile(r"malformed.*\(byte (\d+)\)")
-"""Position in the decoder's error message."""
+"""Matches the byte position in msgspec's message about malformed JSON."""
 
 
 def suffix(path: Path) -> str:
-    """Return the suffix that names a file's format: the one before .gz if it is packed.
+    """Return the suffix of a file's format, ignoring a final .gz.
 
     >>> suffix(Path("scores.csv.gz"))
     '.csv'
@@ -43,7 +43,7 @@ def suffix(path: Path) -> str:
 
 @contextmanager
 def open_plain(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for reading, unpacked. Raises UsageError if a packed file is truncated."""
+    """Open a file for reading bytes, decompressing .gz. Raises UsageError if a .gz file is truncated or not gzip."""
     if path.suffix != ".gz":
         with path.open("rb") as file:
             yield file
@@ -56,7 +56,7 @@ def open_plain(path: Path) -> Iterator[BinaryIO]:
 
 
 def _encode_line(path: Path, record: Any) -> bytes:
-    """Return a record as a line. Raises UsageError if it is nested too deep."""
+    """Encode a record as one line of JSON. Raises UsageError, naming `path`, if the record is nested too deeply."""
     try:
         return encode(record) + b"\n"
     except RecursionError:
@@ -64,10 +64,10 @@ def _encode_line(path: Path, record: Any) -> bytes:
 
 
 def build_decoder(record: type[T]) -> Callable[[bytes], T]:
-    """Return a function that decodes one line of records, of this version or (by the record's `upgrade`) an earlier
-    one.
+    """Return a function that decodes one line into a `record`.
 
-    It raises ValueError for a line that is no such record, or that the record's own `check` refuses.
+    A line of an earlier version is converted by the class method `record.upgrade`, if it has one. The function raises
+    ValueError if the line does not fit the type, or if the method `check` of the decoded record rejects it.
     """
     today = msgspec.json.Decoder(record)
     upgrade: Callable[[Any], T | None] = getattr(record, "upgrade", lambda _: None)
@@ -92,8 +92,10 @@ def build_decoder(record: type[T]) -> Callable[[bytes], T]:
 
 
 def _iterate_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the non-blank lines of a file with their numbers, from 1. Raises UsageError if it is missing or has
-    none."""
+    """Yield the non-blank lines of a file with their numbers, from 1.
+
+    Raises UsageError if the file is missing, a folder, or without such a line.
+    """
     if not path.is_file():
         raise UsageError(f"{path}: a folder; expected a file" if path.is_dir() else f"{path}: no such file")
     has_line = False
@@ -109,7 +111,7 @@ def _iterate_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _check_utf8(path: Path, number: int, line: bytes) -> None:
-    """Raise UsageError if a line is not UTF-8."""
+    """Raise UsageError, naming file and line number, if a line is not UTF-8."""
     try:
         line.decode()
     except UnicodeDecodeError as error:
@@ -118,18 +120,19 @@ def _check_utf8(path: Path, number: int, line: bytes) -> None:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the non-blank lines of a UTF-8 file with their numbers, from 1. Raises UsageError if it is missing, not
-    UTF-8 or has none."""
+    """Yield the non-blank lines of a UTF-8 file with their numbers, from 1.
+
+    Raises UsageError if the file is missing, not UTF-8, or without such a line.
+    """
     for number, line in _iterate_lines(path):
         _check_utf8(path, number, line)
         yield number, line
 
 
 def read(path: Path, record: type[T]) -> Iterator[tuple[int, T]]:
-    """Yield the records of a file with their line numbers.
+    """Yield the records of a file, each with its line number.
 
-    Raises UsageError naming file, line and key for a line that is no such record, and for a repeated key, of which JSON
-    readers keep only the last.
+    Raises UsageError, naming file, line and key, for a line that does not fit `record`, or in which a key is repeated.
     """
     decoded = build_decoder(record)
     for number, line in _iterate_lines(path):
@@ -147,10 +150,10 @@ def read(path: Path, record: type[T]) -> Iterator[tuple[int, T]]:
 
 
 def _check_keys(line: bytes, value: Any) -> None:
-    """Raise ValueError if an object of a line, decoded as `value`, has a repeated key.
+    """Raise ValueError if a JSON object in `line`, which was decoded as `value`, repeats a key.
 
-    A repeated key leaves the value with fewer colons than the line. Counting them takes a tenth of the time of a parser
-    that sees every key. That parser runs only if the counts differ (a colon may be written as an escape).
+    A repeated key leaves `value` with fewer colons than the line, and counting colons takes a tenth of the time of a
+    full check. The full check runs only if the counts differ, as they also do if a colon is written as an escape.
     """
     colons = line.count(b":")
     if type(value) is dict and len(value) == colons:
@@ -169,11 +172,14 @@ def _check_keys(line: bytes, value: Any) -> None:
 
 
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
-"""Errors of a file system that has no locks."""
+"""Error numbers of file systems that do not support locks."""
 
 
 def resolve_links(path: Path) -> Path:
-    """Return the target of symbolic links, even if it does not exist yet. Raises UsageError for a device or a pipe."""
+    """Return the file that symbolic links lead to, even if it does not exist yet.
+
+    Raises UsageError for a device or a pipe.
+    """
     real = Path(os.path.realpath(path))
     if real.exists() and not (real.is_file() or real.is_dir()):
         raise UsageError(f"{path}: a device or a pipe; give the name of a file")
@@ -181,10 +187,10 @@ def resolve_links(path: Path) -> Path:
 
 
 def _open_locked(name: Path, path: Path) -> BinaryIO:
-    """Open the file `name`, created if missing, locked until this process closes it.
+    """Open the file `name` for appending, creating it if missing, and lock it until it is closed.
 
-    The system releases the lock of a killed process, even if its children live on. On a file system without locks none
-    is taken. Raises UsageError naming `path` if another process holds the lock.
+    The operating system releases the lock if the process is killed. A file system without locks leaves the file
+    unlocked. Raises UsageError, naming `path`, if another process holds the lock.
     """
     while True:
         file = name.open("ab")
@@ -206,8 +212,10 @@ def _open_locked(name: Path, path: Path) -> BinaryIO:
 
 
 def identify(path: Path) -> tuple[int, int] | Path:
-    """Return what all names of one file have in common, hard and symbolic links alike; for a missing file the target of
-    its links."""
+    """Return a value that is equal for all names (hard or symbolic links) of one file.
+
+    It is the device and inode number, or the resolved path if the file does not exist.
+    """
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -217,11 +225,11 @@ def identify(path: Path) -> tuple[int, int] | Path:
 
 @contextmanager
 def lock_file(path: Path) -> Iterator[None]:
-    """Keep other processes from writing a growing file, or in a folder, while the body runs.
+    """Keep other processes from writing the file or folder `path` while the body runs.
 
-    The lock is `path`.lock, or .lock in a folder, and is deleted at the end. A killed run leaves an empty file that
-    locks nothing. Names that symbolic links lead from share the lock. Raises UsageError if another process holds it,
-    and for a file with a second name (a hard link), which would have a lock of its own.
+    The lock file is PATH.lock, or .lock inside a folder, and is deleted at the end. If a run is killed, an empty lock
+    file remains, which locks nothing. All symbolic links to the file share the lock. Raises UsageError if another
+    process holds the lock. Also raises it if the file has several hard links, because each would have its own lock.
     """
     real = resolve_links(path)
     if real.is_file() and (names := real.stat().st_nlink) > 1:
@@ -242,7 +250,7 @@ def lock_file(path: Path) -> Iterator[None]:
 
 
 def lock_folder(folder: Path) -> AbstractContextManager[None]:
-    """Create a folder and lock it (`lock_file`): the lock is inside from the first run on."""
+    """Create a folder if it is missing, and return a context that locks it (`lock_file`)."""
     with report_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     return lock_file(folder)
@@ -250,10 +258,11 @@ def lock_folder(folder: Path) -> AbstractContextManager[None]:
 
 @contextmanager
 def replace_file(path: Path) -> Iterator[BinaryIO]:
-    """Yield a file that replaces `path` once the body is done, under this one of its names.
+    """Yield a temporary file that replaces `path` after the body has finished.
 
-    A crash leaves the old file or none. Any other failure deletes what was written. The sidecar of the old file is
-    deleted first. Raises UsageError if it cannot be written, or if another process is writing it.
+    If the body fails, the temporary file is deleted; a crash leaves the old file or none. The old file's sidecar is
+    deleted before the replacement. Raises UsageError if the file cannot be written, or if another process is writing
+    it.
     """
     real = resolve_links(path)
     partial = real.with_name(real.name + ".partial")
@@ -283,7 +292,7 @@ def remove_on_failure(folder: Path) -> Iterator[None]:
 
 
 def _pack(file: BinaryIO, path: Path) -> AbstractContextManager[BinaryIO]:
-    """Return a context that compresses what is written to `file` if `path` ends in .gz."""
+    """Return a context that yields `file`, or a gzip compressor that writes to it if `path` ends in .gz."""
     if path.suffix == ".gz":
         # Without a time stamp, so that the same records give the same bytes.
         return cast(AbstractContextManager[BinaryIO], gzip.GzipFile("", "wb", fileobj=file, mtime=0))
@@ -291,9 +300,9 @@ def _pack(file: BinaryIO, path: Path) -> AbstractContextManager[BinaryIO]:
 
 
 def write(path: Path, records: Iterable[Any]) -> int:
-    """Write records to `path` in one step (a crash leaves the old file or none). Return how many.
+    """Write records to `path` and return their number. The old file is replaced only once the new one is complete.
 
-    Like every writer here it raises UsageError if the system refuses to write.
+    Raises UsageError if the file cannot be written, as all writing functions of this module do.
     """
     count = 0
     with replace_file(path) as unpacked, _pack(unpacked, path) as file:
@@ -304,30 +313,31 @@ def write(path: Path, records: Iterable[Any]) -> int:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file in one step."""
+    """Write a file, replacing the old one only once the new one is complete."""
     with replace_file(path) as plain, _pack(plain, path) as file:
         file.write(content)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text as UTF-8 in one step."""
+    """Write a text as UTF-8, replacing the old file only once the new one is complete."""
     write_bytes(path, replace_surrogates(text).encode())
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write one indented JSON document in one step."""
+    """Write a value as indented JSON, replacing the old file only once the new one is complete."""
     write_text(path, json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n")
 
 
 PLACES = ("file", "folder", "data_root", "server")
-"""Keys of published facts whose values are places on this machine."""
+"""Keys in sidecars whose values are paths or addresses on this machine."""
 
 
 def relative_place(path: Path | str, beside: Path) -> str:
-    """Return a path as it is published.
+    """Return a path in the form that is safe to publish, without the folders of this machine.
 
-    An absolute path becomes relative to the folder `beside` or, if they have nothing in common, to the working
-    directory; outside both only its name is kept. A relative path, and text that is no path, stay as they are.
+    An absolute path becomes relative to the folder `beside`. If the two share no folder, it becomes relative to the
+    working directory, or only its name if it is outside that too. Relative paths and other texts are returned
+    unchanged.
 
     >>> relative_place("/home/me/study/images", Path("/home/me/study/out"))
     '../images'
@@ -343,7 +353,7 @@ def relative_place(path: Path | str, beside: Path) -> str:
 
 
 def _replace_places(value: Any, change: Callable[[str], str]) -> Any:
-    """Return facts with `change` applied to every value of the PLACES."""
+    """Return a JSON value in which `change` has been applied to every string under one of the keys PLACES."""
     if isinstance(value, list):
         return [_replace_places(item, change) for item in value]
     if not isinstance(value, dict):
@@ -355,12 +365,12 @@ def _replace_places(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def hide_places(facts: Any, beside: Path) -> Any:
-    """Return facts as they are published in the folder `beside`: without paths of this machine."""
+    """Return sidecar facts in the form to publish in the folder `beside`: paths are shortened by `relative_place`."""
     return _replace_places(facts, lambda item: relative_place(item, beside) if os.path.exists(item) else item)  # noqa: PTH110
 
 
 def restore_places(path: Path) -> dict[str, Any]:
-    """Return the facts of a file's sidecar with the paths of this machine."""
+    """Return the facts in the sidecar of `path`, with published paths turned back into paths on this machine."""
     folder = sidecar(path).parent
 
     def restore(item: str) -> str:
@@ -370,10 +380,10 @@ def restore_places(path: Path) -> dict[str, Any]:
 
 
 def write_sidecar(path: Path, facts: dict[str, Any]) -> None:
-    """Write `path`.run.json, the facts about how the file was made.
+    """Write the sidecar PATH.run.json: `facts` about how the file was made, with version and date.
 
-    It is written last, and deleted as soon as the file changes (`write`, `rewrite`, `Appender`): its presence means
-    that `path` is complete. It is published, so absolute paths become relative to its folder (`relative_place`).
+    The sidecar is written last and deleted as soon as the file changes, so its presence means that the file is
+    complete. Paths in it are shortened for publication (`hide_places`).
     """
     finished = datetime.now(UTC).isoformat(timespec="seconds")
     beside = sidecar(path)
@@ -382,13 +392,13 @@ def write_sidecar(path: Path, facts: dict[str, Any]) -> None:
 
 
 def sidecar(path: Path) -> Path:
-    """Return the path of the sidecar, beside the target of links, whatever name the file goes by."""
+    """Return the path of a file's sidecar, which is beside the target of symbolic links."""
     real = resolve_links(path)
     return real.with_name(real.name + ".run.json")
 
 
 def facts(path: Path) -> dict[str, Any]:
-    """Return the facts in the file's sidecar; empty if there is none, or none that can be read."""
+    """Return the facts in a file's sidecar, or {} if the sidecar is missing or unreadable."""
     try:
         content = loads(sidecar(path).read_bytes())
     except (OSError, ValueError):
@@ -403,15 +413,15 @@ def sha256(path: Path) -> str:
 
 
 def is_empty(path: Path) -> bool:
-    """Return whether an existing file has no line."""
+    """Return True if an existing file has no content (after decompression)."""
     with open_plain(path) as file:
         return not file.read(1)
 
 
 def repair(path: Path) -> None:
-    """Cut a torn last line off a file that a killed run was appending to; add a missing line end.
+    """Repair a file after a killed run: remove an incomplete last line, or add a missing line end.
 
-    Raises UsageError for a file that is not plain JSON Lines, and leaves it unchanged.
+    Raises UsageError, and leaves the file unchanged, if it is compressed or not JSON Lines.
     """
     if path.suffix == ".gz":
         raise UsageError(f"{path}: written line by line, to go on where it stops: name it .jsonl")
@@ -435,17 +445,18 @@ def repair(path: Path) -> None:
 
 
 def _is_record(line: bytes) -> bool:
-    """Return whether a line is a complete record. A number is none: it could be the beginning of a longer one."""
+    """Return True if a line is a complete JSON object or list. A number may be the beginning of a longer one."""
     with suppress(msgspec.DecodeError, RecursionError):
         return isinstance(msgspec.json.decode(line), dict | list)
     return False
 
 
 class Appender:
-    """A file to which records are appended, each as one complete line as soon as it is known.
+    """A file to which records are appended as lines; each is written completely before `append` returns.
 
-    Nothing follows a line that could not be written completely. The file's sidecar is deleted at once. Raises
-    UsageError if the system refuses to write. One process at a time may write a file (`lock_file`).
+    If a line cannot be written, UsageError is raised and later records are ignored, so that nothing follows half a
+    line. Opening the file repairs it (`repair`) and deletes its sidecar. Only one process may write a file
+    (`lock_file`).
     """
 
     def __init__(self, path: Path) -> None:
@@ -457,7 +468,7 @@ class Appender:
             self._file = path.open("ab", buffering=0)
 
     def append(self, record: Any) -> None:
-        """Append one record."""
+        """Write one record as a line. Does nothing after a failed write."""
         # The run is ending: what else is ready must not follow half a line.
         if self._broken:
             return
@@ -467,7 +478,7 @@ class Appender:
         self._broken = False
 
     def _write(self, line: bytes) -> None:
-        """Write all bytes of a line; one call of the system may take only some."""
+        """Write all bytes of a line, in several system calls if one accepts only a part."""
         while line:
             line = line[self._file.write(line) :]
 
@@ -485,5 +496,5 @@ class Appender:
 
 
 def rewrite(path: Path, record: type[T], keep: Callable[[T], bool]) -> None:
-    """Drop the records for which `keep` is false, in one step."""
+    """Rewrite a file with only the records for which `keep` returns True; a crash leaves the old file."""
     write(path, (value for _, value in read(path, record) if keep(value)))

@@ -10,12 +10,12 @@ Language = Literal["zh", "en"]
 Message = Mapping[str, Any]
 """A chat message with `role` and `content`.
 
-The content is a text, or parts as chat templates of vision models take them: `{"type": "text", "text": …}` and
-`{"type": "image", "image": name of an image}`.
+The content is a string, or a list of parts as the chat templates of vision models expect them: `{"type": "text",
+"text": …}` and `{"type": "image", "image": name of an image}`.
 """
 
 Showing = Literal["blind", "show"]
-"""Images of the answer: hidden from the judge, or shown to it."""
+"""Whether the judge sees the images: "blind" (no) or "show" (yes)."""
 
 CUT_OFF = "the answer ends within the model's thoughts"
 """Reason to leave out an answer without its end: a score of it is no label of a complete answer."""
@@ -24,23 +24,23 @@ RATINGS = tuple(range(1, 11))
 """Ratings that a judge may give (AlignMMBench, section 4.1): whole numbers 1..10."""
 
 NO_VERDICT = -1.0
-"""Score that FastChat writes for a reply without a verdict."""
+"""Score with which FastChat marks a reply that contains no verdict."""
 
 NOT_LEARNED = "did not learn {}, in which it was asked (--force-form): its verdicts there do not measure it"
-"""Warning about a form that a judge was asked in without training."""
+"""Warning that a judge was prompted in a form it was not trained on."""
 Position = Literal["model", "opponent"]
 PLAYERS: tuple[Position, Position] = ("model", "opponent")
-"""The two sides of a comparison."""
+"""The two sides of a comparison: the model under test and its opponent."""
 
 Scale = tuple[int, int]
 """Lowest and highest rating of a scale."""
 
 TEN: Scale = (RATINGS[0], RATINGS[-1])
-"""Scale of RATINGS."""
+"""The scale of RATINGS: 1 to 10."""
 
 
 def to_ten(score: float, low: float, high: float) -> float:
-    """Return a score on low..high moved linearly onto 1..10.
+    """Map a score linearly from the scale low..high onto 1..10.
 
     >>> to_ten(3, 1, 5)
     5.5
@@ -49,7 +49,7 @@ def to_ten(score: float, low: float, high: float) -> float:
 
 
 class Turn(Struct, frozen=True):
-    """A finished exchange of a dialogue history."""
+    """One exchange in a dialogue history: the user's message and the assistant's reply."""
 
     user: str
     assistant: str
@@ -58,9 +58,13 @@ class Turn(Struct, frozen=True):
 class Question(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A question to a model.
 
-    `group` is the unit of splitting and resampling: rows of a group share a question or an image. For a judge only:
-    `caption` describes the image to a judge that cannot see it, `focus` is the aim of an open answer, `checklist` are
-    yes/no questions about the answer, `criteria` are rated besides it (name -> meaning).
+    `group` is the unit of splitting and resampling: rows of a group share a question or an image. Only judges see
+    these:
+
+    `caption`: description of the image, for a judge that cannot see it.
+    `focus`: what a good answer to an open question must achieve.
+    `checklist`: yes/no questions about the answer.
+    `criteria`: additional criteria to rate, name -> meaning.
     """
 
     id: str
@@ -80,15 +84,16 @@ class Question(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 Scope = Literal["turn", "conversation"]
-"""Unit that was scored: the answer to the last question, or the whole conversation that ends with it."""
+"""What was scored: the answer to the last question, or the whole conversation that ends with it."""
 
 
 class HumanScore(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """People's score of a response.
+    """The human label of a response.
 
-    `score` is the raters' mean on 1..10; `raters` holds each rater's score on 1..10 if known. `reason` is a short
-    reason. `answers` are to the question's checklist, in its order; `criteria` are scores on 1..10 by criterion.
-    `probability` (0..1) is the chance of the response to be sampled for rating; None if all had the same.
+    `score`: the raters' mean on 1..10. `raters`: each rater's score on 1..10; empty if unknown.
+    `reason`: a short explanation of the score, or None.
+    `answers`: yes/no answers to the question's checklist, in its order. `criteria`: scores on 1..10 by criterion.
+    `probability`: chance (above 0, at most 1) that the response was sampled for rating; None if equal for all.
     """
 
     score: float
@@ -109,10 +114,11 @@ class Exchange(Struct, frozen=True, omit_defaults=True):
 
 
 class Candidate(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One assistant's side.
+    """One side of a judging prompt: the exchanges of one assistant.
 
-    `earlier` are the exchanges that count, oldest first. If a turn is judged, `answer` is the reply to it and `later`
-    are the exchanges after it, if they are shown.
+    `earlier`: the exchanges before the judged turn, or all if the whole conversation is judged; oldest first.
+    `answer`: the reply to the judged turn, or None if the whole conversation is judged.
+    `later`: the exchanges after the judged turn, if the judge sees them.
     """
 
     earlier: list[Exchange] = field(default_factory=list)
@@ -121,7 +127,8 @@ class Candidate(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TurnJudgment(Struct, frozen=True, omit_defaults=True):
-    """The judgment of an earlier turn: a grade or a side's label, and the reason or None."""
+    """The judgment of one turn, as shown when the whole conversation is judged: a grade or a side's label, and the
+    reason."""
 
     turn: int
     verdict: str
@@ -129,14 +136,17 @@ class TurnJudgment(Struct, frozen=True, omit_defaults=True):
 
 
 class PromptInputs(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Everything that a prompt shows. A single answer is a conversation of one turn and one side; two `sides` are
-    compared.
+    """Everything that is filled into a judging prompt.
 
-    `question` is None if a whole conversation is judged. `references` are by turn from 1, None if a turn has none.
-    `focus`, `checklist` and `criteria` are as in Question. `verdicts` on single turns are shown if the whole is judged;
-    `turned` are the same for the other order of the sides, if they differ in more than names. `own_answer` is the
-    judge's own answer, given before it saw the one it judges. `images` are shown with the question: paths below a data
-    root, or other names of images.
+    A single answer is a conversation of one turn with one side; two `sides` are compared.
+
+    `question`: None if a whole conversation is judged.
+    `references`: one per turn, from turn 1; None for a turn without one.
+    `focus`, `checklist`, `criteria`: as in Question.
+    `verdicts`: judgments of single turns, shown when the whole conversation is judged.
+    `turned`: `verdicts` for the swapped order of the sides; None if only the sides' names have to be swapped.
+    `own_answer`: the judge's own answer, written before it saw the answer to judge.
+    `images`: paths under a data root, or other image names, shown with the question.
     """
 
     sides: list[Candidate] = field(default_factory=list)
@@ -153,7 +163,7 @@ class PromptInputs(Struct, frozen=True, kw_only=True, omit_defaults=True):
     images: list[str] = field(default_factory=list)
 
     def pictures(self) -> list[str]:
-        """Return all images that are shown, each once."""
+        """Return the names of all images that the prompt shows, each once."""
         names = list[str]()
         for side in self.sides:
             for exchange in (*side.earlier, *side.later):
@@ -164,9 +174,10 @@ class PromptInputs(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Response(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A model's answer to a question.
 
-    `columns` holds other judges' scores on 1..10, by column name (`gpt4_score_1_10`). `preference`, from people: 1.0 if
-    this answer is better, 0.5 for a tie, 0.0 if `other` is. `shown` is the input of a judge in the form `form`, for a
-    turn or a whole conversation. `cut_off`: the reply ended within the model's thoughts, so `text` is empty.
+    `columns`: other judges' scores on 1..10, by column name (`gpt4_score_1_10`).
+    `preference`: the human label of a pair: 1.0 if this answer is better, 0.5 for a tie, 0.0 if `other` is.
+    `shown`: the inputs of a prompt in the form `form`, if the row holds those instead of a plain question.
+    `cut_off`: True if the reply ended within the model's thoughts; `text` is empty then.
     """
 
     id: str
@@ -191,22 +202,22 @@ TurnFailure = (
 )
 """Reasons why a turn has no reply.
 
-`refused`: by the server or by the model. `budget`: nothing was asked since the token budget was spent. `not_run`: an
-earlier turn failed whose reply was to be shown.
+`refused`: the server or the model refused. `budget`: no request was made because the token budget was spent. `not_run`:
+an earlier turn, whose reply the prompt would have shown, failed.
 """
 
 Failure = TurnFailure | Literal["no_rating", "no_verdict", "out_of_range", "no_distribution"]
 """Reasons why a judgment has no score.
 
-`truncated`: the reply ended at the token limit before a rating. `not_run`: there is no answer to judge.
+`truncated`: the reply reached the token limit before a rating. `not_run`: there is no answer to judge.
 """
 
 
 class Summary(Struct, frozen=True, kw_only=True):
     """Statistics of a rating distribution over 1..10.
 
-    The most probable rating, mean, median and standard deviation are in rating points. The entropy is in bits: 0 for
-    certainty, 3.32 for a uniform distribution.
+    `argmax` (most probable rating), `expected` (mean), `median` and `deviation` (standard deviation) are in rating
+    points. `entropy` is in bits, from 0 (certain) to 3.32 (uniform).
     """
 
     argmax: float
@@ -217,15 +228,18 @@ class Summary(Struct, frozen=True, kw_only=True):
 
 
 class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A judge's reply, parsed; `failure` is set if it holds no verdict.
+    """A judge's parsed reply. `failure` is set if it contains no verdict.
 
-    A form asks for a `rating`, moved onto 1..10; for a `value` (A, B or tie; yes or no; the judge's own answer); or for
-    `answers` to a checklist, in its order, None for a missing one. `criteria` holds the ratings by criterion, each with
-    its own failure.
+    Depending on its form, a reply has one of these results:
 
-    `distribution[i]` is the probability of the scale's rating lowest + i (they sum to 1); `summary` is on 1..10. Both
-    are None if the judge gave no log probabilities. `scale` is None for 1..10. For a pair that a scoring head compared,
-    `distribution` is the probability that B is better, and that A is.
+    `rating`: moved onto 1..10.
+    `value`: A, B or tie; yes or no; or the judge's own answer to the question.
+    `answers`: to a checklist, in its order; None for a missing answer.
+
+    `criteria` holds a rating per criterion, each with its own `failure`. `scale` is the form's scale, None for 1..10.
+    `distribution[i]` is the probability of rating `lowest + i` of that scale; the values sum to 1. `summary` describes
+    the distribution on 1..10. Both are None without log probabilities. If a scoring head compared a pair,
+    `distribution` is [P(B is better), P(A is better)].
     """
 
     rating: float | None = None
@@ -240,10 +254,10 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SamplingParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The sampling of verdicts.
+    """How verdicts are sampled.
 
-    `reason`: a reason is written beside the rating. `images`: shown to the judge or not, shrunk to at most
-    `max_image_pixels` pixels.
+    `reason`: True if the judge also writes a reason. `images`: whether it sees the images, each shrunk to at most
+    `max_image_pixels` pixels (None: not shrunk).
     """
 
     reason: bool = True
@@ -257,15 +271,17 @@ GREEDY = SamplingParams()
 
 
 class Example(Struct, frozen=True, kw_only=True):
-    """A training example: the messages of a judging prompt in one form (`critic.judging.forms`), and the target
-    verdict.
+    """A training example: the messages of a judging prompt in one form (`critic.judging.forms`) and the target verdict.
 
-    `id` is the response's, or both ("ID1+ID2") for a pair. `score` is people's mean on 1..10, None for a pair.
-    `label[i]` is the share of raters who gave the form's rating lowest + i; a score between two ratings is split
-    between them (the shares sum to 1). It is None if the raters are unknown or the verdict is no rating. `free`: the
-    target is free text. `images` are those in the messages, in order. For a head that scores each answer of a pair,
-    `messages` ask for the first and `other` for the second; `label` is how far people prefer the first: -1..1, 0 for a
-    tie.
+    `id`: the response's id; "ID1+ID2" for a pair.
+    `score`: the human mean on 1..10; None for a pair.
+    `label[i]`: share of raters who gave rating `lowest + i` of the form's scale; the shares sum to 1. A score between
+        two ratings is split between them. None if the raters are unknown or the verdict is not a rating.
+    `shortened`: what was cut from the prompt, as counts by section.
+    `free`: True if the target is free text.
+    `images`: the images in the messages, in order.
+    `other`: only for a head that scores each answer of a pair: the messages for the second answer (`messages` has the
+        first). `label` then holds one number in -1..1: how much people prefer the first answer, 0 for a tie.
     """
 
     id: str
@@ -281,11 +297,12 @@ class Example(Struct, frozen=True, kw_only=True):
 
 
 class ConversationTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One turn of a conversation with a model.
+    """One turn of a conversation with a model: the prompt, and what a judge needs to judge the reply.
 
-    `images` are shown with this turn: paths relative to a data root, or data URIs. `focus` is the aim on which open
-    answers are compared (ConvBench's creation turn). `checklist` are yes/no questions about the answer, `aspects` the
-    main aspect and sub-aspect of each (MultiVerse). `references` are as in Question.
+    `images`: shown with this turn; paths relative to a data root, or data URIs.
+    `references`: as in Question.
+    `focus`: what an open answer is judged by (ConvBench's creation turn).
+    `checklist`: yes/no questions about the answer; `aspects` holds the (main aspect, sub-aspect) of each (MultiVerse).
     """
 
     prompt: str
@@ -301,21 +318,22 @@ class ConversationTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
 _OF_TURN = ("reference", "references", "images", "focus", "checklist")
 _OF_ALL = ("lang", "group", "caption", "category", "history", "criteria")
 _OF_LABELS = ("human", "columns", "preference", "shown")
-"""Fields that two records share: a question and its turn, a question and its conversation, a response and its
-sample."""
+"""Names of the fields shared by a Question and a ConversationTurn, by a Question and a Conversation, and by a Response
+and a Sample."""
 
 
 def _copy_fields(record: Struct, names: Sequence[str]) -> dict[str, Any]:
-    """Return the named fields of a record."""
+    """Return the named fields of a record as a dict."""
     return {name: getattr(record, name) for name in names}
 
 
 class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The turns that a model is asked.
+    """The turns to put to a model.
 
-    `history` is given, not generated, and comes before turn 1. `group` is the unit of resampling; `criteria` are as in
-    Question. `caption` describes the image to a judge that cannot see it. `benchmark` is empty for a question from the
-    user's own rows.
+    `history`: exchanges before turn 1, which are given and not generated.
+    `group`: unit of splitting and resampling.
+    `criteria`: as in Question. `caption`: description of the image for a judge that cannot see it.
+    `benchmark`: "" for a question from the user's own rows.
     """
 
     id: str
@@ -332,17 +350,17 @@ class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def of(cls, question: Question, benchmark: str = "") -> "Conversation":
-        """Return a single question as a conversation of one turn, after its history."""
+        """Convert a question to a conversation of one turn, keeping its history."""
         turn = ConversationTurn(prompt=question.prompt, task=question.task, **_copy_fields(question, _OF_TURN))
         return cls(id=question.id, benchmark=benchmark, turns=[turn], **_copy_fields(question, _OF_ALL))
 
 
 NOTHING_ASKED = Conversation(id="", lang="en", group="", turns=[])
-"""Conversation of a sample that keeps only its id."""
+"""Placeholder conversation of a sample that keeps only its id."""
 
 
 class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The sampling of replies and the limits of prompts: the same for all turns of a file."""
+    """How replies are sampled, and limits on prompts; equal for all turns of a file."""
 
     max_tokens: int
     temperature: float = 0.0
@@ -351,7 +369,7 @@ class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SentImage(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An image that was sent. `sha256` is of the bytes sent; `resized`: smaller than its file."""
+    """An image as it was sent: `sha256` of the sent bytes, and `resized` if it was shrunk."""
 
     path: str
     sha256: str
@@ -359,7 +377,7 @@ class SentImage(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SentMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A message as it was sent, its images before its text."""
+    """A message as it was sent; its images came before its text."""
 
     role: Literal["user", "assistant"]
     content: str
@@ -367,13 +385,15 @@ class SentMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ModelTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A model's reply to one turn (from 1) of a conversation under a condition.
+    """A model's reply to one turn (numbered from 1) of a conversation, under one condition.
 
-    `reply` is None exactly if `failure` is set. `seen` is what was sent, empty if nothing was. Records with the same
-    `call` share one generation: its tokens and seconds count once. Token counts are None if the server does not report
-    them. `finish` is the server's word for why the reply ended ("length": at `max_tokens`). `answered_by` is the
-    model's name in the reply and, in brackets, its fingerprint. `thoughts` came before the reply or apart from it:
-    nobody judges them, and no later turn shows them.
+    `reply`: None exactly if `failure` is set. `detail` explains the failure.
+    `call`: hash of the request. Records with the same `call` share one generation; its tokens and seconds count once.
+    `seen`: the messages sent; empty if none were.
+    `thoughts`: the model's reasoning before or beside the reply; neither judged nor shown to later turns.
+    `finish`: the server's finish reason ("length" means that `max_tokens` was reached).
+    `prompt_tokens`, `cached_tokens`, `completion_tokens`: None if the server does not report them.
+    `answered_by`: the model name that the reply states, followed by its fingerprint in brackets.
     """
 
     conversation: Conversation
@@ -410,31 +430,36 @@ class ModelTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 Order = Literal["both", "random", "forced"]
-"""Order of two answers: both orders, a tie if the verdicts differ; a random order; a random order without ties
-(ConvBench)."""
+"""How two answers are ordered. "both": both orders, a tie if the verdicts differ. "random": one random order. "forced":
+one random order, and the judge may not answer tie (ConvBench)."""
 
 OnUnparsed = Literal["fail", "tie"]
-"""Result of a comparison without a readable verdict: a named failure, or a tie (VisIT-Bench, appendix F)."""
+"""How a comparison without a readable verdict counts: as a failure, or as a tie (VisIT-Bench, appendix F)."""
 
 TurnContext = Literal["before", "all"]
-"""Turns shown when a turn is judged: those before it, or all (ConvBench's own prompts)."""
+"""Which turns the judge of a turn sees: only those before it, or all (ConvBench's own prompts)."""
 
 Pairing = Literal["all", "random", "newcomer"]
-"""Comparisons among several models, by conversation: every pair; each model with a random opponent; or the first with a
-random opponent, which adds it to a finished tournament (VisIT-Bench, appendix F)."""
+"""Which of several models are compared in each conversation. "all": every pair. "random": each model with a random
+opponent. "newcomer": the first model with a random opponent, to add it to a finished tournament (VisIT-Bench, appendix
+F)."""
 
 Ablation = Literal["standard", "no_focus", "no_turn_verdicts"]
-"""Variants of judging: as the protocol says; without focus points; a whole conversation without the judgments of its
-turns (ConvBench's ablations)."""
+"""Variants of judging (ConvBench's ablations). "standard": as the protocol says. "no_focus": without focus points.
+"no_turn_verdicts": the whole conversation is judged without the judgments of its turns."""
 
 
 class JudgeConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The sampling and scoring of verdicts: the same for all judgments of a file.
+    """How verdicts are sampled and scored; equal for all judgments of a file.
 
-    `seed` is for random orders. `reference_backed`: two models are compared with the reference in view. `unread` is the
-    result of a comparison without a verdict. `reason_first`: conversations use the forms with the reason before the
-    verdict. `sight` is the turns shown when a turn is judged. `battles` is the pairing of several models, None if one
-    meets all others. `unlearned` names the forms that the judge was asked in without training.
+    `score_kind`: how a rating becomes a score: "argmax", "expected" (mean) or "median" of its distribution.
+    `seed`: for random orders.
+    `reference_backed`: True if the judge of two models sees the reference.
+    `unread`: how a comparison without a readable verdict counts.
+    `reason_first`: True if conversations use the forms with the reason before the verdict.
+    `sight`: which turns the judge of a turn sees.
+    `battles`: which of several models are compared; None if the first is compared with all others.
+    `unlearned`: names of the forms in use that the judge was not trained on, comma-separated; "" if none.
     """
 
     judge: str
@@ -452,7 +477,9 @@ class JudgeConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def describe_difference(before: JudgeConfig, now: JudgeConfig, where: str = "now") -> str:
-    """Return the first difference of two setups, which must differ; `where` says where `now` holds.
+    """Describe the first field in which two setups differ. They must differ.
+
+    `where` is the word before the value of the second setup.
 
     >>> describe_difference(JudgeConfig(judge="a", score_kind="mean"), JudgeConfig(judge="b", score_kind="mean"))
     "judge 'a', now 'b'"
@@ -466,11 +493,14 @@ TOKEN_COUNTS = ("prompt_tokens", "cached_tokens", "completion_tokens")
 
 
 class Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One request to the judge and what was parsed from its reply: a grade, A, B or tie, or yes and no by item.
+    """One request to the judge, and the verdict parsed from its reply.
 
-    `first` is the side that came first. `shortened` counts what was left out of the prompt: exchanges of the history,
-    characters of references and of replies. `images` is how many were sent. Token counts include replies that were
-    discarded for lack of room. `answered_by` is the model's name in the reply.
+    `value`: the verdict as text: a grade; A, B or tie; or yes and no by checklist item.
+    `first`: the side that the prompt showed first.
+    `shortened`: what was left out of the prompt: number of history exchanges, characters of references and of replies.
+    `images`: number of images sent.
+    `prompt_tokens`, `cached_tokens`, `completion_tokens`: include replies discarded for not fitting the context.
+    `answered_by`: the model name that the reply states.
     """
 
     reply: str
@@ -487,12 +517,17 @@ class Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Sample(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The subject of a judgment: an answer, or a whole conversation (`turn` None).
+    """What one judgment is about: an answer, or a whole conversation (`turn` is None).
 
-    `answer` is the reply of the model `system` to a turn (from 1), given after the history of the `condition`. A
-    question from the user's own rows is a conversation of one turn. `id` is the answer's own, or the conversation's.
-    `length` is the answer's, in characters. If two are compared, `opponent` is the other model (None: the reference)
-    and `other` its answer, if it is a row of its own. `human`, `columns`, `preference` and `shown` are as in Response.
+    `id`: the id of the answer's row, or of the conversation.
+    `answer`: the reply of the model `system` to turn number `turn` (from 1).
+    `condition`: which history that model was shown.
+    `length`: characters of the answer.
+    `opponent`: the other model of a comparison; None for the reference.
+    `other`: the opponent's answer, if it is a row of its own.
+    `human`, `columns`, `preference`, `shown`: as in Response.
+
+    A question from the user's own rows is a conversation of one turn.
     """
 
     id: str = ""
@@ -511,7 +546,7 @@ class Sample(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def of(cls, response: Response, other: Response | None = None) -> "Sample":
-        """Build a sample from a row's answer, and another answer to the same question if two are compared."""
+        """Build a sample from a row's answer; `other` is the answer that it is compared with, or None."""
         return cls(
             id=response.id,
             conversation=Conversation.of(response.question),
@@ -526,7 +561,7 @@ class Sample(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def response(self) -> Response:
-        """The sample as a row: earlier turns are its history, a whole conversation is represented by its last turn."""
+        """The sample as a row. Earlier turns become its history; a whole conversation is reduced to its last turn."""
         conversation = self.conversation
         turns = conversation.turns[: self.turn] or [ConversationTurn(prompt="")]
         turn = turns[-1]
@@ -537,33 +572,34 @@ class Sample(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def key(self) -> str:
-        """Key of the sample within a file; both ids if two answers with own ids are compared."""
+        """Key of the sample within a file: its id, or "ID1+ID2" if two answers with ids of their own are compared."""
         return self.id if self.other is None or not self.other.id else f"{self.id}+{self.other.id}"
 
     @property
     def asked(self) -> ConversationTurn | None:
-        """The turn that was answered, or None for a whole conversation."""
+        """The turn that the answer replies to, or None for a whole conversation."""
         return None if self.turn is None else self.conversation.turns[self.turn - 1]
 
 
 class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A sample judged once, by the form `prompt`, which a `protocol` (critic.judging.protocols) chose if a benchmark's
-    conversations are judged.
+    """One verdict of a judge or a panel on a sample.
 
-    `score` is the result, None exactly if `verdict.failure` is set. A rating gives 1..10: the rating, or the mean or
-    median of its distribution (`setup.score_kind`). A comparison gives 1 if the sample's answer is better, 0 if the
-    other is, 1/2 for a tie. Yes gives 1 and no 0; a checklist gives the share of yes.
-
-    `members` holds the parts of a panel's judges, without what they share with the panel. `score` and `verdict.rating`
-    are then the panel's aggregate, and `verdict.distribution` is the mean of the members'. `calls` holds each request
-    if a form or protocol needs several. Judgments of one conversation with the same `asked` share their calls, and
-    tokens count once; `asked` is None if nothing was asked.
-
-    `judging` is the ablation ("no_focus": without focus points). `unread`: a tie since no verdict could be parsed
-    (Setup.unread). `unjudged` is the number of failed turn judgments that the judgment of the whole went without.
-    `shortened` counts the characters left out of the prompt, by section. `images` is how many reached the judge with
-    the answer, the fewest among a panel's members. `answered_by` are the names in the judge's replies (model and
-    fingerprint), several if another model answered under the same name.
+    `prompt`: the name of the form. `protocol` (critic.judging.protocols) chose it if a benchmark's conversation was
+        judged; None for single rows.
+    `score`: the result, None exactly if `verdict.failure` is set. A rating gives 1..10 (`setup.score_kind`). A
+        comparison gives 1 if the sample's answer is better, 0 if the other is, 0.5 for a tie. Yes gives 1 and no 0; a
+        checklist gives the share of yes.
+    `members`: a panel's single judgments, without the fields they share. `score` and `verdict.rating` are then
+        aggregates over the members, and `verdict.distribution` is their mean.
+    `calls`: the requests, if a form or protocol needs several.
+    `asked`: a hash of the requests; judgments of a conversation with the same hash share their calls, whose tokens
+        count once. None if there was no request.
+    `judging`: the ablation, such as "no_focus".
+    `unread`: True if the score is a tie because no verdict could be parsed.
+    `unjudged`: number of failed turn judgments that were missing when the whole conversation was judged.
+    `shortened`: characters left out of the prompt, by section.
+    `images`: number of images shown with the answer; for a panel the smallest number.
+    `answered_by`: model names (with fingerprint) that the replies state; several if the model behind a name changed.
     """
 
     sample: Sample
@@ -590,7 +626,7 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     calls: list[Call] = field(default_factory=list)
 
     def check(self) -> None:
-        """Raise ValueError for a verdict on a turn that the conversation does not have."""
+        """Raise ValueError if the verdict is on a turn that the conversation does not have."""
         turn, turns = self.sample.turn, len(self.sample.conversation.turns)
         # A line edited by hand, or of another file's conversation: every later stage indexes the turns.
         if turn is not None and not 1 <= turn <= turns:
@@ -602,7 +638,7 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def id(self) -> str:
-        """The id that people's labels of the same sample have."""
+        """The id under which human labels refer to the same sample."""
         sample = self.sample
         # A row of the user's own keeps its id, by which people's labels name it.
         if self.protocol is None:
@@ -639,17 +675,17 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def part(self) -> "Judgment":
-        """The part of a member's judgment that a panel keeps: how it judged, and the result."""
+        """The fields of this judgment that a panel keeps for a member: setup, verdict, score and `answered_by`."""
         # The id stays in the sample: Parquet cannot store a struct without fields.
         names = ("setup", "verdict", "score", "answered_by")
         return Judgment(sample=Sample(id=self.sample.id), **_copy_fields(self, names))
 
     @classmethod
     def upgrade(cls, row: Any) -> "Judgment | None":
-        """Return the judgment in a line of versions before 2026-11-26, or None if it is none.
+        """Convert a decoded line of a version before 2026-11-26 to a Judgment; return None if it is not a judgment.
 
-        It was of an answer (`response`), or of a conversation (`conversation`, and what was judged and the score in
-        `verdict`). Raises ValidationError.
+        Those versions had two formats: one for an answer (key `response`) and one for a conversation (key
+        `conversation`). Raises ValidationError if the line has one of these formats but wrong values.
         """
         # The two kinds of judgment were two records then.
         match row:
@@ -668,7 +704,10 @@ def build_verdict_id(
     judging: str = "standard",
     opponent: str | None = None,
 ) -> str:
-    """Return the id of people's labels of a verdict on the conversation `key` (see eval_agreement.items).
+    """Return the id under which human labels refer to a verdict on the conversation with id `key` (see
+    eval_agreement.items).
+
+    `turn` is None for the whole conversation.
 
     >>> build_verdict_id("7", "own", "pairwise", turn=2, opponent="llava")
     '7/own/pairwise/2/opponent=llava'
@@ -686,7 +725,7 @@ def sum_usage(records: Sequence[Judgment | Call]) -> dict[str, Any]:
 
 
 def _upgrade_answer(row: dict[str, Any]) -> dict[str, Any]:
-    """Return an older judgment of an answer with today's keys."""
+    """Convert an older judgment of an answer to the current keys."""
     other = row.pop("other", None)
     answers = [msgspec.convert(row.pop("response"), Response)]
     if other is not None:
@@ -700,7 +739,7 @@ def _upgrade_answer(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _upgrade_conversation(row: dict[str, Any]) -> dict[str, Any]:
-    """Return an older judgment of a turn or a whole conversation with today's keys."""
+    """Convert an older judgment of a turn or a whole conversation to the current keys."""
     old, setup, conversation = row.pop("verdict"), row["setup"], row.pop("conversation")
     names = ("system", "condition", "turn", "opponent", "length")
     sample = {name: old[name] for name in names if name in old}
@@ -724,7 +763,7 @@ def _upgrade_conversation(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_judgment(row: Any) -> bool:
-    """Return whether a line of JSON is meant as a judgment, of this version or an earlier one.
+    """Return True if a decoded JSON line looks like a judgment of this or an earlier version.
 
     >>> is_judgment({"sample": {"id": "7"}, "verdict": {"rating": 8}})
     True

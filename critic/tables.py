@@ -32,28 +32,31 @@ Row = dict[str, Any]
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet", ".xlsx")
-"""Tables that a folder of rows may hold. Reading .parquet needs a library that a plain installation lacks."""
+"""File formats that are read from a folder of rows. Reading .parquet needs pyarrow, which is not installed by default.
+"""
 
 READABLE = (*FORMATS, ".json")
-"""Formats that are read if a file is named. A .json in a folder may be anything: a summary, a configuration."""
+"""File formats that are read if the file is named directly. A .json found in a folder may be anything, so it is
+skipped."""
 
 CELL_LIMIT = 32_767
-"""Most characters of a workbook's cell (Excel specifications and limits). Writers cut longer texts there."""
+"""Largest number of characters in a workbook's cell (Excel's limit). Programs that write longer texts cut them there.
+"""
 
 _SEPARATORS = {".csv": ",;\t", ".tsv": "\t"}
 
 _WORKBOOK = re.compile(r"xl/workbook\d*\.xml")
 _UNCOMPUTED = re.compile(rb'<(\w+:)?calcPr\b[^>]*\bfullCalcOnLoad="(1|true)"')
-"""Mark of a workbook with formulas not yet computed, as pandas, xlsxwriter and openpyxl write it."""
+"""Matches the mark of a workbook whose formulas are not computed yet, as pandas, xlsxwriter and openpyxl write it."""
 
 _ESCAPED, _TO_ESCAPE = re.compile("_x([0-9A-Fa-f]{4})_"), re.compile("\r|_(?=x[0-9A-Fa-f]{4}_)")
-"""Escapes of UTF-16 code units in a workbook's texts, and what must be escaped in one."""
+"""Match an escaped UTF-16 code unit in a workbook's text, and the characters that must be escaped in one."""
 
 _ROUNDED = re.compile(r"[+-]?\d([.,]\d+)?[eE]\+\d+")
-"""Spelling of a long whole number that a spreadsheet program or data frame has rounded."""
+"""Matches a long whole number that a spreadsheet program or data frame has rounded, such as 1.23E+17."""
 
 _EXACT = 1e15
-"""Smallest whole number whose digits a spreadsheet program does not keep."""
+"""Whole numbers from here on lose digits in spreadsheet programs."""
 
 _HIGH = re.compile(rb"[\x80-\xff]+")
 
@@ -80,12 +83,12 @@ _EMPTY = {
     ),
     *("keineangabe", "notapplicable", "notavailable", "notrated", "noanswer", "unrated", "unknown", "missing", "未评"),
 }
-"""Spellings, in small letters without blanks and dots (k. A.), of a cell that holds no number and no label."""
+"""Texts that mean "no value" in a cell for a number or label, in lower case without spaces and dots."""
 
 _BLANKS = str.maketrans("", "", " .\t\r\n\u00a0\u3000")
 
 _TITLES = 10
-"""Rows at the top of a table among which its header is sought."""
+"""Number of rows at the top of a table in which its header is searched for."""
 
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")
 
@@ -97,14 +100,18 @@ Kind = Literal["score", "preference", "yes or no"]
 """Kind of verdict that a column holds."""
 
 Choice = Literal["a", "tie", "b"]
-"""Label of a preference; of yes (a) and no (b)."""
+"""A label: the first answer, a tie or the second answer; for yes/no columns "a" means yes and "b" no."""
 
 SCORE_SUFFIX = "_score_1_10"
 """Suffix of the columns of human-scored rows that hold another judge's scores, on 1..10."""
 
 
 class ColumnTable(Struct, frozen=True):
-    """All of `column_names.toml`: names of usual columns and of people's labels; words of labels by kind of verdict."""
+    """The content of `column_names.toml`.
+
+    `names`: field -> usual column names. `labels`: the same for columns with human labels.
+    `words`: for each kind of verdict, label -> words that stand for it.
+    """
 
     names: dict[str, list[str]]
     labels: dict[str, list[str]]
@@ -113,15 +120,16 @@ class ColumnTable(Struct, frozen=True):
 
 @cache
 def load_columns() -> ColumnTable:
-    """Return the names and words of `column_names.toml`."""
+    """Return the content of `column_names.toml`."""
     text = Path(__file__).with_name("column_names.toml").read_text("utf-8")
     return msgspec.convert(tomllib.loads(text), ColumnTable)
 
 
 def match_columns(columns: Iterable[str], names: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Return the column of each usual name that has one: the first of its `names`, whole or behind a dot.
+    """Return the column of each field, leaving out fields without a matching column.
 
-    No column is matched twice. Of several columns with one name the shortest counts.
+    `names` maps fields to possible column names, most usual first. A column also matches by its part after the last
+    dot. If several match, the first name in `names` wins, and then the shortest column. No column is used twice.
 
     >>> match_columns(["doc.answer", "prediction"], {"text": ["prediction", "answer"], "reference": ["answer"]})
     {'text': 'prediction', 'reference': 'doc.answer'}
@@ -139,12 +147,12 @@ def match_columns(columns: Iterable[str], names: Mapping[str, Sequence[str]]) ->
 
 
 def score_column(judge: str) -> str:
-    """Return the column of another judge's scores on 1..10."""
+    """Return the name of the column that holds a judge's scores on 1..10."""
     return f"{judge}{SCORE_SUFFIX}"
 
 
 def find_label(kind: Kind, cell: Any) -> Choice | None:
-    """Return the label that a cell's word stands for, or None for any other cell.
+    """Return the label that a cell's word stands for, or None if the word is unknown.
 
     >>> find_label("preference", " Model_A "), find_label("yes or no", True), find_label("preference", 4)
     ('a', 'a', None)
@@ -154,7 +162,7 @@ def find_label(kind: Kind, cell: Any) -> Choice | None:
 
 
 def name_labels(kind: Kind) -> dict[str, Choice]:
-    """Return the word that messages name for each label.
+    """Return the labels of a kind of verdict by the word that messages use for each.
 
     >>> name_labels("yes or no")
     {'yes': 'a', 'no': 'b'}
@@ -170,10 +178,10 @@ def parse_mapping(
     aliases: Mapping[str, str] | None = None,
     suffixes: tuple[str, ...] = (),
 ) -> dict[str, list[str]]:
-    """Parse --map COLUMN=FIELD: return the columns of each field, in the order given.
+    """Parse the values COLUMN=FIELD of --map, and return the columns of each field in the given order.
 
-    A field is one of `fields`, an alias of one, or ends in one of `suffixes`. Only those of `several` may have more
-    than one column. Raises UsageError.
+    A valid field is one of `fields`, a key of `aliases` (alias -> field), or a name with one of the `suffixes`. Only
+    the fields in `several` may have more than one column. Raises UsageError for an unknown field or a second column.
 
     >>> parse_mapping(["ann=rater", "bob=rater", "text=answer"], ["rater", "answer"], several=["rater"])
     {'rater': ['ann', 'bob'], 'answer': ['text']}
@@ -194,7 +202,7 @@ def parse_mapping(
 
 
 def locate_row(path: Path, number: int) -> str:
-    """Return the place of a row: file:line, or file:row N for spreadsheets and parquet.
+    """Return the location of a row for messages: FILE:LINE, or "FILE:row N" for .xlsx, .parquet and .json.
 
     >>> locate_row(Path("scores.xlsx"), 7)
     'scores.xlsx:row 7'
@@ -203,7 +211,7 @@ def locate_row(path: Path, number: int) -> str:
 
 
 def split_sheet(path: Path) -> tuple[Path, str | None]:
-    """Return the workbook and the sheet of FILE.xlsx:SHEET; any other path unchanged, and None.
+    """Split FILE.xlsx:SHEET into workbook and sheet; return any other path with None.
 
     >>> split_sheet(Path("labels.xlsx:March"))[1]
     'March'
@@ -214,17 +222,16 @@ def split_sheet(path: Path) -> tuple[Path, str | None]:
 
 
 def find_format(path: Path) -> str:
-    """Return the suffix of a table's format, also of a sheet of a workbook."""
+    """Return the suffix of a table's file format; for FILE.xlsx:SHEET it is ".xlsx"."""
     return jsonl.suffix(split_sheet(path)[0])
 
 
 def rows(path: Path, formats: Collection[str] = READABLE) -> Iterator[tuple[str, Row]]:
-    """Yield the rows of a table by column, each with its place.
+    """Yield the rows of a table as dicts (column -> cell), each with its location for messages.
 
-    Cells of .csv are text. The header of .csv and .xlsx is the first line; one sheet of .xlsx has rows.
-
-    Raises UsageError naming the line for a file that is missing, empty, truncated or of another format, for a text that
-    a workbook's cell has cut, and if the library for the format is not installed.
+    Cells of .csv are strings. A workbook must have only one sheet with rows, unless the path names a sheet. Raises
+    UsageError, naming the line, if the file is missing, empty, truncated or in another format. Also raises it if a
+    workbook's cell was cut at CELL_LIMIT, or if the library for the format is not installed.
     """
     in_workbook = find_format(path) == ".xlsx"
     for number, row in _read_numbered(path, formats):
@@ -238,10 +245,10 @@ def rows(path: Path, formats: Collection[str] = READABLE) -> Iterator[tuple[str,
 
 
 def read_frame(path: Path) -> "pd.DataFrame":
-    """Return a table as a data frame with cells as they are.
+    """Return a table as a data frame with unconverted cells.
 
-    The index is the line that a row begins on (spreadsheets: the row; parquet and .json: the row from 1). Raises
-    UsageError as `rows` does, but keeps cells that a workbook has cut (`is_cut`), since an audit only notes them.
+    The index holds the line on which each row begins, or the row number for spreadsheets, parquet and .json. Raises
+    UsageError as `rows` does, except for cells cut at CELL_LIMIT, which are kept.
     """
     import pandas as pd  # noqa: PLC0415 - rows of JSON lines are read without it
 
@@ -250,7 +257,7 @@ def read_frame(path: Path) -> "pd.DataFrame":
 
 
 def read_first_row(path: Path) -> Row | None:
-    """Return the first row of a table, or None for any other file. Never raises."""
+    """Return the first row of a table or JSON Lines file, or None if the file cannot be read. Never raises."""
     try:
         is_other = find_format(path) not in READABLE or find_format(path) == ".jsonl"
         read = jsonl.read(path, Row) if is_other else rows(path)
@@ -260,7 +267,7 @@ def read_first_row(path: Path) -> Row | None:
 
 
 def _read_numbered(path: Path, formats: Collection[str]) -> Iterator[tuple[int, Row]]:
-    """Yield the rows of a table with their numbers. Raises UsageError as `rows`."""
+    """Yield the rows of a table with their line or row numbers. Raises UsageError as `rows`, but not for cut cells."""
     file, kind = split_sheet(path)[0], find_format(path)
     if file.is_dir():
         raise UsageError(f"{path}: a folder; expected a file, {', '.join(formats)}")
@@ -281,7 +288,7 @@ def _read_numbered(path: Path, formats: Collection[str]) -> Iterator[tuple[int, 
 
 
 def _read_json_table(path: Path) -> Iterator[tuple[int, Row]]:
-    """Yield the rows of a .json table, numbered from 1. Raises UsageError for any other document."""
+    """Yield the rows of a .json table, numbered from 1. Raises UsageError if the document is not a table."""
     document = as_records(read_json(path))
     if not isinstance(document, list) or not all(isinstance(row, dict) for row in document):
         raise UsageError(f"{path}: no table; expected a list of rows, or a mapping from columns to their cells")
@@ -289,7 +296,7 @@ def _read_json_table(path: Path) -> Iterator[tuple[int, Row]]:
 
 
 def read_json(path: Path) -> Any:
-    """Return the document in a .json file, packed or plain. Raises UsageError if it is truncated."""
+    """Return the content of a .json or .json.gz file. Raises UsageError if it is truncated or not JSON."""
     try:
         with jsonl.open_plain(path) as plain:
             return json.load(plain)
@@ -298,9 +305,9 @@ def read_json(path: Path) -> Any:
 
 
 def as_records(document: Any) -> Any:
-    """Return a table that pandas wrote by columns (`orient` split, list or columns) as a list of rows.
+    """Convert a table that pandas wrote by columns (`orient` split, list or columns) to a list of rows.
 
-    Any other document is returned unchanged.
+    Return any other document unchanged.
 
     >>> as_records({"index": {"0": 7, "1": 8}, "prediction": {"0": "two", "1": "three"}})
     [{'index': 7, 'prediction': 'two'}, {'index': 8, 'prediction': 'three'}]
@@ -325,15 +332,15 @@ def as_records(document: Any) -> Any:
 
 
 def _is_list_of_rows(cells: list[Any]) -> bool:
-    """Return whether a list holds objects only: a table of its own, not the cells of a column."""
+    """Return True if a list is not empty and holds only objects: it is a table, not the cells of a column."""
     return bool(cells) and all(isinstance(cell, dict) for cell in cells)
 
 
 def _read_csv(path: Path) -> Iterator[tuple[int, Row]]:
-    """Yield the rows of a .csv or .tsv as texts, with the lines they begin on.
+    """Yield the rows of a .csv or .tsv with the line on which each begins; all cells are strings.
 
-    The separator is the one that splits the header into most columns. Raises UsageError for a row with more or fewer
-    cells than the header, and for a quote that is not closed.
+    The separator is the one that splits the header into the most columns. Raises UsageError if a row has more or fewer
+    cells than the header, or if a quote is not closed.
     """
     # Cells may hold images as data URIs.
     csv.field_size_limit(1 << 30)
@@ -366,10 +373,10 @@ def _read_csv(path: Path) -> Iterator[tuple[int, Row]]:
 
 
 def _find_header(table: Iterable[Iterable[Any]]) -> tuple[int, list[str]]:
-    """Return the place of the header, from 0, and its names.
+    """Return the index of the header row (from 0) and its column names.
 
-    It is the first row; or below titles, rows of one cell that is no usual name or of a key with a colon, the first
-    row of several names.
+    The header is normally the first row. Title rows above it are skipped: rows with a single cell that is not a usual
+    column name, and rows whose first cell ends in a colon. The header is then the first row with several names.
     """
     first = list[str]()
     usual = {name for names in load_columns().names.values() for name in names}
@@ -386,10 +393,9 @@ def _find_header(table: Iterable[Iterable[Any]]) -> tuple[int, list[str]]:
 
 
 def detect_encoding(content: bytes) -> str:
-    """Return the encoding of a text: utf-8, utf-16, gb18030 (a superset of GBK) or cp1252.
+    """Return the encoding of a text: utf-8, utf-16 (also -le or -be), gb18030 (a superset of GBK) or cp1252.
 
-    A text that is mostly UTF-8 counts as UTF-8 even if a byte is damaged: as cp1252 every accented letter would become
-    two others.
+    A text that is mostly valid UTF-8 counts as UTF-8 in spite of damaged bytes.
 
     >>> detect_encoding("答案".encode("gbk"))
     'gb18030'
@@ -412,7 +418,8 @@ def detect_encoding(content: bytes) -> str:
 
 
 def _read_parquet(path: Path) -> Iterator[tuple[int, Row]]:
-    """Yield the rows of a parquet file, numbered from 1."""
+    """Yield the rows of a parquet file, numbered from 1. Raises UsageError if pyarrow is missing or the file is
+    damaged."""
     try:
         from pyarrow import parquet  # noqa: PLC0415 - not part of a plain installation
     except ImportError:
@@ -430,8 +437,11 @@ def _read_parquet(path: Path) -> Iterator[tuple[int, Row]]:
 
 
 def _read_xlsx(path: Path) -> Iterator[tuple[int, Row]]:
-    """Yield the rows of the sheet that is named, or the only one that has some. Pandas would turn rounded numbers into
-    whole ones, and skips formulas."""
+    """Yield the rows of a workbook's sheet with their row numbers.
+
+    The sheet is the one that the path names, or else the only one with rows. pandas is not used, because it turns
+    rounded numbers into whole ones and skips formulas. Raises UsageError for a damaged file or an uncomputed formula.
+    """
     number, formulas, header = 0, list[tuple[int, str]](), list[str]()
     records = list[tuple[int, Row]]()
     file, sheet = split_sheet(path)
@@ -465,10 +475,10 @@ def _read_xlsx(path: Path) -> Iterator[tuple[int, Row]]:
 
 
 def _open_workbook(path: Path, *, data_only: bool) -> Any:
-    """Open a workbook with its texts as they are in the file.
+    """Open a workbook so that its texts keep their escapes.
 
-    openpyxl drops `x005F_` from shared strings. `_x005F_x000D_`, the escape of a written `_x000D_`, would then look
-    like a carriage return.
+    openpyxl drops `x005F_` from shared strings, so that `_x005F_x000D_`, the escaped text `_x000D_`, would look like a
+    carriage return. Set `data_only` to read the values of formulas instead of the formulas.
     """
     from openpyxl.cell.text import Text  # noqa: PLC0415 - only such tables need it
     from openpyxl.reader.excel import SHARED_STRINGS, ExcelReader  # noqa: PLC0415
@@ -492,8 +502,9 @@ def _open_workbook(path: Path, *, data_only: bool) -> Any:
 
 
 def decode_xstring(text: str) -> str:
-    """Return a workbook's text with its escapes `_xHHHH_` replaced by the UTF-16 code units; `_x005F_` is an underscore
-    (ECMA-376-1, 22.9.2.19, ST_Xstring).
+    """Replace the escapes `_xHHHH_` in a workbook's text by the UTF-16 code units they stand for.
+
+    `_x005F_` is an escaped underscore (ECMA-376-1, 22.9.2.19, ST_Xstring).
 
     >>> decode_xstring("one_x000D_\\ntwo _x005F_x000D_")
     'one\\r\\ntwo _x000D_'
@@ -506,20 +517,21 @@ def decode_xstring(text: str) -> str:
 
 
 def encode_xstring(text: str) -> str:
-    """Return a text as a workbook stores it (ECMA-376-1, 22.9.2.19).
+    """Escape a text for a workbook (ECMA-376-1, 22.9.2.19).
 
-    Carriage returns are escaped, which XML reads as line feeds, and underscores that would begin an escape.
+    Carriage returns are escaped because XML reads them as line feeds, and so are underscores that would begin an
+    escape.
     """
     return _TO_ESCAPE.sub(lambda match: f"_x{ord(match[0]):04X}_", text)
 
 
 def is_cut(cell: Any) -> bool:
-    """Return whether a workbook's cell is a text of the greatest length: longer ones were cut when it was written."""
+    """Return True if a workbook's cell holds CELL_LIMIT characters: it was probably cut when it was written."""
     return isinstance(cell, str) and len(cell) >= CELL_LIMIT
 
 
 def list_sheets(path: Path) -> list[str]:
-    """Return the names of a workbook's sheets; none of a file that is no workbook."""
+    """Return the names of a workbook's sheets, or [] if the file is not a readable workbook."""
     try:
         return list(_open_workbook(path, data_only=True).sheetnames) if jsonl.suffix(path) == ".xlsx" else []
     # A damaged archive makes zipfile and openpyxl raise anything; reading it says what is wrong.
@@ -528,8 +540,10 @@ def list_sheets(path: Path) -> list[str]:
 
 
 def _find_sheet(path: Path, book: Any, named: str | None) -> str:
-    """Return the sheet that was named, or the one with rows; of an empty book the first. Raises UsageError if there is
-    none of that name, and if several have rows."""
+    """Return the name of the sheet to read: `named`, or the only one with rows, or the first if no sheet has rows.
+
+    Raises UsageError if there is no sheet `named`, or if it is None and several sheets have rows.
+    """
     if named is not None:
         if named not in book.sheetnames:
             raise UsageError(f"{path}: no sheet {quoted(named)}; there are {', '.join(book.sheetnames)}")
@@ -541,12 +555,16 @@ def _find_sheet(path: Path, book: Any, named: str | None) -> str:
 
 
 def _is_uncomputed(cell: Any, source: Any, computed: bool) -> bool:
-    """Return whether a cell is a formula without a value. An empty text is a value, of the type str."""
+    """Return True if a cell holds a formula whose value is not stored.
+
+    `cell` holds the value and `source` the formula; `computed` is False if the workbook marks its formulas as
+    uncomputed.
+    """
     return bool(source.data_type == "f") and not (computed and (cell.value is not None or cell.data_type == "str"))
 
 
 def _check_formulas(path: Path, formulas: Sequence[tuple[int, str]]) -> None:
-    """Raise UsageError if cells may be uncomputed formulas."""
+    """Raise UsageError if the list of uncomputed formulas, given as (row number, cell coordinate), is not empty."""
     if formulas:
         number, coordinate = formulas[0]
         raise UsageError(
@@ -557,15 +575,15 @@ def _check_formulas(path: Path, formulas: Sequence[tuple[int, str]]) -> None:
 
 
 def _read_value(cell: Any) -> Any:
-    """Return a sheet's cell: a text without escapes, or a number. Large whole numbers become floats, since the sheet
-    rounded them."""
+    """Convert a workbook's cell: decode a text's escapes, and make large whole numbers floats, since their digits are
+    lost."""
     if isinstance(cell, str):
         return decode_xstring(cell)
     return float(cell) if type(cell) is int and abs(cell) >= _EXACT else cell
 
 
 def _check_header(path: Path, header: Sequence[str]) -> None:
-    """Raise UsageError if a table has no header, or a column twice."""
+    """Raise UsageError if a table's header has no names or repeats one."""
     names = [column for column in header if column]
     if not names:
         raise UsageError(f"{path}: no header row; expected the names of the columns in the first line")
@@ -574,7 +592,7 @@ def _check_header(path: Path, header: Sequence[str]) -> None:
 
 
 def require_text(location: str, row: Mapping[str, Any], column: str) -> str:
-    """Return a cell's text. Raises UsageError naming location and column if it is empty."""
+    """Return the text in a cell. Raises UsageError, naming location and column, if it is empty."""
     cell = optional_text(row, column)
     if cell is None:
         raise UsageError(f"{location}: {quoted(column)} is empty")
@@ -582,7 +600,7 @@ def require_text(location: str, row: Mapping[str, Any], column: str) -> str:
 
 
 def optional_text(row: Mapping[str, Any], column: str) -> str | None:
-    """Return a cell's text, stripped, or None if it is empty, absent or NaN."""
+    """Return the stripped text in a cell, or None if it is empty, absent or NaN."""
     text = cell_text(row.get(column))
     return text and (text.strip() or None)
 
@@ -590,8 +608,8 @@ def optional_text(row: Mapping[str, Any], column: str) -> str | None:
 def cell_text(value: Any) -> str | None:
     """Return a cell as text, or None if it is empty or NaN.
 
-    Whole numbers lose the .0 that spreadsheets add. Those that a float may have rounded get an exponent, which
-    `check_ids` refuses.
+    A whole number given as a float loses its ".0". If it is so large that digits may be lost, it is written with an
+    exponent, which `check_ids` rejects.
 
     >>> cell_text(12.0), cell_text(1e17)
     ('12', '1.00000000000000e+17')
@@ -605,14 +623,15 @@ def cell_text(value: Any) -> str | None:
 
 
 def is_empty(cell: Any) -> bool:
-    """Return whether a cell of numbers or labels is empty: blank, `N/A`, `k. A.`, NaN and the like."""
+    """Return True if a cell for a number or label holds no value: blank, `N/A`, `k. A.`, NaN and the like."""
     return cell is None or str(cell).translate(_BLANKS).lower() in _EMPTY
 
 
 def parse_number(cell: Any, below: float = math.inf) -> float:
-    """Return a cell as a number, with decimal point or comma; NaN if it is empty.
+    """Return a cell as a number, written with a decimal point or comma; NaN if it is empty.
 
-    No number of the column reaches `below`. Raises ValueError with the problem.
+    `below` is the upper limit of the column's numbers. If it exceeds 1000, a cell like "4,333" is ambiguous. Raises
+    ValueError for an ambiguous or infinite number, or a cell that is no number.
 
     >>> parse_number("7,5")
     7.5
@@ -635,7 +654,7 @@ def parse_number(cell: Any, below: float = math.inf) -> float:
 
 
 def read_number(cell: Any) -> float | None:
-    """Return a cell as a number; None if it is empty, a list or a word.
+    """Return a cell as a number, or None if it is empty or not a number.
 
     >>> read_number("7,5"), read_number("good"), read_number([7])
     (7.5, None, None)
@@ -656,10 +675,12 @@ def parse_optional_number(
     none: float | None = None,
     hint: str = "",
 ) -> float | None:
-    """Return a cell as a number (see `parse_number`), or None if it is empty or equals `none`.
+    """Return a cell as a number (`parse_number`), or None if it is empty or equals `none`.
 
-    Raises UsageError naming column and location, also for a number outside the `ends` of its scale, with `hint` at the
-    end of the message. A `location` function is called only then.
+    `location`: the location for the error message, or a function that returns it.
+    `ends`: lowest and highest value allowed. `hint`: text at the end of the message for a value outside them.
+
+    Raises UsageError, naming location and column, if the cell is not a number within `ends`.
     """
     low, high = ends
     try:
@@ -675,14 +696,15 @@ def parse_optional_number(
 
 
 def say_first_of(count: int) -> str:
-    """Return the words after the first of `count` cells or rows in an error."""
+    """Return ", the first of N," for an error about the first of `count` problems, or "" if there is only one."""
     return f", the first of {count}," if count > 1 else ""
 
 
 def check_ids(keys: Iterable[str | None], location: str | Callable[[int], str], column: str = "id") -> None:
-    """Raise UsageError for ids that were longer numbers until a spreadsheet program or a data frame rounded them.
+    """Raise UsageError if an id is a long number that a spreadsheet program or data frame has rounded.
 
-    Different ids may be equal now. `location` is their place, or a function from an id's index to its place.
+    Ids that differed before may be equal now. `location` is the location for the message, or a function that returns it
+    for the index of an id.
     """
     rounded = [(number, key) for number, key in enumerate(keys) if key and "+" in key and _ROUNDED.fullmatch(key)]
     if not rounded:
@@ -697,7 +719,7 @@ def check_ids(keys: Iterable[str | None], location: str | Callable[[int], str], 
 
 
 def parse_language(location: str, row: Mapping[str, Any]) -> Any:
-    """Return the row's `lang`: zh or en, or en if it has none, like published files. Raises UsageError for others."""
+    """Return a row's `lang`, "zh" or "en"; "en" if it is empty. Raises UsageError for any other value."""
     lang = optional_text(row, "lang") or "en"
     if lang not in ("zh", "en"):
         raise UsageError(f"{location}: 'lang' is {quoted(lang)}; expected zh or en")
@@ -705,9 +727,10 @@ def parse_language(location: str, row: Mapping[str, Any]) -> Any:
 
 
 def parse_image(location: str, value: Any) -> str:
-    """Return an image as conversations hold it: a path, or a data URI of bytes that a parquet file embeds.
+    """Return an image as a path or a data URI.
 
-    Raises UsageError for anything else.
+    `value` is a path, or the bytes or dict (`bytes`, `path`) of an image embedded in a parquet file. Raises UsageError
+    for anything else.
     """
     if isinstance(value, str) and value.strip():
         return value.strip()
@@ -724,13 +747,13 @@ def parse_image(location: str, value: Any) -> str:
 
 
 class Ids:
-    """Ids already seen. `add` raises UsageError naming both locations for a repeated one."""
+    """The ids seen so far in a file."""
 
     def __init__(self) -> None:
         self._locations: dict[str, str] = {}
 
     def add(self, location: str, key: str) -> str:
-        """Remember and return an id."""
+        """Remember an id and return it. Raises UsageError, naming both locations, if it was seen before."""
         check_ids([key], location)
         if key in self._locations:
             raise UsageError(f"{location}: duplicate id {quoted(key)}, first at {self._locations[key]}")
@@ -739,9 +762,10 @@ class Ids:
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> int:
-    """Write rows as CSV in one step and return how many; all CSV of the project is written here.
+    """Write rows as CSV and return their number. The old file is replaced only once the new one is complete.
 
-    Cells and headers that a spreadsheet program would read as formulas stay text, and any line break is quoted.
+    Cells and headers that a spreadsheet program would run as formulas are escaped (`escape_formula`). All CSV files of
+    the project are written here.
     """
     lines = list[str]()
     columns = list(dict.fromkeys(column for row in rows for column in row))
@@ -754,5 +778,5 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> int:
 
 
 def escape_formula(value: Any) -> Any:
-    """Return a cell that no spreadsheet program reads as a formula."""
+    """Return a cell with an apostrophe in front if a spreadsheet program would read it as a formula; else unchanged."""
     return f"'{value}" if isinstance(value, str) and value.startswith(tuple("=+-@\t\r")) else value

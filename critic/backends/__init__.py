@@ -16,27 +16,29 @@ CONNECTIONS, ATTEMPTS, TIMEOUT = 32, 5, 300.0
 """Default number of requests in flight per server, tries per request, and seconds per try."""
 
 FAVOUR = 100.0
-"""Bias added to the logit of a favoured token: the most that OpenAI-compatible servers take."""
+"""Bias added to the logit of a forced token: the largest that OpenAI-compatible servers accept."""
 
 
 NO_ANSWER = "no OpenAI-compatible server answers"
-"""Begins every message about a server that does not answer, so that callers can tell it from other problems."""
+"""Beginning of every message about a server that does not answer, by which callers recognise this problem."""
 
 NO_TEXT = "a scoring head writes no text: it gives only ratings on 1..10, or scores of answers to compare"
-"""Message for a request for text that goes to a scoring head."""
+"""Error message if text is requested from a scoring head."""
 
 
 NoAnswer = Literal["empty", "truncated", "refused", "content_filter"]
-"""Failures of a reply that holds no answer."""
+"""Failures of a reply that contains no answer."""
 
 
 class Request(Struct, frozen=True, kw_only=True):
     """A chat completion request.
 
-    `schema` (JSON Schema) or `regex` constrains the reply. `continue_final`: continue the last message instead of
-    answering it. `top_logprobs` is the number of alternatives per generated token; a source may give those of digits
-    only. `forced_token`, a text that is one token, is written wherever `regex` allows it if the source can do that; the
-    log probabilities stay those of the model. `classify` asks a scoring head for its classes only.
+    `schema` (JSON Schema) or `regex`: constrains the reply.
+    `continue_final`: True to continue the last message instead of answering it.
+    `top_logprobs`: number of top log probabilities per generated token. A backend may return those of digits only.
+    `forced_token`: a text of one token, to be generated wherever `regex` allows it, if the backend supports that. The
+        log probabilities stay those of the model without forcing.
+    `classify`: True to get only the class probabilities of a scoring head.
     """
 
     messages: Sequence[ChatMessage]
@@ -52,7 +54,7 @@ class Request(Struct, frozen=True, kw_only=True):
 
 
 class Token(Struct, frozen=True):
-    """A generated token and its most probable alternatives (itself included): text, log probability."""
+    """A generated token with its top log probabilities: pairs (text, log probability), including the token itself."""
 
     text: str
     alternatives: list[tuple[str, float]]
@@ -61,13 +63,17 @@ class Token(Struct, frozen=True):
 class Reply(Struct, frozen=True, kw_only=True):
     """A reply to a request.
 
-    `truncated`: it ended at `max_tokens`. `finish` is the server's own word for why it ended ("refusal": `text` is the
-    model's refusal). `tokens` is empty unless log probabilities were requested and given. `counted`: the server reports
-    token usage. `reasoned`: the model reasoned before `text`; `thoughts` is that reasoning if the server gives it.
-    `classes` are a scoring head's probabilities, or its one score. `attempts` is 0 for a reply from the cache.
-    `ten_given_one` is the probability (0..1) that a 1 at the rating would have become a 10, if another rating was
-    written and the source reports it. `answered_by` is the model's name and, in brackets, its fingerprint, if the reply
-    names them.
+    `truncated`: True if the reply ended at `max_tokens`.
+    `finish`: the server's finish reason; "refusal" if `text` is the model's refusal.
+    `tokens`: empty unless log probabilities were requested and returned.
+    `counted`: True if the server reports token usage.
+    `reasoned`: True if the model reasoned before `text`; `thoughts` is that reasoning if the server returns it, else
+        "".
+    `classes`: class probabilities of a scoring head, or a list with its single score; None for other models.
+    `attempts`: number of tries; 0 for a reply from the cache.
+    `ten_given_one`: the probability (0..1) that the rating 1 would have continued as 10. Set only if another rating was
+        generated and the backend reports it.
+    `answered_by`: model name that the reply states, followed by its fingerprint in brackets; "" if it states none.
     """
 
     text: str
@@ -87,12 +93,14 @@ class Reply(Struct, frozen=True, kw_only=True):
 
 
 class ModelInfo(Struct, frozen=True):
-    """A model that gives replies.
+    """What is known about the model that a backend uses.
 
-    `context` is the longest prompt plus reply, in tokens. `is_vllm`: it obeys `Request.continue_final` and `regex`.
-    `processor` is the hash of its tokenizer, chat template and image processor. `forms` are the forms it was trained
-    in, if known. `is_classifier`: it answers only `Request.classify`. `tie_band` belongs to a head that scores answers
-    one at a time: two scores that differ by no more are a tie.
+    `context`: most tokens of prompt and reply together; None if unknown.
+    `is_vllm`: True if it supports `Request.continue_final` and `Request.regex`.
+    `processor`: hash of its tokenizer, chat template and image processor; None if unknown.
+    `forms`: the prompt forms it was trained on; empty if unknown.
+    `is_classifier`: True for a scoring head, which answers only requests with `classify`.
+    `tie_band`: only for a head that compares answers by scoring each: score differences up to it are ties. Else None.
     """
 
     name: str
@@ -105,10 +113,14 @@ class ModelInfo(Struct, frozen=True):
 
 
 class Backend(Protocol):
-    """A source of replies, open while it is used as a context. One with nothing to open or close inherits from it.
+    """A source of replies, used as an async context manager.
 
-    `endpoint` names it in messages. `max_concurrency` requests keep it busy. `retries` counts calls that were tried
-    again. `served` is the model that replies.
+    `endpoint`: its name in messages.
+    `max_concurrency`: number of concurrent requests that keeps it busy.
+    `retries`: number of repeated tries so far.
+    `served`: the model that replies.
+
+    Inherit from this class for a backend that has nothing to open or close.
     """
 
     endpoint: str
@@ -123,18 +135,20 @@ class Backend(Protocol):
         return
 
     async def chat(self, request: Request) -> Reply:
-        """Return the reply. Raises Refused for a request that will never be answered, Transient when the tries are used
-        up."""
+        """Return the reply to a request.
+
+        Raises Refused if the request can never succeed, or Transient after the last try failed.
+        """
 
     def sees(self) -> bool | None:
-        """Return whether the model takes images, or None if that is not known."""
+        """Return True if the model accepts images, False if not, or None if unknown."""
 
     def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
-        """Return the tokens of a prompt in the model's chat template. Raises Refused if they cannot be counted."""
+        """Return the number of tokens of a prompt in the model's chat template. Raises Refused if it is unknown."""
 
 
 def find_failure(reply: Reply) -> tuple[NoAnswer, str | None] | None:
-    """Return the failure of a reply that holds no answer, and the server's detail or None; None for an answer.
+    """Return None if a reply contains an answer, else its failure and the server's explanation (or None).
 
     >>> find_failure(Reply(text=" ", truncated=True))
     ('truncated', None)
@@ -157,7 +171,7 @@ def read_usage(reply: Reply) -> dict[str, Any]:
 
 
 def add_cost(reply: Reply, lost: Reply | None) -> Reply:
-    """Return `reply` with the tokens of `lost` added, a paid reply that it replaces and nobody reads."""
+    """Return `reply` with the token counts of `lost` added: an earlier reply that was discarded, or None."""
     if lost is None:
         return reply
     before, now = read_usage(lost), read_usage(reply)
@@ -166,29 +180,29 @@ def add_cost(reply: Reply, lost: Reply | None) -> Reply:
 
 
 def collect_processors(sources: Iterable[Backend]) -> dict[str, str]:
-    """Return processor hashes by model name, of the sources that have one."""
+    """Return processor hashes by model name; models without a known hash are left out."""
     return {source.served.name: source.served.processor for source in sources if source.served.processor}
 
 
 def count_images(messages: Sequence[ChatMessage]) -> int:
-    """Return the number of images in the messages."""
+    """Return the number of images in messages that are ready to be sent."""
     return sum(part["type"] == "image_url" for message in messages for part in parts_of(message))
 
 
 def list_image_names(messages: Sequence[ChatMessage]) -> list[str]:
-    """Return the names of the images in rendered messages, in their order."""
+    """Return the names of the images in rendered messages, in order; images are still names there, not data URIs."""
     parts = (part for message in messages for part in parts_of(message))
     return [part["image"] for part in parts if part["type"] == "image"]
 
 
 def parts_of(message: ChatMessage) -> Sequence[Mapping[str, Any]]:
-    """Return the message's content as parts; a plain text is one part."""
+    """Return a message's content as a list of parts; a plain string becomes one text part."""
     content: Any = message["content"]
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
 def embed_images(message: ChatMessage, uris: Mapping[str, str]) -> ChatMessage:
-    """Return the message as servers take it: each image name becomes its data URI from `uris`."""
+    """Return a message ready to be sent: each image name is replaced by its data URI from `uris`."""
     if isinstance(message["content"], str):
         return message
 
@@ -199,11 +213,11 @@ def embed_images(message: ChatMessage, uris: Mapping[str, str]) -> ChatMessage:
 
 
 def image_part(uri: str) -> dict[str, Any]:
-    """Return the message part that shows the image at `uri`."""
+    """Return the part of a message that shows the image with the URL or data URI `uri`."""
     return {"type": "image_url", "image_url": {"url": uri}}
 
 
 def join_text(message: ChatMessage) -> str:
-    """Return the message's content as one string, each image as its URL."""
+    """Return a message's content as one string, in which each image is represented by its URL."""
     parts = parts_of(message)
     return "\n".join(part["image_url"]["url"] if part["type"] == "image_url" else part["text"] for part in parts)

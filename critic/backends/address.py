@@ -7,15 +7,18 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 from critic.errors import SECRET_NAME
 
 _DEPLOYMENT = re.compile(r"/deployments/([^/]+)$")
-"""Part of an Azure URL that names the deployed model."""
+"""Matches the part of an Azure URL that names the deployed model."""
 
 
 class Address(NamedTuple):
-    """A server's address in parts.
+    """A server's address, split into parts.
 
-    `api` is the base URL without credentials, final slash and query; `/chat/completions` follows it. `query` goes with
-    every request. `user` is USER:PASSWORD, decoded. `azure`: keys go into the header `api-key`, and the list of models
-    is not the list of deployments. `deployment` is the model named in the URL, or None.
+    `api`: base URL without credentials, query and final slash; `/chat/completions` is appended to it.
+    `query`: the query string of every request, or "".
+    `user`: USER:PASSWORD, decoded, or None.
+    `azure`: True for Azure. It takes the key in the header `api-key`, and its list of models does not show what is
+        deployed.
+    `deployment`: the model named in the URL, or None.
     """
 
     api: str
@@ -26,12 +29,12 @@ class Address(NamedTuple):
 
     @property
     def root(self) -> str:
-        """The address without `/v1`, below which vLLM has routes of its own."""
+        """The base URL without `/v1`; vLLM's own routes begin there."""
         return self.api.removesuffix("/v1")
 
     @property
     def secrets(self) -> list[str]:
-        """The password and the keys in the URL."""
+        """The keys and the password in the URL; the password is "" if there is none."""
         keys = [value for name, value in parse_qsl(self.query) if SECRET_NAME.search(name)]
         return [*keys, (self.user or "").partition(":")[2]]
 
@@ -48,10 +51,10 @@ class Address(NamedTuple):
 
 
 def normalize_url(url: str) -> str:
-    """Return the standard spelling of a base URL, as OpenAI's client expects it.
+    """Return a base URL in the spelling that OpenAI's client expects.
 
-    A final slash or `/chat/completions` is dropped; `/v1` is added if there is no path. A text that is no URL is
-    returned unchanged.
+    Drop a final slash and `/chat/completions`, and add `/v1` if there is no path. A text that is not a URL is returned
+    unchanged.
 
     >>> normalize_url("https://open.bigmodel.cn/api/paas/v4/chat/completions")
     'https://open.bigmodel.cn/api/paas/v4'
@@ -66,11 +69,11 @@ def normalize_url(url: str) -> str:
 
 
 def parse(url: str) -> Address:
-    """Parse a base URL in any spelling."""
+    """Split a base URL, in any spelling that `normalize_url` accepts, into its parts."""
     scheme, place, path, query, _ = urlsplit(normalize_url(url))
     user, _, host = place.rpartition("@")
     deployment = _DEPLOYMENT.search(path)
-    # Azure behind a company's own host is known by the API version that only Azure asks for.
+    # Behind a company's own host, Azure is recognised by the API version, which only Azure requires.
     return Address(
         api=f"{scheme}://{host}{path}",
         query=query,
@@ -81,9 +84,9 @@ def parse(url: str) -> Address:
 
 
 def redact_url(url: str) -> str:
-    """Return the address as it is printed and kept: without user, password and keys in the query.
+    """Return a URL that is safe to print: without user, password and keys in the query.
 
-    A text that is no URL is returned unchanged.
+    A text that is not a URL is returned unchanged.
 
     >>> redact_url("https://me:pw@api.example/v1/?api-version=2&key=k1")
     'https://api.example/v1?api-version=2'

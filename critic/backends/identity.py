@@ -13,7 +13,7 @@ from critic import jsonl
 from critic.errors import UsageError, loads
 
 PROCESSOR = ("tokenizer*", "special_tokens_map.json", "chat_template*", "*processor_config.json")
-"""Files of a model's folder that prepare text and images."""
+"""Patterns of the files in a model folder that define how text and images are preprocessed."""
 
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 MOST_HEADER = 100_000_000
@@ -26,16 +26,17 @@ OTHERS = (
     *("language_model_only", "logits_processors", "generation_config", "override_generation_config"),
     *("chat_template", "chat_template_content_format", "default_chat_template_kwargs", "trust_request_chat_template"),
 )
-"""Settings of vLLM that make another judge of the same folder."""
+"""vLLM settings that can change the verdicts of the same checkpoint folder."""
 
 SIGHT = ("vision", "visual", "image", "img", "video", "mm_vision", "vit_")
-"""Prefixes of configuration keys that concern images."""
+"""Prefixes of keys in config.json that belong to image input."""
 
 
 def read_notes(folder: Path) -> dict[str, Any]:
-    """Return what training wrote about a judge (`critic.json`) with its `architectures` (config.json).
+    """Return the training notes of a judge (critic.json), with `architectures` from config.json added.
 
-    Empty for other models. Raises UsageError for a folder that holds no model, and for notes that are none.
+    Return {} for a model that was not trained here. Raises UsageError if the folder holds no model, or if critic.json
+    is not as training writes it.
     """
     missing = [name for name in ("config.json", "tokenizer_config.json") if not (folder / name).is_file()]
     if missing:
@@ -55,10 +56,15 @@ def read_notes(folder: Path) -> dict[str, Any]:
 
 
 def own_name(model: str, facts: dict[str, Any], extra: Sequence[str] = (), settings: str = "") -> str:
-    """Return a judge's name: its folder's name and a hash of all that determines its verdicts.
+    """Return a judge's name: the folder's name, "@" and a hash of everything that determines its verdicts.
 
-    The hash covers the weights and `settings` (`describe_settings`). It covers the processor if the model takes images
-    or the processor differs from training. A model of the hub keeps its name there.
+    `model`: the checkpoint folder. A name that is no folder (a model of a hub) is returned unchanged.
+    `facts`: its training notes (`read_notes`).
+    `extra`: additional vLLM options; settings of the image processor among them count as part of the processor.
+    `settings`: changed vLLM settings (`describe_settings`), or "".
+
+    The hash covers the weights and `settings`. It covers the processor if the model accepts images, or if the processor
+    is not the one of training.
     """
     if not Path(model).is_dir():
         return model
@@ -73,14 +79,14 @@ def own_name(model: str, facts: dict[str, Any], extra: Sequence[str] = (), setti
 
 
 EDGE = 65_536
-"""Bytes at the end of a weights file that are hashed. The header is the same for two trainings of one base."""
+"""Number of bytes hashed at the end of each weights file; the header is equal for all trainings of one base model."""
 
 
 def _hash_weights(folder: Path) -> str:
-    """Return a hash for a folder without notes: its configuration, and each weights file's name, size, header and last
-    bytes.
+    """Return a hash of a model folder without training notes, or "" if it has no weights.
 
-    The header of safetensors holds the names, types and shapes of all tensors. Reading whole files would take minutes.
+    It covers config.json, and for each weights file its name, size, header (tensor names, types and shapes) and last
+    EDGE bytes. Hashing whole files would take minutes.
     """
     config = folder / "config.json"
     digest = hashlib.sha256(config.read_bytes() if config.is_file() else b"")
@@ -97,7 +103,10 @@ def _hash_weights(folder: Path) -> str:
 
 
 def parse_options(parser: Any, words: Sequence[str]) -> dict[str, Any]:
-    """Return vLLM's settings as its own `parser` reads `words`. Raises UsageError for an unknown option."""
+    """Parse vLLM's command-line options `words` with vLLM's `parser`, and return all settings by name.
+
+    Raises UsageError for an invalid option.
+    """
     output = io.StringIO()
     try:
         with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
@@ -111,14 +120,17 @@ def parse_options(parser: Any, words: Sequence[str]) -> dict[str, Any]:
 
 
 def describe_settings(plain: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    """Return vLLM's settings that make another judge than the `plain` ones, as JSON (files as hashes); empty if
-    none."""
+    """Return, as JSON, those `settings` that change a judge's verdicts and differ from the defaults `plain`; "" if none
+    do.
+
+    Files and folders are represented by hashes.
+    """
     others = {name: _describe_value(settings[name]) for name in OTHERS if settings.get(name) != plain.get(name)}
     return json.dumps(others, sort_keys=True, default=repr) if others else ""
 
 
 def _describe_value(value: Any) -> Any:
-    """Return a file's or folder's hash in place of its path; any other value unchanged."""
+    """Return the hash of a file or folder if `value` is a path to one; any other value unchanged."""
     # A chat template may be given as text, which no file system takes as a name.
     if not isinstance(value, str) or len(value) > 255 or "\n" in value:
         return value
@@ -126,9 +138,9 @@ def _describe_value(value: Any) -> Any:
 
 
 def hash_processor(model: str, extra: Sequence[str] = ()) -> str | None:
-    """Return the hash of a folder's tokenizer, chat template and image processor, or None if `model` is no folder.
+    """Return a hash of the tokenizer, chat template and image processor in the folder `model`, or None if it has none.
 
-    The settings (pixels, tiles) that the `extra` options of vLLM give the processor are hashed with them.
+    The hash includes processor settings (pixels, tiles) among `extra`, additional vLLM options.
     """
     files = sorted(path for part in PROCESSOR for path in Path(model).glob(part)) if Path(model).is_dir() else []
     digests = "".join(f"{path.name} {jsonl.sha256(path)}\n" for path in files)
@@ -141,7 +153,7 @@ def hash_processor(model: str, extra: Sequence[str] = ()) -> str | None:
 
 
 def sees_images(model: str) -> bool | None:
-    """Return whether a model's configuration or processor mentions images, or None if there is no configuration."""
+    """Return True if a model's configuration or processor mentions images, else False; None without config.json."""
     config = Path(model) / "config.json"
     if not config.is_file():
         return None
@@ -153,15 +165,15 @@ def sees_images(model: str) -> bool | None:
 
 
 def is_classifier(facts: dict[str, Any]) -> bool:
-    """Return whether a judge is a scoring head, by its `read_notes`."""
+    """Return True if `facts`, a judge's training notes (`read_notes`), describe a scoring head."""
     return any(name.endswith("ForSequenceClassification") for name in facts.get("architectures", ()))
 
 
 def describe_head(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return what a server says of a scoring head by its `read_notes`; nothing of a judge that writes.
+    """Return the fields that a server publishes about a scoring head; {} for a judge that generates text.
 
-    `gives` is what it gives. A head that compares has a `tie_band` as well: the difference of two scores up to which
-    it says tie.
+    `facts` are its training notes (`read_notes`). `gives` describes the head's output. A comparing head also has
+    `tie_band`: score differences up to it are ties.
     """
     if "tie_band" in facts:
         return {"gives": "one score of each answer that is compared", "tie_band": float(facts["tie_band"])}
@@ -169,9 +181,10 @@ def describe_head(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def list_learned_forms(facts: dict[str, Any]) -> tuple[str, ...]:
-    """Return the forms that a judge's notes say it was trained in, in any language.
+    """Return the prompt forms that a judge was trained on, without their language, from its training notes
+    (`read_notes`).
 
-    A form of its recipe that no row taught (`untaught`) is none of them.
+    Forms that no training row was in (`untaught`) are left out.
 
     >>> list_learned_forms({"recipe": {"forms": {"pointwise@en": 0.5, "pointwise@zh": 0.5, "pairwise": 0.0}}})
     ('pointwise',)

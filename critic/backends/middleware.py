@@ -17,7 +17,7 @@ from critic.errors import Refused, UsageError
 
 
 class Layer:
-    """A backend that wraps another and leaves to it all that it does not do itself."""
+    """A backend that wraps another, and delegates everything to it that a subclass does not override."""
 
     endpoint: str
     max_concurrency: int
@@ -44,7 +44,7 @@ class Layer:
 
 
 def walk_layers(backend: Backend) -> Iterator[Backend]:
-    """Yield a backend and those inside it, the outermost first."""
+    """Yield a backend and the backends that it wraps, from the outermost to the innermost."""
     yield backend
     while isinstance(backend, Layer):
         backend = backend.inner
@@ -52,17 +52,17 @@ def walk_layers(backend: Backend) -> Iterator[Backend]:
 
 
 def list_unsupported(backend: Backend) -> set[str]:
-    """Return the request fields that were left out because a server refused them."""
+    """Return the request fields that a backend's servers refused, so that later requests omit them."""
     *_, inner = walk_layers(backend)
     sources = [inner, *(endpoint.backend for endpoint in getattr(inner, "endpoints", ()))]
     return {name for source in sources for name in getattr(source, "unsupported", ())}
 
 
 class Cached(Layer):
-    """A cache of replies in the SQLite file `path`, by model name (NAME@HASH), processor hash and request.
+    """Caches replies in the SQLite file `path`, keyed by model name (NAME@HASH), processor hash and request.
 
-    A cached reply is returned without a request unless `fresh`; it has 0 attempts. Raises UsageError if the file cannot
-    be used.
+    A cached reply has 0 attempts. Set `fresh` to ignore cached replies and overwrite them. Raises UsageError if the
+    file cannot be used.
     """
 
     def __init__(self, inner: Backend, path: Path, fresh: bool = False) -> None:
@@ -92,9 +92,9 @@ class Cached(Layer):
         await super().__aexit__(*error)
 
     async def chat(self, request: Request) -> Reply:
-        """Return the cached reply, or ask for one and store it.
+        """Return the cached reply, or request one and store it.
 
-        Raises Refused and Transient as the inner backend does; neither is cached.
+        Raises Refused and Transient as the wrapped backend does; failures are not cached.
         """
         key = [self.served.name, self.served.processor, request]
         name = hashlib.sha256(msgspec.msgpack.encode(key, order="deterministic")).digest()
@@ -115,8 +115,10 @@ class Cached(Layer):
 class Budget(Struct, kw_only=True):
     """The token budget of a run, shared by all judges of a panel.
 
-    `limit` counts prompt and completion tokens, those in the server's prefix cache included. Requests in flight when it
-    is spent come on top. `uncounted` is the endpoint of a reply without token counts, or None.
+    `limit`: most tokens to use, prompt and completion together, including cached prompt tokens. Requests in flight when
+        it is reached may exceed it.
+    `used`: tokens used so far.
+    `uncounted`: the endpoint of a reply that had no token counts, or None.
     """
 
     limit: int
@@ -125,9 +127,9 @@ class Budget(Struct, kw_only=True):
 
 
 class Limited(Layer):
-    """A backend that asks until the budget is spent, and then refuses with the failure `budget`.
+    """Passes requests on until the budget is used up, then raises Refused with the failure `budget`.
 
-    Raises UsageError after a reply without token counts, since nothing could hold the budget then.
+    Raises UsageError for any request after a reply without token counts, since the budget cannot be kept then.
     """
 
     def __init__(self, inner: Backend, budget: Budget) -> None:

@@ -28,45 +28,49 @@ TOO_LONG = (
     "maximum model length",  # vLLM, of one that is too long with its images
     "context size",  # llama.cpp
 )
-"""Signs in a server's error that the prompt does not fit the context window."""
+"""Phrases in error messages of servers if the prompt does not fit the context window."""
 
 ODD = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
-"""Exceptions that reading a malformed answer raises."""
+"""Exceptions that may be raised while a malformed answer is read."""
 
 THOUGHTS = ("reasoning_content", "reasoning")
-"""Fields of a message that hold thoughts apart from the answer: DeepSeek's name, and vLLM's."""
+"""Message fields that hold the reasoning, separate from the answer: DeepSeek's name and vLLM's."""
 
 RED = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAACAAAAAgCAIAAAD8GO2jAAAAJ0lEQVR42u3NsQkAAAjAsP7/tF7hIASyp6lTCQQC"
     "gUAgEAgEgi/BAjLD/C5w/SM9AAAAAElFTkSuQmCC"
 )
-"""A small image, 32 x 32 red pixels."""
+"""A small image (32 x 32 red pixels) as a data URI."""
 
 RETRIED_STATUS = {408, 409, 425, 429}
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
-"""Seconds between the first two tries, and between two tries at most, unless the server asks for more."""
+"""Seconds before the second try, and the longest pause between two tries unless the server requests more."""
 
 LONGEST_WISH = 120.0
 """Longest Retry-After that is obeyed, in seconds."""
 
 OURS = {"x-critic-contract": "none", "x-critic-rating": "whole"}
-"""Headers for our own server: requests state their own constraints, and of alternatives only a rating's are read."""
+"""Headers for a server started by `critic serve`: do not apply its prompt contracts, and return the log probabilities
+of the rating only."""
 
 NO_LIST = (httpx.codes.NOT_FOUND, httpx.codes.METHOD_NOT_ALLOWED, httpx.codes.NOT_IMPLEMENTED)
-"""Statuses of a server that has no list of models."""
+"""Statuses with which a server answers if it has no list of models."""
 
 NO_KEY = (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)
-"""Statuses of a server that does not accept the API key."""
+"""Statuses with which a server rejects the API key."""
 GIVE_KEY = "does not take the API key: give its own by --api-key or OPENAI_API_KEY"
 
 
 class OpenAIBackend(backends.Backend):
-    """Chat completions at `base_url` (see `address.parse`); `choose` a model first.
+    """An OpenAI-compatible server at `base_url`. Call `choose` to select a model before the first request.
 
-    Every call is tried up to `attempts` times if trouble may pass: no answer in `timeout` seconds, a lost connection, a
-    reply that is no completion, RETRIED_STATUS and 5xx. `unsupported` are the fields that the server refused
-    (`refusals.OPTIONAL`). Messages contain neither the key nor the URL's password.
+    `api_key`: None or "" if the server needs no key. `timeout`: seconds per try. `connections`: concurrent requests.
+    `attempts`: most tries per call. A call is repeated after a timeout, a lost connection, a malformed reply, a status
+        in RETRIED_STATUS, or 5xx.
+    `unsupported`: request fields that the server refused so far (`refusals.OPTIONAL`); later requests omit them.
+
+    Error messages contain neither the key nor the password in the URL.
     """
 
     def __init__(
@@ -99,15 +103,17 @@ class OpenAIBackend(backends.Backend):
 
     @cached_property
     def _plain(self) -> httpx.Client:
-        """Client for the few requests before and beside the completions."""
+        """HTTP client for the few synchronous requests, such as the list of models."""
         # Minutes may lie between two of them, in which a server closes a kept connection: each has its own.
         limits = httpx.Limits(max_keepalive_connections=0)
         return httpx.Client(base_url=self.root, headers=self._headers, timeout=30.0, limits=limits)
 
     @cached_property
     def _session(self) -> aiohttp.ClientSession:
-        """Client for concurrent requests; needs a running loop. With dozens httpx takes ten times the processor
-        time."""
+        """HTTP client for concurrent chat requests; needs a running event loop.
+
+        It is aiohttp's: with dozens of requests in flight httpx takes ten times the processor time.
+        """
         return aiohttp.ClientSession(
             headers={**self._headers, "Content-Type": "application/json"},
             timeout=aiohttp.ClientTimeout(total=self.timeout),
@@ -118,10 +124,11 @@ class OpenAIBackend(backends.Backend):
         )
 
     def choose(self, name: str | None) -> ModelInfo:
-        """Use the model called `name`, or the server's first, and return what it is.
+        """Select the model `name` (None: the one in the URL, or else the server's first), and return what is known
+        about it.
 
-        A server without a list of models is trusted if the model is named here or in the URL. Raises UsageError with
-        the choices.
+        If the server has no list of models, a name given here or in the URL is trusted. Raises UsageError if the server
+        does not answer, or lists other models only.
         """
         name = name or self._address.deployment
         offered = self._list_models(name)
@@ -150,9 +157,9 @@ class OpenAIBackend(backends.Backend):
         return self.served
 
     def _list_models(self, name: str | None) -> dict[str, dict[str, Any]] | None:
-        """Return the server's models by name, or None if it has no list and `name` says which to use.
+        """Return the server's models by name, or None if it has no usable list and `name` is given.
 
-        Raises UsageError if it does not answer.
+        Raises UsageError if the server does not answer or offers no model.
         """
         # Azure lists what could be deployed, not what is.
         if name is not None and self._address.azure:
@@ -181,13 +188,15 @@ class OpenAIBackend(backends.Backend):
         return offered
 
     def _mask(self, text: str) -> str:
-        """Return the text without the secrets of this server."""
+        """Return the text without this server's key and password."""
         return mask(text, [self._key, *self._address.secrets])
 
     @cache  # noqa: B019 - of the few backends of a run
     def sees(self) -> bool | None:
-        """Return whether a vLLM takes images: it counts the tokens of a small one, or refuses it. None for other
-        servers."""
+        """Return True if the model accepts images, False if not, or None if unknown.
+
+        Only vLLM can be tested, by asking it to tokenize a small image; the result is None for other servers.
+        """
         if not self.served.is_vllm:
             return None
         messages = [{"role": "user", "content": [backends.image_part(RED), {"type": "text", "text": "?"}]}]
@@ -199,7 +208,8 @@ class OpenAIBackend(backends.Backend):
         return answer.is_success if answer.status_code in (httpx.codes.OK, httpx.codes.BAD_REQUEST) else None
 
     def _count_classes(self, name: str) -> int:
-        """Return the number of classes of a vLLM: 10 for a head that rates, 1 for a head that compares, else 0."""
+        """Return the number of classes of a vLLM model: 10 for a rating head, 1 for a comparing head, 0 for other
+        models."""
         question = [{"role": "user", "content": "?"}]
         try:
             answer = self._plain.post(self._address.beside("/classify"), json=_build_classify_body(name, question))
@@ -209,8 +219,10 @@ class OpenAIBackend(backends.Backend):
             return 0
 
     def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
-        """Return vLLM's own count (`/tokenize`). Raises Refused if the server has no such route, Transient if it does
-        not answer."""
+        """Return the number of tokens of a prompt as vLLM counts them (route `/tokenize`).
+
+        Raises Refused if the server has no such route, or Transient if it does not answer.
+        """
         try:
             return int(self._tokenize(messages, add_generation_prompt=True)["count"])
         except httpx.TransportError as error:
@@ -220,18 +232,18 @@ class OpenAIBackend(backends.Backend):
             raise Refused("context_length_exceeded", problem) from None
 
     def _tokenize(self, messages: Sequence[ChatMessage], **options: bool) -> Any:
-        """Return vLLM's answer on the tokens of the messages; `options` are its own."""
+        """Return vLLM's answer to a `/tokenize` request for the messages; `options` are passed on to vLLM."""
         body = {"model": self.served.name, "messages": messages, **options}
         answer = self._plain.post(self._address.beside("/tokenize"), json=body)
         answer.raise_for_status()
         return loads(answer.content)
 
     async def chat(self, request: Request) -> Reply:
-        """Return the reply.
+        """Return the reply to a request.
 
-        A field that the server refuses by name is left out, for good once a reply shows that it was this field. Raises
-        Refused for what the server will never accept, Transient when the tries are used up, Hopeless if its account is
-        empty or the key is wrong.
+        If the server refuses an optional field by name, the request is repeated without it. Once that succeeds, later
+        requests omit the field. Raises Refused if the server can never accept the request, Transient after the last try
+        failed, or Hopeless if the account is empty or the key is wrong.
         """
         if self.served.is_classifier and not request.classify:
             raise Refused("refused", backends.NO_TEXT)
@@ -267,14 +279,15 @@ class OpenAIBackend(backends.Backend):
             return reply
 
     def _check_route(self, error: Refused) -> None:
-        """Raise Hopeless if the address has no such route and nothing has shown yet that it is an OpenAI-compatible
+        """Raise Hopeless if the server has no chat route (404 or 405) and has never answered as an OpenAI-compatible
         server."""
         if not self._is_known and str(error).startswith(("HTTP 404", "HTTP 405")):
             where = f"{self._address.api}/chat/completions"
             raise Hopeless(f"{backends.NO_ANSWER} at {where}: {error}; give what stands before /chat") from None
 
     async def _find_token(self, request: Request) -> int | None:
-        """Return the id of the favoured token, looked up once; None if it cannot be found or favoured."""
+        """Return the id of the request's `forced_token`, or None if it is not set, not found, or the server takes no
+        logit bias."""
         text = request.forced_token
         if text is None or "logit_bias" in self.unsupported:
             return None
@@ -283,8 +296,10 @@ class OpenAIBackend(backends.Backend):
         return self._tokens[text]
 
     def _find_last_token(self, messages: Sequence[ChatMessage], text: str) -> int | None:
-        """Return the token that spells `text` after the last message, or None if no single token does or the server
-        does not say."""
+        """Return the id of the token that spells `text` after the last message.
+
+        Return None if no single token does, or if the server cannot tokenize.
+        """
         prefixed = [{"role": "user", "content": "?"}, {**messages[-1], "content": messages[-1]["content"] + text}]
         unfinished = {"continue_final_message": True, "add_generation_prompt": False}
         try:
@@ -294,7 +309,7 @@ class OpenAIBackend(backends.Backend):
             return None
 
     async def _request(self, body: dict[str, Any], route: str = "/chat/completions") -> Reply:
-        """Return the reply to `body`, tried up to `attempts` times. Raises Transient with the last problem."""
+        """Send `body` up to `attempts` times until there is a reply. Raises Transient with the last problem."""
         for attempt in range(1, self.attempts + 1):
             try:
                 return await self._request_once(body, route, attempt)
@@ -308,7 +323,7 @@ class OpenAIBackend(backends.Backend):
         raise AssertionError("unreachable: the last try raises")
 
     def _build_body(self, request: Request) -> dict[str, Any]:
-        """Return the JSON body of a chat completion."""
+        """Build the JSON body of a chat completion request."""
         body: dict[str, Any] = {
             "model": self.served.name,
             "messages": request.messages,
@@ -330,7 +345,10 @@ class OpenAIBackend(backends.Backend):
         return body
 
     async def _request_once(self, body: dict[str, Any], route: str, attempt: int) -> Reply:
-        """Return the reply to one request. Raises Transient, Refused or Hopeless by the server's answer."""
+        """Send one request and return the reply; `attempt` is its number, from 1.
+
+        Raises Transient, Refused or Hopeless, depending on the server's answer.
+        """
         url = self._address.beside(route) if route == "/classify" else self._address.url(route)
         try:
             sent = msgspec.json.encode(body)
@@ -360,18 +378,19 @@ class OpenAIBackend(backends.Backend):
             raise Transient(f"not a chat completion ({one_line(error)}): {message}") from None
 
     async def _post(self, url: str, sent: bytes) -> tuple[int, bytes, Mapping[str, str]]:
-        """Return the status, the body and the headers of the answer to one request."""
+        """Send a POST request with the body `sent`; return the answer's status, body and headers."""
         async with self._session.post(url, data=sent, allow_redirects=False) as answer:
             return answer.status, await answer.read(), answer.headers
 
     def _describe_error(self, status: int, raw: bytes, answered: Any) -> str:
-        """Return the server's own message in at most 300 characters, without secrets."""
+        """Return the status and the server's error message, without secrets; the message is cut to 300 characters."""
         return f"HTTP {status}: {self._mask(_read_message(raw, answered))[:300]}"
 
     def _raise_for_status(self, status: int, message: str, wish: float | None, fields: Sequence[str]) -> None:
-        """Raise the exception that an error status calls for.
+        """Raise Transient or Refused if the status is an error.
 
-        Transient carries the server's `wish` (seconds to wait), Refused the `fields` that it names.
+        `wish` is the wait in seconds that the server requests, or None. `fields` are the request fields that it
+        rejects.
         """
         if status in RETRIED_STATUS or (status >= 500 and status != httpx.codes.NOT_IMPLEMENTED):
             raise Transient(message, wish)
@@ -383,9 +402,10 @@ class OpenAIBackend(backends.Backend):
             raise Refused("refused", message, fields)
 
     def _check_account(self, status: int, error: Any, message: str, sent: bytes) -> None:
-        """Raise Hopeless if waiting cannot help: the account is empty, or the key is wrong.
+        """Raise Hopeless if the account is empty or the key is wrong, so that waiting cannot help.
 
-        `error` is what the answer holds of it, or None.
+        `error` is the error object in the answer, or None. `sent` is the request body, which some servers repeat in the
+        error.
         """
         if status == httpx.codes.UNAUTHORIZED:
             raise Hopeless(f"{self.endpoint} {GIVE_KEY} ({message})")
@@ -396,7 +416,10 @@ class OpenAIBackend(backends.Backend):
 
 
 def _build_credentials(user: str | None, api_key: str | None, azure: bool) -> dict[str, str]:
-    """Return the header that authenticates. A URL's user and password take precedence over a key."""
+    """Return the header that authenticates, or {} without credentials.
+
+    `user` is USER:PASSWORD from the URL, and takes precedence over `api_key`.
+    """
     if user:
         return {"Authorization": f"Basic {base64.b64encode(user.encode()).decode()}"}
     if not api_key:
@@ -405,7 +428,7 @@ def _build_credentials(user: str | None, api_key: str | None, azure: bool) -> di
 
 
 def _decode(raw: bytes) -> Any:
-    """Return an answer's JSON, or None if it is no JSON."""
+    """Decode the JSON body of an answer; return None if it is not JSON."""
     answer = None
     try:
         answer = msgspec.json.decode(raw)
@@ -418,22 +441,22 @@ def _decode(raw: bytes) -> Any:
 
 
 def _build_classify_body(name: str, messages: Sequence[ChatMessage]) -> dict[str, Any]:
-    """Return the JSON body of vLLM's `/classify`."""
+    """Build the JSON body of a request to vLLM's route `/classify`."""
     return {"model": name, "messages": messages, "add_generation_prompt": True, "add_special_tokens": False}
 
 
 def _read_count(value: Any) -> int | None:
-    """Return a number of tokens, or None if `value` is no count that JSON holds exactly (0..2^53 - 1)."""
+    """Return `value` if it is a whole number in 0..2^53 - 1, else None."""
     return value if type(value) is int and 0 <= value < 1 << 53 else None
 
 
 def _as_table(value: Any) -> dict[str, Any]:
-    """Return `value` if it is an object, else an empty one."""
+    """Return `value` if it is a dict, else {}."""
     return value if isinstance(value, dict) else {}
 
 
 def _parse_classes(answer: dict[str, Any], attempt: int) -> Reply:
-    """Return a scoring head's reply: class probabilities, or one score. Raises one of ODD."""
+    """Parse the reply of a scoring head: class probabilities, or one score. Raises one of ODD if it is malformed."""
     shares = [float(share) for share in answer["data"][0]["probs"]]
     if not all(math.isfinite(share) and (len(shares) == 1 or 0 <= share <= 1) for share in shares):
         raise ValueError("probabilities outside 0..1, or a score that is not finite")
@@ -443,7 +466,8 @@ def _parse_classes(answer: dict[str, Any], attempt: int) -> Reply:
 
 
 def _parse_tokens(logprobs: Any) -> list[Token]:
-    """Return the tokens with alternatives; none if a server gives only each token's own log probability."""
+    """Parse the generated tokens with their top log probabilities; return [] if the server sends no top log
+    probabilities."""
     tokens = list[Token]()
     try:
         for entry in logprobs["content"]:
@@ -457,7 +481,7 @@ def _parse_tokens(logprobs: Any) -> list[Token]:
 
 
 def _parse_reply(answer: dict[str, Any], attempt: int) -> Reply:
-    """Return the reply in a chat completion. Raises one of ODD."""
+    """Parse a chat completion. Raises one of ODD if it is malformed."""
     choice, usage = answer["choices"][0], _as_table(answer.get("usage"))
     message, finish = choice["message"], choice.get("finish_reason")
     text, refusal = message.get("content") or "", message.get("refusal")
@@ -488,7 +512,7 @@ def _parse_reply(answer: dict[str, Any], attempt: int) -> Reply:
 
 
 def _read_answered_by(answer: Mapping[str, Any]) -> str:
-    """Return the model and the system fingerprint that a reply names, or "".
+    """Return the model and, in brackets, the system fingerprint that an answer states, or "" if it states none.
 
     >>> _read_answered_by({"model": "gpt-4o-2024-08-06", "system_fingerprint": "fp_1"})
     'gpt-4o-2024-08-06 (fp_1)'
@@ -501,7 +525,7 @@ def _read_answered_by(answer: Mapping[str, Any]) -> str:
 
 
 def _find_error(answer: Any) -> Any:
-    """Return the error that an answer holds in place of choices or of a choice's message, or None."""
+    """Return the error object in an answer, at its top level or in its first choice, or None."""
     if not isinstance(answer, dict):
         return None
     choices = answer.get("choices")
@@ -511,7 +535,10 @@ def _find_error(answer: Any) -> Any:
 
 
 def _find_status(error: Any, message: str, fields: Sequence[str]) -> int:
-    """Return the HTTP status for an error inside a 200: its own code, 400 if a retry is useless, else 500."""
+    """Return the HTTP status that an error inside an answer with status 200 stands for.
+
+    It is the error's own code if it has one, else 400 if a retry would be useless, else 500.
+    """
     code = _as_table(error).get("code")
     if type(code) is int and 400 <= code < 600:
         return code
@@ -520,7 +547,7 @@ def _find_status(error: Any, message: str, fields: Sequence[str]) -> int:
 
 
 def _read_message(raw: bytes, answer: Any) -> str:
-    """Return the server's own message about an error, on one line."""
+    """Return the server's error message on one line, or the beginning of the raw body if there is none."""
     error = _find_error(answer)
     table = _as_table(answer if error is None else error)
     text, code = table.get("message", error), table.get("code")

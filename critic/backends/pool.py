@@ -19,17 +19,24 @@ from critic.errors import Hopeless, Refused, Transient, UsageError
 
 
 class Choosing(Backend, Protocol):
-    """A backend that can look up the model it serves."""
+    """A backend that can select and describe the model it serves."""
 
     def choose(self, name: str | None) -> ModelInfo:
-        """Return the model. Raises UsageError if the server does not answer or has no model of this name."""
+        """Select the model `name` and return what is known about it.
+
+        Raises UsageError if the server does not answer or has no such model.
+        """
 
 
 class Upstream:
-    """One server of a pool; `backend` is None until it has answered.
+    """One server of a pool, with its state.
 
-    After a failure it rests until `rests_until` (seconds of the monotonic clock). `failures` counts failures in a row.
-    `checked`: it serves the pool's judge and has not failed since. `reported`: its absence was printed.
+    `backend`: None until the server has answered for the first time.
+    `in_flight`: requests in progress. `asked`: requests answered so far.
+    `failures`: failures in a row. `problem`: the last one.
+    `rests_until`: time (time.monotonic, in seconds) until which no request is sent after a failure.
+    `checked`: True if it was found to serve the pool's judge and has not failed since.
+    `reported`: True if its absence has been printed.
     """
 
     def __init__(self, url: str) -> None:
@@ -41,12 +48,15 @@ class Upstream:
         self.checked = self.reported = False
 
     def may_be_asked(self, limit: int) -> bool:
-        """Return whether a request may be sent to it now, if each endpoint takes `limit`."""
+        """Return True if a request may be sent now; `limit` is the most requests in flight per server."""
         # After a failure it may still be down: it is tried with one request, not with as many as it takes.
         return self.rests_until <= time.monotonic() and self.in_flight < (1 if self.failures else limit)
 
     def fail(self, problem: str, wish: float | None = None) -> None:
-        """Leave it out for a while: longer each time, and at least for the `wish` (seconds) of the server."""
+        """Record a failure, and send no request for a while: longer after each failure in a row.
+
+        `wish` is the wait in seconds that the server requests, or None.
+        """
         now = time.monotonic()
         self.problem, self.checked = problem, False
         # Requests that were under way together fail together: that is one failure.
@@ -56,12 +66,12 @@ class Upstream:
         self.rests_until = max(self.rests_until, now + pause * random.uniform(0.8, 1.2))
 
     def retire(self, problem: str, attempts: int) -> None:
-        """Leave it out for the rest of the run, as if it had failed in all `attempts`."""
+        """Stop using this server for the rest of the run; `attempts` is recorded as its number of failures."""
         self.report(problem)
         self.problem, self.failures, self.rests_until = problem, attempts, math.inf
 
     def report(self, problem: str) -> None:
-        """Print once that it is left out, until it is back."""
+        """Print that this server is not used, once until it is back."""
         # It is tried again and again: a line each time would bury all others.
         if not self.reported:
             print(f"{self.url} is left out: {problem}", file=sys.stderr)
@@ -69,10 +79,15 @@ class Upstream:
 
 
 class Pool(Backend):
-    """A backend over the servers at `urls`, all of which must serve one judge (`ModelInfo`).
+    """A backend that distributes requests over the servers at `urls`, which must all serve the same judge
+    (`ModelInfo`).
 
-    `connect` returns a backend that tries once and has chosen its model. An endpoint that fails is left out, each time
-    for longer, and its request goes elsewhere. Raises UsageError if none answers, or if two serve different judges.
+    `connect`: returns a backend for a URL, with its model selected; it must try each request only once.
+    `attempts`: most tries per request, each on the least busy server.
+    `limit`: most requests in flight per server.
+
+    A server that fails is not used for a while, longer after each failure. Raises UsageError if no server answers, or
+    if two serve different judges.
     """
 
     def __init__(self, urls: Sequence[str], connect: Callable[[str], Choosing], attempts: int, limit: int) -> None:
@@ -92,12 +107,13 @@ class Pool(Backend):
                 self._check(endpoint, endpoint.backend.served)
 
     def _backends(self) -> list[Choosing]:
-        """Return the backends that have answered, those with the fewest failures first."""
+        """Return the backends that have answered at least once, those with the fewest failures first."""
         ranked = sorted(self.endpoints, key=lambda endpoint: endpoint.failures)
         return [endpoint.backend for endpoint in ranked if endpoint.backend is not None]
 
     def _reach(self, endpoint: Upstream) -> None:
-        """Connect an endpoint. Raises UsageError for one that answers but lacks the model."""
+        """Connect to a server; one that does not answer counts as failed. Raises UsageError if it answers but lacks the
+        model."""
         try:
             endpoint.backend = self._connect(endpoint.address)
         except UsageError as error:
@@ -109,7 +125,7 @@ class Pool(Backend):
             endpoint.report(f"{error}; it is tried again")
 
     def _check(self, endpoint: Upstream, served: ModelInfo) -> None:
-        """Raise UsageError if an endpoint serves another judge than the pool."""
+        """Mark a server as checked. Raises UsageError if it serves another judge than the pool."""
         for name in ModelInfo.__struct_fields__:
             now, others = getattr(served, name), getattr(self.served, name)
             if now != others:
@@ -124,14 +140,16 @@ class Pool(Backend):
         return self._backends()[0].sees()
 
     def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
-        """Return the count of the first endpoint. Raises Refused if the servers do not count, Transient if none
-        answers."""
+        """Return the number of tokens as the first server counts them.
+
+        Raises Refused if it cannot count tokens, or Transient if it does not answer.
+        """
         return self._backends()[0].count_tokens(messages)
 
     async def chat(self, request: Request) -> Reply:
-        """Return the reply of the least busy endpoint.
+        """Return the reply of the least busy server, trying others if it fails.
 
-        Raises Refused and Transient as an OpenAIBackend does, and Hopeless once every endpoint is.
+        Raises Refused and Transient as an OpenAIBackend does, or Hopeless once no server can be used any more.
         """
         for attempt in range(1, self._attempts + 1):
             endpoint, backend = await self._next()
@@ -163,7 +181,10 @@ class Pool(Backend):
         raise Transient(problem, tries=self._attempts)
 
     async def _next(self) -> tuple[Upstream, Choosing]:
-        """Return the endpoint to ask; wait while all rest or are busy. Raises Transient if all failed too often."""
+        """Return the server for the next request, waiting while all are busy or pausing.
+
+        Raises Transient if every server has failed as often in a row as a request may be tried.
+        """
         while True:
             free = [endpoint for endpoint in self.endpoints if endpoint.may_be_asked(self._limit)]
             if free:
@@ -180,7 +201,7 @@ class Pool(Backend):
                 await asyncio.sleep(0.05)
 
     async def _look_at(self, endpoint: Upstream) -> None:
-        """Look up what an endpoint serves that was away, while no request goes to it."""
+        """Check which judge a server serves that was unavailable; a wrong judge or no answer counts as a failure."""
         endpoint.in_flight += 1
         try:
             if endpoint.backend is None:

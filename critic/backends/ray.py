@@ -16,9 +16,9 @@ from critic.errors import Refused, Transient, UsageError, one_line
 
 
 class Worker:
-    """The code of an actor: the backend that `make` builds, opened on first use and again after a restart.
+    """The class that runs as a Ray actor. It opens the backend that `make` builds on first use.
 
-    It returns Refused and Transient instead of raising them, since Ray would raise another error in their place.
+    Its methods return Refused and Transient errors instead of raising them, because Ray would raise a different error.
     """
 
     def __init__(self, make: Callable[[], Backend]) -> None:
@@ -26,14 +26,14 @@ class Worker:
         self._backend: Backend | None = None
 
     async def _opened(self) -> Backend:
-        """Return the backend, opened once however many calls wait for it."""
+        """Return the backend, opening it on the first call; concurrent calls wait."""
         async with self._opening:
             if self._backend is None:
                 self._backend = await self._make().__aenter__()
             return self._backend
 
     async def started(self) -> tuple[ModelInfo, bool | None] | str:
-        """Return the model and whether it takes images, or the reason why it cannot start."""
+        """Open the backend. Return its model and whether it accepts images, or an error message if it cannot start."""
         try:
             backend = await self._opened()
         except UsageError as error:
@@ -59,9 +59,10 @@ class Worker:
 
 
 class Replica(Backend):
-    """An actor as an endpoint of a pool. A lost one rests for `seconds`, the time its start took.
+    """A Ray actor as a member of a Pool.
 
-    Raises UsageError if it does not run (yet).
+    `seconds`, the time that the first start took, is the wait after the actor is lost. `timeout` is in seconds per
+    request. Raises UsageError if the actor is not running (yet).
     """
 
     def __init__(self, actor: Any, seconds: float, timeout: float) -> None:
@@ -74,7 +75,8 @@ class Replica(Backend):
         return self._sees
 
     def choose(self, _: str | None) -> ModelInfo:
-        """Return the model it serves now. Called from another thread than the event loop's, like `count_tokens`."""
+        """Return the model that the actor serves now. Like `count_tokens`, it blocks: call it outside the event loop's
+        thread."""
         import ray  # noqa: PLC0415 - not part of a plain installation
 
         try:
@@ -112,10 +114,15 @@ class Replica(Backend):
 
 
 class RayBackend(Layer):
-    """`replicas` of the backend that `make` builds, each in an actor with `gpus` GPUs.
+    """Runs several replicas of a backend as Ray actors.
 
-    `address` is the Ray cluster's (None: RAY_ADDRESS, or a cluster started here). The actors start when the context is
-    entered. Raises UsageError if Ray is not installed or not reached, or if no replica starts.
+    `make`: builds the backend; each of the `replicas` actors calls it.
+    `address`: the Ray cluster's address; None uses RAY_ADDRESS or starts a local cluster.
+    `gpus`: number of GPUs per actor.
+    `attempts`, `timeout`: tries per request, and seconds per try.
+
+    The actors start when the context is entered. Raises UsageError if Ray is not installed or not reachable, or if no
+    replica starts.
     """
 
     def __init__(

@@ -19,8 +19,8 @@ OPTIONAL = {
     "logprobs": (r"(?:top[ _]?|response[ _]?)?log.?prob\w*", "asked without: ratings have no distribution"),
     "logit_bias": (r"logit.?bias", "asked without"),
 }
-"""Request fields that a server may do without: pattern of their names in refusals, and the consequence. `top_logprobs`
-goes with `logprobs`."""
+"""Request fields that a request can do without: name -> (regular expression for the field in error messages, the
+consequence in words). `top_logprobs` is treated together with `logprobs`."""
 
 _PATTERNS = {
     # Chinese stands beside a name without a blank: \b would see no border.
@@ -28,11 +28,14 @@ _PATTERNS = {
     for name, (words, _) in OPTIONAL.items()
 }
 _NEEDED = re.compile(r"(?:body[ .])?(?:messages|model)(?![A-Za-z0-9_])")
-"""Fields that no request can do without."""
+"""Matches the fields that every request needs."""
 
 
 def drop_unsupported(body: Mapping[str, Any], unsupported: set[str]) -> dict[str, Any]:
-    """Return the request without the fields that a server refuses; `max_completion_tokens` replaces `max_tokens`."""
+    """Return the request body without the `unsupported` fields.
+
+    If `max_tokens` is one of them, `max_completion_tokens` takes its place, unless that is unsupported too.
+    """
     sent = {name: value for name, value in body.items() if name.removeprefix("top_") not in unsupported}
     if "max_tokens" in body.keys() - sent.keys() and "max_completion_tokens" not in unsupported:
         sent["max_completion_tokens"] = body["max_tokens"]
@@ -40,10 +43,11 @@ def drop_unsupported(body: Mapping[str, Any], unsupported: set[str]) -> dict[str
 
 
 def find_refused_fields(answer: Any, words: str, sent: Mapping[str, Any]) -> list[str]:
-    """Return the OPTIONAL fields of `sent` that an error names, the most likely first.
+    """Return the OPTIONAL fields of the request `sent` that an error message rejects, the most likely one first.
 
-    Servers name a field in a key of its own, `param` (OpenAI, Azure), `loc` (FastAPI: Mistral, vLLM) or `field`
-    (Google), or only in their message (`words`). A refusal whose key names `messages` or `model` is about these.
+    Servers name the field under a key `param` (OpenAI, Azure), `loc` (FastAPI: Mistral, vLLM) or `field` (Google) of
+    the decoded `answer`, or only in their message `words`. If such a key names `messages` or `model`, the message is
+    ignored.
 
     >>> find_refused_fields({"error": {"param": "temperature"}}, "Unsupported value.", {"temperature": 0.0, "seed": 1})
     ['temperature']
@@ -60,7 +64,7 @@ def find_refused_fields(answer: Any, words: str, sent: Mapping[str, Any]) -> lis
 
 
 def _walk_places(answer: Any, depth: int = 6) -> Iterator[str]:
-    """Yield the values of an error's keys that name a field."""
+    """Yield the values of the keys `param`, `loc` and `field` in an error, down to `depth` levels."""
     if not depth:
         return
     if isinstance(answer, list):
@@ -83,15 +87,18 @@ _NO_CREDIT = re.compile(
     r"|good standing|payment required|monthly spending limit|欠费|余额不足|余额已用|账户已停|\(1113\)",
     re.IGNORECASE,
 )
-"""Messages of an empty account: OpenAI, Azure, Anthropic, DeepSeek, Moonshot, xAI, OpenRouter, SiliconFlow, Zhipu
-(1113), DashScope (Arrearage), Volcengine (AccountOverdueError), MiniMax.
+"""Matches messages about an empty account: OpenAI, Azure, Anthropic, DeepSeek, Moonshot, xAI, OpenRouter, SiliconFlow,
+Zhipu (1113), DashScope (Arrearage), Volcengine (AccountOverdueError), MiniMax.
 
-Google's "exceeded your current quota" is left out: it is also sent for a limit per minute.
+Google's "exceeded your current quota" is not matched, because Google also sends it for a limit per minute.
 """
 
 
 def is_out_of_credit(status: int, words: str, sent: bytes) -> bool:
-    """Return whether a refusal says that the account is empty, and does not just repeat the request `sent`."""
+    """Return True if a refusal (HTTP `status`, message `words`) says that the account is empty.
+
+    A phrase that only repeats the request body `sent` does not count.
+    """
     match = _NO_CREDIT.search(words)
     return status == 402 or (match is not None and match[0].encode() not in sent)
 
@@ -99,11 +106,12 @@ def is_out_of_credit(status: int, words: str, sent: bytes) -> bool:
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")
 _UNITS = (86400.0, 3600.0, 60.0, 1.0, 0.001)
 _IN_BODY = re.compile(r'(?:"retryDelay": ?"|try again in )((?:\d+(?:\.\d+)?(?:ms|[dhms]))+)')
-"""Wait in an error's body (Google, OpenAI)."""
+"""Matches the requested wait in an error's body (Google, OpenAI)."""
 
 
 def _parse_seconds(words: str) -> float | None:
-    """Parse a wait: seconds, or a duration such as `6m0s` and `20ms`. Return None for anything else."""
+    """Parse a wait as a number of seconds or a duration such as `6m0s` or `20ms`; return seconds, or None if it is
+    neither."""
     with suppress(ValueError):
         return number if math.isfinite(number := float(words)) else None
     parts = _DURATION.fullmatch(words.strip())
@@ -113,8 +121,10 @@ def _parse_seconds(words: str) -> float | None:
 
 
 def _parse_moment(words: str, now: datetime) -> float | None:
-    """Parse a date and return the seconds until then: an HTTP date in any of its three forms (RFC 9110, section 5.6.7),
-    or ISO 8601."""
+    """Parse an HTTP date (RFC 9110, section 5.6.7) or ISO 8601 date; return the seconds from `now` until then.
+
+    Return None if the text is no such date.
+    """
     for read in (parsedate_to_datetime, datetime.fromisoformat):
         with suppress(ValueError, TypeError, OverflowError):
             moment = read(words)
@@ -123,7 +133,11 @@ def _parse_moment(words: str, now: datetime) -> float | None:
 
 
 def _parse_wait(words: str, now: datetime) -> float | None:
-    """Parse a wait in any spelling, in seconds. A number past 2001, in seconds or milliseconds, is a moment."""
+    """Parse a wait and return it in seconds, or None if it cannot be parsed.
+
+    The text is a number, a duration or a date. A number above 1e9 is a Unix time in seconds, or in milliseconds above
+    1e11.
+    """
     seconds = _parse_seconds(words)
     if seconds is None:
         return _parse_moment(words, now)
@@ -133,11 +147,11 @@ def _parse_wait(words: str, now: datetime) -> float | None:
 
 
 def read_retry_after(headers: Mapping[str, str], body: str = "") -> float | None:
-    """Return the seconds that a server asks to wait (0 or more), or None if it does not say.
+    """Return the seconds (0 or more) that a server asks the client to wait, or None if it does not say.
 
-    In this order: `retry-after-ms` (OpenAI, Azure), `Retry-After` in seconds or as a date (RFC 9110, section 10.2.3),
-    the error's `body`, `ratelimit-reset` and its relatives. Dates are compared with the server's own clock (`Date`).
-    The caller bounds the wait.
+    The first of these that is present counts: the header `retry-after-ms` (OpenAI, Azure), `Retry-After` in seconds or
+    as a date (RFC 9110, section 10.2.3), the error's `body`, and headers such as `ratelimit-reset`. Dates are compared
+    with the server's own clock (header `Date`). The result has no upper limit.
 
     >>> read_retry_after({"retry-after": "Sun, 06 Nov 1994 08:49:37 GMT", "date": "Sun, 06 Nov 1994 08:49:30 GMT"})
     7.0
@@ -159,7 +173,10 @@ def read_retry_after(headers: Mapping[str, str], body: str = "") -> float | None
 
 
 def _find_reset(fields: Mapping[str, str], now: datetime) -> float | None:
-    """Return the seconds until the last of the used-up rate limits is reset, or None if no header says."""
+    """Return the seconds until all exhausted rate limits are reset, or None if no header says.
+
+    `fields` are the answer's headers by lower-case name.
+    """
     used_up, others = list[float](), list[float]()
     for name, value in fields.items():
         if "ratelimit" not in name or "reset" not in name or (wait := _parse_wait(value, now)) is None:

@@ -9,13 +9,14 @@ from critic.backends import CONNECTIONS, Backend, ChatMessage, ModelInfo, Reply,
 from critic.errors import replace_surrogates
 
 IMAGE_TOKENS = 100
-"""Tokens of an image in a scripted prompt."""
+"""Number of tokens that an image counts in a scripted prompt."""
 
 
 class ScriptedBackend(Backend):
-    """A backend that answers every request with `answer(request)`, which may raise Refused or Transient.
+    """A backend that replies with `answer(request)`, which may raise Refused or Transient.
 
-    A token is one character of the prompt, also in `context`; an image has IMAGE_TOKENS.
+    `name`: name of the model. `sees`: whether it accepts images; None if unknown.
+    `context`: context window in characters, since each character counts as one token; None if unlimited.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class ScriptedBackend(Backend):
         return self._sees
 
     def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
-        """Return the prompt's characters, and IMAGE_TOKENS for each image.
+        """Return the number of characters of a prompt, plus IMAGE_TOKENS per image.
 
         >>> ScriptedBackend(lambda _: Reply(text="7")).count_tokens([{"role": "user", "content": "Rate it."}])
         8
@@ -50,9 +51,9 @@ class ScriptedBackend(Backend):
 
 
 def from_file(path: Path) -> ScriptedBackend:
-    """Return a backend that gives the replies of a JSONL file (`Reply` records, at least `{"text": …}`).
+    """Build a backend that replies from a JSONL file of `Reply` records (at least `{"text": …}`).
 
-    Raises UsageError naming file and line for a line that is no reply.
+    A hash of the prompt selects the reply. Raises UsageError, naming file and line, if a line is not a reply.
     """
     replies = [reply for _, reply in jsonl.read(path, Reply)]
 

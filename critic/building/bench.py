@@ -22,17 +22,17 @@ from critic.errors import UsageError, one_line
 from critic.stats.diversity import words
 
 RUN = 8
-"""Length of a run in words (Chinese: characters); texts that share many runs repeat each other."""
+"""Length of an n-gram in words (Chinese: characters). Texts that share many n-grams repeat each other."""
 
 OVERLAP = 0.5
-"""Texts that share at least this part of the shorter text's runs form one group."""
+"""Texts form one group if they share at least this fraction of the shorter text's n-grams."""
 
 INTERNAL = 0.1
-"""The share of groups in the internal test (AlignMMBench §4.2)."""
+"""Fraction of the groups that goes into the internal test (AlignMMBench §4.2)."""
 
 
 def _build_multiverse_row(conversation: DraftConversation, image: str) -> dict[str, Any]:
-    """Build a row of MultiVerse's data set."""
+    """Build a row in the format of MultiVerse's data set; `image` is the path to write."""
     turns: list[dict[str, Any]] = []
     for turn in conversation.turns:
         items = [
@@ -48,7 +48,7 @@ def _build_multiverse_row(conversation: DraftConversation, image: str) -> dict[s
 
 
 def _build_convbench_row(conversation: DraftConversation, image: str) -> dict[str, Any]:
-    """Build a row of ConvBench's sheet."""
+    """Build a row in the format of ConvBench's sheet; `image` is the path to write."""
     row: dict[str, Any] = {"ID": conversation.id, IMAGE: image, CAPTION: conversation.caption}
     for position, turn in enumerate(conversation.turns):
         row |= {INSTRUCTIONS[position]: turn.question, TASKS[position]: turn.task, REFERENCES[position]: turn.answer}
@@ -56,7 +56,7 @@ def _build_convbench_row(conversation: DraftConversation, image: str) -> dict[st
 
 
 def _build_alignmmbench_row(conversation: DraftConversation, image: str) -> dict[str, Any]:
-    """Build a question line of AlignMMBench."""
+    """Build a row in the format of AlignMMBench's questions file; `image` is the path to write."""
     (turn,) = conversation.turns
     history = [{"user": before.question, "assistant": before.answer} for before in conversation.dialogue]
     row = {"question_id": conversation.id, "prompt": turn.question, "image_path": image, "history": history}
@@ -68,22 +68,27 @@ FORMS: dict[str, Callable[[DraftConversation, str], dict[str, Any]]] = {
     "convbench": _build_convbench_row,
     "alignmmbench": _build_alignmmbench_row,
 }
-"""Benchmark -> function from a conversation to its row of the file."""
+"""Benchmark -> function that converts a conversation and an image path to a row of the benchmark's file."""
 
 
 def write(
     path: Path, form: str, conversations: Iterable[DraftConversation], copies: Mapping[str, str] | None = None
 ) -> None:
-    """Write conversations in a benchmark's own format; `copies` maps images to the names of their copies."""
+    """Write conversations to `path` in the file format of the benchmark `form`.
+
+    `copies` maps image paths to the names under which copies of the images are published; None keeps the paths.
+    """
     name_of = copies or {}
     jsonl.write(path, (FORMS[form](talk, name_of.get(talk.image, talk.image)) for talk in conversations))
 
 
 def correct(form: str | None, row: dict[str, Any], kind: str, turn: int, text: str) -> None:
-    """Put a person's correction into a row of a benchmark's file, or of any table if `form` is None.
+    """Put a person's correction into `row`, in place.
 
-    `kind` is reference, caption, focus or checklist; a checklist has one item per line of `text`. `turn` counts
-    from 1.
+    `form`: the benchmark whose file format the row has; None for any other table.
+    `kind`: what is corrected: "reference", "caption", "focus" or "checklist".
+    `turn`: number of the turn, from 1.
+    `text`: the new text; a checklist has one item per line.
     """
     # Only MultiVerse nests its turns; the other formats are flat rows.
     if form == "multiverse":
@@ -114,9 +119,11 @@ class SharedText(Struct, frozen=True):
 
 
 def find_overlaps(texts: Mapping[str, str]) -> list[SharedText]:
-    """Return pairs of texts that share at least OVERLAP of their runs, each pair once.
+    """Return the pairs of texts that share at least the fraction OVERLAP of their word n-grams (n = RUN), each pair
+    once.
 
-    Every text is compared with every other, which takes a second for a thousand of them.
+    `texts` maps ids to texts. The fraction refers to the shorter text. All pairs are compared, which takes about 1 s
+    for 1,000 texts.
     """
     runs = {key: _collect_runs(text) for key, text in texts.items()}
     pairs = []
@@ -129,14 +136,14 @@ def find_overlaps(texts: Mapping[str, str]) -> list[SharedText]:
 
 
 def _collect_runs(text: str) -> frozenset[tuple[str, ...]]:
-    """Return the runs of RUN words in a text; a shorter text is one run."""
+    """Return the set of word n-grams (n = RUN) in a text; a shorter text is a single n-gram."""
     tokens = words(text)
     starts = range(max(1, len(tokens) - RUN + 1))
     return frozenset(tuple(tokens[start : start + RUN]) for start in starts)
 
 
 def group_overlaps(keys: Iterable[str], pairs: Iterable[SharedText]) -> dict[str, str]:
-    """Return the group of each key, named by its first member. Groups join along chains of pairs.
+    """Return the group of each key, named after its first member in sorted order. Keys linked by pairs share a group.
 
     >>> group_overlaps(["a", "b", "c", "d"], [SharedText("a", "b", 0.9), SharedText("b", "c", 0.6)])
     {'a': 'a', 'b': 'a', 'c': 'a', 'd': 'd'}
@@ -151,7 +158,10 @@ def group_overlaps(keys: Iterable[str], pairs: Iterable[SharedText]) -> dict[str
 
 
 def assign_splits(group_of: Mapping[str, str]) -> dict[str, str]:
-    """Assign each key to a split: INTERNAL of the groups, at least one, are internal, drawn by their hashes."""
+    """Return the split of each key, "internal" or "train"; `group_of` maps keys to groups.
+
+    The fraction INTERNAL of the groups (at least one), chosen by hash, is internal.
+    """
     # Hashes, not positions: a group keeps its split when others are added.
     ranked = sorted(set(group_of.values()), key=lambda group: hashlib.sha256(group.encode()).digest())
     internal = set(ranked[: math.ceil(INTERNAL * len(ranked))])
@@ -167,10 +177,16 @@ def freeze(
     split_of: Mapping[str, str],
     facts: Mapping[str, Any],
 ) -> str:
-    """Write a benchmark into a folder: benchmark.jsonl, images, splits, and frozen.json with every file's SHA-256.
+    """Write a benchmark into `folder` and return a hash of all its files.
 
-    The folder replaces an earlier one only once it is complete. Returns the hash of all files. Raises UsageError if
-    an image has changed since it was hashed.
+    The folder gets benchmark.jsonl, one file per split, the images, and frozen.json with the SHA-256 of every file. It
+    replaces an earlier folder only once it is complete.
+
+    `form`: the benchmark whose file format is used. `root`: folder of the source images.
+    `md5_of`: image path -> MD5 when it was chosen. `split_of`: conversation id -> split.
+    `facts`: additional content of frozen.json.
+
+    Raises UsageError if an image has changed since its MD5 was computed.
     """
     target = jsonl.resolve_links(folder)
     partial = target.with_name(f"{target.name}.partial")
@@ -202,14 +218,14 @@ def freeze(
 
 
 def _combine_hashes(hashes: Mapping[str, str]) -> str:
-    """Return a short hash of all files' hashes."""
+    """Return one short hash of the files' hashes (file name -> SHA-256)."""
     return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def check_frozen(folder: Path) -> dict[str, Any]:
-    """Return the content of frozen.json, or an empty dict if there is none.
+    """Return the content of frozen.json in a benchmark's folder, or {} if there is none.
 
-    Raises UsageError if a file has changed since, or if frozen.json is incomplete.
+    Raises UsageError if one of the files has changed since, or if frozen.json is malformed.
     """
     path = folder / "frozen.json"
     if not path.is_file():

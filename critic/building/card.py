@@ -21,11 +21,11 @@ from critic.stats.diversity import mtld, words
 _READING = "Lengths are in words; of Chinese every character is one. MTLD is a measure of lexical diversity."
 
 ASKED = "verb and noun"
-"""Name of a class of English questions: the first verb that is no auxiliary and the first noun after it. Words are
-tagged, not parsed (VisIT-Bench's figure of root verbs and their objects)."""
+"""Name of a class of English questions: their first verb (no auxiliary) and the first noun after it. Words are tagged,
+not parsed (cf. VisIT-Bench's figure of root verbs and their objects)."""
 
 MOST_ASKED = 20
-"""The most rows of that table; card.json has all."""
+"""Number of rows shown of the ASKED table; card.json has all."""
 
 _AUXILIARIES = frozenset(("please", "be", "am", "are", "is", "was", "were", "do", "does", "did", "have", "has", "had"))
 
@@ -52,7 +52,7 @@ class CardFacts(Struct, frozen=True):
 
 
 def _measure(values: Iterable[float | None]) -> Spread:
-    """Return the spread of the values that are not None.
+    """Return mean, maximum and count of the values that are not None.
 
     >>> _measure([1.0, None, 3.0])
     Spread(mean=2.0, maximum=3.0, count=2)
@@ -93,9 +93,9 @@ def _count_totals(conversations: Sequence[Conversation], turns: Sequence[Convers
 
 
 def _build_tagger() -> Callable[[str], str | None]:
-    """Return a function from an English question to its verb and noun.
+    """Return a function that maps an English question to "verb noun", or to None if it lacks one of them.
 
-    It returns None for a question without them, and for all questions if the extra `card` is not installed.
+    If the extra `card` is not installed, the function always returns None.
     """
     try:
         from textblob.en.taggers import PatternTagger  # noqa: PLC0415 - an extra of its own
@@ -114,7 +114,7 @@ def _build_tagger() -> Callable[[str], str | None]:
 
 
 def _count_classes(conversations: Sequence[Conversation]) -> dict[str, dict[str, tuple[int, int]]]:
-    """Return, for each kind of class, (count, number of images) by name, the most frequent first."""
+    """Return for each kind of class (such as "task") its names with (count, number of images), most frequent first."""
     request = _build_tagger()
     kinds: dict[str, Callable[[Conversation], Iterable[str | None]]] = {
         "task": lambda conversation: (turn.task for turn in conversation.turns),
@@ -144,7 +144,8 @@ def _count_classes(conversations: Sequence[Conversation]) -> dict[str, dict[str,
 
 
 def _build_origin(steps: Sequence[Mapping[str, Any]]) -> Section:
-    """Build the section on the steps of `critic build`: how many items each step kept, and why others were dropped."""
+    """Build the section on how the benchmark was made: how many items each step of `critic build` kept, and why others
+    were dropped."""
     rows = []
     for step in steps:
         why = ", ".join(f"{name} {count}" for name, count in step["reasons"].items()) or "–"
@@ -155,7 +156,7 @@ def _build_origin(steps: Sequence[Mapping[str, Any]]) -> Section:
 
 
 def _build_statistics(title: str, card: CardFacts) -> Section:
-    """Build the section of totals and lengths."""
+    """Build the section with totals and lengths; `title` is the benchmark's."""
     rows = [row(name, count, "") for name, count in card.counts.items() if count]
     for name, spread in card.spreads.items():
         most = number(spread.maximum, 0 if isinstance(spread.maximum, int) else 2)
@@ -168,7 +169,10 @@ def _build_statistics(title: str, card: CardFacts) -> Section:
 
 
 def _build_distribution(kind: str, names: Mapping[str, tuple[int, int]]) -> Part:
-    """Build the table of one kind of class, with a bar for each share."""
+    """Build the table of one kind of class, with a bar for the share of each name.
+
+    `names` maps each name to (count, number of images).
+    """
     total = sum(count for count, _ in names.values())
     # Only this class has thousands of names.
     shown = list(names.items())[: MOST_ASKED if kind == ASKED else None]
@@ -180,9 +184,9 @@ def _build_distribution(kind: str, names: Mapping[str, tuple[int, int]]) -> Part
 
 
 def write(out: Path, name: str, file: Path, steps: Sequence[Mapping[str, Any]] = ()) -> str:
-    """Write card.html and card.json for a benchmark's file into a folder, and return its statistics as text.
+    """Write card.html and card.json for a benchmark's file into the folder `out`, and return the statistics as text.
 
-    With the `steps` of `critic build`, the card also reports how the benchmark was made.
+    `name` is the benchmark. With the `steps` of `critic build`, the card also says how the benchmark was made.
     """
     benchmark = benchmarks.load(name)
     card = collect_facts(benchmark.read(file))

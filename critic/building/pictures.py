@@ -22,10 +22,10 @@ from critic.images import MAX_BYTES, ImageError, convert_to_8_bits, decode_image
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif")
 
 NEAR = 6
-"""The most bits by which near-duplicates differ. Two unrelated photographs differ by about 32."""
+"""Largest number of differing hash bits of near-duplicates. Two unrelated photographs differ in about 32 of 64."""
 
 OTHER = "Other"
-"""The category that replaces rare ones."""
+"""Name of the category into which rare ones are merged."""
 
 
 class ImageFile(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -52,10 +52,10 @@ class DroppedImage(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def compute_phash(image: Any) -> str:
-    """Return the pHash of a Pillow image as 16 hexadecimal digits, bit by bit that of `imagehash.phash`.
+    """Return the 64-bit perceptual hash of a Pillow image as 16 hexadecimal digits, equal to `imagehash.phash`.
 
-    The bits say which of the 64 lowest frequencies (discrete cosine transform) of the 32 x 32 grey image lie above
-    their median. Images with 16 bits or transparency are hashed as they are displayed (`convert_to_8_bits`).
+    Each bit says whether one of the 64 lowest frequencies (discrete cosine transform of the 32 x 32 grey image) is
+    above their median. Images with 16 bits or transparency are converted first (`convert_to_8_bits`).
     """
     from PIL import Image  # noqa: PLC0415 - not part of a plain installation
     from scipy import fft  # noqa: PLC0415 - takes half a second, which the other commands need not wait
@@ -66,7 +66,7 @@ def compute_phash(image: Any) -> str:
 
 
 def hash_image(root: Path, name: str) -> ImageFile:
-    """Hash an image. One that cannot be read or fully decoded gets a `failure`."""
+    """Return the hashes and size of the image `name` under `root`. If it cannot be read, the result has a `failure`."""
     facts: dict[str, Any] = {"path": name, "bytes": 0, "md5": ""}
     try:
         there = (root / name).stat()
@@ -84,9 +84,9 @@ def hash_image(root: Path, name: str) -> ImageFile:
 
 
 def find_images(root: Path) -> list[str]:
-    """Return the sorted paths of images below a folder, recognized by suffix.
+    """Return the sorted paths of all images under a folder, relative to it; images are recognised by their suffix.
 
-    Raises UsageError for a folder without any, and for a name that is not UTF-8.
+    Raises UsageError if there is no image, or if a name is not UTF-8.
     """
     if not root.is_dir():
         raise UsageError(f"{root}: no such folder")
@@ -104,9 +104,10 @@ def find_images(root: Path) -> list[str]:
 
 
 def scan(root: Path, out: Path) -> list[ImageFile]:
-    """Hash the images of a folder, in order of name, appending each to `out` as soon as it is hashed.
+    """Hash all images under `root`, in the order of their names, and write the results to the JSONL file `out`.
 
-    A rerun resumes. It retries unreadable images and images whose size has changed.
+    Each result is written at once, so that a rerun resumes. It retries unreadable images and images whose size has
+    changed.
     """
     names = find_images(root)
     jsonl.repair(out)
@@ -135,10 +136,11 @@ def scan(root: Path, out: Path) -> list[ImageFile]:
 
 
 def find_duplicates(images: Sequence[ImageFile]) -> list[DroppedImage]:
-    """Return images that repeat another one: their hashes differ by at most NEAR bits.
+    """Return the near-duplicates to drop: their hash differs by at most NEAR bits from the hash of an image that is
+    kept.
 
-    The image with most pixels stays, then the one with most bytes. Every dropped image is that close to one that
-    stays, so a chain of small steps never removes an image unlike the rest.
+    Of near-duplicates, the image with the most pixels, then the most bytes, is kept. Each dropped image is compared
+    with kept ones only, so a chain of small differences cannot remove an image that is unlike all kept ones.
     """
     ranked = sorted(images, key=lambda image: (-image.width * image.height, -image.bytes, image.path))
     dropped, kept, hashes = list[DroppedImage](), list[str](), np.zeros(len(ranked), np.uint64)
@@ -156,7 +158,10 @@ def find_duplicates(images: Sequence[ImageFile]) -> list[DroppedImage]:
 
 
 def find_unusable(root: Path, images: Iterable[ImageFile], min_side: int) -> list[DroppedImage]:
-    """Return images that cannot be decoded, are links out of `root`, or have a side below `min_side` pixels."""
+    """Return the images to drop because they cannot be decoded, are links out of `root`, or are too small.
+
+    `min_side` is the smallest allowed side in pixels.
+    """
     dropped = []
     for image in images:
         reason = image.failure
@@ -171,7 +176,7 @@ def find_unusable(root: Path, images: Iterable[ImageFile], min_side: int) -> lis
 
 
 def merge_rare(categories: Mapping[str, str], rare: int) -> dict[str, str]:
-    """Return the categories of images by path, replacing those with fewer than `rare` images by OTHER.
+    """Return the category of each image path, with categories of fewer than `rare` images replaced by OTHER.
 
     >>> merge_rare({"1.png": "Chart", "2.png": "Chart", "3.png": "Map"}, rare=2)
     {'1.png': 'Chart', '2.png': 'Chart', '3.png': 'Other'}
@@ -181,9 +186,10 @@ def merge_rare(categories: Mapping[str, str], rare: int) -> dict[str, str]:
 
 
 def draw_sample(categories: Mapping[str, str], cap: int) -> set[str]:
-    """Return at most `cap` paths, from each category in proportion to its size (MultiVerse §2.1).
+    """Return at most `cap` image paths, sampled from each category in proportion to its size (MultiVerse §2.1).
 
-    Shares are rounded by largest remainders. The sample depends on the set of paths, not on their order.
+    `categories` maps paths to categories. Numbers per category are rounded by largest remainders. The sample is
+    deterministic and does not depend on the order of the paths.
     """
     # Nothing to draw: proportions would only lose images to rounding.
     if len(categories) <= cap:

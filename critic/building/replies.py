@@ -15,10 +15,10 @@ Score = Annotated[int, Meta(ge=1, le=5)]
 Text = Annotated[str, Meta(min_length=1)]
 
 SHORTEST = 2
-"""The fewest words (Chinese: half the characters) of a question or an answer."""
+"""Smallest number of words of a question or an answer; a Chinese text needs twice as many characters."""
 
 REPEATS = 0.5
-"""A text is degenerate if at least this share of its three-word runs repeat an earlier one."""
+"""A text is degenerate if at least this fraction of its word trigrams repeat an earlier one."""
 
 
 class StepReply(Struct, forbid_unknown_fields=True):
@@ -156,12 +156,12 @@ class DraftConversation(Struct, kw_only=True, omit_defaults=True):
         return {f"{self.id}/{number}": turn for number, turn in enumerate(self.turns, 1)}
 
     def join_texts(self) -> str:
-        """Return all questions and answers as one text."""
+        """Return all questions and answers, one per line, as one text."""
         return "\n".join(part for turn in self.turns for part in (turn.question, turn.answer))
 
 
 def build_example(kind: Any) -> Any:
-    """Return a reply type as JSON keys, with an ellipsis for each value.
+    """Return an example of a reply type's JSON, with an ellipsis in place of each value.
 
     >>> build_example(Checklist)
     {'items': [{'question': '…', 'main': '…', 'sub': '…'}]}
@@ -172,13 +172,13 @@ def build_example(kind: Any) -> Any:
 
 
 Problem = str | None
-"""The name of the reason for rejecting a reply, or None if it can be used."""
+"""The name of the reason for rejecting a reply, or None if the reply is usable."""
 
 
 def is_degenerate(text: str) -> bool:
-    """Return True if a text repeats itself: at least REPEATS of its three-word runs (Chinese: characters) recur.
+    """Return True if a text repeats itself: at least the fraction REPEATS of its word trigrams are repetitions.
 
-    Texts with fewer than 12 runs are too short to tell.
+    In Chinese the trigrams are of characters. Texts with fewer than 12 trigrams are too short to tell.
 
     >>> is_degenerate("a red dot " * 12), is_degenerate("A red kite flies over the beach.")
     (True, False)
@@ -189,9 +189,9 @@ def is_degenerate(text: str) -> bool:
 
 
 def is_in_language(text: str, language: Language) -> bool:
-    """Return True if a text is in the language, by the share of Chinese characters among its letters.
+    """Return True if a text is in the language, judged by the share of Chinese characters among its letters.
 
-    A few names or formulas in the other language are allowed.
+    Some names or formulas in the other language are allowed.
 
     >>> is_in_language("两只 kite 在天上飞", "zh"), is_in_language("两只风筝", "en")
     (True, False)
@@ -202,9 +202,9 @@ def is_in_language(text: str, language: Language) -> bool:
 
 
 def check_texts(passages: Sequence[str], language: Language, fewest_words: int | None = None) -> Problem:
-    """Return the first problem of a reply's texts (too_short, degenerate, wrong_language), or None.
+    """Return the first problem of a reply's texts ("too_short", "degenerate" or "wrong_language"), or None.
 
-    A text needs `fewest_words` words (Chinese: characters), or SHORTEST if None.
+    `fewest_words` is the smallest number of words (Chinese: characters) of a text; None means SHORTEST.
     """
     if fewest_words is None:
         # A Chinese word has about two characters.
@@ -217,7 +217,7 @@ def check_texts(passages: Sequence[str], language: Language, fewest_words: int |
 
 
 def _check_exchanges(turns: Sequence[QuestionAnswer], counts: Iterable[int], language: Language) -> Problem:
-    """Return the problem of a reply's turns, whose number must be in `counts`, or None."""
+    """Return the problem of a reply's turns, or None; `counts` holds the allowed numbers of turns."""
     if len(turns) not in counts:
         return "too_few_turns" if len(turns) < min(counts) else "too_many_turns"
     questions = [turn.question.strip().lower() for turn in turns]
@@ -230,19 +230,19 @@ def _check_exchanges(turns: Sequence[QuestionAnswer], counts: Iterable[int], lan
 
 
 def check_conversation(reply: GeneratedConversation, row: Any) -> Problem:
-    """Return the problem of a reply for MultiVerse, or None."""
+    """Return the problem of a generated MultiVerse conversation, or None; `row` is what the model was asked about."""
     return _check_exchanges(reply.turns, (3, 4), row.lang)
 
 
 def check_levels(reply: Levels, row: Any) -> Problem:
-    """Return the problem of a reply for ConvBench, or None."""
+    """Return the problem of a generated ConvBench conversation, or None; `row` is what the model was asked about."""
     if len(reply.tasks) != len(reply.turns):
         return "too_few_turns"
     return _check_exchanges(reply.turns, (3,), row.lang) or check_texts([reply.caption, reply.focus], row.lang)
 
 
 def check_single(reply: Single, row: Any) -> Problem:
-    """Return the problem of a reply for AlignMMBench, or None."""
+    """Return the problem of a generated AlignMMBench question, or None; `row` is what the model was asked about."""
     # Tasks are balanced in advance, so a reply may not choose another.
     if reply.task != row.facts["task"]:
         return "other_task"
@@ -254,7 +254,10 @@ def check_single(reply: Single, row: Any) -> Problem:
 
 
 def check_wordings(reply: Wordings, row: Any) -> Problem:
-    """Return the problem of rewordings, or None. All must be new and different."""
+    """Return the problem of a reply with rewordings, or None.
+
+    There must be as many as requested, all different from each other and from the seed question.
+    """
     wordings = list(dict.fromkeys(wording.strip() for wording in reply.wordings))
     # The seed among its own rewordings would count twice within the group.
     if len(wordings) < len(reply.wordings) or row.facts["question"].strip() in wordings:
@@ -265,7 +268,7 @@ def check_wordings(reply: Wordings, row: Any) -> Problem:
 
 
 def check_checklist(reply: Checklist, row: Any) -> Problem:
-    """Return the problem of a checklist, or None."""
+    """Return the problem of a generated checklist, or None; `row` is what the model was asked about."""
     questions = [item.question.strip() for item in reply.items]
     if not questions:
         return "no_items"
@@ -273,5 +276,5 @@ def check_checklist(reply: Checklist, row: Any) -> Problem:
 
 
 def check_held(reply: HeldItems, row: Any) -> Problem:
-    """Return the problem of answers to a checklist, or None."""
+    """Return the problem of a reply with answers to a checklist, or None; there must be one answer per item."""
     return None if len(reply.answers) == len(row.facts["items"]) else "wrong_count"

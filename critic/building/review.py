@@ -16,12 +16,12 @@ from critic.building.replies import DraftConversation
 from critic.errors import UsageError, quoted
 
 CRITERIA = {"natural": "unnatural_flow", "correct": "wrong_answer", "needs_image": "blind"}
-"""Column of the sheet -> reason for removing a conversation if the answer is no."""
+"""Column of the review sheet -> reason for removing a conversation if the majority answers no."""
 
 YES, NO = {"yes", "y", "1", "true", "是"}, {"no", "n", "0", "false", "否"}
 
 REVIEWERS = 2
-"""Reviewers of each conversation; a third decides if they differ."""
+"""Number of reviewers per conversation; another one decides if they differ."""
 
 
 class Reviewed(Struct, frozen=True):
@@ -36,11 +36,12 @@ class Reviewed(Struct, frozen=True):
     differing: list[str]
 
     def list_reasons(self) -> list[str]:
-        """Return all reasons for removal, one entry per conversation and reason."""
+        """Return all reasons for removal; a conversation removed for several reasons contributes each of them."""
         return [reason for some in self.removed.values() for reason in some]
 
     def format_yield(self) -> str:
-        """Return the yield as MultiVerse prints it; a conversation may be removed for several reasons."""
+        """Return one line in MultiVerse's style: how many conversations were retained, and how many removed by
+        reason."""
         reasons = Counter(self.list_reasons())
         why = ", ".join(f"{reasons[reason]} {reason}" for reason in CRITERIA.values())
         total = sum(map(len, (self.accepted, self.removed, self.open, self.differing)))
@@ -49,32 +50,34 @@ class Reviewed(Struct, frozen=True):
 
 
 def _build_key(talk: DraftConversation) -> str:
-    """Return the conversation's id in the sheet. A changed text gets a new one, so answers on the old text do not
-    count."""
+    """Return the id of a conversation in the review sheet.
+
+    It contains a hash of the text, so that answers about an earlier text are ignored.
+    """
     return f"{talk.id}-{hashlib.sha256(format_talk(talk).encode()).hexdigest()[:8]}"
 
 
 def _read_rows(sheet: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Return the sheet's rows with their locations, none if there is no sheet."""
+    """Return the rows of the review sheet, each with its location, or [] if there is no sheet yet."""
     return list(tables.rows(sheet)) if sheet.is_file() else []
 
 
 def _read_reviewer(row: dict[str, Any]) -> tuple[str | None, str | None]:
-    """Return a row's (conversation, reviewer)."""
+    """Return the conversation id and the reviewer of a row of the sheet, each None if empty."""
     return tables.optional_text(row, "id"), tables.optional_text(row, "reviewer")
 
 
 def _is_yes(location: str, column: str, cell: str) -> bool:
-    """Parse a yes or no. Raise UsageError for another word."""
+    """Return True if a cell means yes and False if it means no. Raises UsageError for any other word."""
     if cell not in YES | NO:
         raise UsageError(f"{location}: {quoted(column)} is {quoted(cell)}; expected yes or no")
     return cell in YES
 
 
 def ask(sheet: Path, conversations: Sequence[DraftConversation], reviewers: Iterable[int]) -> None:
-    """Append one row per conversation and reviewer to the sheet, each reviewer's in a different order.
+    """Append a row per conversation and reviewer to the review sheet, in a different order for each reviewer.
 
-    Existing rows stay as people left them.
+    Existing rows are kept as they are, and not repeated.
     """
     present = [row for _, row in _read_rows(sheet)]
     existing = set(map(_read_reviewer, present))
@@ -95,7 +98,7 @@ def ask(sheet: Path, conversations: Sequence[DraftConversation], reviewers: Iter
 
 
 def format_talk(conversation: DraftConversation) -> str:
-    """Return a conversation as people read it.
+    """Return a conversation as numbered questions and answers for people to read.
 
     >>> from critic.building.replies import DraftTurn
     >>> turn = DraftTurn(question="How many cats?", answer="Two.")
@@ -111,10 +114,11 @@ def format_talk(conversation: DraftConversation) -> str:
 
 
 def decide(conversations: Sequence[DraftConversation], sheet: Path) -> Reviewed:
-    """Decide on each conversation by majority, criterion by criterion, from REVIEWERS reviews on.
+    """Decide on each conversation from the reviewers' answers in the sheet.
 
-    One criterion with a majority of no removes the conversation. Rows without any answer are ignored. Raises
-    UsageError naming the row for a word other than yes or no, and for two answers by one reviewer.
+    A conversation with at least REVIEWERS reviews is removed if, for any criterion, most answers are no. Rows without
+    any answer are ignored. Raises UsageError, naming the row, for a word other than yes or no, or if one reviewer
+    answers twice.
     """
     votes, seen, decided = defaultdict[str | None, list[list[bool]]](list), tables.Ids(), Reviewed([], {}, [], [])
     for location, row in _read_rows(sheet):

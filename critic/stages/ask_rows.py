@@ -30,10 +30,13 @@ from critic.stages.run import RunOptions, RunSummary, Stage, listed
 
 
 class BuildStep(Struct, frozen=True):
-    """A request to a model about each row.
+    """One kind of request that `critic build` makes to a model.
 
-    `reply` is the type of its replies. If it `sees`, the row's image is shown. `check` returns the name under which a
-    reply is rejected, or None. The prompt is the entry of the step's name in critic/prompts/build.
+    `reply`: the type of the replies.
+    `sees`: True if the request shows the row's image.
+    `check`: a function from (reply, row) to the name of the reason for rejecting the reply, or None.
+
+    The prompts are in critic/prompts/build, under the step's name.
     """
 
     reply: type[StepReply]
@@ -52,17 +55,19 @@ STEPS = {
     "checklist": BuildStep(replies.Checklist, check=replies.check_checklist),
     "held": BuildStep(replies.HeldItems, check=replies.check_held),
 }
-"""The steps by name. To add one, add an entry here, its type of reply, and its text in every prompt file."""
+"""The steps by name. To add one, add an entry here, a type for its replies, and a text in every file of
+critic/prompts/build."""
 
 SUB_GOALS = 4
-"""The number of sub-goals of each goal that a prompt names, of MultiVerse's 30 to 123."""
+"""Number of sub-goals per goal that a prompt lists; MultiVerse has 30 to 123 per goal."""
 
 LOST = ("server_error", "refused", "content_filter", "budget", "context_length_exceeded", "truncated", "image_missing")
-"""Failures of the run, which count for --max-failed. All others reject the content of a reply."""
+"""Failures of a request, which count for --max-failed. All other failures reject the content of a reply."""
 
 
 class BuildRow(Struct, frozen=True, kw_only=True):
-    """A row that a step asks about: `facts` fill in its prompt, `image` is the path of the image to show."""
+    """The subject of one request: `facts` are filled into the prompt, `image` is the path of the image to show or
+    None."""
 
     key: str
     lang: Language
@@ -71,9 +76,10 @@ class BuildRow(Struct, frozen=True, kw_only=True):
 
 
 class AskedRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A reply to a step about a row, or the name of its failure.
+    """The reply to one request, or the name of its failure.
 
-    `asked` is a hash of the prompt and the image's path; `image` is the MD5 of the image that the row is about.
+    `asked`: hash of the prompt and the image's path. `image`: MD5 of the row's image, or None.
+    `reply`: the parsed reply; it is kept even if a check rejected it.
     """
 
     step: str
@@ -107,7 +113,8 @@ def _templates(language: Language) -> dict[str, jinja2.Template]:
 
 
 def prompt(step: str, row: BuildRow) -> str:
-    """Return the prompt of a step about a row. A persona's has SUB_GOALS of each goal, chosen by the row's key."""
+    """Return the prompt of a step for a row. A persona's prompt lists SUB_GOALS sub-goals per goal, chosen by the row's
+    key."""
     facts = dict(row.facts)
     if step == "persona":
         drawn = int(hashlib.sha256(row.key.encode()).hexdigest(), 16)
@@ -121,10 +128,10 @@ def _sub_goals(names: Sequence[str], drawn: int) -> Sequence[str]:
 
 
 class AskRows(Stage[BuildRow, AskedRow]):
-    """The replies to a step about rows, by the rows' keys.
+    """The stage that requests a reply to one step for each row.
 
-    Rows of images that are no longer wanted stay in the file, and are not counted. Replies about an image that has
-    changed, by the MD5 of its path in `md5_of`, are taken out.
+    `md5_of` maps image paths to MD5s. Replies about images that have changed since are removed from the file and
+    requested again. Replies about rows that are no longer wanted stay in the file, but are not counted.
     """
 
     unit, counted = "reply", "asked"
@@ -210,7 +217,7 @@ class AskRows(Stage[BuildRow, AskedRow]):
         return replace(record, reply=msgspec.to_builtins(reply), failure=self._step.check(reply, row))
 
     def summary(self, records: Iterable[AskedRow]) -> RunSummary:
-        """Return the totals of the rows that are wanted: used, rejected and failed."""
+        """Return how many of the wanted rows have a usable reply, a rejected reply, or a failed request."""
         wanted = [record for record in records if record.key in self._rows]
         counts = Counter(record.failure for record in wanted if record.failure)
         lost = Counter({name: count for name, count in counts.items() if name in LOST or name.startswith("image_")})
@@ -223,8 +230,10 @@ class AskRows(Stage[BuildRow, AskedRow]):
 class RequestSource(Struct, frozen=True, kw_only=True):
     """The source of replies, and how a step is run whose replies go into a file (`run_options`).
 
-    `connect` opens the model, and is None if none is named; `second` opens another one, for checklists. `request` has
-    all but the messages.
+    `connect`: opens the model; None if the user names none.
+    `second`: opens a second model for checklists, or None.
+    `request`: the parameters of all requests, without messages.
+    `options`: fields of RunOptions.
     """
 
     connect: Callable[[], Backend] | None
@@ -234,7 +243,10 @@ class RequestSource(Struct, frozen=True, kw_only=True):
 
 
 class BenchmarkBuild:
-    """A benchmark under construction in the folder `out`. Its files are kept, and nothing in them is asked again."""
+    """A benchmark under construction in the folder `out`, from the images under `root`.
+
+    All replies are kept in files there, so that a rerun repeats no request.
+    """
 
     def __init__(self, root: Path, out: Path, lang: Language, source: RequestSource) -> None:
         self.root, self.out, self.lang, self._source = root, out, lang, source
@@ -247,8 +259,10 @@ class BenchmarkBuild:
             raise UsageError(f"--out {out}: no folder can be made there: {error.strerror}") from None
 
     def count(self, step: str, unit: str, before: int, after: int, reasons: Iterable[str]) -> str:
-        """Note how many are left after a step, and count the others by reason; return a line that says so. What is left
-        out for two reasons counts for both."""
+        """Record how many items were left `before` and `after` a step, and return a line to print.
+
+        `reasons` has an entry for each reason of each dropped item; an item with two reasons counts for both.
+        """
         # The largest first; equal counts have the same order in every run.
         counts = dict(sorted(Counter(reasons).items(), key=lambda reason: (-reason[1], reason[0])))
         self.steps.append({"step": step, "unit": unit, "before": before, "after": after, "reasons": counts})
@@ -256,7 +270,7 @@ class BenchmarkBuild:
         return f"{step}: {before} -> {after} {unit}{left}" + (f" ({listed(Counter(counts))})" if counts else "")
 
     def drop(self, step: str, dropped: Sequence[DroppedImage]) -> None:
-        """Leave images out, and print how many and why."""
+        """Drop images in a step: print how many and why, and write dropped.jsonl."""
         gone = {image.path for image in dropped}
         before, self.images = len(self.images), [image for image in self.images if image.path not in gone]
         self.dropped += dropped
@@ -264,11 +278,18 @@ class BenchmarkBuild:
         jsonl.write(self.out / "dropped.jsonl", self.dropped)
 
     def ask_both(self, step: str, rows: Sequence[BuildRow]) -> list[Mapping[str, Any]]:
-        """Return the usable replies of each model: of one, or of two if there is a second."""
+        """Request a step's replies from the model and, if there is one, from the second model.
+
+        Return the usable replies of each, by row key.
+        """
         return [self.ask(step, rows), *([self.ask(step, rows, "_second")] if self._source.second else [])]
 
     def ask(self, step: str, rows: Sequence[BuildRow], whose: str = "") -> Mapping[str, Any]:
-        """Ask for the replies that a step's file lacks, and return the usable ones by key, in the rows' order."""
+        """Request the replies of a step that its file lacks. Return all usable ones by row key, in the order of the
+        rows.
+
+        `whose` is "" for the model, "_second" for the second model. Raises NeedsModelError if the user names no model.
+        """
         path = self.out / f"{step}{whose}.jsonl"
         connect = self._source.second if whose else self._source.connect
         if connect is None:
@@ -293,9 +314,9 @@ class BenchmarkBuild:
         return good
 
     def rows(self) -> list[BuildRow]:
-        """Return a row for each image."""
+        """Return a row for each image that is left."""
         return [BuildRow(key=image.path, lang=self.lang, image=image.path) for image in self.images]
 
 
 class NeedsModelError(Exception):
-    """Raised by a step that has to ask a model if none is named."""
+    """A step has to ask a model, but the user names none."""

@@ -21,7 +21,7 @@ from critic.stages.build_conversations import PLANS, build
 from critic.stages.build_images import choose_images
 
 TOKENS = 4096
-"""Longest reply in tokens, enough for a conversation of four turns."""
+"""Longest reply in tokens: enough for a conversation of four turns."""
 
 
 @partial(options.takes_options, names=options.ONE_MODEL)
@@ -35,20 +35,20 @@ def main(
     ] = None,
     min_side: Annotated[int, typer.Option(min=1, help="Leave out images with a shorter side, in pixels.")] = 224,
     quality: Annotated[int, typer.Option(min=1, max=5, help="Lowest grade, 1 to 5, that an image may have.")] = 5,
-    rare: Annotated[int, typer.Option(min=1, help="Merge categories with fewer images; drop the rest.")] = 50,
-    cap: Annotated[int, typer.Option(min=1, help="Most images to draw, from each category in proportion.")] = 1000,
+    rare: Annotated[int, typer.Option(min=1, help="Merge rarer categories; drop the merged one if still rarer.")] = 50,
+    cap: Annotated[int, typer.Option(min=1, help="Most images to sample, from each category in proportion.")] = 1000,
     lang: Annotated[Language, typer.Option(help="Language of the prompts and of the conversations.")] = "en",
     blind: Annotated[
-        float, typer.Option(min=0, help="Leave out conversations that score this much without the image, 0 to 1.")
+        float, typer.Option(min=0, help="Leave out conversations that score this or more without the image, 0 to 1.")
     ] = 0.7,
     second: Annotated[str | None, typer.Option(metavar="MODEL", help="Second model for checklists.")] = None,
     unreviewed: Annotated[bool, typer.Option("--unreviewed", help="Skip the review by people.")] = False,
 ) -> int:
     """Build a benchmark from a folder of images.
 
-    Without --plan it chooses images: hashes, near-duplicates, quality, categories, a sample. With --plan it also writes
-    conversations, references and checklists, checks them, makes a review sheet for people, and freezes the test with
-    its data card. Every step is a file in the folder --out, and is not repeated.
+    Without --plan, only choose images: remove near-duplicates and poor images, assign categories, draw a sample. With
+    --plan, also generate conversations, references and checklists, check them, write a review sheet for people, and
+    freeze the test with its data card. Every step writes a file in the folder --out; a rerun repeats no step.
     """
     if plan is not None and plan not in PLANS:
         raise UsageError(f"--plan {plan}: unknown; choose {', '.join(PLANS)}")

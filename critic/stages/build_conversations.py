@@ -26,14 +26,15 @@ from critic.stages.run import known, listed
 from critic.stats.aggregate import by_cell
 
 Chosen = Mapping[str, dict[str, Any]]
-"""The chosen images by path: the fields of ImageFile, `category` and `sub_category`."""
+"""The chosen images: path -> the fields of ImageFile, `category` and `sub_category`."""
 
 
 class BuildPlan(Struct, frozen=True):
-    """A kind of benchmark, written in the file format of the benchmark that has the plan's name.
+    """A kind of benchmark to build. It is named after the published benchmark whose file format it uses.
 
-    `make` turns images into conversations. `protocol` judges the answers that a model gives without the image.
-    `checklists`: each question gets a checklist.
+    `make`: generates conversations from the images.
+    `protocol`: judges the model's answers without the image.
+    `checklists`: True if each question gets a checklist.
     """
 
     make: Callable[[BenchmarkBuild, Chosen], list[DraftConversation]]
@@ -44,7 +45,10 @@ class BuildPlan(Struct, frozen=True):
 def _make_draft(
     image: dict[str, Any], building: BenchmarkBuild, turns: list[DraftTurn], **more: Any
 ) -> DraftConversation:
-    """Return a conversation about an image, whose MD5 gives it its id; `more` are fields of DraftConversation."""
+    """Build a conversation about an image; its id is the beginning of the image's MD5.
+
+    `more` are additional fields of DraftConversation.
+    """
     about = {"category": image["category"], "sub_category": image["sub_category"]}
     return DraftConversation(
         id=image["md5"][:12], image=image["path"], lang=building.lang, turns=turns, **about, **more
@@ -52,7 +56,8 @@ def _make_draft(
 
 
 def _ask_talks(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversation]:
-    """Ask for a person with a goal, then for that person's conversation (MultiVerse §2.1, steps 2 and 3)."""
+    """Generate for each image a persona with a goal, and then a conversation of that persona (MultiVerse §2.1, steps 2
+    and 3)."""
     persons = building.ask("persona", building.rows())
     rows = []
     for path, person in persons.items():
@@ -66,7 +71,7 @@ def _ask_talks(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversati
 
 
 def _ask_levels(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversation]:
-    """Ask for three turns about each image: perception, reasoning, creation (ConvBench §3)."""
+    """Generate a conversation of three turns about each image: perception, reasoning, creation (ConvBench §3)."""
     conversations = []
     for path, reply in building.ask("levels", building.rows()).items():
         turns = []
@@ -79,7 +84,7 @@ def _ask_levels(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversat
 
 
 def _ask_singles(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversation]:
-    """Ask for one question about each image, of the task that the image's hash selects (AlignMMBench §3).
+    """Generate one question about each image; the image's hash selects the task (AlignMMBench §3).
 
     Raises UsageError unless the language is Chinese.
     """
@@ -103,7 +108,7 @@ PLANS = {
     "convbench": BuildPlan(_ask_levels, "direct", checklists=False),
     "alignmmbench": BuildPlan(_ask_singles, "pointwise", checklists=False),
 }
-"""Plans of `critic build --plan`, by the name of the benchmark whose file format they have."""
+"""Values of `critic build --plan` -> plans."""
 
 
 def _list_turns(conversations: Sequence[DraftConversation]) -> list[BuildRow]:
@@ -139,10 +144,10 @@ def _write_items(building: BenchmarkBuild, conversations: Sequence[DraftConversa
 
 
 def add_checklists(building: BenchmarkBuild, conversations: Sequence[DraftConversation]) -> list[DraftConversation]:
-    """Return the conversations that have a checklist with at least one item for every turn.
+    """Add a checklist to every turn, and return the conversations in which each turn has at least one item.
 
-    An item is left out if no model says that the reference fulfils it (held.jsonl has the answers). If two models
-    differ, it stays, and the review sheet names it.
+    An item is dropped if no model says that the reference fulfils it (the answers are in held.jsonl). An item on which
+    two models differ is kept, and noted in the review sheet.
     """
     with_items = _write_items(building, conversations)
     keyed = _collect_turns(with_items)
@@ -159,9 +164,10 @@ def add_checklists(building: BenchmarkBuild, conversations: Sequence[DraftConver
 
 
 def _keep_fulfilled(turn: DraftTurn, replies: Sequence[HeldItems | None]) -> list[tuple[str, ...]]:
-    """Keep the items of a turn that the reference fulfils according to at least one model.
+    """Reduce a turn's checklist to the items that the reference fulfils according to at least one model.
 
-    `replies` are the models' replies, None if there is none. Returns the models' answers to each item, kept or not.
+    `replies` holds a reply per model, None if it failed. Return the models' answers ("yes", "no" or "unclear") to each
+    of the original items.
     """
     columns = [reply.answers if reply else ["unclear"] * len(turn.items) for reply in replies]
     votes = list(zip(*columns, strict=True))
@@ -174,7 +180,10 @@ def _keep_fulfilled(turn: DraftTurn, replies: Sequence[HeldItems | None]) -> lis
 def _write_agreement(
     building: BenchmarkBuild, keyed: Mapping[str, DraftTurn], votes: Mapping[str, list[tuple[str, ...]]]
 ) -> None:
-    """Write checklist_agreement.json: how often two models agree on the items that the references fulfil."""
+    """Write checklist_agreement.json: how often two models agree on whether the references fulfil the checklist items.
+
+    `votes` maps turn keys to the two models' answers to each item.
+    """
     from critic.stats.verdicts import verdict_agreement  # noqa: PLC0415 - takes a second
 
     codes, groups = list[list[int]](), list[str]()
@@ -195,9 +204,11 @@ def _write_agreement(
 def solve_blind(
     building: BenchmarkBuild, conversations: Sequence[DraftConversation], name: str, endpoint: Mapping[str, Any]
 ) -> dict[str, float]:
-    """Return the model's mean score without the image, 0 to 1, by conversation; the same model judges its answers.
+    """Let the model answer without the image and judge its own answers; return the mean score (0..1) by conversation
+    id.
 
-    A turn that could not be answered or judged counts as 0: people look at it in any case.
+    A turn that could not be answered or judged counts as 0. `name` is the plan; `endpoint` holds the options of the
+    model.
     """
     from critic.stages import infer, judge  # noqa: PLC0415 - they import every judge; only this step needs them
 
@@ -226,7 +237,8 @@ def solve_blind(
 
 
 def _drop_others(path: Path, record: type[Any], by_id: Mapping[str, Conversation]) -> None:
-    """Drop the lines of a file that are about other conversations. Without any, the file stays as it is."""
+    """Remove the lines of a file that are about other conversations than those in `by_id`. If there are none, do not
+    rewrite the file."""
 
     def is_wanted(line: Any) -> bool:
         return bool(by_id.get(line.conversation.id) == line.conversation)
@@ -238,9 +250,14 @@ def _drop_others(path: Path, record: type[Any], by_id: Mapping[str, Conversation
 def build(
     building: BenchmarkBuild, chosen: Chosen, name: str, *, blind: float, unreviewed: bool, endpoint: Mapping[str, Any]
 ) -> None:
-    """Build the frozen benchmark of the plan `name` from the chosen images, or the sheet that people have to fill in.
+    """Build the benchmark of the plan `name` from the chosen images, up to the frozen test or the sheet that people
+    must fill.
 
-    Conversations whose mean score without the image (0 to 1) is `blind` or more are left out; above 1 nobody asks.
+    `blind`: drop conversations whose mean score without the image (0..1) is at least this; above 1 the check is
+        skipped.
+    `unreviewed`: True to skip the review by people.
+    `endpoint`: the options of the model, by name.
+
     Raises UsageError if no conversation is left.
     """
     plan = PLANS[name]
@@ -284,7 +301,10 @@ def build(
 def _drop_solved(
     building: BenchmarkBuild, conversations: Sequence[DraftConversation], solved: Mapping[str, float]
 ) -> list[DraftConversation]:
-    """Return the conversations that are not `solved` without the image and repeat no other; removed.jsonl says why."""
+    """Return the conversations that are neither `solved` without the image nor repeat another one completely.
+
+    `solved` maps ids to scores. The reasons for dropping the others are written to removed.jsonl.
+    """
     reasons = dict[str, dict[str, Any]]()
     for key, score in solved.items():
         reasons[key] = {"reason": "solved_blind", "score": round(score, 3)}
@@ -300,7 +320,7 @@ def _drop_solved(
 
 
 def _review(building: BenchmarkBuild, conversations: Sequence[DraftConversation]) -> review.Reviewed:
-    """Return the decisions of the reviewers, and write rows into their sheet for what is still open."""
+    """Return the reviewers' decisions; add rows for missing reviews to the sheet, and print what to do."""
     sheet = building.out / "review/sheet.csv"
     review.ask(sheet, conversations, range(1, review.REVIEWERS + 1))
     decided = review.decide(conversations, sheet)

@@ -13,19 +13,21 @@ from critic.stages.ask_rows import BenchmarkBuild
 
 
 def choose_images(building: BenchmarkBuild, *, min_side: int, quality: int, rare: int, cap: int) -> dict[str, Any]:
-    """Return the chosen images by path: the fields of ImageFile, `category` and `sub_category`.
+    """Choose the images of a benchmark; return, by path, the fields of ImageFile, `category` and `sub_category`.
 
-    Images are left out, each with its reason, if a side is shorter than `min_side` pixels, if another is nearly equal,
-    or if one of a model's grades (1..5) is below `quality`. Categories with fewer than `rare` images are merged, and
-    the merged one is dropped if it is still smaller. Of the rest at most `cap` are drawn. Raises NeedsModelError after
-    the steps that need no model, if none is named.
+    `min_side`: drop images with a shorter side, in pixels. Near-duplicates are dropped, too.
+    `quality`: drop images if one of the model's grades (1..5) is lower.
+    `rare`: merge categories with fewer images into one, and drop that one if it is still smaller.
+    `cap`: sample at most this many of the remaining images.
+
+    Raises NeedsModelError at the first step that needs a model if the user names none.
     """
     building.images = pictures.scan(building.root, building.out / "images.jsonl")
     building.drop("files", pictures.find_unusable(building.root, building.images, min_side))
     building.drop("duplicates", pictures.find_duplicates(building.images))
 
     def leave_out(step: str, reasons: Mapping[str, str]) -> None:
-        """Leave images out at a step, each for its reason."""
+        """Drop images in a step; `reasons` maps their paths to the reasons."""
         building.drop(step, [DroppedImage(path=path, step=step, reason=why) for path, why in sorted(reasons.items())])
 
     grades = building.ask("quality", building.rows())

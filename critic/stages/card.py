@@ -14,8 +14,8 @@ from critic.building.bench import check_frozen
 
 
 def main(
-    file: Annotated[Path, typer.Argument(help="A benchmark's file: a published one, or one of critic build.")],
-    benchmark: Annotated[str, typer.Option(help=f"Which one: {', '.join(benchmarks.BENCHMARKS)}.")],
+    file: Annotated[Path, typer.Argument(help="A benchmark's file: a published one, or one that critic build made.")],
+    benchmark: Annotated[str, typer.Option(help=f"Benchmark of the file: {', '.join(benchmarks.BENCHMARKS)}.")],
     out: Annotated[Path, typer.Option(help="Folder for card.html and card.json.")],
 ) -> None:
     """Write the data card of a benchmark: counts, turns, lengths, lexical diversity, distributions."""

@@ -24,7 +24,7 @@ from critic.judging.prompt import load
 from critic.judging.targets import REASON
 
 EXTERNAL = "Nightjar-9B"
-"""The answerer of the sample world that is kept out of training."""
+"""The simulated answerer whose answers are kept out of training."""
 
 CRITIC = str(Path(sys.executable).with_name("critic"))
 """The command line that stands beside this Python."""
@@ -32,11 +32,11 @@ CRITIC = str(Path(sys.executable).with_name("critic"))
 PROGRAMS = ("data/sample_world.py", "data/human_scores.py", "train/base.py", "serve/judge.py")
 
 BASE = ("gemma-3-270m", "runs/base/gemma-3-270m-10", "--layers", "10")
-"""Arguments of train/base.py for the pretrained base: its name, the folder in which the recipe looks for it, and the
-layers that a scoring head needs, which are trained and served in half of the time."""
+"""Arguments of train/base.py: the pretrained base, the folder where the recipe expects it, and the number of layers. A
+scoring head needs only some, which halves the time for training and serving."""
 
 RECIPE, SEEING = Path("train/recipes/demo.yaml"), Path("train/recipes/tiny-vl.yaml")
-"""Recipes for the base, and for the judge that sees."""
+"""Training recipes: for the judge on the pretrained base, and for the judge that sees images (--pictures)."""
 
 
 NEXT = r"""
@@ -54,11 +54,11 @@ Conversations and pairs need a judge that learned them. URL is the server of a m
         --model URL --judge runs/bench-demo/judge --out {out}/convbench
     critic run multiverse data/samples/multiverse/conversations.jsonl --as published \
         --model URL --judge runs/bench-demo/judge --out {out}/multiverse"""
-"""The text that the demo prints at its end: the next steps, as commands that run."""
+"""Text printed at the end: the next steps, as commands to run."""
 
 
 def check_programs(programs: Iterable[str]) -> None:
-    """Raise UsageError if a program is missing."""
+    """Raise UsageError if one of these files is missing, because the demo is not run in the root of a clone."""
     # The programs of data/ are not part of an installation.
     for program in programs:
         if not Path(program).is_file():
@@ -66,7 +66,7 @@ def check_programs(programs: Iterable[str]) -> None:
 
 
 def step(number: str, title: str, start: float) -> None:
-    """Print the heading of a step, and the seconds since `start` (time.monotonic)."""
+    """Print the heading of a step with the seconds since `start`, a value of time.monotonic."""
     print(f"\n[{number}] {title}  ({time.monotonic() - start:.0f} s so far)", flush=True)
 
 
@@ -77,7 +77,7 @@ def _show(words: list[str]) -> None:
 
 
 def run(words: list[str]) -> None:
-    """Print a command and run it. Raises UsageError if it fails; its own messages stand above."""
+    """Print a command and run it. Raises UsageError if it exits with a code other than 0."""
     _show(words)
     with subprocess.Popen(words) as process:
         try:
@@ -91,7 +91,7 @@ def run(words: list[str]) -> None:
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody listens on."""
+    """Return a free TCP port of this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -103,7 +103,8 @@ def train(recipe: Path, rows: Path, out: Path, *options: str) -> None:
 
 
 def form_asked(judge: Path) -> list[str]:
-    """Return the options of `critic judge` for the form that a judge learned most, without a reason if it has none."""
+    """Return the `critic judge` options that request the form a judge was trained on most, with its reason or
+    without."""
     forms: dict[str, float] = json.loads((judge / "critic.json").read_text("utf-8"))["recipe"]["forms"]
     form = max(forms, key=lambda name: forms[name])
     return ["--prompt", form, *([] if f'"{REASON}"' in load(form, "en").template else ["--no-reason"])]
@@ -111,7 +112,10 @@ def form_asked(judge: Path) -> list[str]:
 
 @contextmanager
 def served(checkpoint: Path, log: Path) -> Iterator[tuple[str, str]]:
-    """Serve a model behind its API within the context. Yield the base URL and the model's name."""
+    """Serve a model while the body runs; yield the base URL and the model's name.
+
+    Raises UsageError if the server does not start; `log` is its log file.
+    """
     words = [sys.executable, "serve/judge.py", str(checkpoint), "--port", str(free_port()), "--log", str(log)]
     _show(words)
     server = subprocess.Popen([*words, "--stop-with-parent"], stdout=subprocess.PIPE, text=True)
@@ -130,14 +134,18 @@ def served(checkpoint: Path, log: Path) -> Iterator[tuple[str, str]]:
 
 
 def done(out: Path, report: str, start: float) -> None:
-    """Write the seconds since `start` beside the results, and print which `report` to open."""
+    """Write the seconds since `start` to seconds.json, and print which `report` to open."""
     seconds = time.monotonic() - start
     jsonl.write_json(out / "seconds.json", {"total": round(seconds, 1)})
     print(f"\ndone in {seconds:.0f} s: open {out}/{report}", flush=True)
 
 
 def _benchmark(judged: Path, options: Sequence[str]) -> list[str]:
-    """Judge eight questions in AlignMMBench's layout. Return the command that scores them."""
+    """Judge the eight sample questions in AlignMMBench's format; return the command that scores the judgments in
+    `judged`.
+
+    `options` are the options of `critic judge` that select the judge.
+    """
     questions = "data/samples/alignmmbench/metadata.jsonl"
     words = [CRITIC, "judge", "data/samples/alignmmbench/answers.jsonl", "--questions", questions]
     run([*words, "--out", str(judged), *options])
@@ -145,13 +153,13 @@ def _benchmark(judged: Path, options: Sequence[str]) -> list[str]:
 
 
 PICTURED = 1500
-"""Questions of a world with pictures. A tiny judge needs as many to learn to look."""
+"""Number of questions in a sample world with pictures. A tiny judge needs this many to learn to use the image."""
 
 
 def _arms(data: Path, tests: Iterable[str]) -> dict[str, Path]:
-    """Write the rows that tell if the judge looks, and return their files by the name of their judgments.
+    """Write rows that test whether the judge uses the image; return name of the judgments -> file of rows.
 
-    They are 250 answers of each test without their image, with another's, and with one fact edited.
+    They are 250 answers of each test without their image, with another one's image, and with one fact edited.
     """
     arms = {f"{test}-arms": data / f"{test}-arms.jsonl" for test in tests}
     for test, rows in zip(tests, arms.values(), strict=True):
@@ -164,7 +172,7 @@ def main(
     out: Annotated[Path, typer.Option(help="Folder for everything the demo makes.")] = Path("runs/demo"),
     recipe: Annotated[
         Path | None,
-        typer.Option(help="Training recipe; without an index: train/recipes/tiny.yaml.", show_default=str(RECIPE)),
+        typer.Option(help="Training recipe; train/recipes/tiny.yaml needs no package index.", show_default=str(RECIPE)),
     ] = None,
     questions: Annotated[
         int | None,
@@ -173,10 +181,10 @@ def main(
         ),
     ] = None,
     pictures: Annotated[
-        bool, typer.Option("--pictures", help="A world with pictures, and a judge that sees: does it look?")
+        bool, typer.Option("--pictures", help="Add pictures, train a judge that sees them, and test if it does.")
     ] = False,
 ) -> None:
-    """Run the whole main job on a small sample world. Rerun the same command to resume."""
+    """Run the whole pipeline (train, serve, judge, audit) on a small sample world. Rerun the same command to resume."""
     check_programs(PROGRAMS)
     start = time.monotonic()
     python, data, judge = sys.executable, out / "data", out / "judge"

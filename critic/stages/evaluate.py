@@ -27,23 +27,24 @@ COMMON = (
     *("max_image_pixels", "max_image_bytes", "name", "condition", "limit", "published"),
     *("images", "prompt", "protocol", "score", "no_reason", "force_form", "judging"),
 )
-"""The options that critic run takes from critic infer and critic judge, as they are defined there."""
+"""Options that `critic run` shares with `critic infer` and `critic judge`."""
 
 
 @partial(options.takes_options, names=COMMON)
 def main(
     benchmark: Annotated[str, typer.Argument(metavar="NAME", help=f"{', '.join(benchmarks.BENCHMARKS)}.")],
     benchmark_file: Annotated[Path, typer.Argument(metavar="FILE", help="The benchmark's published file.")],
-    model: Annotated[str, typer.Option(metavar="MODEL", help="Under test: URL, URL#MODEL, FOLDER (vLLM in here).")],
-    judged_by: Annotated[str, typer.Option("--judge", metavar="JUDGE", help="URL, URL#MODEL, FOLDER (vLLM in here).")],
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Replies, judgments and scores. Run again to resume.")],
+    model: Annotated[str, typer.Option(metavar="MODEL", help="Under test: URL, URL#MODEL or FOLDER (vLLM here).")],
+    judged_by: Annotated[str, typer.Option("--judge", metavar="JUDGE", help="URL, URL#MODEL or FOLDER (vLLM here).")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for all results; rerun to resume.")],
     endpoint: Endpoint,
     asked: ModelOptions,
     how: JudgeOptions,
-    reply_tokens: Annotated[int, typer.Option(min=1, help="Longest reply of the model.")] = 1024,
-    verdict_tokens: Annotated[int | None, typer.Option(min=8, help="Longest verdict, as of critic judge.")] = None,
+    reply_tokens: Annotated[int, typer.Option(min=1, help="Longest reply of the model, in tokens.")] = 1024,
+    verdict_tokens: Annotated[int | None, typer.Option(min=8, help="Longest verdict, in tokens.")] = None,
 ) -> int:
-    """Run a model through a benchmark, judge its replies and score them: critic infer, judge and score in turn."""
+    """Run a model through a benchmark, judge its replies and score them, as critic infer, judge and score do in
+    turn."""
     replies, judged = out / "replies.jsonl", out / "judged.jsonl"
     how = replace(how, judge=[judged_by], max_tokens=verdict_tokens)
     asked = replace(asked, max_tokens=reply_tokens)
@@ -73,8 +74,11 @@ def main(
 
 
 def _check_room(plan: VerdictPlan, out: Path) -> None:
-    """Raise UsageError if the disk has less room than the records take: for each verdict about three times its
-    conversation, in the record of the reply, in its own, and in what the judge was shown."""
+    """Raise UsageError if the disk that holds `out` has too little space for the records of a run.
+
+    The estimate is three copies of the conversation per verdict: in the reply's record, in the verdict's record, and in
+    the judge's prompt.
+    """
     bytes_of = {pair[0].conversation.id: len(msgspec.json.encode(pair[0].conversation)) for pair in plan.pairs}
     needed = 3 * sum(bytes_of[conversation_id] for _, conversation_id, *_ in plan.wanted())
     folder = next(folder for folder in (out, *out.parents) if folder.is_dir())

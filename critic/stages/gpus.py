@@ -29,7 +29,7 @@ def on_gpus(command: Callable[..., int], options: Mapping[str, Any], devices: Se
         options: Its options by name.
         devices: CUDA_VISIBLE_DEVICES of each engine.
 
-    Raises UsageError if one of the processes did not come to its end.
+    Raises UsageError if a process ended with an error, or if --out was made without --gpus.
     """
     out = check_plain(jsonl.resolve_links(check_plain(options["out"])))
     folder = out.with_name(f"{out.name}.parts")
@@ -62,7 +62,10 @@ def on_gpus(command: Callable[..., int], options: Mapping[str, Any], devices: Se
 
 
 def _work(command: Callable[..., int], runs: Sequence[Mapping[str, Any]], device: str, folder: Path) -> None:
-    """Run a process's share of the shards on its GPU, one after another."""
+    """The main function of a process: run the stage for each of its shards, one after another, on the GPUs `device`.
+
+    `runs` holds the stage's options for each shard. The log is written to `folder`.
+    """
     # A group of its own, which ends as one.
     os.setsid()
     end_with_parent()

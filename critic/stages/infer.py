@@ -32,10 +32,12 @@ from critic.stages.totals import sum_replies
 
 
 class Infer(Stage[Conversation, ModelTurn]):
-    """The replies of the model `system` to each turn of each conversation, under each condition.
+    """The stage that gets a model's reply to each turn of each conversation, under each condition.
 
-    `load` returns an image by its name; it is None if no image is shown. `source` are the facts of the conversations
-    for the sidecar.
+    `system`: the model's name in the records.
+    `conditions`: names of what the model sees of the history (CONDITIONS).
+    `load`: returns an image by name; None if no image is shown.
+    `source`: facts about the conversations for the sidecar.
     """
 
     name, unit, counted = "infer", "turn", "turns"
@@ -106,9 +108,9 @@ class Infer(Stage[Conversation, ModelTurn]):
         return (conversation for key, conversation in self._conversations.items() if key in lacking)
 
     async def work(self, item: Conversation, keep: Callable[..., None]) -> None:
-        """Ask the turns of a conversation under each condition, and keep each reply.
+        """Request the replies to a conversation's turns under each condition, and pass each record to `keep`.
 
-        Raises UsageError if turns in the file were asked something else, or if the server seems to be gone.
+        Raises UsageError if a turn in the file had another prompt, or if the server seems to be down.
         """
         # Each prompt of a conversation is generated once, each of its images read once.
         calls, images = dict[str, asyncio.Task[ModelTurn]](), dict[str, asyncio.Task[Image]]()
@@ -141,7 +143,10 @@ class Infer(Stage[Conversation, ModelTurn]):
     def _call_with_thoughts(
         self, conversation: Conversation, name: str, turn: int, replies: Mapping[int, str]
     ) -> str | None:
-        """Return the call of a turn whose history has the thoughts that an earlier version left there, if any."""
+        """Return the hash of the request that an earlier version made for a turn, or None if it is the same as now.
+
+        Earlier versions showed later turns the model's thoughts. `replies` holds the replies without thoughts, by turn.
+        """
         shown = {
             number: self._with_thoughts.get((conversation.id, name, number), replies[number]) for number in replies
         }
@@ -156,7 +161,10 @@ class Infer(Stage[Conversation, ModelTurn]):
     async def _answer(
         self, record: ModelTurn, messages: Sequence[HistoryMessage], loading: dict[str, asyncio.Task[Image]]
     ) -> ModelTurn:
-        """Return the reply to these messages, or the failure. The caller fills in condition and turn."""
+        """Return `record` with the reply to the messages, or with a failure; the caller sets condition and turn.
+
+        `loading` holds the running tasks that load images, by image name.
+        """
         if (known := self._generated.get(record.call or "")) is not None:
             return known
         try:
@@ -173,7 +181,7 @@ class Infer(Stage[Conversation, ModelTurn]):
     async def _ask(
         self, record: ModelTurn, messages: Sequence[HistoryMessage], images: Mapping[str, Image]
     ) -> ModelTurn:
-        """Send the messages, and return the record with the reply or the failure."""
+        """Send the messages, and return `record` with the reply or the failure."""
         record = replace(record, seen=[_recorded(message, images) for message in messages])
         # Each prompt has a seed of its own, the same in every run and order.
         seed = int.from_bytes(hashlib.sha256(f"{self.sampling.seed}/{record.call}".encode()).digest()[:4], "big")
@@ -210,7 +218,7 @@ class Infer(Stage[Conversation, ModelTurn]):
         return record if failure is not None else with_reply(record, reply.text)
 
     def _problem_of(self, reply: Reply) -> tuple[TurnFailure | None, str | None]:
-        """Return failure and detail of a reply that is empty, or cut off by the context; (None, None) of others."""
+        """Return the failure of a reply and its detail, or (None, None) if the reply is usable."""
         context, used = self.backend.served.context, reply.prompt_tokens + reply.completion_tokens
         if reply.truncated and reply.completion_tokens < self.sampling.max_tokens and context and used >= context:
             return "context_length_exceeded", f"the reply was cut at the end of the context of {context} tokens"
@@ -221,18 +229,18 @@ class Infer(Stage[Conversation, ModelTurn]):
 
 
 def _turns(conversation: Conversation, condition: str) -> range:
-    """Return the turns that the model is asked under a condition, from 1."""
+    """Return the numbers (from 1) of the turns to which the model replies under a condition."""
     return CONDITIONS[condition].asked(len(conversation.turns))
 
 
 def _recorded(message: HistoryMessage, images: Mapping[str, Image]) -> SentMessage:
-    """Return a message as records have it: its images by path and hash."""
+    """Convert a message to the form kept in records: images by path and hash."""
     shown = [SentImage(path=name, sha256=images[name].sha256, resized=images[name].resized) for name in message.images]
     return SentMessage(role=message.role, content=message.content, images=shown)
 
 
 def _sent(message: HistoryMessage, images: Mapping[str, Image]) -> ChatMessage:
-    """Return a message as servers take it, its images before its text."""
+    """Convert a message to the form that servers accept, with the images before the text."""
     if not message.images:
         return {"role": message.role, "content": message.content}
     parts = [image_part(images[name].uri) for name in message.images]
@@ -240,10 +248,11 @@ def _sent(message: HistoryMessage, images: Mapping[str, Image]) -> ChatMessage:
 
 
 class Questions(Struct, frozen=True, kw_only=True):
-    """A benchmark's conversations, and what a model is to see of them.
+    """A benchmark's conversations, and what the model sees of them.
 
-    `uris` are the images inside the benchmark's file by name; other images are below `root`. `images` is None if none
-    is shown.
+    `conditions`: names of what the model sees of the history (CONDITIONS).
+    `uris`: data URIs of the images inside the benchmark's file, by name. `root`: folder of all other images.
+    `images`: loads the images; None if none are shown.
     """
 
     conversations: list[Conversation]
@@ -254,9 +263,10 @@ class Questions(Struct, frozen=True, kw_only=True):
 
 
 def read_questions(file: Path, benchmark: str, endpoint: Endpoint, asked: ModelOptions) -> Questions:
-    """Read the conversations that a model is asked, under the conditions of the options or of the paper.
+    """Read the conversations of a benchmark's file, and choose the conditions from the options or the benchmark's
+    paper.
 
-    Raises UsageError for a condition that asks nothing or shows a missing reference, and for images that are missing.
+    Raises UsageError if a condition asks nothing or shows a missing reference, or if all images are missing.
     """
     if asked.condition and asked.published:
         raise UsageError("--as published has conditions of its own: leave --condition out")
@@ -276,7 +286,7 @@ def read_questions(file: Path, benchmark: str, endpoint: Endpoint, asked: ModelO
 
 
 def _check_condition(file: Path, conversations: Sequence[Conversation], name: str) -> None:
-    """Raise UsageError if a condition asks nothing, or shows a reference that is missing."""
+    """Raise UsageError if the condition `name` asks no turn, or shows a reference that a conversation lacks."""
     if not any(_turns(conversation, name) for conversation in conversations):
         longest = max(len(conversation.turns) for conversation in conversations)
         raise UsageError(f"--condition {name} asks nothing: the longest conversation of {file} has {longest} turns")
@@ -289,12 +299,13 @@ def _check_condition(file: Path, conversations: Sequence[Conversation], name: st
 @takes_options
 def main(
     benchmark_file: Annotated[Path, typer.Argument(help="The benchmark's published file.")],
-    benchmark: Annotated[str, typer.Option(help=f"Which one: {', '.join(benchmarks.BENCHMARKS)}.")],
-    out: Annotated[Path, typer.Option(help="Where replies go (.jsonl). Run again to resume.", callback=check_plain)],
+    benchmark: Annotated[str, typer.Option(help=f"Benchmark of the file: {', '.join(benchmarks.BENCHMARKS)}.")],
+    out: Annotated[Path, typer.Option(help="Output file (.jsonl); rerun to resume.", callback=check_plain)],
     endpoint: Endpoint,
     asked: ModelOptions,
 ) -> int:
-    """Run a vision-language model through whole conversations, each turn on the history that a condition says."""
+    """Run a vision-language model through whole conversations, turn by turn. The conditions say what it sees of the
+    history."""
     if endpoint.gpus is not None:
         return endpoint.run_on_gpus(main, locals(), [endpoint.model or ""])
     questions = read_questions(benchmark_file, benchmark, endpoint, asked)

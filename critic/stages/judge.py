@@ -40,7 +40,7 @@ def main(
     questions: Annotated[Path | None, options.data(metavar="FILE", help="The benchmark's published file.")] = None,
     benchmark: Annotated[str | None, options.data(metavar="NAME", help=f"{', '.join(BENCHMARKS)}.")] = None,
     against: Annotated[
-        list[Path] | None, options.data(metavar="FILE", help="Replies of another model.", show_default="the reference")
+        list[Path] | None, options.data(metavar="FILE", help="Other replies to compare.", show_default="the reference")
     ] = None,
     mapped: options.Mapped = None,
     scale: options.OwnScale = None,
@@ -52,7 +52,7 @@ def main(
         Path | None, options.endpoint(metavar="FILE", help="Certificate of an audit; refuse any other judge.")
     ] = None,
 ) -> int:
-    """Score responses with a judge or a panel; a benchmark's replies by protocol."""
+    """Score responses with a judge or a panel. With --benchmark, judge a benchmark's replies by its protocols."""
     if endpoint.gpus is not None:
         return endpoint.run_on_gpus(main, locals(), how.judge or [endpoint.model or ""])
     # AlignMMBench's answers name no benchmark, but come with its questions.
@@ -79,7 +79,7 @@ def main(
 
 
 def _refuse(where: str, options_given: dict[str, Any]) -> None:
-    """Raise UsageError for the first option that is given and cannot be used there."""
+    """Raise UsageError for the first of the options (name -> value) that is set; `where` says why it cannot be used."""
     for option, value in options_given.items():
         if value:
             raise UsageError(f"--{option.replace('_', '-')} cannot be used {where}")

@@ -33,7 +33,10 @@ from critic.stages.run import RunOptions, RunSummary, describe_source, listed, n
 
 
 class JudgeConversations(JudgeSamples[list[Pair]]):
-    """The verdicts of a plan. An item is a conversation under all its conditions: equal prompts are asked once."""
+    """The stage that makes the verdicts of a plan.
+
+    An item is one conversation under all its conditions, so that equal prompts are requested only once.
+    """
 
     unit = "verdict"
 
@@ -53,7 +56,7 @@ class JudgeConversations(JudgeSamples[list[Pair]]):
         await replace(self._plan, pairs=item).judge_all(self.judge.setup, judged)
 
     async def nothing_left(self) -> None:
-        """Raise UsageError if the judgments in the file are on other replies."""
+        """Raise UsageError if the judgments in the file are about other replies than now."""
         for item in self.items():
             await self.work(item, lambda *_: None)
 
@@ -73,18 +76,14 @@ def judge_conversations(
     questions: Path | None,
     against: Sequence[Path] = (),
 ) -> int:
-    """Judge the conversations of a file of replies.
+    """Judge the conversations in a file of replies. Return the exit code: 0, or 3 if too many verdicts failed.
 
-    Args:
-        run: How the stage is run.
-        endpoint: How the judge is asked.
-        how: Who judges, and how.
-        replies: The replies of a model.
-        benchmark: The benchmark that they are to.
-        questions: The benchmark's file.
-        against: Replies of other models, to compare with.
+    `run`: how the stage is run. `endpoint`: the judge's model or server. `how`: the options for judging.
+    `replies`: the file of a model's replies to `benchmark`.
+    `questions`: the benchmark's own file, or None.
+    `against`: files with the replies of other models, for comparisons.
 
-    Return the exit code: 3 if too many verdicts failed. Raises UsageError for what the user has to mend.
+    Raises UsageError if options or files do not fit together.
     """
     files = (replies, *against)
     chosen = choose_protocols(how, benchmark, models=len(files))
@@ -124,19 +123,16 @@ def prepare_judge(
     root: Path,
     uris: Mapping[str, str],
 ) -> tuple[Judge, VerdictPlan]:
-    """Open the judge, choose the forms that it learned, and plan its verdicts. Nothing is asked yet.
+    """Open the judge, choose the prompt forms, and plan the verdicts, without any request.
 
-    Args:
-        endpoint: How the judge is asked.
-        how: Who judges, and how. Forms that it leaves open follow from the judge.
-        benchmark: The benchmark that the conversations are of.
-        chosen: The protocols.
-        pairs: The transcripts to judge, which need no replies yet.
-        file: The file of the conversations, for messages.
-        root: The folder of the images.
-        uris: The images inside the benchmark's file, by name.
+    `endpoint`: the judge's model or server.
+    `how`: the options for judging. Forms that they leave open are those the judge was trained on.
+    `benchmark`: the benchmark that the conversations belong to. `chosen`: the protocols.
+    `pairs`: the transcripts to judge; they may still lack replies.
+    `file`: the file of the conversations, for messages.
+    `root`: folder of the images. `uris`: images inside the benchmark's file, name -> data URI.
 
-    Raises UsageError if there is nothing to judge, and for what the judge cannot do, with what it can.
+    Raises UsageError if there is nothing to judge, or if the judge cannot do it; the message says what it can do.
     """
     judgings = options.choose("judging", how.judging or ["standard"], options.ABLATIONS)
     plan = VerdictPlan(pairs, chosen, judgings, not how.reference_free)
@@ -150,7 +146,7 @@ def prepare_judge(
         unlearned = options.force_unlearned(backend, usual_forms, "protocol", how.force_form, instead)
         setup = replace(usual, unlearned=unlearned)
     forms = list_forms(plan, setup)
-    # A form without ties shows one order, which is drawn; so this is known only now.
+    # A form without ties uses one random order, so only now is it known whether --seed matters.
     if how.seed and setup.order == "both" and how.battles not in ("random", "newcomer"):
         raise UsageError(f"--seed {how.seed}: nothing is drawn but by --order random or forced, --battles random")
     setup = replace(setup, judge=how.judge_name or backend.served.name, decoding=how.decoding(forms))
@@ -169,8 +165,11 @@ def prepare_judge(
 
 
 def choose_protocols(how: JudgeOptions, benchmark: str, models: int = 1) -> list[str]:
-    """Return the protocols by which the replies of so many models are judged: the benchmark's own, unless --protocol
-    names others. Raises UsageError for options that contradict each other, or that no protocol heeds."""
+    """Return the protocols for judging the replies of `models` models: the values of --protocol, or the benchmark's
+    own.
+
+    Raises UsageError if options contradict each other, or if none of the protocols uses an option.
+    """
     entry = benchmarks.load(benchmark)
     named = options.choose("protocol", how.protocol or [], PROTOCOLS)
     comparing = _heeding(lambda protocol: protocol.compares)
@@ -190,7 +189,11 @@ def choose_protocols(how: JudgeOptions, benchmark: str, models: int = 1) -> list
 
 
 def _usual_setup(how: JudgeOptions, benchmark: str, chosen: Sequence[str]) -> JudgeConfig:
-    """Return how the options say to judge, as we do or as the paper does, whatever the judge learned."""
+    """Return the setup that the options select, with critic's or the paper's defaults, whatever the judge was trained
+    on.
+
+    `chosen` are the protocols.
+    """
     base = JudgeConfig(judge="", score_kind="argmax")
     if how.published is not None:
         base = benchmarks.load(benchmark).paper_setup(chosen)
@@ -213,12 +216,15 @@ def _usual_setup(how: JudgeOptions, benchmark: str, chosen: Sequence[str]) -> Ju
 
 
 def list_forms(plan: VerdictPlan, setup: JudgeConfig) -> list[str]:
-    """Return the forms in which a plan's verdicts are asked for, sorted."""
+    """Return the sorted names of the prompt forms that the verdicts of a plan need."""
     return sorted({form_name(protocol, turn, setup) for *_, protocol, _, turn, _ in plan.wanted()})
 
 
 def _find_setup(how: JudgeOptions, usual: JudgeConfig, plan: VerdictPlan, judge: Backend) -> JudgeConfig | None:
-    """Return the first setup in whose forms the judge can be asked, or None."""
+    """Return the first setup whose forms the judge was trained on, or None if the options allow none.
+
+    `usual` is the setup to try first (`_usual_setup`).
+    """
     for setup in _list_setups(how, usual, judge):
         forms = list_forms(plan, setup)
         reasoned = how.no_reason and any(map(options.puts_reason_first, forms))
@@ -228,8 +234,10 @@ def _find_setup(how: JudgeOptions, usual: JudgeConfig, plan: VerdictPlan, judge:
 
 
 def _list_setups(how: JudgeOptions, usual: JudgeConfig, judge: Backend) -> Iterator[JudgeConfig]:
-    """Yield the setups that differ in what the options leave open: form, reason first, order and turns in sight. The
-    usual setup is the first, and those most like it come next."""
+    """Yield the setups that the options allow, the usual one first.
+
+    They differ in what the options leave open: form, position of the reason, order of the answers, and turns shown.
+    """
     prompts, reasons = [usual.pointwise_prompt], [usual.reason_first]
     orders, sights = [usual.order], [usual.sight]
     # In the table's order: ratings on 1..10 come first, whatever the order of the recipe.
@@ -247,7 +255,7 @@ def _list_setups(how: JudgeOptions, usual: JudgeConfig, judge: Backend) -> Itera
 
 
 def _say_instead(how: JudgeOptions, plan: VerdictPlan, judge: Backend) -> str:
-    """Return what a judge can do with these replies that it cannot do as the options say, as part of a sentence."""
+    """Return part of an error message: how the judge can judge these replies if other options are given."""
     free = replace(how, prompt=None, published=None, order=None, turn_context=None, no_reason=False)
     usual = _usual_setup(free, "", ())
     possible = list[str]()
@@ -267,9 +275,9 @@ def _say_instead(how: JudgeOptions, plan: VerdictPlan, judge: Backend) -> str:
 
 
 def say_calls(plan: VerdictPlan, benchmark: str, setup: JudgeConfig) -> None:
-    """Print how many calls the verdicts take, and how many they would take as the paper asks.
+    """Print how many requests the verdicts need at most, and how many with the paper's order of answers.
 
-    Prompts that are alike are asked once, which only the replies tell: there may be fewer.
+    Equal prompts are requested only once, which is known only with the replies, so there may be fewer.
     """
     by_protocol = Counter(protocol for *_, protocol, _, _, _ in plan.wanted())
     paper = benchmarks.load(benchmark).paper_setup(plan.protocols)
@@ -283,7 +291,7 @@ def say_calls(plan: VerdictPlan, benchmark: str, setup: JudgeConfig) -> None:
 
 
 def _check_plan(plan: VerdictPlan, replies: Path) -> None:
-    """Raise UsageError if nothing is to be judged."""
+    """Raise UsageError if a plan, or one of its ablations, has no verdict to make; `replies` is the file."""
     if not any(plan.wanted()):
         lacking = listed(plan.lacking())
         free = "; --against OTHER --reference-free compares two models without one" if "no reference" in lacking else ""
@@ -295,7 +303,7 @@ def _check_plan(plan: VerdictPlan, replies: Path) -> None:
 
 
 def _say_unfinished(files: Iterable[Path]) -> None:
-    """Print the files of replies that critic infer has not finished."""
+    """Print a warning for each file of replies that `critic infer` has not finished."""
     # A table of another program has no sidecar.
     for path in files:
         if not (is_table(path) or jsonl.sidecar(path).is_file()):
@@ -303,9 +311,11 @@ def _say_unfinished(files: Iterable[Path]) -> None:
 
 
 def _pair_up(models: Sequence[Transcripts], files: Sequence[Path], how: JudgeOptions) -> list[Pair]:
-    """Return the transcripts to judge: the first file's, paired with each other file's or in battles of all.
+    """Return the transcripts to judge, each with the one it is compared with, or None.
 
-    Raises UsageError if two files are of one model, or of other conversations.
+    `models` holds the transcripts of each of the `files`. The first model is compared with each other one, or all
+    models with each other if `how.battles` is set. Raises UsageError if two files have one model or differ in
+    conversations.
     """
     mine, *others = models
     if not others:
@@ -321,7 +331,8 @@ def _pair_up(models: Sequence[Transcripts], files: Sequence[Path], how: JudgeOpt
 
 
 def _check_images(images: Images, conversations: Sequence[Conversation], replies: Path) -> None:
-    """Raise UsageError for an image inside the benchmark's file if that is not given, and for a missing file."""
+    """Raise UsageError if an image is inside the benchmark's file and that is not given, or if all image files are
+    missing."""
     names = [name for conversation in conversations for turn in conversation.turns for name in turn.images]
     for name in names:
         # A name of a hash is an image inside the benchmark's file, which replies do not hold.
@@ -331,7 +342,11 @@ def _check_images(images: Images, conversations: Sequence[Conversation], replies
 
 
 def _check_questions(path: Path, conversations: Sequence[Conversation], replied: Sequence[Conversation]) -> None:
-    """Print how many of the benchmark's conversations have no reply. Raises UsageError if one is not the file's."""
+    """Print how many of the benchmark's conversations have no reply.
+
+    `path` is the benchmark's file with its `conversations`. Raises UsageError if a conversation of the replies
+    (`replied`) is missing or different there.
+    """
     by_id = {conversation.id: conversation for conversation in conversations}
     seen = {conversation.id for conversation in replied}
     # Replies to another edition of the benchmark would be judged by its references.
@@ -345,17 +360,17 @@ def _check_questions(path: Path, conversations: Sequence[Conversation], replied:
 
 
 def _heeding(heeds: Callable[[Protocol], bool]) -> list[str]:
-    """Return the names of the protocols that heed an option."""
+    """Return the names of the protocols for which `heeds` returns True."""
     return [name for name in PROTOCOLS if heeds(protocols.load(name))]
 
 
 def _rates_answers(form: Form) -> bool:
-    """Return whether a form asks for one rating of a single answer, as the protocol pointwise needs."""
+    """Return True if a form asks for one rating of a single answer, as the protocol "pointwise" requires."""
     return form.kind.single_rating and form.scope == "turn" and not form.pair
 
 
 def _check_options(how: JudgeOptions, setup: JudgeConfig, chosen: Sequence[str], two_models: bool) -> None:
-    """Raise UsageError for an option that none of the chosen protocols heeds, or that contradicts another."""
+    """Raise UsageError if none of the chosen protocols uses an option, or if options contradict each other."""
     comparing = _heeding(lambda protocol: protocol.compares)
     of_wholes = _heeding(lambda protocol: protocol.whole_form is not None)
     form = setup.pointwise_prompt

@@ -26,17 +26,15 @@ from critic.stages.run import RunOptions, describe_source, finish, growing, join
 from critic.stages.totals import sum_judgments
 
 Shown = tuple[Response, Response | None]
-"""The responses of one judgment: the one that is judged, and the one that it is compared with, or None."""
+"""The responses in one judging prompt: the one to judge, and the one it is compared with or None."""
 
 
 def read_responses(read: Callable[[Counter[str]], Iterable[Response]], path: Path, form: str) -> dict[str, Shown]:
-    """Return the responses of a file that can be judged in a form, by the keys of their samples; print how many others
-    are left out, by reason. In a form that compares, each stands beside another to its question, as in training.
+    """Return the responses that can be judged in a form, by sample key; print how many others are left out, by reason.
 
-    Args:
-        read: Yields responses, and counts by reason those that it leaves out.
-        path: The file, for messages.
-        form: The form.
+    `read`: a function that yields responses, and adds the number of those it leaves out to its argument, by reason.
+    `path`: the file, for messages.
+    `form`: name of the prompt form. If it compares, each response is paired with another one to the same question.
 
     Raises UsageError if no response is left.
     """
@@ -60,14 +58,16 @@ def read_responses(read: Callable[[Counter[str]], Iterable[Response]], path: Pat
 
 
 def _without_labels(sample: Sample) -> Sample:
-    """Return a sample without people's labels and other columns, which no judge is shown."""
+    """Return a sample without human labels and without other judges' scores, which are not part of the prompt."""
     other = None if sample.other is None else _without_labels(sample.other)
     return replace(sample, human=None, columns={}, other=other, preference=None)
 
 
 def _pair_up(responses: Sequence[Response], form: str, left_out: Counter[str]) -> list[Shown]:
-    """Return each response with its partner among the answers to its question. Two that chose each other are one
-    pair."""
+    """Pair each response with another answer to the same question, and return the pairs.
+
+    If two responses select each other, they form one pair. Responses without a partner are counted in `left_out`.
+    """
     answers: dict[bytes, list[Response]] = defaultdict(list)
     for response in responses:
         answers[question_key(response)].append(response)
@@ -86,8 +86,7 @@ def _pair_up(responses: Sequence[Response], form: str, left_out: Counter[str]) -
 
 
 def in_order(shown: Iterable[Shown]) -> list[Shown]:
-    """Return the responses sorted so that prompts with a common prefix are neighbours: by language (the rubric), task
-    (its rules) and question."""
+    """Sort responses by language, task and question, so that prompts with a common prefix are neighbours."""
     return sorted(shown, key=lambda pair: (pair[0].question.lang, pair[0].question.task, pair[0].question.id))
 
 
@@ -116,7 +115,10 @@ class JudgeResponses(JudgeSamples[Shown]):
         return None
 
     def resume(self) -> None:
-        """Give the judgments in the file today's labels by people, in their order."""
+        """Refresh the human labels of judgments already in the output file from the current input.
+
+        The judgments are rewritten in the input's order if a label has changed.
+        """
         super().resume()
         now = {name: Sample.of(*shown) for name, shown in self._responses.items() if name in self.done}
         changed = sum(self.done[name].sample != sample for name, sample in now.items())
@@ -134,17 +136,14 @@ class JudgeResponses(JudgeSamples[Shown]):
 def judge_rows(
     run: RunOptions, endpoint: Endpoint, how: JudgeOptions, path: Path, own: OwnColumns | None, aggregate: Aggregation
 ) -> int:
-    """Judge the responses of rows by one judge, or by several into files beside `run.out` (`NAME.1.jsonl`, …).
+    """Judge the responses in a file of rows with one judge or a panel, and return the exit code.
 
-    Args:
-        run: How the stage is run.
-        endpoint: How the judges are asked.
-        how: Who judges, and how.
-        path: The rows.
-        own: How the user's columns are read.
-        aggregate: How a panel's scores become one.
+    `run`: how the stage is run. A panel's members write files of their own beside `run.out` (`NAME.1.jsonl`, …).
+    `endpoint`: the judges' models or servers. `how`: the options for judging.
+    `path`: the file of rows. `own`: how to read the user's own columns, or None.
+    `aggregate`: how the scores of a panel are combined.
 
-    Return the exit code. Raises UsageError for a form that a judge did not learn.
+    Raises UsageError if a judge was not trained on the form.
     """
     form = how.answer_form
     decoding = how.decoding([form])
@@ -197,7 +196,10 @@ def _judge_panel(
     how: Aggregation,
     panel: str,
 ) -> int:
-    """Judge responses by each judge into a file of its own, and write the panel's file from these."""
+    """Let each judge write a file of its own, and write the panel's file from these. Return the exit code.
+
+    `source` describes the input for the sidecar, `how` says how scores are combined, and `panel` is the panel's name.
+    """
     # Members resume in their own files; the panel's is made anew from them.
     for judgment in known(run.out, Judgment, lambda _: None):
         if judgment.judge != panel:

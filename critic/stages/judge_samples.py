@@ -22,8 +22,10 @@ Item = TypeVar("Item")
 
 
 class JudgeSamples(Stage[Item, Judgment]):
-    """The judgments that are `wanted`, by key. A subclass plans the verdicts on an item; `source` are the facts of its
-    samples for the sidecar."""
+    """The stage that makes judgments; a subclass plans the verdicts on each item.
+
+    `wanted` holds the keys of all judgments. `source` holds facts about the samples for the sidecar.
+    """
 
     name, counted = "judge", "judged"
 
@@ -67,7 +69,10 @@ class JudgeSamples(Stage[Item, Judgment]):
             self._answered.setdefault((record.conversation.id, record.asked), record)
 
     def resume(self) -> None:
-        """Take ratings as the earlier run did: as stated if it had no log probabilities, else by distributions."""
+        """Continue an earlier run with the same kind of score that its judgments have.
+
+        These are the stated ratings if that run had no log probabilities, or else scores from distributions.
+        """
         grader = self.judge.grader
         if grader.score_kind != "argmax" and grader.needs is None:
             earlier = known(self.out, Judgment, lambda _: None)
@@ -85,7 +90,7 @@ class JudgeSamples(Stage[Item, Judgment]):
 
     @abstractmethod
     async def plan(self, item: Item, judged: Callable[[PlannedVerdict], Any]) -> None:
-        """Plan each verdict on an item, and await its judgment by `judged`."""
+        """Plan the verdicts on an item; call `judged` on each and await the judgment."""
 
     async def work(self, item: Item, keep: Callable[..., None]) -> None:
         await self.plan(item, partial(self._judge, in_flight={}, keep=keep))
@@ -93,7 +98,11 @@ class JudgeSamples(Stage[Item, Judgment]):
     async def _judge(
         self, planned: PlannedVerdict, in_flight: dict[str, asyncio.Task[Judgment]], keep: Callable[..., None]
     ) -> Judgment:
-        """Return the judgment in the file, or make one. Verdicts with the same prompts are asked for once."""
+        """Return the judgment of a planned verdict: from the file, or made now and passed to `keep`.
+
+        `in_flight` holds the running requests by hash, so that verdicts with equal prompts share one. Raises UsageError
+        if the judgment in the file was made from another reply or prompt.
+        """
         prepared = self.judge.prepare(planned)
         line = self.done.get(key_in_file(planned))
         if line is not None:
@@ -124,8 +133,10 @@ class JudgeSamples(Stage[Item, Judgment]):
         return line
 
     def summary(self, records: Iterable[Judgment]) -> RunSummary:
-        """Return the totals, after giving all judgments one kind of score, also those that failed before the first
-        rating showed which. Scoring and merging require it."""
+        """Return the totals, after setting the same kind of score in all judgments.
+
+        Judgments that failed before the first rating was read do not have it yet; scoring and merging require it.
+        """
         judgments, kind = list(records), self.judge.grader.score_kind
         if any(judgment.score_kind != kind for judgment in judgments):
             judgments = [replace(judgment, setup=replace(judgment.setup, score_kind=kind)) for judgment in judgments]

@@ -16,18 +16,20 @@ from critic.judging.planned import key as verdict_key
 from critic.records import Conversation, JudgeConfig, Judgment, describe_difference, is_judgment
 
 OF_SINGLE_ANSWERS = "alignmmbench"
-"""The benchmark that judgments of single answers are scored as."""
+"""The benchmark as which judgments of single answers are scored."""
 
 Judged = dict[str, tuple[Conversation, Path]]
-"""Each judged conversation by id, with the first file that has it."""
+"""Conversation id -> the judged conversation, and the first file that contains it."""
 
 
 def read_runs(paths: Sequence[Path], benchmark: str | None = None, questions: Path | None = None) -> Runs:
-    """Read the runs of files of judgments, and the conversations that were asked.
+    """Read files of judgments: the runs to score, and the conversations of the benchmark.
 
-    `benchmark` is the one that the first file names, unless given. The conversations are those of `questions`, else
-    the judged ones. Raises UsageError for a file of another benchmark, of several models or judges, or given twice, and
-    for a conversation that reads differently in two places.
+    `benchmark`: None takes the benchmark that the first file names.
+    `questions`: the benchmark's file; None takes only the judged conversations.
+
+    Raises UsageError if a file belongs to another benchmark, holds several models or judges, or is given twice. Also
+    raises it if a conversation differs between two files.
     """
     name = benchmark or _find_benchmark(paths[0])
     chosen = benchmarks.load(name)
@@ -44,7 +46,8 @@ def read_runs(paths: Sequence[Path], benchmark: str | None = None, questions: Pa
 
 
 def _find_benchmark(path: Path) -> str:
-    """Return the benchmark that a file's judgments name. Raises UsageError for a file of something else."""
+    """Return the benchmark that the first judgment in a file names. Raises UsageError if the file holds something
+    else."""
     first = tables.read_first_row(path)
     # If the file cannot be read, its reader says why.
     if first is not None and not is_judgment(first):
@@ -57,9 +60,10 @@ def _find_benchmark(path: Path) -> str:
 
 
 def _read_file(path: Path, benchmark: str, judged: Judged) -> list[Run]:
-    """Read a file's runs: one, or one per first model of a file of battles between several models.
+    """Return the runs in a file: one, or one per model if the file holds comparisons among several models.
 
-    Adds the file's conversations to `judged`, so that each is kept in memory once.
+    The file's conversations are added to `judged`, so that each is in memory only once. Raises UsageError if a
+    conversation differs from an earlier file's, or if the file holds several models or judges without comparing them.
     """
     by_model: dict[str, list[Judgment]] = {}
     lines: dict[str, dict[JudgeConfig, int]] = {}
@@ -78,7 +82,11 @@ def _read_file(path: Path, benchmark: str, judged: Judged) -> list[Run]:
 
 
 def _make_scorable(line: Judgment, path: Path, number: int, benchmark: str) -> Judgment:
-    """Return a judgment as it counts: that of an answer from a row by its form's protocol, as one of AlignMMBench."""
+    """Return a judgment in the form in which it is scored.
+
+    A judgment of an answer from a row becomes one of AlignMMBench, by its form's protocol. Raises UsageError, naming
+    file and line number, if the judgment belongs to another benchmark.
+    """
     judged_benchmark = line.conversation.benchmark or OF_SINGLE_ANSWERS
     if judged_benchmark != benchmark:
         raise UsageError(f"{path}:{number}: judges {judged_benchmark}, expected {benchmark}")
@@ -91,9 +99,9 @@ def _make_scorable(line: Judgment, path: Path, number: int, benchmark: str) -> J
 
 
 def _find_protocol(judgment: Judgment) -> str:
-    """Return the protocol on whose scale a judgment of single answers is.
+    """Return the protocol whose scale a judgment of a single answer has.
 
-    Yes and no, and the result of a text that compares, count like a checklist's share. An unknown form rates.
+    Yes/no verdicts and textual comparisons are scored like a checklist. An unknown form counts as a rating.
     """
     if judgment.opponent is not None:
         return "pairwise"
@@ -102,7 +110,8 @@ def _find_protocol(judgment: Judgment) -> str:
 
 
 def find_form(prompt: str) -> str:
-    """Return the form that a judgment names. Earlier versions named a file, and its language."""
+    """Return the name of the form in a judgment's `prompt`. Earlier versions wrote the form's file and language
+    there."""
     return prompt.rpartition("/")[2].partition("@")[0]
 
 
@@ -125,12 +134,12 @@ def _check_run(path: Path, system: str, verdicts: list[Judgment], lines: Mapping
 
 
 def _refuse_several(path: Path, kind: str, names: Iterable[str]) -> UsageError:
-    """Return the error of a file that holds several models or judges."""
+    """Return the error for a file that holds several models or judges (`kind`) with these names."""
     return UsageError(f"{path}: several {kind} ({', '.join(sorted(names))}); one of each in a file")
 
 
 def _join(runs: Iterable[Run]) -> list[Run]:
-    """Merge runs with the same model, judge and setup. Runs that share a verdict stay apart."""
+    """Merge runs with the same model, judge and setup. Runs that contain the same verdict are not merged."""
     joined = list[Run]()
     for run in runs:
         verdicts = set(map(verdict_key, run.turns))
@@ -146,7 +155,7 @@ def _join(runs: Iterable[Run]) -> list[Run]:
 
 
 def _name_apart(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs with names that differ: the model, the judge if that is not enough, and then the file."""
+    """Return the runs with unique names: the model; if that is not enough, with the judge; and then with the file."""
     runs = _lengthen_names(runs, lambda run: f"{run.name} by {run.judge}")
     stems = {run.path.stem for run in runs}
     # Files of one name lie in several folders.
@@ -155,15 +164,15 @@ def _name_apart(runs: Sequence[Run]) -> list[Run]:
 
 
 def _lengthen_names(runs: Sequence[Run], longer: Callable[[Run], str]) -> list[Run]:
-    """Return the runs, with a longer name if two have the same."""
+    """Return the runs, replacing each name that several runs have by `longer(run)`."""
     shared = Counter(run.name for run in runs)
     return [replace(run, name=longer(run)) if shared[run.name] > 1 else run for run in runs]
 
 
 def _find_asked(judged: Judged, benchmark: str, questions: Path | None) -> list[Conversation]:
-    """Return the conversations that were asked, each once: those of `questions`, else those that were judged.
+    """Return the benchmark's conversations: all in the file `questions`, or the judged ones if it is None.
 
-    Raises UsageError if a file and the questions have two conversations under one id.
+    Raises UsageError if a judged conversation is missing or different in `questions`.
     """
     if questions is None:
         return [conversation for conversation, _ in judged.values()]

@@ -29,38 +29,40 @@ from critic.judging.targets import REASON
 from critic.stages.run import RunOptions, Shard
 
 ABLATIONS = get_args(records.Ablation)
-"""The values of --judging."""
+"""Values of --judging."""
 
 MAX_FAILED = 0.02
-"""The share of failures above which a stage exits with 3."""
+"""Default share of failures above which a stage exits with code 3."""
 
 EVERY_REASON_FIRST = "reason_first"
-"""The value of --prompt that puts the reason first in the forms of every protocol."""
+"""Value of --prompt that selects, in every protocol, the form with the reason before the verdict."""
 
 TOKENS, TOKENS_OF_STEPS = 256, 1024
-"""Longest verdict in tokens, and longest verdict behind a reason of many steps (twice LONGEST_STEPS)."""
+"""Default token limit of a verdict, and of a verdict after a reason in several steps (twice LONGEST_STEPS)."""
 
 data, endpoint, verdicts, limits, cluster, rare = (
     partial(typer.Option, rich_help_panel=title)
     for title in ("Data", "Endpoint", "The form of a verdict", "Limits", "Several machines", RARELY_NEEDED)
 )
-"""An option, in its group of --help."""
+"""Functions that declare an option, one for each group of --help."""
 
 MaxFailed = Annotated[float, limits(min=0, max=1, help="Exit with 3 if a larger share fails.")]
 Temperature = Annotated[float, typer.Option(min=0, help="Sampling temperature.")]
 Published = Annotated[
-    Literal["published"] | None, data("--as", help="Conditions, protocols and judge settings of the paper.")
+    Literal["published"] | None, data("--as", help="Use the paper's conditions, protocols and judge settings.")
 ]
 Mapped = Annotated[
-    list[str] | None, data("--map", metavar="COLUMN=FIELD", help="Your column as a field: answer=response.")
+    list[str] | None, data("--map", metavar="COLUMN=FIELD", help="Read a column as a field: answer=response.")
 ]
 OwnScale = Annotated[str | None, data("--scale", metavar="LOW:HIGH", help="Scale of people's scores.")]
 OwnLanguage = Annotated[records.Language | None, data("--lang", help="Language of all rows.")]
 
 
 def root_of(rows: Path, questions: Path | None = None) -> Path:
-    """Return the usual folder of images: that of the questions or rows. Replies without their questions have the folder
-    that their model was shown, which their sidecar names relative to itself."""
+    """Return the default folder of images: the folder of `questions`, or of `rows` if that is None.
+
+    For replies without `questions` it is the image folder that their sidecar names, if that exists.
+    """
     # A name that is no UTF-8 is in the sidecar as bytes in disguise (PEP 383).
     recorded = jsonl.restore_places(rows).get("data_root") if questions is None else None
     root = Path(os.fsdecode(recorded.encode())) if isinstance(recorded, str) else None
@@ -68,7 +70,7 @@ def root_of(rows: Path, questions: Path | None = None) -> Path:
 
 
 def parse_budget(words: str | None) -> Budget | None:
-    """Return the budget that --budget names. Raises UsageError unless it is a number of tokens.
+    """Parse the value of --budget, such as 2000000tokens; None means no budget. Raises UsageError for any other text.
 
     >>> parse_budget("2000000tokens").limit
     2000000
@@ -82,19 +84,19 @@ def parse_budget(words: str | None) -> Budget | None:
 
 
 def limit_tokens(least: int, default: str | bool = True) -> Any:
-    """Return the option of the longest reply, of `least` tokens or more."""
+    """Declare the option for the longest reply, with `least` as the smallest value and `default` as shown in --help."""
     return limits(min=least, help="Longest reply, in tokens.", show_default=default)
 
 
 def check(*rules: tuple[object, str]) -> None:
-    """Raise UsageError with the message of the first rule that does not hold."""
+    """Raise UsageError with the message of the first rule, a pair (condition, message), whose condition is false."""
     for holds, problem in rules:
         if not holds:
             raise UsageError(problem)
 
 
 def puts_reason_first(form: str) -> bool:
-    """Return whether the judge writes a reason before its verdict in a form.
+    """Return True if the judge writes its reason before the verdict in a form.
 
     >>> puts_reason_first("pointwise"), puts_reason_first("pointwise_reason_first")
     (False, True)
@@ -108,23 +110,23 @@ def is_impossible(judge: ModelInfo, form: str) -> bool:
 
 
 def list_unlearned(judge: ModelInfo, forms: Iterable[str]) -> list[str]:
-    """Return those of the forms that a judge did not learn, if it says what it learned, or cannot give as a head. The
-    form of the judge's own answer, which some forms ask for first, counts as well."""
+    """Return the forms that a judge was not trained on, or cannot produce as a scoring head.
+
+    If a form needs the judge's own answer first, the form for that answer is checked as well. A judge that does not
+    state its forms counts as trained on all.
+    """
     every = [name for form in forms for name in (form, form_of(form).first) if name]
     return [form for form in every if is_impossible(judge, form) or (judge.forms and form not in judge.forms)]
 
 
 def force_unlearned(judge: Backend, forms: Iterable[str], option: str, forced: bool, instead: str) -> str:
-    """Return the forms that a judge is asked in without having learned them, comma-separated.
+    """Return the forms in use that a judge was not trained on, comma-separated; "" if there are none.
 
-    Args:
-        judge: The judge.
-        forms: The forms to ask in.
-        option: The option that leads to these forms, for messages.
-        forced: True to ask all the same, as far as a head can.
-        instead: What the judge can do, for messages.
+    `forms`: the forms in use. `option`: the option that selects them, for messages.
+    `forced`: True if the user allows such forms.
+    `instead`: what the judge can do, for messages.
 
-    Raises UsageError for such forms unless `forced`, and for those that a scoring head cannot give.
+    Raises UsageError for such forms unless `forced`, and in any case for forms that a scoring head cannot produce.
     """
     served, unlearned = judge.served, list_unlearned(judge.served, forms)
     for form in unlearned:
@@ -140,7 +142,7 @@ def force_unlearned(judge: Backend, forms: Iterable[str], option: str, forced: b
 
 
 def choose(option: str, values: Iterable[str], choices: Collection[str]) -> list[Any]:
-    """Return the values of an option, each once. Raises UsageError for a value that is not among the `choices`.
+    """Return the values of an option without duplicates. Raises UsageError for a value that is not in `choices`.
 
     >>> choose("protocol", ["direct", "direct"], ["direct", "pairwise"])
     ['direct']
@@ -152,8 +154,10 @@ def choose(option: str, values: Iterable[str], choices: Collection[str]) -> list
 
 
 def urls(where: str) -> list[str]:
-    """Return the servers of URL,URL or of @FILE: one a line, without blank lines and those that begin with #. Two that
-    differ only in their credentials are one. Raises UsageError if there is none.
+    """Return the server URLs in `where`: "URL,URL", or "@FILE" with one URL per line.
+
+    Blank lines and lines that begin with # are skipped. URLs that differ only in their credentials are duplicates.
+    Raises UsageError if there is no URL.
 
     >>> urls("http://a:1/v1,http://b:1/v1")
     ['http://a:1/v1', 'http://b:1/v1']
@@ -171,7 +175,7 @@ def urls(where: str) -> list[str]:
 
 
 class ModelOptions(Struct, frozen=True, kw_only=True):
-    """What a model under test is asked: options of critic infer, some of them of critic run as well."""
+    """Options of `critic infer` for prompting a model under test; `critic run` has some of them, too."""
 
     name: Annotated[
         str | None,
@@ -185,7 +189,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True):
     condition: Annotated[
         list[str] | None,
         typer.Option(
-            help="What of a conversation the model sees; several are run together. "
+            help="What the model sees of the conversation; repeat for several. "
             + "; ".join(f"{name}: {condition.help}" for name, condition in CONDITIONS.items()),
             show_default="the paper's usual one: own, MultiVerse's oracle",
         ),
@@ -193,12 +197,12 @@ class ModelOptions(Struct, frozen=True, kw_only=True):
     published: Published = None
     max_tokens: Annotated[int, limit_tokens(1)] = 1024
     temperature: Temperature = 0.0
-    seed: Annotated[int, typer.Option(help="Seed of what is sampled.")] = 0
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first conversations.")] = None
+    seed: Annotated[int, typer.Option(help="Seed for sampling.")] = 0
+    limit: Annotated[int | None, typer.Option(min=1, help="Run only the first N conversations.")] = None
 
 
 class JudgeOptions(Struct, frozen=True, kw_only=True):
-    """Who judges and how: options of critic judge, some of them of critic run as well."""
+    """Options of `critic judge` for judging; `critic run` has some of them, too."""
 
     judge: Annotated[
         list[str] | None,
@@ -229,7 +233,7 @@ class JudgeOptions(Struct, frozen=True, kw_only=True):
     no_reason: Annotated[bool, verdicts("--no-reason", help="Ask for the rating only: much faster.")] = False
     force_form: Annotated[bool, verdicts("--force-form", help="Ask in a form that the judge did not learn.")] = False
     temperature: Annotated[float, rare(min=0, help="Sampling temperature; each row has its own seed.")] = 0.0
-    seed: Annotated[int, rare(help="Seed of random orders and battles.")] = 0
+    seed: Annotated[int, rare(help="Seed for random orders and battles.")] = 0
     battles: Annotated[records.Pairing | None, rare(help="Which of several models are compared.")] = None
     reference_free: Annotated[bool, rare("--reference-free", help="Compare models without a reference.")] = False
     order: Annotated[records.Order | None, rare(help="Order in which two answers are shown.")] = None
@@ -240,13 +244,14 @@ class JudgeOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def answer_form(self) -> str:
-        """The form for single answers that --prompt names, or the usual one."""
+        """The form for judging single answers: the one in --prompt, or the default."""
         return f"pointwise{REASON_FIRST}" if self.prompt == EVERY_REASON_FIRST else self.prompt or "pointwise"
 
     def decoding(self, forms: Iterable[str]) -> records.SamplingParams:
         """Return how verdicts in these forms are sampled.
 
-        Raises UsageError for a form that asks for no verdict, and for --no-reason with a reason that comes first.
+        Raises UsageError if a form does not ask for a verdict, or if --no-reason is set and a form puts the reason
+        first.
         """
         for name in forms:
             if not form_of(name).kind.is_verdict:
@@ -260,8 +265,11 @@ class JudgeOptions(Struct, frozen=True, kw_only=True):
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):
-    """Where replies come from, and how they are requested: the options of every stage that asks a model
-    (`takes_options`). `model` is the model to ask a server for, unless its URL names one."""
+    """Options for where replies come from and how they are requested, for every stage that asks a model
+    (`takes_options`).
+
+    `model` is the model to select on a server, unless the URL names one.
+    """
 
     vllm_options: Annotated[
         list[str] | None, typer.Argument(metavar="-- VLLM", help="Options of vLLM in this process.")
@@ -282,20 +290,20 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     ] = None
     max_failed: MaxFailed = MAX_FAILED
     retry_failed: Annotated[bool, limits("--retry-failed", help="Ask again for records that failed.")] = False
-    cache: Annotated[Path | None, limits(metavar="FILE", help="SQLite file of replies, to ask nothing twice.")] = None
+    cache: Annotated[Path | None, limits(metavar="FILE", help="SQLite file that caches replies.")] = None
     budget: Annotated[str | None, limits(metavar="N", help="Stop after this many tokens: 2000000tokens.")] = None
     max_image_pixels: Annotated[int | None, rare(min=1, help="Shrink larger images to this many pixels.")] = None
     max_image_bytes: Annotated[int, rare(min=1, help="Refuse larger image files.")] = MAX_BYTES
     attempts: Annotated[int, rare(min=1, help="Tries of a request before it counts as failed.")] = ATTEMPTS
-    timeout: Annotated[float, rare(min=0.1, help="Seconds that a try may take.")] = TIMEOUT
+    timeout: Annotated[float, rare(min=0.1, help="Time limit of a try, in seconds.")] = TIMEOUT
     shard: Annotated[str | None, cluster(metavar="K/N", help="Do part K of N; critic merge joins the parts.")] = None
     gpus: Annotated[str | None, cluster(metavar="N", help="Run one engine on each of N GPUs, or on all.")] = None
     engine: Annotated[Literal["ray"] | None, cluster(help="Run the model in actors of a Ray cluster.")] = None
-    ray_address: Annotated[str | None, cluster(metavar="HOST:PORT", help="Cluster, or auto.  [RAY_ADDRESS]")] = None
+    ray_address: Annotated[str | None, cluster(metavar="HOST:PORT", help="Address, or auto.  [RAY_ADDRESS]")] = None
     replicas: Annotated[int, cluster(min=1, help="Number of actors, each with its own GPUs.")] = 1
 
     def run_options(self, out: Path, certificate: Path | None = None) -> RunOptions:
-        """Return how the stage is run. Raises UsageError for a wrong --shard."""
+        """Return the options for running a stage. Raises UsageError for an invalid --shard."""
         return RunOptions(
             out=out,
             concurrency=self.concurrency,
@@ -321,8 +329,11 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         return on_gpus(command, options, self.engines(sources))
 
     def engines(self, sources: Sequence[str]) -> list[str]:
-        """Return the GPUs of each engine of --gpus. Raises UsageError if a source does not run in this process."""
-        # A server has GPUs of its own, which are not ours to share out.
+        """Return the value of CUDA_VISIBLE_DEVICES for each engine of --gpus.
+
+        Raises UsageError if one of the `sources` is not a local folder or file, or if options contradict --gpus.
+        """
+        # A server manages its own GPUs.
         local = not self.base_url and all(Path(source).exists() for source in sources)
         if not local:
             raise UsageError(
@@ -333,21 +344,24 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         return list_devices(str(self.gpus), max(1, count_gpus(self.vllm_options or [])))
 
     def images(self, root: Path, uris: Mapping[str, str] | None = None) -> Images:
-        """Return the images below `root`, sent as the options say."""
+        """Return a loader for the images under `root`, with the size limits of the options.
+
+        `uris` maps names of further images to data URIs.
+        """
         return Images(root, max_bytes=self.max_image_bytes, resize_to=self.max_image_pixels, uris=uris)
 
     def shown(
         self, wanted: records.Showing | None, root: Path, judges: Sequence[Backend], names: Sequence[str] | None = None
     ) -> Images | None:
-        """Return the images that judges are shown, or None if they are asked blind.
+        """Return a loader for the images that judges see, or None if they see none.
 
-        Args:
-            wanted: The value of --images; None shows images if every judge sees.
-            root: The folder of the images.
-            judges: The judges; one that does not say whether it sees counts as blind unless images are `wanted`.
-            names: The images by name, which must be there; None if they become known later.
+        `wanted`: the value of --images; None shows images if all judges are known to accept them.
+        `root`: folder of the images.
+        `judges`: the judges; if one sees no images, none does.
+        `names`: names of the images, which are checked for missing files; None if they are not known yet.
 
-        Raises UsageError if a judge cannot be shown the images that are wanted, or if no file is there.
+        Raises UsageError if images are `wanted` but there are none or a judge accepts none, or if all files are
+        missing.
         """
         check((wanted != "show" or names != [], "--images show: there are no images"))
         if names == [] or wanted == "blind":
@@ -366,7 +380,10 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         return images
 
     def connect(self, where: str, model: str | None) -> Backend:
-        """Return the server at a URL, or the pool at several. Raises UsageError if one lacks the model."""
+        """Return a backend for the server at the URL `where`, or a pool for several URLs.
+
+        `model` is the model to select; None selects the server's first. Raises UsageError if a server lacks the model.
+        """
         from critic.backends.openai import OpenAIBackend  # noqa: PLC0415 - as above
         from critic.backends.pool import Pool  # noqa: PLC0415 - as above
 
@@ -385,9 +402,9 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         return server(where, self.attempts)
 
     def open(self, option: str, values: Sequence[str] | None) -> list[Backend]:
-        """Return the source of replies that each value of `option` names; without a value the server at `base_url`.
+        """Return a backend for each value of `option`, or without values one for the server at `base_url`.
 
-        Raises UsageError if there is neither, and for options of vLLM that nothing takes.
+        Raises UsageError if there is neither, or if options are set that have no effect.
         """
         # Options that nothing would heed are refused: the user expects them to do something.
         on_ray = self.replicas > 1 or self.ray_address is not None
@@ -416,7 +433,8 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         return [Cached(backend, self.cache, self.retry_failed) for backend in limited]
 
     def open_one(self) -> Backend:
-        """Return the source that --model and --base-url name together; --model alone is a folder, a URL or a file."""
+        """Return the backend that --model and --base-url select together. Without --base-url, --model is a folder, URL
+        or file."""
         if self.model is not None and self.base_url is None:
             (backend,) = replace(self, model=None).open("--model", [self.model])
         else:
@@ -424,7 +442,11 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         return backend
 
     def _named(self, option: str, value: str) -> Backend:
-        """Return a server (URL, URL#MODEL), several (URL,URL or @FILE), the model in a folder, or scripted replies."""
+        """Return a backend for one value of `option`.
+
+        The value is a server (URL or URL#MODEL), several (URL,URL or @FILE), a checkpoint folder, or a file of replies.
+        Raises UsageError for anything else.
+        """
         url, _, named = value.partition("#")
         if "://" in value or value.startswith("@"):
             return self.connect(url, named or self.model)
@@ -438,7 +460,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         raise UsageError(f"{option} {value}: {expected}")
 
     def _run(self, make: Callable[[], Backend], gpus: int) -> Backend:
-        """Make a source of replies in this process, or in actors of a Ray cluster."""
+        """Build a backend with `make` in this process or, with --engine ray, in Ray actors with `gpus` GPUs each."""
         if self.engine is None:
             return make()
         from critic.backends.ray import RayBackend  # noqa: PLC0415 - as above
@@ -447,16 +469,14 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 
 
 ONE_MODEL = ("model", "base_url", "api_key", "concurrency", "max_failed", "retry_failed")
-"""The options of a stage that asks one model, in one process."""
+"""The fields of Endpoint that a stage offers if it asks one model in one process."""
 
 
 def takes_options(command: Callable[..., int], names: Collection[str] | None = None) -> Callable[..., int]:
-    """Give a command one option for each field of its parameters that are Structs of options, as Endpoint is. A field
-    of several Structs is one option, which fills all of them.
+    """Turn parameters of a command that are Structs of options, such as Endpoint, into one option per field.
 
-    Args:
-        command: A stage's command.
-        names: The fields to offer; None offers all. The others have their defaults.
+    A field that several Structs have becomes one option, which sets it in all of them. `names` are the fields to offer;
+    None offers all. Fields that are not offered keep their defaults.
     """
     own = inspect.signature(command, eval_str=True)
     fields: dict[str, dict[str, inspect.Parameter]] = {}

@@ -26,23 +26,27 @@ COLUMNS = (
 )
 
 Key = tuple[str, str, int | None, str]
-"""Conversation, condition, turn (None: the whole) and protocol of a verdict."""
+"""What a verdict is on: conversation id, condition, turn (None for the whole conversation) and protocol."""
 
 Grades = dict[str, float]
-"""Each rater's grade of one turn or conversation, on 1..10; of a comparison 1, 1/2 or 0."""
+"""Rater -> verdict on one turn or conversation: a grade on 1..10, or 1, 0.5 or 0 for a comparison."""
 
 
 _ANNOTATED = re.compile(r"(?P<id>.+)/(?P<condition>\w+)/\w+/(whole|\d+)(/opponent=.*)?")
-"""The ids in exports of critic annotate, which are read as well."""
+"""Matches the ids in exports of `critic annotate`."""
 
 
 def read_opinions(
     path: Path, transcripts: Transcripts, opponent: str | None, scale: tuple[float, float]
 ) -> dict[Key, Grades]:
-    """Read people's grades and preferences by what they are on.
+    """Read people's grades and preferences from a table.
 
-    Raises UsageError naming the place for a conversation or turn without a reply, a word that is no verdict, a grade
-    outside `scale`, or a rater with two opinions on one turn.
+    `transcripts`: the replies that were graded.
+    `opponent`: name of the model they were compared with; None for the reference.
+    `scale`: lowest and highest grade.
+
+    Raises UsageError, naming the location, if there is no reply to a conversation or turn, for an invalid preference,
+    for a grade outside the scale, or if a rater has two verdicts on one turn.
     """
     opinions: dict[Key, Grades] = {}
     opponent = opponent or "reference"
@@ -77,12 +81,12 @@ def read_opinions(
 
 
 def _graded(benchmark: str) -> str:
-    """Return the protocol whose verdicts people's grades stand beside: the benchmark's own that rates, or pointwise."""
+    """Return the protocol under which people's grades are filed: the benchmark's rating protocol, or "pointwise"."""
     return next((name for name in benchmarks.load(benchmark).protocols if protocols.load(name).rates), "pointwise")
 
 
 def _grade(location: str, text: str, scale: tuple[float, float]) -> float:
-    """Return a grade on 1..10. Raises UsageError unless it is a number on the scale."""
+    """Parse a grade and convert it from `scale` to 1..10. Raises UsageError unless it is a number on the scale."""
     grade = tables.parse_optional_number(location, "grade", text)
     if grade is None or not scale[0] <= grade <= scale[1]:
         raise UsageError(
@@ -93,32 +97,32 @@ def _grade(location: str, text: str, scale: tuple[float, float]) -> float:
 
 def main(
     table: Annotated[Path, typer.Argument(help=f"People's verdicts (CSV, JSONL …). Columns: {COLUMNS}.")],
-    replies: Annotated[Path, typer.Option(help="The replies they are on (critic infer, or another program's).")],
-    out: Annotated[Path, typer.Option(help="Where the judgments go (JSONL).")],
+    replies: Annotated[Path, typer.Option(help="The replies that were graded (of critic infer or others).")],
+    out: Annotated[Path, typer.Option(help="Output file of judgments (JSONL).")],
     benchmark: Annotated[
-        str | None, typer.Option(help="Of which benchmark.", show_default="what the replies' file says")
+        str | None, typer.Option(help="Benchmark of the replies.", show_default="what the replies' file says")
     ] = None,
     questions: Annotated[
-        Path | None, typer.Option(help="The benchmark's file, which a table of replies needs.")
+        Path | None, typer.Option(help="The benchmark's file; needed if the replies are a table.")
     ] = None,
     against: Annotated[
-        str | None, typer.Option(help="Of two that were compared the other's replies (to train on), or its name.")
+        str | None, typer.Option(help="Other model of a comparison: its file of replies (for training) or name.")
     ] = None,
     turn_context: Annotated[
-        TurnContext, typer.Option(help="The turns in sight of which people judged one.")
+        TurnContext, typer.Option(help="The turns that people saw when they judged one.")
     ] = "before",
-    scale: Annotated[str, typer.Option(metavar="LOW:HIGH", help="Of the grades.")] = "1:10",
+    scale: Annotated[str, typer.Option(metavar="LOW:HIGH", help="Lowest and highest grade.")] = "1:10",
     name: Annotated[str, typer.Option(help="The judge's name.")] = "people",
     system: Annotated[str | None, typer.Option(help="The model's name.", show_default="the file's stem")] = None,
 ) -> int:
-    """Import people's grades and preferences as judgments, to be scored and compared with judges like any judge's."""
+    """Import people's grades and preferences as judgments, which can then be scored and compared like any judge's."""
     benchmark = benchmark or benchmark_of(replies, questions)
     if benchmark is None:
         raise UsageError(f"{replies}: names no benchmark; give --benchmark")
     conversations: list[Conversation] = name_images(benchmarks.read(benchmark, questions))[0] if questions else []
     transcripts = read_transcripts(replies, benchmark, conversations, system)
     theirs, opponent = Transcripts(), against
-    # Judgments with the other's replies can be trained on; its name alone is enough for scores.
+    # Training needs the other model's replies; for scores its name is enough.
     if against and Path(against).is_file():
         theirs = read_transcripts(Path(against), benchmark, conversations)
         opponent = next(iter(theirs.values())).system

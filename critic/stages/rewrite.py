@@ -26,14 +26,19 @@ from critic.stages.options import Endpoint
 from critic.stages.run import RunOptions, listed
 
 DIALOGUE = "Dialogue Context"
-"""The category whose questions are never rewritten."""
+"""Category of the questions that are never rewritten."""
 
 VARIANTS = 5
-"""Number of rewrites of a seed question (AlignMMBench §3.3)."""
+"""Number of rewrites per seed question (AlignMMBench §3.3)."""
 
 
 class Rewrite(Struct, kw_only=True):
-    """One line of a review file: a wording of a seed question. A person sets `accepted`."""
+    """One line of a review file: a rewrite of a seed question.
+
+    `seed`: id of the seed question. `question`: its text.
+    `prompt`: the rewrite, number `variant` of the seed.
+    `accepted`: set to true or false by a person; None if still undecided.
+    """
 
     seed: str
     question: str
@@ -43,7 +48,8 @@ class Rewrite(Struct, kw_only=True):
 
 
 def seeds(questions: Iterable[Question]) -> list[Question]:
-    """Return the first question of each group. Questions within a dialogue are never reworded (AlignMMBench §A.4)."""
+    """Return the first question of each group, except questions within a dialogue, which are not rewritten
+    (AlignMMBench §A.4)."""
     first_of: dict[str, Question] = {}
     for question in questions:
         first_of.setdefault(question.group, question)
@@ -51,8 +57,10 @@ def seeds(questions: Iterable[Question]) -> list[Question]:
 
 
 def ask(questions: Path, endpoint: Endpoint, run: RunOptions) -> int:
-    """Ask for rewrites of the seeds, and append the new ones to the review file, `run.out`. The replies stay in a file
-    beside it, from which a killed run resumes."""
+    """Request rewrites of the seed questions, and add new ones to the review file `run.out`. Return the exit code.
+
+    The replies are kept in a second file beside it, from which a killed run resumes.
+    """
     options.check((run.out.suffix == ".jsonl", f"--out {run.out}: give a name that ends in .jsonl"))
     of_id = {question.id: question for question in seeds(alignmmbench.read_questions(questions).values())}
     if not of_id:
@@ -81,8 +89,11 @@ def ask(questions: Path, endpoint: Endpoint, run: RunOptions) -> int:
 
 
 def apply(questions: Path, review: Path, out: Path) -> int:
-    """Write the questions, each seed followed by its accepted rewrites: its row with another prompt and the next free
-    number. Raises UsageError for a line whose seed is not in the questions or asks something else."""
+    """Write all questions to `out`, each seed question followed by its accepted rewrites. Return the exit code.
+
+    A rewrite has the seed's row with a new prompt, and an id with the next free number of its group. Raises UsageError
+    if a line of the review has a seed that is missing or has another text in the questions.
+    """
     rows = [row for _, row in jsonl.read(questions, dict[str, Any])]
     accepted, decisions = _decided(review, {row["question_id"]: row["prompt"] for row in rows})
     highest, known = Counter[str](), set[tuple[str, str]]()
@@ -109,7 +120,10 @@ def apply(questions: Path, review: Path, out: Path) -> int:
 
 
 def _decided(review: Path, prompt_of: Mapping[str, str]) -> tuple[dict[str, list[str]], Counter[str]]:
-    """Return the accepted wordings of each seed, and the number of lines by decision."""
+    """Return the accepted rewrites of each seed, and the number of lines by decision.
+
+    `prompt_of` maps ids of questions to their texts. Raises UsageError if a line's seed is missing or different there.
+    """
     accepted, decisions = defaultdict[str, list[str]](list), Counter[str]()
     for number, line in jsonl.read(review, Rewrite):
         if prompt_of.get(line.seed) != line.question:
@@ -131,8 +145,10 @@ def main(
         Path | None, typer.Option("--apply", help="A reviewed file: write the questions and its accepted rewrites.")
     ] = None,
 ) -> int:
-    """Rewrite seed questions in five wordings each. Set "accepted" in the review file to true or false, then --apply
-    it: only what a person accepted is used."""
+    """Rewrite seed questions in five wordings each.
+
+    Set "accepted" in the review file to true or false, and run again with --apply: only accepted rewrites are used.
+    """
     if review is not None:
         return apply(questions, review, out)
     return ask(questions, endpoint, endpoint.run_options(out))

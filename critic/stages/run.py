@@ -28,11 +28,11 @@ Record = TypeVar("Record", bound=Any)
 """A record with a failure and its detail: Judgment, ModelTurn, AskedRow."""
 
 LOG_PAUSE = 60.0
-"""Seconds between two displays of progress where standard error is no terminal."""
+"""Seconds between two updates of the progress bar if standard error is not a terminal."""
 
 
 class Shard(Struct, frozen=True):
-    """One of `count` parts of the work, numbered from 1. Only the name of a group decides in which part it is.
+    """Part number `number` (from 1) of the `count` parts of a run. A hash of a group's name decides its part.
 
     >>> Shard(2, 3).of("conversation 7")
     Shard(number=1, count=3)
@@ -43,7 +43,7 @@ class Shard(Struct, frozen=True):
 
     @classmethod
     def read(cls, words: str | None) -> "Shard | None":
-        """Parse the value of --shard. Raises UsageError unless it is K/N, K from 1 to N."""
+        """Parse the value K/N of --shard; None if it is not given. Raises UsageError unless K is in 1..N."""
         if words is None:
             return None
         number, _, count = words.partition("/")
@@ -55,7 +55,7 @@ class Shard(Struct, frozen=True):
         return f"{self.number}/{self.count}"
 
     def of(self, group: str) -> "Shard":
-        """Return the part that a group is in."""
+        """Return the part that a group belongs to, for the same number of parts."""
         # A hash is the same on every machine, whatever else the file holds.
         digest = hashlib.sha256(group.encode()).digest()
         return Shard(int.from_bytes(digest[:8], "big") % self.count + 1, self.count)
@@ -64,8 +64,12 @@ class Shard(Struct, frozen=True):
 class RunOptions(Struct, frozen=True, kw_only=True):
     """How a stage is run.
 
-    `concurrency` is None for as many requests as keep the source of replies busy. The judge has to be the one of the
-    `certificate`. Only groups of the `shard` are worked on; None takes all.
+    `out`: the file of records.
+    `concurrency`: most requests at a time; None for as many as keep the backend busy.
+    `max_failed`: share of failures (0..1) above which the exit code is 3.
+    `retry_failed`: True to repeat requests whose records in the file are failures.
+    `certificate`: certificate of the only judge that is accepted, or None.
+    `shard`: the part of the groups to work on; None for all.
     """
 
     out: Path
@@ -76,12 +80,15 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     shard: Shard | None = None
 
     def takes(self, group: str) -> bool:
-        """Return whether a group belongs to this run."""
+        """Return True if a group belongs to the shard of this run."""
         return self.shard is None or self.shard.of(group) == self.shard
 
 
 class RunSummary(Struct, frozen=True, kw_only=True):
-    """The totals of a file's records: `failures` by name, out of `count`; `facts` for the sidecar, `lines` to print."""
+    """The totals of a file of records.
+
+    `failures` counts them by name, out of `count` records. `facts` goes into the sidecar, `lines` is printed.
+    """
 
     count: int
     failures: Counter[str]
@@ -90,10 +97,10 @@ class RunSummary(Struct, frozen=True, kw_only=True):
 
 
 class Stage(ABC, Generic[Item, Record]):
-    """A stage that works on items by asking a model, and keeps its records in one file.
+    """A stage that works on items by asking a model, and keeps the resulting records in one file.
 
-    `run` loads the records that the file has, and works on the others side by side; `wanted` are the keys of all. Each
-    record is written as it comes. At the end it writes the sidecar and prints the totals.
+    `wanted` holds the keys of all records. `run` loads the records that the file already has, makes the others
+    concurrently, writes each as soon as it is made, and finally writes the sidecar and prints the totals.
     """
 
     name: ClassVar[str]  # in front of the progress bar
@@ -111,18 +118,18 @@ class Stage(ABC, Generic[Item, Record]):
 
     @abstractmethod
     def key(self, record: Record) -> Hashable:
-        """Return the key of a record, one of those that are wanted."""
+        """Return the key of a record, comparable with those in `wanted`."""
 
     @abstractmethod
     def problem(self, record: Record) -> str | None:
-        """Return why a record in the file does not belong to this run, and what to do about it; None if it does."""
+        """Return an error message if a record in the file does not belong to this run, else None."""
 
     def should_retry(self, record: Record) -> bool:
         """Return whether --retry-failed makes a record anew."""
         return bool(record.failure is not None)
 
     def load_existing(self, record: Record) -> None:
-        """Load a record that stays in the file. Raises UsageError if it is there twice."""
+        """Register a record that is already in the file. Raises UsageError if the file has its key twice."""
         self.note_answered(getattr(record, "answered_by", ()))
         if self.done.setdefault(self.key(record), record) is not record:
             # Both were paid for, and nobody can tell which of the two counts.
@@ -133,21 +140,24 @@ class Stage(ABC, Generic[Item, Record]):
 
     @abstractmethod
     def items(self) -> Iterable[Item]:
-        """Return the items to work on. They are iterated once, so a generator of any length will do."""
+        """Return the items to work on; the result is iterated only once."""
 
     @abstractmethod
     async def work(self, item: Item, keep: Callable[..., None]) -> None:
-        """Work on one item; `keep(record, …)` writes the records of one unit."""
+        """Work on one item, and write its records with `keep(record, …)`, one call per unit of the progress bar."""
 
     @abstractmethod
     def summary(self, records: Iterable[Record]) -> RunSummary:
-        """Return the totals of the file's records."""
+        """Return the totals of all records in the file."""
 
     async def nothing_left(self) -> None:
-        """Check the file once more if nothing is left to ask."""
+        """Check the file if it already has all records. The default does nothing."""
 
     def run(self) -> int:
-        """Run the stage and return the exit code: 3 if too many failed. Raises UsageError if the user can mend it."""
+        """Run the stage and return the exit code: 0, or 3 if too many records are failures.
+
+        Raises UsageError for a problem that the user can fix, such as a file that another run has made.
+        """
         with growing(self.options.out) as self.out:
             self.options = replace(self.options, out=self.out)
             return self._run()
@@ -182,7 +192,10 @@ class Stage(ABC, Generic[Item, Record]):
         return finish(self.options, summary, facts)
 
     def resume(self) -> None:
-        """Load what an earlier run left. Failures that are to be asked again, or had no budget, are taken out."""
+        """Load the records of an earlier run.
+
+        Failures to be repeated, and records that lacked budget, are removed from the file.
+        """
         failed = False
         # All records are checked before any is taken out: a file of another run stays as it is.
         for record in known(self.out, self.record, self.problem):
@@ -200,7 +213,7 @@ class Stage(ABC, Generic[Item, Record]):
         return waits or (self.options.retry_failed and self.should_retry(record))
 
     async def ask(self, left: int) -> None:
-        """Work on the items, `concurrency` at a time, and write each record as it comes."""
+        """Work on the items, `concurrency` at a time; `left` is the number of records to make, for the progress bar."""
         waiting, failed = iter(self.items()), 0
         with jsonl.Appender(self.out) as file, progress(self.name, self.unit, left) as bar:
             # An engine says before it starts if compiled kernels do not pay for so few.
@@ -231,11 +244,14 @@ class Stage(ABC, Generic[Item, Record]):
                 await gather_cancel_on_error(worker() for _ in range(min(self.concurrency, left)))
 
     def note_answered(self, names: Iterable[str]) -> None:
-        """Note the models that replies name, and print once if one differs from before: a provider may put another
-        model behind the same name. Raises UsageError if the judge is held to a certificate."""
+        """Record the model names that replies state, and print a line if one is new: the provider may have changed the
+        model.
+
+        Raises UsageError instead of printing if the judge must match a certificate.
+        """
         served = self.backend.served.name
         for name in names:
-            # A judge of ours says in its name which weights it has (NAME@HASH).
+            # The name of a judge that critic serves contains a hash of its weights (NAME@HASH).
             others = [served] if "@" in served and "@" in name and name.partition(" (")[0] != served else []
             before = ", ".join(dict.fromkeys([*others, *self.certified_by, *self.answered_by]))
             if not name or name in self.answered_by:
@@ -248,7 +264,10 @@ class Stage(ABC, Generic[Item, Record]):
             self.answered_by[name] = None
 
     def note(self, failure: str | None, detail: str | None = None) -> None:
-        """Note the outcome of a call. Raises UsageError if the server seems to be gone."""
+        """Record the outcome of a request; `failure` is None for a success.
+
+        Raises UsageError if so many requests in a row got a server error that the server seems to be down.
+        """
         self._lost = self._lost + 1 if failure == "server_error" else 0
         # One bad moment loses all calls in flight, which must not end the run.
         if self._lost >= 2 * self.concurrency:
@@ -259,7 +278,7 @@ class Stage(ABC, Generic[Item, Record]):
 
 
 def check_plain(path: Path) -> Path:
-    """Return the path. Raises UsageError if its name says that it is packed: lines are appended to a plain file."""
+    """Return the path of a file to append to. Raises UsageError if its suffix is .gz, .zst or .parquet."""
     if path.suffix in (".gz", ".zst", ".parquet"):
         raise UsageError(
             f"{path}: --out grows line by line, so that a killed run can go on: give a name that ends in .jsonl, and "
@@ -270,10 +289,9 @@ def check_plain(path: Path) -> Path:
 
 @contextmanager
 def growing(path: Path) -> Iterator[Path]:
-    """Yield the file that links lead to, while no other process writes it.
+    """Yield the file that `path` leads to (through symbolic links), locked against other processes.
 
-    Files beside it are then the same by each of its names. Raises UsageError as `check_plain` and `jsonl.lock_file` do,
-    and for a file that --gpus has made.
+    Raises UsageError as `check_plain` and `jsonl.lock_file` do, and if the file was made with --gpus.
     """
     path = check_plain(jsonl.resolve_links(check_plain(path)))
     if any((parts := path.with_name(f"{path.name}.parts")).glob("*.jsonl")):
@@ -283,14 +301,17 @@ def growing(path: Path) -> Iterator[Path]:
 
 
 def progress(name: str, unit: str, total: int) -> "tqdm[Never]":
-    """Return a bar on standard error with done, total, rate and time left; a log gets it once a minute."""
+    """Return a progress bar on standard error; if that is not a terminal, it is updated once a minute.
+
+    `name` stands in front of it, and `unit` is what it counts.
+    """
     pause, delay = (0.1, 0.0) if sys.stderr.isatty() else (LOG_PAUSE, LOG_PAUSE)
     return tqdm(total=total, desc=name, unit=unit, mininterval=pause, maxinterval=max(pause, 10.0), delay=delay)
 
 
 def describe_source(path: Path) -> dict[str, str]:
-    """Return the facts of an input for a sidecar: its place, and a hash of the file, or of a folder's files and
-    names."""
+    """Return the facts about an input for a sidecar: its path, and the SHA-256 of the file or of all files in the
+    folder."""
     if not path.is_dir():
         return {"file": str(path), "sha256": jsonl.sha256(path)}
     inside = [(file.name, jsonl.sha256(file)) for file in human_scored.list_files(path)]
@@ -298,9 +319,9 @@ def describe_source(path: Path) -> dict[str, str]:
 
 
 def known(out: Path, record: type[Record], problem: Callable[[Record], str | None]) -> Iterator[Record]:
-    """Yield the records in `out`, after cutting off a torn last line.
+    """Yield the records in the file `out`, after removing an incomplete last line; none if there is no file.
 
-    Raises UsageError for a record with a `problem`, and for a file that does not begin with a record.
+    Raises UsageError if `problem` returns a message for a record, or if the file does not begin with a record.
     """
     if not out.is_file():
         return
@@ -324,7 +345,7 @@ def known(out: Path, record: type[Record], problem: Callable[[Record], str | Non
 
 
 def join_facts(parts: Collection[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return what the servers of several files lack and who answered, from the files' sidecars, as far as known."""
+    """Combine the entries `server_lacks` and `answered_by` of several sidecars; entries without values are left out."""
     joined = dict[str, list[str]]()
     for name in ("server_lacks", "answered_by"):
         if values := {value for facts in parts for value in facts.get(name, ())}:
@@ -333,7 +354,8 @@ def join_facts(parts: Collection[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 
 def finish(options: RunOptions, summary: RunSummary, facts: dict[str, Any]) -> int:
-    """Write the sidecar of a complete file, print its totals and return the exit code."""
+    """Write the sidecar of a complete file, print the totals, and return the exit code: 0, or 3 if too many records
+    failed."""
     if options.shard is not None:
         facts = {**facts, "shard": str(options.shard)}
     jsonl.write_sidecar(options.out, {**facts, **summary.facts})
@@ -346,14 +368,14 @@ def finish(options: RunOptions, summary: RunSummary, facts: dict[str, Any]) -> i
 
 
 class Spent:
-    """The cost of the records of a file: tokens by kind, and prompts that were shortened, by what was left out."""
+    """The cost of a file's records: tokens by kind, number of shortened prompts by what was cut, and cached replies."""
 
     def __init__(self) -> None:
         self.uncounted = self.repeated = 0
         self.tokens, self.shortened = Counter(prompt=0, cached=0, completion=0), Counter[str]()
 
     def add(self, record: Judgment | Call | ModelTurn) -> None:
-        """Add the cost of a record."""
+        """Add the cost of one record."""
         # Nothing was tried for a reply from the cache.
         self.repeated += record.attempts == 0
         self.shortened.update(list(getattr(record, "shortened", ())))
@@ -362,12 +384,12 @@ class Spent:
             self.tokens[kind] += getattr(record, f"{kind}_tokens") or 0
 
     def facts(self) -> dict[str, Any]:
-        """Return the cost for the sidecar."""
+        """Return the cost as facts for the sidecar."""
         cached = {"from_cache": self.repeated} if self.repeated else {}
         return {"tokens": dict(self.tokens), **cached}
 
     def lines(self) -> list[str]:
-        """Return the cost in sentences."""
+        """Return the cost as lines to print."""
         lines = [f"prompts shortened to fit: {listed(self.shortened)}"] if self.shortened else []
         if self.repeated:
             lines.append(f"{self.repeated} from the cache, which cost nothing")
@@ -380,7 +402,7 @@ class Spent:
 
 
 async def gather_cancel_on_error(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run coroutines side by side. The first error cancels the others, and is raised."""
+    """Run coroutines concurrently. The first error cancels the others and is raised."""
     tasks = [asyncio.create_task(coroutine) for coroutine in work]
     try:
         await asyncio.gather(*tasks)
@@ -390,7 +412,7 @@ async def gather_cancel_on_error(work: Iterable[Coroutine[Any, Any, None]]) -> N
 
 
 async def once(tasks: dict[str, asyncio.Task[T]], name: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Return the result of `make`, which is run once for all callers with the same `name`."""
+    """Await `make()` and return its result; calls with the same `name` share one task, which `tasks` holds."""
     if name not in tasks:
         tasks[name] = asyncio.create_task(make())
     return await tasks[name]
@@ -406,7 +428,7 @@ def failed(failures: Counter[str]) -> str:
 
 
 def name_forms(forms: Collection[str]) -> str:
-    """Return the forms of verdicts as part of a sentence.
+    """Return the names of prompt forms as part of a sentence.
 
     >>> name_forms(["quality", "checklist"])
     'the forms checklist, quality'
@@ -415,5 +437,5 @@ def name_forms(forms: Collection[str]) -> str:
 
 
 def listed(counts: Counter[str]) -> str:
-    """Return counts as text, the largest first."""
+    """Return counts as text, such as "empty 2, refused 1", the largest first."""
     return ", ".join(f"{name} {count}" for name, count in counts.most_common())

@@ -62,7 +62,7 @@ def main(
 ) -> int:
     """Compute a benchmark's scores from judgments, with coverage and failures.
 
-    Tables over models hold them per task, per category and over the tasks, beside all else that the benchmark reports.
+    Tables over all models show the scores per task, per category and overall, and what else the benchmark reports.
     """
     runs = read_runs(judgments, benchmark, questions)
     if published:
@@ -97,7 +97,7 @@ def main(
 
 
 def _build_head(runs: Runs, boards: Sequence[Leaderboard], cautions: Sequence[str]) -> dict[str, Any]:
-    """Build the head of the page: what was scored, and the sentences that a reader can act on, cautions first."""
+    """Build the head of the report: what was scored, and the main sentences, warnings (`cautions`) first."""
     files = [f"{run.name}, judged by {run.judge}" for run in runs.runs]
     # A long list of files would push the headline out of sight.
     if len(files) > 4:
@@ -111,7 +111,7 @@ def _build_head(runs: Runs, boards: Sequence[Leaderboard], cautions: Sequence[st
 
 
 def _check_published(runs: Runs) -> None:
-    """Raise UsageError for the first file that deviates from the paper's setup."""
+    """Raise UsageError for the first run that deviates from the setup of the benchmark's paper."""
     for run in runs.runs:
         if departures := runs.benchmark.departures(run):
             raise UsageError(
@@ -121,13 +121,14 @@ def _check_published(runs: Runs) -> None:
 
 
 def _describe_setup(runs: Runs, run: Run) -> str:
-    """Say how a run deviates from the paper's setup, or that it is as published."""
+    """Return how a run deviates from the setup of the benchmark's paper, or "as published"."""
     departures = runs.benchmark.departures(run)
     return f"not as published: {'; '.join(departures)}" if departures else "as published"
 
 
 def _group_by_text(texts: Iterable[tuple[str, str]]) -> list[str]:
-    """Return a sentence for each text about files, given as pairs (name, text), with the names of all its files."""
+    """Merge pairs (run name, text) with equal texts: return a sentence per text, which begins with the names of its
+    runs."""
     names: dict[str, list[str]] = {}
     for name, text in texts:
         names.setdefault(text, []).append(name)
@@ -149,7 +150,7 @@ def _count_verdicts(run: Run) -> str:
 
 
 def _describe_verdicts(runs: Runs) -> Section:
-    """Build the section on how the verdicts were made, and how many failed."""
+    """Build the section that says how the verdicts were made, and how many failed."""
     readings = _group_by_text((run.name, _describe_setup(runs, run)) for run in runs.runs)
     readings += _group_by_text((run.name, _count_verdicts(run)) for run in runs.runs)
     readings += benchmarks.order_effects(runs.runs)
@@ -168,7 +169,7 @@ def _describe_verdicts(runs: Runs) -> Section:
 
 
 def _list_rows(runs: Runs) -> Iterator[LeaderboardRow]:
-    """Yield the rows of all tables over models, those of verdicts that are in no score last."""
+    """Yield the rows of all tables over models; rows of verdicts that count in no score come last."""
     for run in runs.runs:
         for row in runs.benchmark.entries(run, runs.conversations):
             yield benchmarks.name_row(row, run)
@@ -178,10 +179,10 @@ def _list_rows(runs: Runs) -> Iterator[LeaderboardRow]:
 
 
 def _list_other_means(runs: Runs, run: Run) -> Iterator[LeaderboardRow]:
-    """Yield the means of a run's verdicts that are in no score of the benchmark.
+    """Yield rows with the means of a run's verdicts that count in none of the benchmark's scores.
 
-    They are by other protocols, between two models, or under conditions or judgings that the tables lack. Each is on
-    its protocol's scale; a win is 1.
+    These verdicts are by other protocols, compare two models, or have a condition or ablation that the tables lack. The
+    means are on the protocol's scale; of comparisons they are the win rate.
     """
     ways: dict[tuple[str, str | None], list[Judgment]] = {}
     for judgment in run.turns:

@@ -21,10 +21,10 @@ HOW = (
     *("responses", "replies", "conversations", "benchmark", "protocols", "judgings", "forms", "against", "system"),
     *("sampling", "judge", "aggregate", "model", "processors", "learned", "prompt", "setup", "max_tokens"),
 )
-"""The facts of a sidecar that all shards must share."""
+"""Facts in the sidecars that must be equal in all shards."""
 
 ELSEWHERE = ("data_root", "images")
-"""The facts that may differ between machines; the merged file has those of the first shard."""
+"""Facts that may differ between machines; the merged file gets those of the first shard."""
 
 KINDS: dict[str, tuple[type[Any], str, Callable[..., RunSummary]]] = {
     "responses": (Judgment, "rows", partial(sum_judgments, unit="row")),
@@ -36,7 +36,7 @@ from the records and their file to their totals."""
 
 
 class ShardFile(Struct, frozen=True):
-    """A shard's file and what its sidecar says."""
+    """The file of one shard, with its number and the facts in its sidecar."""
 
     path: Path
     shard: Shard
@@ -72,7 +72,7 @@ def merge(parts: Sequence[Path], out: Path, max_failed: float) -> int:
 
 
 def _check_alike(shards: Sequence[ShardFile]) -> None:
-    """Raise UsageError if a shard was made otherwise than the first."""
+    """Raise UsageError if a shard's sidecar differs from the first shard's in one of the facts HOW."""
     for part in shards[1:]:
         for name in HOW:
             if (now := _wherever(part.facts.get(name))) != (then := _wherever(shards[0].facts.get(name))):
@@ -80,7 +80,7 @@ def _check_alike(shards: Sequence[ShardFile]) -> None:
 
 
 def _part(path: Path) -> ShardFile:
-    """Read the sidecar of a shard. Raises UsageError for a file that is not whole, or no shard."""
+    """Read the sidecar of a shard's file. Raises UsageError if the file is unfinished or was made without --shard."""
     facts = jsonl.facts(path)
     if not path.is_file() or not facts:
         raise UsageError(f"{path}: not finished: no {jsonl.sidecar(path).name}; run its command again")
@@ -91,7 +91,8 @@ def _part(path: Path) -> ShardFile:
 
 
 def _without_members(shards: Sequence[ShardFile]) -> list[ShardFile]:
-    """Leave out the files of a panel's members, which a pattern that fits the panel's fits too."""
+    """Drop the files of a panel's members, which a file pattern may have matched beside the panel's own, and print how
+    many."""
     members = {Path(member["file"]).name for part in shards for member in part.facts.get("members") or []}
     kept = [part for part in shards if part.path.name not in members]
     if len(kept) < len(shards):
@@ -100,7 +101,7 @@ def _without_members(shards: Sequence[ShardFile]) -> list[ShardFile]:
 
 
 def _check_shards(shards: Sequence[ShardFile]) -> None:
-    """Raise UsageError for overlaps and gaps."""
+    """Raise UsageError if the files are not exactly one for each shard of one run."""
     count, by_number = shards[0].shard.count, dict[int, Path]()
     for part in shards:
         if part.shard.count != count:
@@ -114,9 +115,10 @@ def _check_shards(shards: Sequence[ShardFile]) -> None:
 
 
 def _lines(shards: Sequence[ShardFile], record: type[Any], counted: str) -> Iterator[msgspec.Raw]:
-    """Yield the lines of all files as they stand there, with one file's keys in memory at a time.
+    """Yield the lines of all files unchanged; only one file's keys are in memory at a time.
 
-    Raises UsageError for a line that is there twice, or in another shard than its group.
+    `counted` is the key in the sidecars for the number of records. Raises UsageError for an invalid or repeated line,
+    one whose group belongs to another shard, or a wrong number of lines.
     """
     decode = jsonl.build_decoder(record)
     for part in shards:
@@ -142,7 +144,7 @@ def _lines(shards: Sequence[ShardFile], record: type[Any], counted: str) -> Iter
 
 
 def _wherever(value: Any) -> Any:
-    """Return a sidecar's value without paths: the same file may be elsewhere on another machine."""
+    """Return a fact without the file paths in it, which may differ between machines."""
     if isinstance(value, list):
         return [_wherever(item) for item in value]
     return {name: item for name, item in value.items() if name != "file"} if isinstance(value, dict) else value
