@@ -719,7 +719,7 @@ def build_verdict_id(
 
 
 def sum_usage(records: Sequence[Judgment | Call]) -> dict[str, Any]:
-    """Return the tokens of several judgments or calls together, and the most attempts of one."""
+    """Return the summed token counts of several judgments or calls, and the largest number of attempts."""
     tokens = {name: sum(getattr(record, name) for record in records) for name in TOKEN_COUNTS}
     return {**tokens, "attempts": max((record.attempts for record in records), default=0)}
 

@@ -166,7 +166,7 @@ def find_failure(reply: Reply) -> tuple[NoAnswer, str | None] | None:
 
 
 def read_usage(reply: Reply) -> dict[str, Any]:
-    """Return a reply's token counts by name; all 0 for a reply from the cache, which cost nothing."""
+    """Return a reply's token counts by field name; all are 0 for a reply from the cache."""
     return {name: getattr(reply, name) if reply.attempts else 0 for name in TOKEN_COUNTS}
 
 

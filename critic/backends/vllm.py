@@ -308,7 +308,10 @@ class VllmBackend:
         )
 
     def _run(self, ready: Future[Any]) -> None:
-        """Run the engine in its own thread, since PyTorch keeps its number of threads by thread."""
+        """Run the engine: the main function of its thread. Set `ready` once it has started, or to the error.
+
+        It has a thread of its own because PyTorch's number of threads is set per thread.
+        """
         try:
             engine = self._start()
         except BaseException as error:

@@ -62,7 +62,7 @@ def _measure(values: Iterable[float | None]) -> Spread:
 
 
 def collect_facts(conversations: Sequence[Conversation]) -> CardFacts:
-    """Return the facts for a data card."""
+    """Compute the content of a data card from a benchmark's conversations."""
     turns = [turn for conversation in conversations for turn in conversation.turns]
     questions = ["\n".join(turn.prompt for turn in conversation.turns) for conversation in conversations]
     answers = ["\n".join(turn.reference or "" for turn in conversation.turns) for conversation in conversations]
@@ -78,7 +78,8 @@ def collect_facts(conversations: Sequence[Conversation]) -> CardFacts:
 
 
 def _count_totals(conversations: Sequence[Conversation], turns: Sequence[ConversationTurn]) -> dict[str, int]:
-    """Return totals by name."""
+    """Count conversations, questions, images, groups and checklist items; return the totals by their names in the
+    card."""
     aspects = {aspect for turn in turns for aspect in turn.aspects}
     return {
         "conversations": len(conversations),

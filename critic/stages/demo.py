@@ -98,7 +98,8 @@ def free_port() -> int:
 
 
 def train(recipe: Path, rows: Path, out: Path, *options: str) -> None:
-    """Train a judge on `rows`, on the GPU if there is one."""
+    """Train a judge by `recipe` on the file `rows` into the folder `out`; `options` are further ones of `critic
+    train`."""
     run([CRITIC, "train", str(recipe), "--train", str(rows), "--out", str(out), *options])
 
 

@@ -105,7 +105,7 @@ def puts_reason_first(form: str) -> bool:
 
 
 def is_impossible(judge: ModelInfo, form: str) -> bool:
-    """Return whether a judge is a scoring head that cannot give what a form asks for."""
+    """Return True if a judge is a scoring head that cannot produce the verdict of a form."""
     return judge.is_classifier and not (rates(form) if judge.tie_band is None else form in ONE_SIDE)
 
 

@@ -125,7 +125,7 @@ class Stage(ABC, Generic[Item, Record]):
         """Return an error message if a record in the file does not belong to this run, else None."""
 
     def should_retry(self, record: Record) -> bool:
-        """Return whether --retry-failed makes a record anew."""
+        """Return True if --retry-failed removes a record and makes it again."""
         return bool(record.failure is not None)
 
     def load_existing(self, record: Record) -> None:
@@ -207,7 +207,7 @@ class Stage(ABC, Generic[Item, Record]):
             jsonl.rewrite(self.out, self.record, lambda record: not self._goes(record))
 
     def _goes(self, record: Record) -> bool:
-        """Return whether a record is taken out of the file, to be made anew."""
+        """Return True if a record has to be removed from the file and made again."""
         # No budget was left for it, or for another that it follows from.
         waits = record.failure == "budget" or (record.detail or "").endswith("failed: budget")
         return waits or (self.options.retry_failed and self.should_retry(record))
@@ -419,7 +419,7 @@ async def once(tasks: dict[str, asyncio.Task[T]], name: str, make: Callable[[], 
 
 
 def failed(failures: Counter[str]) -> str:
-    """Return the number of failures, and how many have each name.
+    """Return the total number of failures as text, with the number by name in brackets.
 
     >>> failed(Counter(empty=2))
     '2 failed (empty 2)'

@@ -140,7 +140,7 @@ def _group_by_text(texts: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def _count_verdicts(run: Run) -> str:
-    """Say who judged a run and in which forms, and count its verdicts and failures."""
+    """Return who judged a run and in which forms, with its numbers of verdicts and failures, as part of a sentence."""
     failures = Counter[str](judgment.failure for judgment in run.turns if judgment.failure)
     how = "" if run.setup.score_kind == "argmax" else f" ({run.setup.score_kind} ratings)"
     # People are asked in no form.
