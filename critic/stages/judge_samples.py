@@ -4,7 +4,7 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -12,11 +12,13 @@ from msgspec.structs import replace
 from critic import certificate, jsonl
 from critic.backends import collect_processors
 from critic.errors import UsageError, quoted
-from critic.judging.judge import Judge, PreparedVerdict
 from critic.judging.planned import PlannedVerdict, key_in_file
 from critic.records import Judgment, describe_difference
 from critic.stages.run import RunOptions, RunSummary, Stage, known, once
 from critic.stages.totals import sum_judgments
+
+if TYPE_CHECKING:
+    from critic.judging.judge import Judge, PreparedVerdict
 
 Item = TypeVar("Item")
 
