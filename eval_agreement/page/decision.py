@@ -92,7 +92,7 @@ def decide_scores(
     lines = findings.scorers.of_kind("judge") + findings.scorers.of_kind("other")
     for line in sorted(lines, key=lambda line: _rank(line, findings)):
         decided[line.name] = unfit or broken.get(line.name) or _decide(line, findings, most_failed)
-    steps = [_summarise(name, findings), *_list_steps(findings, accepted), *_against_people(findings)]
+    steps = list(_list_steps(name, findings, accepted))
     return Decision(judges=_arrange(decided, findings.doubts, accepted), steps=steps)
 
 
@@ -123,21 +123,10 @@ def _knows(line: Line, recalibration: Recalibration) -> bool:
     return line.result.estimates["pearson"].side > 0 and beaten
 
 
-def _summarise(name: str, findings: RatedFindings) -> str:
-    """Say the agreement of the judge under audit, beside the constant judge."""
-    judge: Agreement = findings.scorers.judge
-    constant = _find_constant(findings)
-    trivial = f", against {number(constant.result.mae)} for {constant.about.replace('always', 'always answering')}"
-    ungrouped = findings.sample.labelled.ungrouped
-    questions = "without groups by question" if ungrouped else f"to {judge.groups} questions"
-    facts = {"trivial": trivial, "questions": questions, "pearson": number(judge.pearson)}
-    return say("of_scores", name=name, who=findings.sample.judge, judge=judge, within=_mae_interval(judge), **facts)
-
-
 def _find_constant(findings: RatedFindings) -> Line:
-    """Return the agreement of the constant judge, which every audit has."""
+    """Return the agreement of the constant judge, which is the first trivial judge of every audit."""
     scorers: Scorers = findings.scorers
-    return next(line for line in scorers.of_kind("baseline") if line.name == "constant")
+    return scorers.of_kind("baseline")[0]
 
 
 def _mae_interval(result: Agreement) -> str:
@@ -331,26 +320,26 @@ def _in_place_of(findings: RatedFindings, who: str) -> str:
     return say("in_place_of", who=who, unaided=unaided, places=listed(places)) if places else ""
 
 
-def _list_steps(findings: RatedFindings, accepted: Collection[str]) -> Iterator[str]:
-    """Yield the figures behind the decision on the judge under audit, step by step."""
-    who = findings.sample.judge
+def _list_steps(name: str, findings: RatedFindings, accepted: Collection[str]) -> Iterator[str]:
+    """Yield the figures on the judge under audit: agreement, what it knows, severity, and people's agreement."""
+    who, judge, constant = findings.sample.judge, findings.scorers.judge, _find_constant(findings)
+    trivial = f", against {number(constant.result.mae)} for {constant.about.replace('always', 'always answering')}"
+    ungrouped = findings.sample.labelled.ungrouped
+    questions = "without groups by question" if ungrouped else f"to {judge.groups} questions"
+    facts = {"trivial": trivial, "questions": questions, "pearson": number(judge.pearson)}
+    yield say("of_scores", name=name, who=who, judge=judge, within=_mae_interval(judge), **facts)
     if doubts := [doubt.text for doubt in findings.doubts[who] if doubt.name in accepted]:
         yield say("step_accepted", doubts="; ".join(doubts))
     if recalibration := findings.recalibration.get(who):
         over = [f"{name} {_format(estimate)}" for name, estimate in recalibration.over.items()]
         yield say("step_knows", who=who, recalibration=recalibration, over=listed(over))
     yield findings.biases[who].effects[0].reading
-
-
-def _against_people(findings: RatedFindings) -> list[str]:
-    """Say how far a rater is from the other raters, and the judge from the same; empty without several raters."""
     # Without two raters of an answer nothing is known of how far people agree.
-    lines = findings.scorers.of_kind("people")
-    if not lines:
-        return []
-    people, judge = (f"{number(line.result.mae)}{_mae_interval(line.result)}" for line in lines)
-    test = findings.beside.replaces
-    return [say("ceiling", people=people, judge=judge), *([test.reading] if test else [])]
+    if lines := findings.scorers.of_kind("people"):
+        rater, as_rater = (f"{number(line.result.mae)}{_mae_interval(line.result)}" for line in lines)
+        yield say("ceiling", people=rater, judge=as_rater)
+        if test := findings.beside.replaces:
+            yield test.reading
 
 
 def decide_verdicts(
