@@ -4,8 +4,6 @@ Adding a measure is one entry of PREFERENCE_MEASURES, with its section's heading
 new.
 """
 
-from typing import Any
-
 from msgspec import to_builtins
 
 from critic.page.blocks import Part, Section
@@ -16,7 +14,7 @@ from eval_agreement.measures.preferences import Preferences
 from eval_agreement.page import preferences as page
 from eval_agreement.page.words import build_sections
 
-PREFERENCE_MEASURES: dict[str, Measure[Preferences, Any]] = {
+PREFERENCE_MEASURES: dict[str, Measure[Preferences]] = {
     # Only the decision reads it, so that summary.json leaves it out.
     "doubts": Measure(find=find_verdict_doubts, write=lambda _: {}),
     # Its fields have names of their own in summary.json.

@@ -3,8 +3,6 @@
 Adding a measure is one entry of MEASURES, with its section's heading in `sections.toml` if the section is new.
 """
 
-from typing import Any
-
 from msgspec import to_builtins
 
 from eval_agreement.judged_rows import JudgedRows
@@ -32,7 +30,7 @@ def _compare_with_raters(sample: RatedSample, request: AuditRequest) -> BesideRa
     return beside_raters(labelled.raters, labelled.scores, labelled.groups, epsilon=request.epsilon)
 
 
-MEASURES: dict[str, Measure[RatedSample, Any]] = {
+MEASURES: dict[str, Measure[RatedSample]] = {
     # Only the decision reads these two, so that summary.json leaves them out.
     "doubts": Measure(find=find_score_doubts, write=lambda _: {}),
     "recalibration": Measure(find=recalibrate, write=lambda _: {}),

@@ -259,15 +259,10 @@ def _list_uses(line: Line, findings: RatedFindings, *, unaided: bool) -> str:
     audited = line.name == findings.sample.judge
     plan: LabelPlan | None = findings.plan
     half_width = plan.half_width if plan else POINTS_WITHIN
-    planned = (plan.with_judge, plan.without_judge) if plan and plan.with_judge and plan.without_judge else None
-    uses = _say_saving(
-        deviation=float(findings.sample.labelled.human.std()),
-        r=line.result.pearson or 0.0,
-        half_width=half_width,
-        quantity="a mean of people's scores",
-        size=f"±{half_width:g} points",
-        planned=planned if audited else None,
-    )
+    labels = _count_labels(findings.sample.labelled.human, r=line.result.pearson or 0.0, half_width=half_width)
+    if audited and plan and plan.with_judge and plan.without_judge:
+        labels = plan.with_judge, plan.without_judge
+    uses = _say_saving(labels, quantity="a mean of people's scores", size=f"±{half_width:g} points")
     if _is_strong(line.name, findings) and len(findings.sample.labelled.part_values("answerer")) > 1:
         favoured = _list_favoured(
             findings.biases[line.name], _find_reliability(findings.beside.raters, LEAST_RELIABILITY)
@@ -448,14 +443,9 @@ def _save_shares(judge: str, audit: Findings[Preferences], half_width: float) ->
     table = np.array(audit.scorers.agreement[judge].table)
     # The verdicts of people and judge, item by item: codes 0, 1, 2 for a, tie, b become 0, 1/2, 1.
     pairs = np.repeat(np.argwhere(table >= 0), table.ravel(), axis=0) / 2
-    yes = "the share of people's yes"
-    return _say_saving(
-        deviation=float(pairs[:, 0].std()),
-        r=float(np.corrcoef(pairs.T)[0, 1]),
-        half_width=half_width,
-        quantity=yes if audit.scorers.yes_or_no else "the share of people's verdicts for a (ties half)",
-        size=f"±{100 * half_width:g} %",
-    )
+    labels = _count_labels(pairs[:, 0], r=float(np.corrcoef(pairs.T)[0, 1]), half_width=half_width)
+    answers = "yes" if audit.scorers.yes_or_no else "verdicts for a (ties half)"
+    return _say_saving(labels, quantity=f"the share of people's {answers}", size=f"±{100 * half_width:g} %")
 
 
 def _broken_gate(outcomes: Iterable[Outcome]) -> str:
@@ -472,24 +462,20 @@ def _why_undecided(who: str, lost: int, total: int, groups: int, *, most_failed:
     return say("too_few_questions", who=who, groups=groups, fewest=FEWEST_TO_DECIDE, more=more) if more > 0 else ""
 
 
-def _say_saving(
-    *,
-    deviation: float,
-    r: float,
-    half_width: float,
-    quantity: str,
-    size: str,
-    planned: tuple[int, int] | None = None,
-) -> str:
-    """Say how many labels a mean takes with the judge and without.
+def _count_labels(labels: Floats, *, r: float, half_width: float) -> tuple[int, int]:
+    """Return how many such labels a mean takes with a judge of correlation `r`, and without.
 
-    Without a plan it is (1.96 deviation / half_width)², and 1 - r² of it with the judge (PPI++ if all is judged).
+    It is (1.96 deviation / half_width)² without, and 1 - r² of it with the judge (PPI++ if all is judged).
     """
-    labels = (1.96 * deviation / half_width) ** 2
-    with_judge, labels_only = planned or (ceil((1 - r**2) * labels), ceil(labels))
-    counts = {"with_judge": max(FEWEST_TO_DECIDE, with_judge), "labels_only": max(FEWEST_TO_DECIDE, labels_only)}
-    key = "saves" if counts["with_judge"] <= (1 - LEAST_SAVED) * counts["labels_only"] else "saves_nothing"
-    return say(key, what=quantity, size=size, **counts)
+    needed = (1.96 * float(labels.std()) / half_width) ** 2
+    return ceil((1 - r**2) * needed), ceil(needed)
+
+
+def _say_saving(labels: tuple[int, int], *, quantity: str, size: str) -> str:
+    """Say how many `labels` a mean takes with the judge and without."""
+    with_judge, labels_only = (max(FEWEST_TO_DECIDE, count) for count in labels)
+    key = "saves" if with_judge <= (1 - LEAST_SAVED) * labels_only else "saves_nothing"
+    return say(key, what=quantity, size=size, with_judge=with_judge, labels_only=labels_only)
 
 
 def _tasks_to_avoid(metric: str, tasks: Mapping[str, Estimate], does: str) -> str:
