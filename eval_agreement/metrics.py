@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from critic.records import RATINGS
 from critic.stats.arrays import Floats, Group, distinct, group_numbers, ratio
-from critic.stats.estimate import Bootstrap, Estimate, Interval
+from critic.stats.estimate import SEED, Bootstrap, Estimate, Interval
 from eval_agreement.pairs import Cells, PairSums, around, exact_kendall, exact_spearman, kendall, pearson, spearman
 
 Scores = Sequence[float | None] | NDArray[np.floating] | NDArray[np.integer]
@@ -186,7 +186,14 @@ def agreement(human: Scores, judge: Scores) -> Agreement:
     return replace(measured(human, judge, np.zeros(len(human), dtype=np.uint8)), groups=None)
 
 
-def measured(human: Scores, judge: Scores, group: Group, weight: Floats | None = None) -> Agreement:
+def measured(
+    human: Scores,
+    judge: Scores,
+    group: Group,
+    weight: Floats | None = None,
+    resamples: int | None = None,
+    seed: int = SEED,
+) -> Agreement:
     """Measure the agreement as `agreement` does, with 95 % intervals from a bootstrap over groups.
 
     A group is the rows that share a question. `weight` (n,) is 1 / chance of being labelled: with it, values and
@@ -196,7 +203,7 @@ def measured(human: Scores, judge: Scores, group: Group, weight: Floats | None =
     """
     people, judged, used = paired(human, judge, group)
     people, judged = people[used], judged[used]
-    draws = Bootstrap(group_numbers(group)[used])
+    draws = Bootstrap(group_numbers(group)[used], resamples, seed)
     about: dict[str, Any] = {"n": len(people), "failed": int((~used).sum()), "groups": draws.groups}
     if not len(people):
         return Agreement(**about, estimates={name: Estimate(n=0, undefined="no pairs") for name in METRICS})
