@@ -12,7 +12,7 @@ import re
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
@@ -61,27 +61,9 @@ _EXACT = 1e15
 _HIGH = re.compile(rb"[\x80-\xff]+")
 
 _EMPTY = {
-    *(
-        "",
-        "-",
-        "--",
-        "—",
-        "?",
-        "#n/a",
-        "#na",
-        "<na>",
-        "n/a",
-        "n/d",
-        "s/d",
-        "na",
-        "ka",
-        "nan",
-        "none",
-        "null",
-        "无",
-        "缺失",
-    ),
-    *("keineangabe", "notapplicable", "notavailable", "notrated", "noanswer", "unrated", "unknown", "missing", "未评"),
+    *("", "-", "--", "—", "?", "#n/a", "#na", "<na>", "n/a", "n/d", "s/d", "na", "ka", "nan", "none", "null"),
+    *("keineangabe", "notapplicable", "notavailable", "notrated", "noanswer", "unrated", "unknown", "missing"),
+    *("无", "缺失", "未评"),
 }
 """Texts that mean "no value" in a cell for a number or label, in lower case without spaces and dots."""
 
@@ -427,10 +409,9 @@ def _read_parquet(path: Path) -> Iterator[tuple[int, Row]]:
     number = 0
     try:
         with parquet.ParquetFile(path) as table:
-            for batch in table.iter_batches(batch_size=1000):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield number, row
+            batches = (batch.to_pylist() for batch in table.iter_batches(batch_size=1000))
+            for number, row in enumerate(chain.from_iterable(batches), 1):
+                yield number, row
     except (OSError, ValueError, NotImplementedError) as error:
         where = f"{path}:row {number + 1}: not to be read" if number else f"{path}: not a parquet file"
         raise UsageError(f"{where}: {one_line(error)}") from None

@@ -64,8 +64,10 @@ def main(
     scale: options.OwnScale = None,
     lang: options.OwnLanguage = None,
 ) -> None:
-    """Insert prompt injections into answers that people scored low, and write them beside the original answers."""
-    sources = _sources(rows, out)
+    """Put attacks into answers that people scored low, for critic judge to judge beside the unattacked ones."""
+    if jsonl.suffix(out) != ".jsonl":
+        raise UsageError(f"--out {out}: what is written is JSON lines; name it as in {out.with_suffix('.jsonl').name}")
+    sources = human_scored.list_files(rows, out)
     loaded = human_scored.load(rows, pictures=images, own=human_scored.OwnColumns.parse(mapped, scale, lang))
     human_scored.say_left_out(loaded.left_out)
     kind = "answers with images" if images else f"answers that people gave at most {below:g} (--below)"
@@ -93,13 +95,6 @@ def main(
     jsonl.write_sidecar(out, facts)
     rows_of = ", ".join(f"{name} {count}" for name, count in counts.items())
     print(f"{out}: {len(drawn)} of {len(usable)} {kind}; rows: {rows_of}")
-
-
-def _sources(rows: Path, out: Path) -> list[Path]:
-    """Return the files of human-scored rows. Raises UsageError unless `out` is a .jsonl file."""
-    if jsonl.suffix(out) != ".jsonl":
-        raise UsageError(f"--out {out}: what is written is JSON lines; name it as in {out.with_suffix('.jsonl').name}")
-    return human_scored.list_files(rows, out)
 
 
 def draw(loaded: Loaded, usable: Sequence[int], limit: int) -> list[int]:

@@ -298,7 +298,7 @@ def _audit_scores(
     verdicts[first.name] += [injection.reading for injection in injections]
     verdicts[first.name] += [f"{path.stem}: {looking.reading}" for path, looking in looks.items()]
     # Without intervals nobody can be told which rows to leave to the judge.
-    if lines := summary.row_lines([sample for sample, _ in samples], audits):
+    if lines := summary.row_lines(audits):
         tables.write_csv(target.out / "rows.csv", lines)
     content = summary.summarise(audits, MEASURES, outcomes)
     content |= {"injection": msgspec.to_builtins(injections), "savings": msgspec.to_builtins(savings)}
@@ -325,14 +325,13 @@ def _audit_scores(
         content=content | {"provenance": summary.provenance(origin, train, request.training)},
         verdicts=verdicts,
         sections=sections,
-        printed=list(_list_printed([sample for sample, _ in samples], audits, sections, decisions, looks, savings)),
+        printed=list(_list_printed(audits, sections, decisions, looks, savings)),
         failed={name: (judge.failed, judge.n + judge.failed) for name, judge in agreements.items()},
         findings=audits,
     )
 
 
 def _list_printed(
-    samples: Sequence[RatedSample],
     audits: Mapping[str, RatedFindings],
     sections: Sequence[Section],
     decisions: Mapping[str, Decision],
@@ -346,8 +345,8 @@ def _list_printed(
     for part in sections:
         if part.key == "models":
             yield f"{as_text([replace(part, note='')])}\n"
-    for sample in samples:
-        yield from (f"{sample.name}: {note}" if len(samples) > 1 else note for note in sample.notes)
+    for name, findings in audits.items():
+        yield from (f"{name}: {note}" if len(audits) > 1 else note for note in findings.sample.notes)
     for name, decision in decisions.items():
         yield from (f"{name}: {sentence}" for sentence in decision.judges)
     for path, looking in looks.items():

@@ -3,8 +3,6 @@
 To add a measure, add an entry to PREFERENCE_MEASURES, and the heading of its section to `sections.toml` if it is new.
 """
 
-from typing import Any
-
 from msgspec import to_builtins
 
 from critic.page.blocks import Part, Section
@@ -15,7 +13,7 @@ from eval_agreement.measures.preferences import Preferences
 from eval_agreement.page import preferences as page
 from eval_agreement.page.words import build_sections
 
-PREFERENCE_MEASURES: dict[str, Measure[Preferences, Any]] = {
+PREFERENCE_MEASURES: dict[str, Measure[Preferences]] = {
     # Only the decision reads it, so that summary.json leaves it out.
     "doubts": Measure(find=find_verdict_doubts, write=lambda _: {}),
     # Its fields have names of their own in summary.json.

@@ -3,8 +3,6 @@
 To add a measure, add an entry to MEASURES, and the heading of its section to `sections.toml` if it is new.
 """
 
-from typing import Any
-
 from msgspec import to_builtins
 
 from eval_agreement.judged_rows import JudgedRows
@@ -32,40 +30,22 @@ def _compare_with_raters(sample: RatedSample, request: AuditRequest) -> BesideRa
     return beside_raters(labelled.raters, labelled.scores, labelled.groups, epsilon=request.epsilon)
 
 
-MEASURES: dict[str, Measure[RatedSample, Any]] = {
+MEASURES: dict[str, Measure[RatedSample]] = {
     # Only the decision reads these two, so that summary.json leaves them out.
     "doubts": Measure(find=find_score_doubts, write=lambda _: {}),
     "recalibration": Measure(find=recalibrate, write=lambda _: {}),
-    "scorers": Measure(
-        find=lambda sample, request: measure_scorers(sample, request.training),
-        section="agreement",
-        draw=scores.draw_scorers,
-        write=scorer_values,
-    ),
-    "by": Measure(
-        find=lambda sample, _: break_down(sample), section="parts", draw=scores.draw_breakdown, write=breakdown_values
-    ),
-    "comparisons": Measure(
-        find=lambda sample, _: compare_judges(sample.labelled), section="judges", draw=scores.draw_comparisons
-    ),
+    "scorers": Measure(find=measure_scorers, section="agreement", draw=scores.draw_scorers, write=scorer_values),
+    "by": Measure(find=break_down, section="parts", draw=scores.draw_breakdown, write=breakdown_values),
+    "comparisons": Measure(find=compare_judges, section="judges", draw=scores.draw_comparisons),
     # Its three findings have names of their own in summary.json.
     "beside": Measure(find=_compare_with_raters, section="people", draw=scores.draw_people, write=to_builtins),
-    "biases": Measure(find=lambda sample, _: measure_biases(sample), section="bias", draw=scores.draw_biases),
+    "biases": Measure(find=measure_biases, section="bias", draw=scores.draw_biases),
     "calibration": Measure(find=_calibrate_labelled, section="calibration", draw=scores.draw_calibration),
     # The ends of the intervals go to rows.csv.
-    "widths": Measure(
-        find=lambda sample, _: measure_intervals(sample),
-        section="calibration",
-        draw=scores.draw_intervals,
-        write=interval_values,
-    ),
-    "corrected": Measure(
-        find=lambda sample, _: measure_corrected_means(sample), section="corrected", draw=scores.draw_corrected_means
-    ),
-    "plan": Measure(
-        find=lambda sample, request: plan_labels(sample, request.within), section="corrected", draw=scores.draw_plan
-    ),
-    "models": Measure(find=lambda sample, _: compare_models(sample), section="models", draw=scores.draw_models),
+    "widths": Measure(find=measure_intervals, section="calibration", draw=scores.draw_intervals, write=interval_values),
+    "corrected": Measure(find=measure_corrected_means, section="corrected", draw=scores.draw_corrected_means),
+    "plan": Measure(find=plan_labels, section="corrected", draw=scores.draw_plan),
+    "models": Measure(find=compare_models, section="models", draw=scores.draw_models),
 }
 """Every measure of a sample of scores, by the name of its finding. `find` gets all answers; `sample.labelled` leaves
 out those without a label."""

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from critic.stats.arrays import Floats, ratio
 from critic.stats.estimate import LEVEL, Estimate, holm
 from eval_agreement.judged_rows import JudgedRows
+from eval_agreement.measures.measure import AuditRequest
 from eval_agreement.metrics import half_up
 from eval_agreement.sample import RatedSample
 from eval_agreement.sentences import texts_of
@@ -69,8 +70,8 @@ class Biases(Struct, frozen=True):
     offsets: list[Offsets]
 
 
-def measure_biases(sample: RatedSample) -> dict[str, Biases]:
-    """Measure the biases of every judge of a sample on the labelled answers, and return them by judge name."""
+def measure_biases(sample: RatedSample, _: AuditRequest) -> dict[str, Biases]:
+    """Measure every judge of a sample, by name, on the labelled answers."""
     labelled = sample.labelled
     biases = {}
     for judge, scores in labelled.judges.items():

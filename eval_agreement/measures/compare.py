@@ -7,6 +7,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from critic.stats.estimate import LEVEL, Bootstrap, CorrectedEstimate, Interval, holm
+from eval_agreement.measures.measure import AuditRequest
 from eval_agreement.metrics import METRICS, resampled
 from eval_agreement.sample import RatedSample
 
@@ -43,9 +44,9 @@ class Comparison(Struct, frozen=True, kw_only=True):
     differences: list[MetricDifference]
 
 
-def compare_judges(sample: RatedSample) -> list[Comparison]:
-    """Compare every pair of a sample's judges, in the order of the sample."""
-    return [compare(sample, first, second) for first, second in combinations(sample.judges, 2)]
+def compare_judges(sample: RatedSample, _: AuditRequest) -> list[Comparison]:
+    """Compare every pair of a sample's judges on the labelled answers, in the order given."""
+    return [compare(sample.labelled, first, second) for first, second in combinations(sample.judges, 2)]
 
 
 def compare(sample: RatedSample, first: str, second: str) -> Comparison:

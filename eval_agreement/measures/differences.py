@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from critic.stats.estimate import LEVEL, CorrectedEstimate, detectable, holm
+from eval_agreement.measures.measure import AuditRequest
 from eval_agreement.measures.ppi import Answers, answers_of, labels_for, parts_of
 from eval_agreement.sample import RatedSample
 
@@ -44,8 +45,8 @@ class ModelDifference(CorrectedEstimate, frozen=True, kw_only=True):
     needed: float | None = None
 
 
-def compare_models(sample: RatedSample) -> list[ModelDifference]:
-    """Compare every pair of labelled models, overall and, if there are several tasks, on each task.
+def compare_models(sample: RatedSample, _: AuditRequest) -> list[ModelDifference]:
+    """Compare every pair of models with labels, overall and, if there are several tasks, on each task.
 
     Returns [] if answers are not grouped by question, since a pair is compared on the questions that both answered. If
     the groups of unlabelled answers are unknown, only labelled answers count.

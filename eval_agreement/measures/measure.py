@@ -14,7 +14,6 @@ from critic.records import Response
 from eval_agreement.sample import RatedSample
 
 Sample = TypeVar("Sample")
-Finding = TypeVar("Finding")
 
 
 EPSILON = 0.2
@@ -35,8 +34,8 @@ class AuditRequest(Struct, frozen=True, kw_only=True):
     within: float | None = None
 
 
-class Measure(Struct, Generic[Sample, Finding], frozen=True, kw_only=True):
-    """An entry of a table of measures: how a finding is computed, shown on the page, and written.
+class Measure(Struct, Generic[Sample], frozen=True, kw_only=True):
+    """An entry of a table of measures: how a finding is made, drawn and written.
 
     - find: compute the finding on a sample, a `RatedSample` or `Preferences`. A sample also holds unlabelled answers.
     - section: key in `sections.toml` of the page's section that shows the finding. Measures may share a section.
@@ -44,10 +43,10 @@ class Measure(Struct, Generic[Sample, Finding], frozen=True, kw_only=True):
     - write: return the sample's entries in summary.json; None for the finding itself under the measure's name.
     """
 
-    find: Callable[[Sample, AuditRequest], Finding]
+    find: Callable[[Sample, AuditRequest], Any]
     section: str = ""
-    draw: Callable[[Mapping[str, Finding]], Iterable[Part]] | None = None
-    write: Callable[[Finding], Mapping[str, Any]] | None = None
+    draw: Callable[[Mapping[str, Any]], Iterable[Part]] | None = None
+    write: Callable[[Any], Mapping[str, Any]] | None = None
 
 
 class Findings(Struct, Generic[Sample], frozen=True, kw_only=True):
@@ -70,7 +69,7 @@ class Findings(Struct, Generic[Sample], frozen=True, kw_only=True):
 RatedFindings = Findings[RatedSample]
 """The findings on a sample of scores."""
 
-Table = Mapping[str, Measure[Any, Any]]
+Table = Mapping[str, Measure[Any]]
 """Measures by the name of their finding."""
 
 

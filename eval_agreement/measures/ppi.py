@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from critic.stats.arrays import Floats, Group, group_numbers
 from critic.stats.estimate import FEWEST_GROUPS, LEVEL, Interval
+from eval_agreement.measures.measure import AuditRequest
 from eval_agreement.metrics import Indices, Scores, on_scale
 from eval_agreement.sample import RatedSample
 from eval_agreement.sentences import say
@@ -156,8 +157,8 @@ class Parts(NamedTuple):
         return Parts(self.human_mean - other.human_mean, self.excess - other.excess, human, excess, lam)
 
 
-def measure_corrected_means(sample: RatedSample) -> dict[str, CorrectedMean]:
-    """Correct the mean human score of each answerer that has labels and has, or may have, unlabelled answers.
+def measure_corrected_means(sample: RatedSample, _: AuditRequest) -> dict[str, CorrectedMean]:
+    """Correct the mean human score of each answerer with labels who has, or may have, answers without a label.
 
     Returns the means by answerer, or one for "all answers" if no answerer is known. If unlabelled answers do not name
     their answerer, the mean is undefined and gives the reason.
@@ -291,12 +292,12 @@ def labels_needed(
     return replace(plan, **counts, reading=say("plan", half_width=half_width, **counts))
 
 
-def plan_labels(sample: RatedSample, half_width: float | None) -> LabelPlan | None:
-    """Plan labels for the mean over a sample, or return None if no half width (in points) is given."""
-    if not half_width:
+def plan_labels(sample: RatedSample, request: AuditRequest) -> LabelPlan | None:
+    """Plan labels for the mean over a sample, or return None if no half width (in points) was asked for."""
+    if not request.within:
         return None
     scored = sample.human, sample.scores, sample.groups
-    return labels_needed(half_width, *scored, weight=sample.weight, undefined=_why_ungrouped(sample))
+    return labels_needed(request.within, *scored, weight=sample.weight, undefined=_why_ungrouped(sample))
 
 
 def labels_for(allowed: float, labels_only: float, judged: float, n: int, rows: int) -> tuple[float, float]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from critic.records import RATINGS
 from critic.stats.arrays import Floats
 from critic.stats.estimate import Estimate
+from eval_agreement.measures.measure import AuditRequest
 from eval_agreement.metrics import Indices, half_up, mean_estimate
 from eval_agreement.sample import FEWEST_FIT_GROUPS, FEWEST_ROWS, FOLDS, RatedSample, folds
 from eval_agreement.sentences import say
@@ -59,8 +60,8 @@ class Widths(Struct, frozen=True, kw_only=True):
     reading: str
 
 
-def measure_intervals(sample: RatedSample) -> tuple[Widths, Floats] | tuple[None, None]:
-    """Return the finding on a sample's prediction intervals, and the ends of the intervals (2, n).
+def measure_intervals(sample: RatedSample, _: AuditRequest) -> tuple[Widths, Floats] | tuple[None, None]:
+    """Return the finding on a sample's intervals, and their ends (2, n); None for both with too few groups or rows.
 
     Both are None if there are too few groups or rows. An answer's interval is derived from answers to other questions.
     """

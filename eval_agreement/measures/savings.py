@@ -1,20 +1,16 @@
 """Savings by a judge: of labels, and of answers that people need not rate, pooled over means and samples."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
 
 from critic.stats.arrays import Floats
+from eval_agreement.measures.measure import RatedFindings
 from eval_agreement.measures.ppi import answers_of
 from eval_agreement.measures.prediction_intervals import NARROW
 from eval_agreement.sample import RatedSample
 from eval_agreement.sentences import say
-
-if TYPE_CHECKING:
-    # For annotations only. At run time it would make the chain of imports longer.
-    from eval_agreement.measures.measure import RatedFindings
 
 
 class Saving(Struct, frozen=True, kw_only=True):
@@ -50,7 +46,7 @@ class Savings(Struct, frozen=True, kw_only=True):
     reading: str
 
 
-def measure_savings(audits: Mapping[str, "RatedFindings"]) -> Savings | None:
+def measure_savings(audits: Mapping[str, RatedFindings]) -> Savings | None:
     """Pool the savings of all samples, or return None if there is only one mean.
 
     Each mean is the corrected mean of an answerer. If all answers of a sample are labelled, the saving is computed as
@@ -81,8 +77,8 @@ def measure_savings(audits: Mapping[str, "RatedFindings"]) -> Savings | None:
     return Savings(means=means, pooled=total, reading=reading, rows=round(rows), **kept)
 
 
-def _of_corrected(findings: "RatedFindings") -> list[Saving]:
-    """Return the savings of a sample's corrected means. Means without a value are left out."""
+def _of_corrected(findings: RatedFindings) -> list[Saving]:
+    """Return the savings of a sample's corrected means, without undefined ones."""
     means = findings.corrected.items()
     return [Saving(name=name, labels=mean.labelled, worth=mean.effective) for name, mean in means if mean.effective]
 

@@ -1,15 +1,15 @@
 """Agreement with people of every scorer of a sample: the judge, other judges, people themselves and trivial judges."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from critic.records import Response
 from critic.stats.arrays import Floats
 from eval_agreement.measures.baselines import trivial
 from eval_agreement.measures.compare import Comparison, compare
+from eval_agreement.measures.measure import AuditRequest
 from eval_agreement.measures.raters import leave_one_out
 from eval_agreement.metrics import Agreement, measured
 from eval_agreement.sample import RatedSample
@@ -49,13 +49,13 @@ class Scorers(Struct, frozen=True, kw_only=True):
         return [line for line in self.lines if line.kind == kind]
 
 
-def measure_scorers(sample: RatedSample, training: Sequence[Response]) -> Scorers:
-    """Measure the agreement with people of the judge, other judges, people and trivial judges on the labelled answers.
+def measure_scorers(sample: RatedSample, request: AuditRequest) -> Scorers:
+    """Measure the judge beside the other judges, people and trivial judges on the labelled answers.
 
-    Trivial judges are fitted on `training`. If it is empty, there is only the constant judge (people's median here).
+    Trivial judges are fitted on training rows; without these there is only the constant judge (people's median here).
     """
     labelled = sample.labelled
-    baselines = trivial(labelled, training)
+    baselines = trivial(labelled, request.training)
     # Paired differences: that an interval lies below another's shows less than the difference does.
     over_trivial = []
     for name, (scores, _) in baselines.items():
@@ -107,11 +107,8 @@ Breakdown = dict[str, dict[str, Agreement]]
 """Agreement of the judge under audit, keyed by property and value."""
 
 
-def break_down(sample: RatedSample) -> Breakdown:
-    """Measure the judge on the labelled answers with each value of each property.
-
-    Properties with one value are left out.
-    """
+def break_down(sample: RatedSample, _: AuditRequest) -> Breakdown:
+    """Measure the judge on the labelled answers of each value of each property that has several values."""
     labelled = sample.labelled
     results: Breakdown = {}
     for part in labelled.parts:

@@ -99,7 +99,7 @@ def decide_scores(
     lines = findings.scorers.of_kind("judge") + findings.scorers.of_kind("other")
     for line in sorted(lines, key=lambda line: _rank(line, findings)):
         decided[line.name] = unfit or broken.get(line.name) or _decide(line, findings, most_failed)
-    steps = [_summarise(name, findings), *_list_steps(findings, accepted), *_against_people(findings)]
+    steps = list(_list_steps(name, findings, accepted))
     return Decision(judges=_arrange(decided, findings.doubts, accepted), steps=steps)
 
 
@@ -136,21 +136,10 @@ def _knows(line: Line, recalibration: Recalibration) -> bool:
     return line.result.estimates["pearson"].side > 0 and beaten
 
 
-def _summarise(name: str, findings: RatedFindings) -> str:
-    """Return a sentence on the agreement of the judge under audit, compared with the constant judge."""
-    judge: Agreement = findings.scorers.judge
-    constant = _find_constant(findings)
-    trivial = f", against {number(constant.result.mae)} for {constant.about.replace('always', 'always answering')}"
-    ungrouped = findings.sample.labelled.ungrouped
-    questions = "without groups by question" if ungrouped else f"to {judge.groups} questions"
-    facts = {"trivial": trivial, "questions": questions, "pearson": number(judge.pearson)}
-    return say("of_scores", name=name, who=findings.sample.judge, judge=judge, within=_mae_interval(judge), **facts)
-
-
 def _find_constant(findings: RatedFindings) -> Line:
-    """Return the constant judge's line, which every audit has."""
+    """Return the agreement of the constant judge, which is the first trivial judge of every audit."""
     scorers: Scorers = findings.scorers
-    return next(line for line in scorers.of_kind("baseline") if line.name == "constant")
+    return scorers.of_kind("baseline")[0]
 
 
 def _mae_interval(result: Agreement) -> str:
@@ -298,15 +287,10 @@ def _list_uses(line: Line, findings: RatedFindings, *, unaided: bool) -> str:
     audited = line.name == findings.sample.judge
     plan: LabelPlan | None = findings.plan
     half_width = plan.half_width if plan else POINTS_WITHIN
-    planned = (plan.with_judge, plan.without_judge) if plan and plan.with_judge and plan.without_judge else None
-    uses = _say_saving(
-        deviation=float(findings.sample.labelled.human.std()),
-        r=line.result.pearson or 0.0,
-        half_width=half_width,
-        quantity="a mean of people's scores",
-        size=f"±{half_width:g} points",
-        planned=planned if audited else None,
-    )
+    labels = _count_labels(findings.sample.labelled.human, r=line.result.pearson or 0.0, half_width=half_width)
+    if audited and plan and plan.with_judge and plan.without_judge:
+        labels = plan.with_judge, plan.without_judge
+    uses = _say_saving(labels, quantity="a mean of people's scores", size=f"±{half_width:g} points")
     if _is_strong(line.name, findings) and len(findings.sample.labelled.part_values("answerer")) > 1:
         favoured = _list_favoured(
             findings.biases[line.name], _find_reliability(findings.beside.raters, LEAST_RELIABILITY)
@@ -362,26 +346,26 @@ def _in_place_of(findings: RatedFindings, who: str) -> str:
     return say("in_place_of", who=who, unaided=unaided, places=listed(places)) if places else ""
 
 
-def _list_steps(findings: RatedFindings, accepted: Collection[str]) -> Iterator[str]:
-    """Yield sentences with the figures behind the decision on the judge under audit."""
-    who = findings.sample.judge
+def _list_steps(name: str, findings: RatedFindings, accepted: Collection[str]) -> Iterator[str]:
+    """Yield the figures on the judge under audit: agreement, what it knows, severity, and people's agreement."""
+    who, judge, constant = findings.sample.judge, findings.scorers.judge, _find_constant(findings)
+    trivial = f", against {number(constant.result.mae)} for {constant.about.replace('always', 'always answering')}"
+    ungrouped = findings.sample.labelled.ungrouped
+    questions = "without groups by question" if ungrouped else f"to {judge.groups} questions"
+    facts = {"trivial": trivial, "questions": questions, "pearson": number(judge.pearson)}
+    yield say("of_scores", name=name, who=who, judge=judge, within=_mae_interval(judge), **facts)
     if doubts := [doubt.text for doubt in findings.doubts[who] if doubt.name in accepted]:
         yield say("step_accepted", doubts="; ".join(doubts))
     if recalibration := findings.recalibration.get(who):
         over = [f"{name} {_format(estimate)}" for name, estimate in recalibration.over.items()]
         yield say("step_knows", who=who, recalibration=recalibration, over=listed(over))
     yield findings.biases[who].effects[0].reading
-
-
-def _against_people(findings: RatedFindings) -> list[str]:
-    """Return sentences on how far raters and the judge are from the other raters; empty if no answer has two raters."""
     # Without two raters of an answer nothing is known of how far people agree.
-    lines = findings.scorers.of_kind("people")
-    if not lines:
-        return []
-    people, judge = (f"{number(line.result.mae)}{_mae_interval(line.result)}" for line in lines)
-    test = findings.beside.replaces
-    return [say("ceiling", people=people, judge=judge), *([test.reading] if test else [])]
+    if lines := findings.scorers.of_kind("people"):
+        rater, as_rater = (f"{number(line.result.mae)}{_mae_interval(line.result)}" for line in lines)
+        yield say("ceiling", people=rater, judge=as_rater)
+        if test := findings.beside.replaces:
+            yield test.reading
 
 
 def decide_verdicts(
@@ -497,14 +481,9 @@ def _save_shares(judge: str, audit: Findings[Preferences], half_width: float) ->
     table = np.array(audit.scorers.agreement[judge].table)
     # The verdicts of people and judge, item by item: codes 0, 1, 2 for a, tie, b become 0, 1/2, 1.
     pairs = np.repeat(np.argwhere(table >= 0), table.ravel(), axis=0) / 2
-    yes = "the share of people's yes"
-    return _say_saving(
-        deviation=float(pairs[:, 0].std()),
-        r=float(np.corrcoef(pairs.T)[0, 1]),
-        half_width=half_width,
-        quantity=yes if audit.scorers.yes_or_no else "the share of people's verdicts for a (ties half)",
-        size=f"±{100 * half_width:g} %",
-    )
+    labels = _count_labels(pairs[:, 0], r=float(np.corrcoef(pairs.T)[0, 1]), half_width=half_width)
+    answers = "yes" if audit.scorers.yes_or_no else "verdicts for a (ties half)"
+    return _say_saving(labels, quantity=f"the share of people's {answers}", size=f"±{100 * half_width:g} %")
 
 
 def _broken_gate(outcomes: Iterable[Outcome]) -> str:
@@ -524,27 +503,20 @@ def _why_undecided(who: str, lost: int, total: int, groups: int, *, most_failed:
     return say("too_few_questions", who=who, groups=groups, fewest=FEWEST_TO_DECIDE, more=more) if more > 0 else ""
 
 
-def _say_saving(
-    *,
-    deviation: float,
-    r: float,
-    half_width: float,
-    quantity: str,
-    size: str,
-    planned: tuple[int, int] | None = None,
-) -> str:
-    """Return a sentence on how many labels a mean needs with the judge and without.
+def _count_labels(labels: Floats, *, r: float, half_width: float) -> tuple[int, int]:
+    """Return how many such labels a mean takes with a judge of correlation `r`, and without.
 
-    `deviation`: standard deviation of people's labels. `r`: their correlation with the judge. `quantity`, `size`: the
-    mean and the half width in words. `planned`: the numbers with and without the judge, if a plan has them.
-    Without a plan the number is (1.96 deviation / half_width)², and 1 - r² of it with the judge (PPI++ if all is
-    judged).
+    It is (1.96 deviation / half_width)² without, and 1 - r² of it with the judge (PPI++ if all is judged).
     """
-    labels = (1.96 * deviation / half_width) ** 2
-    with_judge, labels_only = planned or (ceil((1 - r**2) * labels), ceil(labels))
-    counts = {"with_judge": max(FEWEST_TO_DECIDE, with_judge), "labels_only": max(FEWEST_TO_DECIDE, labels_only)}
-    key = "saves" if counts["with_judge"] <= (1 - LEAST_SAVED) * counts["labels_only"] else "saves_nothing"
-    return say(key, what=quantity, size=size, **counts)
+    needed = (1.96 * float(labels.std()) / half_width) ** 2
+    return ceil((1 - r**2) * needed), ceil(needed)
+
+
+def _say_saving(labels: tuple[int, int], *, quantity: str, size: str) -> str:
+    """Say how many `labels` a mean takes with the judge and without."""
+    with_judge, labels_only = (max(FEWEST_TO_DECIDE, count) for count in labels)
+    key = "saves" if with_judge <= (1 - LEAST_SAVED) * labels_only else "saves_nothing"
+    return say(key, what=quantity, size=size, with_judge=with_judge, labels_only=labels_only)
 
 
 def _tasks_to_avoid(metric: str, tasks: Mapping[str, Estimate], does: str) -> str:

@@ -133,19 +133,19 @@ def summarise(audits: Mapping[str, RatedFindings], measures: Table, outcomes: Se
     return {**content, **scorers, "gate": gate_values(outcomes)}
 
 
-def row_lines(samples: Iterable[RatedSample], audits: Mapping[str, RatedFindings]) -> list[dict[str, Any]]:
-    """Return the lines of rows.csv: each answer's score and prediction interval, and who should rate it.
+def row_lines(audits: Mapping[str, RatedFindings]) -> list[dict[str, Any]]:
+    """Return the rows of rows.csv: score and interval of each answer, and who should rate it.
 
     The judge should if the interval is at most NARROW wide.
     """
     lines = []
-    for sample in samples:
-        _, ends = audits[sample.name].widths
+    for name, findings in audits.items():
+        sample, (_, ends) = findings.sample, findings.widths
         # Samples with too few questions have no intervals.
         if ends is None:
             continue
         for key, score, low, high in zip(sample.ids, sample.scores, *ends, strict=True):
-            line = {"sample": sample.name, "id": key}
+            line = {"sample": name, "id": key}
             for column, value in (("score", score), ("low", low), ("high", high)):
                 line[column] = "" if np.isnan(value) else f"{value:.4g}"
             lines.append({**line, "rate_by": "judge" if high - low <= NARROW else "people"})

@@ -69,7 +69,15 @@ def build_section(key: str, parts: Iterable[Part], **values: object) -> list[Sec
     `values`: values for placeholders in the section's texts. Returns [] if no part is left.
     """
     kept = [part for part in parts if part.readings or any(table.rows for table in part.tables)]
-    texts = {name: text.format(**_note_values(), **values) for name, text in texts_of("sections.toml")[key].items()}
+    # What notes may name on every page. Metrics may have been added since this module was imported.
+    values |= {
+        "metrics": " ".join(metric.note for metric in METRICS.values() if metric.note),
+        "resamples": RESAMPLES,
+        "resamples_of_many": RESAMPLES_OF_MANY,
+        "many": MANY_GROUPS,
+        "fewest": FEWEST_GROUPS,
+    }
+    texts = {name: text.format(**values) for name, text in texts_of("sections.toml")[key].items()}
     anchor = texts.get("key", key)
     return [Section(key=anchor, heading=texts["heading"], parts=kept, note=texts.get("note", ""))] if kept else []
 
@@ -80,18 +88,6 @@ def build_sections(parts: Mapping[str, Iterable[Part]], **values: object) -> lis
     for key in texts_of("sections.toml"):
         sections += build_section(key, parts[key], **values) if key in parts else []
     return sections
-
-
-def _note_values() -> dict[str, object]:
-    """Return the values of placeholders that any note in `sections.toml` may contain."""
-    return {
-        # Metrics may have been added since this module was imported.
-        "metrics": " ".join(metric.note for metric in METRICS.values() if metric.note),
-        "resamples": RESAMPLES,
-        "resamples_of_many": RESAMPLES_OF_MANY,
-        "many": MANY_GROUPS,
-        "fewest": FEWEST_GROUPS,
-    }
 
 
 def gate_part(outcomes: Sequence[Outcome]) -> Part:

@@ -76,17 +76,16 @@ def parse_sources(
     """
     if human is None:
         return None, {}
-    named = tuple((usual, column) for usual, columns in mapped.items() for column in columns)
-    people = replace(Source.parse(human, named), scale=scales[0], codes=codes or {})
-    sources = parse_judges(judges, named=named)
+    people = replace(Source.parse(human, mapped), scale=scales[0], codes=codes or {})
+    sources = parse_judges(judges, mapped=mapped)
     for name, source in sources.items():
         sources[name] = replace(source, scale=scales[1], codes=codes or {})
     read = [people, *sources.values()]
     # The columns of other tools' results are found, and named, by `result_formats`.
     if any(tables.find_format(source.path) not in tables.FORMATS for source in read):
         return people, sources
-    frames = {source.path: source.frame for source in read if named and source.content == "table"}
-    for usual, name in named:
+    frames = {source.path: source.frame for source in read if mapped and source.content == "table"}
+    for usual, name in ((usual, name) for usual, names in mapped.items() for name in names):
         if usual in ROLES:
             raise UsageError(f"--map {name}={usual}: beside --human, FILE:COLUMN names it")
         if not any(name in frame for frame in frames.values()):
@@ -147,19 +146,14 @@ def find_sources(
     return guess(paths, mapped, scales, codes)
 
 
-def parse_judges(
-    texts: Iterable[str], option: str = "--judge", named: tuple[tuple[str, str], ...] = ()
-) -> dict[str, Source]:
-    """Return the source of each judge by name, from texts NAME=FILE[:COLUMN].
-
-    Raises UsageError for a malformed or repeated name, or if there is none. `option`: the option's name, for messages.
-    """
+def parse_judges(texts: Iterable[str], option: str = "--judge", *, mapped: Mapped | None = None) -> dict[str, Source]:
+    """Return the source of each judge from NAME=FILE[:COLUMN]. Raises UsageError."""
     sources: dict[str, Source] = {}
     for text in texts:
         name, _, file = text.partition("=")
         if not name or not file or name in sources:
             raise UsageError(f"{option} {quoted(text)}: expected NAME=FILE[:COLUMN], each name once")
-        sources[name] = Source.parse(file, named)
+        sources[name] = Source.parse(file, mapped)
     if not sources:
         raise UsageError("no judge to audit: give --judge NAME=FILE")
     return sources

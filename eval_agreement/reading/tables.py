@@ -61,25 +61,25 @@ ROLES = ("people", "judge", "criterion")
 class Source:
     """A file and its score column (None: the default name).
 
-    `named`: pairs (usual column name, name in this file). `scale`: scale of the scores; None if unknown. `table`: data
-    frame built by `result_formats`, or None. `note`: sentence on the columns it chose. `codes`: labels of numbers.
+    `mapped` holds columns by usual name (--map). `scale` is the scale of the scores. `table` is the data
+    frame that `result_formats` built, and `note` the columns it chose. `codes` maps numbers to labels.
     """
 
     path: Path
     column: str | None = None
-    named: tuple[tuple[str, str], ...] = ()
+    mapped: Mapped = field(default_factory=dict)
     scale: Scale | None = None
     table: "pd.DataFrame | None" = None
     note: str = ""
     codes: Codes = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, text: str, named: tuple[tuple[str, str], ...] = ()) -> "Source":
-        """Parse FILE or FILE:COLUMN. A text that as a whole names an existing file, or a workbook's sheet, is FILE."""
+    def parse(cls, text: str, mapped: Mapped | None = None) -> "Source":
+        """Parse FILE or FILE:COLUMN. The text of an existing file, or of a workbook's sheet, is the file."""
         file, separator, column = text.rpartition(":")
         if not separator or Path(text).is_file() or column in tables.list_sheets(Path(file)):
-            return cls(Path(text), None, named)
-        return cls(Path(file), column, named)
+            return cls(Path(text), None, mapped or {})
+        return cls(Path(file), column, mapped or {})
 
     @cached_property
     def content(self) -> FileKind:
@@ -101,18 +101,18 @@ class Source:
         if self.table is not None:
             return self.table, {}
         frame = tables.read_frame(self.path)
-        for usual, _ in self.named:
-            columns = [frame[name] for other, name in self.named if other == usual and name in frame]
+        for usual, names in self.mapped.items():
+            columns = [frame[name] for name in names if name in frame]
             if columns:
                 # An id may be composed of several columns.
                 frame[usual] = columns[0] if len(columns) == 1 else [*map("/".join, zip(*columns, strict=True))]
-        return frame, fill_turns(self.path, frame, dict(self.named))
+        return frame, fill_turns(self.path, frame, self.mapped)
 
     @property
     def frame(self) -> "pd.DataFrame":
         """The data frame (`critic.tables.read_frame`), with columns also under their usual names.
 
-        These are the `named` columns and the texts of turns (`fill_turns`).
+        These are the `mapped` ones, and texts of turns (`fill_turns`).
         """
         return self._filled[0]
 
@@ -241,7 +241,7 @@ def column_notes(sources: Sequence[Source], column: str, grouped: bool) -> list[
     # A note on the columns that were chosen says as much.
     for path, source in ({} if notes else {source.path: source for source in read}).items():
         scores = {table.column or column for table in read if table.path == path}
-        used = USED | scores | {name for _, name in source.named}
+        used = (USED | scores).union(*source.mapped.values())
         if left := [name for name in source.frame if name not in used]:
             notes.append(f"{path}: columns that are not used: {shorten(', '.join(left), 200)}")
     notes += dict.fromkeys(note for source in read for note in source.cut_notes())

@@ -9,6 +9,7 @@ from critic.stats.verdicts import codes, verdict_agreement
 from eval_agreement import METRICS, agreement
 from eval_agreement.measures.compare import compare, compare_judges
 from eval_agreement.measures.gate import PREFERENCES, Limit, check, of_preferences, parse
+from eval_agreement.measures.measure import AuditRequest
 from eval_agreement.metrics import measured
 from eval_agreement.sample import RatedSample
 
@@ -55,7 +56,7 @@ def test_equal_judges_are_never_told_apart() -> None:
     twins = RatedSample(
         name="x", ids=data.ids, human=data.human, group=data.group, judges={**data.judges, "b": data.judges["judge0"]}
     )
-    (found,) = compare_judges(twins)
+    (found,) = compare_judges(twins, AuditRequest())
     for difference in found.differences:
         assert (difference.value, difference.interval, difference.p_value, difference.better) == (0, (0, 0), 1, None)
     assert [line.no_worse for line in found.differences[:2]] == [True, True]
@@ -74,7 +75,7 @@ def test_non_inferiority_needs_the_whole_interval() -> None:
 def test_every_pair_of_judges_and_undefined_metrics() -> None:
     data = sample(noise=(0.5, 1.0, 2.0))
     data.judges["judge2"] = np.full(len(data.ids), 5.0)
-    found = compare_judges(data)
+    found = compare_judges(data, AuditRequest())
     pairs = [(line.first, line.second) for line in found]
     assert pairs == [("judge0", "judge1"), ("judge0", "judge2"), ("judge1", "judge2")]
     named = [difference.metric for difference in found[1].differences]

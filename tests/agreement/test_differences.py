@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from eval_agreement.measures.differences import ModelDifference, compare_models
+from eval_agreement.measures.measure import AuditRequest
 from eval_agreement.measures.ppi import corrected_mean
 from eval_agreement.sample import RatedSample
 
@@ -42,7 +43,7 @@ def sample(seed: int, labelled: int = 60, questions: int = 300, noise: float = 0
 
 
 def by_pair(data: RatedSample) -> dict[tuple[str, str], ModelDifference]:
-    return {(line.first, line.second): line for line in compare_models(data) if line.task is None}
+    return {(line.first, line.second): line for line in compare_models(data, AuditRequest()) if line.task is None}
 
 
 def test_independent_pairs_equal_ppi_py() -> None:
@@ -132,10 +133,12 @@ def test_so_many_labels_show_a_difference_of_a_fifth_of_a_point(noise: float, la
 
 def test_what_cannot_be_compared_says_why(tmp_path: Path) -> None:
     data = sample(1, labelled=4)
-    assert {line.undefined for line in compare_models(data)} == {"labels in 4 groups; at least 5 are needed"}
+    assert {line.undefined for line in compare_models(data, AuditRequest())} == {
+        "labels in 4 groups; at least 5 are needed"
+    }
     apart = [f"{group}{name}" for group, name in zip(data.group, "abc" * 300, strict=True)]
-    assert "0 groups" in (compare_models(replace(data, group=apart))[0].undefined or "")
-    assert compare_models(replace(data, group=[None] * 900)) == []
+    assert "0 groups" in (compare_models(replace(data, group=apart), AuditRequest())[0].undefined or "")
+    assert compare_models(replace(data, group=[None] * 900), AuditRequest()) == []
     rows = ["id,score,j,group,system,task"]
     rows += [f"{n},{5 + n % 3},{4 + n % 3},q{n // 3},{'abc'[n % 3]},{'xy'[n // 3 % 2]}" for n in range(180)]
     (tmp_path / "t.csv").write_text("\n".join(rows))

@@ -116,9 +116,9 @@ def test_questions_of_labelled_answers_alone_give_no_corrected_mean(tmp_path: Pa
 def one_file(folder: Path, lines: str, *columns: tuple[str, str]) -> RatedSample:
     """People's scores and a judge's out of one table, whose other columns are named."""
     (folder / "t.csv").write_text(lines, "utf-8")
-    named = tuple(columns)
-    judge = Source(folder / "t.csv", "judge", named)
-    return read_scores(Source(folder / "t.csv", named=named), {"ours": judge})
+    mapped = {usual: [name] for usual, name in columns}
+    judge = Source(folder / "t.csv", "judge", mapped)
+    return read_scores(Source(folder / "t.csv", mapped=mapped), {"ours": judge})
 
 
 @pytest.mark.parametrize("order", [1, -1])

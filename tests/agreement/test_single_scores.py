@@ -17,6 +17,7 @@ from eval_agreement.judged_rows import JudgedRows
 from eval_agreement.measures import calibration
 from eval_agreement.measures import prediction_intervals as intervals
 from eval_agreement.measures.calibration import calibrate, fit_map
+from eval_agreement.measures.measure import AuditRequest
 from eval_agreement.measures.prediction_intervals import NARROW, _nested_sets, _quantile, measure_intervals
 from eval_agreement.metrics import half_up
 from eval_agreement.sample import RatedSample
@@ -169,7 +170,7 @@ def world(random: Any, n: int = 600, *, own: bool = True, unlabelled: int = 0) -
 def test_coverage_is_as_promised_by_task(own: bool) -> None:
     random, held = np.random.default_rng(5), dict[str, list[float]]()
     for _ in range(25):
-        found, ends = measure_intervals(world(random, own=own))
+        found, ends = measure_intervals(world(random, own=own), AuditRequest())
         assert found is not None and ends is not None and found.own == own
         for task in found.tasks:
             held.setdefault(task.task, []).append(task.coverage.value or 0)
@@ -195,7 +196,7 @@ def test_no_row_is_measured_by_its_own_question(monkeypatch: pytest.MonkeyPatch,
 
     monkeypatch.setattr(intervals, "_intervals", spied)
     monkeypatch.setattr(intervals, "_by_score", spied_fit)
-    measure_intervals(sample)
+    measure_intervals(sample, AuditRequest())
     for made_on, at in seen:
         assert not {*sample.groups[made_on]} & {*sample.groups[at]} and not np.isnan(sample.human[made_on]).any()
     assert sum(at.sum() for _, at in seen) == 600
@@ -203,7 +204,7 @@ def test_no_row_is_measured_by_its_own_question(monkeypatch: pytest.MonkeyPatch,
 
 def test_noisy_rows_are_wide_and_routing_beats_chance() -> None:
     sample = world(np.random.default_rng(1), 1500, unlabelled=300)
-    found, ends = measure_intervals(sample)
+    found, ends = measure_intervals(sample, AuditRequest())
     assert found is not None and ends is not None and ends.shape == (2, 1500) and not np.isnan(ends).any()
     share = {task.task: task.narrow.value or 0 for task in found.tasks}
     width = {task.task: task.width for task in found.tasks}
