@@ -567,26 +567,6 @@ def _row_of_reply(location: str, cells: dict[str, Any]) -> dict[str, Any] | None
     return None if turn.reply is None else {**row, **{name: value for name, value in optional.items() if value}}
 
 
-def list_files(path: Path, *outs: Path) -> list[Path]:
-    """Return the tables in a folder (suffixes in `tables.FORMATS`), sorted, or `path` itself if it is a file.
-
-    `outs` are the files to be written. Raises UsageError if the folder holds no table, if an output would overwrite an
-    input, or if two outputs are the same file.
-    """
-    sources = [path]
-    if path.is_dir():
-        sources = sorted(entry for entry in path.iterdir() if jsonl.suffix(entry) in tables.FORMATS)
-    if not sources:
-        raise UsageError(f"{path}: the folder holds no .jsonl file, nor another of {', '.join(tables.FORMATS)}")
-    read = set(map(jsonl.identify, sources))
-    if clash := next((out for out in outs if jsonl.identify(out) in read), None):
-        raise UsageError(f"--out: {clash} is among the rows that are read; choose another")
-    written = Counter(map(jsonl.identify, outs))
-    if clash := next((out for out in outs if written[jsonl.identify(out)] > 1), None):
-        raise UsageError(f"--out: {clash} is another name of what is written beside it; take the link away")
-    return sources
-
-
 def say_left_out(counts: Counter[str]) -> None:
     """Print to stderr, for each reason, how many rows were left out."""
     for reason, count in counts.most_common():
@@ -611,7 +591,7 @@ def _read_raw_rows(path: Path, scored: bool, own: OwnColumns | None) -> Iterator
     Unless `scored`, replies of `critic infer` are accepted, and failed ones are skipped.
     """
     number = 0
-    for file in list_files(path):
+    for file in tables.list_files(path):
         typed = jsonl.suffix(file) == ".jsonl"
         for location, entry in tables.rows(file):
             number += 1

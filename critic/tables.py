@@ -10,6 +10,7 @@ import json
 import math
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain, islice
@@ -761,3 +762,23 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> int:
 def escape_formula(value: Any) -> Any:
     """Return a cell with an apostrophe in front if a spreadsheet program would read it as a formula; else unchanged."""
     return f"'{value}" if isinstance(value, str) and value.startswith(tuple("=+-@\t\r")) else value
+
+
+def list_files(path: Path, *outs: Path) -> list[Path]:
+    """Return the tables in a folder (suffixes in `FORMATS`), sorted, or `path` itself if it is a file.
+
+    `outs` are the files to be written. Raises UsageError if the folder holds no table, if an output would overwrite an
+    input, or if two outputs are the same file.
+    """
+    sources = [path]
+    if path.is_dir():
+        sources = sorted(entry for entry in path.iterdir() if jsonl.suffix(entry) in FORMATS)
+    if not sources:
+        raise UsageError(f"{path}: the folder holds no .jsonl file, nor another of {', '.join(FORMATS)}")
+    read = set(map(jsonl.identify, sources))
+    if clash := next((out for out in outs if jsonl.identify(out) in read), None):
+        raise UsageError(f"--out: {clash} is among the rows that are read; choose another")
+    written = Counter(map(jsonl.identify, outs))
+    if clash := next((out for out in outs if written[jsonl.identify(out)] > 1), None):
+        raise UsageError(f"--out: {clash} is another name of what is written beside it; take the link away")
+    return sources

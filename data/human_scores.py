@@ -22,7 +22,7 @@ from typing import Annotated, Any
 
 import typer
 
-from critic import human_scored, jsonl
+from critic import human_scored, jsonl, tables
 from critic.cli import run_program
 from critic.errors import UsageError, quoted
 from critic.human_scored import Loaded, Row
@@ -146,7 +146,7 @@ def main(
 ) -> None:
     """Validate people's labels, scores or preferences, and write the splits."""
     own = human_scored.OwnColumns.parse(mapped, scale, lang)
-    sources = human_scored.list_files(rows, *(out / f"{name}.jsonl" for name in PARTS))
+    sources = tables.list_files(rows, *(out / f"{name}.jsonl" for name in PARTS))
     loaded = human_scored.load(rows, pictures=pictures, own=own)
     if not loaded.rows:
         reasons = "; ".join(f"{count} rows, {reason}" for reason, count in loaded.left_out.most_common())

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from critic import human_scored, jsonl
+from critic import human_scored, jsonl, tables
 from critic.errors import UsageError
 from critic.human_scored import Loaded
 from critic.judging.prompt import LANGUAGES, Prompt, load, prompt_hash
@@ -64,10 +64,10 @@ def main(
     scale: options.OwnScale = None,
     lang: options.OwnLanguage = None,
 ) -> None:
-    """Put attacks into answers that people scored low, for critic judge to judge beside the unattacked ones."""
+    """Insert prompt injections into answers that people scored low, and write them beside the original answers."""
     if jsonl.suffix(out) != ".jsonl":
         raise UsageError(f"--out {out}: what is written is JSON lines; name it as in {out.with_suffix('.jsonl').name}")
-    sources = human_scored.list_files(rows, out)
+    sources = tables.list_files(rows, out)
     loaded = human_scored.load(rows, pictures=images, own=human_scored.OwnColumns.parse(mapped, scale, lang))
     human_scored.say_left_out(loaded.left_out)
     kind = "answers with images" if images else f"answers that people gave at most {below:g} (--below)"

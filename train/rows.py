@@ -22,7 +22,7 @@ from recipe_keys import PEOPLE, Recipe, judges, labels, list_made_files, used_fo
 from tiny import tiny_processor, train_tokenizer
 from vision import SeeingTokenizer, read_processor
 
-from critic import human_scored, jsonl
+from critic import human_scored, jsonl, tables
 from critic.backends import parts_of
 from critic.errors import UsageError
 from critic.human_scored import EDITED, SWAPPED, Loaded
@@ -82,7 +82,7 @@ def fingerprint(recipe: Recipe, train: Path) -> dict[str, Any]:
     """Return what the token ids depend on: data, forms, prompts, limits, and where the tokenizer comes from."""
     return {
         "format": FORMAT,
-        "data": sorted(jsonl.sha256(file) for file in human_scored.list_files(train)),
+        "data": sorted(jsonl.sha256(file) for file in tables.list_files(train)),
         "forms": dict(sorted(recipe.forms.items())),
         "labels": labels(recipe),
         "teachers": [jsonl.sha256(Path(name)) for name in list_made_files(recipe)],

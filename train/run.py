@@ -41,7 +41,7 @@ from rows import Data, prepare, prompt_hashes, sees
 from tiny import random_model
 from vision import TOWERS
 
-from critic import human_scored, jsonl
+from critic import jsonl, tables
 from critic.errors import UsageError
 from critic.images import Images
 
@@ -198,7 +198,7 @@ def describe(recipe: Recipe, train: Path, internal: Path | None = None) -> dict[
     return {
         "recipe": {key: keys[key] for key in keys if key not in ("keep", "" if recipe.foreign else "evaluation")},
         "prompts": prompt_hashes(recipe),
-        "data": {file.name: jsonl.sha256(file) for file in human_scored.list_files(train)}
+        "data": {file.name: jsonl.sha256(file) for file in tables.list_files(train)}
         | {name: jsonl.sha256(Path(name)) for name in also},
         **({"base_weights": {file.name: jsonl.sha256(file) for file in weights}} if weights else {}),
     }

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 import typer
 
-from critic import human_scored, jsonl
+from critic import human_scored, jsonl, tables
 from critic.cli import INTERRUPTED, run_program
 from critic.errors import UsageError, one_line
 from critic.stages import options as shared
@@ -162,7 +162,7 @@ def main(
     preflight.require_served_tokens(settings)
     columns, teachers = judges(settings)
     beside = map(Path, [*list_made_files(settings), settings.foreign or train])
-    for file in [*human_scored.list_files(train), internal or train, *beside]:
+    for file in [*tables.list_files(train), internal or train, *beside]:
         file.stat()
     if own := human_scored.OwnColumns.parse(mapped, scale, lang):
         data_root = data_root or (train if train.is_dir() else train.parent)

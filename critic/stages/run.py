@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from tqdm import tqdm
 
-from critic import human_scored, jsonl
+from critic import jsonl, tables
 from critic.backends import Backend
 from critic.backends.middleware import list_unsupported, walk_layers
 from critic.backends.vllm import VllmBackend
@@ -314,7 +314,7 @@ def describe_source(path: Path) -> dict[str, str]:
     folder."""
     if not path.is_dir():
         return {"file": str(path), "sha256": jsonl.sha256(path)}
-    inside = [(file.name, jsonl.sha256(file)) for file in human_scored.list_files(path)]
+    inside = [(file.name, jsonl.sha256(file)) for file in tables.list_files(path)]
     return {"file": str(path), "sha256": hashlib.sha256(encode(inside)).hexdigest()}
 
 

@@ -71,7 +71,7 @@ class Biases(Struct, frozen=True):
 
 
 def measure_biases(sample: RatedSample, _: AuditRequest) -> dict[str, Biases]:
-    """Measure every judge of a sample, by name, on the labelled answers."""
+    """Measure the biases of every judge of a sample on the labelled answers, and return them by judge name."""
     labelled = sample.labelled
     biases = {}
     for judge, scores in labelled.judges.items():

@@ -293,7 +293,7 @@ def labels_needed(
 
 
 def plan_labels(sample: RatedSample, request: AuditRequest) -> LabelPlan | None:
-    """Plan labels for the mean over a sample, or return None if no half width (in points) was asked for."""
+    """Plan labels for the mean over a sample, or return None if no half width (in points) is given."""
     if not request.within:
         return None
     scored = sample.human, sample.scores, sample.groups

@@ -78,7 +78,7 @@ def measure_savings(audits: Mapping[str, RatedFindings]) -> Savings | None:
 
 
 def _of_corrected(findings: RatedFindings) -> list[Saving]:
-    """Return the savings of a sample's corrected means, without undefined ones."""
+    """Return the savings of a sample's corrected means. Means without a value are left out."""
     means = findings.corrected.items()
     return [Saving(name=name, labels=mean.labelled, worth=mean.effective) for name, mean in means if mean.effective]
 

@@ -108,7 +108,10 @@ Breakdown = dict[str, dict[str, Agreement]]
 
 
 def break_down(sample: RatedSample, _: AuditRequest) -> Breakdown:
-    """Measure the judge on the labelled answers of each value of each property that has several values."""
+    """Measure the judge on the labelled answers with each value of each property.
+
+    Properties with one value are left out.
+    """
     labelled = sample.labelled
     results: Breakdown = {}
     for part in labelled.parts:

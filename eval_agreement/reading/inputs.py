@@ -147,7 +147,10 @@ def find_sources(
 
 
 def parse_judges(texts: Iterable[str], option: str = "--judge", *, mapped: Mapped | None = None) -> dict[str, Source]:
-    """Return the source of each judge from NAME=FILE[:COLUMN]. Raises UsageError."""
+    """Return the source of each judge by name, from texts NAME=FILE[:COLUMN].
+
+    Raises UsageError for a malformed or repeated name, or if there is none. `option`: the option's name, for messages.
+    """
     sources: dict[str, Source] = {}
     for text in texts:
         name, _, file = text.partition("=")

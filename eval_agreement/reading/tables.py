@@ -75,7 +75,7 @@ class Source:
 
     @classmethod
     def parse(cls, text: str, mapped: Mapped | None = None) -> "Source":
-        """Parse FILE or FILE:COLUMN. The text of an existing file, or of a workbook's sheet, is the file."""
+        """Parse FILE or FILE:COLUMN. A text that as a whole names an existing file, or a workbook's sheet, is FILE."""
         file, separator, column = text.rpartition(":")
         if not separator or Path(text).is_file() or column in tables.list_sheets(Path(file)):
             return cls(Path(text), None, mapped or {})
