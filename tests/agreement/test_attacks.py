@@ -252,8 +252,7 @@ def test_from_rows_to_effects(tmp_path: Path, scripted: Any) -> None:
     done = run("critic", "attack", rows, "--out", attacked)
     assert done.returncode == 0 and "8 of 8 answers" in done.stdout, done.stderr
     url = scripted(answer).url
-    done = run("critic", "judge", attacked, "--out", judged, "--base-url", url, "--score", "argmax")
-    assert done.returncode == 3, done.stderr
+    run("critic", "judge", attacked, "--out", judged, "--base-url", url, "--score", "argmax", code=3)
     found = injection([line for _, line in jsonl.read(judged, Judgment)])
     effects = {effect.name: effect for effect in found.attacks}
     assert list(effects) == list(suite())
@@ -401,8 +400,7 @@ def judged(rows: Path, answer: Any, root: Path | None = None) -> Path:
 def arms(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pictures")
     made = folder / "arms.jsonl"
-    done = run("critic", "attack", world(folder), "--out", made, "--images", "--limit", "60")
-    assert done.returncode == 0, done.stderr
+    run("critic", "attack", world(folder), "--out", made, "--images", "--limit", "60", code=0)
     return made
 
 
@@ -508,8 +506,7 @@ def test_people_who_had_not_seen_the_photographs_are_the_yardstick(shared: Path,
             row["before_seeing_score_1_10"] = 1 + 9 * (sum(before) / len(before) - 1) / 4
     (tmp_path / "images").symlink_to(given / "images")
     plain = write_jsonl(tmp_path / "rows.jsonl", rows)
-    done = run("critic", "attack", plain, "--images", "--limit", "270", "--out", tmp_path / "arms.jsonl")
-    assert done.returncode == 0, done.stderr
+    run("critic", "attack", plain, "--images", "--limit", "270", "--out", tmp_path / "arms.jsonl", code=0)
     counts = jsonl.facts(tmp_path / "arms.jsonl")["counts"]
     high = sum(row["score_1_10"] >= 7 for row in rows)
     assert counts["clean"] == counts["blind"] == 270 and counts["swapped"] == high and 50 < counts["edited"] <= high

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import pytest
-from conftest import ROOT, Scripted, assert_one_line_error, completion, read_jsonl, run, write_jsonl
+from conftest import ROOT, Scripted, assert_golden, assert_one_line_error, completion, read_jsonl, run, write_jsonl
 from msgspec.structs import replace
 from PIL import Image
 
@@ -419,11 +419,7 @@ def test_killed_within_every_step_it_ends_in_the_same_bytes(built: tuple[Built, 
 @pytest.mark.parametrize("step", STEPS)
 def test_the_exact_text_of_each_step_is_kept(step: str, lang: Any) -> None:
     text = ask_rows.prompt(step, BuildRow(key="1", lang=lang, facts=ROW.get(step, {})))
-    golden = ROOT / f"tests/golden/build_{step}_{lang}.txt"
-    if not golden.exists():
-        golden.write_text(text + "\n", "utf-8")
-        pytest.fail(f"{golden.name} was missing and has been written; look at it and run again")
-    assert text + "\n" == golden.read_text("utf-8")
+    assert_golden(f"build_{step}_{lang}", text)
 
 
 def test_goals_and_aspects_are_data() -> None:
@@ -701,6 +697,5 @@ def test_conversations_that_share_text_are_in_one_split(
 
     monkeypatch.setattr(bench, "find_overlaps", find_near_copies)
     words = ("--plan", "multiverse", "--base-url", project.server.url, "--rare", 2, "--concurrency", 1)
-    done = run("critic", "build", project.root / "images", "--out", out, *words)
-    assert done.returncode == 0, done.stderr
+    run("critic", "build", project.root / "images", "--out", out, *words, code=0)
     assert len(read_jsonl(out / "benchmark/internal.jsonl")) == 9 and not (out / "benchmark/train.jsonl").exists()

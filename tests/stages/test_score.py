@@ -10,10 +10,10 @@ from xml.etree import ElementTree
 
 import msgspec
 import pytest
-from conftest import assert_one_line_error, run, write_jsonl
+from conftest import assert_one_line_error, run, sample, write_jsonl
 from judgments import of_answer, of_turn
 from msgspec.structs import replace
-from scoring import ASKED, CONV, Score, grades, judged, sample, scored
+from scoring import ASKED, CONV, Score, grades, judged, scored
 
 from critic import benchmarks, jsonl
 from critic.benchmarks import Run, convbench, order_effects
