@@ -440,14 +440,14 @@ def test_edits_change_one_fact_and_keep_the_rest() -> None:
     assert edit_fact("A cat.", "en", "k", Fact("cow", "dog")) is None
 
 
-def audit(judged_arms: Path, rows: Path, out: Path) -> Done:
+def audit(judged_arms: Path, out: Path) -> Done:
     clean = out.with_suffix(".jsonl")
     clean.parent.mkdir(parents=True, exist_ok=True)
     jsonl.write(clean, (one for _, one in jsonl.read(judged_arms, Judgment) if one.sample.id.endswith("#clean")))
-    return run("critic", "audit", clean, "--attacked", judged_arms, "--out", out)
+    return run("critic", "audit", clean, "--attacked", judged_arms, "--out", out, code=0)
 
 
-def test_a_judge_that_looks_is_told_from_one_that_reads(arms: Path, tmp_path: Path) -> None:
+def test_a_judge_that_looks_is_told_from_one_that_reads(arms: Path) -> None:
     looks = looking([one for _, one in jsonl.read(judged(arms, by_eye), Judgment)])
     pearson = next(one for one in looks.differences if one.metric == "pearson")
     assert looks.answers == looks.reached == 60 and pearson.first == pytest.approx(1.0)
@@ -463,8 +463,7 @@ def test_a_judge_that_looks_is_told_from_one_that_reads(arms: Path, tmp_path: Pa
 
 
 def test_the_report_says_whether_the_judge_looks(arms: Path, tmp_path: Path) -> None:
-    done = audit(judged(arms, by_style), arms, tmp_path / "audit")
-    assert done.returncode == 0, done.stderr
+    done = audit(judged(arms, by_style), tmp_path / "audit")
     assert "not shown to look at the image" in done.stdout
     page = (tmp_path / "audit/report.html").read_text("utf-8")
     assert "judged-by_style: It is not shown to look" in page, "of several files each is named"

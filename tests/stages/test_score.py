@@ -304,7 +304,7 @@ def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
     assert_one_line_error(run("critic", "score", mixed, *again), "mixed.jsonl", "score_kind 'argmax', here 'expected'")
 
 
-def test_how_far_pairs_follow_the_place(tmp_path: Path) -> None:
+def test_how_far_pairs_follow_the_place() -> None:
     """A first in either order: always the place. A then B: always the model."""
     one = Conversation(id="c", benchmark="visitbench", lang="en", group="g", turns=[ConversationTurn(prompt="q")])
 
