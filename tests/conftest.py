@@ -5,6 +5,7 @@ that is trained and served once for all.
 """
 
 import contextlib
+import csv
 import gc
 import io
 import json
@@ -13,9 +14,12 @@ import random
 import runpy
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
+import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -40,6 +44,15 @@ settings.load_profile("no clock")
 
 ROOT = Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared"
+GOLDEN = ROOT / "tests/golden"
+
+SAMPLES = {
+    "convbench": "ConvBench.csv",
+    "multiverse": "conversations.jsonl",
+    "visitbench": "visit_bench.csv",
+    "alignmmbench": "metadata.jsonl",
+}
+"""Benchmark -> the file of its sample in data/samples."""
 
 Done = subprocess.CompletedProcess[str]
 """A program that has ended: its exit code and what it printed."""
@@ -123,12 +136,22 @@ def command(*words: object) -> list[str]:
     return [sys.executable, *program, *(str(word) for word in words[1:])]
 
 
-def run_apart(*words: object, cwd: Path = ROOT, env: dict[str, str] | None = None) -> Done:
-    """A program of the repository in a process of its own: for what needs one, such as vLLM, and to see it start."""
-    return subprocess.run(command(*words), cwd=cwd, env=env, capture_output=True, text=True, timeout=300, check=False)
+def assert_ended(done: Done, code: int | None) -> Done:
+    """Return `done`, whose exit code must be `code` unless that is None."""
+    assert code in (None, done.returncode), f"exit code {done.returncode} instead of {code}\n{done.stderr}"
+    return done
 
 
-def run(*words: object, cwd: Path = ROOT) -> Done:
+def run_apart(*words: object, cwd: Path = ROOT, env: dict[str, str] | None = None, code: int | None = None) -> Done:
+    """Run a program of the repository in a process of its own: for what needs one, such as vLLM, and to see it start.
+
+    With `code` it must end with that exit code.
+    """
+    done = subprocess.run(command(*words), cwd=cwd, env=env, capture_output=True, text=True, timeout=300, check=False)
+    return assert_ended(done, code)
+
+
+def run(*words: object, cwd: Path = ROOT, code: int | None = None) -> Done:
     """Run a program as `run_apart` does, but in this process, a second sooner. Errors that it does not catch rise."""
     stdout, stderr = io.StringIO(), io.StringIO()
     arguments = [str(word) for word in words]
@@ -146,11 +169,24 @@ def run(*words: object, cwd: Path = ROOT) -> Done:
                 runpy.run_path(str(program), run_name="__main__")
         except SystemExit as end:
             assert isinstance(end.code, int), end.code
-            return subprocess.CompletedProcess(arguments, end.code, stdout.getvalue(), stderr.getvalue())
+            return assert_ended(Done(arguments, end.code, stdout.getvalue(), stderr.getvalue()), code)
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
     raise AssertionError("a command ends with an exit code")
+
+
+def kill_after_output(words: Sequence[object], out: Path, chance: random.Random) -> None:
+    """Start `critic …` and kill it with SIGKILL at a random moment after it has added to `out`."""
+    process = subprocess.Popen(
+        command("critic", *words), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    before = out.stat().st_size if out.is_file() else 0
+    while process.poll() is None and (not out.is_file() or out.stat().st_size <= before):
+        time.sleep(0.002)
+    time.sleep(chance.uniform(0.0, 0.15))
+    process.kill()
+    process.wait()
 
 
 IN_TURN = """
@@ -178,9 +214,7 @@ class Copied:
         said = [str(word) for word in words]
         self.process.stdin.write(json.dumps(said) + "\n")
         self.process.stdin.flush()
-        done = Done(said, *json.loads(self.process.stdout.readline()))
-        assert done.returncode == code, done.stderr
-        return done
+        return assert_ended(Done(said, *json.loads(self.process.stdout.readline())), code)
 
     def close(self) -> None:
         if self.process is not None:
@@ -282,14 +316,29 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subproces
         yield process, client
 
 
-def assert_one_line_error(done: Done, *parts: str) -> None:
-    """The caller's mistake: exit code 2 and one line that names what is wrong."""
+def assert_one_line_error(done: Done, *parts: str) -> str:
+    """Return the one line that names the caller's mistake; the exit code must be 2, and it must contain `parts`."""
     assert done.returncode == 2, done.stderr
     lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1, done.stderr
     assert "Traceback" not in done.stderr
     for part in parts:
         assert part in lines[0], lines[0]
+    return lines[0]
+
+
+def assert_golden(name: str, text: str) -> None:
+    """Check a text against tests/golden; a missing file is written, and the test fails once."""
+    golden = GOLDEN / f"{name}.txt"
+    if not golden.exists():
+        golden.write_text(text + "\n", "utf-8")
+        pytest.fail(f"{golden.name} was missing and has been written; look at it and run again")
+    assert text + "\n" == golden.read_text("utf-8")
+
+
+def sample(benchmark: str) -> Path:
+    """Return the sample file of a benchmark."""
+    return ROOT / "data" / "samples" / benchmark / SAMPLES[benchmark]
 
 
 def human_row(number: int, **changes: Any) -> dict[str, Any]:
@@ -325,6 +374,15 @@ def write_xlsx(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
     return path
 
 
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]], encoding: str = "utf-8") -> Path:
+    """Write a table with the columns that any row has."""
+    with path.open("w", encoding=encoding, newline="") as file:
+        writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
 def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
@@ -337,6 +395,17 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 
 def human_rows(folder: Path, count: int = 12, **changes: Any) -> Path:
     return write_jsonl(folder / "rows.jsonl", [human_row(number, **changes) for number in range(count)])
+
+
+def png_header(width: int, height: int) -> bytes:
+    """Return a PNG that declares this size and holds a few bytes of data."""
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    data = zlib.compress(b"\0" * 4096)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
 
 
 def completion(text: str, finish: str = "stop", tokens: list[dict[str, Any]] | None = None) -> dict[str, Any]:
@@ -457,6 +526,14 @@ class Scripted:
 
 
 Servers = Callable[..., Scripted]
+
+
+@pytest.fixture
+def critic(tmp_path: Path, package: Path) -> Iterator[Copied]:
+    """The commands of `package`, a copy of the packages that the test's own file makes."""
+    started = Copied(package, tmp_path)
+    yield started
+    started.close()
 
 
 @pytest.fixture

@@ -20,8 +20,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
-SAMPLES, SHARED = ROOT / "data/samples", ROOT.parent / "shared"
+from conftest import ROOT, SHARED, command, sample
+
+SAMPLES = ROOT / "data/samples"
 
 CASES = "{shared}/cases/audit"
 GPT4 = "{shared}/data/human_scored/llmeval2.jsonl"
@@ -36,13 +37,6 @@ AUDITS: dict[str, list[str]] = {
     "GPT-4": ["--human", GPT4, "--judge", f"gpt4={GPT4}:gpt4_score_1_10"],
 }
 """Name -> arguments of `critic audit`."""
-
-BENCHMARK_FILES = {
-    "alignmmbench": "metadata.jsonl",
-    "convbench": "ConvBench.csv",
-    "multiverse": "conversations.jsonl",
-    "visitbench": "visit_bench.csv",
-}
 
 SCORES: dict[str, tuple[str, list[str]]] = {
     "alignmmbench": ("alignmmbench", []),
@@ -77,8 +71,9 @@ VOLATILE = re.compile(
 def run(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run a stage of this checkout in `cwd`."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", "from critic.cli import main; main()", *map(str, words)]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command("critic", *words), cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    )
 
 
 def numbers_of(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
@@ -140,7 +135,7 @@ def record_scores(folder: Path) -> dict[str, Any]:
     }
     record: dict[str, Any] = {}
     for number, (name, (benchmark, options)) in enumerate(SCORES.items()):
-        questions = SAMPLES / benchmark / BENCHMARK_FILES[benchmark]
+        questions = sample(benchmark)
         replies, judged = folder / f"replies-{number}.jsonl", folder / f"judged-{number}.jsonl"
         common = ["--max-failed", "1", "--out"]
         run("infer", questions, "--benchmark", benchmark, "--model", model, *common, replies, cwd=ROOT)

@@ -7,25 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from conftest import ROOT, run
+from conftest import run, sample
 from judgments import of_turn
 
 from critic import benchmarks
 from critic.benchmarks import convbench
 from critic.records import Judgment, Verdict
 
-FILES = {
-    "convbench": "ConvBench.csv",
-    "multiverse": "conversations.jsonl",
-    "visitbench": "visit_bench.csv",
-    "alignmmbench": "metadata.jsonl",
-}
 Score = Callable[[Judgment], float | str]
 """A verdict's score, or the name of its failure."""
-
-
-def sample(benchmark: str) -> Path:
-    return ROOT / "data" / "samples" / benchmark / FILES[benchmark]
 
 
 def judged(

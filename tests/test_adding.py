@@ -12,7 +12,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -53,13 +52,6 @@ def package(tmp_path: Path) -> Path:
     for name in ("critic", "eval_agreement"):
         shutil.copytree(ROOT / name, tmp_path / "copy" / name, ignore=shutil.ignore_patterns("__pycache__"))
     return tmp_path / "copy"
-
-
-@pytest.fixture
-def critic(tmp_path: Path, package: Path) -> Iterator[Copied]:
-    started = Copied(package, tmp_path)
-    yield started
-    started.close()
 
 
 def put_in(file: Path, table: str, entry: str) -> None:

@@ -3,13 +3,12 @@
 import base64
 import io
 import os
-import struct
-import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import png_header
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -23,17 +22,6 @@ def picture(path: Path, size: tuple[int, int] = (60, 40), kind: str = "PNG", mod
     path.parent.mkdir(parents=True, exist_ok=True)
     Picture.effect_noise(size, 50).convert(mode).save(path, kind)
     return path
-
-
-def png_header(width: int, height: int) -> bytes:
-    """Return a PNG that declares this size and holds a few bytes of data."""
-
-    def chunk(name: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    data = zlib.compress(b"\0" * 4096)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
 
 
 def failure(images: Images, name: str, uri: str | None = None) -> str:

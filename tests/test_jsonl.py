@@ -1,6 +1,5 @@
 """JSON Lines files: errors with their place, and resuming after a torn write."""
 
-import csv
 import hashlib
 import json
 import resource
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import assert_one_line_error, human_row, run, write_jsonl
+from conftest import assert_one_line_error, human_row, run, write_csv, write_jsonl
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -90,11 +89,7 @@ def test_error_lines_quote_at_most_200_characters(
     rows = [human_row(0), human_row(1) | changes]
     path = tmp_path / name
     if name.endswith(".csv"):
-        columns = list({**rows[0], **rows[1]})
-        with path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, columns)
-            writer.writeheader()
-            writer.writerows(rows)
+        write_csv(path, rows)
     else:
         write_jsonl(path, rows)
     done = run("data/human_scores.py", path, "--out", tmp_path / "out")

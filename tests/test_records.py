@@ -63,8 +63,7 @@ def test_a_file_of_an_earlier_version_is_gone_on_with(kind: str, tmp_path: Path,
     assert judgments[:half] == complete[:half] and {*map(repr, judgments)} == {*map(repr, complete)}
     if kind == "answers":
         assert run("critic", "audit", out, "--out", tmp_path / "audit").returncode == 0
-    scored = run("critic", "score", out, "--out", tmp_path / "scores")
-    assert scored.returncode == 0, scored.stderr
+    run("critic", "score", out, "--out", tmp_path / "scores", code=0)
 
 
 def as_before(line: Judgment) -> dict[str, Any]:

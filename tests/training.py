@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from conftest import ROOT, example_in, free_port, human_row, on_gpu, write_jsonl
+from conftest import ROOT, Done, assert_one_line_error, example_in, free_port, human_row, on_gpu, write_jsonl
 
 pytest.importorskip("deepspeed", reason="needs the train extra")
 
@@ -203,13 +203,7 @@ def train(recipe: Path, rows: Path, out: Path, *words: str, processes: int = 1, 
 
 def refused(run: Processes, *parts: str) -> str:
     """Return the one line of a run that ends with exit code 2; it must contain `parts`."""
-    assert run.wait() == 2, run.stderr
-    lines = [line for line in run.stderr.splitlines() if line.startswith("error: ")]
-    assert len(lines) == 1, run.stderr
-    assert "Traceback" not in run.stderr
-    for part in parts:
-        assert part in lines[0], lines[0]
-    return lines[0]
+    return assert_one_line_error(Done([], run.wait(), stderr=run.stderr), *parts)
 
 
 TIMES = {"tokens_per_second", "gflops", "cpu_gflops", "memory_gib"}

@@ -26,7 +26,8 @@ from critic.images import ImageError, Images
 from critic.judging.render import quote_untrusted
 from critic.judging.thoughts import without_thoughts
 from critic.records import Language, Sampling
-from critic.stages.run import RunOptions, RunSummary, Stage, listed
+from critic.stages.run import RunOptions, Stage
+from critic.stages.totals import RunSummary, listed
 
 
 class BuildStep(Struct, frozen=True):

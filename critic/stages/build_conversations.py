@@ -22,7 +22,8 @@ from critic.judging import protocols
 from critic.page.blocks import interval, number
 from critic.records import Conversation, Judgment, ModelTurn
 from critic.stages.ask_rows import BenchmarkBuild, BuildRow
-from critic.stages.run import known, listed
+from critic.stages.run import known
+from critic.stages.totals import listed
 from critic.stats.aggregate import by_cell
 
 Chosen = Mapping[str, dict[str, Any]]

@@ -27,8 +27,8 @@ from critic.judging.history import CONDITIONS, HistoryMessage
 from critic.records import Conversation, ModelTurn, Sampling, SentImage, SentMessage, TurnFailure
 from critic.stages import options
 from critic.stages.options import Endpoint, ModelOptions, takes_options
-from critic.stages.run import RunOptions, RunSummary, Stage, check_plain, gather_cancel_on_error, once
-from critic.stages.totals import sum_replies
+from critic.stages.run import RunOptions, Stage, check_plain, gather_cancel_on_error, once
+from critic.stages.totals import RunSummary, sum_replies
 
 
 class Infer(Stage[Conversation, ModelTurn]):

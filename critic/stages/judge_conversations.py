@@ -29,7 +29,8 @@ from critic.records import Conversation, JudgeConfig, Judgment
 from critic.stages import options
 from critic.stages.judge_samples import JudgeSamples
 from critic.stages.options import EVERY_REASON_FIRST, Endpoint, JudgeOptions, check
-from critic.stages.run import RunOptions, RunSummary, describe_source, listed, name_forms
+from critic.stages.run import RunOptions, describe_source
+from critic.stages.totals import RunSummary, listed, name_forms
 
 
 class JudgeConversations(JudgeSamples[list[Pair]]):

@@ -14,8 +14,8 @@ from critic.backends import collect_processors
 from critic.errors import UsageError, quoted
 from critic.judging.planned import PlannedVerdict, key_in_file
 from critic.records import Judgment, describe_difference
-from critic.stages.run import RunOptions, RunSummary, Stage, known, once
-from critic.stages.totals import sum_judgments
+from critic.stages.run import RunOptions, Stage, known, once
+from critic.stages.totals import RunSummary, sum_judgments
 
 if TYPE_CHECKING:
     from critic.judging.judge import Judge, PreparedVerdict

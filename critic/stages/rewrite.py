@@ -23,7 +23,8 @@ from critic.records import Question
 from critic.stages import options
 from critic.stages.ask_rows import AskedRow, AskRows, BuildRow
 from critic.stages.options import Endpoint
-from critic.stages.run import RunOptions, listed
+from critic.stages.run import RunOptions
+from critic.stages.totals import listed
 
 DIALOGUE = "Dialogue Context"
 """Category of the questions that are never rewritten."""

@@ -5,7 +5,6 @@ import hashlib
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +19,7 @@ from critic.backends import Backend
 from critic.backends.middleware import list_unsupported, walk_layers
 from critic.backends.vllm import VllmBackend
 from critic.errors import UsageError, encode, one_line, quoted
-from critic.records import Call, Judgment, ModelTurn
+from critic.stages.totals import RunSummary
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -82,18 +81,6 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     def takes(self, group: str) -> bool:
         """Return True if a group belongs to the shard of this run."""
         return self.shard is None or self.shard.of(group) == self.shard
-
-
-class RunSummary(Struct, frozen=True, kw_only=True):
-    """The totals of a file of records.
-
-    `failures` counts them by name, out of `count` records. `facts` goes into the sidecar, `lines` is printed.
-    """
-
-    count: int
-    failures: Counter[str]
-    facts: dict[str, Any]
-    lines: list[str]
 
 
 class Stage(ABC, Generic[Item, Record]):
@@ -367,40 +354,6 @@ def finish(options: RunOptions, summary: RunSummary, facts: dict[str, Any]) -> i
     return 0
 
 
-class Spent:
-    """The cost of a file's records: tokens by kind, number of shortened prompts by what was cut, and cached replies."""
-
-    def __init__(self) -> None:
-        self.uncounted = self.repeated = 0
-        self.tokens, self.shortened = Counter(prompt=0, cached=0, completion=0), Counter[str]()
-
-    def add(self, record: Judgment | Call | ModelTurn) -> None:
-        """Add the cost of one record."""
-        # Nothing was tried for a reply from the cache.
-        self.repeated += record.attempts == 0
-        self.shortened.update(list(getattr(record, "shortened", ())))
-        self.uncounted += bool(record.reply) and not record.prompt_tokens and record.attempts > 0
-        for kind in self.tokens:
-            self.tokens[kind] += getattr(record, f"{kind}_tokens") or 0
-
-    def facts(self) -> dict[str, Any]:
-        """Return the cost as facts for the sidecar."""
-        cached = {"from_cache": self.repeated} if self.repeated else {}
-        return {"tokens": dict(self.tokens), **cached}
-
-    def lines(self) -> list[str]:
-        """Return the cost as lines to print."""
-        lines = [f"prompts shortened to fit: {listed(self.shortened)}"] if self.shortened else []
-        if self.repeated:
-            lines.append(f"{self.repeated} from the cache, which cost nothing")
-        if self.tokens.total():
-            prompt, cached, completion = self.tokens.values()
-            lines.append(f"tokens: {prompt} in, {completion} out, {cached} cached")
-            if self.uncounted:
-                lines.append(f"{self.uncounted} calls without token counts: they are in no sum of tokens")
-        return lines
-
-
 async def gather_cancel_on_error(work: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Run coroutines concurrently. The first error cancels the others and is raised."""
     tasks = [asyncio.create_task(coroutine) for coroutine in work]
@@ -416,26 +369,3 @@ async def once(tasks: dict[str, asyncio.Task[T]], name: str, make: Callable[[], 
     if name not in tasks:
         tasks[name] = asyncio.create_task(make())
     return await tasks[name]
-
-
-def failed(failures: Counter[str]) -> str:
-    """Return the total number of failures as text, with the number by name in brackets.
-
-    >>> failed(Counter(empty=2))
-    '2 failed (empty 2)'
-    """
-    return f"{failures.total()} failed" + (f" ({listed(failures)})" if failures else "")
-
-
-def name_forms(forms: Collection[str]) -> str:
-    """Return the names of prompt forms as part of a sentence.
-
-    >>> name_forms(["quality", "checklist"])
-    'the forms checklist, quality'
-    """
-    return f"the form{'s' if len(forms) > 1 else ''} {', '.join(sorted(forms))}"
-
-
-def listed(counts: Counter[str]) -> str:
-    """Return counts as text, such as "empty 2, refused 1", the largest first."""
-    return ", ".join(f"{name} {count}" for name, count in counts.most_common())

@@ -14,8 +14,8 @@ from critic import jsonl
 from critic.errors import UsageError, quoted
 from critic.judging import planned
 from critic.records import Judgment, ModelTurn
-from critic.stages.run import RunOptions, RunSummary, Shard, finish, join_facts
-from critic.stages.totals import sum_judgments, sum_replies
+from critic.stages.run import RunOptions, Shard, finish, join_facts
+from critic.stages.totals import RunSummary, sum_judgments, sum_replies
 
 HOW = (
     *("responses", "replies", "conversations", "benchmark", "protocols", "judgings", "forms", "against", "system"),

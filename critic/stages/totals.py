@@ -3,10 +3,81 @@
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
 
 from critic.judging.answers import without_thoughts_in
-from critic.records import Judgment, ModelTurn
-from critic.stages.run import RunSummary, Spent, failed
+from critic.records import Call, Judgment, ModelTurn
+
+
+class RunSummary(Struct, frozen=True, kw_only=True):
+    """The totals of a file of records.
+
+    `failures` counts them by name, out of `count` records. `facts` goes into the sidecar, `lines` is printed.
+    """
+
+    count: int
+    failures: Counter[str]
+    facts: dict[str, Any]
+    lines: list[str]
+
+
+class Spent:
+    """The cost of a file's records: tokens by kind, number of shortened prompts by what was cut, and cached replies."""
+
+    def __init__(self) -> None:
+        self.uncounted = self.repeated = 0
+        self.tokens, self.shortened = Counter(prompt=0, cached=0, completion=0), Counter[str]()
+
+    def add(self, record: Judgment | Call | ModelTurn) -> None:
+        """Add the cost of one record."""
+        # Nothing was tried for a reply from the cache.
+        self.repeated += record.attempts == 0
+        self.shortened.update(list(getattr(record, "shortened", ())))
+        self.uncounted += bool(record.reply) and not record.prompt_tokens and record.attempts > 0
+        for kind in self.tokens:
+            self.tokens[kind] += getattr(record, f"{kind}_tokens") or 0
+
+    def facts(self) -> dict[str, Any]:
+        """Return the cost as facts for the sidecar."""
+        cached = {"from_cache": self.repeated} if self.repeated else {}
+        return {"tokens": dict(self.tokens), **cached}
+
+    def lines(self) -> list[str]:
+        """Return the cost as lines to print."""
+        lines = [f"prompts shortened to fit: {listed(self.shortened)}"] if self.shortened else []
+        if self.repeated:
+            lines.append(f"{self.repeated} from the cache, which cost nothing")
+        if self.tokens.total():
+            prompt, cached, completion = self.tokens.values()
+            lines.append(f"tokens: {prompt} in, {completion} out, {cached} cached")
+            if self.uncounted:
+                lines.append(f"{self.uncounted} calls without token counts: they are in no sum of tokens")
+        return lines
+
+
+def failed(failures: Counter[str]) -> str:
+    """Return the total number of failures as text, with the number by name in brackets.
+
+    >>> failed(Counter(empty=2))
+    '2 failed (empty 2)'
+    """
+    return f"{failures.total()} failed" + (f" ({listed(failures)})" if failures else "")
+
+
+def name_forms(forms: Collection[str]) -> str:
+    """Return the names of prompt forms as part of a sentence.
+
+    >>> name_forms(["quality", "checklist"])
+    'the forms checklist, quality'
+    """
+    return f"the form{'s' if len(forms) > 1 else ''} {', '.join(sorted(forms))}"
+
+
+def listed(counts: Counter[str]) -> str:
+    """Return counts as text, such as "empty 2, refused 1", the largest first."""
+    return ", ".join(f"{name} {count}" for name, count in counts.most_common())
 
 
 def sum_replies(records: Iterable[ModelTurn], out: Path, before: Collection[str] = ()) -> RunSummary:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from critic import jsonl
 from critic.building.bench import correct
 from critic.errors import UsageError
-from critic.stages.run import listed
+from critic.stages.totals import listed
 from critic.tables import write_csv
 from eval_agreement.annotate.schemes import OVERALL, SCHEMES, LabelItem, Scheme
 from eval_agreement.annotate.store import RaterTask, Store

@@ -251,8 +251,7 @@ def test_from_rows_to_effects(tmp_path: Path, scripted: Any) -> None:
     done = run("critic", "attack", rows, "--out", attacked)
     assert done.returncode == 0 and "8 of 8 answers" in done.stdout, done.stderr
     url = scripted(answer).url
-    done = run("critic", "judge", attacked, "--out", judged, "--base-url", url, "--score", "argmax")
-    assert done.returncode == 3, done.stderr
+    run("critic", "judge", attacked, "--out", judged, "--base-url", url, "--score", "argmax", code=3)
     found = injection([line for _, line in jsonl.read(judged, Judgment)])
     effects = {effect.name: effect for effect in found.attacks}
     assert list(effects) == list(suite())
@@ -400,8 +399,7 @@ def judged(rows: Path, answer: Any, root: Path | None = None) -> Path:
 def arms(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pictures")
     made = folder / "arms.jsonl"
-    done = run("critic", "attack", world(folder), "--out", made, "--images", "--limit", "60")
-    assert done.returncode == 0, done.stderr
+    run("critic", "attack", world(folder), "--out", made, "--images", "--limit", "60", code=0)
     return made
 
 
@@ -441,14 +439,14 @@ def test_edits_change_one_fact_and_keep_the_rest() -> None:
     assert edit_fact("A cat.", "en", "k", Fact("cow", "dog")) is None
 
 
-def audit(judged_arms: Path, rows: Path, out: Path) -> Done:
+def audit(judged_arms: Path, out: Path) -> Done:
     clean = out.with_suffix(".jsonl")
     clean.parent.mkdir(parents=True, exist_ok=True)
     jsonl.write(clean, (one for _, one in jsonl.read(judged_arms, Judgment) if one.sample.id.endswith("#clean")))
-    return run("critic", "audit", clean, "--attacked", judged_arms, "--out", out)
+    return run("critic", "audit", clean, "--attacked", judged_arms, "--out", out, code=0)
 
 
-def test_a_judge_that_looks_is_told_from_one_that_reads(arms: Path, tmp_path: Path) -> None:
+def test_a_judge_that_looks_is_told_from_one_that_reads(arms: Path) -> None:
     looks = looking([one for _, one in jsonl.read(judged(arms, by_eye), Judgment)])
     pearson = next(one for one in looks.differences if one.metric == "pearson")
     assert looks.answers == looks.reached == 60 and pearson.first == pytest.approx(1.0)
@@ -464,8 +462,7 @@ def test_a_judge_that_looks_is_told_from_one_that_reads(arms: Path, tmp_path: Pa
 
 
 def test_the_report_says_whether_the_judge_looks(arms: Path, tmp_path: Path) -> None:
-    done = audit(judged(arms, by_style), arms, tmp_path / "audit")
-    assert done.returncode == 0, done.stderr
+    done = audit(judged(arms, by_style), tmp_path / "audit")
     assert "not shown to look at the image" in done.stdout
     page = (tmp_path / "audit/report.html").read_text("utf-8")
     assert "judged-by_style: It is not shown to look" in page, "of several files each is named"
@@ -507,8 +504,7 @@ def test_people_who_had_not_seen_the_photographs_are_the_yardstick(shared: Path,
             row["before_seeing_score_1_10"] = 1 + 9 * (sum(before) / len(before) - 1) / 4
     (tmp_path / "images").symlink_to(given / "images")
     plain = write_jsonl(tmp_path / "rows.jsonl", rows)
-    done = run("critic", "attack", plain, "--images", "--limit", "270", "--out", tmp_path / "arms.jsonl")
-    assert done.returncode == 0, done.stderr
+    run("critic", "attack", plain, "--images", "--limit", "270", "--out", tmp_path / "arms.jsonl", code=0)
     counts = jsonl.facts(tmp_path / "arms.jsonl")["counts"]
     high = sum(row["score_1_10"] >= 7 for row in rows)
     assert counts["clean"] == counts["blind"] == 270 and counts["swapped"] == high and 50 < counts["edited"] <= high

@@ -1,6 +1,5 @@
 """eval_agreement.measures.bias against least squares, resample by resample, and simulated judges."""
 
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from conftest import read_jsonl
 from draws import times_of
 from numpy.typing import NDArray
 
@@ -254,8 +254,7 @@ def test_two_labels_are_one_test() -> None:
 
 
 def test_gpt4_on_llmeval2(shared: Path) -> None:
-    lines = (shared / "data/human_scored/llmeval2.jsonl").read_text("utf-8").splitlines()
-    rows: list[dict[str, Any]] = [row for line in lines if not (row := json.loads(line))["flags"]]
+    rows = [row for row in read_jsonl(shared / "data/human_scored/llmeval2.jsonl") if not row["flags"]]
     human = half_up(np.array([row["score_1_10"] for row in rows]))
     judge = np.array([row["gpt4_score_1_10"] for row in rows])
     group, system = [row["group"] for row in rows], [row["system"] for row in rows]

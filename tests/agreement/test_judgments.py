@@ -347,8 +347,7 @@ def test_choices_are_audited_against_what_people_s_scores_make_right(tmp_path: P
     write_jsonl(tmp_path / "rows.jsonl", rows)
     server = scripted(lambda body: completion('{"Correct":"yes"}'))
     words = ["--prompt", "correct", "--base-url", server.url, "--out", "judged.jsonl"]
-    done = run("critic", "judge", "rows.jsonl", *words, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    run("critic", "judge", "rows.jsonl", *words, cwd=tmp_path, code=0)
     summary, _ = audit(tmp_path, "judged.jsonl", "--gate", "accuracy>=0.1")
     found = summary["judged"]
     assert (found["items"], found["rated"], found["yes_or_no"]) == (36, 24, True)

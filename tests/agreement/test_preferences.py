@@ -11,7 +11,7 @@ import pytest
 
 from critic.stats.estimate import Estimate
 from critic.stats.verdicts import FAILED, TIE, UNASKED, A, B, Codes, both_orders, codes, majority, verdict_agreement
-from eval_agreement.measures.measure import AuditRequest, run_audit
+from eval_agreement.measures.measure import AuditRequest, Findings, run_audit
 from eval_agreement.measures.preferences import (
     Preferences,
     VerdictScorers,
@@ -54,11 +54,8 @@ def noisy(true: Codes, right: float, random: np.random.Generator) -> Codes:
     return np.where(random.random(len(true)) < right, true, random.integers(0, 3, len(true))).astype(np.int8)
 
 
-def count_kappa(pairs: Sequence[tuple[int, int]]) -> float:
-    n = len(pairs)
-    first, second = Counter(p for p, _ in pairs), Counter(j for _, j in pairs)
-    chance = sum(first[label] * second[label] for label in first) / n**2
-    return (sum(p == j for p, j in pairs) / n - chance) / (1 - chance) if chance < 1 else np.nan
+def audit(given: Preferences) -> Findings[Preferences]:
+    return run_audit(given, AuditRequest(), PREFERENCE_MEASURES)
 
 
 def test_both_orders_in_every_combination() -> None:
@@ -283,11 +280,7 @@ def test_where_people_differ_a_judge_is_held_against_all_of_them() -> None:
     judges = {"j": column("abaaa"), "lost": column("f----")}
     people = {name: np.tile(codes, 20) for name, codes in people.items()}
     judges = {name: np.tile(codes, 20) for name, codes in judges.items()}
-    found = run_audit(
-        Preferences(ids=[""] * 100, group=np.arange(100), people=people, judges=judges),
-        AuditRequest(),
-        PREFERENCE_MEASURES,
-    )
+    found = audit(Preferences(ids=[""] * 100, group=np.arange(100), people=people, judges=judges))
     soft, agree, test = found.beside["j"].soft, found.beside["j"].raters, found.beside["j"].replaces
     assert soft and agree and test
     assert soft.judge.value == pytest.approx((2 / 3 + 1 / 3 + 0 + 1 / 2) / 4)
@@ -305,7 +298,7 @@ def test_where_people_differ_a_judge_is_held_against_all_of_them() -> None:
     page = preference_sections("s", found)
     assert [part.heading for part in next(one for one in page if one.key == "people").parts] == ["s: j", "s: lost"]
     one_rater = Preferences(ids=["1"], group=[1], people={"x": column("a")}, judges={"j": column("a")})
-    assert run_audit(one_rater, AuditRequest(), PREFERENCE_MEASURES).beside == {}
+    assert audit(one_rater).beside == {}
 
 
 def sample(n: int = 120, raters: int = 3, **changes: Any) -> Preferences:
@@ -337,7 +330,7 @@ def estimates(value: Any) -> list[Estimate]:
 
 def test_audit_holds_everything() -> None:
     given = sample()
-    found = run_audit(given, AuditRequest(), PREFERENCE_MEASURES)
+    found = audit(given)
     assert (found.scorers.items, found.scorers.rated, found.scorers.raters) == (120, 120, 3)
     people = majority(list(given.people.values()))
     assert found.scorers.people_ties.value == pytest.approx(np.mean(people == TIE))
@@ -382,9 +375,7 @@ def test_audit_holds_everything() -> None:
 )
 def test_what_is_undefined_has_a_reason(judge: Any, people: Any, reason: str) -> None:
     changes: dict[str, Any] = {} if judge is None else {"judges": {"x": judge}}
-    found = run_audit(
-        sample(**changes | ({} if people is None else {"people": {"r": people}})), AuditRequest(), PREFERENCE_MEASURES
-    )
+    found = audit(sample(**changes | ({} if people is None else {"people": {"r": people}})))
     reasons = [one.undefined for one in estimates(found.scorers.agreement["x"]) if one.undefined]
     assert reasons and all(reason in text for text in reasons)
     for one in estimates(found):
@@ -393,9 +384,7 @@ def test_what_is_undefined_has_a_reason(judge: Any, people: Any, reason: str) ->
 
 def test_no_items_and_few_groups() -> None:
     empty = column("")
-    nothing = run_audit(
-        Preferences(ids=[], group=[], people={"p": empty}, judges={"x": empty}), AuditRequest(), PREFERENCE_MEASURES
-    )
+    nothing = audit(Preferences(ids=[], group=[], people={"p": empty}, judges={"x": empty}))
     assert nothing.scorers.items == 0 and nothing.scorers.agreement["x"].accuracy.undefined == "no items"
     few = verdict_agreement(column("aabb"), column("aabt"), np.array([0, 0, 1, 2]))
     assert few.accuracy.value == 0.75 and few.accuracy.interval is None
@@ -415,20 +404,20 @@ def test_a_page_of_yes_and_no_says_nothing_of_ties() -> None:
             yes_or_no=yes_or_no,
             notes=["1 rows repeat"],
         )
-        first = preference_sections("s", run_audit(sample, AuditRequest(), PREFERENCE_MEASURES))[0].parts[0]
+        first = preference_sections("s", audit(sample))[0].parts[0]
         ties, heads = "0.0 % ties" in first.tables[0].caption, "decided" in first.tables[0].head
         assert (ties, heads, first.readings) == (not yes_or_no, not yes_or_no, ["1 rows repeat"])
 
 
 def test_the_matrix_has_a_row_and_a_column_for_each_scorer() -> None:
     """Each cell is the agreement of its two scorers, and by turn there is a table more for each turn."""
-    audit = run_audit(sample(), AuditRequest(), PREFERENCE_MEASURES)
-    (matrix,) = [section for section in preference_sections("s", audit) if section.key == "matrix"]
+    findings = audit(sample())
+    (matrix,) = [section for section in preference_sections("s", findings) if section.key == "matrix"]
     (part,) = matrix.parts
     assert [table.caption for table in part.tables] == ["Overall", "Turn 0", "Turn 1", "Turn 2"]
     table = part.tables[0]
     names = table.head[1:]
     assert [line.name for line in table.rows] == names and {"people", "x", "y"} <= {*names}
-    for pair in audit.matrix.overall:
+    for pair in findings.matrix.overall:
         line = table.rows[names.index(pair.first)]
         assert line.cells[names.index(pair.second)].text == percent(pair.equal).text

@@ -28,8 +28,7 @@ def scored(folder: Path, count: int = 60) -> Path:
 
 
 def certified(folder: Path, *words: object) -> Certificate:
-    done = run("critic", "audit", *words, "--certificate", folder / "c.json", "--out", folder / "audit")
-    assert done.returncode == 0, done.stderr
+    run("critic", "audit", *words, "--certificate", folder / "c.json", "--out", folder / "audit", code=0)
     return read(folder / "c.json")[0]
 
 
@@ -117,8 +116,7 @@ def test_judged_conversations_are_certified(tmp_path: Path, scheme: str, protoco
     by_rater(store, lambda rater, name, values: values[len(name) % 2])
     labels, judge = exported(store), script(tmp_path / "judge@1.jsonl", f'{{"Reason":"r",{chosen}}}')
     words = ("critic", "judge", talks, "--benchmark", "convbench", "--judge", judge, "--max-failed", 1)
-    done = run(*words, "--protocol", protocol, "--out", tmp_path / "judged.jsonl")
-    assert done.returncode == 0, done.stderr
+    run(*words, "--protocol", protocol, "--out", tmp_path / "judged.jsonl", code=0)
     certificate = certified(tmp_path, "--human", labels, "--judge", f"ours={tmp_path / 'judged.jsonl'}:{protocol}")
     assert (
         certificate.how.judge == "judge@1"

@@ -48,8 +48,7 @@ def test_ratings_come_back_as_human_scored_rows(tmp_path: Path) -> None:
     assert len(loaded.rows) == 40 and not loaded.left_out
     assert all(one.human_score == 6.5 and one.annotators == {"rater-1": 8, "rater-2": 5} for one in loaded.rows)
     assert {one.system for one in loaded.rows} == {"alpha", "beta"}
-    split = run("data/human_scores.py", path, "--out", tmp_path / "data")
-    assert split.returncode == 0, split.stderr
+    run("data/human_scores.py", path, "--out", tmp_path / "data", code=0)
 
 
 def test_scale_checklist_and_criteria_come_back_in_their_columns(tmp_path: Path) -> None:
@@ -97,8 +96,7 @@ def test_preferences_come_back_as_the_audits_table(tmp_path: Path) -> None:
     assert {line["preference"] for line in lines} == {"a", "b"} and len(lines) == 60
     judge = [{"id": line["id"], "preference": line["preference"]} for line in lines if line["rater"] == "rater-1"]
     words = ("--judge", f"j={write_jsonl(tmp_path / 'j.jsonl', judge)}", "--out", tmp_path / "a")
-    done = run("critic", "audit", "--human", path, *words)
-    assert done.returncode == 0, done.stderr
+    run("critic", "audit", "--human", path, *words, code=0)
     assert json.loads((tmp_path / "a/summary.json").read_text())["labels"]["raters"] == 2
 
 
@@ -199,8 +197,7 @@ def test_groups_of_questions_are_resampled() -> None:
 @pytest.mark.parametrize("form", ["csv", "xlsx"])
 def test_a_sheet_goes_out_and_comes_back(tmp_path: Path, form: str) -> None:
     store = planned(tmp_path, "--scheme", "pairwise", "--raters", 2, "--overlap", 1)
-    done = run("critic", "annotate", "--db", store.path, "--to", form, "--export", tmp_path / "sheets")
-    assert done.returncode == 0, done.stderr
+    run("critic", "annotate", "--db", store.path, "--to", form, "--export", tmp_path / "sheets", code=0)
     for rater in ("rater-1", "rater-2"):
         path = tmp_path / f"sheets/{rater}.{form}"
         _fill(path, lambda cells: "A" if cells["answer A"] < cells["answer B"] else "B")

@@ -166,8 +166,7 @@ def test_a_panel_from_the_command_line(tmp_path: Path) -> None:
     data, out = human_rows(tmp_path), tmp_path / "out.jsonl"
     strict, mild = scripted_file(tmp_path / "strict.jsonl", 2, 3), scripted_file(tmp_path / "mild.jsonl", 8, 9)
     words = ["critic", "judge", data, "--out", out, "--judge", strict, "--judge", mild]
-    done = run(*words)
-    assert done.returncode == 0, done.stderr
+    run(*words, code=0)
     each = [judged(tmp_path / f"out.{number}.jsonl") for number in (1, 2)]
     lines = judged(out)
     assert lines.keys() == each[0].keys() == {f"row-{number}" for number in range(12)}
@@ -288,8 +287,7 @@ def test_without_a_reason_vllm_is_asked_for_one_probe(tmp_path: Path, scripted: 
 
     out, server = tmp_path / "out.jsonl", scripted(answer, owner="vllm")
     data = human_rows(tmp_path, 1)
-    done = run("critic", "judge", data, "--out", out, "--judge", server.url, "--no-reason")
-    assert done.returncode == 0, done.stderr
+    run("critic", "judge", data, "--out", out, "--judge", server.url, "--no-reason", code=0)
     line = judged(out)["row-0"]
     assert line["verdict"]["rating"] == 10 and line["score"] == pytest.approx(0.2 * 1 + 0.6 * 10 + 0.2 * 9)
     assert line["reply"] == '{"Rating":10' and len(server.requests) == 1
@@ -368,8 +366,7 @@ def test_a_server_that_hangs_or_trickles_is_given_up(tmp_path: Path, scripted: S
 
     out = tmp_path / "out.jsonl"
     words = ["--score", "argmax", "--timeout", "1", "--base-url", scripted(answer).url]
-    done = run("critic", "judge", human_rows(tmp_path, 2), "--out", out, "--concurrency", "1", *words)
-    assert done.returncode == 0, done.stderr
+    run("critic", "judge", human_rows(tmp_path, 2), "--out", out, "--concurrency", "1", *words, code=0)
     assert sorted(line.get("attempts", 1) for line in judged(out).values()) == [1, 2]
     assert jsonl.facts(out)["retries"] == 1
 
@@ -452,8 +449,7 @@ def test_a_response_of_megabytes_is_cut_or_refused(tmp_path: Path, scripted: Ser
 
     out = tmp_path / "out.jsonl"
     data = write_jsonl(tmp_path / "rows.jsonl", [human_row(0), human_row(1, response="word " * 500_000)])
-    done = run("critic", "judge", data, "--out", out, "--score", "argmax", "--base-url", scripted(answer).url)
-    assert done.returncode == 0, done.stderr
+    run("critic", "judge", data, "--out", out, "--score", "argmax", "--base-url", scripted(answer).url, code=0)
     assert judged(out)["row-0"]["score"] == 7
     assert judged(out)["row-1"]["score"] == 7 and judged(out)["row-1"]["shortened"]["response"] > 2_400_000
 

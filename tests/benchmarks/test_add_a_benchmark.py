@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,13 +25,6 @@ def package(tmp_path: Path) -> Path:
     )
     (there / "critic/benchmarks/toy.py").write_text(example, "utf-8")
     return there
-
-
-@pytest.fixture
-def critic(tmp_path: Path, package: Path) -> Iterator[Copied]:
-    started = Copied(package, tmp_path)
-    yield started
-    started.close()
 
 
 def test_a_file_more_is_a_benchmark_more(tmp_path: Path, critic: Copied) -> None:

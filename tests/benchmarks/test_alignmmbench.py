@@ -134,8 +134,7 @@ def test_the_demo_file_from_end_to_end(shared: Path, tmp_path: Path, scripted: S
     server = scripted(lambda body: completion('{"Rating":4,"Reason":"好"}'))
     out = tmp_path / "judged.jsonl"
     words = ["--questions", folder / "questions.jsonl", "--base-url", server.url, "--score", "argmax"]
-    done = run("critic", "judge", folder / "demo_response.jsonl", *words, "--out", out)
-    assert done.returncode == 0, done.stderr
+    run("critic", "judge", folder / "demo_response.jsonl", *words, "--out", out, code=0)
     bodies = [body["messages"][0]["content"] for body in server.requests]
     assert any("> 柯尼卡美能达的CEO是谁？" in body and "> 用户：柯尼卡美能达高层人员架构" in body for body in bodies)
     done = run("critic", "score", out, "--questions", folder / "questions.jsonl", "--out", tmp_path / "scores.json")
@@ -167,13 +166,11 @@ def test_the_references_in_other_words_get_near_ten(tmp_path: Path, scripted: Se
 
     words = ["--benchmark", "alignmmbench", "--condition", "rephrased_reference", "--condition"]
     replies, out = tmp_path / "replies.jsonl", tmp_path / "judged.jsonl"
-    done = run("critic", "infer", file, *words, "no_image", "--out", replies, "--base-url", scripted(model).url)
-    assert done.returncode == 0, done.stderr
+    run("critic", "infer", file, *words, "no_image", "--out", replies, "--base-url", scripted(model).url, code=0)
     done = run("critic", "judge", replies, "--questions", file, "--out", out, "--base-url", scripted(judge).url)
     count = len(alignmmbench.read_questions(file))
     assert done.returncode == 0 and f"{2 * count} verdicts, 0 failed" in done.stdout, done.stderr
-    done = run("critic", "score", out, "--out", tmp_path / "page")
-    assert done.returncode == 0, done.stderr
+    run("critic", "score", out, "--out", tmp_path / "page", code=0)
     categories = json.loads((tmp_path / "page/summary.json").read_text("utf-8"))["leaderboards"]["categories"]
     rows = ("tiny, rephrased_reference", "tiny, without image")
     rephrased, own = (categories[name]["mean of the questions"] for name in rows)

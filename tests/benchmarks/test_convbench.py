@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from conftest import ROOT, Servers, assert_one_line_error, completion, run, write_xlsx
+from conftest import ROOT, Servers, assert_one_line_error, completion, run, write_csv, write_xlsx
 from hypothesis import given
 from hypothesis import strategies as st
 from judgments import of_turn
@@ -36,11 +36,7 @@ def sample_rows() -> list[dict[str, str]]:
 def write_sheet(path: Path, rows: list[dict[str, Any]]) -> Path:
     if path.suffix == ".xlsx":
         return write_xlsx(path, rows)
-    with path.open("w", encoding="utf-8-sig", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
+    return write_csv(path, rows, "utf-8-sig")
 
 
 def test_the_sample_sheet_is_read_whole() -> None:
@@ -108,8 +104,7 @@ def test_the_real_conversations_of_the_public_sheet(shared: Path, tmp_path: Path
     for file, (name, text) in zip(files, said.items(), strict=True):
         words = ["--benchmark", "convbench", "--out", file, "--data-root", folder, "--name", name, "--base-url"]
         server = scripted(lambda body, text=text: completion(text))
-        done = run("critic", "infer", sheet, *words, server.url)
-        assert done.returncode == 0, done.stderr
+        run("critic", "infer", sheet, *words, server.url, code=0)
         assert len(server.requests) == 72 and all("image_url" in json.dumps(body) for body in server.requests)
     refused = run("critic", "infer", sheet, *words[:2], "--condition", "perfect_perception", *words[2:], server.url)
     assert_one_line_error(refused, "turn 1 has no reference, and --condition perfect_perception shows it")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scoring
-from conftest import ROOT, write_jsonl
+from conftest import ROOT, sample, write_jsonl
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from judgments import of_turn
@@ -252,22 +252,22 @@ def test_what_was_judged_by_one_protocol_failed_in_nothing(tmp_path: Path) -> No
 
 def test_what_a_condition_does_not_ask_is_not_missing(tmp_path: Path) -> None:
     """`single_turn` asks the last turn alone, the fourth or the third; these are one row."""
-    sample = multiverse.read_conversations(scoring.sample("multiverse"))
-    assert {len(one.turns) for one in sample} == {3, 4}
+    talks = multiverse.read_conversations(sample("multiverse"))
+    assert {len(talk.turns) for talk in talks} == {3, 4}
     asked = [(protocol, "single_turn", turn) for protocol in ("checklist", "quality") for turn in (3, 4)]
     score = {"checklist": 0.5, "quality": 6.0}
     file = scoring.judged(tmp_path / "all.jsonl", "multiverse", asked, lambda v: score[v.protocol] - (v.turn == 4) / 4)
-    last = {(one.id, len(one.turns)) for one in sample}
+    last = {(one.id, len(one.turns)) for one in talks}
     lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
     kept = [one for one in lines if (one["sample"]["id"], one["sample"]["turn"]) in last]
     summary, _, printed = scoring.scored(tmp_path / "out", "multiverse", write_jsonl(tmp_path / "m.jsonl", kept))
-    expected = fmean({3: 0.5 * 60, 4: 0.25 * 57.5}[len(one.turns)] for one in sample)
+    expected = fmean({3: 0.5 * 60, 4: 0.25 * 57.5}[len(one.turns)] for one in talks)
     board = summary["leaderboards"]["turn-score-single_turn"]["m"]
     assert list(board) == ["average", "turn last"]
     for one in board.values():
-        assert (one["value"], one["n"], one["asked"]) == (pytest.approx(expected), len(sample), len(sample))
-    assert summary["leaderboards"]["goal-score-single_turn"]["m"]["all"]["asked"] == len(sample)
-    items = sum(len(one.turns[-1].aspects) for one in sample)
+        assert (one["value"], one["n"], one["asked"]) == (pytest.approx(expected), len(talks), len(talks))
+    assert summary["leaderboards"]["goal-score-single_turn"]["m"]["all"]["asked"] == len(talks)
+    items = sum(len(one.turns[-1].aspects) for one in talks)
     aspects = summary["leaderboards"]["aspect-completion-single_turn"]["m"]
     assert sum(one["asked"] for name, one in aspects.items() if name != "all") == items
     assert "with what is missing" not in printed

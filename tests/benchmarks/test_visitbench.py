@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, write_jsonl
+from conftest import ROOT, write_csv, write_jsonl
 from judgments import of_turn
 
 from critic import benchmarks
@@ -22,14 +22,6 @@ SAMPLE = ROOT / "data" / "samples" / "visitbench" / "visit_bench.csv"
 def sample_rows() -> list[dict[str, Any]]:
     with SAMPLE.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
-
-
-def write_csv(path: Path, rows: list[dict[str, Any]]) -> Path:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
 
 
 def test_the_sample_of_several_images_is_read_whole() -> None:

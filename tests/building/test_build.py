@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import pytest
-from conftest import ROOT, Scripted, assert_one_line_error, completion, read_jsonl, run, write_jsonl
+from conftest import ROOT, Scripted, assert_golden, assert_one_line_error, completion, read_jsonl, run, write_jsonl
 from msgspec.structs import replace
 from PIL import Image
 
@@ -419,11 +419,7 @@ def test_killed_within_every_step_it_ends_in_the_same_bytes(built: tuple[Built, 
 @pytest.mark.parametrize("step", STEPS)
 def test_the_exact_text_of_each_step_is_kept(step: str, lang: Any) -> None:
     text = ask_rows.prompt(step, BuildRow(key="1", lang=lang, facts=ROW.get(step, {})))
-    golden = ROOT / f"tests/golden/build_{step}_{lang}.txt"
-    if not golden.exists():
-        golden.write_text(text + "\n", "utf-8")
-        pytest.fail(f"{golden.name} was missing and has been written; look at it and run again")
-    assert text + "\n" == golden.read_text("utf-8")
+    assert_golden(f"build_{step}_{lang}", text)
 
 
 def test_goals_and_aspects_are_data() -> None:
@@ -531,8 +527,7 @@ def test_what_people_say_is_on_the_text_that_they_saw(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("plan", "turns"), [("convbench", 3), ("alignmmbench", 1)])
 def test_the_other_plans_make_their_benchmarks(plan: str, turns: int, small: Callable[..., "Small"]) -> None:
     project = small(plan, "--unreviewed")
-    done = project.build()
-    assert done.returncode == 0, done.stderr
+    project.build(code=0)
     frozen = json.loads((project.out / "benchmark/frozen.json").read_text())
     assert {len(conversation.turns) for conversation in project.frozen()} == {turns} and not frozen["reviewed"]
 
@@ -546,9 +541,9 @@ class Small:
         shutil.copytree(ROOT / "data/samples/visitbench/images", self.images)
         self.server = server
 
-    def build(self, *more: object) -> Any:
+    def build(self, *more: object, code: int | None = None) -> Any:
         words = ("--lang", "zh", "--base-url", self.server.url, "--rare", 1, "--min-side", 50)
-        return run("critic", "build", self.images, "--out", self.out, *self.words, *words, *more)
+        return run("critic", "build", self.images, "--out", self.out, *self.words, *words, *more, code=code)
 
     def replace(self, name: str) -> str:
         """Put another picture into the place of an image: its MD5."""
@@ -579,8 +574,7 @@ def test_a_replaced_image_is_asked_about_anew(plan: str, small: Callable[..., Sm
     steps = [name for name in STEPS if (project.out / f"{name}.jsonl").is_file()]
     before = {name: project.read_replies(name) for name in steps}
     md5 = project.replace("chart.png")
-    done = project.build()
-    assert done.returncode == 0, done.stderr
+    project.build(code=0)
     for name in steps:
         now = project.read_replies(name)
         new = {key for key, reply in now.items() if reply != before[name].get(key)}
@@ -615,8 +609,7 @@ def test_checklists_by_two_models_say_how_far_these_agree(small: Callable[..., S
         return completion(json.dumps(content))
 
     project = small("multiverse", "--blind", 2)
-    done = project.build("--second", scripted(other).url)
-    assert done.returncode == 0, done.stderr
+    done = project.build("--second", scripted(other).url, code=0)
     assert "two models, 36 checklist items: equal answers 0.50 0.50–0.50, kappa" in done.stdout, done.stdout
     agreement = json.loads((project.out / "checklist_agreement.json").read_text("utf-8"))
     assert agreement["items"]["table"] == [[18, 0, 18], [0, 0, 0], [0, 0, 0]] and len(agreement["disputed"]) == 18
@@ -701,6 +694,5 @@ def test_conversations_that_share_text_are_in_one_split(
 
     monkeypatch.setattr(bench, "find_overlaps", find_near_copies)
     words = ("--plan", "multiverse", "--base-url", project.server.url, "--rare", 2, "--concurrency", 1)
-    done = run("critic", "build", project.root / "images", "--out", out, *words)
-    assert done.returncode == 0, done.stderr
+    run("critic", "build", project.root / "images", "--out", out, *words, code=0)
     assert len(read_jsonl(out / "benchmark/internal.jsonl")) == 9 and not (out / "benchmark/train.jsonl").exists()

@@ -1,18 +1,14 @@
 """The fixture `ask`: one request through the layer to an inner server."""
 
 import asyncio
-import importlib
 import json
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
 from clients.inner import Inner
-from conftest import ROOT
-
-sys.path.insert(0, str(ROOT / "serve"))
+from serving import layer
 
 
 @pytest.fixture
@@ -45,7 +41,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., httpx.Response]:
         monkeypatch.delenv("VLLM_API_KEY", raising=False)
         if key:
             monkeypatch.setenv("VLLM_API_KEY", key)
-        app = importlib.import_module("layer").JudgeLayer(inner)
+        app = layer.JudgeLayer(inner)
         content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
 
         async def once() -> httpx.Response:

@@ -1,19 +1,21 @@
 """An inner server that keeps what the layer asks it, in vLLM's place."""
 
-import importlib
 import json
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import httpx
-from conftest import ROOT
+from serving import token_budget
 
 Ask = Callable[..., httpx.Response]
 CONTEXT = 1000
 LIMITS = ("max_completion_tokens", "max_tokens")
 
-sys.path.insert(0, str(ROOT / "serve"))
+
+async def respond(send: Any, body: object) -> None:
+    """Answer a request with JSON, by ASGI."""
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": json.dumps(body).encode()})
 
 
 def get_max_tokens(context: int, limit: int | None, prompt: int) -> int:
@@ -64,7 +66,7 @@ class Inner:
             limit = int(request[name]) if name else None
             if limit and limit > CONTEXT:
                 return "max_tokens is greater than the context"
-            tokens = importlib.import_module("token_budget").checking(get_max_tokens)(CONTEXT, limit, self.tokens)
+            tokens = token_budget.checking(get_max_tokens)(CONTEXT, limit, self.tokens)
         except (ValueError, TypeError, AttributeError, OverflowError) as error:
             return str(error)
         self.chats.append(json.dumps({**request, name: tokens}).encode() if limit and tokens < limit else body)

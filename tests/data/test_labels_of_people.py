@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from annotating import exported, label_all, page_of, planned
-from conftest import ROOT, assert_one_line_error, human_row, run, write_jsonl, write_xlsx
+from conftest import ROOT, assert_one_line_error, human_row, run, write_csv, write_jsonl, write_xlsx
 from msgspec.structs import replace
 from stages.test_judge_conversations import replies
-from stages.test_people import preferences, table
+from stages.test_people import preferences
 
 from critic import human_scored, jsonl, tables
 from critic.human_scored import Row
@@ -181,8 +181,7 @@ def test_grades_of_conversations_teach_the_prompts_of_their_protocol(tmp_path: P
     rows = [{"id": "1/own/direct/1", "turn": 1, "score": 4}, {"id": "1", "turn": "whole", "grade": 7}]
     rows += [*preferences(2, "model", key="2"), *preferences("whole", "n", key="2")]
     words = ["--replies", files[0], "--against", files[1], "--turn-context", "all", "--out", tmp_path / "p.jsonl"]
-    done = run("critic", "import-grades", table(tmp_path / "g.csv", rows), *words)
-    assert done.returncode == 0, done.stderr
+    run("critic", "import-grades", write_csv(tmp_path / "g.csv", rows), *words, code=0)
     read = human_scored.load(tmp_path / "p.jsonl").responses
     mix = {"direct_turn_in_full": 1.0, "direct_whole_reason_first": 1.0, "pairwise_whole": 1.0}
     turn, whole, *pairs = (one.messages[0]["content"] for one in taught(read, **mix))

@@ -28,8 +28,7 @@ def rows(tmp_path: Path) -> Path:
 
 def test_its_classes_are_the_distribution(scripted: Servers, rows: Path, tmp_path: Path) -> None:
     server, out = scripted(classes, owner="vllm", head=True), tmp_path / "out.jsonl"
-    done = run("critic", "judge", str(rows), "--out", str(out), "--base-url", server.url)
-    assert done.returncode == 0, done.stderr
+    run("critic", "judge", str(rows), "--out", str(out), "--base-url", server.url, code=0)
     for line in map(json.loads, out.read_text("utf-8").splitlines()):
         assert line["verdict"]["distribution"] == SHARES and line["verdict"]["rating"] == 7
         assert line["score"] == pytest.approx(6.625)
@@ -83,8 +82,7 @@ def test_two_answers_are_compared_by_a_score_of_each(scripted: Servers, rows: Pa
     pairs = write_jsonl(tmp_path / "pairs.jsonl", made)
     server, out = scripted(longer, owner="vllm", head=True), tmp_path / "out.jsonl"
     server.told = {"forms": ["pairwise"], "tie_band": 0.25}
-    done = run("critic", "judge", pairs, "--prompt", "pairwise", "--out", out, "--base-url", server.url)
-    assert done.returncode == 0, done.stderr
+    run("critic", "judge", pairs, "--prompt", "pairwise", "--out", out, "--base-url", server.url, code=0)
     lines = sorted(map(json.loads, out.read_text("utf-8").splitlines()), key=lambda line: line["sample"]["id"])
     assert [(line["verdict"]["value"], line["score"]) for line in lines] == [("A", 1.0), ("B", 0.0), ("tie", 0.5)]
     assert [line["reply"] for line in lines] == [f'{{"Verdict":"{value}"}}' for value in ("A", "B", "tie")]
@@ -103,8 +101,7 @@ def test_turns_and_conversations_are_compared_by_a_score_of_each(scripted: Serve
     server, out = scripted(longer, owner="vllm", head=True), tmp_path / "out.jsonl"
     server.told = {"forms": ["pairwise_turn", "pairwise_whole"], "tie_band": 0.05}
     words = ["--against", theirs, "--protocol", "pairwise", "--out", out, "--base-url", server.url]
-    done = run("critic", "judge", mine, *words)
-    assert done.returncode == 0, done.stderr
+    run("critic", "judge", mine, *words, code=0)
     lines = read_jsonl(out)
     assert {line["prompt"] for line in lines} == {"pairwise_turn", "pairwise_whole"}
     assert {line["verdict"]["value"] for line in lines} == {"B"}, "whose replies are two letters longer"

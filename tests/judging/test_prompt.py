@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 import pytest
-from conftest import ROOT
+from conftest import GOLDEN, ROOT, assert_golden
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +17,6 @@ from critic.judging.render import FLOOR, of_response, quote_untrusted, render, t
 from critic.records import Language, PromptInputs, Question, Response, Turn
 from eval_agreement.metrics import STRICT_RANGES
 
-GOLDEN = ROOT / "tests/golden"
 ON_ROWS = [name for name, form in BY_NAME.items() if form.scope == "turn" and load(name, "en").tasks]
 """The forms that extend pointwise: with rules for each task."""
 SHOWN: list[tuple[str, Language]] = [(name, lang) for name in ON_ROWS for lang in ("zh", "en")]
@@ -64,11 +63,7 @@ def test_the_exact_text_is_kept(name: str, lang: Language, task: str) -> None:
     history = {} if task == "Incoherence" else {"history": []}
     other = response(lang, text="我数了，是 6 只。" if lang == "zh" else "Six, I counted.")
     content = shown(name, response(lang, task=task, **history), other)
-    golden = GOLDEN / f"{name}_{lang}_{task.replace(' ', '_')}.txt"
-    if not golden.exists():
-        golden.write_text(content + "\n", "utf-8")
-        pytest.fail(f"{golden.name} was missing and has been written; look at it and run again")
-    assert content + "\n" == golden.read_text("utf-8")
+    assert_golden(f"{name}_{lang}_{task.replace(' ', '_')}", content)
 
 
 def test_hashes_are_of_the_content_that_was_released() -> None:

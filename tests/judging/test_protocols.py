@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from conftest import ROOT
+from conftest import assert_golden
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -35,7 +35,6 @@ from critic.records import (
     TurnJudgment,
 )
 
-GOLDEN = ROOT / "tests/golden"
 TEXTS: dict[Language, dict[str, str]] = {
     "en": {
         "caption": "Five cats on a wall.", "q1": "How many cats?", "a1": "Four.", "q2": "Which is the largest?",
@@ -90,11 +89,7 @@ def text_of(shown: list[Any]) -> str:
 def test_the_exact_text_is_kept(kind: str, lang: Language) -> None:
     """To accept a changed wording: raise the file's version, delete the golden file, run the test twice."""
     content = text_of(render(load(kind, lang), material(kind, lang)))
-    golden = GOLDEN / f"{kind}_{lang}.txt"
-    if not golden.exists():
-        golden.write_text(content + "\n", "utf-8")
-        pytest.fail(f"{golden.name} was missing and has been written; look at it and run again")
-    assert content + "\n" == golden.read_text("utf-8")
+    assert_golden(f"{kind}_{lang}", content)
 
 
 HOSTILE = st.text(st.sampled_from("# >\n\r\u2028\x85aB：:1<|>"), max_size=60)

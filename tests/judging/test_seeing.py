@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, Servers, completion, example_in, human_row, run, write_jsonl
+from conftest import ROOT, Servers, assert_golden, completion, example_in, human_row, run, write_jsonl
 from judgments import ResponseJudge
 from PIL import Image as Pillow
 
@@ -81,11 +81,7 @@ def test_golden_words_of_a_judge_that_sees(name: str, lang: Language) -> None:
     reference = None if name == "pointwise" else "Five."
     parts = seen(name, response(lang, history=history, reference=reference))
     text = "".join(part if isinstance(part, str) else f"[image {part[0]}]" for part in parts)
-    golden = ROOT / f"tests/golden/seeing_{name}_{lang}.txt"
-    if not golden.exists():
-        golden.write_text(text + "\n", "utf-8")
-        pytest.fail(f"{golden.name} was missing and has been written; look at it and run again")
-    assert text + "\n" == golden.read_text("utf-8")
+    assert_golden(f"seeing_{name}_{lang}", text)
 
 
 def test_images_of_earlier_turns_stand_with_the_first_and_stay_when_it_is_left_out() -> None:
@@ -265,8 +261,7 @@ def test_what_makes_images_ready_is_in_the_name_of_a_judge_that_sees_and_in_each
     server = scripted(lambda _: completion(VERDICT))
     server.told = {"processor": "p" * 64}
     words = ["--base-url", server.url, "--score", "argmax", "--images", "show"]
-    done = run("critic", "judge", rows(root), *words, "--out", root / "out.jsonl")
-    assert done.returncode == 0, done.stderr
+    run("critic", "judge", rows(root), *words, "--out", root / "out.jsonl", code=0)
     assert jsonl.facts(root / "out.jsonl")["processors"] == {"tiny": "p" * 64}
 
 
@@ -299,12 +294,10 @@ def test_conversations_are_judged_with_all_their_images(benchmark: str, tmp_path
     (file,) = [path for path in folder.iterdir() if path.is_file() and path.name != "answers.jsonl"]
     script, replies, out = tmp_path / "said.jsonl", tmp_path / "replies.jsonl", tmp_path / "judged.jsonl"
     script.write_text(json.dumps({"text": VERDICT}) + "\n")
-    done = run("critic", "infer", file, "--benchmark", benchmark, "--out", replies, "--model", script)
-    assert done.returncode == 0, done.stderr
+    run("critic", "infer", file, "--benchmark", benchmark, "--out", replies, "--model", script, code=0)
     # The replies tell where the images lay that their model was shown.
     words = ["--judge", script, "--out", out, "--max-failed", "1", "--images", "show"]
-    done = run("critic", "judge", replies, *words)
-    assert done.returncode == 0, done.stderr
+    run("critic", "judge", replies, *words, code=0)
     lines = [line for _, line in jsonl.read(out, Judgment)]
     protocols = {line.protocol for line in lines}
     assert {"convbench": "direct", "multiverse": "checklist", "visitbench": "pairwise"}.get(benchmark, "pointwise") in (
@@ -345,9 +338,7 @@ def test_images_are_found_where_they_were_shown_also_in_a_study_that_moved(tmp_p
     shutil.copytree(ROOT / "data/samples/convbench", study / "pictures")
     words = ["--benchmark", "convbench", "--limit", "1", "--data-root", study / "pictures"]
     server = scripted(lambda body: completion(VERDICT))
-    done = run("critic", "infer", ROOT / file, "--out", study / "runs/a.jsonl", "--base-url", server.url, *words)
-    assert done.returncode == 0, done.stderr
+    run("critic", "infer", ROOT / file, "--out", study / "runs/a.jsonl", "--base-url", server.url, *words, code=0)
     study.rename(tmp_path / "moved")
     replies, how = tmp_path / "moved/runs/a.jsonl", ["--protocol", "direct", "--images", "show", "--judge", server.url]
-    done = run("critic", "judge", replies, "--benchmark", "convbench", "--out", tmp_path / "judged.jsonl", *how)
-    assert done.returncode == 0, done.stderr
+    run("critic", "judge", replies, "--benchmark", "convbench", "--out", tmp_path / "judged.jsonl", *how, code=0)

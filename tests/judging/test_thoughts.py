@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from conftest import ROOT, assert_one_line_error, completion, human_row, read_jsonl, run, write_jsonl
+from conftest import ROOT, assert_one_line_error, completion, human_row, read_jsonl, run, sample, write_jsonl
 from judgments import of_answer
 from msgspec.structs import replace
 from stages.test_infer import Recorder, by_place, content, converse, digest, talks
-from stages.test_judge_conversations import answer_all, judge, judged, prompt_of, replies, sample
+from stages.test_judge_conversations import answer_all, judge, judged, prompt_of, replies
 
 from critic import benchmarks, human_scored, jsonl
 from critic.backends import Reply, Request

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from conftest import write_jsonl
+from conftest import sample, write_jsonl
 from msgspec import to_builtins
 from msgspec.structs import replace
-from stages.test_judge_conversations import _turns, sample
+from stages.test_judge_conversations import _turns
 
 from critic import benchmarks, human_scored
 from critic.backends import Reply, Request, embed_images

@@ -6,11 +6,9 @@ import itertools
 import json
 import random
 import re
-import sys
 import time
 from collections import Counter
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import httpx
@@ -18,12 +16,8 @@ import pytest
 import regex
 from clients.bodies import bodies
 from clients.inner import Ask, Inner
-from conftest import ROOT
+from serving import contracts, control_tokens, layer, ratings
 
-sys.path.insert(0, str(ROOT / "serve"))
-contracts: ModuleType = importlib.import_module("contracts")
-control_tokens: ModuleType = importlib.import_module("control_tokens")
-layer: ModuleType = importlib.import_module("layer")
 MODULES = [importlib.import_module(name) for name in ("reader", "scales", "chinese")]
 
 pytest_plugins = ["clients.asking"]
@@ -109,7 +103,7 @@ def test_no_body_gets_a_server_error(monkeypatch: pytest.MonkeyPatch) -> None:
     "rating", [{"maximum": 10}, {"minimum": 1, "maximum": 10**9}, {"minimum": 2, "maximum": 10}, 1]
 )
 def test_only_a_scale_to_ten_is_asked_about(rating: Any) -> None:
-    scale = importlib.import_module("ratings")._scale
+    scale = ratings._scale
     assert scale({"properties": {"Rating": rating}}) is None and scale({"properties": []}) is None
     assert scale({"properties": {"Rating": {"minimum": 1, "maximum": 10}}}) == (1, 10)
 

@@ -3,27 +3,20 @@
 The decoder is the real one (llguidance), the model a random one with a token a byte: the worst case for lengths.
 """
 
-import importlib
 import json
 import re
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from clients.decoder import Decoder, shortest
 from clients.forms import FORMS, RESPONSE, Form
 from clients.words import ASKED
-from conftest import ROOT
+from serving import api_formats, contracts
 
 from critic.errors import UsageError
-
-sys.path.insert(0, str(ROOT / "serve"))
-contracts: ModuleType = importlib.import_module("contracts")
-api_formats: ModuleType = importlib.import_module("api_formats")
 
 TABLE = contracts.load()
 BUILT_IN = TABLE.tables[-1]

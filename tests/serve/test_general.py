@@ -1,22 +1,17 @@
 """The general contract: forms that stand only in a request's words are read, and nothing else is."""
 
-import importlib
 import json
 import re
-import sys
 import time
 from pathlib import Path
 from string import ascii_uppercase
-from types import ModuleType
 from typing import Any
 
 import pytest
 from clients.decoder import Decoder, shortest
 from clients.words import ASKED, PLAIN, Asked, user
 from conftest import ROOT, assert_one_line_error, run
-
-sys.path.insert(0, str(ROOT / "serve"))
-contracts: ModuleType = importlib.import_module("contracts")
+from serving import contracts
 
 TABLE = contracts.load()
 EACH = pytest.mark.parametrize("asked", ASKED, ids=lambda asked: asked.name)

@@ -1,23 +1,16 @@
 """What the layer does with a request and its reply, before an inner server that keeps what it is asked."""
 
 import asyncio
-import importlib
 import json
-import sys
-from types import ModuleType
 from typing import Any
 
 import httpx
 import pytest
 from clients.forms import FORMS
-from clients.inner import Ask, Inner, streamed
-from conftest import ROOT
+from clients.inner import Ask, Inner, respond, streamed
+from serving import contracts, layer, token_budget
 
 from critic.backends.openai import OURS, RED
-
-sys.path.insert(0, str(ROOT / "serve"))
-contracts: ModuleType = importlib.import_module("contracts")
-layer: ModuleType = importlib.import_module("layer")
 
 BY_NAME = {contract.name: contract for contract in contracts.load().tables[-1]}
 
@@ -28,7 +21,6 @@ HELLO = {"model": "gpt-4", "messages": [{"role": "user", "content": "hello"}]}
 
 def test_few_requests_are_prepared_at_once_and_all_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as there are generate together; one that fails, or is left, makes room for the next."""
-    token_budget: ModuleType = importlib.import_module("token_budget")
     monkeypatch.setenv(
         layer.SETTINGS, json.dumps({"model": "m", "aliases": [], "contracts": [], "max_bytes": 10**6, "images": False})
     )
@@ -51,8 +43,7 @@ def test_few_requests_are_prepared_at_once_and_all_are_answered(monkeypatch: pyt
         if generating == 80:
             everyone.set()
         await asyncio.wait_for(everyone.wait(), 60)
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b"{}"})
+        await respond(send, {})
 
     async def all_at_once() -> list[httpx.Response]:
         app = layer.JudgeLayer(inner)
@@ -369,8 +360,7 @@ def test_an_adapter_is_another_judge_than_the_one_that_is_told_of(ask: Ask) -> N
     class Listing(Inner):
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
             listed = {"data": [{"id": name} for name in ("judge@1", "gpt-4", "adapter")]}
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-            await send({"type": "http.response.body", "body": json.dumps(listed).encode()})
+            await respond(send, listed)
 
     listed = ask(Listing(), method="GET", path="/v1/models", about={"certificate": "c"}).json()["data"]
     assert [one.get("certificate") for one in listed] == ["c", "c", None]
@@ -467,8 +457,7 @@ def test_a_client_that_hung_up_leaves_nothing_to_rewrite(ask: Ask) -> None:
     class Left(Inner):
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
             await receive()
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-            await send({"type": "http.response.body", "body": b"null"})
+            await respond(send, None)
 
     assert ask(Left(), next(form.request for form in FORMS if form.contract == "tool-call")).json() is None
 

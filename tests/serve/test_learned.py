@@ -3,24 +3,21 @@
 import importlib
 import json
 import re
-import sys
 from typing import Any
 
 import httpx
 import pytest
 from clients.forms import FORMS, RESPONSE, Form
-from clients.inner import Ask, Inner
-from conftest import ROOT
+from clients.inner import Ask, Inner, respond
 from hypothesis import given
 from hypothesis import strategies as st
+from serving import contracts, parts
 
 from critic.judging.forms import inquiry
 from critic.judging.render import of_response, render
 from critic.records import Question, Response
 
 pytest_plugins = ["clients.asking"]
-sys.path.insert(0, str(ROOT / "serve"))
-contracts, parts, compose = (importlib.import_module(name) for name in ("contracts", "parts", "compose"))
 TABLE = contracts.load()
 HEAD = {"forms": ["pointwise_short"], "gives": "one rating on 1..10"}
 WRITER = {"forms": ["pointwise_short"]}
@@ -43,10 +40,11 @@ class Judge(Inner):
             await super().__call__(scope, receive, send)
             return
         self.classified.append(json.loads((await receive())["body"]))
-        shares = [float(number == self.rating) for number in range(1, 11)]
-        body = json.dumps({"data": [{"probs": shares}], "usage": {"prompt_tokens": 5}}).encode()
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": body})
+        await respond(send, {"data": [{"probs": self.classify()}], "usage": {"prompt_tokens": 5}})
+
+    def classify(self) -> list[float]:
+        """Return what a head gives for the last request."""
+        return [float(number == self.rating) for number in range(1, 11)]
 
 
 BY_NAME = {entry.name: entry for entry in TABLE.tables[0]}
@@ -195,15 +193,8 @@ PAIR = next(form for form in SHOWN if form.contract == "bracketed-choice")
 @pytest.mark.parametrize(("scores", "letter"), [((2.0, 1.0), "A"), ((1.0, 2.0), "B"), ((1.0, 1.01), "C")])
 def test_a_head_that_compares_answers_clients_that_compare(ask: Ask, scores: tuple[float, float], letter: str) -> None:
     class Comparing(Judge):
-        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-            if scope["path"] != "/classify":
-                await super().__call__(scope, receive, send)
-                return
-            self.classified.append(json.loads((await receive())["body"]))
-            first = RESPONSE in json.dumps(self.classified[-1]["messages"])
-            body = json.dumps({"data": [{"probs": [scores[0 if first else 1]]}]}).encode()
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-            await send({"type": "http.response.body", "body": body})
+        def classify(self) -> list[float]:
+            return [scores[0 if RESPONSE in json.dumps(self.classified[-1]["messages"]) else 1]]
 
     about = {"forms": ["pairwise"], "gives": "one score of each answer that is compared", "tie_band": 0.1}
     answer = ask(Comparing(), PAIR.request, about=about, as_learned=True)

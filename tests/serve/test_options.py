@@ -1,23 +1,17 @@
 """No spelling of an option of vLLM goes round what the server guards: vLLM's own parser is the oracle."""
 
-import importlib
 import json
-import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
-from conftest import ROOT
+from serving import options
 
 from critic.backends import vllm
 from critic.backends.identity import OTHERS, hash_processor, own_name, read_notes
 from critic.errors import UsageError
-
-sys.path.insert(0, str(ROOT / "serve"))
-options: ModuleType = importlib.import_module("options")
 
 FACTS = {"weights": {"model.safetensors": "1"}}
 OURS = ["--model", "m", "--host", "127.0.0.1", "--port", "8000", "--served-model-name", "m"]

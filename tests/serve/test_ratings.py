@@ -1,19 +1,13 @@
 """What the layer has vLLM's engine do for a whole rating, before an engine that writes what it is told."""
 
 import asyncio
-import importlib
 import math
-import sys
 from collections.abc import AsyncIterator
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import ROOT
-
-sys.path.insert(0, str(ROOT / "serve"))
-ratings: ModuleType = importlib.import_module("ratings")
-token_budget: ModuleType = importlib.import_module("token_budget")
+from serving import ratings, token_budget
 
 TEXTS = ['{"', "Rating", '":', "7", ',"', "1", "0", "3", "}"]
 FORM = {"properties": {"Rating": {"type": "integer", "minimum": 1, "maximum": 10}}}

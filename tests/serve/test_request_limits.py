@@ -1,25 +1,21 @@
 """What a server of the layer does with requests that would cost it too much: a real one, on the loopback address."""
 
-import importlib
+import contextlib
 import itertools
 import json
 import socket
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
 import httpx
 import pytest
 from clients.inner import Inner
-from conftest import ROOT
+from serving import layer
 
-sys.path.insert(0, str(ROOT / "serve"))
 uvicorn = pytest.importorskip("uvicorn", reason="needs a serve extra")
-layer: ModuleType = importlib.import_module("layer")
 
 CHAT, KEY = "/v1/chat/completions", {"Authorization": "Bearer secret"}
 TURNS = [{"role": "user", "content": "hello"}]
@@ -67,6 +63,27 @@ def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         thread.join()
 
 
+@contextlib.contextmanager
+def asking_for_health(url: str) -> Iterator[list[float]]:
+    """Ask /health without end during the block: the seconds that each answer took."""
+    waits, done = list[float](), threading.Event()
+
+    def ask() -> None:
+        with httpx.Client() as client:
+            while not done.wait(0.01):
+                began = time.monotonic()
+                assert client.get(f"{url}/health").status_code == 200
+                waits.append(time.monotonic() - began)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        yield waits
+    finally:
+        done.set()
+        thread.join()
+
+
 def schema(wanted: Any) -> dict[str, Any]:
     return {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": wanted}}}
 
@@ -99,27 +116,13 @@ REFUSED = {
 def test_what_costs_too_much_is_refused_at_once_and_health_is_answered(url: str) -> None:
     turns = {"messages": TURNS, "input": "hello"}
     bodies = [(json.dumps({**turns, **fields}).encode(), said) for fields, said in REFUSED.values()]
-    waits: list[float] = []
-    done = threading.Event()
-
-    def asking() -> None:
-        with httpx.Client() as client:
-            while not done.is_set():
-                began = time.monotonic()
-                assert client.get(f"{url}/health").status_code == 200
-                waits.append(time.monotonic() - began)
-
-    thread = threading.Thread(target=asking)
-    thread.start()
-    with httpx.Client() as client:
+    with asking_for_health(url) as waits, httpx.Client() as client:
         for body, said in bodies:
             for path in (CHAT, "/v1/completions", "/v1/responses"):
                 began = time.monotonic()
                 answer = client.post(url + path, content=body, headers=KEY)
                 assert answer.status_code == 400 and said in answer.json()["error"]["message"], answer.text
                 assert time.monotonic() - began < 2, said
-    done.set()
-    thread.join()
     assert sorted(waits)[len(waits) // 2] < 0.1 and max(waits) < 3, "once it was 23 s"
 
 
@@ -187,24 +190,12 @@ TEXTS = [
 
 @pytest.mark.usefixtures("without_collection")
 def test_health_is_answered_while_words_are_read(url: str) -> None:
-    waits, done = list[float](), threading.Event()
-
-    def asking() -> None:
-        with httpx.Client() as client:
-            while not done.wait(0.01):
-                began = time.monotonic()
-                assert client.get(f"{url}/health").status_code == 200
-                waits.append(time.monotonic() - began)
-
-    thread = threading.Thread(target=asking)
-    thread.start()
     took = Counter[str]()
-    for text, form in itertools.product(TEXTS, ({}, {"response_format": {"type": "json_object"}})):
-        began = time.process_time()
-        turns = [{"role": "user", "content": f"Rate the response. {text}"}]
-        assert httpx.post(url + CHAT, json={"messages": turns, **form}, headers=KEY, timeout=60).status_code == 200
-        took[text[:30]] = max(took[text[:30]], time.process_time() - began)
-    done.set()
-    thread.join()
+    with asking_for_health(url) as waits:
+        for text, form in itertools.product(TEXTS, ({}, {"response_format": {"type": "json_object"}})):
+            began = time.process_time()
+            turns = [{"role": "user", "content": f"Rate the response. {text}"}]
+            assert httpx.post(url + CHAT, json={"messages": turns, **form}, headers=KEY, timeout=60).status_code == 200
+            took[text[:30]] = max(took[text[:30]], time.process_time() - began)
     assert max(took.values()) < 1.5, took
     assert sorted(waits)[int(len(waits) * 0.9)] < 0.1 and max(waits) < 1, "this machine may be loaded"

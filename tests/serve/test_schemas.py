@@ -3,20 +3,14 @@
 The oracles are the decoder's real grammar (llguidance, a token a byte) and the jsonschema package.
 """
 
-import importlib
 import json
-import sys
-from types import ModuleType
 from typing import Any
 
 import pytest
 from clients.decoder import Decoder, refusal
-from conftest import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(ROOT / "serve"))
-schemas: ModuleType = importlib.import_module("schemas")
+from serving import schemas
 
 Schema = dict[str, Any]
 

@@ -3,7 +3,6 @@
 What the layer does with a request is part of test_contracts.py, what `critic judge` makes of it of test_demo.py.
 """
 
-import importlib
 import json
 import math
 import os
@@ -23,7 +22,8 @@ from clients.forms import FORMS, Form
 from clients.load import load
 from clients.tiny_server import CONTEXT
 from clients.words import ASKED
-from conftest import ROOT, Scripted, assert_one_line_error, free_port, run, run_apart
+from conftest import Scripted, assert_one_line_error, free_port, run, run_apart
+from serving import judge
 
 from critic.errors import UsageError
 
@@ -67,8 +67,7 @@ def test_each_gpu_has_an_engine_and_a_process_of_the_api(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By vllm serve: the program that serves one engine ignores that there are to be several processes."""
-    monkeypatch.syspath_prepend(ROOT / "serve")
-    judge, started = importlib.import_module("judge"), list[Any]()
+    started = list[Any]()
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6,7")
     monkeypatch.setattr(judge, "find_build", lambda: "vllm")
@@ -93,10 +92,9 @@ def test_a_log_that_cannot_be_written(folder: Path, tmp_path: Path) -> None:
         assert_one_line_error(done, f"--log {log}: cannot be written")
 
 
-def test_no_stream_ends_with_what_nobody_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_stream_ends_with_what_nobody_asked_for() -> None:
     """A last piece without choices ends clients that look at the first of them."""
-    monkeypatch.syspath_prepend(ROOT / "serve")
-    words = importlib.import_module("judge").list_options("m", "127.0.0.1", 8000, {}, on_cpu=True)
+    words = judge.list_options("m", "127.0.0.1", 8000, {}, on_cpu=True)
     assert "--enable-force-include-usage" not in words and "--override-generation-config" in words
     assert words[words.index("--allowed-media-domains") + 1] == "none.invalid", "vLLM takes no host for every one"
 
@@ -117,8 +115,7 @@ def test_a_server_that_does_not_come_up(folder: Path, tmp_path: Path) -> None:
     assert "ready" not in done.stdout
 
 
-def test_the_engine_of_a_killed_server_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(ROOT / "serve")
+def test_the_engine_of_a_killed_server_does_not_stay() -> None:
     words = ["sh", "-c", "sleep 300 & echo $!; exec sleep 300"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) as server:
         assert server.stdout is not None
@@ -126,16 +123,14 @@ def test_the_engine_of_a_killed_server_does_not_stay(monkeypatch: pytest.MonkeyP
         server.kill()
         server.wait()
         assert engine.exists()
-        importlib.import_module("judge").stop(server)
+        judge.stop(server)
     deadline = time.monotonic() + 10
     while engine.exists() and " Z " not in engine.read_text() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not engine.exists() or " Z " in engine.read_text()
 
 
-def test_the_last_words_of_a_log_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(ROOT / "serve")
-    judge = importlib.import_module("judge")
+def test_the_last_words_of_a_log_say_why(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(
         "INFO\nValidationError: 1 validation error for VllmConfig\n"
@@ -148,9 +143,7 @@ def test_the_last_words_of_a_log_say_why(tmp_path: Path, monkeypatch: pytest.Mon
     assert judge._last_words(log).startswith("; its log")
 
 
-def test_a_server_that_ends_or_stays_silent_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(ROOT / "serve")
-    judge = importlib.import_module("judge")
+def test_a_server_that_ends_or_stays_silent_is_told(tmp_path: Path) -> None:
     log = tmp_path / "serve.log"
     log.write_text("ValueError: no such architecture\n")
     url = f"http://127.0.0.1:{free_port()}"
@@ -167,8 +160,6 @@ def test_a_server_that_ends_or_stays_silent_is_told(tmp_path: Path, monkeypatch:
 def test_a_proxy_does_not_stand_before_the_server(
     scripted: Callable[..., Scripted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(ROOT / "serve")
-    judge = importlib.import_module("judge")
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as server:

@@ -141,14 +141,12 @@ def test_its_closing_text_runs_conversations_by_a_judge_that_learned_them(tmp_pa
         ["critic", "train", "tiny-benchmarks", "--train", data / "train.jsonl", "--out", judge]
         + [word for key in short for word in ("--set", key)],
     ):
-        done = run_apart(*words)
-        assert done.returncode == 0, done.stderr
+        run_apart(*words, code=0)
     places = {"URL": scripted(lambda body: completion("a line")).url, "runs/bench-demo/judge": str(judge)}
     for benchmark in ("convbench", "multiverse"):
         words = next_commands(tmp_path)[f"critic run {benchmark}"]
         # A judge of sixty steps may fail to write a verdict, but it is never refused for the form.
-        done = run_apart(*(places.get(word, word) for word in words), "--verdict-tokens", "160", "--max-failed", "1")
-        assert done.returncode == 0, done.stderr
+        run_apart(*(places.get(word, word) for word in words), "--verdict-tokens", "160", "--max-failed", "1", code=0)
         lines = read_jsonl(tmp_path / benchmark / "judged.jsonl")
         assert lines and not any("unlearned" in line["setup"] for line in lines)
         assert "as published" in (tmp_path / benchmark / "score/report.html").read_text("utf-8")
@@ -178,8 +176,7 @@ def test_the_distribution_is_the_models_own(demo: Path) -> None:
 @pytest.mark.parametrize("demo", ["short"], indirect=True)
 def test_run_again_it_has_nothing_to_do(demo: Path) -> None:
     before = {path: path.read_bytes() for path in (demo / "internal.jsonl", demo / "judge/model.safetensors")}
-    done = run_apart("critic", "demo", "--out", demo, "--questions", "130", "--recipe", demo / "recipe.yaml")
-    assert done.returncode == 0, done.stderr
+    done = run_apart("critic", "demo", "--out", demo, "--questions", "130", "--recipe", demo / "recipe.yaml", code=0)
     assert "holds this judge already" in done.stdout and "0 to go" in done.stderr
     assert all(path.read_bytes() == content for path, content in before.items())
 

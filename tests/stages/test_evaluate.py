@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, assert_one_line_error, completion, run
-from scoring import ASKED, CONV, grades, judged, sample, scored
+from conftest import ROOT, assert_one_line_error, completion, run, sample
+from scoring import ASKED, CONV, grades, judged, scored
 from stages.test_judge_conversations import answer_all, judge, replies
 
 from critic import benchmarks, jsonl
 from critic.records import Judgment, ModelTurn
-from critic.stages.run import name_forms
+from critic.stages.totals import name_forms
 
 
 def answer(body: dict[str, Any]) -> Any:
@@ -43,8 +43,7 @@ def test_a_run_that_was_killed_goes_on_to_the_scores(tmp_path: Path, scripted: A
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         assert not (tmp_path / "out/score").exists(), "the kill came too late to prove anything"
-    done = run("critic", *words)
-    assert done.returncode == 0, done.stderr
+    run("critic", *words, code=0)
     asked = benchmarks.load(benchmark)
     turns = Counter(
         (line.condition, line.conversation.id, line.turn) for _, line in jsonl.read(replies_file, ModelTurn)
@@ -81,9 +80,11 @@ def is_judging(body: dict[str, Any]) -> bool:
     return bool(body["messages"][0]["content"] != "?")
 
 
-def run_benchmark(benchmark: str, model: Any, judge_server: Any, out: Path, *words: object) -> Any:
+def run_benchmark(
+    benchmark: str, model: Any, judge_server: Any, out: Path, *words: object, code: int | None = None
+) -> Any:
     given = ["--model", model.url, "--name", "m", "--judge", judge_server.url, "--out", out]
-    return run("critic", "run", benchmark, sample(benchmark), *given, *words)
+    return run("critic", "run", benchmark, sample(benchmark), *given, *words, code=code)
 
 
 LEARNED: dict[str, tuple[str, list[str], list[str], list[str]]] = {
@@ -117,8 +118,7 @@ def test_the_form_follows_from_the_judge(tmp_path: Path, scripted: Any, case: st
     head = case.startswith("head")
     model, server = scripted(answer), scripted(judge_or_head, owner="vllm" if head else "someone", head=head)
     server.told = {"forms": learned}
-    done = run_benchmark(benchmark, model, server, tmp_path / "out", *words)
-    assert done.returncode == 0, done.stderr
+    done = run_benchmark(benchmark, model, server, tmp_path / "out", *words, code=0)
     lines = [line for _, line in jsonl.read(tmp_path / "out/judged.jsonl", Judgment)]
     assert {line.prompt for line in lines} == {*forms} and not any(line.failure for line in lines)
     assert not any(line.setup.unlearned for line in lines)
@@ -200,8 +200,7 @@ def test_a_head_is_refused_before_inference_with_what_it_can_do(tmp_path: Path, 
 def test_a_form_can_be_forced(tmp_path: Path, scripted: Any) -> None:
     model, server = scripted(answer), scripted(judge_or_head)
     server.told = {"forms": ["pointwise_short"]}
-    done = run_benchmark("visitbench", model, server, tmp_path / "out", "--force-form")
-    assert done.returncode == 0, done.stderr
+    done = run_benchmark("visitbench", model, server, tmp_path / "out", "--force-form", code=0)
     assert "tiny is asked in the form pairwise_turn; it did not learn pairwise_turn (--force-form)\n" in done.stderr
     assert "did not learn pairwise_turn" in done.stdout
 
@@ -247,8 +246,7 @@ def test_judge_takes_the_form_as_well(tmp_path: Path, scripted: Any) -> None:
     for words, form in (([], "pointwise_short"), (["--prompt", "scale_5"], "scale_5")):
         out = tmp_path / f"{form}.jsonl"
         given = ["--questions", sample("alignmmbench"), "--base-url", server.url, "--max-failed", "1", "--out", out]
-        done = run("critic", "judge", table, *given, *words)
-        assert done.returncode == 0, done.stderr
+        done = run("critic", "judge", table, *given, *words, code=0)
         assert f"tiny is asked in the form {form}, as it learned" in done.stderr
         assert jsonl.facts(out)["forms"] == [form]
     assert_one_line_error(
@@ -324,8 +322,7 @@ def test_a_newcomer_plays_only_its_own_battles(tmp_path: Path, scripted: Any) ->
     before = old.read_bytes()
     against = [word for file in files[:3] for word in ("--against", file)]
     newcomer = ["--battles", "newcomer", "--order", "random", "--seed", "1"]
-    done = judge(files[3], new, "visitbench", server.url, *against, *newcomer)
-    assert done.returncode == 0, done.stderr
+    judge(files[3], new, "visitbench", server.url, *against, *newcomer, code=0)
     fought = [line for _, line in jsonl.read(new, Judgment)]
     backed = [one for one in benchmarks.read("visitbench", sample("visitbench")) if one.turns[0].reference]
     assert len(fought) == len(backed), "one opponent is drawn for each instruction"

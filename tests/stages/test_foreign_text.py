@@ -210,8 +210,7 @@ def test_without_log_probabilities_the_stated_rating_counts(
 ) -> None:
     server, out = scripted(WITHOUT[name], owner=owner), tmp_path / "out.jsonl"
     for count in (3, 5):
-        done = judge(server, out, "--concurrency", "1", count=count)
-        assert done.returncode == 0, done.stderr
+        done = judge(server, out, "--concurrency", "1", count=count, code=0)
         assert [(line["score"], line["setup"]["score_kind"]) for line in read_jsonl(out)] == [(7.0, "argmax")] * count
         assert jsonl.facts(out)["setup"]["score_kind"] == "argmax"
         if count == 3:
@@ -313,8 +312,7 @@ def test_a_panel_takes_the_stated_rating_of_whoever_gives_no_more(tmp_path: Path
     out = tmp_path / "panel.jsonl"
     words = ["critic", "judge", human_rows(tmp_path, 3), "--judge", one.url, "--judge", other.url]
     for number in range(2):
-        done = run(*words, "--out", out, "--name", "both", "--retry-failed")
-        assert done.returncode == 0, done.stderr
+        run(*words, "--out", out, "--name", "both", "--retry-failed", code=0)
         assert [line["score"] for line in read_jsonl(out)] == [5.5] * 3
         assert number or "logprobs" in jsonl.facts(out)["server_lacks"]
     assert (len(one.requests), len(other.requests)) == (3, 3)
@@ -339,8 +337,7 @@ def test_a_server_that_refuses_the_format_is_asked_without_it(
         return (status, {}, refused) if "response_format" in body else reply_with({"7": 1.0})
 
     server, out = scripted(answer), tmp_path / "out.jsonl"
-    done = judge(server, out, "--concurrency", "1")
-    assert done.returncode == 0, done.stderr
+    done = judge(server, out, "--concurrency", "1", code=0)
     assert [line["score"] for line in read_jsonl(out)] == [7.0] * 3
     assert len(server.requests) == 4 and done.stderr.count("takes no response_format") == 1
     assert jsonl.facts(out)["server_lacks"] == ["response_format"]

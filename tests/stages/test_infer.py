@@ -4,14 +4,8 @@ import asyncio
 import base64
 import hashlib
 import json
-import os
 import random
-import signal
-import struct
-import subprocess
-import sys
 import time
-import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,7 +13,17 @@ from typing import Any
 
 import msgspec
 import pytest
-from conftest import ROOT, Servers, assert_one_line_error, completion, run, write_jsonl
+from conftest import (
+    ROOT,
+    Done,
+    Servers,
+    assert_one_line_error,
+    completion,
+    kill_after_output,
+    png_header,
+    run,
+    write_jsonl,
+)
 
 from critic.backends import Reply, Request, join_text
 from critic.backends.scripted import ScriptedBackend
@@ -57,8 +61,8 @@ def sheet(folder: Path, count: int, **images: str) -> Path:
     return write_jsonl(folder / "sheet.jsonl", rows)
 
 
-def infer(file: Path, out: Path, *words: object) -> subprocess.CompletedProcess[str]:
-    return run("critic", "infer", file, "--benchmark", "convbench", "--out", out, *words)
+def infer(file: Path, out: Path, *words: object, code: int | None = None) -> Done:
+    return run("critic", "infer", file, "--benchmark", "convbench", "--out", out, *words, code=code)
 
 
 def lines(path: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
@@ -319,8 +323,7 @@ def test_what_is_sent_and_what_is_written(tmp_path: Path, scripted: Servers) -> 
     server = scripted(echo)
     out = tmp_path / "out.jsonl"
     words = ("--base-url", server.url, "--condition", "own", "--condition", "oracle", "--max-tokens", "9")
-    done = infer(sheet(tmp_path / "b", 5), out, *words)
-    assert done.returncode == 0, done.stderr
+    done = infer(sheet(tmp_path / "b", 5), out, *words, code=0)
     found = lines(out)
     assert len(found) == 5 * 6 and len(server.requests) == 5 * 5
     uri = "data:image/png;base64," + base64.b64encode(PICTURE).decode()
@@ -371,14 +374,6 @@ def test_a_rerun_asks_nothing_and_another_condition_only_what_is_new(tmp_path: P
         both()
 
 
-def bomb(side: int) -> bytes:
-    def chunk(name: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-
-    header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IEND", b"")
-
-
 def test_images_that_cannot_be_sent(tmp_path: Path, scripted: Servers) -> None:
     pytest.importorskip("PIL", reason="needs Pillow")
     server = scripted(echo)
@@ -392,7 +387,7 @@ def test_images_that_cannot_be_sent(tmp_path: Path, scripted: Servers) -> None:
     file = sheet(tmp_path / "b", 7, **bad)
     (tmp_path / "secret.png").write_bytes(PICTURE)
     (tmp_path / "b" / "half.png").write_bytes(PICTURE[:50])
-    (tmp_path / "b" / "bomb.png").write_bytes(bomb(40_000))
+    (tmp_path / "b" / "bomb.png").write_bytes(png_header(40_000, 40_000))
     (tmp_path / "b" / "link.png").symlink_to(tmp_path / "secret.png")
     out = tmp_path / "out.jsonl"
     done = infer(file, out, "--base-url", server.url, "--condition", "own", "--condition", "perfect_perception")
@@ -457,8 +452,7 @@ def test_faults_of_a_server(tmp_path: Path, scripted: Servers) -> None:
 
     server = scripted(answer)
     out = tmp_path / "out.jsonl"
-    done = infer(sheet(tmp_path / "b", 10), out, "--base-url", server.url, "--attempts", "2", "--timeout", "1.5")
-    assert done.returncode == 3, done.stderr
+    infer(sheet(tmp_path / "b", 10), out, "--base-url", server.url, "--attempts", "2", "--timeout", "1.5", code=3)
     found = lines(out)
     assert len(found) == 30
     expected = {
@@ -529,22 +523,14 @@ def test_killed_at_random_moments(tmp_path: Path, scripted: Servers, kills: int,
     assert infer(file, whole, *words, "--concurrency", "16").returncode == 0
     asked = len(server.requests)
     start = ["infer", str(file), "--benchmark", "convbench", "--out", str(out), "--concurrency", "3", *words]
-    command = [sys.executable, "-c", "from critic.cli import main; main()", *start]
     chance = random.Random(kills)
     for kill in range(kills):
-        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        before = out.stat().st_size if out.is_file() else 0
-        while process.poll() is None and (not out.is_file() or out.stat().st_size <= before):
-            time.sleep(0.002)
-        time.sleep(chance.uniform(0.0, 0.15))
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
+        kill_after_output(start, out, chance)
         assert not (tmp_path / "out.jsonl.run.json").exists(), f"kill {kill} came too late to prove anything"
         if chance.random() < 0.5:  # as if the machine had gone down in the middle of a line
             data = out.read_bytes()
             out.write_bytes(data[: len(data) - chance.randrange(1, 40)])
-    done = infer(file, out, *words)
-    assert done.returncode == 0, done.stderr
+    infer(file, out, *words, code=0)
     found, expected = lines(out), lines(whole)
     for line in [*found.values(), *expected.values()]:
         for name in ("seconds", "attempts"):  # how the call went, not what came of it

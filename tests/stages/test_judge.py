@@ -27,6 +27,7 @@ from conftest import (
     completion,
     human_row,
     human_rows,
+    kill_after_output,
     read_jsonl,
     run,
     write_jsonl,
@@ -42,9 +43,9 @@ from critic.judging.forms import inquiry
 from critic.records import Judgment, PromptInputs
 
 
-def judge(server: Scripted, out: Path, *words: object, count: int = 3) -> Done:
+def judge(server: Scripted, out: Path, *words: object, count: int = 3, code: int | None = None) -> Done:
     data = human_rows(out.parent, count)
-    return run("critic", "judge", data, "--out", out, "--base-url", server.url, "--attempts", "1", *words)
+    return run("critic", "judge", data, "--out", out, "--base-url", server.url, "--attempts", "1", *words, code=code)
 
 
 def token(text: str, alternatives: dict[str, float] | None = None) -> dict[str, Any]:
@@ -67,8 +68,7 @@ def reply_with(first: dict[str, float], chosen: str = "7", after_one: dict[str, 
 def test_expected_median_and_argmax_of_the_distribution(tmp_path: Path, scripted: Servers) -> None:
     server = scripted(lambda body: reply_with({"7": 0.6, "2": 0.3, "9": 0.1}))
     for kind, score in {"expected": 0.6 * 7 + 0.3 * 2 + 0.1 * 9, "median": 7, "argmax": 7}.items():
-        done = judge(server, out := tmp_path / f"{kind}.jsonl", "--score", kind)
-        assert done.returncode == 0, done.stderr
+        judge(server, out := tmp_path / f"{kind}.jsonl", "--score", kind, code=0)
         lines = read_jsonl(out)
         assert sorted(line["sample"]["id"] for line in lines) == ["row-0", "row-1", "row-2"]
         for line in lines:
@@ -129,8 +129,7 @@ def test_ten_is_told_from_one(
     """Where 10 is "1" then "0", the mass of the 1 is split by what follows it: in one more token behind a verdict that
     tells all else, in one probe, or in two where the server cannot be made to write a 1."""
     server = scripted(LikeVllm({"7": 0.5, "1": 0.4, "3": 0.1}, ten, refuses, grammar), owner="vllm")
-    done = judge(server, out := tmp_path / "out.jsonl", "--concurrency", "1")
-    assert done.returncode == 0, done.stderr
+    judge(server, out := tmp_path / "out.jsonl", "--concurrency", "1", code=0)
     for line in read_jsonl(out):
         distribution = line["verdict"]["distribution"]
         assert distribution[0] == pytest.approx(0.4 * (1 - ten)) and distribution[9] == pytest.approx(0.4 * ten)
@@ -175,8 +174,7 @@ def test_a_server_that_goes_on_with_nothing_is_read_at_its_tokens(tmp_path: Path
         return reply_with({"7": 0.75, "3": 0.25}) if body.get("logprobs") else completion('{"Rating":7,"Reason":"x"}')
 
     server = scripted(answer, owner="vllm")
-    done = judge(server, out := tmp_path / "out.jsonl", "--concurrency", "1", count=4)
-    assert done.returncode == 0, done.stderr
+    judge(server, out := tmp_path / "out.jsonl", "--concurrency", "1", count=4, code=0)
     assert [line["score"] for line in read_jsonl(out)] == [6.0] * 4 and len(server.requests) == 4
 
 
@@ -214,8 +212,7 @@ def test_a_judge_that_reasons_out_of_sight_is_read_at_its_own_tokens(tmp_path: P
         return reply
 
     server = scripted(answer, owner="vllm")
-    done = judge(server, out := tmp_path / "out.jsonl", "--concurrency", "2", count=6)
-    assert done.returncode == 0, done.stderr
+    judge(server, out := tmp_path / "out.jsonl", "--concurrency", "2", count=6, code=0)
     assert [line["score"] for line in read_jsonl(out)] == [6.0] * 6 and len(server.requests) == 6
 
 
@@ -268,8 +265,7 @@ FAILING: dict[str, Callable[[dict[str, Any]], Any]] = {
 def test_failures_are_named_and_never_a_number(tmp_path: Path, scripted: Servers, failure: str) -> None:
     """What is refused is not asked twice."""
     server = scripted(FAILING[failure])
-    done = judge(server, out := tmp_path / "out.jsonl", "--attempts", "2", count=2)
-    assert done.returncode == 3, done.stderr
+    done = judge(server, out := tmp_path / "out.jsonl", "--attempts", "2", count=2, code=3)
     assert [line["verdict"]["failure"] for line in read_jsonl(out)] == [failure] * 2
     assert all(line.get("score") is None for line in read_jsonl(out))
     assert f"{failure} 2" in done.stdout
@@ -305,8 +301,7 @@ def test_transient_trouble_is_tried_again(tmp_path: Path, scripted: Servers, tro
         return trouble if calls <= 2 else reply_with({"7": 1.0})
 
     words = ["--concurrency", "1", "--attempts", "5"]
-    done = judge(scripted(answer), out := tmp_path / "out.jsonl", *words, count=2)
-    assert done.returncode == 0, done.stderr
+    judge(scripted(answer), out := tmp_path / "out.jsonl", *words, count=2, code=0)
     assert [line["score"] for line in read_jsonl(out)] == [7, 7]
     assert sorted(line.get("attempts", 1) for line in read_jsonl(out)) == [1, 3]
     assert calls == 4
@@ -344,18 +339,6 @@ def test_a_prompt_that_is_too_long_is_shortened_and_said(tmp_path: Path, scripte
     assert found["row-2"]["verdict"]["failure"] == "context_length_exceeded"
 
 
-def killed(words: list[str], out: Path, chance: random.Random) -> None:
-    """kill -9 at a random moment after critic has added to `out`."""
-    command = [sys.executable, "-c", "from critic.cli import main; main()", *words]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    before = out.stat().st_size if out.is_file() else 0
-    while process.poll() is None and (not out.is_file() or out.stat().st_size <= before):
-        time.sleep(0.005)
-    time.sleep(chance.uniform(0.0, 0.2))
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-
-
 @pytest.mark.e2e
 def test_killed_at_any_moment_and_run_again(tmp_path: Path, scripted: Servers) -> None:
     """Three times: the finished file has every row once."""
@@ -370,7 +353,7 @@ def test_killed_at_any_moment_and_run_again(tmp_path: Path, scripted: Servers) -
     words = ["judge", str(data), "--out", str(out), "--base-url", server.url, "--concurrency", "3"]
     chance = random.Random(0)
     for kill in range(3):
-        killed(words, out, chance)
+        kill_after_output(words, out, chance)
         lines = len(out.read_text("utf-8").splitlines())
         assert lines < 150, f"kill {kill} came too late to prove anything"
     with out.open("ab") as file:
@@ -480,8 +463,7 @@ def test_answers_to_one_question_are_compared(tmp_path: Path, scripted: Servers)
     data, out = two_questions(tmp_path / "rows.jsonl"), tmp_path / "pairs.jsonl"
     common = ["critic", "judge", data, "--out", out]
     words = [*common, "--base-url", server.url, "--concurrency", "1", "--prompt"]
-    done = run(*words, "pairwise")
-    assert done.returncode == 0, done.stderr
+    done = run(*words, "pairwise", code=0)
     assert "left out 1 rows: no other answer to the same question to compare with" in done.stderr
     lines = read_jsonl(out)
     assert {line["sample"]["conversation"]["turns"][0]["prompt"] for line in lines} == {"Question 0?", "Question 1?"}
@@ -548,8 +530,7 @@ def test_rows_that_nobody_scored_are_judged(tmp_path: Path, scripted: Servers, k
     data, out = tmp_path / f"rows{kind}", tmp_path / "judged.jsonl"
     as_csv = f"{','.join(row)}\n{','.join(row.values())}\n"
     data.write_text(as_csv if kind == ".csv" else json.dumps(row) + "\n", "utf-8")
-    done = run("critic", "judge", data, "--out", out, "--base-url", server.url)
-    assert done.returncode == 0, done.stderr
+    run("critic", "judge", data, "--out", out, "--base-url", server.url, code=0)
     (line,) = read_jsonl(out)
     assert line["score"] == 7 and line["sample"]["conversation"]["lang"] == "en"
     assert line["sample"].get("human") is None, "the score in people's place is nobody's"
@@ -591,8 +572,7 @@ def test_what_else_is_said_of_a_judgment_is_as_in_a_new_file(tmp_path: Path, scr
     def judge(folder: str, *made: Any) -> Any:
         data = write_jsonl(tmp_path / "rows.jsonl", [human_row(0, annotators={"a": 1.0, "b": 2.0}), *made])
         judges = [word for _ in range(count) for word in ("--judge", server.url)]
-        done = run("critic", "judge", data, "--out", tmp_path / folder / "out.jsonl", *judges)
-        assert done.returncode == 0, done.stderr
+        done = run("critic", "judge", data, "--out", tmp_path / folder / "out.jsonl", *judges, code=0)
         return done.stderr
 
     def read(folder: str) -> Any:
@@ -642,7 +622,6 @@ def test_each_row_is_sampled_by_a_seed_of_its_own(tmp_path: Path, scripted: Serv
     seeds = []
     for number in range(2):
         server = scripted(lambda body: reply_with({"7": 1.0}))
-        done = judge(server, tmp_path / f"{number}.jsonl", "--temperature", "0.7", "--score", "argmax")
-        assert done.returncode == 0, done.stderr
+        judge(server, tmp_path / f"{number}.jsonl", "--temperature", "0.7", "--score", "argmax", code=0)
         seeds.append(sorted(body["seed"] for body in server.requests))
     assert len({*seeds[0]}) == len(seeds[0]) == 3 and seeds[0] == seeds[1]

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from conftest import ROOT, assert_one_line_error, completion, run, write_jsonl
+from conftest import ROOT, assert_one_line_error, completion, run, sample, write_jsonl
 from msgspec.structs import replace
 
 from critic import benchmarks, jsonl
@@ -21,17 +21,6 @@ from critic.judging.history import messages as history_messages
 from critic.records import Conversation, Judgment, ModelTurn, Sampling, SentMessage
 from critic.stats import tournament
 from critic.stats.leaderboard import aggregate_of
-
-FILES = {
-    "convbench": "ConvBench.csv",
-    "multiverse": "conversations.jsonl",
-    "visitbench": "visit_bench.csv",
-    "alignmmbench": "metadata.jsonl",
-}
-
-
-def sample(benchmark: str) -> Path:
-    return ROOT / "data" / "samples" / benchmark / FILES[benchmark]
 
 
 def replies(
@@ -89,8 +78,8 @@ def answer_all(body: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-def judge(replies_file: Path, out: Path, benchmark: str, url: str, *words: object) -> Any:
-    return run("critic", "judge", replies_file, "--benchmark", benchmark, "--out", out, "--base-url", url, *words)
+def judge(file: Path, out: Path, benchmark: str, url: str, *words: object, code: int | None = None) -> Any:
+    return run("critic", "judge", file, "--benchmark", benchmark, "--out", out, "--base-url", url, *words, code=code)
 
 
 def cells(lines: list[Judgment]) -> Counter[Any]:
@@ -112,8 +101,7 @@ def test_convbench_by_direct_grading(tmp_path: Path, scripted: Any) -> None:
     file, out = replies(tmp_path / "r.jsonl", "convbench", conditions), tmp_path / "j.jsonl"
     words = ["--protocol", "direct", "--questions", sample("convbench")]
     words += ["--judging", "standard", "--judging", "no_focus", "--judging", "no_turn_verdicts"]
-    done = judge(file, out, "convbench", server.url, *words)
-    assert done.returncode == 0, done.stderr
+    judge(file, out, "convbench", server.url, *words, code=0)
     lines = judged(out)
     expected = {(c.condition, "direct", "standard", c.turn): 6 for c in convbench.CELLS.values()}
     expected |= {(name, "direct", "no_turn_verdicts", None): 6 for name in conditions}
@@ -173,8 +161,7 @@ def test_pairwise_in_both_orders(tmp_path: Path, scripted: Any) -> None:
 
     server = scripted(answer)
     file, out = replies(tmp_path / "r.jsonl", "visitbench"), tmp_path / "j.jsonl"
-    done = judge(file, out, "visitbench", server.url)
-    assert done.returncode == 0, done.stderr
+    done = judge(file, out, "visitbench", server.url, code=0)
     lines = {line.sample.id: line for line in judged(out)}
     for name, line in lines.items():
         assert line.score == {0: 0.5, 1: 1.0, 2: 0.0}[int(name) % 3], name
@@ -192,8 +179,7 @@ def test_two_models_with_or_without_the_reference(tmp_path: Path, scripted: Any,
     theirs = replies(tmp_path / "b.jsonl", "visitbench", system="n")
     out = tmp_path / "j.jsonl"
     words = ["--against", theirs, "--order", "random", "--seed", "3", *(["--reference-free"] if free else [])]
-    done = judge(mine, out, "visitbench", server.url, *words)
-    assert done.returncode == 0, done.stderr
+    done = judge(mine, out, "visitbench", server.url, *words, code=0)
     asked = benchmarks.read("visitbench", sample("visitbench"))
     lines = judged(out)
     backed = sum(one.turns[0].reference is not None for one in asked)
@@ -222,8 +208,7 @@ def test_a_tournament_is_planned_judged_and_resumed_by_one_command(tmp_path: Pat
     out = tmp_path / "j.jsonl"
     words = ["--battles", how, "--reference-free", "--order", "random"]
     words += [word for path in files[1:] for word in ("--against", path)]
-    done = judge(files[0], out, "visitbench", server.url, *words)
-    assert done.returncode == 0, done.stderr
+    judge(files[0], out, "visitbench", server.url, *words, code=0)
     lines = judged(out)
     met: dict[str, list[set[str]]] = {one.id: [] for one in asked}
     for line in lines:
@@ -243,8 +228,7 @@ def test_a_tournament_is_planned_judged_and_resumed_by_one_command(tmp_path: Pat
     out.write_bytes(b"".join(kept[:5]) + kept[5][:40])
     assert judge(files[0], out, "visitbench", server.url, *words).returncode == 0
     assert len(server.requests) == count + len(kept) - 5 and len(judged(out)) == len(kept)
-    scored = run("critic", "score", out, "--out", tmp_path / "page")
-    assert scored.returncode == 0, scored.stderr
+    scored = run("critic", "score", out, "--out", tmp_path / "page", code=0)
     assert ("m3 against 3 models: judged by" in scored.stdout) == (how == "all")
     summary = json.loads((tmp_path / "page/summary.json").read_text("utf-8"))
     found, rated = summary["systems"]["tournament"], summary["leaderboards"]["tournament"]
@@ -258,8 +242,7 @@ def test_two_times_against_means_both(tmp_path: Path, scripted: Any) -> None:
     url = scripted(answer_all).url
     first, *others = [replies(tmp_path / f"{name}.jsonl", "visitbench", system=name) for name in ("m", "n", "o")]
     one, both = ["--against", others[0], "--order", "random"], [w for file in others for w in ("--against", file)]
-    done = judge(first, tmp_path / "j.jsonl", "visitbench", url, *both, "--order", "random")
-    assert done.returncode == 0, done.stderr
+    judge(first, tmp_path / "j.jsonl", "visitbench", url, *both, "--order", "random", code=0)
     found = Counter((line.system, line.opponent) for line in judged(tmp_path / "j.jsonl"))
     assert set(found) == {("m", "n"), ("m", "o")} and len(set(found.values())) == 1
     for words, part in (
@@ -285,8 +268,7 @@ def test_multiverse_checklists_and_quality(tmp_path: Path, scripted: Any) -> Non
     """Both judgments of every turn; turn 1, alike under both conditions, is asked once."""
     server = scripted(answer_all)
     file, out = replies(tmp_path / "r.jsonl", "multiverse", ("own", "oracle")), tmp_path / "j.jsonl"
-    done = judge(file, out, "multiverse", server.url)
-    assert done.returncode == 0, done.stderr
+    judge(file, out, "multiverse", server.url, code=0)
     asked = benchmarks.read("multiverse", sample("multiverse"))
     turns = sum(len(one.turns) for one in asked)
     lines = judged(out)
@@ -312,8 +294,7 @@ def test_multiverse_checklists_and_quality(tmp_path: Path, scripted: Any) -> Non
 def test_alignmmbench_is_judged_as_responses_are(tmp_path: Path, scripted: Any) -> None:
     server = scripted(answer_all)
     file, out = replies(tmp_path / "r.jsonl", "alignmmbench", ("own", "no_image")), tmp_path / "j.jsonl"
-    done = judge(file, out, "alignmmbench", server.url)
-    assert done.returncode == 0, done.stderr
+    judge(file, out, "alignmmbench", server.url, code=0)
     asked = benchmarks.read("alignmmbench", sample("alignmmbench"))
     assert {(line.condition, line.score) for line in judged(out)} == {("own", 7), ("no_image", 7)}
     with_history = next(one for one in asked if one.history)
@@ -485,8 +466,7 @@ def test_the_reason_comes_before_the_verdict_in_every_protocol(
     server = scripted(answer_all)
     file, out = replies(tmp_path / "r.jsonl", benchmark), tmp_path / "j.jsonl"
     words = ["--order", order] if benchmark == "convbench" else []
-    done = judge(file, out, benchmark, server.url, "--prompt", "reason_first", *words)
-    assert done.returncode == 0, done.stderr
+    judge(file, out, benchmark, server.url, "--prompt", "reason_first", *words, code=0)
     for body in server.requests:
         schema = body["response_format"]["json_schema"]["schema"]
         assert next(iter(schema["properties"])) == schema["required"][0] == "Reason"

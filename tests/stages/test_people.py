@@ -1,26 +1,17 @@
 """critic import-grades: people's verdicts out of a table, as judgments that stand beside a judge's."""
 
-import csv
 import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import assert_one_line_error, completion, run, write_jsonl
-from stages.test_judge_conversations import judge, judged, replies, sample
+from conftest import assert_one_line_error, completion, run, sample, write_csv, write_jsonl
+from stages.test_judge_conversations import judge, judged, replies
 
 from critic import benchmarks
 
 Row = dict[str, object]
-
-
-def table(path: Path, rows: list[Row]) -> Path:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)))
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
 
 
 def preferences(turn: object, *said: str, key: str = "1") -> list[Row]:
@@ -37,7 +28,7 @@ def test_what_most_say_and_the_mean_grade(tmp_path: Path) -> None:
         *preferences(3, "model", "reference", "tie", "reference", key="3"),
         *({"id": "2", "turn": 1, "rater": name, "grade": grade} for name, grade in (("r0", 4), ("r1", 7))),
     ]  # fmt: skip
-    grades = table(tmp_path / "g.csv", rows)
+    grades = write_csv(tmp_path / "g.csv", rows)
     done = run("critic", "import-grades", grades, "--replies", file, "--out", out)
     assert done.returncode == 0 and "8 verdicts of 5 raters" in done.stdout, done.stderr
     found = {(line.sample.id, line.turn): line for line in judged(out)}
@@ -52,7 +43,7 @@ def test_what_most_say_and_the_mean_grade(tmp_path: Path) -> None:
 def test_grades_of_another_scale_are_moved_onto_ten(tmp_path: Path) -> None:
     file = replies(tmp_path / "m.jsonl", "convbench")
     rows: list[Row] = [{"id": "1", "turn": "Whole", "grade": "4,5"}, {"id": "2", "turn": 1, "grade": 1}]
-    words = ["import-grades", table(tmp_path / "g.csv", rows), "--replies", file, "--out", tmp_path / "p.jsonl"]
+    words = ["import-grades", write_csv(tmp_path / "g.csv", rows), "--replies", file, "--out", tmp_path / "p.jsonl"]
     assert_one_line_error(run("critic", *words, "--scale", "2:5"), "g.csv:3: grade '1'; expected a number from 2 to 5")
     assert run("critic", *words, "--scale", "1:5", "--against", "model_a").returncode == 0
     assert sorted(json.loads(line)["score"] for line in (tmp_path / "p.jsonl").open()) == [1.0, 8.875]
@@ -67,7 +58,7 @@ def test_what_people_say_of_a_reply_that_is_not_there_is_refused(tmp_path: Path)
     lines = [one | lost if one is of_first[1] else one for one in lines if one is not of_first[2]]
     write_jsonl(file, lines)
     for turn, why in ((2, "HTTP 500"), ("whole", "HTTP 500"), (3, "not in the file of replies")):
-        grades = table(tmp_path / "g.csv", [{"id": "1", "turn": turn, "grade": 1}])
+        grades = write_csv(tmp_path / "g.csv", [{"id": "1", "turn": turn, "grade": 1}])
         done = run("critic", "import-grades", grades, "--replies", file, "--out", out)
         assert_one_line_error(done, f"no reply to turn {turn} of '1' (own)", why)
     assert not out.exists()
@@ -84,12 +75,11 @@ def test_the_matrix_of_judges_and_people(tmp_path: Path, scripted: Any) -> None:
     rows = [row for n, one in enumerate(asked) for turn in (1, 2, 3, "whole")
             for row in preferences(turn, "model" if n % 2 else "reference", key=one.id)]  # fmt: skip
     outs = [tmp_path / "people.jsonl", tmp_path / "j1.jsonl", tmp_path / "j2.jsonl"]
-    run("critic", "import-grades", table(tmp_path / "g.csv", rows), "--replies", file, "--out", outs[0])
+    run("critic", "import-grades", write_csv(tmp_path / "g.csv", rows), "--replies", file, "--out", outs[0])
     for out, name in zip(outs[1:], ("one", "two"), strict=True):
         words = ["--protocol", "pairwise", "--order", "forced", "--name", name]
         assert judge(file, out, "convbench", scripted(answer("A")).url, *words).returncode == 0
-    done = run("critic", "score", *outs)
-    assert done.returncode == 0, done.stderr
+    done = run("critic", "score", *outs, code=0)
     printed = done.stdout.partition("in % (pairwise; tables 3 to 7)\n")[2].splitlines()[:4]
     head, *lines = (re.split(" {2,}", line.strip()) for line in printed)
     cells = {pair: equal[0] for pair, *equal in lines}
@@ -104,8 +94,17 @@ def test_answers_of_other_programs_and_two_models(tmp_path: Path) -> None:
     rows: list[Row] = [{"id": "1", "preference": "other model", "rater": "a"}]
     words = ["--benchmark", "visitbench", "--questions", sample("visitbench"), "--against", "other model"]
     out = tmp_path / "p.jsonl"
-    done = run("critic", "import-grades", table(tmp_path / "g.csv", rows), "--replies", answers, "--out", out, *words)
-    assert done.returncode == 0, done.stderr
+    run(
+        "critic",
+        "import-grades",
+        write_csv(tmp_path / "g.csv", rows),
+        "--replies",
+        answers,
+        "--out",
+        out,
+        *words,
+        code=0,
+    )
     (line,) = judged(out)
     assert (line.score, line.opponent, line.system) == (0.0, "other model", "m")
 
@@ -126,8 +125,8 @@ def test_answers_of_other_programs_and_two_models(tmp_path: Path) -> None:
 def test_mistakes_end_in_one_line(tmp_path: Path, row: Row, parts: tuple[str, ...]) -> None:
     file, out = replies(tmp_path / "m.jsonl", "convbench"), tmp_path / "o.jsonl"
     words = ["--replies", file, "--out", out]
-    assert_one_line_error(run("critic", "import-grades", table(tmp_path / "g.csv", [row]), *words), *parts)
-    twice = table(tmp_path / "t.csv", [{"id": "1", "grade": 3}] * 2)
+    assert_one_line_error(run("critic", "import-grades", write_csv(tmp_path / "g.csv", [row]), *words), *parts)
+    twice = write_csv(tmp_path / "t.csv", [{"id": "1", "grade": 3}] * 2)
     assert_one_line_error(
         run("critic", "import-grades", twice, *words), ":3: people on turn 1 of '1' (own) is there twice"
     )

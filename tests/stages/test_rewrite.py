@@ -31,8 +31,7 @@ def test_questions_within_a_dialogue_are_left_alone(tmp_path: Path, scripted: An
 def test_from_seeds_to_questions(tmp_path: Path, scripted: Any) -> None:
     server = scripted(lambda body: worded())
     review, out = tmp_path / "review.jsonl", tmp_path / "questions.jsonl"
-    done = run("critic", "rewrite", SAMPLE, "--out", review, "--base-url", server.url)
-    assert done.returncode == 0, done.stderr
+    run("critic", "rewrite", SAMPLE, "--out", review, "--base-url", server.url, code=0)
     asked = seeds(alignmmbench.read_questions(SAMPLE).values())
     lines = read_jsonl(review)
     assert len(lines) == 5 * len(asked) == 5 * len(server.requests)

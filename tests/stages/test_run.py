@@ -22,7 +22,8 @@ from critic.backends import Reply, Request
 from critic.backends.scripted import ScriptedBackend
 from critic.errors import Transient, UsageError
 from critic.stages import run as run_module
-from critic.stages.run import RunOptions, RunSummary, Stage, failed
+from critic.stages.run import RunOptions, Stage
+from critic.stages.totals import RunSummary, failed
 
 Answer = Callable[[Request], Reply]
 
@@ -232,8 +233,7 @@ def test_two_runs_do_not_write_one_file_at_once(how: str, tmp_path: Path, script
         return completion('{"Rating":7,"Reason":"x"}')
 
     words = ["critic", "judge", rows, "--judge", scripted(answer).url, "--score", "argmax"]
-    done = run(*words, "--out", first if linked else out, "--concurrency", 1)
-    assert done.returncode == 0, done.stderr
+    run(*words, "--out", first if linked else out, "--concurrency", 1, code=0)
     assert_one_line_error(second[0], "out.jsonl: another run is writing it; wait for its end, or give another --out")
     assert len([*jsonl.read_lines(out)]) == 6 and not [*tmp_path.rglob("*.lock")]
     assert jsonl.sidecar(out).is_file() and (how != "link" or first.is_symlink())

@@ -10,10 +10,10 @@ from xml.etree import ElementTree
 
 import msgspec
 import pytest
-from conftest import assert_one_line_error, run, write_jsonl
+from conftest import assert_one_line_error, run, sample, write_jsonl
 from judgments import of_answer, of_turn
 from msgspec.structs import replace
-from scoring import ASKED, CONV, Score, grades, judged, sample, scored
+from scoring import ASKED, CONV, Score, grades, judged, scored
 
 from critic import benchmarks, jsonl
 from critic.benchmarks import Run, convbench, order_effects
@@ -304,7 +304,7 @@ def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
     assert_one_line_error(run("critic", "score", mixed, *again), "mixed.jsonl", "score_kind 'argmax', here 'expected'")
 
 
-def test_how_far_pairs_follow_the_place(tmp_path: Path) -> None:
+def test_how_far_pairs_follow_the_place() -> None:
     """A first in either order: always the place. A then B: always the model."""
     one = Conversation(id="c", benchmark="visitbench", lang="en", group="g", turns=[ConversationTurn(prompt="q")])
 

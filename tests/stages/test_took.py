@@ -23,13 +23,11 @@ def test_judging_counts_tokens_as_replies_do(tmp_path: Path, scripted: Servers) 
     server = scripted(answer)
     replies, judged = tmp_path / "replies.jsonl", tmp_path / "judged.jsonl"
     words = ["--benchmark", "convbench", "--base-url", server.url]
-    done = run("critic", "infer", SHEET, *words, "--out", replies, "--name", "m")
-    assert done.returncode == 0, done.stderr
+    done = run("critic", "infer", SHEET, *words, "--out", replies, "--name", "m", code=0)
     turns = len(server.requests)
     assert f"tokens: {11 * turns} in, {7 * turns} out" in done.stdout
     words += ["--out", judged, "--protocol", "direct"]
-    done = run("critic", "judge", replies, *words)
-    assert done.returncode == 0, done.stderr
+    done = run("critic", "judge", replies, *words, code=0)
     calls = len(server.requests) - turns
     counted = f"tokens: {11 * calls} in, {7 * calls} out, 0 cached"
     assert calls > 20 and counted in done.stdout
@@ -44,8 +42,7 @@ def test_a_panels_tokens_and_rating_are_of_all_its_judges(tmp_path: Path, script
     rows = write_jsonl(tmp_path / "rows.jsonl", [human_row(n) for n in range(4)])
     strict = json.dumps({"Reason": "so", "Rating": 4})
     words = ["--judge", f"{scripted(answer).url}#tiny", "--judge", f"{scripted(lambda _: completion(strict)).url}#tiny"]
-    done = run("critic", "judge", rows, *words, "--score", "argmax", "--out", tmp_path / "p.jsonl")
-    assert done.returncode == 0, done.stderr
+    done = run("critic", "judge", rows, *words, "--score", "argmax", "--out", tmp_path / "p.jsonl", code=0)
     tokens = [jsonl.facts(tmp_path / name)["tokens"]["prompt"] for name in ("p.1.jsonl", "p.2.jsonl", "p.jsonl")]
     assert tokens == [44, 44, 88] and "tokens: 88 in, 56 out, 0 cached" in done.stdout
     assert {line["verdict"]["rating"] for _, line in jsonl.read(tmp_path / "p.jsonl", dict[str, Any])} == {5.5}
@@ -57,7 +54,6 @@ def test_calls_without_token_counts_are_said(tmp_path: Path, scripted: Servers) 
     calls = iter(range(99))
     server = scripted(lambda body: {**answer(body), **({"usage": None} if next(calls) % 4 == 3 else {})})
     words = ["--judge", f"{server.url}#tiny", "--score", "argmax", "--concurrency", "1"]
-    done = run("critic", "judge", rows, *words, "--out", tmp_path / "j.jsonl")
-    assert done.returncode == 0, done.stderr
+    done = run("critic", "judge", rows, *words, "--out", tmp_path / "j.jsonl", code=0)
     assert "tokens: 33 in, 21 out" in done.stdout
     assert "1 calls without token counts: they are in no sum of tokens" in done.stdout

@@ -69,13 +69,19 @@ def pictured(folder: Path, count: int = 12) -> Path:
     return write_rows(folder, rows)
 
 
+def learned(folder: Path, rows: Path, images_from: Path | None = None, **changes: Any) -> tuple[rows_module.Data, Any]:
+    """Return what a model that sees learns of rows, and its tokenizer."""
+    recipe = recipes.read_recipe(write_recipe(folder, **SEEING | changes))
+    return rows_module.prepare(recipe, rows, folder / "cache", 1, Images(images_from or folder))
+
+
 def prepared(folder: Path, **changes: Any) -> tuple[recipe_keys.Recipe, list[dict[str, Any]], Any, Any]:
     rows = pictured(folder)
     if changes.get("objective") == "pairwise":
         both = {"response_a": "It is red.", "response_b": "It is a red one.", "preference": "A"}
         rows = write_rows(folder, [json.loads(line) | both for line in rows.read_text("utf-8").splitlines()])
-    recipe = recipes.read_recipe(write_recipe(folder, **{**SEEING, **changes}))
-    data, tokenizer = rows_module.prepare(recipe, rows, folder / "cache", 1, Images(folder))
+    data, tokenizer = learned(folder, rows, **changes)
+    recipe = recipes.read_recipe(write_recipe(folder, **SEEING | changes))
     return recipe, list(data.rows.to_list()), data, tokenizer
 
 
@@ -128,8 +134,7 @@ def test_fitting_shortens_text_alone(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     long = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
     write_rows(tmp_path, [{**row, "response": "It is red, I think. " * 60} for row in long])
-    recipe = recipes.read_recipe(write_recipe(tmp_path, **SEEING | {"max_source_tokens": longest + 150}))
-    data, tokenizer = rows_module.prepare(recipe, file, tmp_path / "cache", 1, Images(tmp_path))
+    data, tokenizer = learned(tmp_path, file, max_source_tokens=longest + 150)
     assert data.counts["shortened"]["response"] == len(long) and not data.counts["refused"]
     for row in data.rows:
         assert row["source"] <= longest + 150
@@ -137,9 +142,8 @@ def test_fitting_shortens_text_alone(tmp_path: Path) -> None:
     # With less room than images, rubric and what must be left of the text take, a row is refused, never its image cut.
     refused_at = []
     for limit in range(longest + 110, longest, -6):
-        recipe = recipes.read_recipe(write_recipe(tmp_path, **SEEING | {"max_source_tokens": limit}))
         try:
-            data, _ = rows_module.prepare(recipe, file, tmp_path / "cache", 1, Images(tmp_path))
+            data, _ = learned(tmp_path, file, max_source_tokens=limit)
         except UsageError as error:
             assert "no row fits" in str(error)
             break
@@ -260,26 +264,24 @@ def test_images_that_cannot_be_shown_are_counted(tmp_path: Path) -> None:
     rows = pictured(tmp_path)
     (tmp_path / "green.png").unlink()
     (tmp_path / "blue.png").write_bytes((tmp_path / "blue.png").read_bytes()[:60])
-    recipe = recipes.read_recipe(write_recipe(tmp_path, **SEEING))
-    data, _ = rows_module.prepare(recipe, rows, tmp_path / "cache", 1, Images(tmp_path))
+    data, _ = learned(tmp_path, rows)
     assert data.counts["left_out"] == {"image_missing": 3, "image_unreadable": 3}
     assert data.counts["rows"] == 6 and all("green.png" not in row["images"] for row in data.rows)
     Image.new("RGB", (40, 24), "green").save(tmp_path / "green.png")
-    again, _ = rows_module.prepare(recipe, rows, tmp_path / "cache", 1, Images(tmp_path))
+    again, _ = learned(tmp_path, rows)
     assert again.counts["left_out"] == {"image_unreadable": 3} and again.counts["rows"] == 9
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     with_images = [json.loads(line) for line in rows.read_text("utf-8").splitlines()]
     some = write_rows(tmp_path, [row for row in with_images if row["images"]], "some.jsonl")
     with pytest.raises(UsageError, match=r"the images of no row can be shown \(9 image_missing\)"):
-        rows_module.prepare(recipe, some, tmp_path / "cache", 1, Images(elsewhere))
+        learned(tmp_path, some, images_from=elsewhere)
 
 
 def test_a_reason_may_name_the_token_of_an_image(tmp_path: Path) -> None:
-    recipe = recipes.read_recipe(write_recipe(tmp_path, **{**SEEING, "forms": {"pointwise": 1.0}}))
     pictured_rows = [json.loads(line) for line in pictured(tmp_path).read_text("utf-8").splitlines()]
     rows = write_rows(tmp_path, [{**row, "reason": "The <image> shows it."} for row in pictured_rows])
-    data, tokenizer = rows_module.prepare(recipe, rows, tmp_path / "cache", 1, Images(tmp_path))
+    data, tokenizer = learned(tmp_path, rows, forms={"pointwise": 1.0})
     assert not data.counts["left_out"] and len(data.rows) == 12
     for row in data.rows:
         assert row["input_ids"].count(tokenizer.image_token_id) == sum(row["image_tokens"])
@@ -300,17 +302,12 @@ def changed(folder: Path, column: str = "task") -> tuple[Path, Path]:
     return write_rows(folder, pictured_rows), folder / "arms.jsonl"
 
 
-def learned(folder: Path, rows: Path, **changes: Any) -> rows_module.Data:
-    recipe = recipes.read_recipe(write_recipe(folder, **SEEING | changes))
-    return rows_module.prepare(recipe, rows, folder / "cache", 1, Images(folder))[0]
-
-
 def test_a_changed_answer_is_worth_so_much_less(tmp_path: Path) -> None:
     rows, arms = changed(tmp_path)
     reasons = {row["id"]: row["reason"] for _, row in jsonl.read(arms, dict[str, Any])}
     assert reasons["row-0#edited"].startswith("red, not ") and reasons["row-0#swapped"] is None
     forms = {"pointwise": 1.0, "pointwise_short": 1.0, "correct": 1.0}
-    data = learned(tmp_path, rows, arms={"file": str(arms), "edited": 4, "weight": 0.5}, forms=forms)
+    data, _ = learned(tmp_path, rows, arms={"file": str(arms), "edited": 4, "weight": 0.5}, forms=forms)
     edited = [row for row in data.rows if "#" in row["id"]]
     assert {(row["id"], row["form"]) for row in edited} == {
         (f"{of}#edited", form) for of in RIGHT for form in [*forms][:2]
@@ -321,15 +318,15 @@ def test_a_changed_answer_is_worth_so_much_less(tmp_path: Path) -> None:
         assert row["people"][3:5] == original["people"][7:9] == [0.5, 0.5], "each rater's"
     assert data.counts["left_out"]["swapped, to which arms gives no points"] == 3
     assert data.counts["labels"] == {"people": 3 * 12, "arms": 6}
-    swapped = [*learned(tmp_path, rows, arms={"file": str(arms), "swapped": 9}).rows][12:]
+    swapped = [*learned(tmp_path, rows, arms={"file": str(arms), "swapped": 9})[0].rows][12:]
     assert [row["id"] for row in swapped] == [f"{of}#swapped" for of in RIGHT]
     assert all(row["rating"] == 1 and row["images"] != ["red.png"] for row in swapped), "the scale ends at 1"
 
 
 def test_a_comparing_head_learns_that_the_edited_answer_is_worse(tmp_path: Path) -> None:
     rows, arms = changed(tmp_path)
-    how = {"arms": {"file": str(arms), "edited": 3}, "objective": "pairwise", "forms": {"pairwise": 1.0}}
-    learned_rows = learned(tmp_path, rows, **how).rows
+    forms, worse = {"pairwise": 1.0}, {"file": str(arms), "edited": 3}
+    learned_rows = learned(tmp_path, rows, arms=worse, objective="pairwise", forms=forms)[0].rows
     assert [row["id"] for row in learned_rows] == [f"{of}+{of}#edited" for of in RIGHT]
     assert all(row["people"] == [pytest.approx(3 / 9)] for row in learned_rows)
 
