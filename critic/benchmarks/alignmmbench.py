@@ -41,7 +41,7 @@ class _QuestionLine(Struct):
 
 
 def group_of(question_id: str) -> str:
-    """Return the seed question that a question rewords; an id without a number is its own seed.
+    """Return the id of the seed question that a question rewords; an id without "-NUMBER" is its own seed.
 
     >>> group_of("17-0"), group_of("17")
     ('17', '17')
@@ -77,14 +77,15 @@ def read_questions(path: Path) -> dict[str, Question]:
 
 
 def read_conversations(path: Path) -> list[Conversation]:
-    """Read the questions as conversations of one turn, after the history that some of them have."""
+    """Read the questions as conversations of one turn. Some have a given history."""
     return [Conversation.of(question, "alignmmbench") for question in read_questions(path).values()]
 
 
 def scores(ratings: Mapping[str, float | None], conversations: Conversations) -> dict[str, Score]:
-    """Return table 3's row for one model under one condition: the mean of the tasks, and each task.
+    """Return one model's row of table 3: the mean of the tasks, then each task.
 
-    `ratings` are 1..10 by question id (None: failed). Tasks that are not AlignMMBench's own come last.
+    `ratings` maps question ids to ratings on 1..10, or None for a failed judgment. Tasks that are not AlignMMBench's
+    own come last.
     """
     terms = _build_terms(ratings, conversations)
     return mean_of_tasks("mean of tasks", terms) | {task: Score(parts=[term]) for task, term in terms.items()}
@@ -99,10 +100,10 @@ def _build_terms(ratings: Mapping[str, float | None], conversations: Conversatio
 
 
 def mean_of_tasks(name: str, tasks: Mapping[str, Term]) -> dict[str, Score]:
-    """Return the unweighted mean of the tasks that have a score under `name`; empty if none has one.
+    """Return the unweighted mean of the tasks that have a score, under the key `name`; empty if none has one.
 
-    Over all 13 tasks it is the paper's Avg. Counts and bounds cover all tasks: they are the mean if every
-    missing verdict were the lowest, or the highest, rating.
+    Over all 13 tasks it is the paper's Avg. Counts and bounds cover all tasks: the bounds are the mean if every missing
+    verdict were the lowest, or the highest, rating.
     """
     # The paper's tasks count even if the file holds none of their questions; a user's own tasks have no such list.
     total = len(TASKS) if tasks.keys() <= CATEGORY_OF.keys() else len(tasks)
@@ -118,7 +119,7 @@ def mean_of_tasks(name: str, tasks: Mapping[str, Term]) -> dict[str, Score]:
 
 
 def overviews(ratings: Mapping[str, float | None], conversations: Conversations) -> dict[str, Score]:
-    """Return the mean of each category's tasks, and the mean over questions that the original script prints."""
+    """Return the mean of the tasks in each category, and the original script's mean over all questions."""
     terms = _build_terms(ratings, conversations)
     means = dict[str, Score]()
     for category, own in CATEGORIES.items():
@@ -127,11 +128,11 @@ def overviews(ratings: Mapping[str, float | None], conversations: Conversations)
 
 
 def alignment(ratings: Mapping[str, float | None], conversations: Conversations) -> dict[str, Score]:
-    """Return the consistency of ratings within the rewordings of a question (AlignMMBench §5.3.2).
+    """Return the consistency of ratings among rewordings of the same question (AlignMMBench §5.3.2).
 
-    It is one over the mean of the groups' population deviations, and infinite if all are 0. The paper includes
-    every group with a rating. A group with a single rating has deviation 0 regardless of the model; the second
-    score excludes those.
+    It is 1 divided by the mean of the groups' population standard deviations, and infinite if all of these are 0. The
+    paper includes every group with a rating. A group with a single rating has the deviation 0 whatever the model does;
+    a second score excludes such groups.
     """
     every = dict[str, float | None]()
     several = dict[str, float | None]()
@@ -150,7 +151,7 @@ def alignment(ratings: Mapping[str, float | None], conversations: Conversations)
 
 
 def _list_rows(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
-    """Return the rows of table 3 (mean of the tasks, each task, alignment), and of the other means."""
+    """Return a run's rows: table 3 (mean of the tasks, each task, alignment), and the means by category."""
     rows = []
     for cell, ratings in by_cell(run.verdicts, "pointwise").items():
         # Verdicts on whole conversations, or judged in another way, are on another scale of meaning.
