@@ -35,7 +35,7 @@ BENCHMARKS = tuple(sorted(module.name for module in iter_modules(__path__)))
 
 
 class Run(Struct, frozen=True, kw_only=True):
-    """One model's verdicts by one judge in one setup, from the file `path`. `name` is its name in a report."""
+    """One model's verdicts by one judge in one setup, read from the file `path`. `name` identifies it in a report."""
 
     name: str
     path: Path
@@ -46,12 +46,12 @@ class Run(Struct, frozen=True, kw_only=True):
 
     @property
     def verdicts(self) -> list[Judgment]:
-        """Return the verdicts on this model only, not on a pair of models."""
+        """Return the verdicts on this model only, without comparisons of two models."""
         return [judgment for judgment in self.turns if judgment.opponent is None]
 
     @property
     def battles(self) -> list[Judgment]:
-        """Return the verdicts between two models."""
+        """Return the verdicts that compare two models."""
         return [judgment for judgment in self.turns if judgment.opponent is not None]
 
     def protocols(self) -> list[str]:
@@ -73,8 +73,7 @@ class Run(Struct, frozen=True, kw_only=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """Additions to the scores of each run: `rows` of further tables, sections, and their numbers for summary.json
-    (anything msgspec encodes)."""
+    """A benchmark's additions to the scores: rows of further tables, page sections, and values for summary.json."""
 
     rows: "list[LeaderboardRow]" = []
     sections: list[Section] = []
@@ -82,13 +81,15 @@ class Report(Struct, frozen=True, kw_only=True):
 
 
 class Benchmark(Struct, frozen=True, kw_only=True):
-    """Everything about one benchmark; the module of its name in this folder defines `BENCHMARK = Benchmark(…)`.
+    """A benchmark. The module of its name in this folder defines `BENCHMARK = Benchmark(…)`.
 
-    `read` parses its published file into conversations. `protocols` are the default protocols of its judge.
-    `conditions` are the histories of the paper's main tables, the usual one first. `published` is the paper's
-    judge setup, if it is not the default (`--as published`). `entries` returns a run's rows, one per table, from
-    the verdicts by these protocols that are `scored`; means of all other verdicts are shown below. `report` adds
-    what concerns several runs, or is no table over models.
+    - `read`: parses the published file into conversations.
+    - `protocols`: the default protocols of the judge.
+    - `conditions`: the conditions (histories) of the paper's main tables, the usual one first.
+    - `published`: the paper's judge setup (`--as published`).
+    - `entries`: returns a run's rows, one per table, from the verdicts for which `scored` is True. Means of all other
+      verdicts are shown below.
+    - `report`: returns additions that concern several runs or are not tables over models.
     """
 
     title: str
@@ -131,7 +132,7 @@ class Benchmark(Struct, frozen=True, kw_only=True):
 
 
 class Runs(Struct, frozen=True, kw_only=True):
-    """The judgments of a score, read once: the benchmark by `name`, its runs, and the conversations that were asked.
+    """The judgments of a report, read once: a benchmark, its `name`, its runs, and its judged conversations.
 
     The runs' names differ, and each verdict is in one run.
     """
@@ -158,7 +159,10 @@ def any_compares(names: Iterable[str]) -> bool:
 
 
 def name_row(row: "LeaderboardRow", run: Run) -> "LeaderboardRow":
-    """Return a row with its judge and the model's name, followed by its condition unless it is the usual one."""
+    """Return `row` with the judge, the model and the name of its run.
+
+    The name ends with the condition if it is unusual.
+    """
     suffix = {"own": "", "no_image": ", without image"}.get(row.condition, f", {row.condition}")
     return replace(row, system=run.system, name=f"{run.name}{suffix}", judge=run.judge)
 
@@ -174,24 +178,27 @@ def load(name: str) -> Benchmark:
 def read(name: str, path: Path) -> list[Conversation]:
     """Read a benchmark's published file into conversations.
 
-    Raises UsageError for an unknown benchmark, or naming file, line and key.
+    Raises UsageError for an unknown benchmark, and for an error in the file, naming line and key.
     """
     return load(name).read(path)
 
 
 def count_equal_replies(first: Run, second: Run) -> tuple[int, int]:
-    """Return the number of equal replies, and the number of turns to which both runs have a reply."""
+    """Return how many replies of two runs are equal, and how many turns have a reply in both."""
     mine, theirs = first.replies, second.replies
     return len(mine.items() & theirs.items()), len(mine.keys() & theirs.keys())
 
 
 BIASED, FEWEST_PAIRS, FEWEST_DRAWN = 0.2, 20, 100
-"""Order effects are shown at the head of a page from this share of this many pairs. If each place was drawn, more
-comparisons are needed."""
+"""Thresholds for showing an order effect at the head of a page.
+
+They are the share of affected pairs, the fewest pairs judged in both orders, and the fewest comparisons if each was
+judged in one random order.
+"""
 
 
 def order_effects(runs: Iterable[Run]) -> dict[str, bool]:
-    """Return, for each judge over all its files, a sentence on its order effect and whether the effect is large."""
+    """Return a sentence on each judge's order effect over all its files, mapped to True if the effect is large."""
     compared: dict[str, list[Judgment]] = {}
     for run in runs:
         pairwise = (judgment for judgment in run.turns if judgment.protocol and any_compares([judgment.protocol]))
@@ -201,7 +208,7 @@ def order_effects(runs: Iterable[Run]) -> dict[str, bool]:
 
 
 def _order_effect(judge: str, compared: Sequence[Judgment]) -> tuple[str, bool]:
-    """Return the sentence on one judge's order effect, and whether the effect is large."""
+    """Return the sentence on the order effect of `judge` in its comparisons, and True if the effect is large."""
     pairs = [[(call.first, call.value) for call in judgment.calls if call.value] for judgment in compared]
     values = [value for calls in pairs for _, value in calls]
     decided, first = len(values) - values.count("tie"), values.count("A")

@@ -40,7 +40,7 @@ class _QuestionLine(Struct):
 
 
 def group_of(question_id: str) -> str:
-    """Return the seed question that a question rewords; an id without a number is its own seed.
+    """Return the id of the seed question that a question rewords; an id without "-NUMBER" is its own seed.
 
     >>> group_of("17-0"), group_of("17")
     ('17', '17')
@@ -76,14 +76,15 @@ def read_questions(path: Path) -> dict[str, Question]:
 
 
 def read_conversations(path: Path) -> list[Conversation]:
-    """Read the questions as conversations of one turn, after the history that some of them have."""
+    """Read the questions as conversations of one turn. Some have a given history."""
     return [Conversation.of(question, "alignmmbench") for question in read_questions(path).values()]
 
 
 def scores(ratings: Scores, conversations: Conversations) -> dict[str, Score]:
     """Return table 3's row for one model under one condition: the mean of the tasks, and each task.
 
-    `ratings` are 1..10 by question id (None: failed). Tasks that are not AlignMMBench's own come last.
+    `ratings` maps question ids to ratings on 1..10, or None for a failed judgment. Tasks that are not AlignMMBench's
+    own come last.
     """
     terms = _build_terms(ratings, conversations)
     return mean_of_tasks("mean of tasks", terms) | {task: Score(parts=[term]) for task, term in terms.items()}
@@ -98,10 +99,10 @@ def _build_terms(ratings: Scores, conversations: Conversations) -> dict[str, Ter
 
 
 def mean_of_tasks(name: str, tasks: Mapping[str, Term]) -> dict[str, Score]:
-    """Return the unweighted mean of the tasks that have a score under `name`; empty if none has one.
+    """Return the unweighted mean of the tasks that have a score, under the key `name`; empty if none has one.
 
-    Over all 13 tasks it is the paper's Avg. Counts and bounds cover all tasks: they are the mean if every
-    missing verdict were the lowest, or the highest, rating.
+    Over all 13 tasks it is the paper's Avg. Counts and bounds cover all tasks: the bounds are the mean if every missing
+    verdict were the lowest, or the highest, rating.
     """
     # The paper's tasks count even if the file holds none of their questions; a user's own tasks have no such list.
     total = len(TASKS) if tasks.keys() <= CATEGORY_OF.keys() else len(tasks)
@@ -128,9 +129,9 @@ def overviews(ratings: Scores, conversations: Conversations) -> dict[str, Score]
 def alignment(ratings: Scores, conversations: Conversations) -> dict[str, Score]:
     """Return the consistency of ratings within the rewordings of a question (AlignMMBench §5.3.2).
 
-    It is one over the mean of the groups' population deviations, and infinite if all are 0. The paper includes
-    every group with a rating. A group with a single rating has deviation 0 regardless of the model; the second
-    score excludes those.
+    It is 1 divided by the mean of the groups' population standard deviations, and infinite if all of these are 0. The
+    paper includes every group with a rating. A group with a single rating has the deviation 0 whatever the model does;
+    a second score excludes such groups.
     """
     by_group: dict[str, list[float]] = {}
     for conversation in conversations:
@@ -145,7 +146,7 @@ def alignment(ratings: Scores, conversations: Conversations) -> dict[str, Score]
 
 
 def _list_rows(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
-    """Return the rows of table 3 (mean of the tasks, each task, alignment), and of the other means."""
+    """Return a run's rows: table 3 (mean of the tasks, each task, alignment), and the means by category."""
     rows = []
     for cell, ratings in by_cell(run.verdicts, "pointwise").items():
         # Verdicts on whole conversations, or judged in another way, are on another scale of meaning.

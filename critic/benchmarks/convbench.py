@@ -51,7 +51,7 @@ CELLS = {
 """The judged cells of table 1: hat with perfect perception, tilde with perfect perception and reasoning."""
 
 ALONE = {"S2": [Cell("no_history", 2)], "S3": [Cell("no_history", 3), Cell("single_turn", 3)]}
-"""The cells of figure 8, a turn asked without the earlier ones. The first cell that was judged counts."""
+"""The cells of figure 8, in which a turn is asked without the earlier ones. The first cell with verdicts counts."""
 
 DERIVED: dict[str, dict[str, float]] = {
     "R2": {"S1": 1 / 3, "S2": 1 / 3, "S3": 1 / 3},
@@ -84,13 +84,11 @@ TITLES: dict[str, str] = {"pairwise": "win rate against the reference, %", "dire
 
 
 def read_conversations(path: Path) -> list[Conversation]:
-    """Read the conversations of a ConvBench sheet (.xlsx, or saved as .csv; .jsonl with the same keys), in its
-    order.
+    """Read the conversations of a ConvBench sheet (.xlsx, or saved as .csv, .jsonl or .parquet), in its order.
 
-    Images are paths as in the sheet's `image_id`; an optional column `lang` marks Chinese rows. The public sheet
-    has none of ANNOTATED: its turns have no reference and only allow comparing two models. Raises UsageError
-    naming the missing columns if a sheet has only some, and place and column for an empty cell or a duplicate
-    id.
+    Images are paths as in the column `image_id`; an optional column `lang` marks Chinese rows. The public sheet has no
+    column of ANNOTATED: its turns have no reference, so they only allow comparing two models. Raises UsageError if a
+    sheet has only some of these columns, for an empty cell, and for a duplicate id.
     """
     ids = tables.Ids()
     conversations: list[Conversation] = []
@@ -124,10 +122,9 @@ def read_conversations(path: Path) -> list[Conversation]:
 
 
 def scores(verdicts: Verdicts, conversations: Conversations, protocol: str) -> dict[str, Score]:
-    """Return the row of table 1 (pairwise: win rates in per cent) or 8 (direct grading, 1..10), in the paper's
-    order.
+    """Return the row of table 1 (pairwise: win rates in per cent) or table 8 (direct: 1..10), in the paper's order.
 
-    It has the cells with a verdict, and the derived scores whose cells are all there.
+    It has each cell with verdicts, and each derived score whose cells all have verdicts.
     """
     judged = by_cell(verdicts, protocol, UNIT[protocol])
     groups = groups_of(conversations)
@@ -151,7 +148,7 @@ def _list_steps(judged: Mapping[Cell, Scores]) -> Iterator[tuple[str, int, Score
 def pairs_of_tasks(models: Sequence[Verdicts], conversations: Conversations, protocol: str) -> dict[str, Score]:
     """Return, by pair of tasks, the points that a perfect step adds to a score (§5.1), pooled over models.
 
-    The sum over all pairs is the total that the step adds.
+    The points of all pairs add up to the total that the step adds.
     """
     changes = dict[Any, float | None]()
     asked: dict[str, dict[Any, str]] = {}
@@ -175,9 +172,9 @@ def pairs_of_tasks(models: Sequence[Verdicts], conversations: Conversations, pro
 def errors(verdicts: Verdicts, conversations: Conversations, protocol: str) -> dict[str, Score]:
     """Return the sources of a model's errors, by column, as far as they were judged.
 
-    In % of conversations: the first turn that fails (scores below the middle of the scale), and verdicts that
-    flip. In points: the gain from a perfect step (§5.1), of the whole over the turns, and the loss of a turn
-    asked alone (figure 8).
+    In % of conversations: the first turn that fails (scores below the middle of the scale), and verdicts that change
+    with a perfect step. In points: the gain from a perfect step (§5.1), R1 minus R2, and the change if a turn is asked
+    without the earlier ones (figure 8).
     """
     judged = by_cell(verdicts, protocol, UNIT[protocol])
     groups = groups_of(conversations)
@@ -223,7 +220,7 @@ def _count_flips(judged: Mapping[Cell, Scores], groups: Groups) -> dict[str, Sco
 
 
 def _prefix(values: Mapping[str, Any], *parts: Any) -> dict[Any, Any]:
-    """Return the values with `parts` in front of each key, so that several mappings can be merged.
+    """Return the mapping with `parts` in front of each key, so that several mappings can be merged.
 
     >>> _prefix({"c1": 5.0}, "S1", 2)
     {('S1', 2, 'c1'): 5.0}
@@ -255,8 +252,8 @@ def agreement(
 ) -> dict[str, Score]:
     """Return how often two judges, or a judge and a person, give equal scores, in per cent.
 
-    `all` covers all cells (table 3), followed by each cell that both judged (tables 4 to 7). Each model has a
-    pair of verdicts; verdicts on one conversation are resampled together.
+    `pairs`: for each model, the verdicts of both. The score `all` covers all cells (table 3); each cell that both
+    judged follows (tables 4 to 7). Verdicts on one conversation are resampled together.
     """
     groups = groups_of(conversations)
     equal: dict[Any, float | None] = {}
@@ -274,14 +271,14 @@ def agreement(
 
 
 def _name_task(turn: int, conversation: Conversation) -> str:
-    """Return the task of a turn."""
+    """Return the task of turn `turn` (from 1), or "none" if it has no task."""
     return conversation.turns[turn - 1].task or "none"
 
 
 def report(runs: Sequence[Run], conversations: Conversations) -> Report:
-    """Build the tables on perfect steps by pair of tasks, and on the agreement of each model's judges.
+    """Build the tables of perfect steps by pair of tasks, and of the agreement between each model's judges.
 
-    The summary lists every verdict that flips, and by how much.
+    The summary lists the conversations whose verdict changes with a perfect step, and by how much.
     """
     rows = _compare_judges(runs, conversations)
     summary: dict[str, dict[str, Any]] = {}
@@ -302,9 +299,9 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
 
 
 def _compare_judges(runs: Sequence[Run], conversations: Conversations) -> list[LeaderboardRow]:
-    """Return the agreement of every two judges of a model's replies, people included.
+    """Return rows on the agreement of every two judges, people included, on the same model's replies.
 
-    With several models there is also a pooled row.
+    If the same two judged several models, a pooled row is added.
     """
     rows = []
     pairs_by_judges = _pair_judges(runs)
@@ -325,9 +322,10 @@ def _compare_judges(runs: Sequence[Run], conversations: Conversations) -> list[L
 
 
 def _pair_judges(runs: Sequence[Run]) -> dict[tuple[str, str], list[tuple[Run, Run]]]:
-    """Return pairs of runs by two judges of the same replies, by the judges' names.
+    """Return the pairs of runs in which two judges judged the same replies, by the judges' names.
 
-    If a judge has several files, their own names are used. Runs known to judge different replies are left out.
+    If a judge has several files for a model, the runs' names are used instead. Runs with different replies are not
+    paired.
     """
     judged = [run for run in runs if run.verdicts]
     files = Counter((run.system, run.judge) for run in judged)
@@ -346,7 +344,7 @@ def _pair_judges(runs: Sequence[Run]) -> dict[tuple[str, str], list[tuple[Run, R
 
 
 def _list_rows(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
-    """Return the rows of tables 1 and 8, of the errors, and of figure 6 (by task of each turn)."""
+    """Return a run's rows: tables 1 and 8, the sources of errors, and figure 6 (scores by each turn's task)."""
     rows, groups = [], groups_of(conversations)
     # One file may hold verdicts by both protocols, whose scales differ.
     for protocol, scale in SCALE.items():

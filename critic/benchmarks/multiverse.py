@@ -62,11 +62,12 @@ class _Row(Struct):
 
 
 def read_conversations(path: Path) -> list[Conversation]:
-    """Read the conversations of the data set (.parquet, images embedded; .jsonl with the same keys, `image` a path).
+    """Read the conversations of the published data set, in its order.
 
-    A checklist may be with either utterance of its turn. An optional key `lang` marks Chinese rows. Raises
-    UsageError naming place and key for a checklist item without a question, a turn without a reference or a
-    checklist, speakers that do not alternate, or a duplicate index.
+    Files are .parquet with embedded images, or .jsonl with the same keys and a path as `image`. A checklist may be with
+    either utterance of its turn. An optional key `lang` marks Chinese rows. Raises UsageError, naming place and key,
+    for a checklist item without a question, a turn without a reference or a checklist, speakers that do not alternate,
+    or a duplicate index.
     """
     ids, conversations = tables.Ids(), []
     for location, raw in tables.rows(path, FORMATS):
@@ -90,7 +91,10 @@ def read_conversations(path: Path) -> list[Conversation]:
 
 
 def _parse_utterances(location: str, value: Any) -> Any:
-    """Return the conversation as a list of utterances, whichever layout it is stored in."""
+    """Return the stored conversation as a list of utterances, from either layout that `_parse_list` reads.
+
+    `value` of any other type is returned unchanged; the validation that follows rejects it.
+    """
     spoken = _parse_list(location, "conversation", value)
     # What is no list, or no object, is named by the conversion that follows.
     for index, utterance in enumerate(spoken if isinstance(spoken, list) else ()):
@@ -101,7 +105,9 @@ def _parse_utterances(location: str, value: Any) -> Any:
 
 
 def _parse_list(location: str, key: str, value: Any) -> Any:
-    """Return a list of objects; Parquet files may store it as an object of lists.
+    """Convert an object of lists, as Parquet files may store it, to a list of objects. Return other values unchanged.
+
+    `location` and `key` name the value in errors. Raises UsageError if the lists differ in length.
 
     >>> _parse_list("rows.parquet:1", "conversation", {"speaker": ["user", "assistant"], "utterance": ["Hi", "Hello"]})
     [{'speaker': 'user', 'utterance': 'Hi'}, {'speaker': 'assistant', 'utterance': 'Hello'}]
@@ -117,7 +123,7 @@ def _parse_list(location: str, key: str, value: Any) -> Any:
 
 
 def _build_turns(location: str, row: _Row, image: str) -> list[ConversationTurn]:
-    """Build the turns of a row. Raises UsageError unless user and assistant alternate."""
+    """Build the turns of a row. Raise UsageError if speakers do not alternate or a turn is incomplete."""
     spoken = row.conversation
     if not spoken:
         raise UsageError(f"{location}: 'conversation' is empty")
@@ -150,13 +156,13 @@ def _build_turns(location: str, row: _Row, image: str) -> list[ConversationTurn]
 
 
 def _list_aspects(items: Sequence[_Item]) -> list[tuple[str, str]]:
-    """Return the main and sub-aspect of each item, or nothing if no item names any."""
+    """Return the main and the sub-aspect of each checklist item; empty if no item has a main aspect."""
     named = [((item.main_criteria or "").strip(), (item.sub_criteria or "").strip()) for item in items]
     return named if any(main for main, _ in named) else []
 
 
 def _require_utterance(location: str, spoken: Sequence[_Utterance], number: int) -> str:
-    """Return the text of an utterance. Raises UsageError if it is empty."""
+    """Return the text of utterance `number` (from 0). Raise UsageError if it is empty."""
     if text := spoken[number].utterance.strip():
         return text
     problem = f"turn {number // 2 + 1} has no reference" if number % 2 else f"turn {number // 2 + 1} asks nothing"
@@ -164,7 +170,7 @@ def _require_utterance(location: str, spoken: Sequence[_Utterance], number: int)
 
 
 def _find_checklist(location: str, turn: int, spoken: Sequence[_Utterance]) -> list[_Item]:
-    """Return the checklist of a turn from either utterance. Raises UsageError unless there is exactly one."""
+    """Return a turn's checklist, from either utterance. Raise UsageError if there is none, or two different ones."""
     lists = [utterance.checklist for utterance in spoken if utterance.checklist]
     # Some releases repeat the list with both utterances, which is no conflict if they agree.
     if not lists or [item.question for item in lists[0]] != [item.question for item in lists[-1]]:
@@ -181,10 +187,10 @@ Turn = tuple[str, int]
 
 
 def measures(verdicts: Verdicts, condition: str) -> dict[str, Scores]:
-    """Return score, completion and quality by turn under a condition, on the SCALES.
+    """Return the score, completion and quality of each turn under a condition, on the SCALES, by measure.
 
-    Completion ratio is in per cent, quality is multiplied by 10. Score is their product, for turns with both
-    judgments. Raises UsageError like `aggregate.by_cell`.
+    Completion is the share of yes in per cent; quality is the rating times 10. The score is their product divided by
+    100, for turns with both. Raises UsageError as `aggregate.by_cell` does.
     """
     completion = _scale_by_turn(verdicts, "checklist", condition, 100)
     quality = _scale_by_turn(verdicts, "quality", condition, 10)
@@ -200,7 +206,7 @@ def _scale_by_turn(verdicts: Verdicts, protocol: str, condition: str, unit: floa
 
 
 def _list_turns(conversations: Iterable[Conversation], condition: str) -> list[tuple[Conversation, Turn]]:
-    """Return the turns that a model is asked under a condition."""
+    """Return the turns that a model answers under a condition, each with its conversation."""
     asked = CONDITIONS.get(condition, CONDITIONS[SELF_PREDICTION]).asked
     return [
         (conversation, (conversation.id, number))
@@ -217,8 +223,8 @@ def _name_turn(turn: Turn, condition: str) -> str:
 def turn_means(judged: Scores, by_turn: Mapping[str, Groups]) -> dict[str, Score]:
     """Return the columns of table 2: the average of the turns' means, their slope, and each mean.
 
-    The slope is that of the least-squares line over turn number, given with several turns. `by_turn` maps each
-    column ("1" to "4", or "last") to its turns and their groups.
+    The slope, given for several turns, is that of the least-squares line over turn number. `by_turn` maps turn numbers
+    ("1" to "4", or "last") to their turns, and these to their groups.
     """
     means = {f"turn {number}": score_of(judged, turns, SCALE) for number, turns in by_turn.items()}
     scores = {"average": _weigh(means, [1 / len(means)] * len(means))}
@@ -230,16 +236,16 @@ def turn_means(judged: Scores, by_turn: Mapping[str, Groups]) -> dict[str, Score
 
 
 def _weigh(means: Mapping[str, Score], weights: Sequence[float]) -> Score:
-    """Build the weighted sum of plain means."""
+    """Build a score that is the weighted sum of plain means."""
     return Score(
         parts=[replace(mean.parts[0], weight=weight) for mean, weight in zip(means.values(), weights, strict=True)]
     )
 
 
 def oracle_effect(verdicts: Verdicts, conversations: Conversations) -> dict[str, Score]:
-    """Return what references as history add over the model's own replies, over all turns and per turn.
+    """Return how much references, instead of own replies, as history add to the score: over all turns, and per turn.
 
-    It is oracle minus self-prediction, paired.
+    It is the paired difference oracle minus self-prediction.
     """
     own, oracle = (measures(verdicts, condition)["score"] for condition in (SELF_PREDICTION, ORACLE))
     change = paired(oracle, own, lambda with_references, own_replies: with_references - own_replies)
@@ -249,9 +255,10 @@ def oracle_effect(verdicts: Verdicts, conversations: Conversations) -> dict[str,
 
 
 class Fit(Struct, frozen=True, kw_only=True):
-    """A least-squares line through `n` turns: its `slope`, and the explained share of variance.
+    """A least-squares line through `n` turns.
 
-    `r_squared` is 0..1, with a 95 % `interval` over conversations. All are None if either variable does not vary.
+    `r_squared` is the explained share of variance (0..1), with a 95 % `interval` over conversations. `slope`,
+    `r_squared` and `interval` are None with fewer than three turns, or if either variable does not vary.
     """
 
     n: int
@@ -295,7 +302,7 @@ _FITS = Columns[tuple[str, Fit]](
 
 
 def report(runs: Sequence[Run], conversations: Conversations) -> Report:
-    """Build the section on how far a turn's two judgments agree, by model and pooled."""
+    """Build the section on how well completion ratio predicts quality, by model and pooled over models."""
     fits = dict[str, Fit]()
     pooled = dict[str, Fit]()
     for condition in dict.fromkeys(condition for run in runs for condition in run.conditions()):
@@ -344,7 +351,7 @@ def completion_of_aspects(run: Run, condition: str, conversations: Conversations
 
 
 def _list_rows(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
-    """Return the rows of tables 2 and 3, and of the same scores by goal, task, domain and aspect."""
+    """Return a run's rows: tables 2 and 3, and the same scores by goal, task, image domain and aspect."""
     rows = list[LeaderboardRow]()
     for condition in sorted(run.conditions(), key=lambda condition: condition != ORACLE):  # the paper's first
         judged = measures(run.verdicts, condition)

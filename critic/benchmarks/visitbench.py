@@ -39,10 +39,10 @@ _URL = re.compile("https?://")
 def read_conversations(path: Path) -> list[Conversation]:
     """Read the instructions of a VisIT-Bench sheet (.csv, .xlsx, .jsonl, or .parquet with its images), in its order.
 
-    Each becomes a conversation of one turn, with the column `id` or its row number as id. An image given as a
-    URL is expected under its file name in the data root. A GPT-4 answer that people did not confirm is no
-    reference: the turn then has none. Raises UsageError naming what is missing for a sheet without images,
-    captions or references, and place and column for an empty cell or a duplicate id.
+    Each row becomes a conversation of one turn; its id is the column `id`, or else the row number. An image given as a
+    URL is expected under its file name in the data root. If the reference is a GPT-4 answer that people did not
+    confirm, the turn has no reference. Raises UsageError if the sheet lacks images, captions or references, for an
+    empty cell, and for a duplicate id.
     """
     ids = tables.Ids()
     conversations = []
@@ -71,7 +71,7 @@ def read_conversations(path: Path) -> list[Conversation]:
 
 
 def _check_columns(path: Path, row: tables.Row) -> None:
-    """Raise UsageError naming the columns that the sheet lacks."""
+    """Raise UsageError if the sheet lacks required columns, naming them."""
     needed = [("instruction",), ("instruction_category",), IMAGES, CAPTIONS, REFERENCES]
     # Only GPT-4 answers carry people's ratings.
     if "output_human_annotated" not in row:
@@ -82,12 +82,15 @@ def _check_columns(path: Path, row: tables.Row) -> None:
 
 
 def _find_column(row: tables.Row, names: Collection[str]) -> str:
-    """Return the first of the names that is a column."""
+    """Return the first of `names` that is a column of the row."""
     return next(column for column in names if column in row)
 
 
 def _parse_images(location: str, row: tables.Row) -> list[str]:
-    """Return the images: a URL's file name, paths and data URIs unchanged."""
+    """Return a row's images: the file name of each URL; paths and data URIs unchanged.
+
+    Raises UsageError if there is no image, or one twice.
+    """
     column = _find_column(row, IMAGES)
     images = [tables.parse_image(location, value) for value in _parse_list(location, row, column)]
     images = [unquote(urlsplit(image).path).rsplit("/", 1)[-1] if _URL.match(image) else image for image in images]
@@ -97,7 +100,10 @@ def _parse_images(location: str, row: tables.Row) -> list[str]:
 
 
 def _join_captions(location: str, row: tables.Row, images: int) -> str:
-    """Return the caption; several images give one numbered line each. NaN, which pads lists in sheets, is ignored."""
+    """Return a row's caption; with several images, one numbered line per image.
+
+    NaN, which pads lists in sheets, is ignored. Raises UsageError unless each image has a caption.
+    """
     column = _find_column(row, CAPTIONS)
     captions = [tables.optional_text({column: value}, column) for value in _parse_list(location, row, column)]
     present = [caption for caption in captions if caption is not None]
@@ -112,6 +118,8 @@ def _join_captions(location: str, row: tables.Row, images: int) -> str:
 
 def _parse_list(location: str, row: tables.Row, column: str) -> list[object]:
     """Return the entries of a cell: those of a JSON list in columns for several images, else the cell itself.
+
+    Raises UsageError if such a column does not hold a list.
 
     >>> _parse_list("sheet.csv:2", {"images": '["a.png", "b.png"]'}, "images")
     ['a.png', 'b.png']
@@ -131,7 +139,7 @@ def _parse_list(location: str, row: tables.Row, column: str) -> list[object]:
 
 
 def _find_reference(location: str, row: tables.Row) -> str | None:
-    """Return the human reference, or the GPT-4 answer if people confirmed it, or None."""
+    """Return the human reference, else the GPT-4 answer if people confirmed it, else None."""
     # A person's own answer needs no confirmation by others.
     if "output_human_annotated" in row:
         return tables.require_text(location, row, "output_human_annotated")
@@ -148,7 +156,7 @@ def _is_true(location: str, row: tables.Row, column: str) -> bool:
 
 
 def _list_rows(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
-    """Return win rates against the reference, in total and by category."""
+    """Return a run's rows: win rates against the reference, in total and by category."""
     rows = []
     asked = [conversation for conversation in conversations if conversation.turns[0].reference is not None]
     referenced = groups_of(asked)

@@ -10,10 +10,11 @@ from critic.records import ModelTurn, TurnFailure
 
 
 def with_reply(turn: ModelTurn, text: str) -> ModelTurn:
-    """Return a turn with the answer in a model's `text` as its reply, and the thoughts in it behind those it has.
+    """Return the turn with the answer in `text` as its reply, and the thoughts in `text` appended to its thoughts.
 
-    A reply that ends within its thoughts at its token limit has the failure `truncated`, also where a file does not say
-    why it ended; one of thoughts only that the model ended itself is `empty`.
+    Without an answer the turn gets a failure instead of a reply: "truncated" if `text` was cut off within the thoughts
+    or before the answer, else "empty". If the turn does not say why its reply ended, unclosed thoughts count as cut
+    off.
     """
     split = split_thoughts(text, cut_off=turn.finish == "length")
     thoughts = "\n\n".join(filter(None, (turn.thoughts, split.thoughts))) or None
@@ -29,8 +30,10 @@ def with_reply(turn: ModelTurn, text: str) -> ModelTurn:
 
 
 def without_thoughts_in(turn: ModelTurn) -> ModelTurn:
-    """Return a turn of a file as it is recorded today: earlier versions kept thoughts in the reply, and showed them to
-    the model with the turns behind it."""
+    """Convert a recorded turn to today's layout: no thoughts in its reply or in the messages that the model saw.
+
+    Earlier versions kept thoughts in the reply and showed them to the model in later turns.
+    """
     if turn.thoughts is None and turn.reply is not None:
         turn = with_reply(turn, turn.reply)
     seen = [
@@ -41,6 +44,6 @@ def without_thoughts_in(turn: ModelTurn) -> ModelTurn:
 
 
 def say_thoughts(path: Path, count: int, answers: int) -> None:
-    """Print to stderr how many of a file's answers have thoughts, if any."""
+    """Print to stderr that `count` of the `answers` in a file have thoughts; print nothing if `count` is 0."""
     if count:
         print(f"{path}: {count} of {answers} answers have thoughts, which are no part of the answer", file=sys.stderr)

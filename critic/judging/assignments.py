@@ -1,4 +1,4 @@
-"""Plan the verdicts that a protocol asks for on a model's conversations, with the material of each."""
+"""Plan the verdicts that a protocol requests on a model's conversations, with their prompt inputs."""
 
 import asyncio
 from collections import Counter
@@ -21,7 +21,7 @@ from critic.records import Candidate, JudgeConfig, Judgment, PromptInputs, Sampl
 
 
 def form_name(protocol: str, turn: int | None, setup: JudgeConfig) -> str:
-    """Return the form in which a protocol asks about a turn, or about the whole conversation (None), with its flags."""
+    """Return the form, with flags, in which a protocol asks about a turn or (`turn` None) the whole conversation."""
     entry = protocols.load(protocol)
     base = entry.form if turn is not None else entry.whole_form
     if base is None:
@@ -33,10 +33,12 @@ def form_name(protocol: str, turn: int | None, setup: JudgeConfig) -> str:
 
 
 class Assignment(Struct, frozen=True, kw_only=True):
-    """A transcript that a protocol judges in one way.
+    """A transcript to be judged by one protocol in one way of judging.
 
-    The model is compared with `against`, another model's transcript, or with the references (None). `backed`: the judge
-    of two models sees the reference. `judging` is as in Judgment.
+    - `judging`: the way of judging: "standard" or an ablation, as in Judgment.
+    - `against`: another model's transcript to compare with; None if the protocol compares with the reference, or does
+      not compare.
+    - `backed`: a judge that compares two models also sees the reference.
     """
 
     transcript: Transcript
@@ -50,7 +52,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
         return protocols.load(self.protocol)
 
     def question(self, turn: int) -> records.ConversationTurn:
-        """Return the question of a turn, from 1."""
+        """Return the turn of the conversation with number `turn`, from 1."""
         return self.transcript.conversation.turns[turn - 1]
 
     def lacks(self, turn: records.ConversationTurn) -> str | None:
@@ -58,13 +60,13 @@ class Assignment(Struct, frozen=True, kw_only=True):
         return self.entry.lacks(turn, self.judging, self.against is None or self.backed)
 
     def looks_ahead(self, setup: JudgeConfig) -> bool:
-        """Return whether the judge of a turn also sees the later turns."""
+        """Return True if the judge of a turn also sees the later turns."""
         # Turns that the model saw apart are no conversation to look ahead in.
         continues = CONDITIONS[self.transcript.condition].history
         return setup.sight == "all" and self.entry.whole_form is not None and continues
 
     def turns(self) -> list[int]:
-        """Return the turns that get a verdict of their own, from 1."""
+        """Return the numbers (from 1) of the turns that get a verdict of their own."""
         # The ablation asks about wholes only. Protocols of turns have no focus points to leave out.
         turns_only = self.entry.whole_form is None
         if self.judging == "no_turn_verdicts" or (self.judging == "no_focus" and turns_only):
@@ -72,9 +74,9 @@ class Assignment(Struct, frozen=True, kw_only=True):
         return [turn for turn in self.transcript.asked if not self.lacks(self.question(turn))]
 
     def is_judged_whole(self) -> bool:
-        """Return whether the whole conversation gets a verdict.
+        """Return True if the whole conversation gets a verdict.
 
-        It does if it has several turns, which the model saw one after another, and none lacks what the protocol needs.
+        It must have several turns, which the model saw one after another, and each must have what the protocol needs.
         """
         turns = self.transcript.conversation.turns
         # A single turn is its own whole; to leave out focus points is an ablation of turns.
@@ -84,11 +86,11 @@ class Assignment(Struct, frozen=True, kw_only=True):
         return complete and CONDITIONS[self.transcript.condition].history and bool(self.transcript.asked)
 
     def plan(self, turn: int | None, setup: JudgeConfig, judged: Sequence[Judgment] = ()) -> PlannedVerdict:
-        """Plan the verdict on a turn, or on the whole conversation (None), whose judge sees the judgments of its turns.
+        """Plan the verdict on a turn or, if `turn` is None, on the whole conversation.
 
         Args:
-            turn: The turn, from 1.
-            judged: The judgments of the turns.
+            turn: The number of the turn, from 1, or None.
+            judged: The judgments of the turns, which the judge of the whole conversation sees.
         """
         transcript, against, material = self.transcript, self.against, None
         shown = transcript.asked if turn is None else [turn]
@@ -123,7 +125,10 @@ class Assignment(Struct, frozen=True, kw_only=True):
 
 
 def turn_inputs(assignment: Assignment, turn: int, setup: JudgeConfig) -> PromptInputs:
-    """Return the material of a turn: the exchanges that the model saw, question, reply, references, focus points."""
+    """Return the prompt inputs for a turn: earlier exchanges, question, reply, references and focus points.
+
+    If the judge looks ahead, later exchanges and the references of all turns are included.
+    """
     transcript, question = assignment.transcript, assignment.question(turn)
     reply = Candidate(earlier=transcript.earlier(turn), answer=transcript.answer(turn))
     references = [question.reference]
@@ -141,7 +146,7 @@ def turn_inputs(assignment: Assignment, turn: int, setup: JudgeConfig) -> Prompt
 
 
 def whole_inputs(assignment: Assignment, setup: JudgeConfig, judged: Sequence[Judgment]) -> PromptInputs:
-    """Return the material of a whole conversation: all turns, and the judgments of them."""
+    """Return the prompt inputs for a whole conversation: all turns, and their judgments `judged`."""
     transcript, turns = assignment.transcript, assignment.transcript.conversation.turns
     focus = {number: turn.focus for number, turn in enumerate(turns, 1) if turn.focus}
     return PromptInputs(
@@ -154,13 +159,16 @@ def whole_inputs(assignment: Assignment, setup: JudgeConfig, judged: Sequence[Ju
 
 
 UNJUDGED: dict[records.Language, str] = {"en": "not judged", "zh": "未评判"}
-"""Text in place of the judgment of a turn that failed."""
+"""Text in place of a turn's judgment if that judgment failed."""
 
 
 def turn_judgments(
     assignment: Assignment, setup: JudgeConfig, judged: Sequence[Judgment], first: records.Position | None = None
 ) -> list[records.TurnJudgment]:
-    """Return the judgments of turns with the judge's words; for a comparison those with `first` as A."""
+    """Return the judgments of turns as a prompt shows them: a grade or a side, and the judge's reason.
+
+    `first`: in comparisons, use the judgments made with this side as A; None for grades.
+    """
     return [_build_turn_judgment(line, form_name(assignment.protocol, line.turn, setup), first) for line in judged]
 
 
@@ -183,7 +191,7 @@ def _build_turn_judgment(line: Judgment, form: str, first: records.Position | No
 
 
 class VerdictPlan(Struct, frozen=True):
-    """The verdicts to ask for: of each pair, by each protocol, in each way of judging."""
+    """The verdicts to request: on each pair, by each protocol, in each way of judging. `backed` is as in Assignment."""
 
     pairs: list[Pair]
     protocols: list[str]
@@ -223,7 +231,7 @@ class VerdictPlan(Struct, frozen=True):
                 yield *named, assignment.protocol, assignment.judging, turn, opponent
 
     def lacking(self) -> Counter[str]:
-        """Count the turns that are not judged by what they lack."""
+        """Count the turns that are not judged, by protocol and the field that they lack."""
         counts: Counter[str] = Counter()
         # A turn without focus points lacks nothing: there is just nothing to leave out.
         for assignment in replace(self, judgings=["standard"]).assignments():

@@ -1,8 +1,8 @@
-"""Turn the judge's token probabilities into a distribution over ratings, and that into one score.
+"""Compute a distribution over ratings from the judge's token probabilities, and a score from the distribution.
 
-The reply is constrained to `{"Rating":N,…` or `{"Reason":"…","Rating":N}`, so the alternatives of the token
-at N are the judge's probabilities of a first digit. Where 10 is spelt "1" + "0", what follows a 1 decides
-between them. Ratings are those of a scale (lowest, highest), 1..10 unless said otherwise; scores are on 1..10.
+The reply is constrained to `{"Rating":N,…` or `{"Reason":"…","Rating":N}`, so the top log probabilities of the token at
+N are the judge's probabilities of a first digit. If 10 is tokenized as "1" + "0", the token after a 1 decides between
+them. Ratings are on a scale (lowest, highest), by default 1..10; scores are always on 1..10.
 """
 
 import math
@@ -21,25 +21,26 @@ from critic.judging.thoughts import answer_at
 from critic.records import TEN, Scale, Summary, Verdict, to_ten
 
 ScoreKind = Literal["expected", "median", "argmax"]
-"""The number that is taken as the score of a distribution."""
+"""The statistic of a distribution that is used as the score."""
 
 Aggregation = Literal["mean", "median"]
-"""The statistic that makes one score of a panel's."""
+"""The statistic that combines the scores of a panel."""
 
 _NUMBER = re.compile(r"\s*(10|\d)(?!\d)")
 _VALUE = re.compile(rf'"{RATING}"\s*:\s*$')
 
 
 MOST_RATINGS = 1000
-"""The widest scale whose ratings are listed: a number behind a schema's `maximum` must not take all memory."""
+"""The widest scale that is accepted: a huge `maximum` in a schema must not exhaust the memory."""
 
 
 class FirstDigit(Struct, frozen=True):
     """Probabilities read at the rating's first token.
 
-    - `mass`: one for each rating of the scale, lowest first, with the sum 1. That of a 1 is of "1" and anything behind.
+    - `mass`: one for each rating of the scale, lowest first, with the sum 1. The entry of 1 counts every rating spelt
+      with a first token "1", so possibly also 10.
     - `ten_given_one`: the probability (0..1) that a 0 follows the 1, or None if the tokens do not show it.
-    - `on_ratings`: the sum of the ratings' probabilities before they were divided by it.
+    - `on_ratings`: the total probability of all ratings, before they were divided by it.
     """
 
     mass: list[float]
@@ -48,13 +49,13 @@ class FirstDigit(Struct, frozen=True):
 
 
 def first_digit(tokens: list[Token], last: bool = False, scale: Scale = TEN, behind: str = "") -> FirstDigit | None:
-    """Return the probabilities at the first token of the rating, or None if the tokens have no alternatives there.
+    """Return the probabilities at the rating's first token, or None if that token has no top log probabilities.
 
     Args:
         tokens: The reply's tokens.
         last: Read the last rating in the tokens instead of the first.
         scale: The lowest and the highest rating.
-        behind: The reply up to the rating that counts, if others stand in it as well.
+        behind: Text of the reply before the rating to read; needed if the reply contains several ratings.
     """
     text, digit = "", None
     start = answer_at("".join(token.text for token in tokens))
@@ -88,9 +89,9 @@ def _read_mass(tokens: list[Token], low: int, high: int) -> FirstDigit | None:
 
 
 def zero_share(tokens: list[Token]) -> float | None:
-    """Return the probability (0..1) of a 0 at the first of these tokens, or None without alternatives.
+    """Return the probability (0..1) that the first of `tokens` begins with 0, or None without top log probabilities.
 
-    Tokens that are not among the alternatives are no 0 either, so that these need not sum to 1.
+    Tokens outside the top are not a 0 either, so the top probabilities need not sum to 1.
     """
     shares = [(text, math.exp(logprob)) for token in tokens[:1] for text, logprob in token.alternatives]
     total = sum(share for _, share in shares)
@@ -98,7 +99,10 @@ def zero_share(tokens: list[Token]) -> float | None:
 
 
 def distribution(first: FirstDigit, ten_given_one: float, scale: Scale = TEN) -> list[float]:
-    """Return the probabilities of the scale's ratings, lowest first, with the sum 1."""
+    """Return the probabilities of the scale's ratings, lowest first, with the sum 1.
+
+    `ten_given_one`: the probability (0..1) that a 0 follows the 1; this share of the mass of 1 moves to 10.
+    """
     shares, at_one = list(first.mass), 1 - scale[0]
     if scale[1] >= 10:
         shares[-1] += shares[at_one] * ten_given_one
@@ -108,7 +112,7 @@ def distribution(first: FirstDigit, ten_given_one: float, scale: Scale = TEN) ->
 
 @cache
 def _list_points(scale: Scale) -> tuple[float, ...]:
-    """Return the scale's ratings, moved onto 1..10."""
+    """Return the scale's ratings, lowest first, converted to 1..10."""
     return tuple(to_ten(rating, *scale) for rating in range(scale[0], scale[1] + 1))
 
 
@@ -134,7 +138,7 @@ def score(probabilities: Sequence[float], kind: str, scale: Scale = TEN) -> floa
 
 
 def summary(probabilities: Sequence[float], scale: Scale = TEN) -> Summary:
-    """Return the figures of a distribution that people read, on 1..10; the entropy is in bits."""
+    """Return the statistics of a distribution that reports show, on 1..10; the entropy is in bits."""
     shares = list(probabilities)
     expected = score(shares, "expected", scale)
     spread = [share * (point - expected) ** 2 for point, share in zip(_list_points(scale), shares, strict=True)]
@@ -148,20 +152,23 @@ def summary(probabilities: Sequence[float], scale: Scale = TEN) -> Summary:
 
 
 def scored(verdict: Verdict, kind: str) -> float | None:
-    """Return the score of a rating's verdict on 1..10 (`kind`: a ScoreKind), or None if the verdict failed."""
+    """Return the score (1..10) of a rating verdict, or None if the verdict failed.
+
+    `kind`: a ScoreKind. Without a distribution, the score is the stated rating.
+    """
     if verdict.failure is not None or verdict.distribution is None:
         return None if verdict.failure else verdict.rating
     return score(verdict.distribution, kind, verdict.scale or TEN)
 
 
 def _move_onto(score: float, scale: Scale) -> float:
-    """Return a score on 1..10 moved linearly onto `scale`, rounded so that whole numbers stay whole."""
+    """Convert a score on 1..10 linearly to `scale`, rounded so that whole numbers stay whole."""
     low, high = scale
     return round(score if scale == TEN else low + (high - low) * (score - TEN[0]) / (TEN[1] - TEN[0]), 9)
 
 
 def whole_rating(score: float, scale: Scale = TEN) -> int:
-    """Return a score on 1..10 as a whole rating of `scale`. Halves go up.
+    """Convert a score on 1..10 to the nearest whole rating of `scale`; halves go up.
 
     >>> whole_rating(6.5), whole_rating(5.5, (1, 5))
     (7, 3)
@@ -171,9 +178,9 @@ def whole_rating(score: float, scale: Scale = TEN) -> int:
 
 
 def probabilities(score: float, scale: Scale = TEN) -> list[float]:
-    """Return a score on 1..10 as probabilities of the ratings of `scale`, lowest first, with the sum 1.
+    """Convert a score on 1..10 to probabilities of the ratings of `scale`, lowest first, with the sum 1.
 
-    A score between two ratings is shared between them, so that the mean is the score.
+    A score between two ratings is split between them, so that the mean is the score.
 
     >>> probabilities(2.25, (1, 10))[:3]
     [0.0, 0.75, 0.25]
@@ -183,5 +190,5 @@ def probabilities(score: float, scale: Scale = TEN) -> list[float]:
 
 
 def aggregated(how: Aggregation, scores: Iterable[float | None]) -> float:
-    """Return the mean or median of a panel's scores on 1..10, of which at least one is known."""
+    """Return the mean or median of a panel's scores. None is ignored; at least one score must be known."""
     return float((fmean if how == "mean" else median)(score for score in scores if score is not None))

@@ -20,9 +20,9 @@ from critic.records import PLAYERS, TEN, Example, HumanScore, Message, Position,
 
 
 class Planned(Struct, frozen=True):
-    """A training example to build: the form, and the ids of the answers that it shows, in order.
+    """A training example to build: its form, and the ids of the answers that it shows, in order.
 
-    `first` says who stands first if one row is a pair.
+    `first`: the side that is shown first if one row is a pair of answers.
     """
 
     form: str
@@ -33,7 +33,7 @@ class Planned(Struct, frozen=True):
 class Plan(Struct, frozen=True):
     """The examples to build, form by form.
 
-    `left_out` counts the rows that a form kept but cannot use, by "FORM: why".
+    `left_out` counts the rows that were selected for a form but cannot be used in it, by "FORM: reason".
     """
 
     examples: list[Planned]
@@ -46,13 +46,14 @@ ASKED_ONCE = "another row asks the same question"
 
 
 def plan(responses: Sequence[Response], mix: Mapping[str, float]) -> Plan:
-    """Plan the examples of the rows. `mix[form]` (0..1) is the share of the rows that a form keeps.
+    """Plan the training examples of the rows. `mix` maps each form to the share (0..1) of the rows that it uses.
 
-    Each form keeps a row by a hash of form and id. More rows, or another share of another form, change nothing for the
-    rows that are there. In a form that shows two answers, a row meets one other answer to its question (`partner`), in
-    both orders if the two are compared. Forms that begin with the reason learn only rows that have one, if any has.
+    A hash of form and row id decides whether a form uses a row. Adding rows, or changing another form's share, does not
+    change that decision. In a form that shows two answers, a row is paired with one other answer to its question
+    (`partner`), in both orders if the two are compared. Forms with the reason first use only rows that have a reason,
+    if any row has one.
 
-    Raises UsageError for a mix with mistakes, ValueError for a response that people did not score.
+    Raises UsageError for an invalid mix, ValueError for a response without a human score.
     """
     forms.check_mix(mix)
     questions = [question_key(response) for response in responses]
@@ -78,7 +79,10 @@ def plan(responses: Sequence[Response], mix: Mapping[str, float]) -> Plan:
 
 
 def _plan_row(name: str, prompt: Prompt, response: Response, answers: Sequence[Response]) -> list[Planned] | str:
-    """Return a row's examples, or the reason why it has none. `answers` are those to the row's question."""
+    """Return a row's examples in the form `name`, or the reason why it has none.
+
+    `answers`: all answers to the row's question.
+    """
     form = forms.form_of(name)
     if (lacking := form.lacking(response)) is not None:
         return lacking
@@ -100,21 +104,24 @@ def _plan_row(name: str, prompt: Prompt, response: Response, answers: Sequence[R
 
 
 def comparable(response: Response, other: Response) -> bool:
-    """Return whether two answers to one question are by two systems, differ in text, and are no pairs themselves."""
+    """Return True if two answers to one question can be compared.
+
+    They must be by two systems and differ in text, and neither may be a pair itself.
+    """
     by_another = response.system is None or response.system != other.system
     are_single = all(each.preference is None and each.other is None for each in (response, other))
     return are_single and by_another and response.id != other.id and response.text.strip() != other.text.strip()
 
 
 def partner(form: str, response: Response, others: Sequence[Response]) -> Response:
-    """Return the answer that a response meets in a form: of several the one with the lowest hash."""
+    """Return the answer among `others` that is paired with `response` in a form: the one with the lowest hash."""
     return min(others, key=lambda candidate: _draw(form, response.id, candidate.id))
 
 
 def question_key(response: Response) -> bytes:
-    """Return a key that answers to the same question share: that of equal Questions.
+    """Return a key shared by all answers to the same question; equal Questions have equal keys.
 
-    A row that nobody scored and that came without a group has its id as its group, which does not count.
+    Id and group are part of the key, unless nobody scored the row and its group is only its own id.
     """
     question = response.question
     if response.human is None and question.group == response.id:
@@ -123,13 +130,13 @@ def question_key(response: Response) -> bytes:
 
 
 def _draw(*words: str) -> float:
-    """Return a number in 0..1 (1 itself excluded) that depends on nothing but the words."""
+    """Return a number from 0 to 1 (1 excluded) that depends only on `words`."""
     digest = hashlib.sha256("\0".join(words).encode()).digest()
     return int.from_bytes(digest[:6], "big") / 2**48
 
 
 class TooLong(Struct, frozen=True):
-    """A row whose prompt is too long in a form even if truncated. `id` is as in Example."""
+    """A row whose prompt is too long in a form even when truncated. `id` is as in Example."""
 
     id: str
     form: str
@@ -144,12 +151,14 @@ def build_example(
 ) -> Example | TooLong:
     """Build a planned example from the responses that it names, truncated as in judging.
 
-    If the form shows one answer but two are planned, the example is for a head that compares.
+    If the form shows one answer but the plan has two, the example is for a head that compares. Returns TooLong if a
+    prompt does not fit.
 
     Args:
         by_id: The responses by id.
-        max_source_tokens: The longest prompt, as `count` counts tokens; None for any length.
-        sees: The judge is shown images.
+        max_source_tokens: The longest prompt in tokens; None for any length.
+        count: Returns the number of tokens of messages.
+        sees: The judge sees images.
     """
     form, answers = planned.form, [by_id[name] for name in planned.ids]
     response = answers[0]

@@ -1,7 +1,8 @@
-"""The forms: ways to ask a judge for a verdict. One table says how each is asked and read.
+"""The forms: ways to ask a judge for a verdict. One table says how each is requested and read.
 
-A form is an entry in FORMS and its prompt files (`critic/prompts/`), its flags are endings of its name. Whatever is in
-the table can be put into a recipe, asked with `critic judge --prompt`, read, scored and audited.
+A form is an entry in FORMS and its prompt files (`critic/prompts/`). Its flags are endings of its name. Every form in
+the table can be used in a training recipe and in `critic judge --prompt`, and its verdicts can be read, scored and
+audited.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,33 +23,33 @@ from critic.judging.targets import REASON
 from critic.records import Call, Language, Message, PromptInputs, Response, Verdict
 
 UNREADABLE = ("no_rating", "no_verdict", "out_of_range", "truncated")
-"""Failures of a reply that says something, in which another reading may find a verdict."""
+"""Failures of a reply that has text, in which another reading may find a verdict."""
 
 LONGEST_FIRST_REASON = 400
-"""Characters of a reason that comes before the value."""
+"""The most characters of a reason that comes before the value."""
 
 LONGEST_STEPS: dict[Language, int] = {"en": 2000, "zh": 1000}
-"""Characters of a reason in many steps: twice the 250 tokens that VisIT-Bench's judge wrote on average."""
+"""The most characters of a step-by-step reason: twice the 250 tokens that VisIT-Bench's judge wrote on average."""
 
 REASON_FIRST = "_reason_first"
-"""Ending of the names of forms that have the reason before the verdict."""
+"""Ending of the names of forms that put the reason before the verdict."""
 
 
 Flag = Mapping[str, Mapping[str, Any]]
-"""Endings of a form's name, of which one is chosen ("": none) -> the fields of the form that differ with it."""
+"""Endings of a form's name, of which one applies ("" for none) -> the fields of the form that this ending changes."""
 
 
 class Form(Struct, frozen=True, kw_only=True):
     """A way to ask for a verdict.
 
     - `kind`: the kind of verdict.
-    - `scope`: a turn or the whole conversation.
+    - `scope`: what is judged, a turn or the whole conversation.
     - `pair`: two answers to one question, or two whole conversations, are compared.
-    - `first`: the form in which the judge is asked before for an answer of its own.
-    - `steps`: the reason that comes first has many steps.
-    - `protocol`: the protocol that asks about conversations in this form.
-    - `all_turns`: the judge of a turn sees the later turns as well, not only those before it.
-    - `has_checklist`: the judge sees the question's checklist, as by its protocol.
+    - `first`: the form in which the judge first gives its own answer to the question, or None.
+    - `steps`: the verdict begins with a step-by-step reason.
+    - `protocol`: the protocol that judges conversations in this form.
+    - `all_turns`: the judge of a turn also sees the later turns.
+    - `has_checklist`: the judge sees the question's checklist.
     - `flags`: the form's variants, worded in its prompt file (`flags.ENDING`).
     """
 
@@ -64,11 +65,14 @@ class Form(Struct, frozen=True, kw_only=True):
 
     @property
     def shown(self) -> int:
-        """Return how many answers an example shows: a second one is compared, or stands for the judge's own."""
+        """Return the number of answers in a training example, 1 or 2.
+
+        A second one is compared, or used as the judge's own answer.
+        """
         return 2 if self.pair or self.first else 1
 
     def lacking(self, response: Response) -> str | None:
-        """Return why a response cannot be judged in this form, or None."""
+        """Return why a response cannot be judged in this form, or None if it can."""
         if (response.preference is not None or response.other) and not self.pair:
             return "two answers that were compared, for the forms pairwise, pairwise_turn, pairwise_whole"
         scope = response.human.scope if response.human else "turn"
@@ -81,7 +85,10 @@ class Form(Struct, frozen=True, kw_only=True):
         return self.kind.lacking(response.question)
 
     def material(self, response: Response, other: Response | None = None) -> PromptInputs:
-        """Return the material of a response. `other` is compared with it, or stands for the judge's own answer."""
+        """Return the prompt inputs for a response.
+
+        `other`: the response that it is compared with or, in a form with `first`, that replaces the judge's own answer.
+        """
         shown = response.shown or of_response(response, other if self.pair else None, self.scope)
         # A judge of the other protocols never meets one in a benchmark.
         if response.shown is None and not self.has_checklist:
@@ -99,7 +106,7 @@ BETTER = kind("better")
 FORCED: Flag = {"": {}, "forced": {"kind": kind("forced")}}
 STEPS: Flag = {"": {}, "reason_first": {"steps": True}}
 ALL_TURNS: Flag = {"": {}, "in_full": {"all_turns": True}}
-"""Flags: no ties; the reason first, in many steps; a turn in sight of the turns behind it as well."""
+"""Flags: no ties; a step-by-step reason first; the judge of a turn also sees the later turns."""
 
 FORMS: dict[str, Form] = {
     "pointwise": Form(kind=kind("rating"), flags=({"": {}, "reason_first": {}, "one_shot": {}, "short": {}},)),
@@ -128,11 +135,11 @@ def _name_variants() -> Iterator[tuple[str, Form]]:
 
 
 BY_NAME = dict(_name_variants())
-"""Every variant of the forms by its name, the flags included: `pairwise_turn_forced_in_full`."""
+"""Full name, flags included (`pairwise_turn_forced_in_full`) -> variant of a form."""
 
 
 def form_of(name: str) -> Form:
-    """Return the form of a name. Raises UsageError for an unknown one.
+    """Return the form called `name`, flags included. Raise UsageError if there is none.
 
     >>> form_of("pairwise_turn_forced").kind.choices
     ('A', 'B')
@@ -144,7 +151,7 @@ def form_of(name: str) -> Form:
 
 
 def rates(name: str) -> bool:
-    """Return whether a form asks for one rating on 1..10 only, which a scoring head can give without a reply."""
+    """Return True if a form asks only for one rating on 1..10, which a scoring head can give."""
     form = form_of(name)
     return form.kind.single_rating and form.first is None and load(name, "en").on_ten
 
@@ -155,19 +162,20 @@ ONE_SIDE = {
     "pairwise_turn_in_full": "direct_turn_in_full",
     "pairwise_whole": "direct_whole",
 }
-"""Form of a comparison that a head can decide by scores -> form in which the head sees each answer."""
+"""Form of a comparison that a scoring head can decide -> form in which the head scores each answer."""
 COMPARED = {shown_as: compared for compared, shown_as in ONE_SIDE.items()}
-"""The other way round: form in which the head sees each answer -> form of the comparison."""
+"""The inverse: form in which a scoring head scores each answer -> form of the comparison."""
 
 
 class JudgeRequest(Struct, frozen=True, kw_only=True):
-    """A request for a verdict on some material.
+    """A request for a verdict.
 
-    - `name`, `form`, `prompt`: the form, and its prompt in the sample's language.
-    - `fitted`: the rendered prompt, truncated if it had to be; empty before it is rendered.
-    - `uris`: the data URIs of its images by name.
-    - `seed`: the sampling seed, None for greedy decoding.
-    - `first`: the side that stands first in a comparison.
+    - `name`, `form`, `prompt`: the form's name, the form, and its prompt in the sample's language.
+    - `material`: the inputs of the prompt.
+    - `fitted`: the rendered prompt, truncated if necessary; empty before it is rendered.
+    - `uris`: image name -> data URI.
+    - `seed`: the sampling seed; None for greedy decoding.
+    - `first`: the side that stands first in a comparison, else None.
     - `paid`: the list to which every call for this verdict is added.
     """
 
@@ -183,21 +191,24 @@ class JudgeRequest(Struct, frozen=True, kw_only=True):
 
     @property
     def messages(self) -> list[Message]:
-        """Return the prompt as it is sent, images included."""
+        """Return the messages to send: the rendered prompt, images included."""
         return self.sent(self.rendered().fitted.messages)
 
     def rendered(self) -> "JudgeRequest":
-        """Return the request with its prompt rendered: the whole prompt, unless it was rendered before."""
+        """Return the request with its prompt rendered in full. An existing rendering is kept."""
         if self.fitted.messages:
             return self
         return replace(self, fitted=TruncatedPrompt(render(self.prompt, self.material)))
 
     def sent(self, messages: Sequence[Message]) -> list[Message]:
-        """Return messages as they are sent, each image as its data URI."""
+        """Return messages with each image replaced by its data URI."""
         return [embed_images(message, self.uris) for message in messages] if self.prompt.sees else [*messages]
 
     def keys(self, reason: bool = True) -> tuple[str, ...]:
-        """Return the keys of a verdict in the output format's order, with the `reason` if the format has one."""
+        """Return the verdict's keys in the order of the output format; empty for free text.
+
+        `reason`: include the key of the reason, if the format has one.
+        """
         kind, template = self.form.kind, self.prompt.template
         values, first = tuple(kind.values(self.prompt, self.material)), kind.key(self.prompt)
         reason_at, value_at = (template.find(f'"{name}"') for name in (REASON, first))
@@ -208,7 +219,10 @@ class JudgeRequest(Struct, frozen=True, kw_only=True):
         return (*values, REASON) if kind.reason_last else values
 
     def schema(self, reason: bool = True) -> dict[str, Any] | None:
-        """Return the JSON Schema of a verdict, with its keys in order, or None if it is free text."""
+        """Return the JSON Schema of the verdict, with its keys in order, or None for free text.
+
+        `reason`: as in `keys`.
+        """
         order, values = self.keys(reason), self.form.kind.values(self.prompt, self.material)
         if not order:
             return None
@@ -224,14 +238,17 @@ class JudgeRequest(Struct, frozen=True, kw_only=True):
         }
 
     def read(self, text: str, truncated: bool) -> Verdict:
-        """Read the verdict in a text: in our form, or as the papers' judges state one."""
+        """Parse the verdict in a text, in this project's format or in that of the papers' judges.
+
+        `truncated`: the text ended at its token limit.
+        """
         verdict = self.form.kind.read(self.prompt, self.material, text, truncated)
         return replace(
             verdict, reason=replace_surrogates(verdict.reason)
         )  # JSON in the text can spell half a character
 
     def answer(self, reply: Reply) -> Verdict:
-        """Read the verdict in a reply, or name why there is none."""
+        """Return the verdict in a reply. Its `failure` is set if there is none."""
         if lost := find_failure(reply):
             return Verdict(failure=lost[0])
         verdict = self.read(reply.text, reply.truncated)
@@ -240,9 +257,9 @@ class JudgeRequest(Struct, frozen=True, kw_only=True):
 
 
 def inquiry(name: str, language: Language, material: PromptInputs, sees: bool = False) -> JudgeRequest:
-    """Return the request for a verdict on some material, by the prompt for `language`.
+    """Build the request for a verdict in the form `name`, by the prompt for `language`.
 
-    A judge that `sees` is shown the images of the material. Without images it gets the prompt that mentions none.
+    `sees`: the judge can see images and is shown those of `material`. If there are none, the prompt mentions none.
     Raises UsageError for an unknown form.
     """
     form, prompt = form_of(name), load(name, language, sees and bool(material.pictures()))
@@ -250,7 +267,7 @@ def inquiry(name: str, language: Language, material: PromptInputs, sees: bool = 
 
 
 def split_sides(request: JudgeRequest) -> list[JudgeRequest]:
-    """Return the request for each side, the model's first, for a head that scores answers one at a time."""
+    """Build one request per side, the model's first, for a scoring head that scores answers one at a time."""
     requests, sides = [], request.material.sides
     for side in sides[::-1] if request.first == "opponent" else sides:
         # The judgments of a conversation's turns are of both sides, and would tell of the other one.
@@ -261,7 +278,7 @@ def split_sides(request: JudgeRequest) -> list[JudgeRequest]:
 
 
 def check_mix(mix: Mapping[str, float]) -> None:
-    """Raise UsageError for an unknown form, a share outside 0..1, or no share above 0."""
+    """Raise UsageError if `mix` (form -> share of rows) has an unknown form, a share outside 0..1, or only zeros."""
     for form, share in mix.items():
         form_of(form)
         load(form, "en")

@@ -1,14 +1,13 @@
 """Ask a judge for one rating, truncating the prompt to the context window, and read the full rating distribution.
 
-There are three strategies, of which the first replies show the one that a server allows:
+A strategy says how the distribution is read. It depends on the server:
 
-- `ByHead`: a scoring head gives the distribution as its classes.
-- `ByProbe`: vLLM gives log probabilities under its grammar, where nothing but a rating can stand. If the verdict's own
-  tokens do not hold the whole distribution, a probe of two tokens behind `…"Rating":` asks for it. The first token
-  shows the probabilities of all ratings. A logit bias then writes a 1, and the second token tells 1 from 10.
-- `FromTokens`: any other server. The verdict's own tokens are all there is.
-
-A server without log probabilities leaves the rating as the judge stated it (`AsStated`).
+- `ByHead`: a scoring head returns the distribution as class probabilities.
+- `ByProbe`: vLLM returns log probabilities under a grammar that allows only ratings. If the verdict's own tokens do not
+  hold the whole distribution, a probe of two tokens after `…"Rating":` asks for it. The first token shows the
+  probabilities of all ratings. A logit bias then forces a 1, and the second token tells 1 from 10.
+- `FromTokens`: other servers only return the log probabilities of the verdict's own tokens.
+- `AsStated`: without log probabilities, the rating counts as the judge stated it.
 """
 
 import asyncio
@@ -34,10 +33,10 @@ from critic.records import GREEDY, RATINGS, TEN, Call, Message, SamplingParams, 
 T = TypeVar("T")
 
 ALTERNATIVES = 20
-"""Alternatives requested for each token: the most that OpenAI-compatible servers give by default."""
+"""Top log probabilities requested per token: the default maximum of OpenAI-compatible servers."""
 
 NEGLIGIBLE = 1e-6
-"""Probability of a first "1" below which a request for the token behind it is not worth its cost."""
+"""If a rating starts with "1" with a lower probability than this, no request is spent on the token after it."""
 
 RATING_ALONE = '{"Rating":'
 """The prefix of a verdict without a reason."""
@@ -46,23 +45,25 @@ Shares = list[float] | None
 """Probabilities of a scale's ratings, or None if they are unknown."""
 
 SharesRead = tuple[Shares, list[Reply]]
-"""Probabilities, and the replies that they took beside the verdict's."""
+"""Rating probabilities, and the replies to the requests that were made for them besides the verdict's."""
 
 
 class RatedVerdict(Struct, frozen=True):
-    """A verdict and the replies that it took. The first reply's text is the verdict's."""
+    """A verdict and all replies that it took. The first reply holds the verdict's text."""
 
     verdict: Verdict
     calls: list[Reply]
 
 
 class Strategy(Struct, frozen=True, kw_only=True):
-    """A way to ask for a rating and to read it. It never changes: the grader replaces it when a reply shows more.
+    """A way to request a rating and to read it.
 
-    - `score_kind`: the score taken of a distribution (distribution.ScoreKind).
-    - `alternatives`: log probabilities requested for each token of a written verdict. None is one for each rating: no
-      more tokens can begin a rating under vLLM's grammar.
-    - `logprobs`: the server gives log probabilities; None until a reply shows it.
+    Strategies are immutable. The grader replaces its strategy when a reply shows what the server can do.
+
+    - `score_kind`: the score computed from a distribution (distribution.ScoreKind).
+    - `alternatives`: top log probabilities to request per token of a written verdict. None means one per rating, since
+      no other token can begin a rating under vLLM's grammar.
+    - `logprobs`: whether the server returns log probabilities; None until a reply shows it.
     """
 
     score_kind: str
@@ -70,26 +71,26 @@ class Strategy(Struct, frozen=True, kw_only=True):
     logprobs: bool | None = None
 
     async def rate(self, grader: "Grader", request: JudgeRequest) -> tuple[JudgeRequest, RatedVerdict]:
-        """Ask for a written verdict. Return the request as it was sent, and the verdict."""
+        """Request a written verdict. Return the request as it was sent (perhaps truncated), and the verdict."""
         request, reply = await grader.send(request, partial(grader.build_request, alternatives=self.alternatives))
         # Another reply may have replaced the strategy in the meantime.
         return request, await grader.strategy.read(grader, request, reply)
 
     async def read(self, grader: "Grader", request: JudgeRequest, reply: Reply) -> RatedVerdict:
-        """Read a written verdict and its distribution."""
+        """Read the verdict and its distribution from a written `reply`."""
         return grader.settle(request, reply, None, [])
 
     def as_stated(self) -> "Strategy":
-        """Return the strategy that takes ratings as they are stated, and sends the same requests."""
+        """Return the strategy that sends the same requests but takes ratings as the judge stated them."""
         return AsStated(score_kind="argmax", alternatives=self.alternatives, logprobs=self.logprobs)
 
 
 class AsStated(Strategy, frozen=True):
-    """The rating as the judge stated it, without a distribution."""
+    """Strategy that takes the rating as the judge stated it, without a distribution."""
 
 
 class ByHead(Strategy, frozen=True):
-    """The classes of a scoring head, which writes nothing: they are the distribution."""
+    """Strategy for a scoring head, which generates no text: its class probabilities are the distribution."""
 
     async def rate(self, grader: "Grader", request: JudgeRequest) -> tuple[JudgeRequest, RatedVerdict]:
         request, reply = await grader.send(request, classify)
@@ -100,7 +101,7 @@ class ByHead(Strategy, frozen=True):
 
 
 class FromTokens(Strategy, frozen=True):
-    """The log probabilities of the verdict's own tokens."""
+    """Strategy that reads the log probabilities of the verdict's own tokens."""
 
     async def read(self, grader: "Grader", request: JudgeRequest, reply: Reply) -> RatedVerdict:
         shares, calls = await from_logprobs(grader, request, reply, parse.prefix(reply.text))
@@ -108,7 +109,7 @@ class FromTokens(Strategy, frozen=True):
 
 
 class ByProbe(FromTokens, frozen=True):
-    """The verdict's own tokens if they hold the whole distribution, otherwise a probe behind the verdict."""
+    """Strategy that reads the verdict's own tokens if they hold the whole distribution, and else sends a probe."""
 
     async def rate(self, grader: "Grader", request: JudgeRequest) -> tuple[JudgeRequest, RatedVerdict]:
         if grader.decoding.reason or request.keys(False) != (RATING,):
@@ -148,10 +149,11 @@ class ByProbe(FromTokens, frozen=True):
 
 
 class Grader:
-    """A judge model and the strategy by which its ratings are read.
+    """A judge model and the strategy by which its ratings are requested and read.
 
-    `strategy` is the only thing that changes. If the first replies have no log probabilities, ratings count as stated
-    from then on; if an option `needs` a distribution, a UsageError names the option.
+    Only `strategy` changes: if the first replies have no log probabilities, ratings count as stated from then on. If
+    `needs` names a command-line option that requires a distribution, UsageError is raised instead; None means that no
+    option does.
     """
 
     def __init__(
@@ -173,19 +175,19 @@ class Grader:
 
     @property
     def score_kind(self) -> str:
-        """Return the score that is taken now."""
+        """Return the kind of score that is computed now (distribution.ScoreKind)."""
         return self.strategy.score_kind
 
     @property
     def can_probe(self) -> bool:
-        """Return whether the server can continue a verdict and show the log probabilities of what follows."""
+        """Return True if the server can continue a verdict and return log probabilities of the next tokens."""
         stated = isinstance(self.strategy, AsStated)
         return self.backend.served.is_vllm and not stated and self.strategy.logprobs is not False
 
     async def rate(self, request: JudgeRequest) -> tuple[JudgeRequest, RatedVerdict]:
-        """Return the request as it was sent, and the verdict: a rating, or a named failure.
+        """Request a rating. Return the request as it was sent, and the verdict: a rating or a failure.
 
-        A form with several criteria has a rating by each as well. Raises Refused and Transient as the backend does.
+        Forms with criteria also get a rating per criterion. Raises Refused and Transient as the backend does.
         """
         # An earlier reply showed it: nothing more is paid for scores that cannot be had.
         if self.strategy.logprobs is False:
@@ -193,9 +195,10 @@ class Grader:
         return await self.strategy.rate(self, request)
 
     async def head_score(self, request: JudgeRequest) -> tuple[JudgeRequest, Reply]:
-        """Return the request as it was sent, and the one score of a head that compares, as the reply's text.
+        """Request the score of a comparing head.
 
-        Raises as `rate` does.
+        Return the request as it was sent, and a reply with the score as its text. Raises Refused if the head does not
+        return exactly one score; otherwise raises as `rate` does.
         """
         request, reply = await self.send(request, classify)
         score = _check_classes(reply, 1)
@@ -204,11 +207,17 @@ class Grader:
         return request, replace(reply, text=f"{score[0]:.6g}")
 
     async def ask(self, request: JudgeRequest) -> tuple[JudgeRequest, Reply]:
-        """Return the request as it was sent, and the reply. Raises Refused and Transient as the backend does."""
+        """Request a written verdict. Return the request as it was sent, and the reply.
+
+        Raises Refused and Transient as the backend does.
+        """
         return await self.send(request, self.build_request)
 
     def build_request(self, request: JudgeRequest, alternatives: int | None = 0) -> Request:
-        """Build the request for a written verdict with `alternatives` for each token, as in Strategy."""
+        """Build the backend request for a written verdict.
+
+        `alternatives`: top log probabilities per token, as in Strategy.
+        """
         low, high = request.prompt.scale
         return Request(
             messages=request.messages,
@@ -220,9 +229,9 @@ class Grader:
         )
 
     async def send(self, request: JudgeRequest, build: Callable[[JudgeRequest], Request]) -> tuple[JudgeRequest, Reply]:
-        """Return the reply to the whole prompt or, if prompt and reply do not fit together, to a truncated one.
+        """Send the request that `build` makes, with a truncated prompt if prompt and reply exceed the context window.
 
-        Raises Refused if the prompt cannot be truncated enough.
+        Return the request as it was sent, and the reply. Raises Refused if the prompt cannot be truncated enough.
         """
         # A scoring head writes nothing, but vLLM wants a token less than the context.
         max_tokens = 1 if self.backend.served.is_classifier else self.max_tokens
@@ -249,7 +258,10 @@ class Grader:
         return truncated, add_cost(await self.chat(truncated, build(truncated)), lost)
 
     async def chat(self, request: JudgeRequest, sent: Request) -> Reply:
-        """Return the reply, noting its cost and whether the server gives log probabilities."""
+        """Send a backend request and return its reply.
+
+        Its cost is recorded, and whether the server returns log probabilities.
+        """
         reply = await self.backend.chat(sent)
         # At once, so that what fails later still counts what it took.
         request.paid.append(call_of(request, reply))
@@ -262,7 +274,10 @@ class Grader:
         return reply
 
     def use_stated_ratings(self, reason: str = "") -> None:
-        """Take ratings as they are stated from now on, for this `reason`. Raises UsageError if a score is needed."""
+        """Take ratings as stated from now on, and print `reason` (default: the server gives no log probabilities).
+
+        Raises UsageError if an option needs a distribution.
+        """
         reason = reason or f"{self.backend.endpoint} gives no log probabilities"
         # With argmax nothing changes, so there is nothing to say.
         if self.score_kind != "argmax":
@@ -274,17 +289,19 @@ class Grader:
         self.strategy = self.strategy.as_stated()
 
     def stop_probing(self) -> None:
-        """Read the verdicts' own tokens from now on."""
+        """Send no more probes: read only the verdicts' own tokens from now on."""
         if isinstance(self.strategy, ByProbe):
             now = self.strategy
             self.strategy = FromTokens(score_kind=now.score_kind, alternatives=ALTERNATIVES, logprobs=now.logprobs)
 
     def settle(self, request: JudgeRequest, reply: Reply, shares: Shares, calls: list[Reply]) -> RatedVerdict:
-        """Return the verdict in `reply` with its distribution. Without one it fails, unless the stated rating counts.
+        """Return the verdict in `reply` with its distribution.
+
+        Without a distribution the verdict fails, unless stated ratings count.
 
         Args:
-            shares: The distribution, or None.
-            calls: The replies that the distribution took.
+            shares: The rating probabilities, or None if they are unknown.
+            calls: The replies to the requests that were made for the probabilities.
         """
         verdict = request.answer(reply)
         # A file has one kind of score.
@@ -302,7 +319,7 @@ class Grader:
 
 
 async def rate_by_probe(grader: Grader, request: JudgeRequest, probed: Reply) -> RatedVerdict:
-    """Return the verdict without a reason that a probe behind the empty verdict gives."""
+    """Build a verdict without a reason from `probed`, the reply to a probe directly after `{"Rating":`."""
     shares, calls = await read_probe(grader, request, RATING_ALONE, probed)
     # The judge wrote no rating of its own that could count instead.
     if shares is None:
@@ -314,9 +331,10 @@ async def rate_by_probe(grader: Grader, request: JudgeRequest, probed: Reply) ->
 
 
 async def read_probe(grader: Grader, request: JudgeRequest, prefix: str, probed: Reply) -> SharesRead:
-    """Return the probabilities of the ratings behind `prefix`, and the replies that they took.
+    """Return the rating probabilities after `prefix` from a probe's reply `probed`, and all replies they took.
 
-    Raises UsageError if the log probabilities are not the model's own.
+    The probabilities are None if the server ignored the grammar. Raises UsageError if the log probabilities are not the
+    model's own but include the logit bias.
     """
     alternatives = probed.tokens[0].alternatives if probed.tokens else []
     # If the logit bias of 100 shows, nothing but the favoured 1 has a probability that a model could give it.
@@ -338,7 +356,9 @@ async def read_probe(grader: Grader, request: JudgeRequest, prefix: str, probed:
 
 
 async def from_logprobs(grader: Grader, request: JudgeRequest, reply: Reply, prefix: str | None) -> SharesRead:
-    """Return the probabilities of the ratings at the reply's tokens, and the reply that told 1 from 10, if needed.
+    """Return the rating probabilities from the reply's tokens, and the replies to further requests.
+
+    A further request is made only to tell 1 from 10. The probabilities are None if the tokens do not show them.
 
     Args:
         prefix: The reply up to the rating, or None if it states none.
@@ -363,7 +383,7 @@ async def from_logprobs(grader: Grader, request: JudgeRequest, reply: Reply, pre
 
 
 def call_of(request: JudgeRequest, reply: Reply, verdict: Verdict | None = None) -> Call:
-    """Return the call that a reply took, with the `verdict` that was read in it."""
+    """Build the record of one call from its request, its reply, and the `verdict` read from the reply, if any."""
     call = Call(
         reply=reply.text,
         shortened=request.fitted.shortened,
@@ -381,33 +401,38 @@ def call_of(request: JudgeRequest, reply: Reply, verdict: Verdict | None = None)
 
 
 async def gather_all(work: Iterable[Awaitable[T]]) -> list[T]:
-    """Return the results of work done side by side. Raise the first error only when all has ended: its cost counts."""
+    """Run awaitables concurrently and return their results.
+
+    The first error is raised only after all have ended, so that the cost of each is recorded.
+    """
     tasks = [asyncio.ensure_future(call) for call in work]
     await asyncio.gather(*tasks, return_exceptions=True)
     return [task.result() for task in tasks]
 
 
 def build_verdict(shares: list[float], scale: Scale) -> Verdict:
-    """Return the verdict without a reason that a distribution gives."""
+    """Build a verdict without a reason from rating probabilities (lowest rating first)."""
     empty = Verdict(rating=distribution.score(shares, "argmax", scale), scale=None if scale == TEN else scale)
     return with_mixture(empty, [shares])
 
 
 def classify(request: JudgeRequest) -> Request:
-    """Build the request to a scoring head. Raises Refused for a form that is no single rating on 1..10."""
+    """Build the backend request for a scoring head. Raise Refused unless the form asks only for one rating on 1..10."""
     if not rates(request.name):
         raise Refused("refused", f"form {request.name}: {NO_TEXT}")
     return Request(messages=request.messages, max_tokens=0, classify=True)
 
 
 def _check_classes(reply: Reply, count: int) -> list[float] | None:
-    """Return the classes of a head if they are `count` finite numbers, or None."""
+    """Return the head's outputs if they are `count` finite numbers, else None."""
     has_them = reply.classes is not None and len(reply.classes) == count and all(map(math.isfinite, reply.classes))
     return reply.classes if has_them else None
 
 
 def read_classes(reply: Reply) -> RatedVerdict:
-    """Return the verdict that a scoring head's classes give, with a text as any judge's for people who read the file.
+    """Build the verdict from a scoring head's ten class probabilities, with a text like that of a generative judge.
+
+    The verdict fails if there are not ten classes. The text is for people who read the file.
 
     >>> read_classes(Reply(text="", classes=[0.0] * 6 + [0.75, 0.25, 0.0, 0.0])).calls[0].text
     '{"Rating":7'
@@ -421,9 +446,10 @@ def read_classes(reply: Reply) -> RatedVerdict:
 
 
 def build_probe(request: JudgeRequest, prefix: str) -> Request:
-    """Build the request for the probabilities behind `prefix`, a verdict up to its rating.
+    """Build the request for the rating probabilities after `prefix`, a verdict up to its rating.
 
-    They are those of the rating's first token and, with 10 on the scale, of what follows a 1, since a 1 is written.
+    The first token of the reply shows the probability of each first digit. If the scale includes 10, a 1 is forced, and
+    the second token shows whether a 0 follows it.
     """
     low, high = request.prompt.scale
     digits, behind = f"[{low}-{min(high, 9)}]", f"{_get_end(request)}.*"
@@ -436,7 +462,10 @@ def build_probe(request: JudgeRequest, prefix: str) -> Request:
 def build_continuation(
     request: JudgeRequest, prefix: str, regex: str, *, max_tokens: int, forced_token: str | None = None
 ) -> Request:
-    """Build the request to continue a verdict behind `prefix`, with the alternatives of each token."""
+    """Build the request to continue a verdict after `prefix`, with the top log probabilities of each token.
+
+    `regex`: pattern of the continuation. `forced_token`: token to force by a logit bias, or None.
+    """
     return Request(
         messages=[*request.messages, {"role": "assistant", "content": prefix}],
         max_tokens=max_tokens,
@@ -448,7 +477,7 @@ def build_continuation(
 
 
 def _get_end(request: JudgeRequest) -> str:
-    """Return the character behind the rating."""
+    """Return the character that follows the rating in the output format."""
     return "}" if request.keys()[-1] == RATING else ","
 
 

@@ -14,7 +14,7 @@ EVERY = 10**9
 
 
 class HistoryMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One message to the model; its `images` (paths or other names) come before its text."""
+    """One message to the model under judgment. Its `images` (paths or other names) precede its text."""
 
     role: Literal["user", "assistant"]
     content: str
@@ -22,14 +22,14 @@ class HistoryMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Condition(Struct, frozen=True, kw_only=True):
-    """The history that a model sees before a turn.
+    """The history that a model sees before it answers a turn.
 
-    - `references`: the number of first turns that are answered by their references; the others have the model's own
+    - `references`: the number of initial turns that are answered by their references; later turns have the model's own
       replies.
-    - `history`: without it all earlier turns are left out.
-    - `images`: without them no image is shown.
-    - `first`: the first turn that the model answers; None for the last one only.
-    - `rephrase`: the model is asked to say the reference in other words.
+    - `history`: False leaves out all earlier turns.
+    - `images`: False leaves out all images.
+    - `first`: the first turn (from 1) that the model answers; None if it answers only the last one.
+    - `rephrase`: the model is asked to rephrase the reference instead of answering.
     """
 
     help: str
@@ -40,11 +40,14 @@ class Condition(Struct, frozen=True, kw_only=True):
     rephrase: bool = False
 
     def asked(self, turns: int) -> range:
-        """Return the turns, from 1, that the model answers in a conversation of `turns` turns."""
+        """Return the turns (from 1) that the model answers in a conversation of `turns` turns."""
         return range(turns if self.first is None else self.first, turns + 1)
 
     def own(self, turn: int) -> range:
-        """Return the earlier turns, from 1, whose replies the model sees at a turn. Without them it is not asked."""
+        """Return the earlier turns (from 1) that appear with the model's own replies when it answers `turn`.
+
+        If one of these replies is missing, the model is not asked.
+        """
         return range(self.references + 1, turn) if self.history else range(0)
 
 
@@ -76,11 +79,11 @@ REPHRASE: dict[Language, str] = {
     "Question: {question}\n\nAnswer: {reference}",
     "zh": "请换一种说法写出下面的回答，内容不变，只写新的说法。\n\n问题：{question}\n\n回答：{reference}",
 }
-"""Prompts for the model that stands for the references."""
+"""Prompts that ask a model to rephrase a reference, by language."""
 
 
 def missing_reference(conversation: Conversation, condition: Condition) -> int | None:
-    """Return the first turn whose reference the condition shows and the conversation lacks, or None."""
+    """Return the first turn (from 1) whose reference the condition shows but the conversation lacks, or None."""
     shown = max(condition.asked(len(conversation.turns)), default=0) - 1
     count = len(conversation.turns) if condition.rephrase else min(shown, condition.references)
     turns = enumerate(conversation.turns[:count], 1)
@@ -90,15 +93,15 @@ def missing_reference(conversation: Conversation, condition: Condition) -> int |
 def messages(
     conversation: Conversation, turn: int, replies: Mapping[int, str], condition: Condition
 ) -> list[HistoryMessage]:
-    """Build the messages that the model sees at turn `turn` (from 1), its question last.
+    """Build the messages that the model sees at turn `turn` (from 1), ending with that turn's question.
 
-    Images are shown with their own turn's question, or with the first question of a given history. Images of turns that
-    are left out are shown with the question of this turn.
+    Images accompany the question of their own turn; the first turn's images accompany the first question of a given
+    history, if there is one. Images of omitted turns accompany the question of this turn.
 
     Args:
-        replies: The model's own replies by turn; those that the condition shows must be there.
+        replies: The model's own replies by turn number, including all that the condition shows.
 
-    Raises ValueError if a reference is missing that the condition shows.
+    Raises ValueError if a reference that the condition shows is missing.
     """
     turns = conversation.turns[:turn]
     images = [question.images if condition.images else [] for question in turns]
@@ -129,5 +132,5 @@ def _user_message(content: str, images: list[str]) -> HistoryMessage:
 
 
 def call_id(conversation: Conversation, sent: Sequence[HistoryMessage]) -> str:
-    """Return a hash of the messages and the conversation. Calls with the same hash are made once and shared."""
+    """Return a hash of conversation id and messages. Requests with the same hash are sent once and share the reply."""
     return hashlib.sha256(msgspec.json.encode([conversation.id, sent])).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""A judge: plan, request, replies and judgment of one verdict; and the judgment of one response by a panel."""
+"""Get the judgment of a planned verdict from a judge, and combine the judgments of a panel on one response."""
 
 import asyncio
 import hashlib
@@ -26,10 +26,10 @@ from critic.records import CUT_OFF, Call, JudgeConfig, Judgment, Position, Respo
 
 
 class PreparedVerdict(Struct, frozen=True):
-    """A planned verdict with its requests, one for each presentation order; none if there is nothing to judge.
+    """A planned verdict with its requests, one per presentation order; none if there is nothing to judge.
 
-    `prompt_hash` and `asked` are as in Judgment. Verdicts of one conversation with the same `asked` show the judge the
-    same prompts, and are asked for once.
+    `prompt_hash` and `asked` are as in Judgment. Verdicts on one conversation with the same `asked` have identical
+    prompts, which are sent once.
     """
 
     planned: PlannedVerdict
@@ -39,9 +39,14 @@ class PreparedVerdict(Struct, frozen=True):
 
 
 class JudgeResult(Struct, frozen=True, kw_only=True):
-    """The verdict on some material, and every call that it took.
+    """A verdict, and every call that it took.
 
-    A comparison's verdict is given as if the model stood first (A). `attempts` are the tries of a call that was lost.
+    - `verdict`: in a comparison, named as if the model stood first (A).
+    - `score`: None if the verdict failed.
+    - `reply`: the text of the first reply.
+    - `detail`: why there is no verdict, or None.
+    - `unread`: an unreadable comparison counts as a tie.
+    - `attempts`: the tries of a request that got no reply, else 0.
     """
 
     verdict: Verdict
@@ -73,7 +78,7 @@ class Judge:
         images: Images | None = None,
         needs: str | None = "--score",
     ) -> None:
-        """Take a judge that is shown `images`; without them it is asked as one that cannot see. `needs`: see Grader."""
+        """Create a judge that is shown `images`, or that cannot see any (None). `needs` is as in Grader."""
         if images is not None:
             shown = replace(setup.decoding, images="show", max_image_pixels=images.resize_to)
             setup = replace(setup, decoding=shown)
@@ -84,7 +89,7 @@ class Judge:
         self.grader = Grader(backend, setup.score_kind, max_tokens, setup.decoding, needs)
 
     def prepare(self, planned: PlannedVerdict) -> PreparedVerdict:
-        """Build the requests for a planned verdict. Prompts are rendered here if their hash goes into the record."""
+        """Build the requests of a planned verdict. If it has a protocol, render the prompts, whose hash is recorded."""
         prepared = PreparedVerdict(planned, self.hash_prompt(planned.form), self._build_requests(planned))
         if planned.protocol is None or not prepared.requests:
             return prepared
@@ -109,7 +114,7 @@ class Judge:
         return requests
 
     def _draw_orders(self, planned: PlannedVerdict) -> tuple[Position, ...]:
-        """Return who stands first in each request for a comparison. A random order is the same in every run."""
+        """Return which side stands first in each request of a comparison. A random order is the same in every run."""
         sample = planned.sample
         if self.setup.order == "both":
             return records.PLAYERS
@@ -119,7 +124,7 @@ class Judge:
         return (records.PLAYERS[hashlib.sha256(words.encode()).digest()[0] % 2],)
 
     async def verdict_on(self, prepared: PreparedVerdict) -> Judgment:
-        """Return one judgment: a score, or a named failure. Never raises for what a server does."""
+        """Return the judgment of a prepared verdict: a score or a failure. Server and image errors become failures."""
         planned = prepared.planned
         try:
             result = await self._ask(prepared)
@@ -151,12 +156,12 @@ class Judge:
         )
 
     def hash_prompt(self, form: str) -> str:
-        """Return the hash of a form's prompt in the wordings that are used."""
+        """Return one hash of all wordings of the prompt that this judge gets for `form`."""
         return prompt_hash(forms.ONE_SIDE[form] if self.scores_sides else form, self.sees)
 
     @property
     def current_setup(self) -> JudgeConfig:
-        """Return how verdicts are asked for, with the score that is taken now."""
+        """Return the setup, with the kind of score that is computed now."""
         return replace(self.setup, score_kind=self.grader.score_kind)
 
     async def _ask(self, prepared: PreparedVerdict) -> JudgeResult:
@@ -207,7 +212,7 @@ class Judge:
         )
 
     async def _choose(self, request: JudgeRequest) -> JudgeResult:
-        """Ask for a verdict that counts as it is stated. Sides are named in the order in which they stand."""
+        """Request a verdict that counts as stated. In a comparison, A is the side that was shown first."""
         request, reply = await self.grader.ask(request)
         verdict = request.answer(reply)
         call = call_of(request, reply, verdict)
@@ -220,10 +225,10 @@ class Judge:
         )
 
     async def _compare_scores(self, request: JudgeRequest) -> JudgeResult:
-        """Compare two sides by a head's score of each, which no order can change.
+        """Compare two sides by a scoring head's score of each; their order makes no difference.
 
-        A is better with the probability σ(s_A - s_B) (Bradley & Terry 1952, eq. 1). Scores that differ by no more than
-        the judge's band are a tie.
+        A is better with the probability σ(s_A - s_B) (Bradley & Terry 1952, eq. 1). If the scores differ by no more
+        than the judge's tie band, the verdict is a tie.
         """
         sides = await gather_all(self.grader.head_score(side) for side in forms.split_sides(request))
         first, second = (float(reply.text) for _, reply in sides)
@@ -238,7 +243,10 @@ class Judge:
         )
 
     async def _compare(self, requests: Sequence[JudgeRequest]) -> JudgeResult:
-        """Compare two sides in each order. Verdicts that differ are a tie."""
+        """Compare two sides in each requested order.
+
+        Different verdicts are a tie; a failure in one order is a failure.
+        """
         results = await gather_all(map(self._choose, requests))
         failed = next((result.verdict.failure for result in results if result.verdict.failure is not None), None)
         value = None
@@ -257,22 +265,22 @@ class Judge:
 
 
 def _find_winner(verdict: Verdict, *, first: Position | None) -> str:
-    """Return the better side, named as if the model stood first (A)."""
+    """Return the winner as "A" (the model), "B" or "tie". `first`: the side that the verdict calls A."""
     value = verdict.value or "tie"
     return value if first == "model" else {"A": "B", "B": "A"}.get(value, value)
 
 
 def _get_detail(reply: Reply) -> str | None:
-    """Return the detail of a reply that is no answer, or None."""
+    """Return why a reply is no answer, or None if it is one."""
     lost = find_failure(reply)
     return lost[1] if lost else None
 
 
 def panel_judgment(members: Sequence[Judgment], how: Aggregation, name: str) -> Judgment:
-    """Return the judgment of a panel on one response: the members' scores and ratings combined by `how`.
+    """Combine the judgments of a panel's `members` on one response: their scores and ratings, by `how`.
 
-    If a member failed, the judgment fails with the member's failure, and `detail` names the member: a mean over those
-    who are left would be another panel's. Ratings by single criteria stay with the members.
+    `name`: the panel's name. If a member failed, the panel's judgment has the same failure, and `detail` names the
+    member: a mean over the remaining members would be another panel's. Ratings by single criteria are not combined.
     """
     first, verdicts = members[0], [member.verdict for member in members]
     unlearned = (each.setup.unlearned and f"{each.setup.unlearned} ({each.judge})" for each in members)

@@ -1,14 +1,16 @@
-"""Tell material in an answer (the reply under judgment, an injected line, an example) from mentions of a verdict.
+"""Find shown material and mentions of a verdict in a judge's answer.
 
-Headings and lines that end with a colon introduce what stands up to the next heading; a fence, a quoted block or a list
-behind such a line is all that it introduces. A label before text in its line (`Reply: two cats.`) introduces its
+Material is the judged reply, an injected line, or an example.
+
+A heading, or a line that ends with a colon, introduces everything up to the next heading. If a fence, a quoted block or
+a list follows such a line, it introduces only that. A label before text in its line (`Reply: two cats.`) introduces its
 paragraph.
 
-Find sentences that can only mean a verdict, in any notation: `I'd put it at 7/10.`, `<answer>7</answer>`, ★★★★☆.
+Some sentences can only mean a verdict, in any notation: `I'd put it at 7/10.`, `<answer>7</answer>`, ★★★★☆.
 
-A sentence or a line said only in words of judging (words.toml) that holds one value mentions a verdict. With a word
-such as "rating" or "winner", or a mark such as `[RESULT]`, it states the verdict; else, as a lone `7` does, it can only
-contradict one. So does a sentence which says that there is no verdict.
+A sentence or a line mentions a verdict if it consists of one value and words of judging (words.toml). If it has a word
+such as "rating" or "winner", or a mark such as `[RESULT]`, it states the verdict. Otherwise, like a lone `7`, it can
+only contradict one. So can a sentence that says that there is no verdict.
 """
 
 import re
@@ -22,13 +24,16 @@ _LISTS: dict[str, dict[str, list[str]]] = tomllib.loads((Path(__file__).parent /
 
 
 def any_of(name: str, before: str = "", behind: str = "") -> str:
-    """Return a pattern of the words of a list in words.toml, with patterns `before` and `behind` the English ones."""
+    """Return a pattern of the words in the list `name` of words.toml.
+
+    The patterns `before` and `behind` are put around the English words.
+    """
     english, chinese = ("|".join(_LISTS[name][lang]) for lang in ("en", "zh"))
     return f"(?:{before}(?:{english}){behind}|{chinese})"
 
 
 def word_pattern(name: str) -> re.Pattern[str]:
-    """Return a pattern that finds a word of a list in words.toml, without regard to case."""
+    """Return a pattern that finds a word of the list `name` in words.toml, ignoring case."""
     return re.compile(any_of(name, r"\b", r"\b"), re.IGNORECASE)
 
 
@@ -39,7 +44,7 @@ RETOLD, MATERIAL, JUDGING, TELLER, ASSESSING, RETELLING, ARGUING = map(
 _CLAUSE_END = re.compile(r"(?<!e\.g)[.!?;](?=\s|\Z)|(?<=\d)['*]*,|[。！？；\n]")
 
 _SIDE = re.compile(r"[A-D1-4甲乙]$")
-"""Ending of the label of one of several answers. Judges write such labels before their opinion of it."""
+"""Ending of a label of one of several answers. Below such a label judges write their opinion of the answer."""
 
 _LABEL = re.compile(r"[^\w\n]*([^:.,;!?。，、；！？\n]{2,60}):(?=.*\w)")
 _ASIDE = re.compile(r"\([^()]*\)")
@@ -62,7 +67,7 @@ _ENDING = re.compile(r"\W*(?:end\b|结束|完\b)", re.IGNORECASE)
 
 
 def is_material(words: str) -> bool:
-    """Return whether the last clause of `words` says that what follows is another's, or does not hold."""
+    """Return True if the last clause of `words` says that what follows is somebody else's, or is not valid."""
     clause = _CLAUSE_END.split(words)[-1]
     last = clause.rpartition(",")[2]
     if JUDGING.search(last) and not RETOLD.search(last):
@@ -73,7 +78,7 @@ def is_material(words: str) -> bool:
 def spans(plain: str) -> list[tuple[int, int]]:
     """Return the spans of material in an answer, in order and without overlap.
 
-    `plain` has no full-width punctuation.
+    `plain`: the answer with half-width punctuation.
 
     >>> text = "The reply says:\\n> Rating: 10\\nIt is wrong."
     >>> [text[start:end] for start, end in spans(text)]
@@ -116,17 +121,20 @@ def spans(plain: str) -> list[tuple[int, int]]:
 
 
 def _is_own(title: str) -> bool:
-    """Return whether a heading or a label is over a judge's own words: judging, its reasons, or about an answer."""
+    """Return True if a heading or label stands over the judge's own verdict, reasons or comments."""
     return any(words.search(title) for words in (JUDGING, ARGUING, ASSESSING))
 
 
 def _introduces(label: str) -> bool:
-    """Return whether a label before text in its line names material, and says nothing about it."""
+    """Return True if a label before text in its line names material and does not comment on it."""
     return not ASSESSING.search(label) and is_material(_ASIDE.sub("", label))
 
 
 def _read_title(line: str, follows: str) -> str | None:
-    """Return the text of a heading, or None for another line."""
+    """Return the text of the heading `line`, or None if it is no heading.
+
+    `follows`: the next line, which may underline it.
+    """
     heading = _HEADING.match(line) if len(line) <= 120 else None
     if heading:
         text = heading["marked"] or heading["wrapped"] or heading["capitals"] or ""
@@ -135,8 +143,11 @@ def _read_title(line: str, follows: str) -> str | None:
 
 
 def _read_introduction(lines: list[str], number: int, governed: bool) -> tuple[bool, int]:
-    """Return whether material goes on behind a line that ends with a colon, and the line up to which it alone
-    introduces some."""
+    """Read line `number`, which ends with a colon, and return what it introduces.
+
+    The result says whether material continues after the second value, the number of the line up to which this line
+    alone introduces material. `governed`: the line is below a heading that introduces material.
+    """
     words = lines[number].rstrip(" \t*_:.。")
     clause = _CLAUSE_END.split(words)[-1]
     if JUDGING.search(clause) and not is_material(words):
@@ -157,7 +168,7 @@ def _read_introduction(lines: list[str], number: int, governed: bool) -> tuple[b
 
 
 def _find_delimited_end(lines: list[str], first: int) -> int:
-    """Return the line behind a fence, a quoted block or a list that begins at line `first`; `first` if none does."""
+    """Return the number of the line after a fence, quoted block or list that begins at line `first`, else `first`."""
     if first >= len(lines):
         return first
     if _FENCE_LINE.match(lines[first]):
@@ -177,7 +188,7 @@ NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight
 NUMERALS = "零一二三四五六七八九十"
 
 _LONGEST = 120
-"""Characters of a sentence that is looked at."""
+"""The most characters of a sentence that may mention a verdict."""
 
 _SENTENCE = re.compile(r"(?:[^\n.!;。]|[.!;](?!\s|\Z|[^\x00-\x7f]))+")
 _ENGLISH, _CHINESE = re.compile(r"[A-Za-z]+(?:'[a-z]+)?"), re.compile(r"[\u4e00-\u9fff]")
@@ -203,8 +214,10 @@ _NO_VERDICT = re.compile(
 
 
 class Mention(Struct, frozen=True):
-    """A verdict that a sentence from `start` to `end` can only mean; `value` is None if it is none of the form's.
-    `states`: it says that this is a verdict."""
+    """A verdict that the sentence from `start` to `end` mentions; `value` is None if the form has no such value.
+
+    `states`: the sentence says that this is a verdict.
+    """
 
     value: float | str | None
     start: int
@@ -213,11 +226,14 @@ class Mention(Struct, frozen=True):
 
 
 Values = Callable[[str], tuple[list[float | str | None], str]]
-"""Return the values in a sentence, and what is left of it without them."""
+"""Function that returns the values in a sentence, and the sentence without them."""
 
 
 def mentions(plain: str, values_in: Values | None) -> Iterator[Mention]:
-    """Yield the verdicts that sentences of an answer mention (none without `values_in`), and refusals to give one."""
+    """Yield the verdicts that sentences of an answer mention, and refusals to give one.
+
+    `values_in` finds the values in a sentence; with None, only refusals are found.
+    """
     for refusal in _NO_VERDICT.finditer(plain):
         yield Mention(None, refusal.start(), refusal.end(), states=False)
     for sentence in _SENTENCE.finditer(plain) if values_in else ():
@@ -241,7 +257,7 @@ def mentions(plain: str, values_in: Values | None) -> Iterator[Mention]:
 
 
 def _is_judging(rest: str) -> bool:
-    """Return whether a sentence without its values is said only in words of judging."""
+    """Return True if a sentence without its values consists only of words of judging."""
     if _CHINESE.search(_JUDGING.sub("", rest)):
         return False
     return all(_JUDGING.fullmatch(word) for word in _ENGLISH.findall(rest))

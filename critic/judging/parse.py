@@ -1,7 +1,7 @@
 """Parse a judge's text into a rating, a choice or the answers to a checklist, with the reason, or a named failure.
 
-A verdict is read from where one is stated (statements.py), never from a number that stands somewhere. Statements that
-differ are no verdict: which is the judge's own, and which a draft or planted, the text does not tell.
+A value counts only if it is stated as a verdict (statements.py); a number elsewhere does not. Contradicting statements
+are no verdict, because the text does not show which is the judge's own, and which a draft or planted.
 """
 
 import math
@@ -90,7 +90,7 @@ _STATED_CHOICES = tuple(
 
 
 class _Read(Struct, frozen=True):
-    """The reading of a reply: a value and its reason, or a failure. `whole`: the value is in a whole object."""
+    """The value and the reason read from a reply, or a failure. `whole`: the value is in a complete JSON object."""
 
     value: float | str | None = None
     reason: str | None = None
@@ -101,16 +101,17 @@ class _Read(Struct, frozen=True):
 def parse_rating(
     text: str, truncated: bool = False, scale: Scale = TEN, key: str = "Rating", criteria: bool = False
 ) -> Verdict:
-    """Read a pointwise verdict, `{"Rating": 8, "Reason": "…"}` or something close to it.
+    """Parse a rating and its reason from a judge's reply, such as `{"Rating": 8, "Reason": "…"}`.
 
-    Close to it are another order, fences, "8/10", 8分, single quotes, Chinese keys, a reply that is cut off, and the
-    notations of the papers' judges (`Rating: [[7]]`, `Rating:{5}`, `{"score": "7"}`, `Final Rating: 4`).
+    Also understood are another order of the keys, code fences, "8/10", 8分, single quotes, Chinese keys, truncated
+    replies, and the notations of the papers' judges (`Rating: [[7]]`, `Rating:{5}`, `{"score": "7"}`, `Final Rating:
+    4`).
 
     Args:
         truncated: The reply ended at its token limit.
-        scale: The lowest and the highest rating. Ratings of another scale than 1..10 are moved onto 1..10.
+        scale: The lowest and the highest rating. Ratings on another scale than 1..10 are converted to 1..10.
         key: The key of the rating.
-        criteria: The verdict has ratings by several criteria, of which the one under `key` is read.
+        criteria: The verdict has ratings for several criteria; read only the one under `key`.
 
     Failures: `empty`, `truncated` (before the rating was certain), `no_rating` (none, or several that differ),
     `out_of_range`.
@@ -125,7 +126,7 @@ def parse_rating(
 
 
 def parse_choice(text: str, key: str, values: Sequence[str], truncated: bool = False) -> Verdict:
-    """Read a verdict that is one of a few `values`, `{"Verdict": "A"}`, as tolerantly as `parse_rating`.
+    """Parse a verdict that is one of `values`, such as `{"Verdict": "A"}`, as tolerantly as `parse_rating`.
 
     A comparison may also say `Overall, Response A is better.`, `[[C]]` or `A=B`. Failures: `empty`, `truncated`,
     `no_verdict` (none, another value, or several that differ).
@@ -139,9 +140,10 @@ def parse_choice(text: str, key: str, values: Sequence[str], truncated: bool = F
 
 
 def parse_checklist(text: str, items: int, truncated: bool = False) -> Verdict:
-    """Read the answers to a checklist's items (from 1): `{"1":"yes","2":"no"}`, or lists of "1: yes" or "1. yes".
+    """Parse the answers to a checklist's `items` items: `{"1":"yes","2":"no"}`, or lists such as "1: yes" or "1. yes".
 
-    An item without an answer, or answered both ways, is None. Then the failure is `empty`, `truncated` or `no_verdict`.
+    An item that is not answered, or answered both ways, is None. The failure is then `empty`, `truncated` or
+    `no_verdict`.
 
     >>> parse_checklist("1: yes, 2: no", 2).answers
     [True, False]
@@ -160,7 +162,7 @@ def parse_checklist(text: str, items: int, truncated: bool = False) -> Verdict:
 
 
 def prefix(text: str) -> str | None:
-    """Return the reply up to the rating that counts, `…"Rating":`, or None if it has none.
+    """Return the reply up to the rating that counts, including its key (`…"Rating":`), or None if it has no rating.
 
     >>> prefix('{"Reason":"x","Rating":7}')
     '{"Reason":"x","Rating":'
@@ -178,7 +180,11 @@ def prefix(text: str) -> str | None:
 
 
 def _parse(text: str, truncated: bool, sought: Sought, values: Sequence[str], missing: Failure) -> _Read:
-    """Read the one value that a reply states. `values`: all values that there are, as text."""
+    """Read the one value that the reply `text` states.
+
+    `sought`: the value to look for. `values`: all possible values, as text. `missing`: the failure if no single value
+    is stated.
+    """
     if not text.strip():
         return _Read(failure="empty")
     answer = AnswerText(text)
@@ -208,7 +214,7 @@ def _parse(text: str, truncated: bool, sought: Sought, values: Sequence[str], mi
 
 
 def _parse_item(answer: AnswerText, number: int, truncated: bool) -> _Read:
-    """Return the answer to item `number` of a checklist."""
+    """Read the answer to item `number` (from 1) of a checklist."""
     statements = answer.statements(_seek_item(number))
     read = _settle(answer, statements, "no_verdict")
     settled = not truncated or any(
@@ -222,10 +228,11 @@ def _begins_any(start: str, values: Sequence[str], longer: bool = False) -> bool
 
 
 def _settle(answer: AnswerText, statements: Sequence[Statement], missing: Failure) -> _Read:
-    """Return the one value that is stated, or `missing` if others contradict it.
+    """Return the one value that the statements agree on, or the failure `missing`.
 
-    What is told of another contradicts the verdict as well, since words mislead, unless the verdict opens the answer or
-    comes later. A text planted before a verdict could end so that the verdict itself seems to be told.
+    Statements attributed to somebody else (`told`) also contradict the verdict, because the attribution is guessed from
+    words. They are ignored if the verdict opens the answer or comes after them. Otherwise a text planted before a
+    verdict could make the verdict itself look like somebody else's.
     """
     standing = [statement for statement in statements if statement.stands]
     if not standing:
@@ -284,7 +291,7 @@ def _seek_rating(scale: Scale, key: str, criteria: bool) -> Sought:
     )
 
     def rated(sentence: str) -> tuple[list[float | str | None], str]:
-        """Return the numbers in a sentence but for the scale's ends: in digits, in words, in stars."""
+        """Return the numbers in a sentence (digits, words, stars) other than the scale's, and the rest of it."""
         sentence = out_of.sub(" ", sentence)
         numerals = [match[0] for match in _ANY_NUMBER.finditer(sentence)]
         # "One" is a pronoun as well.
@@ -303,7 +310,7 @@ def _seek_choice(key: str, values: tuple[str, ...]) -> Sought:
     papers = _STATED_CHOICES if "A" in values else ()
 
     def compared(stated: str) -> str | None:
-        """Return the side that a statement of the papers puts first, or None for a tie if none is offered."""
+        """Return the side that a notation such as "A>B" puts first, or "tie"; None if that is not among `values`."""
         compact = re.sub(r"\s", "", stated).lower()
         first, mark, second = compact[:1], compact[1:2], compact[-1:]
         side = {">": first.upper(), "<": second.upper()}.get(mark, compact.upper() if compact in ("a", "b") else "tie")
@@ -321,7 +328,7 @@ _ANY_NUMBER = re.compile(
 
 
 def _read_number(word: str, highest: int) -> float | None:
-    """Return the number that a match of `_ANY_NUMBER` means; None for a share, and for stars of another scale."""
+    """Return the number meant by a match of `_ANY_NUMBER`, or None for a percentage and for stars on another scale."""
     if word[0] in "★⭐":
         return len(word.rstrip("☆")) if len(word) == highest else None
     if word[0] in NUMERALS:
@@ -347,12 +354,14 @@ _NAMES_A_SIDE = re.compile(
     rf"|{_PLAYER}?[AB]\s+(?:is|was)\s+{_NAMED}|(?:该|此|这|这份|这个|本)(?:作答|回答|回复|助手)(?:是|为)\s*{_PLAYER}?[AB])\W*",
     re.IGNORECASE,
 )
-"""A sentence that says which side something stands for, "The model is B", where nothing is judged: no verdict."""
+"""Pattern of a sentence that only says which side something is, such as "The model is B": no verdict."""
 
 
 def _read_sides(sentence: str) -> tuple[list[float | str | None], str]:
-    """Return the sides that a sentence names; of two that it compares, the one that it puts first; none where it only
-    says who is which."""
+    """Return the sides ("A", "B", "tie") that a sentence names, and the sentence without them.
+
+    A comparison of two sides counts as the side that it puts first. A sentence that only says who is which names none.
+    """
     if _NAMES_A_SIDE.fullmatch(sentence):
         return [], sentence
     sentence = _BEATS.sub(lambda match: f" {match[1] or match[2]} ", sentence)
@@ -370,7 +379,10 @@ _JUDGED_RIGHT = re.compile(r"\b(?:correct|right|true|yes)\b|正确|对|是(?=\W*
 
 
 def _read_correctness(sentence: str) -> tuple[list[float | str | None], str]:
-    """Return whether a sentence calls something wrong, right or both."""
+    """Return "no" or "yes" for each word in a sentence that calls something wrong or right, and the rest of it.
+
+    A bare key or heading gives [None].
+    """
     # A key, or a heading, rather than an answer.
     if sentence.strip(" *_#\"'{:").lower() == "correct":
         return [None], ""
@@ -392,7 +404,7 @@ def _seek_item(number: int) -> Sought:
 
 
 def _read_choice(value: Any, values: Sequence[str]) -> str | None:
-    """Return the choice that a word means, or None."""
+    """Return the choice among `values` that a text means, or None."""
     word = half_width(value).strip().lower() if isinstance(value, str) else ""
     # "Assistant A" and "A (slightly better)" are A.
     word = re.sub(rf"^{_PLAYER}|\s*\([^()/]*\)$", "", word)

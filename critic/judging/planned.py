@@ -1,4 +1,4 @@
-"""A verdict that is to be asked for: on which sample, in which form, and what the judge is shown."""
+"""A verdict to request: its sample, its form, and the inputs of its prompt."""
 
 from collections.abc import Hashable
 
@@ -8,14 +8,15 @@ from msgspec.structs import replace
 from critic.records import Failure, Judgment, PromptInputs, Sample
 
 VerdictKey = tuple[str, str, str, str, str, int | None, str | None]
-"""System, conversation, condition, protocol, judging, turn and opponent of a verdict."""
+"""System, conversation id, condition, protocol, judging, turn and opponent of a verdict."""
 
 
 class PlannedVerdict(Struct, frozen=True, kw_only=True):
-    """A verdict to ask for in a form.
+    """A verdict to request from a judge in the form called `form`.
 
-    In a comparison the model stands first in `material`. `material` is None if a `problem` (failure and sentence)
-    leaves nothing to judge. `judging` and `unjudged` are as in Judgment.
+    - `judging`, `unjudged`: as in Judgment.
+    - `problem`: failure and explanatory sentence if there is nothing to judge (`material` is then None), else None.
+    - `material`: the inputs of the prompt. In a comparison the model's side is first.
     """
 
     sample: Sample
@@ -27,18 +28,18 @@ class PlannedVerdict(Struct, frozen=True, kw_only=True):
     material: PromptInputs | None = None
 
     def of(self, judgment: Judgment) -> Judgment:
-        """Return the judgment of another planned verdict, which showed the judge the same, as that of this one."""
+        """Return `judgment`, made for another planned verdict with the same prompt, as the judgment of this one."""
         how = {"protocol": self.protocol, "judging": self.judging, "unjudged": self.unjudged}
         return replace(judgment, sample=self.sample, **how)
 
 
 def key(verdict: Judgment | PlannedVerdict) -> VerdictKey:
-    """Return the key of a verdict, which no other verdict of its file has."""
+    """Return the key that identifies a verdict within its file."""
     sample = verdict.sample
     protocol = verdict.protocol or "pointwise"
     return sample.system or "", sample.id, sample.condition, protocol, verdict.judging, sample.turn, sample.opponent
 
 
 def key_in_file(verdict: Judgment | PlannedVerdict) -> Hashable:
-    """Return the key by which the judgments of a file are told apart: of an answer out of a row its id."""
+    """Return the key that tells the judgments of a file apart: the sample's key for rows (no protocol), else `key`."""
     return verdict.sample.key if verdict.protocol is None else key(verdict)

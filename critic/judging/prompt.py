@@ -1,7 +1,7 @@
-"""Load judging prompts: wording, ranges, rules by task, and a template. Each is a file in `critic/prompts/`.
+"""Load judging prompts (wording, rating bands, rules by task, template) from the files in `critic/prompts/`.
 
-A prompt that `extends` another holds only what differs from it. Its tables `flags.FLAG` say what is otherwise where the
-prompt's name ends in `_FLAG`, whether it is asked so or not: `critic.judging.forms` says in what.
+A prompt that `extends` another file holds only the differences. Its table `flags.FLAG` holds the differences of the
+variant whose name ends in `_FLAG`. `critic.judging.forms` lists the flags of each form.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ LANGUAGES: tuple[Language, ...] = get_args(Language)
 
 
 class Range(Struct, frozen=True):
-    """A band of ratings, both ends included, with what it means."""
+    """A band of ratings, `low` and `high` included, and its meaning."""
 
     low: int
     high: int
@@ -43,12 +43,16 @@ class TaskRules(Struct, frozen=True):
 class Prompt(Struct, frozen=True, dict=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A judging prompt in one language.
 
-    - `key`: the key of a verdict's value: a rating ("Rating"), the better of two ("Verdict"), or whether an answer is
-      right ("Correct"). A checklist has a key for each item instead, and an answer of the judge's own is free text.
-    - `general`, `tasks`, `other_rules`: the rules for all tasks, for single tasks, and for any other task.
-    - `indent`: blanks before further lines of an earlier message, so that none of them passes for another message.
-    - `sides`, `tie`: the names of the two that are compared, and of neither.
-    - `sees`: it is worded for a judge that is shown the images.
+    - `key`: the key of the verdict's value: "Rating", "Verdict" (the better of two) or "Correct". A checklist has one
+      key per item instead; free text has none.
+    - `left_out`, `history_left_out`: texts in place of the middle of a shortened text, and of omitted earlier
+      exchanges.
+    - `general`, `tasks`, `other_rules`: rules for all tasks, rules by task, and rules for tasks that are not in
+      `tasks`.
+    - `user`, `assistant`, `turn`, `item`: labels of messages, turns and checklist items.
+    - `indent`: spaces before further lines of an earlier message, so that no line passes for another message.
+    - `sides`, `tie`: names of the two compared sides, and of a tie.
+    - `sees`: the wording is for a judge that sees the images.
     """
 
     name: str
@@ -78,12 +82,12 @@ class Prompt(Struct, frozen=True, dict=True, kw_only=True, forbid_unknown_fields
 
     @property
     def on_ten(self) -> bool:
-        """Return whether a verdict is a rating on 1..10."""
+        """Return True if a verdict is a rating on 1..10."""
         return self.key == "Rating" and self.scale == (RATINGS[0], RATINGS[-1])
 
     @cached_property
     def hash(self) -> str:
-        """Return the first 16 hex digits of the SHA-256 of the content (JSON, keys in the order of the fields)."""
+        """Return the first 16 hex digits of the SHA-256 of the prompt (JSON, fields in their defined order)."""
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
 
     @cached_property
@@ -94,9 +98,9 @@ class Prompt(Struct, frozen=True, dict=True, kw_only=True, forbid_unknown_fields
 
 @cache
 def names() -> tuple[str, ...]:
-    """Return the names of the packaged prompts, without their language.
+    """Return the names of the packaged prompts, without the language.
 
-    Files that other prompts only extend begin with an underscore, and are left out.
+    Files whose names start with an underscore are left out: other prompts only extend them.
     """
     stems = (Path(entry.name).stem for entry in (files("critic") / "prompts").iterdir() if entry.is_file())
     return tuple(sorted({stem.rpartition("_")[0] for stem in stems if not stem.startswith("_")}))
@@ -104,7 +108,7 @@ def names() -> tuple[str, ...]:
 
 @cache
 def split(name: str) -> tuple[str, tuple[str, ...]]:
-    """Split a prompt's name into that of its file and its flags. Raises UsageError with the choices if there is none.
+    """Split a prompt's name into the name of its file and its flags. Raise UsageError if there is no such prompt.
 
     >>> split("pairwise_turn_forced_in_full")
     ('pairwise_turn', ('forced', 'in_full'))
@@ -127,8 +131,8 @@ def split(name: str) -> tuple[str, tuple[str, ...]]:
 def load(name: str, language: Language, sees: bool = False) -> Prompt:
     """Return the packaged prompt `name` in `language`.
 
-    For a judge that `sees` it has the parts of its table `seeing`. Raises UsageError with the choices if there is none,
-    and if its ranges leave a rating out.
+    `sees`: use the wording for a judge that sees images (the file's table `seeing`). Raise UsageError if there is no
+    such prompt, or if its ranges do not cover each rating once.
     """
     content = _merge_content(*split(name), language)
     values = {}
@@ -149,7 +153,10 @@ def load(name: str, language: Language, sees: bool = False) -> Prompt:
 
 @cache
 def prompt_hash(name: str, sees: bool = False) -> str:
-    """Return one hash of a prompt in all its languages, for a judge that `sees` also of the wording without images."""
+    """Return one hash of a prompt in all its languages.
+
+    `sees`: hash the wordings with images and without, as a judge that sees images gets both.
+    """
     wordings = [load(name, language, seen) for seen in ((False, True) if sees else (False,)) for language in LANGUAGES]
     return hashlib.sha256("".join(wording.hash for wording in wordings).encode()).hexdigest()[:16]
 
@@ -168,7 +175,7 @@ def _read_file(base: str, language: Language) -> dict[str, Any]:
 
 
 def _merge_content(base: str, flags: Sequence[str], language: Language) -> dict[str, Any]:
-    """Return a prompt's tables: those of the file that it extends, then its own, then those of its flags in order."""
+    """Return a prompt's tables: the file that it extends, overridden by its own file, then by each flag in order."""
     content = _read_file(base, language)
     if extended := content.get("extends"):
         content = _merge(_merge_content(extended, (), language), content)
@@ -178,6 +185,6 @@ def _merge_content(base: str, flags: Sequence[str], language: Language) -> dict[
 
 
 def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Merge two tables, and the tables in them. Other values of `above` replace those of `below`."""
+    """Merge two tables recursively; other values of `above` replace those of `below`."""
     both = {key: _merge(below[key], above[key]) for key in below.keys() & above.keys() if isinstance(below[key], dict)}
     return {**below, **above, **both}

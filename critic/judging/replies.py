@@ -30,11 +30,11 @@ _IMAGE = re.compile(r"<\W*(image|img|video)\W*\d*\W*>|\\n", re.IGNORECASE)
 """Pattern of an image's place in a prompt, and of a line break that was written as two characters."""
 
 LOST = "Failed to obtain answer"
-"""Beginning of a reply whose call failed, in VLMEvalKit's files: "via API." or the error follows."""
+"""Beginning of a failed reply in VLMEvalKit's files. It is followed by "via API." or the error."""
 
 
 def lost(text: str | None) -> Literal["empty", "server_error"] | None:
-    """Return the failure of another program's reply, or None for an answer.
+    """Return the failure of another program's reply, or None if the reply is an answer.
 
     >>> lost("Failed to obtain answer via API.")
     'server_error'
@@ -45,9 +45,11 @@ def lost(text: str | None) -> Literal["empty", "server_error"] | None:
 
 
 class Layout(Struct, frozen=True, kw_only=True):
-    """A kind of result file: its columns with the id, the reply (`text`) and the turn, which is 1 without a column.
+    """A layout of result files, by column names.
 
-    `numbered`: the id counts the benchmark's conversations from 0.
+    - `id`: the column of the id. `numbered`: ids count the benchmark's conversations from 0.
+    - `text`: the column of the reply, or the prefix of the columns TEXT_0, TEXT_1, … of several turns.
+    - `turn`: the column of the turn's number; None if replies begin with turn 1.
     """
 
     id: str
@@ -59,7 +61,10 @@ class Layout(Struct, frozen=True, kw_only=True):
         return self.id in row and (self.text in row or f"{self.text}_0" in row)
 
     def replies(self, location: str, row: tables.Row) -> Iterator[tuple[int, str | None]]:
-        """Yield the turns of a row, from 1, with the replies. Raises UsageError for a turn that is no number."""
+        """Yield the turns of a row (from 1) with their replies; an empty reply is None.
+
+        `location` names the row in errors. Raises UsageError if the turn is not a number.
+        """
         if self.text not in row:
             for name in row:
                 number = name.removeprefix(f"{self.text}_")
@@ -83,7 +88,7 @@ LAYOUTS = (
 
 
 def _list_texts(value: Any) -> Iterator[str | None]:
-    """Yield the texts of a cell, which lmms-eval keeps in lists of lists."""
+    """Yield the texts of a cell, including those in lists of lists, as lmms-eval writes them."""
     if isinstance(value, list):
         for item in value:
             yield from _list_texts(item)
@@ -92,13 +97,16 @@ def _list_texts(value: Any) -> Iterator[str | None]:
 
 
 def _fold(text: str) -> str:
-    """Return the words of a text in small letters, between blanks: harnesses change white space and punctuation."""
+    """Normalise a text for matching: lower case, no punctuation, one space between words and at both ends."""
     spoken = unicodedata.normalize("NFKC", _IMAGE.sub(" ", text)).casefold()
     return " ".join(["", *re.findall(r"[^\W_]+", spoken), ""])
 
 
 def _find_contradiction(row: tables.Row, prompts: Sequence[str]) -> str | None:
-    """Return how a row's question contradicts the `prompts`, or None if it equals, holds or is part of one of them."""
+    """Return how a row's question contradicts the `prompts`, or None if it does not.
+
+    It does not if it equals one of them, contains it or is contained in it, or if the row has no question.
+    """
     doc = row.get("doc")
     cells = [part.get(name) for part in (row, doc if isinstance(doc, dict) else {}) for name in QUESTIONS]
     texts = {words: text for cell in cells for text in _list_texts(cell) if text and (words := _fold(text)).strip()}
@@ -109,9 +117,10 @@ def _find_contradiction(row: tables.Row, prompts: Sequence[str]) -> str | None:
 
 
 def benchmark_of(path: Path, questions: Path | None) -> str | None:
-    """Return the benchmark that a file's records name, or None for rows of none.
+    """Return the benchmark that a file's records name, or None for rows of no benchmark.
 
-    Raises UsageError for replies that do not name theirs.
+    `questions`: the benchmark's file, or None. Raises UsageError for replies of another program, which name no
+    benchmark, except for answers to AlignMMBench with a `questions` file.
     """
     row = tables.read_first_row(path) or {}
     if isinstance(conversation := row.get("conversation"), dict):
@@ -125,7 +134,7 @@ def benchmark_of(path: Path, questions: Path | None) -> str | None:
 
 
 def is_table(path: Path) -> bool:
-    """Return whether a file holds replies that another program made, rather than what critic infer writes."""
+    """Return True if a file holds another program's replies, and False if it is output of critic infer."""
     if jsonl.suffix(path) == ".jsonl":
         row = tables.read_first_row(path)
         return row is not None and "conversation" not in row
@@ -133,10 +142,10 @@ def is_table(path: Path) -> bool:
 
 
 def read(path: Path, conversations: Sequence[Conversation], system: str) -> Iterable[ModelTurn]:
-    """Read a model's replies from a table, in its order, as critic infer would have recorded them, without images.
+    """Read a model's replies from a table, as turns like those that critic infer records, but without images.
 
-    Raises UsageError for unknown columns, for an id or a turn that the benchmark does not have or that is there twice,
-    and for a question that is not the benchmark's.
+    `system`: the model's name. Raises UsageError for unknown columns, for an id, a condition or a turn that is unknown
+    or occurs twice, and for a question that differs from the benchmark's.
     """
     by_id = {conversation.id: conversation for conversation in conversations}
     replies: dict[tuple[str, str], dict[int, str | None]] = {}
@@ -173,7 +182,7 @@ def read(path: Path, conversations: Sequence[Conversation], system: str) -> Iter
 
 
 def _find_layout(location: str, row: tables.Row) -> Layout:
-    """Return the layout of a row. Raises UsageError if its columns are of no known one."""
+    """Return the layout that fits a row's columns. Raise UsageError if none does."""
     layout = next((layout for layout in LAYOUTS if layout.fits(row)), None)
     if layout is None:
         layouts = "; ".join(f"{layout.id}, {layout.text}" for layout in LAYOUTS)

@@ -1,9 +1,9 @@
-"""Find the statements of a value in an answer: in a JSON object, in the rest of a torn one, on a line, or in prose.
+"""Find statements of a value in a judge's answer: in a JSON object, in a broken one, on a line, or in prose.
 
-Only a statement in the place of a verdict may be one. A value can only contradict the verdict if it is quoted in a
-block (`> `), told of the response ("it ends with …"), shown as material (material.py), in the middle of a sentence or
-in an unfinished object. So can a sentence that mentions a verdict in its own notation. Quotation marks, thoughts and
-reasons state nothing.
+A statement may be the verdict only if it stands where a judge puts a verdict. It can only contradict the verdict if it
+is quoted in a block (`> `), attributed to the response ("it ends with …"), shown as material (material.py), in the
+middle of a sentence, or in an unfinished object. The same holds for a sentence that mentions a verdict in its own
+notation. Quotations, thoughts and reasons state nothing.
 """
 
 import json
@@ -22,7 +22,7 @@ from critic.judging.material import MATERIAL, RETOLD, TELLER, Values, any_of, is
 from critic.judging.thoughts import QUOTED_REASON, QUOTED_TEXT, REASON, answer_at, later_thoughts
 
 _MASK = "\ufffc"
-"""Character in place of each one of a whole object, whose strings are read already."""
+"""Character that replaces each character of a complete JSON object, whose values are read separately."""
 
 # A key in an object: quoted, behind a brace, a comma or the beginning of a line.
 _OBJECT_KEY = r"""(?:[{,]\s*|^[ \t>*#`-]*)["'“”](?P<name>%s)["'“”]\s*%s\s*"""
@@ -37,7 +37,7 @@ _LINE_KEY = (
 )
 
 _QUALIFIER = r"(?:(?:(?:my|your|the|final|overall|updated|revised|corrected|actual)\s+){1,3}|最终|综合|总体)?"
-"""Words before the name of an only verdict. With several keys they may begin another one's name."""
+"""Words before the name of a single verdict. With several keys they may begin another key's name."""
 
 _PROSE_KEY = r"""(?<![A-Za-z])(?P<name>%s)["'”*_]{0,3}\s*%s\s*[*_]*"""
 
@@ -67,7 +67,7 @@ _SENTENCE_END = re.compile(r"[.!?;。！？；](?=\s|$|[^\x00-\x7f])|\n\s*\n")
 _WORD = re.compile(r"\w")
 _MARKS = re.compile(r"""[.!?:;。]?[\s*_#>"“-]*""")
 _LONGEST_LEAD = 80
-"""Characters: a search for where a line begins must not go through all of it for each mark in it."""
+"""Characters before a place that are searched for the beginning of its line, which bounds the time of the search."""
 
 # Material that a judge shows as such.
 _SHOWN = re.compile(
@@ -111,21 +111,21 @@ _TAKEN_BACK = re.compile(
 )
 
 _MOST_TORN = 50
-"""Most braces that open no JSON. Each is parsed up to its error, so that many would take long."""
+"""The most braces that open no valid JSON. Each is parsed up to its error, so that many would take long."""
 
 _MOST_WEIGHED = 50
-"""Most statements of one value that may stand. Further ones can only contradict them."""
+"""The most statements of one value that may be the verdict. Further ones can only contradict it."""
 
 _LINE_ENDS = re.compile(r"""[\s.!。"'”*_`)\]}]*?$""", re.MULTILINE)
 _OBJECT_ENDS = re.compile(r"\}[ \t`]*\n|\n[ \t]*\n")
 
 
 class Statement(Struct, frozen=True):
-    """A value that an answer states from `at` to `end`; None if the form has no such value.
+    """A value stated by an answer from `at` to `end`; None if the form has no such value.
 
-    - `stands`: it may be the verdict by itself. Other statements can only contradict one.
-    - `told`: the words around it say that it is another's.
-    - `whole`: it is in a whole object, whose reason is `reason`.
+    - `stands`: the statement may be the verdict. Other statements can only contradict one.
+    - `told`: the surrounding words attribute it to somebody else, such as the response.
+    - `whole`: it is in a complete JSON object, whose reason is `reason` (None without one).
     """
 
     value: float | str | None
@@ -140,12 +140,15 @@ class Statement(Struct, frozen=True):
 class Sought(Struct, frozen=True):
     """A value to look for in an answer.
 
-    - `names`: a pattern of the keys under which it stands.
-    - `value`: a pattern of the value behind a key (group `value`). `convert` converts its text, or the value in JSON.
-    - `papers`: patterns by which judges of other benchmarks state it without a key. `compared` converts their text.
-    - `several`: it is one of several keys.
+    - `names`: pattern of its keys.
+    - `value`: pattern of the value after a key, in the group `value`. `convert` converts the text, or the value in
+      JSON.
+    - `papers`: patterns by which judges of other benchmarks state it without a key. `compared` converts their text
+      (default: `convert`).
+    - `several`: the verdict has several keys, and the value is under one of them.
     - `prose`: a key in a sentence counts if there is no other statement.
-    - `mentioned`: finds the values in a sentence that only mentions a verdict.
+    - `mentioned`: function that finds the values in a sentence that only mentions a verdict, or None.
+    - `separator`: pattern between key and value.
     """
 
     names: str
@@ -172,7 +175,7 @@ def _compile(pattern: str, names: str, separator: str) -> re.Pattern[str]:
 
 
 class _Object(Struct, frozen=True):
-    """A whole JSON object from `start` to `end`: all values under each key in lower case, repeated keys included."""
+    """A complete JSON object from `start` to `end`. `content` has all values of each key, with keys in lower case."""
 
     content: dict[str, list[Any]]
     start: int
@@ -180,7 +183,7 @@ class _Object(Struct, frozen=True):
 
 
 class _Torn(Struct, frozen=True):
-    """The rest of an object that is no valid JSON, from its first key to `end`. `closed`: no brace is missing."""
+    """A broken JSON object, from its first key to `end`. `closed`: no closing brace is missing."""
 
     key: re.Match[str]
     end: int
@@ -190,8 +193,8 @@ class _Torn(Struct, frozen=True):
 class AnswerText:
     """A judge's answer, and the statements in it.
 
-    `text` is the reply behind its thoughts and begins at `start` of the reply. `plain` is equally long: full-width
-    digits and punctuation have their plain forms, and whole objects are masked.
+    `text` is the reply after its thoughts; `start` is where it begins in the reply. `plain` has the same length, with
+    half-width digits and punctuation, and with complete JSON objects masked.
     """
 
     def __init__(self, reply: str) -> None:
@@ -216,11 +219,14 @@ class AnswerText:
         self._reason = _OPEN_REASON.search(self.plain)
         self._quotations = [quotation.span() for quotation in _QUOTATION.finditer(self.plain)]
         self._shown = material.spans(self.plain)
-        self._weighed = 0  # statements of which it was asked whether they stand
-        self._told = set[int]()  # where those end that are another's
+        self._weighed = 0  # number of statements checked by _may_stand
+        self._told = set[int]()  # ends of statements attributed to somebody else
 
     def statements(self, sought: Sought) -> list[Statement]:
-        """Return the statements of the value `sought`; those in prose only if no object and no line has one."""
+        """Return the statements of the value `sought`.
+
+        Those in prose may be the verdict only if no object and no line states the value.
+        """
         self._weighed = 0
         self._told.clear()
         return [replace(statement, told=statement.end in self._told) for statement in self._find_statements(sought)]
@@ -242,7 +248,10 @@ class AnswerText:
         return structured + mentioned + [replace(statement, stands=False) for statement in doubts]
 
     def _read_mentions(self, sought: Sought, torn: list[_Torn]) -> Iterator[Statement]:
-        """Yield the verdicts that sentences mention. One that is not called a verdict can only contradict another."""
+        """Yield the verdicts that sentences mention.
+
+        Unless its sentence calls it a verdict, a value can only contradict others.
+        """
         for mention in mentions(self.plain, sought.mentioned):
             at, end = mention.start, mention.end
             argued = self._reason is not None and self._reason.end() <= at and not _is_led(_LINE_BEGINS, self.plain, at)
@@ -252,20 +261,20 @@ class AnswerText:
             yield Statement(mention.value, at, end, stands)
 
     def _find_keys(self, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
-        """Yield each match of a key. The next one may begin right behind a key that has no value."""
+        """Yield each match of a key pattern. Each search starts at the end of the previous key's name."""
         at = 0
         while key := pattern.search(self.plain, at):
             yield key
             at = key.end("name")
 
     def unfinished_at(self, sought: Sought) -> int | None:
-        """Return the position of the value behind the last key, or None if there is no key."""
+        """Return the position after the last key, where its value should begin, or None if there is no key."""
         keys = [*sought.key(_OBJECT_KEY).finditer(self.plain)]
         keys += sought.key(_LINE_KEY).finditer(self.plain)
         return max((key.end() for key in keys if not self._is_quoted(key.end() - 1, key.end())), default=None)
 
     def loose_reason(self, several: bool) -> str | None:
-        """Return the reason beside a verdict that is no valid JSON, or None. `several`: as in Sought."""
+        """Return the reason beside a verdict that is not valid JSON, or None. `several`: as in Sought."""
         patterns = (_BARE_KEY, _LINE_KEY) if several else (_PROSE_KEY,)
         keys = (_compile(pattern, REASON, ":").search(self.plain) for pattern in patterns)
         key = next((key for key in keys if key is not None), None)
@@ -276,10 +285,10 @@ class AnswerText:
         return (quoted[1] if quoted else rest.strip().strip("\"'“”}`").strip()) or None
 
     def _read_whole(self, sought: Sought, torn: list[_Torn]) -> Iterator[Statement]:
-        """Yield the statements of whole objects.
+        """Yield the statements in complete JSON objects.
 
-        An object right behind the first one of the answer, on the same line, is skipped: the model ran on behind a
-        finished verdict (AlignMMBench's script takes the first as well).
+        An object that directly follows the first one of the answer, on the same line, is skipped: the model wrote on
+        after a finished verdict (AlignMMBench's script takes the first as well).
         """
         before: _Object | None = None
         for obj in self.objects:
@@ -301,7 +310,7 @@ class AnswerText:
                 yield Statement(value, obj.start, obj.end, stands, whole=True, reason=reason)
 
     def _find_torn(self, sought: Sought) -> Iterator[_Torn]:
-        """Yield the rests of objects that are no valid JSON. Each ends at the next line that begins with a brace."""
+        """Yield the broken JSON objects. Each ends before the next line that begins with a brace."""
         key = sought.key(_OBJECT_KEY, f"{sought.key_names}|{REASON}")
         begins = [line.start() for line in re.finditer(r"^[^\w\n{]*\{", self.plain, re.MULTILINE)]
         for start, end in zip([0, *begins], [*begins, len(self.plain)], strict=True):
@@ -358,9 +367,9 @@ class AnswerText:
                 yield _build_statement(sought.convert if keyed else sought.compared or sought.convert, value, stands)
 
     def _find_own_words(self, sought: Sought, form: re.Pattern[str]) -> Iterator[tuple[int, re.Match[str]]]:
-        """Yield the start and the match of each place where a judge itself says what a pattern looks for.
+        """Yield the start and the match of each place where the judge itself says what the pattern `form` looks for.
 
-        Claims of the response are left out: those in quotation marks and those in a reason. Behind the key of a reason
+        Text in quotation marks or in a reason is left out, since it may repeat the response. After the key of a reason,
         only a line of its own or the last sentence is the judge's statement.
         """
         reason = self._reason
@@ -374,10 +383,11 @@ class AnswerText:
                 yield at, match
 
     def _may_stand(self, start: int, end: int, torn: list[_Torn], several: bool) -> bool:
-        """Return whether a statement may be a verdict.
+        """Return True if the statement from `start` to `end` may be the verdict.
 
-        It may not in a quoted block, behind words about the material (for `several` keys: before the first one in the
-        paragraph), behind an unfinished object, or if the judge takes it back.
+        It may not if it is in a quoted block, after words that refer to the judged material, after an unfinished JSON
+        object (in `torn`), or if the judge retracts it. With `several` keys, words before the first key of the
+        paragraph refer to all of its keys.
         """
         self._weighed += 1
         if self._weighed > _MOST_WEIGHED:
@@ -399,7 +409,10 @@ class AnswerText:
         return not unfinished and not block
 
     def _is_retold(self, at: int) -> bool:
-        """Return whether the words before a place, in its line or up to a colon above, say that it is another's."""
+        """Return True if the words before position `at` say that what follows is somebody else's.
+
+        These words are in the same line, or above it up to a colon.
+        """
         lead = _POSSESSOR.sub("", self.plain[max(0, at - 200) : at])
         words = _BEFORE.sub("", lead)
         between = lead[len(words) :]
@@ -410,21 +423,24 @@ class AnswerText:
         return is_material(words)
 
     def _is_inside(self, obj: _Object, torn: list[_Torn]) -> bool:
-        """Return whether an object is quoted in a reason: in the middle of its line, behind the reason's key."""
+        """Return True if a JSON object is quoted within a reason: after the reason's key, in the middle of its line."""
         argued = self._is_within(obj.start, torn) or (self._reason is not None and self._reason.end() <= obj.start)
         if not argued or _is_led(_SENTENCE_BEGINS, self.plain, obj.start):
             return False
         return _WORD.search(self.plain, self.plain.rfind("\n", 0, obj.start) + 1, obj.start) is not None
 
     def _is_within(self, at: int, torn: list[_Torn]) -> bool:
-        """Return whether a place is in the rest of a torn object, before a blank line or a brace that ends it."""
+        """Return True if position `at` is in a broken object, before the blank line or brace that ends it."""
         return any(
             fragment.key.end() <= at < fragment.end and not _OBJECT_ENDS.search(self.plain, fragment.key.end(), at)
             for fragment in torn
         )
 
     def _is_quoted(self, at: int, end: int) -> bool:
-        """Return whether a judge quotes the text at a place. A line or sentence of its own is said, not quoted."""
+        """Return True if the judge quotes the text from `at` to `end`.
+
+        A quotation that begins a line or a sentence with this text is the judge's own statement.
+        """
         behind = bisect_right(self._quotations, (at, len(self.plain)))
         first, last = self._quotations[behind - 1] if behind else (0, 0)
         if end > last:
@@ -432,29 +448,29 @@ class AnswerText:
         return not _is_led(_SENTENCE_BEGINS, self.plain, first) or _WORD.search(self.plain, first, at) is not None
 
     def _is_listed(self, at: int) -> bool:
-        """Return whether a bare key is in an object or in a list on one line, not behind a comma in a sentence."""
+        """Return True if a key without quotation marks is in an object or a one-line list, not in a sentence."""
         line = self.plain[self.plain.rfind("\n", 0, at) + 1 : at + 1]
         return "{" in line or re.match(r"[ \t>*#-]*[\w*]+(?: \w+)?\s*[:.)]", line) is not None
 
     def opens_with(self, at: int) -> bool:
-        """Return whether a place is in the first sentence and line of the answer."""
+        """Return True if position `at` is in the first sentence and the first line of the answer."""
         at = max(at, self._first_word)
         return "\n" not in self.plain[self._first_word : at] and not _SENTENCE_END.search(
             self.plain, self._first_word, at
         )
 
     def is_settled(self, at: int, end: int, several: bool) -> bool:
-        """Return whether an answer that was cut off had come to its verdict, from `at` to `end`.
+        """Return True if a truncated answer had reached its verdict, which it states from `at` to `end`.
 
-        It had if the verdict opens the answer, or if nothing follows but its reason and, with `several` values, the
-        others.
+        It had if the verdict opens the answer or only the reason follows. With `several` keys, other values may follow
+        too.
         """
         rest = self.plain[end:]
         later = re.search(r"\n\s*\n.*\w", rest, re.DOTALL) if several else _WORD.search(rest)
         return self.opens_with(at) or later is None or _REASON_FOLLOWS.match(rest) is not None
 
     def _is_first_or_last(self, start: int, end: int) -> bool:
-        """Return whether a statement opens or closes the answer, or stands beside the reason.
+        """Return True if the statement from `start` to `end` opens or closes the answer, or is next to the reason.
 
         A line that leads to the statement may come before it.
         """
@@ -469,7 +485,7 @@ def _build_statement(convert: Callable[[Any], float | str | None], value: re.Mat
 
 
 def _replace_spans(text: str, spans: list[tuple[int, int]], char: str) -> str:
-    """Return a text with each character of the spans, which are in order, replaced by `char`."""
+    """Return a text with each character in the sorted `spans` replaced by `char`."""
     pieces, at = [], 0
     for start, end in spans:
         pieces += [text[at:start], char * (end - start)]
@@ -478,12 +494,15 @@ def _replace_spans(text: str, spans: list[tuple[int, int]], char: str) -> str:
 
 
 def _is_led(begins: re.Pattern[str], plain: str, at: int) -> bool:
-    """Return whether nothing but a lead stands between a place and the beginning (`begins`) of its line or sentence."""
+    """Return True if nothing but introductory words stands between the start of a line or sentence and position `at`.
+
+    `begins`: pattern of such a start, with the words that may follow it.
+    """
     return begins.search(plain, max(0, at - _LONGEST_LEAD), at) is not None
 
 
 def _read_objects(text: str) -> Iterator[_Object]:
-    """Yield the outermost JSON objects in a text."""
+    """Yield the outermost valid JSON objects in a text."""
 
     def every_value(pairs: list[tuple[str, Any]]) -> dict[str, list[Any]]:
         values: dict[str, list[Any]] = {}
@@ -504,7 +523,7 @@ def _read_objects(text: str) -> Iterator[_Object]:
 
 
 def _read_values(content: Any, sought: Sought) -> Iterator[Any]:
-    """Yield the converted values under the keys sought, from the outermost objects that have one."""
+    """Yield the converted values under the keys of `sought`, from the outermost objects that have such a key."""
     nested = [content]
     while nested:
         content = nested.pop()
@@ -523,7 +542,7 @@ def _read_values(content: Any, sought: Sought) -> Iterator[Any]:
 
 
 def half_width(text: str) -> str:
-    """Return the text with full-width digits and punctuation in their plain forms. Positions stay the same.
+    """Replace full-width digits and punctuation by their half-width forms. Positions in the text stay the same.
 
     >>> half_width("评分：８（好）")
     '评分:8(好)'

@@ -1,4 +1,4 @@
-"""Write verdicts as text and as tokens, with the labels of the tokens that are learned."""
+"""Write target verdicts as text, and tokenize training examples with labels for the learned tokens."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,16 +13,16 @@ RATING, REASON = "Rating", "Reason"
 """The keys of a verdict's rating and of its reason."""
 
 Label = int | str | dict[str, int | str]
-"""The verdict that people's scores make right: the value, or the value of each key."""
+"""The correct verdict according to people: one value, or a value per key."""
 
 IGNORED = -100
 """Label of a token that is shown but not learned (PyTorch's cross-entropy default)."""
 
 
 def target(label: Label, reason: str, order: Sequence[str] = (RATING, REASON)) -> str:
-    """Return a verdict as the judge is to write it: the JSON that constrained decoding allows, without spaces.
+    """Return the text of a verdict for training: JSON without spaces, as constrained decoding allows it.
 
-    Without keys (`order`) it is the label's text.
+    `order`: the keys in the order of the output format. If it is empty, return the label as text.
 
     >>> target(8, "The clock is missing.")
     '{"Rating":8,"Reason":"The clock is missing."}'
@@ -35,7 +35,7 @@ def target(label: Label, reason: str, order: Sequence[str] = (RATING, REASON)) -
 
 
 class ChatTokenizer(Protocol):
-    """The parts of a transformers tokenizer that are used."""
+    """The part of a transformers tokenizer's interface that this module uses."""
 
     def apply_chat_template(
         self, conversation: list[Message], *, tokenize: bool, add_generation_prompt: bool
@@ -45,19 +45,18 @@ class ChatTokenizer(Protocol):
 
 
 def source_ids(tokenizer: ChatTokenizer, messages: list[Message]) -> list[int]:
-    """Return the token ids of a prompt, as a server renders it before the judge answers."""
+    """Return the token ids of a prompt, rendered by the chat template with its generation prompt."""
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
     return ids
 
 
 class Encoded(Struct, frozen=True):
-    """The tokens of an example; the three lists are equally long.
+    """A tokenized example. Its three lists are equally long.
 
     - `ids`: token ids.
-    - `labels`: IGNORED for the prompt; the verdict and the end of the turn are learned.
-    - `rating`: whether the token spells the verdict's value: a rating, A, B, yes, or an answer of a checklist. An
-      answer of the judge's own has no value.
+    - `labels`: IGNORED for the prompt; the token ids for the verdict and the end of the turn, which are learned.
+    - `rating`: True if the token spells the verdict's value: a rating, A, B, or yes and no. Free text has no value.
     """
 
     ids: list[int]
@@ -66,10 +65,10 @@ class Encoded(Struct, frozen=True):
 
 
 def encode(tokenizer: ChatTokenizer, example: Example) -> Encoded:
-    """Return the tokens of an example, with the labels of those that are learned.
+    """Tokenize an example, with labels for the learned tokens.
 
-    Prompt and verdict are tokenized apart, as in serving. Raises UsageError if the chat template does not write the
-    answer straight behind the prompt.
+    The prompt is tokenized separately from the verdict, as in serving. Raises UsageError if the chat template does not
+    write the answer directly after the prompt.
     """
     prompt = tokenizer.apply_chat_template(example.messages, tokenize=False, add_generation_prompt=True)
     answered = [*example.messages, {"role": "assistant", "content": example.target}]
@@ -90,7 +89,10 @@ def encode(tokenizer: ChatTokenizer, example: Example) -> Encoded:
 def _encode_answer(
     tokenizer: ChatTokenizer, source: list[int], prompt: str, answered_text: str
 ) -> tuple[list[int], list[tuple[int, int]]]:
-    """Return the tokens of `answered_text` behind `prompt`, whose tokens are `source`, and their spans in that text."""
+    """Return the tokens of `answered_text` after `prompt`, with their character spans.
+
+    The spans are counted from the end of the prompt. `source`: the token ids of `prompt`.
+    """
     # In their place, since SentencePiece puts a space before the start of a text, which a served judge never writes;
     # apart only where prompt and answer would share a token.
     both = tokenizer(answered_text, add_special_tokens=False, return_offsets_mapping=True)
@@ -102,10 +104,10 @@ def _encode_answer(
 
 
 def _find_value_spans(example: Example) -> list[tuple[int, int]]:
-    """Return the spans of characters that spell the verdict's values, without quotation marks.
+    """Return the character spans of the verdict's values in the example's target, without quotation marks.
 
-    Of several ratings only the overall one counts. Quotation marks inside the reason are escaped, so that a key is
-    found nowhere else.
+    If there are several ratings, only the overall one counts. Quotation marks inside the reason are escaped, so no key
+    is found there.
     """
     if example.free:
         return []

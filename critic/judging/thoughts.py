@@ -71,10 +71,10 @@ _SPEAKS_OF = re.compile(
 )
 
 _HEADING = re.compile(r"[\[【](?!\w*(?:think|thought|思考))", re.IGNORECASE)
-"""Beginning of a mark that may be the heading of an answer if nothing closes it: `[Analysis]`, `【推理】`."""
+"""Beginning of a mark that may be an answer's heading if nothing closes it: `[Analysis]`, `【推理】`."""
 
 _NEVER_A_WORD = re.compile(r"think|thought|思考|\|", re.IGNORECASE)
-"""Part of a mark that opens thoughts without an end even in the middle of an answer."""
+"""Part of the marks that open thoughts in the middle of an answer even if nothing closes them."""
 
 REASON = "(?:Reason|理由|原因)"
 """Pattern of the judges' names for the reason."""
@@ -86,9 +86,10 @@ QUOTED_TEXT = re.compile(r"""^["'“](.*?)(?<!\\)["'”]\s*(?:[,}]|$)""", re.DOT
 
 
 def answer_at(text: str) -> int:
-    """Return the position in a reply where the answer begins, behind the thoughts.
+    """Return the position in a reply where the answer begins, after the thoughts.
 
-    It is the reply's length if the thoughts are cut off. The chat template may have written the mark that opens them.
+    It is the length of the reply if the thoughts are not closed. The opening mark may be missing, because the chat
+    template wrote it.
 
     >>> reply = "So it is a 7.\\n</think>\\nRating: 7"
     >>> reply[answer_at(reply) :].strip()
@@ -103,14 +104,14 @@ def answer_at(text: str) -> int:
 
 
 def without_thoughts(text: str) -> str:
-    """Return a reply without the thoughts that come before the answer."""
+    """Return a reply without the thoughts before its answer."""
     return text[answer_at(text) :].strip()
 
 
 class SplitReply(NamedTuple):
-    """A reply of a model under judgment.
+    """The answer and the thoughts in a reply of a model under judgment.
 
-    `thoughts` are without their marks, "" if there are none. `closed`: the last of them have an end.
+    `thoughts` have no marks; "" if there are none. `closed` is False if the last thoughts have no closing mark.
     """
 
     answer: str
@@ -121,9 +122,9 @@ class SplitReply(NamedTuple):
 def split_thoughts(text: str, *, cut_off: bool = False) -> SplitReply:
     """Separate the thoughts of a model under judgment from its answer.
 
-    `cut_off`: the reply ended at its token limit. Thoughts stand at the beginning, whether or not the chat template
-    wrote the mark that opens them, or begin a line further down. Marks that a sentence speaks of, and those in code,
-    open and close nothing. An answer without thoughts is returned as it is.
+    `cut_off`: the reply ended at its token limit. Thoughts are at the beginning of the reply, where the chat template
+    may have written the opening mark, or begin a later line. Marks that a sentence talks about, and marks in code, are
+    ignored. A reply without thoughts is returned unchanged.
 
     >>> split_thoughts("<think>Four? No, five.</think>\\n\\nFive apples.")
     SplitReply(answer='Five apples.', thoughts='Four? No, five.', closed=True)
@@ -143,9 +144,9 @@ def split_thoughts(text: str, *, cut_off: bool = False) -> SplitReply:
 
 
 def _find_blocks(text: str, *, cut_off: bool) -> Iterator[tuple[int, int, int, int | None]]:
-    """Yield each block of thoughts: start and end of its opening mark, start and end of its closing mark.
+    """Yield the four positions of each block of thoughts: start and end of its opening mark, and of its closing mark.
 
-    The last end is None if the block is not closed.
+    The last position is None if the block is not closed. `cut_off` is as in `split_thoughts`.
     """
     code = [block.span() for block in _FENCED.finditer(text)]
 
@@ -186,7 +187,7 @@ def _find_blocks(text: str, *, cut_off: bool) -> Iterator[tuple[int, int, int, i
 
 
 def later_thoughts(answer: str) -> Iterator[tuple[int, int]]:
-    """Yield start and end of further thoughts in an answer. Without an end they begin a line, or they are quoted."""
+    """Yield start and end of further thoughts in an answer. Without a closing mark they must begin a line."""
     at = 0
     while opening := _OPENING.search(answer, at):
         begins_line = not answer[: opening.start()].rpartition("\n")[2].strip()
@@ -199,7 +200,7 @@ def later_thoughts(answer: str) -> Iterator[tuple[int, int]]:
 
 
 def _skip_blocks(text: str, at: int) -> int:
-    """Return the position behind all blocks of thoughts that begin at `at`, one after another."""
+    """Return the position after all consecutive blocks of thoughts that begin at `at`."""
     while True:
         opening = _OPENING.match(text, at + len(text[at:]) - len(text[at:].lstrip()))
         if opening is None:
@@ -211,13 +212,13 @@ def _skip_blocks(text: str, at: int) -> int:
 
 
 def _find_closing(text: str, opening: re.Match[str]) -> re.Match[str] | None:
-    """Return the closing mark of the opening mark's own kind or, if there is none, of any kind."""
+    """Return the closing mark of the same kind as `opening`, else the first of any kind, or None if there is none."""
     kind = int((opening.lastgroup or "m0")[1:])
     own = _CLOSING[kind].search(text, opening.end())
     return own or re.compile(_ANY_CLOSING, re.IGNORECASE).search(text, opening.end())
 
 
 def _is_in_reason(before: str) -> bool:
-    """Return whether a text ends within a quoted reason, which may say anything."""
+    """Return True if a text ends within a quoted reason, in which marks have no meaning."""
     keys = [*QUOTED_REASON.finditer(before)]
     return bool(keys) and QUOTED_TEXT.match(before[keys[-1].end() :].lstrip()) is None

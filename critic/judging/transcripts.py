@@ -1,4 +1,4 @@
-"""A model's conversations under a condition, turn by turn, and who meets whom where several models are compared."""
+"""A model's transcripts by condition, and the pairing of several models' transcripts."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +17,7 @@ from critic.records import Exchange, ModelTurn
 
 
 class Transcript(Struct, frozen=True, kw_only=True):
-    """A model's conversation under a condition: what was recorded of its turns, by number from 1."""
+    """A model's conversation under a condition. `turns` holds the recorded turns by number, from 1."""
 
     conversation: records.Conversation
     condition: str
@@ -30,7 +30,7 @@ class Transcript(Struct, frozen=True, kw_only=True):
         return CONDITIONS[self.condition].asked(len(self.conversation.turns))
 
     def problem(self, turns: Iterable[int]) -> tuple[records.Failure, str] | None:
-        """Return why one of these turns has no reply, as the failure's name and a sentence, or None if all have one."""
+        """Return the failure and a sentence for the first of these turns without a reply, or None if all have one."""
         for number in turns:
             line = self.turns.get(number)
             if line is None:
@@ -40,7 +40,10 @@ class Transcript(Struct, frozen=True, kw_only=True):
         return None
 
     def answer(self, turn: int) -> str:
-        """Return the reply to a turn, or the reference if the condition gives it."""
+        """Return the reply to a turn (from 1), or its reference if the condition uses that as the reply.
+
+        The turn must have a reply: check `problem` first.
+        """
         line = self.turns.get(turn)
         text = self.conversation.turns[turn - 1].reference if line is None else line.reply
         # A turn without a reply is a `problem`, which is asked for first.
@@ -48,7 +51,7 @@ class Transcript(Struct, frozen=True, kw_only=True):
         return text
 
     def earlier(self, turn: int) -> list[Exchange]:
-        """Return the exchanges that the model saw before a turn, without those that were left out."""
+        """Return the exchanges that the model saw before a turn (from 1), except any left out of its context."""
         sent = self.turns[turn].seen[:-1]  # without the question itself
         pairs = list(zip(sent[::2], sent[1::2], strict=True))
         whole = self.whole(lambda _: "", turn - 1)  # of which the oldest may have been left out
@@ -56,14 +59,20 @@ class Transcript(Struct, frozen=True, kw_only=True):
         return [Exchange(user.content, reply.content, names) for (user, reply), names in zip(pairs, shown, strict=True)]
 
     def whole(self, answers: Callable[[int], str], turns: int | None = None) -> list[Exchange]:
-        """Return the given history and all turns, or the first few, answered by `answers` (turn number to text)."""
+        """Return the given history and the turns as exchanges.
+
+        `answers` returns the text for a turn's number. `turns` limits the result to the first turns; None means all.
+        """
         # What was said before turn 1 is about its images.
         before = show_history(self.conversation.history, self.conversation.turns[0].images)
         numbered = enumerate(self.conversation.turns[:turns], 1)
         return [*before, *(Exchange(turn.prompt, answers(number), turn.images) for number, turn in numbered)]
 
     def later(self, turn: int, answers: Callable[[int], str] | None = None) -> list[Exchange]:
-        """Return the exchanges behind a turn that the model replied to, with its replies or with other `answers`."""
+        """Return the exchanges after a turn (from 1) that have a reply; none under a condition without history.
+
+        `answers` returns the text to show for a turn's number; by default, the model's reply.
+        """
         # What a model saw apart is no conversation that goes on.
         numbered = enumerate(self.conversation.turns, 1) if CONDITIONS[self.condition].history else ()
         return [
@@ -73,7 +82,7 @@ class Transcript(Struct, frozen=True, kw_only=True):
         ]
 
     def images(self, turn: int) -> list[str]:
-        """Return the images of a turn and of all turns before it, whether or not the model saw them."""
+        """Return the images of a turn (from 1) and of all earlier turns, whether or not the model saw them."""
         return [name for question in self.conversation.turns[:turn] for name in question.images]
 
     def reference(self, turn: int) -> str:
@@ -81,24 +90,25 @@ class Transcript(Struct, frozen=True, kw_only=True):
 
 
 Transcripts = dict[tuple[str, str], Transcript]
-"""A model's transcripts by conversation and condition."""
+"""A model's transcripts by conversation id and condition."""
 
 Pair = tuple[Transcript, Transcript | None]
-"""A model's transcript, and the other model's where two are compared."""
+"""A model's transcript, and the transcript of the model it is compared with, or None."""
 
 
 def read_transcripts(
     path: Path, benchmark: str, conversations: Sequence[records.Conversation] = (), name: str | None = None
 ) -> Transcripts:
-    """Read a model's transcripts in the file's order.
+    """Read a model's transcripts from a file, in the file's order.
 
     Args:
-        path: What critic infer wrote, or a table of another program's replies to the `conversations`.
-        benchmark: The benchmark that the replies must be of.
-        conversations: The benchmark's own, which a table needs.
-        name: The model of a table; its default is the file's stem.
+        path: Output of critic infer, or a table of another program's replies to the `conversations`.
+        benchmark: Name of the benchmark that the replies must belong to.
+        conversations: The benchmark's conversations; required for a table.
+        name: Name of the model in a table; defaults to the file's stem.
 
-    Raises UsageError for replies to another benchmark, by several models, or twice to one turn.
+    Raises UsageError for replies to another benchmark, by several models or under an unknown condition, and for a turn
+    that occurs twice.
     """
     transcripts: Transcripts = {}
     system: str | None = None
@@ -139,7 +149,11 @@ def read_transcripts(
 
 
 def paired(mine: Transcripts, theirs: Transcripts, against: Path) -> list[Pair]:
-    """Pair each transcript with the other model's. Raises UsageError if the two files are of other conversations."""
+    """Pair each transcript in `mine` with the other model's. Conversations that only `theirs` has are left out.
+
+    `against`: the file of `theirs`, for error messages. Raises UsageError if `theirs` lacks a conversation or has
+    another version of it, or if both are by the same model.
+    """
     # The first file says what is judged: conversations that the other alone has are left out.
     for name, transcript in mine.items():
         if name not in theirs:
@@ -159,8 +173,8 @@ def paired(mine: Transcripts, theirs: Transcripts, against: Path) -> list[Pair]:
 def battles(models: Sequence[Transcripts], how: records.Pairing, seed: int) -> list[Pair]:
     """Pair the transcripts of several models, conversation by conversation.
 
-    `all`: every two models meet. `random`: each meets an opponent that is drawn for it, the same in every run, and two
-    that drew each other meet once. `newcomer`: only the first model draws.
+    `how`: "all" pairs every two models, "random" draws an opponent for each model, "newcomer" for the first model only.
+    Draws depend only on `seed`, model and conversation. Two models that draw each other meet once.
     """
     pairs: list[Pair] = []
     for name in models[0]:
@@ -173,6 +187,6 @@ def battles(models: Sequence[Transcripts], how: records.Pairing, seed: int) -> l
 
 
 def _draw_opponent(index: int, models: int, *words: object) -> int:
-    """Return the index of an opponent for a model, never its own."""
+    """Return the index of an opponent for model number `index`, never itself, by a hash of `words` and `index`."""
     digest = hashlib.sha256("/".join(map(str, (*words, index))).encode()).digest()
     return (index + 1 + int.from_bytes(digest[:6], "big") % (models - 1)) % models

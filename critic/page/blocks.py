@@ -22,14 +22,14 @@ class TableCell(Struct, frozen=True):
 
 
 class Bar(Struct, frozen=True):
-    """A value and its interval, drawn on the axis of the table."""
+    """A value and its interval (None without one), drawn on the table's axis."""
 
     value: float
     interval: Bounds | None
 
 
 class Panel(Struct, frozen=True, kw_only=True):
-    """One score of a picture: one bar per table row, on an axis from the first to the last of `ticks`."""
+    """The chart of one score: one bar per table row, on an axis from the first to the last of `ticks`."""
 
     heading: str
     bars: list[Bar | None]
@@ -37,8 +37,13 @@ class Panel(Struct, frozen=True, kw_only=True):
 
 
 class TableRow(Struct, frozen=True, kw_only=True):
-    """A row of a table. `about` explains the row in small print; `strong` rows are set in bold. Rows of one `model`
-    share a colour on the page."""
+    """A row of a table.
+
+    - `about`: an explanation of the row in small print.
+    - `bar`: the row's bar on the table's axis, or None.
+    - `strong`: the row is set in bold.
+    - `model`: rows of one model share a colour on the page; "" for no colour.
+    """
 
     name: str
     cells: list[TableCell]
@@ -51,11 +56,12 @@ class TableRow(Struct, frozen=True, kw_only=True):
 class Table(Struct, frozen=True, kw_only=True):
     """A table of a page.
 
-    - head: headings of the first column and of every cell.
-    - axis: if given, the rows' bars are drawn between its ends, behind column number `chart_column` (from 1).
-    - collapsed: closed on the page and left out of text. details: closed on the page only.
-    - sticky: the first column stays in sight if the table is wider than the page.
-    - panels: drawn side by side above the table, and into the file `picture`.svg beside the page.
+    - `head`: the headings of the first column and of each cell.
+    - `axis`: the ends of an axis on which the rows' bars are drawn, after column number `chart_column` (from 1); None
+      for no bars.
+    - `collapsed`: closed on the page and left out of text. `details`: only closed on the page.
+    - `sticky`: the first column stays in sight if the table is wider than the page.
+    - `panels`: charts side by side above the table, also written to the file `picture`.svg beside the page.
     """
 
     caption: str
@@ -79,8 +85,12 @@ class Part(Struct, frozen=True, kw_only=True):
 
 
 class Section(Part, frozen=True, kw_only=True):
-    """An entry of the page's table of contents. `parts` hold several things of one kind, such as samples; `key` is the
-    section's anchor (default: its number)."""
+    """An entry of the page's table of contents.
+
+    - `parts`: several things of one kind, such as samples.
+    - `key`: the section's anchor; "" uses its number.
+    - `note`: a closing sentence in small print, or "".
+    """
 
     key: str = ""
     parts: list[Part] = field(default_factory=list)
@@ -119,9 +129,10 @@ class Columns(Generic[T]):
 
 
 def lean(table: Table, merge: bool = True) -> Table:
-    """Remove columns without information, except the one behind which bars are drawn.
+    """Remove columns without information from a table, except the one before its bars.
 
-    Empty columns go. With `merge`, a column with the same text in all of three rows or more moves into the caption.
+    Empty columns are dropped. With `merge`, a column with the same text in all of three or more rows moves into the
+    caption.
     """
     kept, constants = list[int](), list[str]()
     for index, cells in enumerate(zip(*(row.cells for row in table.rows), strict=True)):
@@ -145,7 +156,7 @@ def lean(table: Table, merge: bool = True) -> Table:
 
 
 def shortened(name: str, length: int) -> str:
-    """Cut the middle out of a name longer than `length` characters: names of models often begin alike."""
+    """Cut the middle out of a name longer than `length` characters, because names of models often begin alike."""
     return name if len(name) <= length else f"{name[: length // 2]}…{name[(length - 1) // -2 + 1 :]}"
 
 
@@ -160,7 +171,7 @@ def number(value: float | None, decimals: int = 2) -> str:
 
 
 def span(low: float | None, high: float | None, decimals: int = 2) -> str:
-    """Format the range in which a score could lie; "" if unknown."""
+    """Format the range in which a score could lie, such as "0.50 … 0.75"; "" if it is unknown."""
     return "" if low is None or high is None else f"{number(low, decimals)} … {number(high, decimals)}"
 
 
@@ -192,7 +203,7 @@ def listed(words: Sequence[str]) -> str:
 
 
 def bar(value: float | None, bounds: Bounds | None) -> Bar | None:
-    """Build a bar, or None if there is no value."""
+    """Build a bar, or return None if `value` is None."""
     return None if value is None else Bar(value, bounds)
 
 

@@ -14,7 +14,7 @@ SAME_REPLIES = 0.9
 
 
 def list_cautions(runs: Runs) -> list[str]:
-    """List sentences that belong before any ranking; empty if one judge judged replies that differ by model."""
+    """List sentences that readers need before any ranking: on several judges, and on models with the same replies."""
     models: dict[str, dict[str, None]] = defaultdict(dict)
     for run in runs.runs:
         models[run.judge][run.system] = None
@@ -32,7 +32,7 @@ def list_cautions(runs: Runs) -> list[str]:
 
 
 def _describe_exchange(runs: Runs, judge: str, target: str) -> str:
-    """Return how the ratings of a model by `judge` get onto the scale of the judge `target`, with the command.
+    """Return a sentence on how to convert a model's ratings by `judge` to the scale of `target`, with the command.
 
     The audit converts ratings by answers that both judges rated (eval_agreement/README.md, "A retired judge's scores").
     """
@@ -56,7 +56,7 @@ def _describe_exchange(runs: Runs, judge: str, target: str) -> str:
 
 
 def _list_ratings(run: Run) -> dict[tuple[str, str | None], str]:
-    """Return the group of each rated reply of a run, by the verdict's id and the reply."""
+    """Return the group of each rated reply of a run, by verdict id and reply."""
     groups = {}
     for judgment in run.verdicts:
         if judgment.score is not None and protocols.load(judgment.protocol or "pointwise").rates:
@@ -65,13 +65,13 @@ def _list_ratings(run: Run) -> dict[tuple[str, str | None], str]:
 
 
 def _count_anchors(first: Run, second: Run) -> int:
-    """Count the groups of questions with a reply that both judges rated."""
+    """Count the groups that have a reply rated in both runs."""
     mine, theirs = _list_ratings(first), _list_ratings(second)
     return len({mine[key] for key in mine.keys() & theirs.keys()})
 
 
 def _find_same_replies(runs: Sequence[Run]) -> Iterator[str]:
-    """Yield a sentence for every two models with the same replies."""
+    """Yield a sentence for every two models whose replies are the same, except a few."""
     said = set[frozenset[str]]()
     for first, second in combinations(runs, 2):
         systems = frozenset((first.system, second.system))

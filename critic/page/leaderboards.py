@@ -33,9 +33,11 @@ NOTE_OF_DIFFERENCES = (
 
 
 class Leaderboard(Struct, frozen=True, kw_only=True):
-    """A table over models: its standings in the page's order, and the rows they come from.
+    """A table over models: its cells in the page's order, and the rows that they come from.
 
-    Rows are compared with `baseline`. `places` are by the first score; `charted` scores are drawn.
+    - `baseline`: the row that the others are compared with, or None.
+    - `places`: the possible ranks by the first score; empty if models are not ranked.
+    - `charted`: the scores that are charted.
     """
 
     key: str
@@ -67,7 +69,7 @@ def leaderboards(entries: Sequence[LeaderboardRow], baseline: str | None = None)
 
 
 def order_of(boards: Sequence[Leaderboard]) -> dict[str, int]:
-    """Return each model's position on the page, which is its position in the first table."""
+    """Return each model's position in the first table, which is its position on the page."""
     entries = [boards[0].entries[name] for name in boards[0].standings if name != MEAN] if boards else []
     return {system: position for position, system in enumerate(dict.fromkeys(entry.system for entry in entries))}
 
@@ -75,7 +77,7 @@ def order_of(boards: Sequence[Leaderboard]) -> dict[str, int]:
 def _build_leaderboard(
     key: str, rows: Sequence[LeaderboardRow], baseline: str | None, order: Mapping[str, int]
 ) -> Leaderboard:
-    """Build the leaderboard of one key; models in `order` come first."""
+    """Build the leaderboard of one key from its rows. Models in `order` (model -> position) come first."""
     columns = list(dict.fromkeys(column for entry in rows for column in entry.scores))
     charted = {name for entry in rows for name in (columns[:1] if entry.charted is None else entry.charted)}
     # A table without the baseline's row, such as of another benchmark part, has no differences.
@@ -84,7 +86,7 @@ def _build_leaderboard(
     judges = list(dict.fromkeys(entry.judge for entry in rows))
 
     def position(entry: LeaderboardRow) -> tuple[Any, ...]:
-        """Return a sort key: rows of one judge stand together, those apart behind its models."""
+        """Return a sort key: rows of one judge stand together, and rows that stand apart come after its models."""
         place = order.get(entry.system, len(order))
         return judges.index(entry.judge), entry.apart, place, *_sort_by_rank(cells[entry.name].get(columns[0]))
 
@@ -103,15 +105,15 @@ def _build_leaderboard(
 
 
 def _sort_by_rank(cell: LeaderboardCell | None) -> tuple[bool, bool, float]:
-    """Return a sort key: highest value first, incomplete scores behind complete ones, missing ones last."""
+    """Return a sort key: highest value first, incomplete scores after complete ones, missing ones last."""
     value = cell.value if cell else None
     return value is None, bool(cell and cell.partly), -(value or 0.0)
 
 
 def state_leaders(boards: Sequence[Leaderboard]) -> list[str]:
-    """Return a sentence per judge on its first table: the leader by the first score, or the models tied with it.
+    """Return one sentence per judge on its first table: the leader by the first score, or the models tied for first.
 
-    Empty if there is no score.
+    The list is empty if there is no score.
     """
     sentences: dict[str, str] = {}
     for board in boards:
@@ -130,7 +132,7 @@ def state_leaders(boards: Sequence[Leaderboard]) -> list[str]:
 
 
 def _state_leader(board: Leaderboard, column: str, names: Sequence[str]) -> str:
-    """Return the sentence on one judge's models, best first, or on its only model; "" without a score."""
+    """Return the sentence on one judge's models `names`, best first, by the score in `column`; "" without a score."""
     cells = {name: board.standings[name][column] for name in names}
     first, *others = names
     mark = _build_cell(column, cells[first]).text
@@ -160,7 +162,7 @@ def _state_leader(board: Leaderboard, column: str, names: Sequence[str]) -> str:
 
 
 def sections(boards: Sequence[Leaderboard]) -> list[Section]:
-    """Build one section with all tables; a table with one row becomes a column of its scores."""
+    """Build one section with all tables. The scores of a table with one row are listed one per line."""
     tables = []
     for board in boards:
         tables += [
@@ -173,7 +175,7 @@ def sections(boards: Sequence[Leaderboard]) -> list[Section]:
 
 
 def table_of(board: Leaderboard) -> Table:
-    """Build a table with a row for each model and its charts, and the range of the first score that has one."""
+    """Build a leaderboard's table and charts: a row per model, and the range of the first score that has a range."""
     ranged = {column for scores in board.standings.values() for column, cell in scores.items() if cell.low is not None}
     lead = next((column for column in board.columns if column in ranged), board.columns[0])
     missing = any(scores[lead].n < scores[lead].asked for scores in board.standings.values() if lead in scores)
@@ -218,7 +220,7 @@ def _build_panels(board: Leaderboard) -> list[blocks.Panel]:
 
 
 def _build_single_table(board: Leaderboard) -> Table:
-    """Build a table of the only row's scores, one per line, with the number of verdicts behind each."""
+    """Build the table of a leaderboard with one row: one line per score, with its number of verdicts."""
     ((name, scores),) = board.standings.items()
     rows = []
     for column, cell in scores.items():
@@ -231,12 +233,12 @@ def _build_single_table(board: Leaderboard) -> Table:
 
 
 def _decimals(column: str) -> int:
-    """Return the number of decimals: ratings are whole points."""
+    """Return the number of decimals of a score: 0 for ratings, which are whole points, else 2."""
     return 0 if column in RATED else 2
 
 
 def _format_coverage(scores: Iterable[LeaderboardCell]) -> str:
-    """Format the coverage of the score with the least."""
+    """Format the lowest coverage of the given scores."""
     shares = [cell.coverage for cell in scores if cell.asked]
     return f"{min(shares):.1%}" if shares else "–"
 
@@ -253,7 +255,7 @@ def _build_cell(column: str, cell: LeaderboardCell | None) -> TableCell:
 
 
 def _build_differences(board: Leaderboard) -> list[Table]:
-    """Build the table of all other rows' differences from the baseline; empty without one."""
+    """Return the table of all other rows' differences from the baseline, in a list that is empty without a baseline."""
     # A difference needs a second row; collapsed tables stay short.
     if board.baseline is None or board.collapsed or len(board.entries) < 2:
         return []
@@ -291,7 +293,7 @@ _LATEX = str.maketrans(
 
 
 def latex(table: Table) -> str:
-    """Render a table for LaTeX's booktabs package, with intervals in small print."""
+    """Render a table in LaTeX, for the package booktabs, with intervals in small print."""
 
     def escape(cell: TableCell) -> str:
         """Return a cell for LaTeX, with its characters of special meaning escaped."""

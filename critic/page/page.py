@@ -18,7 +18,7 @@ PICTURE = '{% from "macros.html.jinja" import picture with context %}{{ picture(
 
 
 def render(package: str, template: str, facts: Mapping[str, Any]) -> str:
-    """Render a package's template with `facts`.
+    """Render a package's template with the variables `facts`.
 
     The template may extend `base.html.jinja` and import `macros.html.jinja` of this folder. HTML templates escape all
     values, since they come from files.
@@ -35,14 +35,14 @@ def _list_tables(sections: Iterable[Section]) -> Iterator[Table]:
 
 
 def _number_colours(sections: Iterable[Section]) -> dict[str, int]:
-    """Number the models' colours in the order of their first rows."""
+    """Number the models' colours in the order in which the models first occur."""
     models = dict.fromkeys(row.model for table in _list_tables(sections) for row in table.rows if row.model)
     return {model: number % COLOURS for number, model in enumerate(models)}
 
 
 @cache
 def _load_environment(package: str, html: bool) -> jinja2.Environment:
-    """Return the environment of a package's templates, which may use those of this folder."""
+    """Return the Jinja environment of a package's templates, which may also use the templates of this folder."""
     environment = jinja2.Environment(
         loader=jinja2.ChoiceLoader([jinja2.PackageLoader(package, "."), jinja2.PackageLoader("critic.page", ".")]),
         autoescape=html,
@@ -57,10 +57,10 @@ def _load_environment(package: str, html: bool) -> jinja2.Environment:
 
 
 def write(path: Path, title: str, sections: Sequence[Section], origin: Mapping[str, Any], **facts: Any) -> None:
-    """Write a page atomically, with its pictures beside it as .svg and .png.
+    """Write a page atomically, with its charts beside it as .svg and .png.
 
-    `origin` maps each input file to what made it. `facts` may hold `about` (one sentence) and `verdicts` (sentences by
-    sample, the first of which a reader can act on).
+    `origin` maps each input file to what produced it. `facts` are further variables of the template: `about` (one
+    sentence) and `verdicts` (sentences by sample; a reader can act on the first of each).
     """
     facts |= {"title": title, "sections": sections, "origin": origin}
     import resvg_py  # noqa: PLC0415 - pages without pictures do not need it

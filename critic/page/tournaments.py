@@ -27,8 +27,12 @@ RATINGS = (
 
 
 class Tournaments(NamedTuple):
-    """The tournaments of a page, one per condition and turn: its sections, the tables for files, the numbers for
-    summary.json by tournament, and each model's position on the page."""
+    """The tournaments of a page, one per judge, condition and turn.
+
+    - `sections`: sections of the page. `boards`: tables for files.
+    - `summary`: the values for summary.json, by tournament.
+    - `order`: each model's position on the page.
+    """
 
     sections: list[Section]
     boards: list[Leaderboard]
@@ -37,10 +41,10 @@ class Tournaments(NamedTuple):
 
 
 def tournaments(runs: Runs, order: Mapping[str, int]) -> Tournaments:
-    """Rate the models that were compared with each other, and count each one's wins over each.
+    """Build the tournaments: ratings of models that were compared with each other, and win rates by opponent.
 
-    Models stand in the page's `order`; those that it lacks follow by Elo. Each judge, people included, has tournaments
-    of its own. Raises UsageError as `tournament.battles` does.
+    `order` maps models to positions on the page; models that it lacks follow by Elo. Each judge, people included, has
+    tournaments of its own. Raises UsageError as `tournament.battles` does.
     """
     by_judge: dict[str, list[Run]] = defaultdict(list)
     # A benchmark that compares no answers has no scores of pairs; its battles stand among the other verdicts.
@@ -66,14 +70,14 @@ def _add_tournament(
     runs: Sequence[Run],
     conversations: Sequence[Conversation],
 ) -> None:
-    """Add the tournament of one condition and turn to `result`."""
+    """Build the tournament `name` of one cell (condition, turn and way of judging), and add it to `result`."""
     # Who meets whom is no way of judging: a newcomer's battles go with those of the finished tournament.
     setups = {replace(run.setup, battles=None, seed=0) for run in runs}
     backed = all(setup.reference_backed for setup in setups)
     groups = asked_of(conversations, cell, "pairwise", {judgment.sample.id for judgment in verdicts}, backed=backed)
     battles = tournament.battles(verdicts, groups)
     elo, bradley_terry = tournament.mean_elo(battles), tournament.bradley_terry(battles)
-    # Where opponents were drawn, the files alone know who meets whom.
+    # If opponents were drawn at random, only the files say who met whom.
     drawn = any(run.setup.battles in ("random", "newcomer") for run in runs)
     order = _order(result.order, battles, elo)
     ratings = {ELO: elo, BRADLEY_TERRY: bradley_terry}
@@ -102,7 +106,10 @@ def _order(positions: dict[str, int], battles: Sequence[tournament.Battle], elo:
 
 
 def _name_tournament(cell: Cell, conversations: Sequence[Conversation], judge: str | None) -> str:
-    """Name a tournament: its turn if conversations have several, an unusual condition or way of judging, its judge."""
+    """Name a tournament by its turn if there are several, by an unusual condition or way of judging, and by `judge`.
+
+    `judge` is None if all tournaments have the same judge.
+    """
     single = all(len(conversation.turns) == 1 for conversation in conversations)
     turn = [] if single else [Cell("", cell.turn).words[2:]]
     unusual = [word for word in (cell.condition, cell.judging) if word not in ("own", "standard")]
@@ -117,10 +124,10 @@ def _build_boards(
     ratings: Mapping[str, tournament.Ratings],
     drawn: bool,
 ) -> tuple[Leaderboard, Leaderboard]:
-    """Build two tables of the models in `order`: their ratings, and each one's win rate over each other.
+    """Build two leaderboards named by `key`, with models in `order`: their ratings, and their win rates by opponent.
 
-    `groups` maps the conversations that were asked to their groups. With `drawn`, two models met only in conversations
-    for which one was drawn as the other's opponent; otherwise each pair was asked about every conversation.
+    `groups` maps conversation ids to groups. `drawn`: opponents were sampled per conversation. Otherwise every pair of
+    models that met counts as compared in every conversation.
     """
     points: dict[str, dict[tuple[str, str], float | None]] = defaultdict(dict)
     for judgment in verdicts:
@@ -160,6 +167,6 @@ def _build_boards(
 
 
 def _rate(rate: LeaderboardCell, ratings: tournament.Ratings, model: str) -> LeaderboardCell:
-    """Return the cell of a model's rating, with the counts of its win rate."""
+    """Return the cell `rate` with the model's rating as its value, keeping the counts of the win rate."""
     value, bounds = ratings.of(model)
     return replace(rate, value=value, interval=bounds, low=None, high=None)

@@ -20,10 +20,13 @@ Groups = Mapping[Any, str]
 
 
 class Aggregate(Struct, frozen=True, kw_only=True):
-    """A score over `n` verdicts of `asked` requests; `failed` requests were judged without a score, the rest never.
+    """A score over `n` verdicts.
 
-    `value` is None if there is no verdict. Missing verdicts are not imputed: `low` and `high` are the score if all
-    of them were the lowest or the highest possible (None if nothing was asked).
+    - `asked`: the number of requests. `failed` of them were judged without a score; the rest of the missing were never
+      judged.
+    - `value`: None if there is no verdict. Missing verdicts are not imputed.
+    - `low`, `high`: the score if all missing verdicts were the lowest, or the highest, possible; None if nothing was
+      asked.
     """
 
     value: float | None
@@ -74,9 +77,10 @@ def paired(first: Scores, second: Scores, of: Callable[[float, float], float]) -
 
 
 def combine(parts: Sequence[tuple[float, Aggregate]]) -> Aggregate:
-    """Return the weighted sum of aggregates and the sums of their counts.
+    """Return the weighted sum of aggregates, and the sums of their counts.
 
-    The value is None unless every part has one. The range treats the parts' missing verdicts as independent.
+    The value is None unless every part has one. The range assumes that missing verdicts of different parts are
+    independent.
     """
     values = [(weight, part.value) for weight, part in parts]
     ends = [(weight, part.low, part.high) for weight, part in parts]
@@ -101,9 +105,11 @@ def _add_weighted(terms: Sequence[tuple[float, float | None]]) -> float | None:
 class Difference(Struct, frozen=True, kw_only=True):
     """The mean of `n` paired differences between two runs on the same conversations.
 
-    `missing` of the asked pairs lack a side; `low` and `high` bound the mean as in Aggregate. `interval` and the
-    two-sided `p_value` come from the bootstrap over `groups`. `undefined` gives the reason if they, or all three,
-    are None. `partly` reads "2 of 3" if only some parts could be compared, else "".
+    - `missing`: the number of requested pairs that lack a side.
+    - `low`, `high`: bounds of the mean, as in Aggregate.
+    - `interval`, `p_value` (two-sided): from the bootstrap over `groups`.
+    - `undefined`: the reason if these, or the mean as well, are None.
+    - `partly`: "2 of 3" if only some parts could be compared, else "".
     """
 
     mean: float | None
@@ -119,7 +125,7 @@ class Difference(Struct, frozen=True, kw_only=True):
 
 
 class Cell(Struct, frozen=True):
-    """The key of one score: `condition`, `turn` (None: the whole conversation) and way of judging."""
+    """The key of one score: condition, turn (None: the whole conversation) and way of judging."""
 
     condition: str
     turn: int | None
@@ -142,8 +148,8 @@ def by_cell(verdicts: Iterable[Judgment], protocol: str, unit: float = 1.0) -> d
 
     Verdicts are of one system by one judge against one opponent.
 
-    Raises UsageError for two verdicts on the same turn, and for a score that is outside the protocol's scale,
-    missing without a failure, or beside one.
+    All verdicts must be of one system, by one judge, against one opponent. Raises UsageError for two verdicts on the
+    same turn, for a score outside the protocol's scale, and unless a verdict has either a score or a failure.
     """
     cells: dict[Cell, dict[str, float | None]] = {}
     for verdict in verdicts:
@@ -171,23 +177,24 @@ def groups_by(entries: Iterable[tuple[str, Any, str]]) -> dict[str, dict[Any, st
 
 
 def groups_of(conversations: Iterable[Conversation]) -> dict[str, str]:
-    """Return the group of each conversation by its id."""
+    """Return the conversations as a mapping of id to group."""
     return {conversation.id: conversation.group for conversation in conversations}
 
 
 def asked_of(
     conversations: Sequence[Conversation], cell: Cell, protocol: str, scored: Container[str] = (), backed: bool = True
 ) -> dict[str, str]:
-    """Return the conversations, with their groups, on which a protocol asks for the verdicts of a cell.
+    """Return the conversations (id -> group) on which a protocol requests the verdict of a cell.
 
-    They have the turn, or several turns for a whole; the condition has it answered; and they have what the judge needs
-    (`backed`: the reference as well). People also judge what a judge is not asked for: what is `scored` counts as
-    asked, and so does all that is like it.
+    A conversation must have the cell's turn (for the whole: several turns), the model must answer it under the
+    condition, and it must have what the judge needs (with `backed`, the reference as well). `scored`: ids with
+    verdicts. People also judge what no judge is asked about, so scored conversations count as asked, and so do others
+    that lack no more than they do.
     """
     condition, entry = CONDITIONS.get(cell.condition, CONDITIONS["own"]), protocols.load(protocol)
 
     def short(conversation: Conversation) -> int:
-        """0: is asked, 1: lacks what the judge is to see, 2: has no such turn."""
+        """Return 0 if the conversation is asked about, 1 if it lacks what the judge needs, 2 if it has no such turn."""
         count = len(conversation.turns)
         if cell.turn is None:
             turns = conversation.turns if count > 1 else []

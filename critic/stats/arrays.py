@@ -14,7 +14,10 @@ Group = Sequence[Hashable] | NDArray[np.generic]
 
 
 def distinct(*keys: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return (a row index for each distinct combination of keys, the combination's number of each row)."""
+    """Number the distinct combinations of `keys`, arrays with one value per row.
+
+    Return a row index of each combination, and the combination number of each row.
+    """
     cell = np.zeros(len(keys[0]), dtype=np.intp)
     for key in keys:
         values, number = np.unique(key, return_inverse=True)
@@ -36,7 +39,7 @@ def group_numbers(group: Group) -> NDArray[np.intp]:
 
 
 def ratio(top: Floats, bottom: Floats, empty: float = np.nan) -> Floats:
-    """Return top / bottom, and `empty` for each bottom of 0."""
+    """Return `top` / `bottom`, with `empty` for each bottom of 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         # Fixed memory order: otherwise the rounding of later sums would depend on the layout of the input.
         return np.asarray(np.where(bottom != 0, top / bottom, empty), order="C")

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 RATIO = 0.72
-"""Types per token below which a factor is complete."""
+"""Type-token ratio below which a factor is complete."""
 
 SHORTEST = 10
 """The fewest tokens of a factor."""
@@ -20,10 +20,10 @@ def words(text: str) -> list[str]:
 
 
 def mtld(tokens: Sequence[str]) -> float | None:
-    """Return the mean number of consecutive tokens that keep their type-token ratio at RATIO or more.
+    """Return the MTLD of a text: the mean number of consecutive tokens with a type-token ratio of RATIO or more.
 
-    The mean is over a forward and a backward pass; the rest at the end counts as part of a factor. A higher value
-    is a richer text. Return None if no token repeats (no factor ever ends); `lexical_diversity.mtld` (Kyle 2020)
+    The mean is over a forward and a backward pass; the rest at the end counts as part of a factor. A higher value is a
+    richer text. Return None if no token repeats, so that no factor ever ends; `lexical_diversity.mtld` (Kyle 2020)
     gives 0 there.
 
     >>> round(mtld("the kite and the sea and the kite".split()), 2)
@@ -34,7 +34,10 @@ def mtld(tokens: Sequence[str]) -> float | None:
 
 
 def _one_way(tokens: Sequence[str]) -> float | None:
-    """Return the tokens per factor of one pass, or None without a complete or partial factor."""
+    """Return the MTLD of one pass: tokens divided by factors, or None if there is no factor.
+
+    A factor is a run of tokens that ends when its type-token ratio falls below RATIO. The rest counts as a fraction.
+    """
     # A factor is a run of tokens that ends as soon as its ratio falls below RATIO.
     factors, types, length = 0.0, set[str](), 0
     for position, token in enumerate(tokens, 1):

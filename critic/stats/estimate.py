@@ -64,9 +64,9 @@ _ROWS_OF_A_CELL = 4
 class Estimate(Struct, frozen=True, kw_only=True):
     """A statistic over `n` cases with its 95 % interval.
 
-    `undefined` gives the reason for a missing value or, with a value, for a missing interval. `p_value` is two-
-    sided, for "it is 0", if that is tested. An effect as large as `detectable` would be seen (p below 5 %) in 80 of
-    100 such samples.
+    - `undefined`: why the value, or only the interval, is missing; None if both are there.
+    - `p_value`: two-sided, for the hypothesis that the statistic is 0; None if that is not tested.
+    - `detectable`: an effect of this size would be seen (p below 5 %) in 80 of 100 such samples.
     """
 
     value: float | None = None
@@ -84,7 +84,7 @@ class Estimate(Struct, frozen=True, kw_only=True):
 
     @property
     def unseen(self) -> float | None:
-        """Return `detectable` if no effect is shown, else None."""
+        """Return `detectable` if the test shows no effect, else None."""
         return self.detectable if self.p_value is not None and self.p_value > 1 - LEVEL else None
 
 
@@ -95,15 +95,16 @@ class CorrectedEstimate(Estimate, frozen=True, kw_only=True):
 
     @property
     def unseen(self) -> float | None:
-        """Return `detectable` if no effect is shown after the correction, else None."""
+        """Return `detectable` if the test shows no effect after the correction, else None."""
         return self.detectable if self.p_holm is not None and self.p_holm > 1 - LEVEL else None
 
 
 def detectable(interval: Interval, groups: int) -> float:
-    """Return the smallest true effect seen in 80 of 100 samples whose 95 % intervals are as wide.
+    """Return the smallest true effect that is seen in 80 of 100 samples with a 95 % interval as wide as `interval`.
 
-    It is the standard error times the sum of Student's t quantiles at 97.5 % and 80 % (Bloom 1995, "Minimum
-    Detectable Effects", Evaluation Review 19(5), p. 548). Half the interval is the first of these terms.
+    It is the standard error times the sum of Student's t quantiles at 97.5 % and 80 % (Bloom 1995, "Minimum Detectable
+    Effects", Evaluation Review 19(5), p. 548). Half the interval is the first of these terms. `groups`: the number of
+    groups.
 
     >>> round(detectable((-0.1, 0.1), groups=100), 3)
     0.143
@@ -129,16 +130,16 @@ def _draw_blocks(groups: int, resamples: int, seed: int) -> Iterator[NDArray[np.
 
 @lru_cache(maxsize=2)
 def _keep_blocks(groups: int, resamples: int, seed: int) -> list[NDArray[np.uint8]]:
-    """Return cached `_draw_blocks`: an audit needs the same draws some forty times."""
+    """Return `_draw_blocks` as a cached list, because an audit needs the same draws some forty times."""
     return list(_draw_blocks(groups, resamples, seed))
 
 
 class Bootstrap:
-    """`resamples` draws, with replacement, of G groups out of the G groups in `group` (one name per row).
+    """Bootstrap over groups: each of `resamples` draws takes G of the G groups with replacement.
 
-    Results of `draw_counts`, `tables` and `resample_sums` have the sample first, then each resample. All draws of a
-    seed are the same, with one exception: if every row is its own group, `tables` and `resample_sums` draw counts
-    of identical rows, so both sides of a paired difference must come from one call.
+    `group` names each row's group. Results of `draw_counts`, `tables` and `resample_sums` have the sample first, then
+    each resample. All draws of a seed are the same, with one exception: if every row is its own group, `tables` and
+    `resample_sums` draw counts of identical rows, so both sides of a paired difference must come from one call.
 
     >>> draws = Bootstrap(["a", "b", "c", "d", "e", "f"], resamples=500)
     >>> draws.resample_group_sums(np.ones((1, 6)))[:3, 0].tolist()
@@ -174,9 +175,9 @@ class Bootstrap:
             yield from (block.astype(np.float64) for block in blocks(self.groups, self.resamples, self.seed))
 
     def _draw_cells(self, cells: NDArray[np.intp]) -> Iterator[Floats]:
-        """Yield `draw_counts` of rows that are each their own group, as counts of identical rows.
+        """Yield resampled counts of identical rows (cells), shape (k, r), if every row is its own group.
 
-        The counts follow a multinomial distribution. `cells`, shape (k,), are the counts in the sample.
+        The first block is the sample, `cells` of shape (k,). The others follow a multinomial distribution.
         """
         yield cells[:, None].astype(np.float64)
         random = np.random.default_rng(self.seed)
@@ -186,10 +187,11 @@ class Bootstrap:
             yield np.ascontiguousarray(drawn.T, dtype=np.float64)
 
     def resampling_units(self, cell: Codes, cells: int, weight: Floats | None = None) -> tuple[Any, Iterator[Floats]]:
-        """Return the units as a sparse table (cells, U), and an iterator over their counts in blocks of shape (U, r).
+        """Return a sparse table (cells, U) of rows per cell and unit, and an iterator of how often each unit is drawn.
 
-        The table holds the number of rows, or with `weight` (n,) their total weight, of each cell in each unit.
-        `cell` is the cell of each row. Units are the groups or, if every row is a group, the cells.
+        A unit is a group, or a cell if every row is its own group. The table holds the number of rows or, with `weight`
+        (n,), their total weight. The iterator yields blocks of shape (U, r), the sample first. `cell` holds each row's
+        cell number, below `cells`.
         """
         row_is_group = self.enough and self.groups == len(cell) and weight is None
         # A multinomial draw per cell replaces drawing every single row: as exact, and much faster.
@@ -200,16 +202,19 @@ class Bootstrap:
         return table.tocsr(), self.draw_counts()
 
     def tables(self, cell: Codes, cells: int, weight: Floats | None = None) -> Iterator[Floats]:
-        """Yield the number of rows in each cell, in blocks of shape (cells, r). Arguments as in `resampling_units`."""
+        """Yield the number of rows in each cell, in blocks of shape (cells, r).
+
+        Arguments are as in `resampling_units`.
+        """
         table, blocks = self.resampling_units(cell, cells, weight)
         return (table @ block for block in blocks)
 
     def resample_sums(
         self, cell: Codes, columns: "Floats | scipy.sparse.csr_array", weight: Floats | None = None
     ) -> Floats:
-        """Return the columns' sums over rows, shape (1 + resamples, k).
+        """Return k sums over rows, in the sample and each resample, shape (1 + resamples, k).
 
-        `columns`, shape (k, cells), is what a row of each cell adds to each sum; other arguments as in
+        `columns`, shape (k, cells), is what a row of each cell adds to each sum. Other arguments are as in
         `resampling_units`.
         """
         table, blocks = self.resampling_units(cell, columns.shape[1], weight)
@@ -217,7 +222,10 @@ class Bootstrap:
         return np.concatenate([(by_unit @ block).T for block in blocks])
 
     def resample_group_sums(self, by_group: Floats) -> Floats:
-        """Return sums over groups, shape (1 + resamples, k); `by_group`, shape (k, G), is what each group adds."""
+        """Return k sums over groups, in the sample and each resample, shape (1 + resamples, k).
+
+        `by_group`, shape (k, G), is what each group adds to each sum.
+        """
         return np.concatenate([(by_group @ block).T for block in self.draw_counts()])
 
     def estimate(
@@ -230,11 +238,11 @@ class Bootstrap:
         null: float | None = None,
         groups: int | None = None,
     ) -> Estimate:
-        """Build the Estimate of a statistic over `n` cases from its `values`: the sample's first, then each
-        resample's.
+        """Build the Estimate of a statistic over `n` cases from its value in the sample, then in each resample.
 
-        NaN is an undefined value, for which `undefined` gives the reason. With `null` there is a p-value. `share`
-        and `groups` as in `interval`.
+        - `undefined`: the reason to give if the sample's value is NaN.
+        - `null`: the value to test against; None for no test.
+        - `share`, `groups`: as in `interval`.
         """
         if np.isnan(values[0]):
             return Estimate(n=n, undefined=undefined)
@@ -247,11 +255,11 @@ class Bootstrap:
         return Estimate(value=float(values[0]), n=n, interval=interval, p_value=p, detectable=smallest)
 
     def interval(self, values: Floats, *, share: bool = False, groups: int | None = None) -> Interval | None:
-        """Return the 95 % interval of a statistic from its value in each resample (NaN: undefined), or None.
+        """Return the 95 % interval of a statistic from its value in each resample, or None if there is no interval.
 
-        `groups` is the number of groups behind the statistic (default: all). Resamples without a value are ignored.
-        There is no interval if they are more than a tenth, or with fewer than FEWEST_GROUPS groups. A `share` that
-        is 0 or 1 in every resample gets the exact interval of G trials (Clopper and Pearson 1934), because no
+        `groups`: the number of groups that the statistic uses (default: all). Resamples without a value (NaN) are
+        ignored. There is no interval if these are more than a tenth, or with fewer than FEWEST_GROUPS groups. A `share`
+        that is 0 or 1 in every resample gets the exact interval of G trials (Clopper and Pearson 1934), because no
         resample shows other values.
         """
         defined, groups = values[~np.isnan(values)], self.groups if groups is None else groups
@@ -268,10 +276,10 @@ class Bootstrap:
         return float(low), float(high)
 
     def places(self, drawn: Mapping[str, Floats]) -> Places:
-        """Return the range of places of each name, from its values in each resample, shape (R,), highest first.
+        """Return the range of possible places of each name. `drawn` holds its values in each resample, shape (R,).
 
-        The best place is 1 plus the number of names shown to be ahead: the 95 % interval of the difference lies
-        above 0. The worst place also counts the names that are not shown to be behind.
+        The best place is 1 plus the number of names shown to have a higher value: the 95 % interval of the difference
+        lies above 0. The worst place also counts the names that are not shown to have a lower value.
         """
         ahead, behind = Counter[str](), Counter[str]()
         for first, second in permutations(drawn, 2):
@@ -284,8 +292,7 @@ class Bootstrap:
     def p_value(self, values: Floats, null: float = 0.0, groups: int | None = None) -> float | None:
         """Return the two-sided p-value of "the statistic is `null`", or None if there is no `interval`.
 
-        It is 1 minus the level at which `interval` just excludes `null`, and at least about 2 / resamples, their
-        resolution.
+        It is 1 minus the level at which `interval` just excludes `null`. It is at least about 2 / resamples.
         """
         defined, groups = values[~np.isnan(values)], self.groups if groups is None else groups
         if groups < FEWEST_GROUPS or len(defined) < max(1, _DEFINED * self.resamples):

@@ -20,9 +20,11 @@ from critic.stats.estimate import Bootstrap, Interval, Places
 
 
 class Term(Struct, frozen=True):
-    """`weight` times the mean of `verdicts` (None: failed) over the keys of `asked`, whose values are groups.
+    """A weighted mean: `weight` times the mean of `verdicts` over the keys of `asked`.
 
-    `name` pairs the terms of two rows whose scores do not consist of the same terms.
+    - `verdicts`: key -> score on `scale`, None for a failed judgment.
+    - `asked`: requested key -> its resampling group.
+    - `name`: pairs the terms of two scores that do not have the same terms; "" pairs by position.
     """
 
     weight: float
@@ -33,11 +35,12 @@ class Term(Struct, frozen=True):
 
 
 class Score(Struct, frozen=True, kw_only=True):
-    """A named score of a model: the sum of its parts, or one over it (`inverse`).
+    """A named score of a model: the sum of its parts, or 1 divided by that sum (`inverse`).
 
-    `of` is the full number of parts, if parts without a verdict are left out of the mean; models with fewer parts
-    rank behind the others. `counts` overrides the counts and the range of the parts. `basis` names what the score is
-    over, such as "6 of 13 tasks (8 questions)"; by default, its number of verdicts.
+    - `of`: the full number of parts if parts without a verdict are left out of the mean, else 0. Models with fewer
+      parts rank after the others.
+    - `counts`: replaces the counts and the range of the parts.
+    - `basis`: what the score covers, such as "6 of 13 tasks (8 questions)"; "" means its number of verdicts.
     """
 
     parts: Sequence[Term]
@@ -48,7 +51,7 @@ class Score(Struct, frozen=True, kw_only=True):
 
     @property
     def highest(self) -> float | None:
-        """Return the highest possible value, or None for one over a sum."""
+        """Return the highest possible value, or None for an inverse score."""
         return None if self.inverse else sum(max(part.weight * end for end in part.scale) for part in self.parts)
 
     def partly(self, parts: int) -> str:
@@ -59,11 +62,13 @@ class Score(Struct, frozen=True, kw_only=True):
 class LeaderboardRow(Struct, frozen=True, kw_only=True):
     """A run's scores, by column, in one table over models.
 
-    `key` names the table and its file, `caption` describes it. `system` is the model; `name` tells rows of one
-    table apart. Models are ranked among those of the same `judge`. `collapsed` tables open on demand. Rows under
-    another condition than the model's own, such as without the image, come last and are not part of the mean over
-    models. `charted` scores are drawn in tables of several rows (default: the first score). `ranked` tables report
-    which models are tied by the first score.
+    - `key`, `caption`: the table's name, also of its file, and its description.
+    - `condition`: rows with another condition than "own" come last and are not part of the mean over models.
+    - `system`, `name`: the model, and the row's unique name in its table.
+    - `judge`: models are ranked among those of the same judge.
+    - `collapsed`: the table opens on demand.
+    - `charted`: the scores to chart in tables of several rows; None charts the first score.
+    - `ranked`: report which models are tied by the first score.
     """
 
     key: str
@@ -84,9 +89,10 @@ class LeaderboardRow(Struct, frozen=True, kw_only=True):
 
 
 class LeaderboardCell(Aggregate, frozen=True, kw_only=True):
-    """A score with its 95 % interval over groups, and its paired difference from the baseline row.
+    """A score with its 95 % interval over groups, and its paired difference from the baseline row, if there is one.
 
-    `infinite` scores have no value because they are one over 0.
+    `partly` is "2 of 3" if parts of the score are missing, else "". `infinite` scores have no value, because they are 1
+    divided by 0.
     """
 
     interval: Interval | None
@@ -96,7 +102,7 @@ class LeaderboardCell(Aggregate, frozen=True, kw_only=True):
 
 
 Standings = dict[str, dict[str, LeaderboardCell]]
-"""Cells by row and column."""
+"""Cells by row name and column."""
 
 MEAN = "mean of the models"
 
@@ -116,7 +122,7 @@ def scores_by_part(verdicts: Scores, parts: Mapping[str, Groups], scale: Scale) 
 
 
 def aggregate_of(score: Score) -> Aggregate:
-    """Return a score's value and counts. The range of one over a sum is unknown."""
+    """Return a score's value, counts and range. The range of an inverse score is None."""
     total = combine([(part.weight, mean(part.verdicts, part.asked, part.scale)) for part in score.parts])
     if score.inverse:
         total = replace(total, value=1 / total.value if total.value else None, low=None, high=None)
@@ -126,9 +132,9 @@ def aggregate_of(score: Score) -> Aggregate:
 
 
 class _Column(NamedTuple):
-    """The sum and number of a part's verdicts in the sample and each resample, shape (1 + R,) each.
+    """The sum and the number of a term's verdicts in the sample and each resample, shape (1 + R,) each.
 
-    `there`, shape (G,), marks the groups that have a verdict.
+    `there`, shape (G,), is True for groups that have a verdict.
     """
 
     total: Floats
@@ -147,9 +153,9 @@ class _Sums:
         self.draws = Bootstrap(np.arange(len(self._number)))
 
     def of(self, part: Term, other: Term | None = None) -> _Column:
-        """Return the sums of a part's verdicts, restricted to those that `other` has too.
+        """Return the sums of a term's verdicts; with `other`, only of keys for which `other` has a verdict too.
 
-        Parts shared by several scores are summed once.
+        Terms that several scores share are summed once.
         """
         # The mappings live as long as the table, so their identities are safe keys.
         key = id(part.verdicts), id(part.asked), other and (id(other.verdicts), id(other.asked))
@@ -158,7 +164,7 @@ class _Sums:
         return self._columns[key]
 
     def _sum_by_group(self, part: Term, other: Term | None) -> _Column:
-        """Sum a part's verdicts by group and resample them."""
+        """Sum a term's verdicts by group and resample the groups. `other` is as in `of`."""
         by_group = np.zeros((2, len(self._number)))
         for key, group in part.asked.items():
             value = part.verdicts.get(key)
@@ -170,7 +176,7 @@ class _Sums:
     def values(self, score: Score, others: Sequence[Term] = ()) -> Floats:
         """Return the score of the sample and of each resample, shape (1 + R,); NaN if a part has no verdict.
 
-        With `others`, one per part, only verdicts that these have too count.
+        `others`: one term per part; only keys for which it has a verdict too count. Empty for no such restriction.
         """
         columns = [self.of(part, other) for part, other in zip_longest(score.parts, others)]
         # A score without parts has no value, not the value 0.
@@ -186,12 +192,11 @@ class _Sums:
 
 
 def standings(entries: Sequence[LeaderboardRow], baseline: str | None = None) -> Standings:
-    """Return each row's scores by column, and the mean of two or more models as row MEAN.
+    """Return each row's cells by column, and the mean of two or more models as the row MEAN.
 
-    There is a mean if each model has one row, by the same judge.
-
-    With a `baseline`, all other rows have their differences from it. Their p-values are two-sided and not corrected
-    for the number of scores.
+    There is a mean only if each model has one row, and all rows are by the same judge. All rows but `baseline` get
+    their differences from it; None computes none. The p-values are two-sided and not corrected for the number of
+    scores.
     """
     rows = {entry.name: entry.scores for entry in entries}
     if not any(rows.values()):
@@ -213,10 +218,10 @@ def standings(entries: Sequence[LeaderboardRow], baseline: str | None = None) ->
 
 
 def ranks(entries: Sequence[LeaderboardRow], column: str) -> Places:
-    """Return the places of the models among those of their judge by one score, from common resamples.
+    """Return the possible places of each model among the models of its judge, by the score in `column`.
 
-    A judge for whom a model has several rows, such as one per way of judging, gives no places. Rows that stand apart,
-    and scores over only some of their parts, have none either.
+    There are no places for a judge with several rows of one model, for rows that stand apart, and for scores that lack
+    some of their parts.
     """
     sums = _Sums(entries)
     places = Places()
@@ -232,9 +237,10 @@ def ranks(entries: Sequence[LeaderboardRow], column: str) -> Places:
 def _average_models(
     cells: Standings, drawn: Mapping[str, Mapping[str, Floats]], rows: Mapping[str, Mapping[str, Score]], sums: _Sums
 ) -> dict[str, LeaderboardCell]:
-    """Return the mean over the given rows by column, using only rows that have the complete score.
+    """Return the mean over `rows` by column, using only rows with a complete score.
 
-    `partly` reads "2 of 3" if other rows lack the score or a part of it.
+    `drawn`: values in the sample and each resample, by column and row. A cell's `partly` reads "2 of 3" if other rows
+    lack the score or a part of it.
     """
     means = {}
     for column, by_row in drawn.items():
@@ -259,7 +265,7 @@ def _average_models(
 
 
 def _build_cell(sums: _Sums, score: Score, values: Floats, base: Score | None) -> LeaderboardCell:
-    """Build a row's cell, with its difference from `base` if there is one."""
+    """Build a row's cell from its resampled `values`, with its difference from `base` unless that is None."""
     aggregate = aggregate_of(score)
     return LeaderboardCell(
         **asdict(aggregate),
@@ -271,9 +277,10 @@ def _build_cell(sums: _Sums, score: Score, values: Floats, base: Score | None) -
 
 
 def _estimate_interval(sums: _Sums, scores: Sequence[Score], values: Floats) -> Interval | None:
-    """Return the interval of a score, or of the mean of several models' scores.
+    """Return the interval of a score, or of the mean of several models' scores; None if there are too few groups.
 
-    A plain mean is a share of its scale, so it has an interval even if it is at one end in every resample.
+    `values`: the value of the sample, then of each resample. A plain mean is treated as a share of its scale, so it has
+    an interval even if it is at one end in every resample.
     """
     score = scores[0]
     groups = sums.groups([sums.of(part) for model_score in scores for part in model_score.parts])
@@ -286,7 +293,7 @@ def _estimate_interval(sums: _Sums, scores: Sequence[Score], values: Floats) -> 
 
 
 def _restrict(score: Score, parts: Sequence[Term]) -> Score:
-    """Return the score restricted to some of its parts, reweighted to the weight of all."""
+    """Return the score restricted to `parts`, with their weights scaled up to the total weight of all its parts."""
     if len(parts) == len(score.parts):
         return score
     more = sum(part.weight for part in score.parts) / sum(part.weight for part in parts) if parts else 0.0
@@ -294,9 +301,9 @@ def _restrict(score: Score, parts: Sequence[Term]) -> Score:
 
 
 def _compare(sums: _Sums, score: Score, base: Score) -> Difference:
-    """Return one score minus another over the verdicts that both have, part by part.
+    """Return `score` minus `base` over the verdicts that both have, part by part.
 
-    Parts are paired by name, or by position without names. A mean over named parts is compared on those for which
+    Parts are paired by name, or by position without names. A mean over named parts is compared only on parts for which
     both have a verdict.
     """
     of_base = {part.name or position: part for position, part in enumerate(base.parts)}

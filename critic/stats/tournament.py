@@ -48,8 +48,8 @@ class Battle(Struct, frozen=True, kw_only=True):
 class Ratings(Struct, frozen=True, kw_only=True):
     """Rating points by model, from `n` battles without the `failed` judgments.
 
-    `undefined` gives the reason if `ratings`, or only the 95 % `intervals` and `places`, are None. `unrated` gives,
-    for each model without a rating beside rated ones, the reason.
+    - `undefined`: why `ratings`, or only the 95 % `intervals` and `places`, are None; else None.
+    - `unrated`: the reason for each model that has no rating although others have one.
     """
 
     n: int
@@ -66,8 +66,11 @@ class Ratings(Struct, frozen=True, kw_only=True):
 
 
 class _Games:
-    """The judged battles as arrays: model numbers (0..m-1 in the order of `models`), the first model's points (1, 1/2,
-    0), and the resamples of their groups."""
+    """The judged battles as arrays, and the resamples of their groups.
+
+    - `first`, `second`: each battle's model numbers, 0..m-1 in the order of `models`.
+    - `score`: the first model's points (1, 1/2, 0).
+    """
 
     def __init__(self, battles: Sequence[Battle]) -> None:
         judged = [battle for battle in battles if battle.score is not None]
@@ -80,9 +83,10 @@ class _Games:
         self.failed = len(battles) - len(judged)
 
     def ratings(self, points: Floats, drawn: Floats, unrated: Mapping[str, str] = {}) -> Ratings:
-        """Return ratings from the sample's points, shape (m,), and each resample's, shape (m, R), NaN if it has none.
+        """Build Ratings from the points in the sample, shape (m,), and in each resample, shape (m, R).
 
-        Both cover all models except the `unrated` ones, in order.
+        Undefined points are NaN. Both leave out the `unrated` models (model -> reason) and otherwise follow the order
+        of `models`.
         """
         rated = [model for model in self.models if model not in unrated]
         by_model = dict(zip(rated, drawn, strict=True))
@@ -104,16 +108,16 @@ class _Games:
         )
 
     def undefined(self, reason: str) -> Ratings:
-        """Return ratings without values, for a reason."""
+        """Return Ratings without values, with the given reason."""
         return Ratings(n=len(self.score), failed=self.failed, undefined=reason)
 
 
 def mean_elo(battles: Sequence[Battle]) -> Ratings:
-    """Return Elo ratings, the mean over SHUFFLES random orders of the battles: the given order does not matter.
+    """Return Elo ratings: the mean over SHUFFLES random orders of the battles, so the given order does not matter.
 
-    Each battle moves both models by at most K points. Model a is expected to score 1 / (1 + BASE^((R_b - R_a) /
-    SCALE)) (VisIT-Bench, appendix, sign corrected). A tie is worth 1/2. Each resample behind the intervals has an
-    order of its own, so the intervals also cover the order.
+    Each battle moves both models by at most K points. Model a is expected to score 1 / (1 + BASE^((R_b - R_a) / SCALE))
+    (VisIT-Bench, appendix, sign corrected). A tie is worth 1/2. Each resample for the intervals has its own order, so
+    the intervals also cover the order.
 
     >>> one_win = [Battle(a="kite", b="owl", score=1.0, group="q1")]
     >>> mean_elo(one_win).ratings
@@ -151,11 +155,11 @@ def _play_battles(games: _Games, counts: Floats, random: np.random.Generator) ->
 def bradley_terry(battles: Sequence[Battle]) -> Ratings:
     """Return Bradley-Terry maximum-likelihood ratings on Elo's scale, with a mean of INITIAL points.
 
-    A tie is worth half a win for each. A finite maximum exists exactly if every set of models has a win or tie
-    against the rest (Ford 1957). A single model that prevents this, because it won or lost all of its battles, has
-    no rating; the rest are rated by their battles with each other. If a set of several models prevents it,
-    `undefined` names them. There are no intervals if more than a tenth of the resamples have no finite maximum, as
-    is common with few comparisons.
+    A tie is worth half a win for each. A finite maximum exists exactly if every set of models has a win or tie against
+    the rest (Ford 1957). A single model that prevents this, because it won or lost all of its battles, has no rating;
+    the rest are rated by their battles with each other. If a set of several models prevents it, `undefined` names them.
+    There are no intervals if more than a tenth of the resamples have no finite maximum, as is common with few
+    comparisons.
 
     >>> games = [Battle(a="kite", b="owl", score=score, group="q") for score in (1.0, 1.0, 0.0)]
     >>> {model: round(points) for model, points in bradley_terry(games).ratings.items()}
@@ -183,13 +187,19 @@ def bradley_terry(battles: Sequence[Battle]) -> Ratings:
 
 
 def _count_wins(counts: NDArray[np.generic], models: int) -> Floats:
-    """Return wins of i over j with ties as halves, shape (R, m, m), from R tables (first, second, loss | tie | win)."""
+    """Return the wins of model i over j (ties count half), shape (R, m, m), from R tables of battle counts.
+
+    Each row of `counts` has m × m × 3 entries: first model, second model, and outcome (loss, tie, win of the first).
+    """
     lost, tied, won = np.moveaxis(counts.reshape(-1, models, models, 3).astype(np.float64), 3, 0)
     return np.asarray(won + tied / 2 + np.swapaxes(lost + tied / 2, 1, 2))
 
 
 def _find_unbeaten(wins: Floats) -> list[int]:
-    """Return models without a loss or tie against all others, in a table of wins (m, m); empty if all connect."""
+    """Return a set of models without a loss or tie against all others, or an empty list if there is none.
+
+    `wins`, shape (m, m): the wins of model i over j, ties as halves.
+    """
     if np.count_nonzero(wins) == len(wins) * (len(wins) - 1):
         return []  # each beat each: there is nothing to search for, as in most resamples
     parts, part = scipy.sparse.csgraph.connected_components(wins > 0, connection="strong")
@@ -198,9 +208,9 @@ def _find_unbeaten(wins: Floats) -> list[int]:
 
 
 def _remove_one_sided(wins: Floats) -> tuple[list[int], dict[int, str]]:
-    """Return the models left in a table of wins (m, m) without one-sided ones, and the reason for each removed one.
+    """Remove models that never won or tied against the rest, or never lost or tied, one after another.
 
-    Models that never won or tied against the rest, or never lost or tied, are removed one after another.
+    `wins`: as in `_find_unbeaten`. Return the numbers of the remaining models, and the reason for each removed one.
     """
     left = list(range(len(wins)))
     reasons = dict[int, str]()
@@ -243,10 +253,10 @@ def _fit_strengths(wins: Floats) -> Floats:
 
 
 def battles(verdicts: Iterable[Judgment], groups: Mapping[str, str]) -> list[Battle]:
-    """Build battles from the verdicts between two models, in the given order; `groups` are the conversations' groups.
+    """Build battles from the verdicts between two models, in the given order. `groups` maps conversation ids to groups.
 
-    Raises UsageError for a score other than 1, 1/2 or 0, which may not be a tie, for a model against itself, and
-    for a pair of models compared twice on one instruction.
+    Raises UsageError for a score other than 1, 1/2 or 0, for a model against itself, and for a pair of models compared
+    twice on one conversation.
     """
     by_pair: dict[tuple[str, frozenset[str]], Battle] = {}
     for verdict in verdicts:

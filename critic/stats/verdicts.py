@@ -36,10 +36,10 @@ def codes(verdicts: Iterable[Label | None]) -> Codes:
 
 
 def both_orders(orders: Codes) -> Codes:
-    """Merge a judge's verdicts in both orders, shape (n, 2), into one per item, shape (n,); (n,) stays as it is.
+    """Merge a judge's verdicts in both presentation orders, shape (n, 2), into one per item, shape (n,).
 
-    Two equal verdicts are the verdict, two different ones a tie. If only one order was requested, its verdict
-    counts. A failure in either order is a failed judgment: half an answer is not a tie.
+    An array of shape (n,) is returned unchanged. Two different verdicts are a tie. If only one order was requested, its
+    verdict counts. A failure in either order is a failure, because half an answer is not a tie.
     """
     if orders.ndim == 1:
         return orders
@@ -52,7 +52,7 @@ def both_orders(orders: Codes) -> Codes:
 
 
 def majority(raters: Sequence[Codes]) -> Codes:
-    """Return each item's majority label: a tie without a majority, UNASKED without raters."""
+    """Return each item's majority label among raters: TIE without a majority, UNASKED if nobody labelled it."""
     codes = np.stack(raters)
     votes = (codes < LABELS).sum(axis=0)
     for_a, for_b = (2 * (codes == label).sum(axis=0) > votes for label in (A, B))
@@ -60,7 +60,7 @@ def majority(raters: Sequence[Codes]) -> Codes:
 
 
 def labelled(first: Codes, second: Codes) -> NDArray[np.bool_]:
-    """Return which items, shape (n,), have a label from both sides."""
+    """Return a mask, shape (n,), of the items that have a label from both sides."""
     return (first < LABELS) & (second < LABELS)
 
 
@@ -79,7 +79,10 @@ def kappa(counts: Floats) -> Floats:
 
 
 FIRST, SECOND = np.divmod(np.arange(LABELS**2), LABELS)
-"""The two verdicts of each cell of a table of nine, followed by masks of equal cells and of cells without ties."""
+"""The two verdicts of each of a table's nine cells.
+
+EQUAL and DECIDED mark the cells of equal verdicts and without ties.
+"""
 EQUAL = FIRST == SECOND
 DECIDED = (FIRST != TIE) & (SECOND != TIE)
 
@@ -87,11 +90,12 @@ DECIDED = (FIRST != TIE) & (SECOND != TIE)
 class VerdictAgreement(Struct, frozen=True, kw_only=True):
     """Agreement between a judge and people over the `n` items on which both have a verdict.
 
-    Of the other items that people labelled, the judge `failed` on some and was never asked about `unasked`.
-    `accuracy` is the share (0..1) of equal verdicts over all three labels. `decided` is the same over items on
-    which neither says tie, and `coverage` the share of those items. `kappa` is Cohen's, over three labels (-1..1).
-    `table` counts the items, with a row for each label of people and a column for each of the judge, in the order
-    a, tie, b.
+    - `failed`, `unasked`: other items that people labelled, on which the judge failed, or for which it was not asked.
+    - `accuracy`: the share (0..1) of equal verdicts, over all three labels.
+    - `decided`: the same over items on which neither says tie. `coverage`: the share of those items.
+    - `kappa`: Cohen's kappa over three labels (-1..1).
+    - `table`: counts of items, with a row per label of people and a column per label of the judge, in the order a, tie,
+      b.
     """
 
     n: int
@@ -105,9 +109,10 @@ class VerdictAgreement(Struct, frozen=True, kw_only=True):
 
 
 def verdict_agreement(people: Codes, judge: Codes, group: Group, weight: Floats | None = None) -> VerdictAgreement:
-    """Return the agreement of two columns of verdicts, shape (n,) each, over the items labelled by `people`.
+    """Return the agreement of the judge with people, two columns of codes of shape (n,), over items with both labels.
 
-    `weight`, shape (n,), is 1 over each item's chance of being labelled, if those chances differ.
+    `group`: each item's resampling group. `weight`, shape (n,): 1 divided by each item's chance of being labelled; None
+    if all chances are equal.
     """
     both = labelled(people, judge)
     cell, draws = people[both].astype(np.intp) * LABELS + judge[both], Bootstrap(group_numbers(group)[both])
@@ -116,7 +121,7 @@ def verdict_agreement(people: Codes, judge: Codes, group: Group, weight: Floats 
     counts = np.concatenate(list(draws.tables(cell, LABELS**2, times)), axis=1)
 
     def estimate(values: Floats, n: Floats, undefined: str, share: bool = True) -> Estimate:
-        """Return the estimate of a statistic over `n` items; one that is no share is tested against 0."""
+        """Build the estimate of a statistic over `n` items. A statistic that is not a share is tested against 0."""
         return draws.estimate(
             values,
             round(n[0]),
@@ -143,7 +148,7 @@ def verdict_agreement(people: Codes, judge: Codes, group: Group, weight: Floats 
 def breakdown(
     people: Codes, judge: Codes, group: Group, part: Sequence[str], weight: Floats | None = None
 ) -> dict[str, VerdictAgreement]:
-    """Return `verdict_agreement` for each value of `part`, largest part first."""
+    """Return `verdict_agreement` for each value of `part` (one value per item), largest part first."""
     members = group_numbers(group)
     return {
         value: verdict_agreement(people[rows], judge[rows], members[rows], None if weight is None else weight[rows])
@@ -152,7 +157,7 @@ def breakdown(
 
 
 def rows_of(part: Sequence[str]) -> dict[str, Integers]:
-    """Return the row numbers of each value, largest first, equal sizes by name.
+    """Return the row numbers of each value in `part`, largest part first, equal sizes by name.
 
     >>> {value: rows.tolist() for value, rows in rows_of(["zh", "en", "en"]).items()}
     {'en': [1, 2], 'zh': [0]}

@@ -19,15 +19,17 @@ from critic.judging.targets import Label
 from critic.records import HumanScore, Judgment, PromptInputs, Question, Response, Verdict
 
 POINTS = {"A": 1.0, "yes": 1.0, "tie": 0.5, "B": 0.0, "no": 0.0}
-"""Choice -> its score (0..1) for the answer that stands first."""
+"""Choice -> score (0..1) that it gives the first answer."""
 
 
 class AuditedPart(Struct, frozen=True, kw_only=True):
-    """One thing that a judgment says and that people can say as well.
+    """One value of a judgment that people can label as well, for comparison in an audit.
 
-    `type` is what is compared: a score on 1..10, a preference (a or b), or a yes or no. `name` tells the parts of one
-    judgment apart ("item=2"); "" is the verdict as a whole. `judge` and `people` are a score or a choice (of POINTS);
-    None is a failed judgment, or no label of people's. Scores may be by a `criterion`.
+    - `type`: a score on 1..10, a preference (A, B or tie), or a yes or no.
+    - `name`: tells the parts of one judgment apart, such as "item=2"; "" is the verdict as a whole.
+    - `criterion`: the criterion that a score rates; None for the overall score and for other types.
+    - `judge`, `people`: the judge's and the human value, a score or a key of POINTS. None means that the judgment
+      failed, or that there is no human label.
     """
 
     type: Literal["score", "preference", "yes or no"] = "score"
@@ -38,14 +40,15 @@ class AuditedPart(Struct, frozen=True, kw_only=True):
 
 
 class Kind(Struct, frozen=True):
-    """A kind of verdict. An entry overrides `values`, `read` and `label`, and of the rest what differs.
+    """A kind of verdict. Subclasses define `values`, `read` and `label`, and override other members as needed.
 
-    - `rates`: the verdict ends in an overall rating under RATING. It is read with its distribution; other verdicts are
-      taken as they are stated, and `score` makes a number of them.
-    - `single_rating`: that rating is all, so that a scoring head can give it without a reply.
-    - `is_verdict`: false for an answer of the judge's own, which is asked for within another form only.
-    - `scored_as`: the protocol whose scale its scores are on where rows are judged: pointwise 1..10, checklist 0..1.
-    - `reason_last`: a reason may stand behind the values.
+    - `rates`: the verdict has an overall rating under the key RATING, read with its probability distribution. Other
+      verdicts are taken as the judge states them, and `score` turns them into a number.
+    - `single_rating`: that rating is the whole verdict, so a scoring head can give it without generating text.
+    - `is_verdict`: False for the judge's own answer to the question, which is only requested as a first step of another
+      form.
+    - `scored_as`: the protocol whose score range applies when rows are judged: pointwise (1..10) or checklist (0..1).
+    - `reason_last`: the output format may have a reason after the values.
     """
 
     rates: ClassVar[bool] = False
@@ -55,50 +58,59 @@ class Kind(Struct, frozen=True):
     reason_last: ClassVar[bool] = True
 
     def values(self, prompt: Prompt, material: PromptInputs) -> dict[str, dict[str, Any]]:
-        """Return the JSON Schema of each of the verdict's values by key; empty if the verdict is free text."""
+        """Return a JSON Schema for each value of the verdict, by key; empty for free text."""
         raise NotImplementedError
 
     def read(self, prompt: Prompt, material: PromptInputs, text: str, truncated: bool) -> Verdict:
-        """Read the verdict in a reply; one that cannot be read is a named failure."""
+        """Parse the verdict in the reply `text`. An unreadable verdict has its `failure` set.
+
+        `truncated`: the reply ended at its token limit.
+        """
         raise NotImplementedError
 
     def label(self, prompt: Prompt, shown: Sequence[Response]) -> Label | None:
-        """Return the verdict that people's scores of the responses shown make right, or None if they leave it open."""
+        """Return the correct verdict according to human scores, or None if they do not decide it.
+
+        `shown`: the responses that the prompt shows, in order.
+        """
         raise NotImplementedError
 
     def key(self, prompt: Prompt) -> str:
-        """Return the key of the first value that the prompt's output format shows by name."""
+        """Return the key of the first value in the prompt's output format."""
         return prompt.key
 
     def lacking(self, question: Question) -> str | None:
-        """Return why verdicts of this kind cannot be given on answers to the question, or None."""
+        """Return why answers to the question cannot get this kind of verdict, or None if they can."""
         return None
 
     def score(self, verdict: Verdict) -> float | None:
-        """Return the score of a verdict that was read: 1..10, or 0..1 of a choice or a checklist."""
+        """Return the score of a verdict without failure: 1..10, or 0..1 for a choice or a checklist."""
         return verdict.rating
 
     def audited(self, judgment: Judgment) -> Iterable[AuditedPart]:
-        """Return what an audit compares with people's labels: the score, unless the kind says otherwise."""
+        """Return the parts of a judgment that an audit compares with human labels; by default, only the score."""
         human = judgment.sample.human
         return [AuditedPart(judge=judgment.score, people=human.score if human else None)]
 
 
 @cache
 def load(name: str) -> Kind:
-    """Return the kind of a name, out of the tables `KINDS` of this folder's modules."""
+    """Return the kind called `name` from the `KINDS` tables of this folder's modules.
+
+    Raise KeyError if there is none.
+    """
     modules = (import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__))
     kinds: dict[str, Kind] = {name: kind for module in modules for name, kind in module.KINDS.items()}
     return kinds[name]
 
 
 def preferred(score: float) -> str:
-    """Return the choice nearest to a comparison's score (0..1) for the answer that stands first."""
+    """Return "A" if the first answer's score in a comparison (0..1) is above 0.5, "B" if it is below, else "tie"."""
     return "tie" if score == POINTS["tie"] else "A" if score > POINTS["tie"] else "B"
 
 
 def human_score(response: Response) -> HumanScore:
-    """Return people's score. Raises ValueError for a response that people did not score."""
+    """Return the human score of a response. Raise ValueError if it has none."""
     if response.human is None:
         raise ValueError(f"response {response.id} has no human score")
     return response.human
@@ -111,5 +123,5 @@ def grade_schema(prompt: Prompt) -> dict[str, Any]:
 
 
 def graded(score: float) -> str:
-    """Return a rating as a prompt shows it."""
+    """Format a rating with up to three significant digits, as prompts show it."""
     return f"{score:.3g}"

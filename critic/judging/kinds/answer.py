@@ -11,8 +11,7 @@ from critic.records import Judgment, PromptInputs, Response, Verdict
 
 
 class AnswerKind(Kind, frozen=True):
-    """Free text: the judge's own answer to the question, without the thoughts before it; the reference is what it
-    should have been."""
+    """Free text: the judge's own answer to the question, without thoughts. The correct answer is the reference."""
 
     is_verdict = False
 

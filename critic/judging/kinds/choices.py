@@ -1,4 +1,4 @@
-"""Verdicts that are words: whether an answer is right, the better of two, yes or no for each item of a checklist."""
+"""Verdicts that are words: an answer is right or not, the better of two answers, yes or no per checklist item."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -12,19 +12,25 @@ from critic.judging.targets import Label
 from critic.records import Judgment, PromptInputs, Question, Response, Verdict
 
 RIGHT, WRONG = 7, 5
-"""On 1..10, rounded half up: from 7 on an answer is right, with few errors at most; to 5 more than half of it is
-wrong (AlignMMBench §4.1). At 6 people's score leaves both open."""
+"""Thresholds for the human score on 1..10, rounded half up.
+
+An answer is right from 7 (few errors at most) and wrong up to 5 (more than half of it is wrong; AlignMMBench §4.1). A 6
+decides neither.
+"""
 
 TIE, APART = 0.5, 1.0
-"""Points on 1..10: two answers whose scores differ by less than TIE are equal, by APART or more they are not. Between
-the two, the difference is too small to teach either."""
+"""Differences of two human scores on 1..10.
+
+Two answers that differ by less than TIE are equal; from APART on, one of them is better. Differences in between are too
+small to teach either.
+"""
 
 YES_NO: dict[bool | None, str | None] = {True: "yes", False: "no", None: None}
-"""An answer to an item -> the choice that it is."""
+"""Answer to a checklist item -> choice."""
 
 
 def is_right(scores: Sequence[float]) -> str | None:
-    """Return yes or no for an answer by people's score of it, or None if the score leaves it open.
+    """Return "yes" or "no" for an answer by its human score, `scores[0]` (1..10), or None if it decides neither.
 
     >>> [is_right([score]) for score in (8.0, 6.0, 2.5)]
     ['yes', None, 'no']
@@ -34,7 +40,7 @@ def is_right(scores: Sequence[float]) -> str | None:
 
 
 def is_better(scores: Sequence[float]) -> str | None:
-    """Return the better of two answers by people's scores of them, or None if they are neither equal nor apart.
+    """Return "A", "B" or "tie" for two answers by their human scores (1..10), or None if the difference is undecided.
 
     >>> [is_better(scores) for scores in ([8, 5], [5, 8], [6, 6.25], [6, 6.75])]
     ['A', 'B', 'tie', None]
@@ -46,7 +52,10 @@ def is_better(scores: Sequence[float]) -> str | None:
 
 
 class ChoiceKind(Kind, frozen=True):
-    """One of a few `choices`; `right` names the right one from people's scores on 1..10 of what is shown."""
+    """A verdict that is one of a few `choices`.
+
+    `right` returns the correct choice from the human scores (1..10) of the answers shown, or None.
+    """
 
     choices: tuple[str, ...]
     right: Callable[[Sequence[float]], str | None]
@@ -84,7 +93,7 @@ class ChoiceKind(Kind, frozen=True):
 
 
 class ChecklistKind(Kind, frozen=True):
-    """Yes or no for each item of the question's checklist; the score is the share of yes (MultiVerse §4)."""
+    """A yes or no for each item of the question's checklist. The score is the share of yes (MultiVerse §4)."""
 
     scored_as = "checklist"
     reason_last = False
@@ -113,7 +122,7 @@ class ChecklistKind(Kind, frozen=True):
         return sum(map(bool, verdict.answers)) / len(verdict.answers)
 
     def audited(self, judgment: Judgment) -> Iterable[AuditedPart]:
-        """Return each item. Raises UsageError if people and the judge did not answer equally many."""
+        """Return one part per item. Raise UsageError if people and the judge answered different numbers of items."""
         human, asked = judgment.sample.human, judgment.sample.asked
         people = (human.answers if human else []) or [None] * len(asked.checklist if asked else ())
         # A judge that was never asked has no answers, which are as many failures as there are items.

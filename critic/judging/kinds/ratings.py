@@ -30,7 +30,7 @@ class RatingKind(Kind, frozen=True):
 
 
 class CriteriaKind(Kind, frozen=True):
-    """A rating by each of the question's criteria, and the overall one behind them."""
+    """A rating for each of the question's criteria, followed by an overall rating."""
 
     rates = True
 
@@ -60,7 +60,7 @@ class CriteriaKind(Kind, frozen=True):
 
 
 def criteria_parts(judgment: Judgment, names: Iterable[str]) -> Iterable[AuditedPart]:
-    """Yield the judge's and people's score by each of the criteria."""
+    """Yield one part per criterion in `names`, with the judge's and the human score."""
     human = judgment.sample.human
     for name in names:
         verdict = judgment.verdict.criteria.get(name)

@@ -1,5 +1,6 @@
-"""The protocols by which a model's conversations are judged: each module of this folder is one, with all that is known
-of it. critic/judging/README.md says how to add one.
+"""The protocols for judging a model's conversations. Each module of this folder defines one.
+
+critic/judging/README.md says how to add a protocol.
 
 >>> load("direct").scale
 (1, 10)
@@ -22,17 +23,17 @@ PROTOCOLS = tuple(sorted(module.name for module in iter_modules(__path__)))
 
 
 class Protocol(Struct, frozen=True, kw_only=True):
-    """A way to judge conversations, which the module of its name in this folder defines: `PROTOCOL = Protocol(…)`.
+    """A way to judge conversations. The module of its name in this folder defines `PROTOCOL = Protocol(…)`.
 
-    - `scale`: the lowest and the highest score of a verdict.
-    - `form`, `whole_form`: the forms (critic.judging.forms) in which a judge is asked about a turn and about the whole
-      conversation, without their flags, which follow the options of `critic judge`. A protocol without a `form` takes
-      the one that the user chose (`--prompt`); without a `whole_form` it judges turns only.
-    - `needs`: the fields that a turn must have, or it is not judged. The reference is not needed where two models are
-      compared without it.
-    - `compares`: a verdict is on two answers, the model's and the reference's or another model's, in an order.
-    - `show_turn`, `show_whole`: functions that return the material of a turn and of the whole conversation of an
-      Assignment (critic.judging.assignments). `show_whole` takes the judgments of the turns as well.
+    - `scale`: the lowest and the highest score.
+    - `form`, `whole_form`: base names of the forms (critic.judging.forms) that ask about a turn and about the whole
+      conversation; options of `critic judge` add flags to them. If `form` is None, the user chooses it (`--prompt`). If
+      `whole_form` is None, only turns are judged.
+    - `needs`: fields that a turn must have to be judged. The reference is not needed if two models are compared without
+      it.
+    - `compares`: the verdict compares the model's answer with the reference or with another model's answer.
+    - `show_turn`, `show_whole`: functions that return the prompt inputs for a turn and for the whole conversation of an
+      Assignment (critic.judging.assignments). `show_whole` also takes the judgments of the turns.
     """
 
     scale: tuple[float, float]
@@ -45,13 +46,14 @@ class Protocol(Struct, frozen=True, kw_only=True):
 
     @property
     def rates(self) -> bool:
-        """Return whether a verdict is a rating on 1..10."""
+        """Return True if a verdict is a rating on 1..10."""
         return self.scale == TEN
 
     def lacks(self, turn: ConversationTurn, judging: str = "standard", backed: bool = True) -> str | None:
-        """Return the field that the judge needs and the turn lacks, or None. Such turns are skipped.
+        """Return the required field that the turn lacks, or None. Such turns are not judged.
 
-        The reference counts only if the judge is to see it (`backed`). An empty reference is one.
+        `backed`: the judge sees the reference, so a missing one counts; an empty reference is not missing. If `judging`
+        is "no_focus", focus points are required as well.
         """
         if judging == "no_focus" and turn.focus is None:
             return "focus points"
@@ -61,7 +63,7 @@ class Protocol(Struct, frozen=True, kw_only=True):
 
 @cache
 def load(name: str) -> Protocol:
-    """Return the protocol of a name. Raises UsageError for an unknown one."""
+    """Return the protocol called `name`. Raise UsageError if there is none."""
     if name not in PROTOCOLS:
         choices = f"{did_you_mean(name, PROTOCOLS)}choose {', '.join(PROTOCOLS)}"
         raise UsageError(f"unknown protocol {name!r}; {choices}")

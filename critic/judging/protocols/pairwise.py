@@ -10,7 +10,7 @@ from critic.records import PLAYERS, Candidate, JudgeConfig, Judgment, PromptInpu
 
 
 def show_turn(assignment: Assignment, turn: int, setup: JudgeConfig) -> PromptInputs:
-    """Return what every judge of a turn is shown, with the other side behind the model's."""
+    """Return the usual prompt inputs for a turn, with the opponent's or the reference's answer as the second side."""
     transcript, against = assignment.transcript, assignment.against
     shown = turn_inputs(assignment, turn, setup)
     if against is not None:
@@ -26,7 +26,7 @@ def show_turn(assignment: Assignment, turn: int, setup: JudgeConfig) -> PromptIn
 
 
 def show_whole(assignment: Assignment, setup: JudgeConfig, judged: Sequence[Judgment]) -> PromptInputs:
-    """Return both conversations, and the judgments of the turns as made with either side as A."""
+    """Return the prompt inputs for two whole conversations, with the turn judgments for either side as A."""
     transcript, against = assignment.transcript, assignment.against
     answers = transcript.whole(transcript.reference) if against is None else against.whole(against.answer)
     verdicts, turned = (turn_judgments(assignment, setup, judged, first) for first in PLAYERS)
@@ -35,7 +35,10 @@ def show_whole(assignment: Assignment, setup: JudgeConfig, judged: Sequence[Judg
 
 
 def _beside(assignment: Assignment, setup: JudgeConfig, shown: PromptInputs, other: Candidate) -> PromptInputs:
-    """Return the material with `other` as its second side; against the reference no other reference is shown."""
+    """Return the inputs `shown` with `other` as the second side.
+
+    References stay only if two models are compared and the setup shows the reference to the judge.
+    """
     backed = assignment.against is not None and setup.reference_backed
     return replace(shown, sides=[*shown.sides, other], references=shown.references if backed else [])
 

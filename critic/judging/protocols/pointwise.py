@@ -6,7 +6,10 @@ from critic.records import Candidate, JudgeConfig, PromptInputs
 
 
 def show_turn(assignment: Assignment, turn: int, setup: JudgeConfig) -> PromptInputs:
-    """Return the question, the reference and the reply. The rules of the task replace focus points and checklists."""
+    """Return the prompt inputs for a turn: question, reference, reply and task.
+
+    The rules of the task replace focus points and checklists.
+    """
     transcript, question = assignment.transcript, assignment.question(turn)
     return PromptInputs(
         sides=[Candidate(earlier=transcript.earlier(turn), answer=transcript.answer(turn))],

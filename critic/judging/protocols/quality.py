@@ -8,7 +8,7 @@ from critic.records import JudgeConfig, PromptInputs
 
 
 def show_turn(assignment: Assignment, turn: int, setup: JudgeConfig) -> PromptInputs:
-    """Return what every judge of a turn is shown, and the turn's checklist, which may be empty."""
+    """Return the usual prompt inputs for a turn, and its checklist, which may be empty."""
     return replace(turn_inputs(assignment, turn, setup), checklist=assignment.question(turn).checklist)
 
 
