@@ -118,7 +118,7 @@ def mean_of_tasks(name: str, tasks: Mapping[str, Term]) -> dict[str, Score]:
 
 
 def overviews(ratings: Scores, conversations: Conversations) -> dict[str, Score]:
-    """Return the mean of each category's tasks, and the mean over questions that the original script prints."""
+    """Return the mean of the tasks in each category, and the original script's mean over all questions."""
     terms = _build_terms(ratings, conversations)
     means = dict[str, Score]()
     for category, own in CATEGORIES.items():

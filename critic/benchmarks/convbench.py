@@ -139,7 +139,7 @@ def scores(verdicts: Verdicts, conversations: Conversations, protocol: str) -> d
 
 
 def _list_steps(judged: Mapping[Cell, Scores]) -> Iterator[tuple[str, int, Scores]]:
-    """Yield the ablation steps that were run: capability, turn, and the change once it is perfect (§3.3)."""
+    """Yield the ablation steps that were judged (§3.3): capability, turn, and each conversation's change of score."""
     for cause, base, perfect in STEPS:
         if CELLS[base] in judged and CELLS[perfect] in judged:
             yield cause, CELLS[base].turn or 0, _subtract(judged[CELLS[base]], judged[CELLS[perfect]])
@@ -203,7 +203,7 @@ def errors(verdicts: Verdicts, conversations: Conversations, protocol: str) -> d
 
 
 def _count_flips(judged: Mapping[Cell, Scores], groups: Groups) -> dict[str, Score]:
-    """Return, in % of verdicts on turns, the changes up or down with perfect perception (Ŝ) or reasoning (S̃)."""
+    """Return the share (%) of turn verdicts that change, rise or fall with perfect perception (Ŝ) or reasoning (S̃)."""
     columns: dict[str, Score] = {}
     for mark, capability in (("Ŝ", "perception"), ("S̃", "reasoning")):
         changes = dict[Any, float | None]()
@@ -243,7 +243,7 @@ def _subtract(before: Scores, after: Scores) -> dict[str, float | None]:
 
 
 def _score_percent(values: Scores, asked: Groups, counts: Callable[[float], bool]) -> Score:
-    """Build a score: the percentage of cases whose number `counts`."""
+    """Build a score: the percentage of the `asked` cases whose value `counts` accepts."""
     return score_of(each(values, lambda value: 100.0 * counts(value)), asked, (0, 100))
 
 

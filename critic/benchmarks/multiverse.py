@@ -199,7 +199,7 @@ def measures(verdicts: Verdicts, condition: str) -> dict[str, Scores]:
 
 
 def _scale_by_turn(verdicts: Verdicts, protocol: str, condition: str, unit: float) -> Scores:
-    """Return scores of all turns by one protocol, multiplied by `unit`."""
+    """Return one protocol's scores of all turns under a condition, multiplied by `unit`."""
     cells = by_cell(verdicts, protocol, unit)
     turns = sorted(cell.turn for cell in cells if cell.turn and cell == Cell(condition, cell.turn))
     return {(key, turn): value for turn in turns for key, value in cells[Cell(condition, turn)].items()}

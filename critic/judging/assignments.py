@@ -222,7 +222,7 @@ class VerdictPlan(Struct, frozen=True):
                 await judged(assignment.plan(None, setup, lines))
 
     def wanted(self) -> Iterator[VerdictKey]:
-        """Yield the key of each verdict."""
+        """Yield the key of each verdict to request."""
         for assignment in self.assignments():
             transcript, whole = assignment.transcript, [None] if assignment.is_judged_whole() else []
             named = transcript.system, transcript.conversation.id, transcript.condition

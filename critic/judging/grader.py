@@ -482,7 +482,7 @@ def _get_end(request: JudgeRequest) -> str:
 
 
 def with_mixture(verdict: Verdict, distributions: Sequence[Shares]) -> Verdict:
-    """Return the verdict with the mean of the distributions, each counting alike, or unchanged if one is unknown."""
+    """Return the verdict with the unweighted mean of the distributions, or unchanged if one of them is None."""
     known = [shares for shares in distributions if shares is not None]
     # The mean of those that are known would be another panel's.
     if len(known) < len(distributions):

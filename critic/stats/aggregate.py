@@ -43,7 +43,7 @@ class Aggregate(Struct, frozen=True, kw_only=True):
 
 
 def mean(scores: Scores, asked: Iterable[Any], scale: Scale) -> Aggregate:
-    """Return the mean score of the `asked` ids on `scale`, ignoring other ids.
+    """Return the mean of `scores` over the `asked` ids; other ids are ignored. `scale` bounds missing scores.
 
     A score of None is a failed judgment; an id without a score was never judged.
 

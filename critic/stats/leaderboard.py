@@ -108,12 +108,12 @@ MEAN = "mean of the models"
 
 
 def score_of(verdicts: Scores, asked: Groups, scale: Scale) -> Score:
-    """Build a score that is the plain mean of verdicts by key."""
+    """Build a score that is the plain mean of `verdicts` over the keys of `asked`, as in Term."""
     return Score(parts=[Term(1.0, verdicts, asked, scale)])
 
 
 def scores_by_part(verdicts: Scores, parts: Mapping[str, Groups], scale: Scale) -> dict[str, Score]:
-    """Build the mean of the verdicts on each part, given as its keys with their groups.
+    """Build one score per part: the mean of its verdicts. `parts` maps part names to their keys, with groups.
 
     >>> list(scores_by_part({"q1": 7.0, "q2": 4.0}, {"all": {"q1": "g", "q2": "h"}, "OCR": {"q1": "g"}}, (1, 10)))
     ['all', 'OCR']
