@@ -42,20 +42,20 @@ SERVED = re.compile(
     r"classify|pooling|score|rerank|generative_scoring|"
     r"v[12]/(?:models|chat/completions|completions|responses|messages|embeddings|embed|score|rerank)(?:/.*)?)?/?"
 )
-"""Routes for clients. vLLM has others, which resize, profile or change the server."""
+"""Routes that clients may use. vLLM has other routes, which resize, profile or change the server."""
 
 WRITES = re.compile("/v1/(?:completions|responses|messages)")
-"""Routes whose reply is a text, and no contract's."""
+"""Routes that return free text and that no contract applies to."""
 
 MOST_NAME = 200
-"""Characters of a client's own that stand in a header."""
+"""Most characters of a model name from the client that are copied into a header."""
 
 UNREAD = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """Exceptions that reading a malformed request raises."""
 
 LABELS = {"requests": "contract", "unknown_forms": "fingerprint"}
 MOST_PREPARED = 8
-"""Requests that vLLM reads, renders and checks at the same time, before it generates."""
+"""Most requests that vLLM parses, renders and validates at the same time, before it generates."""
 
 
 class JudgeLayer:
@@ -95,7 +95,7 @@ class JudgeLayer:
             await replies.send_error(send, problem)
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request that has the key. Raises Refusal."""
+        """Answer a request whose API key is valid. Raise Refusal if its route is not served or its body not allowed."""
         method, path = scope["method"], scope["path"]
         # vLLM's other routes resize, profile or change the server.
         if not SERVED.fullmatch(path):
@@ -116,9 +116,12 @@ class JudgeLayer:
             await self._inner(scope, body, receive, replies.shape_errors(send))
 
     def _parsed(self, path: str, body: bytes) -> tuple[Any, bytes]:
-        """Return a request's JSON (None if it is none) and its body, without `guided_*` fields and control tokens.
+        """Return the parsed JSON of a request body, and the body to send on.
 
-        Raises Refusal beyond a bound."""
+        In both, `guided_*` fields are converted and control tokens are replaced by look-alikes. The JSON is None if the
+        body is not valid JSON. Raise Refusal if the request exceeds a limit (request_limits.py) or is nested too
+        deeply.
+        """
         request, changed = request_limits.read(body)
         try:
             respelt = self.control_tokens.respell(path, request)
@@ -133,7 +136,9 @@ class JudgeLayer:
         return scheme.lower() == "bearer" and secrets.compare_digest(key.encode(), self.key.encode())
 
     async def _read(self, receive: Receive) -> bytes:
-        """Read the request's body. Raises Refusal (413) if it is too large."""
+        """Read the request body. Raise Refusal if it is too large (413) or the client disconnects while sending it
+        (400).
+        """
         limit, size, parts, more = self.settings.max_bytes, 0, [], True
         # Up to four times the limit is read, so that the client gets to read the answer.
         while more and size <= 4 * limit:
@@ -150,9 +155,9 @@ class JudgeLayer:
         return b"".join(parts)
 
     async def _metrics(self, scope: Scope, receive: Receive) -> Answer:
-        """Return vLLM's metrics with the number of requests by contract.
+        """Return vLLM's metrics, with counts of the requests per contract.
 
-        Requests that judge answers but match no contract are counted by the fingerprint of their template.
+        Judging requests that match no contract are counted by the fingerprint of their template.
         """
         answer = await self._capture(scope, b"", receive)
         lines = [f'critic_{name}_total{{{LABELS[name]}="{value}"}} {n}' for (name, value), n in self.counts.items()]
@@ -160,7 +165,7 @@ class JudgeLayer:
         return answer.with_body(answer.body + "\n".join([*types, *sorted(lines), ""]).encode())
 
     async def _models(self, scope: Scope, receive: Receive) -> Answer:
-        """Return vLLM's list of models, with what is known of the judge at its own names."""
+        """Return vLLM's list of models. The entries of the judge also have the fields of `settings.about`."""
         answer = await self._capture(scope, b"", receive)
         reply, names = json.loads(answer.body), {self.settings.model, *self.settings.aliases}
         for model in reply.get("data", []):
@@ -172,8 +177,8 @@ class JudgeLayer:
     async def _generate(self, scope: Scope, body: bytes, client: dict[str, Any], receive: Receive, send: Send) -> None:
         """Answer a chat request.
 
-        vLLM counts its prompt. If that leaves too little for the reply, nothing has been sent yet: vLLM is asked once
-        more, with the length known.
+        vLLM counts the tokens of the prompt. If they leave too few for the reply, nothing has been sent to the client
+        yet: the request is then limited by that count and sent to vLLM once more.
         """
         try:
             check_fields(client)
@@ -210,9 +215,10 @@ class JudgeLayer:
             prompt_tokens = budget.prompt
 
     async def _answer_as_learned(self, scope: Scope, request: ChatRequest) -> Answer | None:
-        """Return the reply of a judge that is asked in a form that it learned, or None to ask it in the client's words.
+        """Ask the judge in a form that it was trained on, and return the reply composed for the client.
 
-        Raises Refusal if the judge gives no verdict, and for a request that a scoring head cannot answer.
+        Return None if the request cannot be converted to such a form; the judge is then asked with the client's own
+        prompt. Raise Refusal if the judge returns no verdict, or if a scoring head cannot answer the request.
         """
         contract, reason = request.contract, "it falls under no contract"
         if contract is not None and self.settings.as_learned:
@@ -232,7 +238,7 @@ class JudgeLayer:
         return None
 
     def _refuse_text(self, reason: str) -> Refusal:
-        """Return the error for a request that asks a scoring head for a text, with what it can serve."""
+        """Return the error for a request that a scoring head cannot answer. `reason` is a clause that says why."""
         served = describe_service(self.settings.about, self.contracts) if self.settings.as_learned else ""
         served = served or "/classify"
         message = f"this judge is a scoring head and cannot answer this request: {reason}. It serves {served}"
@@ -253,8 +259,10 @@ class JudgeLayer:
         return headers
 
     async def _read_request(self, scope: Scope, raw: bytes, client: dict[str, Any]) -> ChatRequest:
-        """Return the request with its contract. It goes on as it came if the layer cannot read it: vLLM says what is
-        wrong."""
+        """Return the client's request with the contract that matches it.
+
+        A request that the layer cannot read is passed on unchanged, so that vLLM reports what is wrong with it.
+        """
         try:
             request = ChatRequest.read(client, raw, self.settings.images)
             contract, plain = await self._contract_of(scope, request.visible)
@@ -265,9 +273,10 @@ class JudgeLayer:
         return replace(request, contract=contract, plain=plain, headers=headers)
 
     async def _constrain(self, scope: Scope, request: ChatRequest, count: int | None) -> ChatRequest:
-        """Return the request with its limits, held to its contract, behind a prompt of `count` tokens (None: unknown).
+        """Return the request with its token limits and with decoding constrained to its contract.
 
-        Raises Refusal if it cannot fit the context.
+        `count` is the length of the prompt in tokens, or None if it is not known yet. Raise Refusal if prompt and reply
+        cannot fit into the context.
         """
         visible, contract = request.visible, request.contract
         try:
@@ -287,9 +296,9 @@ class JudgeLayer:
             return replace(request, visible=request.client, contract=None, headers=self._headers(request.client))
 
     async def _contract_of(self, scope: Scope, chat: dict[str, Any]) -> tuple[Contract | None, bool]:
-        """Return the contract of a request, or None, and whether the request constrains its reply itself instead.
+        """Return the contract that a request matches, or None, and whether the request constrains its reply itself.
 
-        Each request is counted.
+        Also count the request for /metrics. Raise Refusal if matching takes too long.
         """
         # critic's own requests state their own constraints.
         if _header(scope, b"x-critic-contract") == "none":
@@ -309,7 +318,7 @@ class JudgeLayer:
         return contract, contract is None and (bool(chat.get("structured_outputs")) or form != "text")
 
     async def _context(self, scope: Scope) -> int | None:
-        """Return the context in tokens, as the inner server says, or None if it does not say."""
+        """Return the context length in tokens that vLLM reports, or None if it reports none."""
         # vLLM knows it only when it has loaded the model.
         if self.context is None:
             models = {**scope, "method": "GET", "path": "/v1/models", "raw_path": b"/v1/models", "query_string": b""}
@@ -333,7 +342,7 @@ class JudgeLayer:
         return Answer(status, headers, b"".join(parts))
 
     async def _inner(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
-        """Pass a request to vLLM, and answer with an error 500 if vLLM raises (an image that cannot be had)."""
+        """Pass a request to vLLM. Reply with a 500 error if vLLM raises before it has begun to answer."""
         begun = False
 
         async def sending(message: Message) -> None:
@@ -352,7 +361,10 @@ class JudgeLayer:
             await replies.send_answer(send, Answer(HTTPStatus.INTERNAL_SERVER_ERROR, [], answer))
 
     async def _whole_reply(self, scope: Scope, request: ChatRequest, receive: Receive) -> Answer:
-        """Return vLLM's reply as the request's client needs it."""
+        """Return vLLM's complete reply to a request without streaming, rewritten for the client.
+
+        A reply that was truncated is generated once more with tighter limits, if its contract allows that.
+        """
         answer, headers, budget = await self._capture(scope, request.body, receive), request.headers, BUDGET.get()
         if answer.status >= HTTPStatus.BAD_REQUEST:
             return replies.shape_error(answer, headers)
@@ -377,7 +389,7 @@ class JudgeLayer:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that gives the body once and then what the connection says."""
+    """Return a `receive` that returns `body` first, and then the messages of the original `receive`."""
     waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replayed() -> Message:

@@ -14,7 +14,7 @@ from contracts import LABELLED, SEARCH_SECONDS, Contract, Unanswerable, compile_
 from reader import ASKS, CLOSING, DATA
 
 JUDGED = ("answer", "other", "answer_1")
-"""RequestParts that the judged models wrote, and that may imitate the frame."""
+"""Parts that the judged models wrote. Their text may imitate the template that separates the parts."""
 
 ANSWERS = regex.compile(
     r"(?i)(?:answer|response|reply|submission|output|completion|summary|translation|essay|assistant)s?(?:[ _]\w)?\W*\Z"
@@ -23,8 +23,12 @@ REFERENCES = regex.compile(r"(?i)\b(?:reference|correct|expected|standard)\b")
 
 
 class RequestParts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client shows its judge: `answer` is judged, or compared with the `other` one. `question_1` and `answer_1`
-    are the turn before."""
+    """Parts of a request to a judge. `None` means that the request has no such part.
+
+    - `answer`: the answer to judge. `other`: the answer to compare it with, or None if one answer is judged.
+    - `rubric`: the criteria, "" if there are none.
+    - `question_1`, `answer_1`: the previous turn of the conversation; `answer_1` is None if there is none.
+    """
 
     answer: str
     question: str = ""
@@ -36,7 +40,12 @@ class RequestParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_parts(contract: Contract, request: Request) -> RequestParts:
-    """Return the parts of a request under its contract. Raises Unanswerable, and TimeoutError for a slow frame."""
+    """Split the last message of a request into its parts, as the contract describes.
+
+    Try each template (frame) of the contract first, then labelled lines if the contract allows them. Raise Unanswerable
+    if the contract defines no parts, if none of its templates matches, or if the match is ambiguous. Raise TimeoutError
+    if a template takes too long to match.
+    """
     if not contract.parts:
         raise Unanswerable("its parts are not known")
     text = (list_turns(request) or [("", "")])[-1][1].rstrip()
@@ -61,10 +70,11 @@ def find_parts(contract: Contract, request: Request) -> RequestParts:
 
 
 def _read_labelled(contract: Contract, text: str) -> RequestParts:
-    """Return the parts that lines of the text name. Raises Unanswerable.
+    """Split a prompt into its parts by labelled lines such as `Question:` and `Answer:`.
 
-    The answer comes last, as whatever stands behind it could be its own text, up to the one line that asks for the
-    verdict.
+    The answer must be the last part. Everything after its label belongs to it, up to the closing line that asks for the
+    verdict. Raise Unanswerable if the question or the answer is missing or empty, or if the end of the answer is
+    ambiguous.
     """
     lines = text.split("\n")
     opened = {at: match for at, line in enumerate(lines) if (match := DATA.match(line)) and not ASKS.match(line)}

@@ -1,8 +1,8 @@
-"""A verdict and the whole distribution of its rating by one request.
+"""Return a verdict and the full distribution of its rating with one request.
 
-Clients that send `x-critic-rating: whole` read a reply's alternatives at its rating and nowhere else: no others are
-made. Where 10 is spelt 1 + 0 and another rating was written, the engine is asked in this process, behind a prompt that
-it has cached, what a 1 there would go on with; the reply's header `x-critic-ten` is the probability of a 0.
+For clients that send `x-critic-rating: whole`, a reply has top log probabilities only at its rating. If 10 is spelt as
+the tokens 1 and 0 and another rating was generated, the engine is asked once more, with the cached prompt, what would
+follow a 1 there. The header `x-critic-ten` of the reply is the probability of a 0.
 """
 
 import importlib
@@ -26,9 +26,9 @@ Generate = Callable[..., AsyncIterator[Any]]
 
 
 def wrap_generate(generate: Generate) -> Generate:
-    """Wrap the engine's `generate` for requests that want the whole distribution of a rating.
+    """Wrap the engine's `generate` for requests that want the full distribution of a rating.
 
-    Their replies have alternatives at the rating only, and the budget's `ten` is set. Other requests get what it gives.
+    Their replies have top log probabilities only at the rating, and BUDGET gets `ten`. Other requests are unchanged.
     """
 
     @wraps(generate)
@@ -53,7 +53,7 @@ def wrap_generate(generate: Generate) -> Generate:
 
 
 def watch() -> None:
-    """Wrap the engine in this process; do nothing without vLLM."""
+    """Wrap `generate` of vLLM's engine in this process. Do nothing if vLLM is not imported."""
     if "vllm" in sys.modules:
         engine: Any = importlib.import_module("vllm.v1.engine.async_llm").AsyncLLM
         engine.generate = wrap_generate(engine.generate)
@@ -62,7 +62,10 @@ def watch() -> None:
 async def _with_ten(
     replies: AsyncIterator[Any], budget: TokenBudget, form: dict[str, Any], ask: Callable[..., AsyncIterator[Any]]
 ) -> AsyncIterator[Any]:
-    """Yield the replies, with alternatives at the rating and behind it only; set the budget's `ten`."""
+    """Yield the replies with top log probabilities only at the rating and the next token, and set `budget.ten`.
+
+    `form` is the JSON schema of the reply. `ask` generates one token after the given token ids, constrained by a regex.
+    """
     scale = _scale(form)
     async for reply in replies:
         (written,) = reply.outputs
@@ -83,7 +86,10 @@ async def _with_ten(
 
 
 def _scale(form: Any) -> tuple[int, int] | None:
-    """Return the range of a schema's rating, None unless it has a 1 and ends with 10: a client may send anything."""
+    """Return the range (low, high) of the rating in a schema, or None unless it is 0..10 or 1..10.
+
+    `form` comes from the client and may be anything.
+    """
     try:
         field = form["properties"][RATING]
         low, high = field["minimum"], field["maximum"]
@@ -94,13 +100,19 @@ def _scale(form: Any) -> tuple[int, int] | None:
 
 
 def _rating_index(texts: list[str]) -> int | None:
-    """Return the index of the token that begins the rating that counts, or None."""
+    """Return the index of the first token of the rating that counts as the verdict, or None.
+
+    `texts` are the texts of the reply's tokens.
+    """
     before, ends = parse.prefix("".join(texts)), list(accumulate(map(len, texts)))
     return ends.index(len(before)) + 1 if before is not None and len(before) in ends[:-1] else None
 
 
 def _open_one(alternatives: dict[int, Any], scale: tuple[int, int]) -> int | None:
-    """Return the id of the token 1 if the alternatives do not tell whether a 0 would follow it, or None."""
+    """Return the id of the token "1" if the probability of a 0 after it must be asked for, or None.
+
+    `alternatives` are the top log probabilities at the rating, by token id.
+    """
     token = _token(alternatives)
     first = distribution.first_digit([Token(f'"{RATING}":', []), Token("?", token.alternatives)], scale=scale)
     # A chance too small to matter is not worth a call.
