@@ -1,4 +1,4 @@
-"""Parts of requests and replies in OpenAI's formats: limits, tools, calls. Everything here is pure."""
+"""Read and change requests and replies in OpenAI's formats: limits, tools, calls. All functions are pure."""
 
 import hashlib
 from typing import Any
@@ -84,6 +84,6 @@ def read_limit(request: Request) -> int | None:
 
 def with_limit(request: Request, tokens: int) -> Request:
     """Return a copy of the request with the token limit `tokens`."""
-    # The newer of the two names would count before this one.
+    # The newer key would take precedence over max_tokens.
     newer = {"max_completion_tokens": None} if "max_completion_tokens" in request else {}
     return {**request, **newer, "max_tokens": tokens}

@@ -1,4 +1,4 @@
-"""A chat request in the stages that it goes through: the client's, the one that the judge can read, vLLM's."""
+"""A chat request in its three stages: from the client, reduced to what the judge can see, and sent to vLLM."""
 
 import json
 from functools import cached_property
@@ -70,7 +70,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             parts = [part for part in content if not isinstance(part, dict) or part.get("type") in TEXT_PARTS]
             left_out += len(content) - len(parts)
             kept.append({**turn, "content": parts or ""})
-        # A request without images stays itself: it goes on byte for byte.
+        # A request without images is the same object, so that it is passed on byte for byte.
         visible = {**client, "messages": kept} if left_out else client
         return cls(client=client, raw=raw, visible=visible, left_out=left_out)
 
@@ -79,7 +79,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """The request to send to vLLM, constrained and limited to `tokens` tokens."""
         if self.constrained is not None and self.tokens is not None:
             return with_limit(self.constrained.for_budget(self.tokens), self.tokens)
-        # A client's own limit stays as it is unless the context is shorter.
+        # The client's own limit is kept unless the context leaves less.
         if self.tokens is not None and self.tokens < (read_limit(self.visible) or 0):
             return with_limit(self.visible, self.tokens)
         return self.visible

@@ -50,7 +50,7 @@ def compose(contract: Contract, request: Request, score: ClientScore) -> str:
     if contract.verdict is None:
         return _compose_object(contract, request, score)
     verdict = _spell_verdict(contract.verdict, score)
-    # A draft of a verdict in the reason would be what the client reads.
+    # A client might read a draft verdict in the reason instead of the verdict.
     drafts = [contract.verdict, contract.never or re.escape(contract.opening or contract.verdict)]
     reason = score.reason or ""
     reason = NO_REASON if not reason or any(regex.search(draft, reason) for draft in drafts) else reason
@@ -97,7 +97,7 @@ def _nearest(scale: Mapping[Any, float], share: float) -> Any:
     '2'
     """
     low, high = min(scale.values()), max(scale.values())
-    # Of two numbers one says that the answer is right.
+    # On a scale of two numbers, one means that the answer is right.
     if len(scale) == 2:
         return max(scale, key=lambda value: scale[value] * (1 if is_right([share * 9 + 1]) == "yes" else -1))
     aim = low + share * (high - low)
@@ -133,7 +133,7 @@ def _compose_object(contract: Contract, request: Request, score: ClientScore) ->
         fields = bounded(schema).schema["properties"] if schema else {}
     except (Unbounded, LookupError):
         raise Unanswerable("its schema is none that a score fills") from None
-    # Of several ratings each is another question, unless the request names a criterion for each.
+    # One score cannot fill more than one rating, unless each has a criterion of the request.
     ratings = {name for name, field in fields.items() if field.get("type") in ("integer", "number")}
     if (len(ratings) > 1 and not ratings <= score.shares.keys()) or not (ratings or any(map(is_verdict, fields))):
         raise Unanswerable("it asks for several ratings, or for none")

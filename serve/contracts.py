@@ -81,7 +81,7 @@ class ConstrainedRequest(NamedTuple):
 
     def for_budget(self, tokens: int) -> Request:
         """Return the request to send first if the reply may have up to `tokens` tokens."""
-        # What a stream has said cannot be taken back, so it gets the limits at once.
+        # A stream cannot be generated again, so it gets the limits at once.
         if self.shorten is None or not self.request.get("stream") or tokens >= self.min_tokens:
             return self.request
         return self.shorten(tokens)[0]
@@ -231,7 +231,7 @@ def recognise(request: Request, contracts: Contracts) -> Contract | None:
     search takes too long.
     """
     form = read_form(request)
-    # The client holds its reply itself, or a contract could leave the decoder nothing to write.
+    # The client constrains the reply itself, or a contract could leave the decoder nothing to write.
     if form is None:
         return None
     tool, text = forced_tool(request), join_words(request)
@@ -251,7 +251,7 @@ def recognise(request: Request, contracts: Contracts) -> Contract | None:
 def _in_words(contracts: list[Contract], head: str, text: str) -> Contract | None:
     matches: list[tuple[bool, int, Contract]] = []
     for contract in contracts:
-        # Entries without words are the last choice; the laid-out ones look elsewhere.
+        # Contracts without `asks` are the last choice; those with where = "asked" are matched in _filled.
         if contract.pattern is None or contract.where == "asked":
             continue
         is_tail = contract.where == "tail"
@@ -271,7 +271,7 @@ def _read(text: str, free: bool, laid_out: list[Contract]) -> Contract | None:
     if schema is None:
         filled = (_filled(entry, text) for entry in laid_out) if free and reader.judges(text) else iter(())
         return next(filter(None, filled), None)
-    # An empty one: the first words that name a form count, and these name several.
+    # An empty schema still ends the search: these instructions describe forms that cannot be combined.
     keys = ", ".join(schema.get("properties", {}))
     return Contract(
         name="general-json",
@@ -284,7 +284,7 @@ def _read(text: str, free: bool, laid_out: list[Contract]) -> Contract | None:
 
 
 REGEXES, TEXTS = ("verdict", "never"), ("lead", "opening", "begin", "follow")
-"""Fields in which a placeholder is filled with an expression, or with the text itself."""
+"""Fields whose placeholders are filled with a regular expression (REGEXES) or with plain text (TEXTS)."""
 
 PLACEHOLDER = re.compile(r"\{(?P<name>[a-z]+)\}")
 
@@ -343,7 +343,7 @@ def _values_of(wanted: set[str], groups: dict[str, str | None], text: str) -> di
     """
     name, labels = groups.get("name") or "", groups.get("labels") or ""
     if name:
-        # It stands before each of the labels: 'Verdict: A' or 'Verdict: B'.
+        # Remove the name before each label: 'Verdict: A' or 'Verdict: B'.
         labels = labels.replace(name + (groups.get("colon") or ""), "")
     known: dict[str, Callable[[], list[str]]] = {
         "scale": lambda: choices(labels if OUT_OF.match(labels) else "", text),
@@ -361,7 +361,7 @@ def fingerprint(request: Request) -> str:
     Requests built from one template share it, and it does not reveal their text.
     """
     first = next((text for _, text in list_turns(request)), "")
-    begins = re.sub(r"\W+", " ", first[:40]).lower()  # names the template, whatever data follows
+    begins = re.sub(r"\W+", " ", first[:40]).lower()  # identifies the template, not the data
     return hashlib.sha256(f"{read_form(request)} {begins}".encode()).hexdigest()[:8]
 
 
@@ -375,8 +375,8 @@ def read_form(request: Request) -> Form | None:
     constrained = request.get("structured_outputs") or request.get("continue_final_message")
     # Words that may not be written could leave a form nothing to go on with, which ends in vLLM's error 500.
     constrained = constrained or any(map(request.get, FORBIDDING))
-    # Beam search follows no grammar.
-    if constrained or request.get("use_beam_search"):  # which follows no grammar
+    # Beam search ignores grammars.
+    if constrained or request.get("use_beam_search"):
         return None
     # A forced function is a form even if its request names no other.
     if forced_tool(request) is not None:
@@ -424,7 +424,7 @@ def constrain(contract: Contract, request: Request, tokens: int) -> ConstrainedR
     schema = reply_schema(contract, request, form)
     if schema is None:
         return None
-    # Who looks for an object in a free reply often only counts its braces.
+    # Clients that search a text reply for an object often only count braces.
     pattern = "^[^{}]*$" if form == "text" else ""
     free |= {"tool_choice": "none"} if form == "tool" else {}
     try:
@@ -433,7 +433,7 @@ def constrain(contract: Contract, request: Request, tokens: int) -> ConstrainedR
         # A forced function has no other way to be called; other schemas go on as the client sent them.
         held = free | {"structured_outputs": {"json": schema}}
         return ConstrainedRequest(held, tokens) if form == "tool" else None
-    # The client's own schema ends by itself: vLLM holds the reply to it without us.
+    # The client's own schema is already bounded, so vLLM alone can enforce it.
     if form == "json_schema" and loosest.schema == schema and loosest.size < tokens:
         return None
 
@@ -506,7 +506,7 @@ def grammar(contract: Contract, reasoning: int) -> str:
     budget = min(reasoning, REASONING_TOKENS)
     if contract.fields:
         return _in_order(contract, budget)
-    # Without room for a reason the verdict is all that fits.
+    # Without room for reasoning, generate only the verdict.
     if contract.reasoning == "none" or budget < 1:
         return f"start: {verdict}\n"
     # A verdict that stands first is given before the reason is known: nothing can precede it.
@@ -535,7 +535,7 @@ def grammar(contract: Contract, reasoning: int) -> str:
         rules += [f"whole: opened {rest}", f"opened[max_tokens={budget}]: OPENED"]
         rules.append(f"OPENED: {_literal(f'(?s:.*){opening}')} & ~{_literal(f'(?s:.*){opening}(?s:.+)')}")
         return "\n".join([*rules, ""])
-    # Without this a client that takes the first match would read a draft in the reasoning.
+    # Otherwise a client that takes the first match would read a draft verdict in the reasoning.
     twice = f" & ~{_literal(f'(?s:.*)({never})(?s:.*)({never})(?s:.*)')}" if never else ""
     rules += [f"whole[max_tokens={budget}]: WHOLE", f"WHOLE: {_literal(f'(?s:.*)({contract.verdict})')}{twice}"]
     return "\n".join([*rules, ""])
@@ -573,9 +573,9 @@ DRAFTED = ("verdict", "reasoning", "lead", "never", "opening", "begin", "follow"
 
 
 def main(
-    what: Annotated[Literal["draft"], typer.Argument(help="Write an entry.")],
-    prompt: Annotated[Path, typer.Argument(help="The prompt's text.")],
-    name: Annotated[str, typer.Option(help="The name of the entry.")] = "mine",
+    what: Annotated[Literal["draft"], typer.Argument(help="The only command: draft.")],
+    prompt: Annotated[Path, typer.Argument(help="File with the text of a prompt.")],
+    name: Annotated[str, typer.Option(help="Name of the contract.")] = "mine",
 ) -> None:
     """Draft a contract from the text of a prompt, and print it as an entry for your own contract table.
 

@@ -2,9 +2,9 @@
 
     python serve/judge.py runs/demo/judge --port 8000
 
-Prints `ready: URL` once the server answers, and stops vLLM when it is stopped itself. Options of
-vLLM go behind a double dash: `python serve/judge.py CHECKPOINT -- --tensor-parallel-size 2`. What the
-server adds to vLLM's is in `layer.py`, the reply forms that it knows in `contracts.toml`.
+Prints `ready: URL` once the server answers, and stops vLLM when it is stopped. Options for vLLM follow a double dash:
+`python serve/judge.py CHECKPOINT -- --tensor-parallel-size 2`. `layer.py` is what the server adds to vLLM;
+`contracts.toml` lists the reply forms that it knows.
 """
 
 import contextlib
@@ -70,7 +70,7 @@ def check_address(host: str, port: int, api_key: str | None) -> None:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror:
         raise UsageError(f"--host {host!r} is no address of this machine") from None
-    # Everybody on the network could ask it, and fill its queue.
+    # Without a key anyone on the network could use it.
     if not ipaddress.ip_address(address[0]).is_loopback and not api_key:
         raise UsageError(
             f"--host {host} can be reached from outside: set VLLM_API_KEY (or --api-key), or keep to 127.0.0.1"
@@ -88,7 +88,7 @@ def list_options(model: str, host: str, port: int, facts: dict[str, Any], on_cpu
 
     Decoding is greedy unless a request says otherwise. Images are not fetched from any host unless the user allows it.
     """
-    # vLLM takes an empty list of hosts for every one; this name none can have.
+    # For vLLM an empty list allows every host; no host can have this name.
     words = [*build_options(model, facts, on_cpu), "--allowed-media-domains", "none.invalid"]
     words += ["--host", host, "--port", str(port), "--shutdown-timeout", str(STOP_SECONDS)]
     return [*words, "--enable-prompt-tokens-details", "--override-generation-config", json.dumps({"temperature": 0.0})]
@@ -136,7 +136,7 @@ def wait_until_ready(server: subprocess.Popen[bytes], url: str, seconds: float, 
         if (code := server.poll()) is not None:
             raise UsageError(f"vLLM ended with code {code} before it was ready{_last_words(log)}")
         try:
-            # No proxy of the environment's stands between this machine and itself.
+            # Ignore proxies in the environment: the server is on this machine.
             if httpx.get(f"{url}/health", timeout=5, trust_env=False).status_code == httpx.codes.OK:
                 return
         except httpx.HTTPError:
@@ -215,26 +215,26 @@ def describe_ready(url: str, settings: Settings, table: contracts.Contracts) -> 
 
 def main(
     checkpoint: Annotated[str, typer.Argument(help="A judge from train/sft.py, or any chat model vLLM can load.")],
-    vllm_options: Annotated[list[str] | None, typer.Argument(help="Behind --: options passed to vLLM.")] = None,
-    alias: Annotated[list[str] | None, typer.Option(help="Another name the server answers to.")] = None,
+    vllm_options: Annotated[list[str] | None, typer.Argument(help="Options for vLLM, after --.")] = None,
+    alias: Annotated[list[str] | None, typer.Option(help="Another model name that clients may use.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
-    api_key: Annotated[str | None, typer.Option(envvar="VLLM_API_KEY", help="Key that clients must send.")] = None,
+    api_key: Annotated[str | None, typer.Option(envvar="VLLM_API_KEY", help="API key that clients must send.")] = None,
     contract_files: Annotated[
         list[Path] | None, typer.Option("--contracts", help="Reply contracts of your own (TOML), tried first.")
     ] = None,
     as_learned: Annotated[
         bool,
-        typer.Option("--as-learned/--as-asked", help="Ask in a form that the judge learned, or in the client's words."),
+        typer.Option("--as-learned/--as-asked", help="Use a prompt the judge was trained on, or the client's own."),
     ] = True,
     certificate: Annotated[
-        Path | None, typer.Option(help="What critic audit found of this judge (--certificate), for clients to see.")
+        Path | None, typer.Option(help="Certificate of this judge (critic audit --certificate) to publish.")
     ] = None,
     gpu_count: Annotated[
-        str | None, typer.Option("--gpus", metavar="N", help="One engine on each of N GPUs, or all.")
+        str | None, typer.Option("--gpus", metavar="N", help="Run one engine on each of N GPUs, or on `all`.")
     ] = None,
     max_request_mb: Annotated[float, typer.Option(min=0.001, help="Largest request, in megabytes.")] = 32,
-    ready_timeout: Annotated[float, typer.Option(min=1, help="Seconds the model may take to load.")] = 900,
+    ready_timeout: Annotated[float, typer.Option(min=1, help="Most seconds to wait for the model to load.")] = 900,
     log: Annotated[Path | None, typer.Option(help="Write vLLM's messages to this file.")] = None,
     stop_with_parent: Annotated[bool, typer.Option("--stop-with-parent", help="Stop when the caller ends.")] = False,
 ) -> int:
@@ -254,7 +254,7 @@ def main(
     about: dict[str, Any] = {"processor": processor} if processor else {}
     about |= {"forms": forms} if (forms := identity.list_learned_forms(facts)) else {}
     about |= identity.describe_head(facts)
-    # A certificate of another judge would vouch for this one.
+    # Refuse the certificate of another judge.
     if certificate is not None:
         processors = {name: processor} if processor else {}
         held = msgspec.to_builtins(check_certificate(certificate, processors, {}, judge=name))

@@ -1,10 +1,10 @@
-"""The judge's layer on vLLM's OpenAI-compatible server: ASGI middleware that `judge.py` hands to vLLM.
+"""The judge's layer on vLLM's OpenAI-compatible server: ASGI middleware that vLLM loads on behalf of `judge.py`.
 
-It asks for the API key on every route but /health, limits the size of requests, holds replies to the
-contract that a request asks for (unless its header x-critic-contract says none), refuses what cannot fit the
-context before anything is generated, and gives errors OpenAI's shape. A chat request that no contract fits goes
-on byte for byte, except for images that a text-only judge cannot see (the reply's header x-critic-left-out counts
-them), and for more tokens than the whole context has.
+It requires the API key on every route except /health, limits the size of requests, constrains replies to the contract
+that a request matches (unless its header x-critic-contract is "none"), refuses requests that cannot fit into the
+context before anything is generated, and returns errors in OpenAI's format. A chat request that matches no contract is
+passed on byte for byte, with two exceptions: images are removed if the judge sees only text (the reply's header
+x-critic-left-out counts them), and a token limit above the whole context is reduced.
 """
 
 import asyncio
@@ -67,17 +67,17 @@ class JudgeLayer:
         self.key = os.environ.get("VLLM_API_KEY")
         self.context: int | None = None
         self.learned: LearnedJudge | None = None
-        # Images are fetched meanwhile: nobody waits for other people's.
+        # No limit with images: requests would wait while the images of others are fetched.
         self.turns = asyncio.Semaphore(sys.maxsize if self.settings.images else MOST_PREPARED)
         self.counts: Counter[tuple[str, str]] = Counter()
         watch()
         ratings.watch()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":  # nothing is asked of a judge by one
+        if scope["type"] == "websocket":  # no route uses websockets
             await send({"type": "websocket.close", "code": 1008})
             return
-        # Starting and stopping (lifespan) is vLLM's.
+        # vLLM handles start and stop (lifespan).
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -87,7 +87,7 @@ class JudgeLayer:
         digest = self.settings.about.get("certificate_sha256")
         send = replies.add_headers(send, [(b"x-critic-certificate", digest[:16].encode())]) if digest else send
         try:
-            # Load balancers have no key.
+            # Load balancers send no key.
             if path != "/health" and not self._authorised(scope):
                 raise Refusal(HTTPStatus.UNAUTHORIZED, "invalid_api_key", "the API key is missing or wrong")
             await self._route({**scope, "path": path, "raw_path": path.encode()}, receive, send)
@@ -107,7 +107,7 @@ class JudgeLayer:
             raise self._refuse_text("it is no chat request")
         if path == "/metrics":
             await replies.send_answer(send, await self._metrics(scope, receive))
-        # Clients learn here what the judge is, in vLLM's own list.
+        # vLLM's list of models also describes the judge to clients.
         elif path == "/v1/models" and method == "GET" and self.settings.about:
             await replies.send_answer(send, await self._models(scope, receive))
         elif path == CHAT and method == "POST" and isinstance(request, dict) and "messages" in request:
@@ -140,7 +140,7 @@ class JudgeLayer:
         (400).
         """
         limit, size, parts, more = self.settings.max_bytes, 0, [], True
-        # Up to four times the limit is read, so that the client gets to read the answer.
+        # Read up to four times the limit: a client that is still sending would not read the error.
         while more and size <= 4 * limit:
             message = await receive()
             if message["type"] == "http.disconnect":
@@ -169,7 +169,7 @@ class JudgeLayer:
         answer = await self._capture(scope, b"", receive)
         reply, names = json.loads(answer.body), {self.settings.model, *self.settings.aliases}
         for model in reply.get("data", []):
-            # An adapter that is served beside the judge is another judge.
+            # An adapter served next to the judge is another judge.
             if model.get("id") in names:
                 model.update(self.settings.about)
         return answer.with_body(json.dumps(reply).encode())
@@ -190,7 +190,7 @@ class JudgeLayer:
             return
         prompt_tokens: int | None = None
         while True:
-            # While vLLM prepares a request it does not answer /health.
+            # vLLM does not answer /health while it prepares a request.
             await self.turns.acquire()
             budget = TokenBudget(self.turns.release, whole=_header(scope, b"x-critic-rating") == "whole")
             BUDGET.set(budget)
@@ -224,7 +224,7 @@ class JudgeLayer:
         if contract is not None and self.settings.as_learned:
             if self.learned is None:
                 own = self.settings.model, self.settings.about, await self._context(scope)
-                # The whole server, as routes look for it in each request.
+                # The outermost application, which vLLM's routes look up in each request.
                 self.learned = LearnedJudge(scope.get("app", self), self.key, *own)
             try:
                 return Answer(HTTPStatus.OK, *await self.learned.answer(request, contract, self.settings.images))
@@ -251,7 +251,7 @@ class JudgeLayer:
         keeps_name = isinstance(name, str) and name.isprintable() and name not in self.settings.aliases
         model = str(name if keeps_name else self.settings.model)[:MOST_NAME].encode("latin-1", "replace")
         headers = [(b"x-critic-model", model), (b"x-critic-contract", (contract.name if contract else "none").encode())]
-        # What was read in a stranger's words must not write headers.
+        # Text from the client must not be able to add headers.
         if contract and contract.found:
             headers.append((b"x-critic-found", re.sub("[^ -~]", "?", contract.found)[:200].encode()))
         if left_out:
@@ -285,7 +285,7 @@ class JudgeLayer:
             held = await asyncio.to_thread(constrain, contract, visible, tokens) if contract and tokens else None
             headers = self._headers(visible, contract if held else None, request.left_out)
             request = replace(request, constrained=held, tokens=tokens, headers=headers)
-            # A reply that can be generated again, shorter, needs no more than its least.
+            # A reply that can be shortened later only needs its minimum now.
             if held and tokens and not request.can_shorten:
                 needed = max(needed, min(tokens, held.min_tokens))
             elif contract and tokens and not held:
@@ -300,7 +300,7 @@ class JudgeLayer:
 
         Also count the request for /metrics. Raise Refusal if matching takes too long.
         """
-        # critic's own requests state their own constraints.
+        # critic's own requests contain their constraints.
         if _header(scope, b"x-critic-contract") == "none":
             return None, True
         try:
@@ -310,7 +310,7 @@ class JudgeLayer:
             raise Refusal(HTTPStatus.BAD_REQUEST, None, reason) from None
         self.counts["requests", contract.name if contract else "none"] += 1
         if contract is None and await asyncio.to_thread(judges, chat):
-            # A client with changing templates must not fill the memory.
+            # A client that changes its templates must not fill the memory.
             known = sum(name == "unknown_forms" for name, _ in self.counts)
             counter = ("unknown_forms", fingerprint(chat))
             self.counts[counter if known < 100 or counter in self.counts else ("unknown_forms", "others")] += 1
@@ -319,7 +319,7 @@ class JudgeLayer:
 
     async def _context(self, scope: Scope) -> int | None:
         """Return the context length in tokens that vLLM reports, or None if it reports none."""
-        # vLLM knows it only when it has loaded the model.
+        # Known only after vLLM has loaded the model.
         if self.context is None:
             models = {**scope, "method": "GET", "path": "/v1/models", "raw_path": b"/v1/models", "query_string": b""}
             never_disconnects: Any = asyncio.Event().wait
@@ -353,7 +353,7 @@ class JudgeLayer:
         try:
             await self.app(scope, _replay(body, receive), sending)
         except Exception as error:
-            # A reply that has begun cannot become an error: the connection breaks.
+            # Once a reply has begun, an error can only close the connection.
             if begun:
                 raise
             logging.getLogger(__name__).exception("%s failed", scope["path"])
@@ -374,12 +374,12 @@ class JudgeLayer:
                 left = min(left, self.context - budget.prompt)
             shorter, limits = await asyncio.to_thread(request.shorten, left)
             again = await self._capture(scope, shorter, receive)
-            # A second try that fails leaves the first reply.
+            # If the second try fails, the first reply is returned.
             if again.status == HTTPStatus.OK:
                 answer = again
                 headers = [*headers, (b"x-critic-limits", str(limits).encode())]
         body = answer.body
-        # vLLM answers a client that hung up with null.
+        # vLLM answers null if the client has disconnected.
         if replies.rewrites(request) and isinstance(reply := json.loads(body), dict):
             body = json.dumps(replies.rewrite(reply, request), ensure_ascii=False).encode()
         # The client reads the whole distribution from its reply and this header.

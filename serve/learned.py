@@ -66,7 +66,7 @@ def usable_forms(about: Mapping[str, Any]) -> dict[str, Form]:
     for name in about.get("forms", ()):
         form = form_of(name)
         can_give = "gives" not in about or head_gives(name, "tie_band" in about)
-        # The others need what no client shows: the turns of a benchmark, and the verdicts on them.
+        # Other forms need data that clients do not send: a benchmark's turns and their verdicts.
         if can_give and form.protocol == "pointwise" and form.scope == "turn" and form.kind.is_verdict:
             usable[name] = form
     return usable
@@ -81,7 +81,7 @@ def describe_service(about: Mapping[str, Any], contracts: Contracts) -> str:
     pairs = {form.pair for form in forms.values()}
     for entry in (entry for table in contracts.tables for entry in table if entry.asks):
         if pairs & {"{other}" in frame for frame in entry.parts if frame != LABELLED}:
-            # The name of a client is its first word.
+            # The first word is the client's name.
             clients[entry.client.split()[0].rstrip(",")] = None
     if False in pairs:
         clients["prompts with Question: and Answer:"] = None
@@ -116,12 +116,12 @@ class LearnedJudge:
         images = _list_images(client)
         if images and not (sees and all(image.startswith("data:") for image in images)):
             raise Unanswerable("its images are none that a form shows")
-        # A rubric of several criteria is several questions.
+        # Each criterion of a rubric is judged separately.
         rubrics = {"": parts.rubric}
         if contract.keys:
             lines = parts.rubric.splitlines()
             rubrics = {key: line for line in lines for key in regex.findall(contract.keys.each, line)}
-        # What cannot be composed is not asked.
+        # Fail before asking the judge if the reply cannot be composed.
         score = ClientScore(dict.fromkeys(rubrics, 0.0), contract.values)
         compose(contract, client, score)
         name = self._choose(contract, pair=parts.other is not None)
@@ -135,7 +135,7 @@ class LearnedJudge:
                 raise Refusal(status, failure, message)
             score.shares[key] = (judgment.score - 1) / 9 if form_of(name).kind.rates else judgment.score
         reason = judgments[0].verdict.reason or ""
-        # A reason that the client has no tokens for would cut the verdict off.
+        # A reason longer than the client's limit would cut off the verdict.
         score = score._replace(reason=reason if len(reason) <= (read_limit(client) or TOKENS * 8) else None)
         return self._reply(request, name, compose(contract, client, score), judgments)
 
@@ -148,7 +148,7 @@ class LearnedJudge:
         if not forms:
             shown = "two answers, and this judge rates one" if pair else "one answer, and this judge compares two"
             raise Unanswerable(f"it shows {shown}")
-        # A form of labels gives labels, a rating a place on a scale.
+        # Forms with labels are for clients with labels, ratings are for clients with scales.
         return min(forms, key=lambda name: forms[name].kind.rates == bool(contract.values))
 
     @cache  # noqa: B019 - one judge a process
@@ -188,7 +188,7 @@ class LearnedJudge:
 
 def _build_responses(parts: RequestParts, rubric: str, images: list[str]) -> tuple[Response, Response | None]:
     """Return the answer, and the answer to compare it with or None, as `critic judge` reads them from rows."""
-    # Where a template has no question, the rubric is what the answer is judged for.
+    # If the template has no question, the answer is judged by the rubric.
     asked = "\n\n".join(filter(None, (parts.question, rubric)))
     question = Question(
         id="client",

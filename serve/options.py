@@ -88,7 +88,7 @@ def check(parser: Any, ours: list[str], extra: list[str]) -> str:
         if actual[name] != expected[name]:
             raise UsageError(problem)
     check_adapters(actual)
-    # A middleware behind ours would see requests that ours has not checked.
+    # A later middleware would see requests that the layer has not checked.
     if actual["middleware"][-1:] != LAYER[1:]:
         raise UsageError("what stands behind the -- hides the judge's layer from vLLM")
     return describe_settings(expected, actual)
@@ -108,7 +108,7 @@ def check_apart(ours: list[str], extra: list[str]) -> str:
 
     Return "" at once if `extra` is empty. Raise UsageError as `check` does.
     """
-    # vLLM's defaults are ours.
+    # Only critic's own options: nothing to check.
     if not extra:
         return ""
     with ProcessPoolExecutor(1, get_context("fork")) as pool:

@@ -1,8 +1,9 @@
-"""The parts of a client's request that a judge's own form shows: question, reference, answers, rubric, history.
+"""Split a client's request into the parts that the judge's own forms show: question, reference, answers, rubric,
+history.
 
-An entry of the table names them by frames, its client's template with a placeholder for each part, or says that the
-request labels them (`Question:`, `Answer:`). An answer may imitate either: what cannot be told apart is refused, so
-that no part's text is taken for another's. Everything here is pure.
+A contract describes the parts by frames, which are the client's template with a placeholder for each part, or says that
+labelled lines mark them (`Question:`, `Answer:`). An answer may imitate either. If the parts are ambiguous the request
+is refused, so that no part is mistaken for another. All functions are pure.
 """
 
 from itertools import pairwise
@@ -51,7 +52,7 @@ def find_parts(contract: Contract, request: Request) -> RequestParts:
     text = (list_turns(request) or [("", "")])[-1][1].rstrip()
     readings = list[tuple[int, str, dict[str, str]]]()
     for frame in contract.parts:
-        # The last match of what closes an answer is the client's: the answer may hold others.
+        # The answer may contain the text that closes it: the last match is the client's.
         pattern = compile_frame(frame, ("answer",))
         if frame != LABELLED and (match := pattern.search(text, timeout=SEARCH_SECONDS)):
             readings.append((match.start("answer"), frame, match.groupdict()))
@@ -59,7 +60,7 @@ def find_parts(contract: Contract, request: Request) -> RequestParts:
         return _read_labelled(contract, text)
     if not readings:
         raise Unanswerable("its parts do not stand as its client writes them")
-    # Behind the first text that opens an answer everything may be the answer's, a frame of another kind as well.
+    # Everything after the first opening of an answer may be the answer's own text, even a match of another frame.
     _, frame, parts = min(readings, key=lambda reading: reading[0])
     if len(parts.keys() & {*JUDGED}) > 1:
         for greedy in ((), JUDGED):
@@ -88,7 +89,7 @@ def _read_labelled(contract: Contract, text: str) -> RequestParts:
         pattern = contract.pattern
         return pattern is not None and bool(pattern.search("\n" + "\n".join(part), timeout=SEARCH_SECONDS))
 
-    # A line that only seems to ask may be the answer's own.
+    # A line that only looks like an instruction may be part of the answer.
     foreign = end < len(lines) and contract.pattern is not None and not asks(lines[end:])
     if len(behind) > 1 or foreign or asks(lines[first:end]):
         raise Unanswerable("it does not show where its answer ends; ask for the verdict in one last line")
@@ -100,7 +101,7 @@ def _read_labelled(contract: Contract, text: str) -> RequestParts:
             raise Unanswerable("another line behind its answer names a part; put the answer last, on one line")
         parts[kind].append("\n".join([lines[at][len(name) :], *lines[at + 1 : until]]).strip())
     question, reference, (answer,) = "\n\n".join(parts["question"]), "\n\n".join(parts["reference"]), parts["answer"]
-    # Words that happen to look like a label leave one of them empty.
+    # If a label was only a similar word, the question or the answer is empty.
     if not question or not answer:
         raise Unanswerable("no line names its question, as `Question:` does, or nothing stands there")
     return RequestParts(answer=answer, question=question, reference=reference or None)

@@ -39,7 +39,7 @@ def wrap_generate(generate: Generate) -> Generate:
         # Only critic's own requests read the distribution this way.
         if budget is None or not budget.whole or form is None or params.n != 1 or not params.logprobs:
             return replies
-        params.flat_logprobs = True  # no object for each of the alternatives that nobody reads
+        params.flat_logprobs = True  # saves an object per log probability
 
         def ask(ids: list[int], regex: str) -> AsyncIterator[Any]:
             going_on = {**prompt, "prompt_token_ids": [*prompt["prompt_token_ids"], *ids]}
@@ -74,7 +74,7 @@ async def _with_ten(
             texts = [flat.decoded_tokens[start] for start in flat.start_indices]
             if (index := _rating_index(texts)) is not None:
                 ends = zip(flat.start_indices, flat.end_indices, strict=True)
-                # The token that was written stands first.
+                # The generated token comes first.
                 flat.end_indices = [end if at - index in (0, 1) else start + 1 for at, (start, end) in enumerate(ends)]
                 one_id = _open_one(flat[index], scale)
                 behind = "".join(texts[index:])[1:2]

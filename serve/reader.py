@@ -17,7 +17,7 @@ from chinese import translate_to_english
 from scales import BINARY, Schema, count_digits, find_labels, find_range, find_scale, is_verdict, limits, value_pattern
 
 HEAD, TAIL = 20_000, 6_000
-"""Characters that are read of a long request, at its beginning and at its end."""
+"""Characters that are read at the beginning (HEAD) and the end (TAIL) of a long request."""
 
 JUDGED = (
     r"(?:answers?|responses?|repl(?:y|ies)|submissions?|outputs?|solutions?|candidates?|assistants?|summar(?:y|ies)|"

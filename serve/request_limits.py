@@ -56,7 +56,7 @@ def read(body: bytes) -> tuple[Any, bool]:
     The JSON is None if the body is not valid JSON; vLLM then reports the error. Raise Refusal if the request exceeds a
     limit.
     """
-    # Counting commas is fast: Python's reader would keep the event loop for seconds.
+    # Counting commas is fast; parsing could block the event loop for seconds.
     if body.count(b",") > MOST_VALUES:
         raise _refused(f"a request has at most {MOST_VALUES:,} values")
     try:
@@ -121,7 +121,7 @@ def _check_constraint(name: str, constraint: Any) -> None:
     schemas: list[dict[str, Any]] = []
     while waiting:
         key, value, in_schema = waiting.pop()
-        # A schema that is written as text costs the decoder as much.
+        # A schema given as a JSON string costs the decoder as much.
         if isinstance(value, str) and key in WRITTEN and not in_schema and len(value) <= MOST_CONSTRAINT:
             with suppress(ValueError):
                 value = loads(value)

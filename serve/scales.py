@@ -1,4 +1,4 @@
-"""The values that words allow: ranges of numbers and lists of labels. Everything here is pure."""
+"""Read the values that a text allows: ranges of numbers and lists of labels. All functions are pure."""
 
 import functools
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ VERDICTS = re.compile(
 
 
 def is_verdict(name: str) -> bool:
-    """Return whether the name of a field or function speaks of a verdict.
+    """Return True if the name of a field or function indicates a verdict.
 
     >>> is_verdict("final_score"), is_verdict("reason")
     (True, False)

@@ -89,7 +89,7 @@ def ends(schema: Schema) -> bool:
     try:
         within(schema, LADDER[-1])
     except Unbounded as problem:
-        return not isinstance(problem, Endless)  # what else is wrong with it vLLM says
+        return not isinstance(problem, Endless)  # vLLM reports any other problem
     return True
 
 
@@ -114,13 +114,13 @@ class _Writer:
         Raise Endless if no finite reply is valid, and Unbounded if the schema cannot be bounded.
         """
         self.nodes += 1
-        # References that multiply would take minutes to write out.
+        # Nested references can grow exponentially and take minutes to expand.
         if self.nodes > 2000:
             raise Unbounded("the schema is too large")
         schema, position = self._resolved(ANYTHING if schema is True else schema, position)
         position = position._replace(description=f"{position.description} {schema.get('description', '')}")
         schema = {key: value for key, value in schema.items() if key not in DEFINITIONS}
-        # A schema that says nothing allows anything: plain values end.
+        # A schema without keywords allows any value; restrict it to plain values, which are finite.
         if not schema.keys() - NOTES:
             return self.write({**schema, **ANYTHING}, position)
         if "anyOf" in schema or "oneOf" in schema:
@@ -151,13 +151,13 @@ class _Writer:
                 continue
             name, definition = schema["$ref"], {"#": self.root}
             if position.within.count(name) == 3:
-                raise Endless  # a definition stands within itself three times at most
+                raise Endless  # a definition may contain itself at most three times
             for part in name.split("/"):
                 definition = definition[part.replace("~1", "/").replace("~0", "~")]
             position = position._replace(within=(*position.within, name))
             schema = {**definition, **beside}
         if not isinstance(schema, dict):
-            raise Endless  # false: nothing fits it
+            raise Endless  # false: no value is valid
         return schema, position
 
     def _choice(self, schema: Schema, kind: str, position: _Position) -> tuple[Schema, int]:
@@ -175,9 +175,9 @@ class _Writer:
 
     def _string(self, schema: Schema, position: _Position) -> tuple[Schema, int]:
         if {"pattern", "format"} & schema.keys():
-            raise Unbounded("a text of a pattern or a format")  # how long is the decoder's to know
+            raise Unbounded("a text of a pattern or a format")  # its length is known only to the decoder
         least, most = schema.get("minLength", 0), schema.get("maxLength", math.inf)
-        # A text that the client bounds stays the client's.
+        # A string that the client has bounded gets no pattern.
         if self.pattern and most == math.inf:
             schema["pattern"] = self.pattern
         length = int(min(most, max(least, self.limits.string)))
@@ -194,7 +194,7 @@ class _Writer:
             return schema, whole
         if "multipleOf" in schema:
             return schema, whole + 2 + len(f"{schema['multipleOf']:.20f}".rstrip("0").partition(".")[2])
-        # The decoder knows no negative multiples of a hundredth, may find none in a narrow range, and takes 0 for more.
+        # The decoder supports no negative multiples of 0.01, may find none in a narrow range, and accepts 0 as above 0.
         if low < 0 or high - low < 0.1 or ("exclusiveMinimum" in schema and high < 1):
             raise Unbounded("a range of decimals that is negative or narrow")
         return {**schema, "multipleOf": 0.01}, whole + 4
@@ -213,7 +213,7 @@ class _Writer:
 
     def _object(self, schema: Schema, position: _Position) -> tuple[Schema, int]:
         named = schema.get("properties") or {}
-        # A reply may not leave a verdict out where nothing is required.
+        # If the client requires nothing, the verdicts are required.
         if required := schema.get("required") or list(filter(is_verdict, named)):
             schema["required"] = required
         if not named or set(required) - named.keys():

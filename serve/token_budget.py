@@ -1,6 +1,6 @@
-"""The tokens of the context that a prompt leaves for its reply.
+"""Limit replies to the tokens that the prompt leaves of the context.
 
-vLLM counts a prompt while it prepares the request, and silently shortens the reply to what is left. The layer reads
+vLLM counts the prompt while it prepares a request, and silently shortens the reply to what is left. The layer reads
 that count, and stops vLLM before it generates anything if too little is left.
 """
 
@@ -76,7 +76,7 @@ def checking(get_max_tokens: Callable[..., int]) -> Callable[..., int]:
 
 def watch() -> None:
     """Wrap `get_max_tokens` of vLLM in this process. Do nothing if vLLM is not imported."""
-    # Tests run the layer before other servers: vLLM would take seconds to import.
+    # Tests run the layer with other servers, without the seconds that importing vLLM takes.
     if "vllm" in sys.modules:
         module = importlib.import_module(SERVING)
         module.get_max_tokens = checking(module.get_max_tokens)  # type: ignore[attr-defined]
@@ -96,15 +96,15 @@ def reply_tokens(
     limit is below 1, or if fewer tokens than needed remain.
     """
     wish = read_limit(request)
-    # What vLLM says of such a limit, it says of a prompt that fills the context, too.
+    # vLLM's message for such a limit would be the one for a prompt that is too long.
     if wish is not None and wish < 1:
         raise Refusal(HTTPStatus.BAD_REQUEST, None, f"max_tokens must be positive, got {wish}")
-    # Open JSON has no end of its own.
+    # A JSON reply without a limit might not end.
     limit = MOST_TOKENS if wish is None and contract and contract.verdict is None else wish
     if context is None or (limit is None and contract is None):
         return limit, 0
     needed = contract.least_tokens if contract else min(LEAST_REPLY, limit or 1)
-    # A form that the client wrote is worth nothing if it is cut off.
+    # A reply in the client's own form is useless if truncated.
     if plain and limit and limit < context:
         needed = limit
     left = context - count

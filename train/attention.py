@@ -78,8 +78,8 @@ def install(model: Any, kind: str | None = None) -> bool:
     `kind` is the attention, None for the model's current one. Return False if that attention or a kind of layer has no
     tree version. Raise UsageError if FlexAttention would omit the base's attention dropout.
     """
-    # Only the part that reads text has packed rows.
-    # Not what looks at images.
+    # Only the text part has packed rows,
+    # not the vision part.
     reads = model.get_decoder()
     now = kind or reads.config._attn_implementation
     if packs(model) and OVER_TREES.get(now, now) != now:

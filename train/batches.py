@@ -18,7 +18,7 @@ from vision import BLANK, SeeingTokenizer, list_images, number_images
 from critic.judging.targets import IGNORED
 
 Row = dict[str, Any]
-"""An example as token ids, by the columns of rows.Data."""
+"""A tokenized example, with the columns of rows.Data."""
 
 Tensors = dict[str, torch.Tensor]
 """Tensors of a batch by name."""
@@ -89,7 +89,7 @@ class PromptCollation(Collation):
 
     def parts(self, row: Row) -> list[Row]:
         """Return the row without its verdict. Its last token takes the place of the verdict."""
-        # A white image.
+        # A blank row has no verdict.
         if not row["people"]:
             return [row]
         size = row["source"]
@@ -132,7 +132,7 @@ class Batches:
         self.pad, self.weighing, self.collation, self.share = pad, weighing, collation, share
         self.seeing, self.several = seeing, several
         self.image_token = seeing.image_token_id if seeing is not None else -1
-        # A family that is told which tokens are an image's cannot pack.
+        # Families that need token types for images cannot pack.
         self.packing = packing or (collation.packs and not (seeing and seeing.types))
 
     def __call__(self, rows: list[Row]) -> dict[str, Any]:
@@ -182,7 +182,7 @@ class Batches:
         }
 
     def _packed(self, rows: list[Row]) -> dict[str, Any]:
-        """Return a batch of one sequence, [1 × tokens], in which common prefixes stand once."""
+        """Return a batch of one sequence [1 × tokens], in which common prefixes are stored once if `share` is True."""
         # The last token of a prompt stays with its row: the first of the verdict is learned from it.
         most = [row["source"] - 1 for row in rows]
         nodes = build_prefix_tree(number_images(rows, self.image_token), most, LEAST if self.share else math.inf)
@@ -207,9 +207,10 @@ class Batches:
 
 
 def find_learned_places(labels: torch.Tensor) -> torch.Tensor:
-    """Return the places in [rows × tokens], rows one behind the other, behind which a token is learned.
+    """Return the positions directly before each learned token, as indices into the flattened [rows × tokens].
 
-    They are computed on the CPU, before a batch goes to the GPU: there, their number would be waited for.
+    They are computed on the CPU before the batch is copied, because on a GPU their number would require a
+    synchronisation.
     """
     return functional.pad(labels[:, 1:] != IGNORED, (0, 1)).flatten().nonzero()[:, 0]
 

@@ -1,5 +1,4 @@
-"""Manage complete checkpoints. A manifest is written last, and an interrupted run resumes from the newest complete one.
-"""
+"""Manage complete checkpoints. A manifest is written last, and a killed run resumes from the newest complete one."""
 
 import json
 import os

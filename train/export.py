@@ -69,7 +69,7 @@ def read_base(base: str, head: dict[str, Any], images: str, **options: Any) -> A
     if not head:
         writes = transformers.AutoModelForImageTextToText if images == "show" else transformers.AutoModelForCausalLM
         return writes.from_pretrained(base, **options)
-    # A base may have the head of another objective.
+    # The base may have a head of another objective, with another size.
     options |= {**head, "ignore_mismatched_sizes": True}
     if images != "show":
         return transformers.AutoModelForSequenceClassification.from_pretrained(base, **options)

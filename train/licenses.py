@@ -33,8 +33,7 @@ def find_folder(base: str, revision: str | None = None) -> Path:
 
 
 def copy_terms(base: Path, out: Path) -> None:
-    """Copy the files with licence terms from a base's folder to `out`, as the licences of ChatGLM3 and Gemma require.
-    """
+    """Copy the files with licence terms from a base's folder to `out`, as the licences of some bases require."""
     for file in sorted(base.iterdir()) if base.is_dir() else ():
         if file.is_file() and any(word in file.name or file.name.upper().startswith(word) for word in TERMS):
             shutil.copyfile(file, out / file.name)

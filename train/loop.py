@@ -222,7 +222,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
             self.meter.stop()
             logged = control.should_log
             self._evaluate(state.global_step)
-            # Logging what was found clears it, and the loss is still to come.
+            # Logging the metrics resets this flag, but the loss is not logged yet.
             control.should_log = logged
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
@@ -352,7 +352,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         elif self.trainer.args.should_save:
             best, note = self.out / "best", "critic.json"
             shutil.copytree(best, self.out, ignore=shutil.ignore_patterns(note), dirs_exist_ok=True)
-            # Last: it says that the folder is whole.
+            # Copied last, because it marks the folder as complete.
             shutil.copy(best / note, self.out / note)
             step, steps = json.loads((best / note).read_text("utf-8"))["steps"], self.trainer.state.global_step
             print(

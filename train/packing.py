@@ -129,7 +129,8 @@ class Tree:
         return [sum(self.lengths[together.start : together.stop]) for _, together in self.calls]
 
     def keys(self, states: torch.Tensor) -> list[torch.Tensor]:
-        """Return the states [… × tokens × width] that each attention call may look at: those of its path, then its own.
+        """Return, for each attention call, the states [… × tokens × width] that it may look at: its path's, then its
+        own.
         """
         parts = states.split(self.lengths, dim=-2)
         paths = {-1: states[..., :0, :]}
