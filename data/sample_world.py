@@ -241,7 +241,7 @@ def word_answer(
 
 
 def draw_question(world: World, scene: Scene, number: int, draw: random.Random) -> WorldQuestion:
-    """Return a random question about a scene. `number` is part of its group and of its image's name."""
+    """Return a random question about a scene. `number` becomes part of its group and of its image's path."""
     values = pick(world, scene, draw)
     question = draw.choice(scene.ask).format(**values)
     reference = _word_points(scene, values, set(scene.facts), draw)

@@ -1,5 +1,4 @@
-"""Split a client's request into the parts that the judge's own forms show: question, reference, answers, rubric,
-history.
+"""Split a client's request into question, reference, answers, rubric and history, which the judge's own forms show.
 
 A contract describes the parts by frames, which are the client's template with a placeholder for each part, or says that
 labelled lines mark them (`Question:`, `Answer:`). An answer may imitate either. If the parts are ambiguous the request

@@ -146,9 +146,7 @@ def points_pattern(words: str, text: str) -> str:
 
 
 def value_pattern(field: Schema) -> str:
-    """Return a regular expression for the values of a schema in Python's notation, or "" for strings, lists and
-    objects.
-    """
+    """Return a regular expression for a schema's values in Python's notation, "" for strings, lists and objects."""
     field, *null = field.get("anyOf", [field])
     pattern = any_of([*map(str, field.get("enum", (True, False) if field.get("type") == "boolean" else ()))])
     if field.get("type") in ("integer", "number"):

@@ -252,8 +252,10 @@ def take_turns(first: bool) -> Iterator[None]:
 class TrainingRun(Struct, frozen=True):
     """A recipe and the options of the command (sft.py).
 
-    `internal`: held-out rows. `cache`: folder for token ids. `data_root`: folder below which images are. `threads`: CPU
-    threads per process. None means the command's default, or no evaluation for `internal`.
+    - `internal`: file of held-out rows, or None for no evaluation.
+    - `cache`: folder to cache token ids, or None for the default.
+    - `data_root`: folder that image paths start from, or None for the folder of `train`.
+    - `threads`: CPU threads per process, or None for the idle cores.
     """
 
     recipe: Recipe
