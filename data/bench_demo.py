@@ -1,12 +1,11 @@
-"""Run the four benchmarks on sample conversations, from images to HTML reports, with tiny models and the real
-programs.
+"""Run the four benchmarks on sample conversations, from images to HTML reports, with tiny models and the real programs.
 
     python data/bench_demo.py --out runs/bench-demo
 
-A tiny judge learns every form that the papers' protocols ask, from people's labels of the sample world, and is
-compared with people in each. It then judges two random vision-language models of a few million parameters, which run
-through every benchmark as published and are scored together; in VisIT-Bench's tournament a third is the newcomer. The
-scores of the models mean nothing; every step is the real one.
+A tiny judge learns every form in the papers' protocols from human labels of the sample world, and is compared with
+people in each form. It then judges two random vision-language models with a few million parameters, which run through
+every benchmark as published and are scored together. In VisIT-Bench's tournament a third model is added. The models'
+scores mean nothing, but every step is the real one.
 """
 
 import json
@@ -32,7 +31,7 @@ SAMPLES = {
 """Benchmark -> its file in data/samples/."""
 
 LAYERS = {"tiny-2": 2, "tiny-3": 3, "tiny-1": 1}
-"""Models -> number of layers; the last is the newcomer."""
+"""Model -> number of layers. The last model is added to the tournament later."""
 
 REPLY_TOKENS, VERDICT_TOKENS = 24, 160
 
@@ -45,7 +44,7 @@ def _run_critic(*words: object) -> None:
 
 
 def _train_judge(out: Path) -> Path:
-    """Return the folder of the judge, training it first if it is missing."""
+    """Return the folder of the tiny judge. Train it first if it does not exist."""
     judge, world = out / "judge", out / "world.jsonl"
     if not (judge / "critic.json").is_file():
         words = ["--questions", "200", "--conversations", "--out", str(world)]
@@ -57,7 +56,10 @@ def _train_judge(out: Path) -> Path:
 
 
 def _compare_with_people(out: Path, by: str, judge: Path, asking: list[str]) -> None:
-    """Judge the internal test in each form that the judge learned, audit it, and print the agreement by form."""
+    """Judge the internal test in each form that the judge learned, audit the verdicts, and print the agreement.
+
+    `by` names the judge in folder names. `asking` are the options of `critic judge` that select the judge.
+    """
     lines = []
     for form in list_learned_forms(json.loads((judge / "critic.json").read_text("utf-8"))):
         folder = out / "forms" / f"{form}-{by}"
@@ -71,7 +73,10 @@ def _compare_with_people(out: Path, by: str, judge: Path, asking: list[str]) -> 
 
 
 def _describe_agreement(form: str, figures: dict[str, Any]) -> str:
-    """Return a line with Cohen's kappa of a form's verdicts and people's labels; that of ratings is weighted."""
+    """Return a line with Cohen's kappa between a form's verdicts and the human labels (weighted kappa for ratings).
+
+    `figures` is the form's entry in the audit's summary.json.
+    """
     # Comparisons and checklists have no rating; their audit has a table for each judge.
     if "agreement" in figures:
         (figures,) = figures["agreement"].values()
@@ -82,7 +87,7 @@ def _describe_agreement(form: str, figures: dict[str, Any]) -> str:
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder for everything the demo makes.")] = Path("runs/bench-demo"),
+    out: Annotated[Path, typer.Option(help="Folder for all files of the demo.")] = Path("runs/bench-demo"),
 ) -> None:
     """Run all four benchmarks on the samples, as published, and a tournament. Rerun the same command to resume."""
     check_programs(PROGRAMS)

@@ -1,6 +1,6 @@
 """Draw pictures of the sample world with Pillow: shapes, digits and charts on a grid of three by three cells.
 
-The pictures differ in few and plain ways, so that a model of a million parameters learns them in minutes.
+The pictures differ in few, simple ways, so that a model with a million parameters learns them in minutes.
 """
 
 import random
@@ -8,7 +8,7 @@ import random
 from PIL import Image, ImageDraw
 
 CELL = 32
-"""Side of a cell in pixels; a picture has three by three cells."""
+"""Side of a cell in pixels."""
 
 SIZE = 3 * CELL
 
@@ -16,7 +16,7 @@ COLOURS = {"red": (214, 39, 40), "green": (34, 139, 60), "blue": (40, 90, 220)}
 COLOURS |= {"yellow": (240, 205, 30), "black": (25, 25, 25)}
 
 PLACES = {"top": 1, "left": 3, "middle": 4, "right": 5, "bottom": 7}
-"""Words for cells, numbered from 0 (top left) to 8 (bottom right)."""
+"""Words for cells, which are numbered from 0 (top left) to 8 (bottom right)."""
 
 _SEGMENTS = {"1": "bc", "2": "abged", "3": "abgcd", "4": "fgbc", "5": "afgcd"}
 
@@ -25,7 +25,7 @@ _LINES = dict(zip("abcdefg", _ENDS, strict=True))
 
 
 class Canvas:
-    """A picture being drawn."""
+    """A picture to draw on. `draw` generates small random variations."""
 
     def __init__(self, draw: random.Random) -> None:
         self.random = draw
@@ -34,7 +34,7 @@ class Canvas:
         self.pen = ImageDraw.Draw(self.image)
 
     def shape(self, cell: int, shape: str, colour: str, size: int = 12) -> None:
-        """Draw a shape that extends about `size` pixels from the middle of a cell."""
+        """Draw a shape that extends about `size` pixels from the middle of `cell` (0..8)."""
         # Small shifts keep a model from memorizing pixels.
         size += self.random.randint(-1, 1)
         x = cell % 3 * CELL + CELL // 2 + self.random.randint(-2, 2)
@@ -50,7 +50,7 @@ class Canvas:
             (self.pen.ellipse if shape == "circle" else self.pen.rectangle)(box, fill=ink)
 
     def digit(self, digit: str, colour: str) -> None:
-        """Draw a digit in seven segments across the picture."""
+        """Draw a digit (1..5) in seven-segment style over the whole picture."""
         # The digit fills the picture, whose middle is at 48 pixels.
         x, y = 30 + self.random.randint(-3, 3), 14 + self.random.randint(-3, 3)
         for name in _SEGMENTS[digit]:
@@ -58,12 +58,12 @@ class Canvas:
             self.pen.line((x + 36 * x1, y + 34 * y1, x + 36 * x2, y + 34 * y2), COLOURS[colour], 12)
 
     def bar(self, left: int, height: int, colour: str) -> None:
-        """Draw a bar with a height of one to three cells."""
+        """Draw a bar of `height` 1..3 cells whose left edge is at pixel `left`."""
         self.pen.rectangle((left, SIZE - CELL * height + 2, left + 24, SIZE - 2), fill=COLOURS[colour])
 
 
 def draw(kind: str, values: dict[str, str], seed: str) -> Image.Image:
-    """Draw a picture of a kind in which the values are true; the seed determines every pixel."""
+    """Return a picture of the given kind that shows `values` (slot -> value). The seed determines every pixel."""
     canvas = Canvas(random.Random(seed))
     colour = values.get("colour") or canvas.random.choice([*COLOURS])
     match kind:

@@ -1,13 +1,12 @@
-"""Split people's labels into train, internal test and external test by group, with a leak check.
+"""Split human labels into train, internal test and external test by group, with a leak check.
 
     python data/human_scores.py rows.jsonl --out runs/mine/data --external GPT4 --internal 20
     python data/human_scores.py mine.csv --map answer=response --map stars=human_score --scale 1:5 --out runs/mine/data
     python data/human_scores.py pairs.csv --map winner=preference --out runs/mine/data
 
-Internal test: every row whose group falls into the tenth that `sha1(group) % 10 == 0` picks, or with `--per-task`
-exactly a tenth of the groups of each task, in the order of that hash. `--internal N` adds the next groups in the order
-of that hash until there are N. External test: every answer of the system named by --external. Neither is trained on.
-(AlignMMBench §4.1)
+Internal test: all rows of the groups with `sha1(group) % 10 == 0`, or with `--per-task` exactly a tenth of each task's
+groups, in the order of that hash. `--internal N` adds groups in the order of the hash until there are N. External test:
+all answers of the system given by --external. Neither is trained on. (AlignMMBench §4.1)
 """
 
 import hashlib
@@ -33,12 +32,14 @@ PARTS = ("train", "internal", "external")
 
 
 def _hash_group(group: str) -> int:
-    """Return the group's SHA-1 as a number."""
+    """Return the SHA-1 of the group's name as an integer."""
     return int(hashlib.sha1(group.encode()).hexdigest(), 16)
 
 
 def choose_internal_groups(rows: list[Row], per_task: bool, least: int = 0) -> set[str]:
-    """Return the groups of the internal test: a tenth, and at least `least` of all groups.
+    """Return the groups of the internal test: about a tenth of all groups, and at least `least` if there are enough.
+
+    With `per_task` it is exactly a tenth of each task's groups, rounded up.
 
     >>> about = {"task": "", "lang": "en", "question": "?", "reference": "!", "response": ".", "system": None}
     >>> scores = {"human_score": 1, "scale_min": 1, "scale_max": 10}
@@ -59,9 +60,10 @@ def choose_internal_groups(rows: list[Row], per_task: bool, least: int = 0) -> s
 
 
 def _list_material(row: Row) -> set[str]:
-    """Return what must not occur on both sides of the split: the images, and the question with its reference.
+    """Return keys of what must not be on both sides of the split: the images, and the question with its reference.
 
-    Without a reference, the question only counts if no image and no earlier turns give it another meaning.
+    Without a reference the question counts only if it has no images and no earlier turns, which could change its
+    meaning.
     """
     text = "|".join(map(_normalize_words, (row.question, row.reference or "")))
     images = row.images or ([row.image] if row.image else [])
@@ -70,12 +72,12 @@ def _list_material(row: Row) -> set[str]:
 
 
 def _list_systems(row: Row) -> set[str]:
-    """Return the systems whose answers the row holds."""
+    """Return the names of the systems that wrote the row's answers."""
     return {row.system or "unknown", row.other_system or row.system or "unknown"}
 
 
 def _normalize_words(text: str) -> str:
-    """Return a text without white space, punctuation and capitals, but with the operators that distinguish formulas.
+    """Return a text in lower case without spaces and punctuation, except operators that distinguish formulas.
 
     >>> _normalize_words("What is 2 + 3?"), _normalize_words("what is 2+3"), _normalize_words("What is 2 - 3?")
     ('whatis2+3', 'whatis2+3', 'whatis23')
@@ -84,7 +86,7 @@ def _normalize_words(text: str) -> str:
 
 
 def _normalize_path(image: str) -> str:
-    """Return one spelling of an image's path; an address (data:, https:) is unchanged.
+    """Return a canonical path of an image. URLs (data:, https:) are unchanged.
 
     >>> _normalize_path("images/../kite.png"), _normalize_path("https://host/a//b.png")
     ('kite.png', 'https://host/a//b.png')
@@ -95,10 +97,11 @@ def _normalize_path(image: str) -> str:
 def split(
     loaded: Loaded, groups: set[str], external: str | None, rows: Path
 ) -> tuple[dict[str, list[dict[str, Any]]], int]:
-    """Return the rows of each part by the `groups` of the internal test, and how many the leak check took out.
+    """Return the rows of each part (train, internal, external), and the number of rows that the leak check removed.
 
-    Those share an image, or question and reference (`_list_material`), with an internal test row of another group.
-    Raises UsageError, naming the file `rows`, if nothing is left to train on or to test.
+    `groups` are those of the internal test, `external` is the external system or None. A training row is removed if it
+    shares an image, or question and reference, with an internal test row (`_list_material`). Raise UsageError, which
+    names the file `rows`, if nothing is left to train on or to test.
     """
     held_out = set().union(*(_list_material(row) for row in loaded.rows if row.group in groups))
     parts: dict[str, list[dict[str, Any]]] = {name: [] for name in PARTS}
@@ -116,7 +119,7 @@ def split(
             leaks += 1
         else:
             parts["train"].append(line)
-    # Better no split than one whose training or test cannot run.
+    # Write no split at all if training or testing with it would fail.
     if empty := " and ".join(name for name in ("train", "internal") if not parts[name]):
         total = f"{len({row.group for row in loaded.rows})} questions (groups), of which {len(groups)} are held out"
         also = f", and all that {external} answered" if external else ""
@@ -129,13 +132,13 @@ def split(
 def main(
     rows: Annotated[
         Path,
-        typer.Argument(help="People's labels: rows with scores, pairs, import-grades' judgments; a table or a folder."),
+        typer.Argument(help="Human labels: scored rows, pairs, or output of import-grades; a table or a folder."),
     ],
     out: Annotated[Path, typer.Option(help="Folder for train.jsonl, internal.jsonl, external.jsonl.")],
-    external: Annotated[str | None, typer.Option(help="The answering system kept out of training.")] = None,
-    per_task: Annotated[bool, typer.Option("--per-task", help="Exactly a tenth of each task's groups.")] = False,
+    external: Annotated[str | None, typer.Option(help="System whose answers are kept out of training.")] = None,
+    per_task: Annotated[bool, typer.Option("--per-task", help="Test exactly a tenth of each task's groups.")] = False,
     internal: Annotated[
-        int, typer.Option(min=0, help="Fewest groups of the internal test; 20 are enough to decide by.")
+        int, typer.Option(min=0, help="Fewest groups in the internal test; an audit needs at least 20.")
     ] = 0,
     pictures: Annotated[
         bool, typer.Option("--pictures", help="Keep rows without a reference if they have an image.")
@@ -144,7 +147,7 @@ def main(
     scale: options.OwnScale = None,
     lang: options.OwnLanguage = None,
 ) -> None:
-    """Validate people's labels, scores or preferences, and write the splits."""
+    """Validate human labels (scores or preferences), and write the splits."""
     own = human_scored.OwnColumns.parse(mapped, scale, lang)
     sources = tables.list_files(rows, *(out / f"{name}.jsonl" for name in PARTS))
     loaded = human_scored.load(rows, pictures=pictures, own=own)

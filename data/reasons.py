@@ -1,11 +1,10 @@
-"""Sample reasons for people's scores from a judge, to train forms that give the reason first on rows without
-reasons.
+"""Generate reasons for human scores, so that forms with the reason first can be trained on rows without reasons.
 
     python data/reasons.py rows.jsonl --judge runs/judge --out with-reasons.jsonl
 
-A generative judge answers several times for each row without a reason, as in `critic judge`. The reply whose
-rating is nearest to people's score is kept if it lies within --band (rejection sampling: STaR, arXiv 2203.14465,
-§3.1).
+As in `critic judge`, a generative judge replies several times to each row without a reason. Of these replies, the one
+whose rating is nearest to the human score is kept if the two differ by at most --band (rejection sampling: STaR, arXiv
+2203.14465, §3.1).
 """
 
 from collections.abc import Iterable
@@ -24,9 +23,10 @@ from critic.stages.options import Endpoint, check
 
 
 def choose_reasons(judgments: Iterable[Judgment], band: float) -> dict[str, str]:
-    """Return the best reason by row, from samples with the ids ROW#NUMBER.
+    """Return the best reason of each row, by row id. Ids of `judgments` are ROW#NUMBER.
 
-    The best sample's rating is nearest to people's score and within `band` points (on 1..10) of it.
+    The best one has the rating nearest to the human score. A row has none if no rating is within `band` points (on
+    1..10).
     """
     samples = [
         (abs(judgment.verdict.rating - judgment.sample.human.score), judgment.sample.id, judgment.verdict.reason)
@@ -40,19 +40,19 @@ def choose_reasons(judgments: Iterable[Judgment], band: float) -> dict[str, str]
 @partial(options.takes_options, names={*Endpoint.__struct_fields__} - {"shard", "gpus"})
 def main(
     rows: Annotated[Path, typer.Argument(help="Human-scored rows.")],
-    out: Annotated[Path, typer.Option(help="The rows, with reasons (.jsonl); the samples are kept beside it.")],
+    out: Annotated[Path, typer.Option(help="Rows with reasons (.jsonl); all replies are saved next to it.")],
     endpoint: Endpoint,
     judge: Annotated[
-        list[str] | None, typer.Option(help="Judge as in critic judge: FOLDER, URL, replies.jsonl.")
+        list[str] | None, typer.Option(help="Judge, as for critic judge: FOLDER, URL or replies.jsonl.")
     ] = None,
-    samples: Annotated[int, typer.Option(min=1, help="Replies to each row.")] = 4,
-    band: Annotated[float, typer.Option(min=0, help="Points on 1..10 between the rating and people's score.")] = 1.0,
+    samples: Annotated[int, typer.Option(min=1, help="Replies per row.")] = 4,
+    band: Annotated[float, typer.Option(min=0, help="Most points (on 1..10) between rating and human score.")] = 1.0,
     temperature: options.Temperature = 0.8,
     force_form: Annotated[
-        bool, typer.Option("--force-form", help="Use the form even if the judge did not learn it.")
+        bool, typer.Option("--force-form", help="Use the form even if the judge was not trained on it.")
     ] = False,
 ) -> int:
-    """Sample reasons from a judge, and keep those whose rating is close to people's."""
+    """Generate reasons with a judge, and keep those whose rating is close to the human score."""
     from critic.stages import judge as judging  # noqa: PLC0415 - whose chain of imports is long
 
     loaded = human_scored.load(rows, pictures=True)

@@ -1,18 +1,18 @@
-"""python data/sample_world.py --out rows.jsonl [--seed 0] [--questions 1144] [--pictures] [--conversations]
+"""Write human-scored rows of a small made-up world: questions about pictures, references, answers, scores and reasons.
 
-Write human-scored rows of a small made-up world: questions about pictures that do not exist, a
-reference to each, answers by simulated systems, and scores with reasons by simulated raters.
+    python data/sample_world.py --out rows.jsonl [--seed 0] [--questions 1144] [--pictures] [--conversations]
 
-With `--pictures` the pictures exist, drawn beside the rows (`drawing.py`, `sample_pictures.toml`), and half of the
-questions have no reference. `edit` names a fact of the answer that the picture decides, as `critic attack --images`
-takes it: what stands there, and what is wrong in its place.
+The answers are by simulated systems, the scores and reasons by simulated raters. A question is a scene
+(`sample_world.toml`) filled with facts: an object, a colour, a count. Reference and answers state the facts with the
+same sentences, so only the comparison with the reference shows whether an answer is right. `EXTERNAL` is the system to
+keep out of training.
 
-With `--conversations` each answer also has a checklist, and a second row in which people scored the conversation that
-ends with it as a whole. These labels teach every form that the papers of the benchmarks ask.
+Without `--pictures` the pictures do not exist. With it they are drawn next to the rows (`drawing.py`,
+`sample_pictures.toml`), and half of the questions have no reference. The column `edit` names a fact of the answer that
+the picture shows, and a wrong value to replace it with, as `critic attack --images` expects.
 
-A question is a scene (`sample_world.toml`) filled with facts: an object, a colour, a count. Reference
-and answers are worded from facts with the same sentences, so that an answer is right or wrong only by
-comparison with the reference. `EXTERNAL` is the system to keep out of training.
+With `--conversations` each answer also has a checklist, and a second row scores the whole conversation that ends with
+it. These labels teach every form used in the benchmarks' papers.
 """
 
 import json
@@ -36,7 +36,7 @@ from critic.human_scored import BLIND, Row
 from critic.records import RATINGS, Language, Turn
 
 EXTERNAL = "Nightjar-9B"
-"""The system whose answers are the external test; it words its openings and endings in its own way."""
+"""System whose answers are the external test. It phrases its openings and endings in its own way."""
 
 Content = Literal["right", "slip", "poor", "wrong", "part", "off", "garbled", "evade"]
 Manner = Literal["plain", "grounds", "brief", "verbose", "inject"]
@@ -44,7 +44,7 @@ Values = dict[str, str]
 
 
 class Scene(Struct, frozen=True, forbid_unknown_fields=True):
-    """One kind of question in one language; the columns are explained in the TOML file."""
+    """A kind of question in one language. sample_world.toml explains the fields."""
 
     lang: Language
     task: str
@@ -62,7 +62,7 @@ class Scene(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class World(Struct, frozen=True, forbid_unknown_fields=True):
-    """All building blocks of the sentences, by language."""
+    """All building blocks of questions, answers and reasons, by language."""
 
     labels: dict[Language, dict[str, str]]
     pools: dict[Language, dict[str, str]]
@@ -73,7 +73,7 @@ class World(Struct, frozen=True, forbid_unknown_fields=True):
     scenes: list[Scene]
 
     def records(self, lang: Language, source: str) -> list[list[str]]:
-        """Return the records of a pool by name, or the integers of a range such as "2..19", both ends included."""
+        """Return the records of the pool `source`, or the integers of a range such as "2..19", both ends included."""
         low, dots, high = source.partition("..")
         if dots:
             return [[str(number)] for number in range(int(low), int(high) + 1)]
@@ -81,7 +81,10 @@ class World(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class System(Struct, frozen=True):
-    """A simulated answering system: probabilities of each `content` and each `manner`."""
+    """A simulated system that answers, with the probability of each `content` and `manner` of its answers.
+
+    `share` is the fraction of questions that it answers. `own_style`: True to use openings and endings of its own.
+    """
 
     content: dict[Content, float]
     manner: dict[Manner, float]
@@ -90,30 +93,39 @@ class System(Struct, frozen=True):
 
 
 PLAIN = ("Drifter-3B", "Stutter-1B", "off", "garbled")
-"""Systems, and contents of answers, that are recognizable as bad without the picture. A world with pictures has
-none of them."""
+"""Systems, and contents of answers, that are recognizably bad without the picture. A world with pictures has none of
+them.
+"""
 
 UNSEEN = 0.1
-"""Share of questions whose pictures no judge is shown, so that it learns to rate without them. Otherwise a judge
-tested blind would only meet an unfamiliar prompt."""
+"""Fraction of questions whose pictures no judge is shown, so that it learns to rate without them. Otherwise a judge
+tested without images would only meet an unfamiliar prompt.
+"""
 
 
 class Rater(Struct, frozen=True):
-    """A simulated person: adds `bias`, draws towards the middle by `centre`, errs by `noise` (standard deviation)."""
+    """A simulated person who rates answers.
+
+    `bias` is added to the true grade, `centre` (0..1) pulls the rating towards the middle of the scale, and `noise` is
+    the standard deviation of the error.
+    """
 
     bias: float
     centre: float
     noise: float
 
     def score(self, grade: float, draw: random.Random) -> int:
-        """Return the rater's integer rating of an answer with a true grade."""
+        """Return the rater's integer rating of an answer whose true grade is `grade`."""
         middle = fmean(RATINGS)
         felt = grade + self.bias + self.centre * (middle - grade) + draw.gauss(0, self.noise)
         return min(max(round(felt), RATINGS[0]), RATINGS[-1])
 
 
 class WorldQuestion(Struct, frozen=True):
-    """A question as asked: its scene, the true value of every slot, and the texts made from them."""
+    """A question with its scene, the true value of every slot (`truth`), and the texts made from them.
+
+    `blind` is True if no judge is shown its picture.
+    """
 
     scene: Scene
     truth: Values
@@ -126,8 +138,9 @@ class WorldQuestion(Struct, frozen=True):
 
 
 class WorldAnswer(Struct, frozen=True, kw_only=True):
-    """An answer as a rater sees it: its text, the values `said`, and its manner. `said` omits facts that were left
-    out."""
+    """An answer with its text, the fact values that it states (`said`), and its manner. Omitted facts are not in
+    `said`.
+    """
 
     text: str
     said: Values = field(default_factory=dict)
@@ -136,7 +149,7 @@ class WorldAnswer(Struct, frozen=True, kw_only=True):
 
 
 def pick(world: World, scene: Scene, draw: random.Random) -> Values:
-    """Draw a value for every slot; slots with the same source differ."""
+    """Return a random value for every slot of a scene. Slots with the same source get different values."""
     values: Values = {}
     used: dict[str, set[str]] = {}
     for entry in scene.picks:
@@ -155,7 +168,11 @@ def pick(world: World, scene: Scene, draw: random.Random) -> Values:
 
 
 def change(world: World, scene: Scene, values: Values, fact: str, draw: random.Random) -> Values:
-    """Return `values` with another value of `fact` that no slot of the question has."""
+    """Return `values` with a wrong value for `fact`.
+
+    The wrong value is one that the scene suggests (`lure`), or one that no slot of the question has. Slots that depend
+    on the fact are changed with it.
+    """
     # Half of the errors take a plausible wrong value that the scene names.
     if fact in scene.lure and draw.random() < 0.5:
         return values | {fact: values[scene.lure[fact]]}
@@ -173,17 +190,20 @@ def change(world: World, scene: Scene, values: Values, fact: str, draw: random.R
 
 
 def _find_facts(scene: Scene, wordings: list[str]) -> set[str]:
-    """Return the facts that a point's sentence states."""
+    """Return the facts that the first of a point's `wordings` states."""
     return {fact for fact in scene.facts if f"{{{fact}}}" in wordings[0]}
 
 
 def _word_points(scene: Scene, values: Values, kept: set[str], draw: random.Random) -> list[str]:
-    """Return one sentence for every point whose facts are all kept."""
+    """Return one sentence for each point of the scene whose facts are all in `kept`."""
     return [draw.choice(wordings).format(**values) for wordings in scene.points if _find_facts(scene, wordings) <= kept]
 
 
 def garble(text: str, joint: str, draw: random.Random) -> str:
-    """Shuffle the words of a text (without spaces: pairs of characters) and repeat one of them."""
+    """Return the text with its words shuffled and one of them repeated.
+
+    `joint` separates words; if it is "", pairs of characters are shuffled instead.
+    """
     pieces = text.split(joint) if joint else [text[i : i + 2] for i in range(0, len(text), 2)]
     draw.shuffle(pieces)
     stuck = draw.choice(pieces)
@@ -195,7 +215,7 @@ def garble(text: str, joint: str, draw: random.Random) -> str:
 def word_answer(
     world: World, scene: Scene, values: Values, draw: random.Random, *, kept: set[str], manner: Manner, own_style: bool
 ) -> str:
-    """Return the text of an answer in its manner: the points in `kept`, with opening, filler and closing."""
+    """Return the text of an answer in its manner: sentences for the facts in `kept`, plus opening, filler, closing."""
     phrases = world.phrases[scene.lang]
     joint: str = phrases["joint"]
     # A brief answer states all facts at once, so none can be left out.
@@ -221,7 +241,7 @@ def word_answer(
 
 
 def draw_question(world: World, scene: Scene, number: int, draw: random.Random) -> WorldQuestion:
-    """Draw a question about a scene."""
+    """Return a random question about a scene. `number` becomes part of its group and of its image's path."""
     values = pick(world, scene, draw)
     question = draw.choice(scene.ask).format(**values)
     reference = _word_points(scene, values, set(scene.facts), draw)
@@ -237,7 +257,7 @@ def draw_question(world: World, scene: Scene, number: int, draw: random.Random) 
 
 
 def _draw_wrong_count(content: Content, facts: int, draw: random.Random) -> int:
-    """Draw the number of wrong facts in an answer: less than half for a slip, more than half if poor."""
+    """Return a random number of wrong facts for an answer: less than half for a slip, at least half for a poor one."""
     if content == "wrong":
         return facts
     if content == "slip" and facts > 1:
@@ -250,7 +270,7 @@ def _draw_wrong_count(content: Content, facts: int, draw: random.Random) -> int:
 def draw_answer(
     world: World, question: WorldQuestion, other: WorldQuestion, system: System, draw: random.Random
 ) -> WorldAnswer:
-    """Draw the answer of `system` to `question`; off topic, it answers `other` or refuses."""
+    """Return a random answer of `system` to `question`. An off-topic answer is a refusal or an answer to `other`."""
     scene, phrases = question.scene, world.phrases[question.scene.lang]
     content = draw.choices(list(system.content), list(system.content.values()))[0]
     manner = draw.choices(list(system.manner), list(system.manner.values()))[0]
@@ -277,7 +297,7 @@ def draw_answer(
 
 
 def grade(question: WorldQuestion, response: WorldAnswer) -> float:
-    """Return the grade by the rubric (AlignMMBench §4.1), from the facts only."""
+    """Return the true grade (1..10) of an answer by the rubric (AlignMMBench §4.1), from its facts and manner."""
     scene, manner = question.scene, response.manner
     if response.content in {"off", "garbled"}:
         return 1 if response.content == "off" else 2
@@ -299,7 +319,7 @@ def grade(question: WorldQuestion, response: WorldAnswer) -> float:
 
 
 def word_reason(world: World, question: WorldQuestion, response: WorldAnswer, draw: random.Random) -> str:
-    """Return the reason for the grade: the facts one by one, and anything else the rater noticed."""
+    """Return the reason for the grade: a clause per fact, and what else a rater would notice."""
     scene, phrases, labels = question.scene, world.reasons[question.scene.lang], world.labels[question.scene.lang]
     if response.content in {"off", "garbled"}:
         text: str = draw.choice(phrases[response.content])
@@ -320,7 +340,7 @@ def word_reason(world: World, question: WorldQuestion, response: WorldAnswer, dr
 
 
 def build_row(world: World, question: WorldQuestion, system: str, response: WorldAnswer, draw: random.Random) -> Row:
-    """Build the answer's row with scores of three or four raters and one reason."""
+    """Return the row of an answer, with the scores of three or four raters and one reason."""
     names = sorted(draw.sample(list(world.raters), draw.choice([3, 3, 4])))
     scores = {name: float(world.raters[name].score(grade(question, response), draw)) for name in names}
     scene, group = question.scene, question.group
@@ -333,7 +353,10 @@ def build_row(world: World, question: WorldQuestion, system: str, response: Worl
 
 
 def edit(world: World, question: WorldQuestion, response: WorldAnswer, seed: str) -> dict[str, str] | None:
-    """Return one correct fact of the answer that the picture decides, and a wrong value for it, or None."""
+    """Return one correct fact of the answer (`old`) and a wrong value for it (`new`), or None if none can be replaced.
+
+    The seed determines the choice.
+    """
     draw = random.Random(seed)
     for fact in draw.sample(question.scene.facts, len(question.scene.facts)):
         old = question.truth[fact]
@@ -345,7 +368,10 @@ def edit(world: World, question: WorldQuestion, response: WorldAnswer, seed: str
 
 
 def generate_rows(world: World, seed: int, count: int) -> list[tuple[WorldQuestion, WorldAnswer, Row]]:
-    """Generate all rows, question by question; scenes take turns, so that every task has its share."""
+    """Return all rows, question by question, with their questions and answers. Scenes alternate, so all tasks occur.
+
+    `count` is the number of questions.
+    """
     draw = random.Random(f"sample-world-{seed}")
     questions = [draw_question(world, world.scenes[n % len(world.scenes)], n, draw) for n in range(count)]
     scored = []
@@ -365,9 +391,9 @@ def generate_rows(world: World, seed: int, count: int) -> list[tuple[WorldQuesti
 def label_conversations(
     world: World, scored: list[tuple[WorldQuestion, WorldAnswer, Row]], seed: int
 ) -> list[tuple[WorldQuestion, WorldAnswer, Row]]:
-    """Return the rows with a checklist each, followed by a row on the conversation that ends with the answer.
+    """Add a checklist to each row, followed by a row that scores the whole conversation ending with the answer.
 
-    The checklist has an item for each fact; people say yes if the answer states it right.
+    The checklist has an item for each fact; the human label is yes if the answer states the fact correctly.
     """
     # Separate draws, so that the answers and their scores are the same with and without conversations.
     draw = random.Random(f"conversations-{seed}")
@@ -388,7 +414,7 @@ def label_conversations(
 def read_world(*files: Path) -> World:
     """Read a world from TOML files; later files override earlier ones.
 
-    A section's values are overridden one by one, the list of scenes as a whole.
+    The values of a section are overridden one by one, the list of scenes as a whole.
     """
     merged: dict[str, Any] = {}
     for file in files:
@@ -405,10 +431,10 @@ def main(
     questions: Annotated[int, typer.Option(min=52, help="Number of questions; about nine rows each.")] = 1144,
     pictures: Annotated[
         bool,
-        typer.Option("--pictures", help="Ask in English about pictures, which are drawn into images/ beside the file."),
+        typer.Option("--pictures", help="Ask in English about pictures, and draw them into images/ next to OUT."),
     ] = False,
     conversations: Annotated[
-        bool, typer.Option("--conversations", help="Also label a checklist of each answer, and each conversation.")
+        bool, typer.Option("--conversations", help="Also label a checklist per answer, and whole conversations.")
     ] = False,
 ) -> None:
     """Write made-up human-scored answers in Chinese and English for all AlignMMBench tasks."""
@@ -432,7 +458,10 @@ def main(
 
 
 def draw_all(questions: dict[str, WorldQuestion], root: Path, seed: int) -> None:
-    """Draw the picture of every question. Raises UsageError without Pillow."""
+    """Draw the picture of every question into `root`. Raise UsageError if Pillow is not installed.
+
+    `questions` maps paths of pictures to questions.
+    """
     try:
         from drawing import draw  # noqa: PLC0415 - Pillow is not part of a plain installation
     except ImportError:

@@ -1,4 +1,4 @@
-"""Parts of requests and replies in OpenAI's formats: limits, tools, calls. Everything here is pure."""
+"""Read and change requests and replies in OpenAI's formats: limits, tools, calls. All functions are pure."""
 
 import hashlib
 from typing import Any
@@ -8,11 +8,11 @@ Choice = dict[str, Any]
 Headers = list[tuple[bytes, bytes]]
 
 CUT_OFF = b'"finish_reason":"length"'
-"""In the body of a reply that ran into its last token."""
+"""Marks the body of a reply that was truncated at its token limit."""
 
 
 class Refusal(Exception):
-    """A request that is answered with an error; `code` is OpenAI's word for it."""
+    """A request that is answered with an HTTP error. `code` is OpenAI's error code, or None."""
 
     def __init__(self, status: int, code: str | None, message: str) -> None:
         super().__init__(message)
@@ -20,7 +20,7 @@ class Refusal(Exception):
 
 
 def called(request: Request, reply: dict[str, Any], tool: str) -> dict[str, Any]:
-    """Return a reply, or a stream's piece of one, with its text as a call of the function `tool`."""
+    """Return a reply, or a chunk of a stream, with its text turned into a call of the function `tool`."""
     call_id = "call_" + hashlib.sha256(reply["id"].encode()).hexdigest()[:24]
     choices = [as_tool_call(choice, tool, call_id) for choice in reply["choices"]]
     for choice in choices:
@@ -31,7 +31,9 @@ def called(request: Request, reply: dict[str, Any], tool: str) -> dict[str, Any]
 
 
 def forced_tool(request: Request) -> str | None:
-    """Return the function that a request forces, by name or as the only one of a required call; None if there is none.
+    """Return the name of the function that a request forces the model to call, or None.
+
+    A function is forced by its name in tool_choice, or by `tool_choice: required` with a single tool.
 
     >>> forced_tool({"tool_choice": {"type": "function", "function": {"name": "grade"}}})
     'grade'
@@ -44,7 +46,7 @@ def forced_tool(request: Request) -> str | None:
 
 
 def parameters(request: Request) -> dict[str, Any]:
-    """Return the schema of what a forced function is called with. Raises ValueError if no tool has its name."""
+    """Return the JSON schema of the arguments of the forced function. Raise ValueError if no tool has its name."""
     name = forced_tool(request)
     for tool in request.get("tools") or []:
         if tool["function"]["name"] == name:
@@ -54,9 +56,9 @@ def parameters(request: Request) -> dict[str, Any]:
 
 
 def as_tool_call(choice: Choice, name: str, call_id: str) -> Choice:
-    """Return a choice whose JSON text becomes the arguments of a call of the function `name`.
+    """Return a choice with its text turned into the arguments of a call of the function `name`.
 
-    A stream's choice holds a piece of them.
+    In a chunk of a stream the text is a piece of the arguments.
     """
     part = "delta" if "delta" in choice else "message"
     message = dict(choice[part])
@@ -81,14 +83,14 @@ def list_parts(message: Any) -> list[dict[str, Any]]:
 
 
 def read_limit(request: Request) -> int | None:
-    """Return the most tokens that a request asks for, under either of the two names, or None if it does not say."""
+    """Return the token limit of a request (max_completion_tokens, or else max_tokens), or None if it has none."""
     newer = request.get("max_completion_tokens")
     limit = request.get("max_tokens") if newer is None else newer
     return limit if isinstance(limit, int) else None
 
 
 def with_limit(request: Request, tokens: int) -> Request:
-    """Return the request for a reply of up to `tokens` tokens."""
-    # The newer of the two names would count before this one.
+    """Return a copy of the request with the token limit `tokens`."""
+    # The newer key would take precedence over max_tokens.
     newer = {"max_completion_tokens": None} if "max_completion_tokens" in request else {}
     return {**request, **newer, "max_tokens": tokens}

@@ -1,4 +1,4 @@
-"""A chat request in the stages that it goes through: the client's, the one that the judge can read, vLLM's."""
+"""A chat request in its three stages: from the client, reduced to what the judge can see, and sent to vLLM."""
 
 import json
 from functools import cached_property
@@ -10,7 +10,7 @@ from contracts import ConstrainedRequest, Contract
 from schemas import Limits
 
 TEXT_PARTS = (None, "text", "refusal")
-"""Types of the parts of a message that a judge of text can read."""
+"""Types of message parts that a text-only judge can read. None is a part without a type."""
 
 
 class _Turn(msgspec.Struct):
@@ -18,7 +18,7 @@ class _Turn(msgspec.Struct):
 
 
 class _Fields(msgspec.Struct):
-    """The fields that the layer reads and vLLM does not always check."""
+    """Request fields that the layer reads and that vLLM does not always validate."""
 
     messages: list[_Turn]
     structured_outputs: dict[str, Any] | None = None
@@ -29,21 +29,22 @@ class _Fields(msgspec.Struct):
 
 
 def check_fields(client: Request) -> None:
-    """Raise msgspec.ValidationError if a field that the layer reads has another type than OpenAI's."""
+    """Raise msgspec.ValidationError if a field that the layer reads has a type that OpenAI's API does not allow."""
     msgspec.convert(client, _Fields)
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """A chat request.
+    """A chat request and everything that the layer decides about it.
 
-    - `client`, `raw`: the request as it came, and its bytes.
-    - `visible`: the same without the `left_out` parts that the judge cannot see.
-    - `contract`: the form of reply that it asks for; None if none fits. `plain`: it has a form of its own instead.
-    - `constrained`: with decoding held to the contract; None if the request goes on as the client sent it.
-    - `sent`, `body`: the request that vLLM gets, whose reply has up to `tokens` tokens (None: nobody says). At least
-      `needed` must be left for it.
-
-    `headers` are those of the reply.
+    - `client`, `raw`: the request as the client sent it, parsed and as bytes.
+    - `visible`: `client` without the parts that the judge cannot see. `left_out`: the number of these parts.
+    - `contract`: the reply form that the request asks for, or None if no contract matches.
+    - `plain`: True if the client constrains the reply itself, for example by a response_format.
+    - `constrained`: the request with decoding constrained to the contract, or None to pass the request on
+      unconstrained.
+    - `tokens`: the most tokens of the reply, or None if there is no limit.
+    - `needed`: the fewest tokens that must remain for the reply.
+    - `headers`: headers to add to the reply.
     """
 
     client: Request
@@ -59,7 +60,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @classmethod
     def read(cls, client: Request, raw: bytes, sees_images: bool) -> "ChatRequest":
-        """Read a client's request. A judge that does not see gets the text parts only."""
+        """Build a ChatRequest from a client's request. If `sees_images` is False, drop all parts except text."""
         kept, left_out = list[Any](), 0
         for turn in () if sees_images else client["messages"]:
             content = turn.get("content")
@@ -69,16 +70,16 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             parts = [part for part in content if not isinstance(part, dict) or part.get("type") in TEXT_PARTS]
             left_out += len(content) - len(parts)
             kept.append({**turn, "content": parts or ""})
-        # A request without images stays itself: it goes on byte for byte.
+        # A request without images is the same object, so that it is passed on byte for byte.
         visible = {**client, "messages": kept} if left_out else client
         return cls(client=client, raw=raw, visible=visible, left_out=left_out)
 
     @cached_property
     def sent(self) -> Request:
-        """The request that vLLM gets."""
+        """The request to send to vLLM, constrained and limited to `tokens` tokens."""
         if self.constrained is not None and self.tokens is not None:
             return with_limit(self.constrained.for_budget(self.tokens), self.tokens)
-        # A client's own limit stays as it is unless the context is shorter.
+        # The client's own limit is kept unless the context leaves less.
         if self.tokens is not None and self.tokens < (read_limit(self.visible) or 0):
             return with_limit(self.visible, self.tokens)
         return self.visible
@@ -93,21 +94,23 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def can_shorten(self) -> bool:
-        """Whether a reply that is cut off can be generated once more. What a stream has said cannot be taken back."""
+        """True if a truncated reply can be generated again with tighter limits. A stream cannot: its text is already
+        sent.
+        """
         return self.constrained is not None and self.constrained.shorten is not None and not self.stream
 
     def shorten(self, tokens: int) -> tuple[bytes, Limits]:
-        """Return the body for a reply that ends within so many tokens, and what is limited in it."""
+        """Return the request body for a reply that ends within `tokens` tokens, and the limits that ensure this."""
         assert self.constrained is not None and self.constrained.shorten is not None
         request, limits = self.constrained.shorten(tokens)
         return json.dumps(with_limit(request, tokens)).encode(), limits
 
     @property
     def tool(self) -> str | None:
-        """The function whose arguments the reply's text is, or None."""
+        """Name of the function whose arguments are the text of the reply, or None."""
         return forced_tool(self.visible) if self.constrained else None
 
     @property
     def trims(self) -> bool:
-        """Whether the end of the text is taken out of the reply's log probabilities."""
+        """True if the end-of-text token must be removed from the log probabilities of the reply."""
         return bool(self.constrained and self.client.get("logprobs"))

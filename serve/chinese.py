@@ -1,5 +1,7 @@
-"""What Chinese requests say of their reply, in the English words that the reader knows: enough to read the form that
-is asked for, and no translation. What stands in quotation marks is left as it is: a reply has to say it. All is pure.
+"""Translate the Chinese words with which requests describe the form of a reply to English words that the reader knows.
+
+This suffices to read the form; it is not a translation. Quoted text is kept as it is, because the reply must contain
+it. All functions are pure.
 """
 
 from string import ascii_letters, digits
@@ -15,7 +17,7 @@ MARKS = str.maketrans(
 )
 QUOTED = re.compile(r"(?P<mark>[\"'`])(?P<words>[^\"'`\n]{1,80})(?P=mark)")
 KEPT = "\ue000"
-"""Stands for what is quoted while the words around it are read."""
+"""Placeholder for quoted text while the words around it are translated."""
 
 ENDS = re.compile(rf"(?:以|用) ?(?P<quoted>{QUOTED.pattern}) ?(?:作为)?(?:结尾|结束|收尾)")
 ANSWER = "(?:输出|返回|给出|回复|回答|作答|写出|提供|生成)"
@@ -45,7 +47,10 @@ PHRASES = [
 
 
 def translate_to_english(text: str) -> str:
-    """Return the text with its Chinese words for a reply's form in English; a text without Chinese as it is."""
+    """Return the text with Chinese words about the form of a reply replaced by English ones.
+
+    A text without Chinese is returned unchanged.
+    """
     if not re.search(f"[{HAN}]", text):
         return text
     # Quotation marks are part of this phrase: it is read before what they hold is set aside.

@@ -1,7 +1,7 @@
-"""The reply that a client's parser reads, composed from a judge's score. Everything here is pure.
+"""Compose the reply that a client's parser expects from a judge's score. All functions are pure.
 
-The verdict stands where the contract says, on the client's own scale or among its labels; the judge's reason stands
-where the client lets its judge reason.
+The contract says where the verdict is placed, and the scale or labels are the client's. The judge's reason is placed
+where the client expects reasoning.
 """
 
 import json
@@ -20,19 +20,20 @@ from schemas import Unbounded, bounded
 from critic.judging.kinds.choices import is_right
 
 NO_REASON = "The judge wrote no reason."
-"""In the place of a reason, for clients that need one."""
+"""Text to use if a client needs a reason and the judge wrote none."""
 
 RANKS = dict.fromkeys(("no", "n", "false", "incorrect", "wrong", "fail", "failed", "bad"), 0)
 RANKS |= dict.fromkeys(("partial", "partially", "partially correct"), 1)
 RANKS |= dict.fromkeys(("yes", "y", "true", "correct", "right", "pass", "passed", "good"), 2)
-"""Labels that clients use and whose order needs no explanation."""
+"""Common labels with an obvious order -> rank, 0 for the worst."""
 
 
 class ClientScore(NamedTuple):
-    """A judge's score of an answer, or of the first of two.
+    """A judge's score of one answer, or of the first of two answers.
 
-    `shares` are from 0.0 (worst) to 1.0 (best) by criterion, "" if there is none. `order` is that of the client's
-    labels, the worst first; empty if their own words say it.
+    - `shares`: criterion -> score from 0.0 (worst) to 1.0 (best). The key is "" if there are no criteria.
+    - `order`: the client's labels from worst to best, or empty if RANKS has them.
+    - `reason`: the judge's reason, or None to leave it out.
     """
 
     shares: dict[str, float]
@@ -45,11 +46,11 @@ class ClientScore(NamedTuple):
 
 
 def compose(contract: Contract, request: Request, score: ClientScore) -> str:
-    """Return the text of a reply. Raises Unanswerable."""
+    """Return the text of the reply. Raise Unanswerable if the score does not determine the verdict."""
     if contract.verdict is None:
         return _compose_object(contract, request, score)
     verdict = _spell_verdict(contract.verdict, score)
-    # A draft of a verdict in the reason would be what the client reads.
+    # A client might read a draft verdict in the reason instead of the verdict.
     drafts = [contract.verdict, contract.never or re.escape(contract.opening or contract.verdict)]
     reason = score.reason or ""
     reason = NO_REASON if not reason or any(regex.search(draft, reason) for draft in drafts) else reason
@@ -60,7 +61,10 @@ def compose(contract: Contract, request: Request, score: ClientScore) -> str:
 
 
 def _spell_verdict(pattern: str, score: ClientScore) -> str:
-    """Return the text of a verdict that is nearest to the score. Its expression has the value in its one group.
+    """Return the verdict text that is nearest to the score.
+
+    `pattern` is a regular expression whose only group is the value. Raise Unanswerable if it has another form, or if
+    the order of its labels is unknown.
 
     >>> _spell_verdict(r"\\[\\[(10|[1-9])\\]\\]", ClientScore({"": 0.65}))
     '[[7]]'
@@ -79,18 +83,21 @@ def _spell_verdict(pattern: str, score: ClientScore) -> str:
 
 
 def _plain(pattern: str) -> str:
-    """Return the text that an expression of one text stands for."""
+    """Return the text that a regular expression of literal characters matches."""
     return re.sub(r"\\(.)", r"\1", pattern.replace("\\n", "\n"))
 
 
 def _nearest(scale: Mapping[Any, float], share: float) -> Any:
-    """Return the value of a scale that is nearest to a share of the way from its lowest to its highest number.
+    """Return the key of `scale` whose number is nearest to the position `share` (0..1) between its lowest and highest
+    number.
+
+    On a scale of two numbers the higher one means that the answer is right, as in `_label`.
 
     >>> _nearest({"0": 0.0, "1": 1.0, "2": 2.0}, 0.8)
     '2'
     """
     low, high = min(scale.values()), max(scale.values())
-    # Of two numbers one says that the answer is right.
+    # On a scale of two numbers, one means that the answer is right.
     if len(scale) == 2:
         return max(scale, key=lambda value: scale[value] * (1 if is_right([share * 9 + 1]) == "yes" else -1))
     aim = low + share * (high - low)
@@ -98,10 +105,10 @@ def _nearest(scale: Mapping[Any, float], share: float) -> Any:
 
 
 def _label(labels: list[str], score: ClientScore) -> str:
-    """Return the label of a score. Raises Unanswerable if nothing says the order of the labels.
+    """Return the label for a score. Raise Unanswerable if the order of the labels is unknown.
 
-    Up to three labels say right, wrong and neither by people's scores (AlignMMBench, section 4.1): from 7 on 1..10 an
-    answer is right. More labels have equal parts of the scale.
+    Two or three labels mean wrong, (partly right) and right, with the thresholds of AlignMMBench, section 4.1: an
+    answer is right from 7 on the scale 1..10. With more labels, each gets an equal part of the scale.
 
     >>> [_label(["incorrect", "partial", "correct"], ClientScore({"": (rating - 1) / 9})) for rating in (5, 6, 7)]
     ['incorrect', 'partial', 'correct']
@@ -117,13 +124,16 @@ def _label(labels: list[str], score: ClientScore) -> str:
 
 
 def _compose_object(contract: Contract, request: Request, score: ClientScore) -> str:
-    """Return the JSON object of a reply, by the schema that a judge who writes is held to. Raises Unanswerable."""
+    """Return the JSON object of the reply. Its schema is the one that a generative judge would be constrained to.
+
+    Raise Unanswerable if the schema cannot be filled from the score.
+    """
     schema = reply_schema(contract, request, read_form(request))
     try:
         fields = bounded(schema).schema["properties"] if schema else {}
     except (Unbounded, LookupError):
         raise Unanswerable("its schema is none that a score fills") from None
-    # Of several ratings each is another question, unless the request names a criterion for each.
+    # One score cannot fill more than one rating, unless each has a criterion of the request.
     ratings = {name for name, field in fields.items() if field.get("type") in ("integer", "number")}
     if (len(ratings) > 1 and not ratings <= score.shares.keys()) or not (ratings or any(map(is_verdict, fields))):
         raise Unanswerable("it asks for several ratings, or for none")
@@ -132,7 +142,9 @@ def _compose_object(contract: Contract, request: Request, score: ClientScore) ->
 
 
 def _value(name: str, field: Schema, score: ClientScore) -> Any:
-    """Return the value of one key. Raises Unanswerable."""
+    """Return the value of the key `name`, whose schema is `field`. Raise Unanswerable if the score does not determine
+    it.
+    """
     field = next((branch for branch in field.get("anyOf", ()) if branch.get("type") != "null"), field)
     share, values, kind = score.shares.get(name, score.share), field.get("enum") or [], field.get("type")
     if kind == "string" and not is_verdict(name):

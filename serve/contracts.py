@@ -1,9 +1,9 @@
-"""Reply contracts: from a chat request to the reply form it asks for, and to decoding that keeps to it.
+"""Match a chat request to a reply contract, and constrain decoding to that contract.
 
     python serve/contracts.py draft PROMPT.txt [--name NAME]
 
-writes an entry for a table of one's own. The table is `contracts.toml`, which says what each field means. Everything
-here is pure.
+prints an entry for a contract table of your own. `contracts.toml` is the built-in table and explains every field. All
+functions are pure.
 """
 
 import hashlib
@@ -32,43 +32,47 @@ Form = Literal["text", "json_object", "json_schema", "tool"]
 
 TABLE = Path(__file__).with_name("contracts.toml")
 REASONING_TOKENS = 400
-"""The most that a model may write besides its verdict, in tokens: a judge that rambles costs no more."""
+"""Most tokens of reasoning that a judge may write in addition to its verdict. It bounds the cost of a judge that
+rambles.
+"""
 
 ENDINGS = ("response_format", "stop", "min_tokens", "ignore_eos")
-"""Fields that say what a reply is and when it ends: under a contract its form says that."""
+"""Request fields for the form and the end of a reply. They are dropped under a contract, which defines both."""
 
 FORBIDDING = ("bad_words", "allowed_token_ids")
-"""Fields that forbid words or tokens."""
+"""Request fields that forbid words or tokens."""
 
 EDGE = 100_000
-"""Characters at either end of a long request that are looked at: while Python searches a text, nobody is answered."""
+"""Characters searched at each end of a long request. Longer searches would block the event loop."""
 
 SEARCH_SECONDS = 3.0
-"""Seconds of processor time that one expression of a table may take for a text: an operator's own may be slow. Unlike
-those of `re`, searches of `regex` leave the interpreter to other threads meanwhile."""
+"""Most seconds of CPU time for one regular expression of a table, since the operator's own may be slow. Unlike `re`,
+`regex` releases the interpreter lock while it searches.
+"""
 
 LEAST_REASONING = 16
-"""Tokens of reasoning below which a request counts as too long, where its form allows reasoning."""
+"""Fewest tokens of reasoning. If a contract allows reasoning and less room remains, the request counts as too long."""
 
 LABELLED = "labelled"
-"""In place of a frame: lines of the request name its parts."""
+"""Value of `parts` for requests whose parts are marked by labelled lines instead of a template."""
 
 PART = regex.compile(r"\{([a-z]+(?:_[0-9])?)\}")
-"""A placeholder of a frame."""
+"""Placeholder in a template of `parts`."""
 
 NAME = "^[a-z0-9-]+$"
-"""Of a contract: it stands in a header."""
+"""Pattern of a contract's name, which is sent in a header."""
 
 
 class Unanswerable(Exception):
-    """A request that is not asked as the judge learned; the message says why in a clause."""
+    """A request that cannot be asked in a form that the judge was trained on. The message is a clause that says why."""
 
 
 class ConstrainedRequest(NamedTuple):
-    """A request with decoding held to its contract.
+    """A request with decoding constrained to its contract.
 
-    A limit above `min_tokens` changes nothing in it and cuts no reply off. `shorten` makes the request of a JSON reply
-    that ends within a number of tokens, and says what it limits; None if only the reasoning can become shorter.
+    - `min_tokens`: a token limit above this never truncates a reply.
+    - `shorten`: returns the request for a JSON reply that ends within the given number of tokens, and the limits in it.
+      None if only the reasoning can be shortened.
     """
 
     request: Request
@@ -76,8 +80,8 @@ class ConstrainedRequest(NamedTuple):
     shorten: Callable[[int], tuple[Request, Limits]] | None = None
 
     def for_budget(self, tokens: int) -> Request:
-        """Return the request as it is sent first for a reply of up to `tokens` tokens."""
-        # What a stream has said cannot be taken back, so it gets the limits at once.
+        """Return the request to send first if the reply may have up to `tokens` tokens."""
+        # A stream cannot be generated again, so it gets the limits at once.
         if self.shorten is None or not self.request.get("stream") or tokens >= self.min_tokens:
             return self.request
         return self.shorten(tokens)[0]
@@ -85,7 +89,9 @@ class ConstrainedRequest(NamedTuple):
 
 @lru_cache(256)
 def compile_frame(frame: str, greedy: tuple[str, ...]) -> regex.Pattern[str]:
-    """Return the expression of a frame, in which the parts named `greedy` reach as far as they can.
+    """Compile a template of `parts` to a regular expression with one group per placeholder.
+
+    The groups named in `greedy` match as much as possible, all others as little as possible.
 
     >>> compile_frame("Q: {question}\\nA: {answer}\\nEnd", ("answer",)).search("Q: 1?\\nA: 2\\nEnd\\nEnd").groupdict()
     {'question': '1?', 'answer': '2\\nEnd'}
@@ -100,7 +106,7 @@ class Keys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Contract(msgspec.Struct, frozen=True, dict=True, kw_only=True, forbid_unknown_fields=True):
-    """One entry of the table."""
+    """An entry of a contract table. The comments in contracts.toml explain the fields."""
 
     name: Annotated[str, msgspec.Meta(pattern=NAME)]
     client: str
@@ -128,14 +134,16 @@ class Contract(msgspec.Struct, frozen=True, dict=True, kw_only=True, forbid_unkn
 
     @cached_property
     def pattern(self) -> regex.Pattern[str] | None:
-        """What recognises the words asked with; of a tail only at the end of a text without space behind it."""
+        """Regular expression for the words that ask for this form, or None. With `where = "tail"` it matches only at
+        the end.
+        """
         if self.asks is None:
             return None
         return regex.compile(rf"(?:{self.asks})\Z" if self.where == "tail" else self.asks, regex.DOTALL)
 
     @property
     def least_tokens(self) -> int:
-        """Tokens without which a reply cannot be given, the end of the text among them."""
+        """Fewest tokens that a complete reply can take, including the end-of-text token."""
         follow = len(self.follow.encode()) + LEAST_REASONING if self.follow else 0
         return len(self.begin.encode()) + self.room + 1 + (LEAST_REASONING if self.reasoning == "before" else follow)
 
@@ -145,26 +153,26 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Contracts(msgspec.Struct, frozen=True, dict=True):
-    """Tables of contracts, in the order in which they are tried."""
+    """Contract tables in the order in which they are tried."""
 
     tables: list[list[Contract]]
 
     @cached_property
     def data(self) -> regex.Pattern[str]:
-        """What opens the data of a request of any of the forms."""
+        """Regular expression for the words that introduce the judged data, in any of the contracts."""
         openings = [f"(?:{entry.data})" for table in self.tables for entry in table if entry.data]
         return regex.compile("|".join(openings) or r"\Z", regex.DOTALL)
 
     @cached_property
     def laid_out(self) -> list[Contract]:
-        """The contracts whose words are looked for in what a request asks."""
+        """Contracts with `where = "asked"`, whose words are searched for in the instructions of a request."""
         return [entry for table in self.tables for entry in table if entry.where == "asked"]
 
 
 def load(files: Sequence[Path] = ()) -> Contracts:
-    """Load the operator's contracts, in the order of their files, and then the built-in ones.
+    """Load the operator's contract `files` in their order, followed by the built-in table.
 
-    Raises UsageError, with file and entry, for what is not a table of contracts.
+    Raise UsageError, which names the file and the entry, if a file is not a valid contract table.
     """
     return Contracts([*map(_read_table, (*files, TABLE))])
 
@@ -181,7 +189,7 @@ def _read_table(file: Path) -> list[Contract]:
 
 
 def _problem(contract: Contract) -> str | None:
-    """Return what is wrong with an entry, or None."""
+    """Return an error message for an invalid entry, or None if it is valid."""
     keys = contract.keys
     try:
         for pattern in (contract.asks, contract.unless, contract.data, keys and keys.section, keys and keys.each):
@@ -209,20 +217,21 @@ def _problem(contract: Contract) -> str | None:
 
 
 def _begins(verdict: str, opening: str) -> str:
-    """Return the part of a verdict's expression that is its opening; "" if it begins with something else."""
+    """Return the prefix of the regular expression `verdict` that matches `opening`, or "" if it starts differently."""
     plain = re.sub(r"[][\\.^$*+?{}|()]", r"\\\g<0>", opening).replace("\n", "\\n")
     return next((words for words in (escaped(opening), plain) if verdict.startswith(words)), "")
 
 
 def recognise(request: Request, contracts: Contracts) -> Contract | None:
-    """Return the contract that the request asks for.
+    """Return the contract that a request matches.
 
-    None for other requests, and for those that constrain the reply themselves or begin it. Text in the data cannot
-    change it: a head is looked for before the data, where the earliest counts, a tail at the very end, where the one
-    that begins last does.
+    Return None if no contract matches, or if the request constrains or begins the reply itself. Text in the judged data
+    cannot change the result. Contracts with `where = "head"` are searched before the data, and the earliest match wins.
+    Those with `where = "tail"` must match at the very end, and the match that begins last wins. Raise TimeoutError if a
+    search takes too long.
     """
     form = read_form(request)
-    # The client holds its reply itself, or a contract could leave the decoder nothing to write.
+    # The client constrains the reply itself, or a contract could leave the decoder nothing to write.
     if form is None:
         return None
     tool, text = forced_tool(request), join_words(request)
@@ -242,7 +251,7 @@ def recognise(request: Request, contracts: Contracts) -> Contract | None:
 def _in_words(contracts: list[Contract], head: str, text: str) -> Contract | None:
     matches: list[tuple[bool, int, Contract]] = []
     for contract in contracts:
-        # Entries without words are the last choice; the laid-out ones look elsewhere.
+        # Contracts without `asks` are the last choice; those with where = "asked" are matched in _filled.
         if contract.pattern is None or contract.where == "asked":
             continue
         is_tail = contract.where == "tail"
@@ -254,12 +263,15 @@ def _in_words(contracts: list[Contract], head: str, text: str) -> Contract | Non
 
 
 def _read(text: str, free: bool, laid_out: list[Contract]) -> Contract | None:
-    """Read a contract for one request only from its own words; of a `free` reply also one in text."""
+    """Build a contract for this request from its instructions `text`, or return None if they describe no form.
+
+    `free` is True if the reply may be text; otherwise the request's fields already require JSON.
+    """
     schema = reader.read_object(text, wanted=not free)
     if schema is None:
         filled = (_filled(entry, text) for entry in laid_out) if free and reader.judges(text) else iter(())
         return next(filter(None, filled), None)
-    # An empty one: the first words that name a form count, and these name several.
+    # An empty schema still ends the search: these instructions describe forms that cannot be combined.
     keys = ", ".join(schema.get("properties", {}))
     return Contract(
         name="general-json",
@@ -272,14 +284,17 @@ def _read(text: str, free: bool, laid_out: list[Contract]) -> Contract | None:
 
 
 REGEXES, TEXTS = ("verdict", "never"), ("lead", "opening", "begin", "follow")
-"""Fields in which a placeholder is filled with an expression, or with the text itself."""
+"""Fields whose placeholders are filled with a regular expression (REGEXES) or with plain text (TEXTS)."""
 
 PLACEHOLDER = re.compile(r"\{(?P<name>[a-z]+)\}")
 
 
 def _filled(contract: Contract, text: str) -> Contract | None:
-    """Return the contract if its words stand in what a request asks, with `{scale}`, `{labels}`, `{options}` and the
-    other groups of `asks` filled in, or None if one of them is missing or two places differ."""
+    """Return a contract with its placeholders filled in from the instructions `text`.
+
+    Placeholders are `{scale}`, `{labels}`, `{options}` and the other groups of `asks`. Return None if the contract's
+    words are not in the text, if a value is missing, or if two places in the text give different values.
+    """
     # DSPy's fields are a list of any length, which no entry can spell.
     if contract.verdict == "{fields}":
         return _in_fields(contract, text)
@@ -304,7 +319,9 @@ def _filled(contract: Contract, text: str) -> Contract | None:
 
 
 def _in_fields(contract: Contract, text: str) -> Contract | None:
-    """Return the contract of a reply in DSPy's fields, or None if the text names none or several lists of them."""
+    """Return the contract for a reply in DSPy's fields, or None if the text does not contain exactly one list of
+    fields.
+    """
     lists = {match[0] for match in contract.pattern.finditer(text)} if contract.pattern else set()
     fields = reader.read_marked_fields(lists.pop(), text) if len(lists) == 1 else []
     if not fields:
@@ -320,10 +337,13 @@ def _longest(pattern: str) -> int:
 
 
 def _values_of(wanted: set[str], groups: dict[str, str | None], text: str) -> dict[str, list[str]]:
-    """Return the values in place of each placeholder, none for words that are not understood."""
+    """Return the values for each placeholder in `wanted`; a list is empty if its words are not understood.
+
+    `groups` are the groups matched by `asks`, and `text` is the whole instructions.
+    """
     name, labels = groups.get("name") or "", groups.get("labels") or ""
     if name:
-        # It stands before each of the labels: 'Verdict: A' or 'Verdict: B'.
+        # Remove the name before each label: 'Verdict: A' or 'Verdict: B'.
         labels = labels.replace(name + (groups.get("colon") or ""), "")
     known: dict[str, Callable[[], list[str]]] = {
         "scale": lambda: choices(labels if OUT_OF.match(labels) else "", text),
@@ -336,24 +356,27 @@ def _values_of(wanted: set[str], groups: dict[str, str | None], text: str) -> di
 
 
 def fingerprint(request: Request) -> str:
-    """Return eight characters that the requests of one template share: a hash of how it begins, which tells no text."""
+    """Return a hash (8 hex digits) of the reply form and the first 40 characters of a request.
+
+    Requests built from one template share it, and it does not reveal their text.
+    """
     first = next((text for _, text in list_turns(request)), "")
-    begins = re.sub(r"\W+", " ", first[:40]).lower()  # names the template, whatever data follows
+    begins = re.sub(r"\W+", " ", first[:40]).lower()  # identifies the template, not the data
     return hashlib.sha256(f"{read_form(request)} {begins}".encode()).hexdigest()[:8]
 
 
 def judges(request: Request) -> bool:
-    """Return whether the request's words speak of judging answers."""
+    """Return True if the request asks to judge answers."""
     return any(reader.judges(translate_to_english(text[: reader.HEAD])) for _, text in list_turns(request))
 
 
 def read_form(request: Request) -> Form | None:
-    """Return how the request asks for its reply, or None if it leaves nothing to a contract."""
+    """Return the form of reply that a request's fields ask for, or None if no contract may constrain the reply."""
     constrained = request.get("structured_outputs") or request.get("continue_final_message")
     # Words that may not be written could leave a form nothing to go on with, which ends in vLLM's error 500.
     constrained = constrained or any(map(request.get, FORBIDDING))
-    # Beam search follows no grammar.
-    if constrained or request.get("use_beam_search"):  # which follows no grammar
+    # Beam search ignores grammars.
+    if constrained or request.get("use_beam_search"):
         return None
     # A forced function is a form even if its request names no other.
     if forced_tool(request) is not None:
@@ -370,7 +393,7 @@ def read_form(request: Request) -> Form | None:
 
 
 def list_turns(request: Request) -> list[tuple[str, str]]:
-    """Return the role and the text of each message."""
+    """Return the role and text of each message that has text."""
     turns = []
     for message in request.get("messages") or []:
         texts = [part["text"] for part in list_parts(message) if isinstance(part.get("text"), str)]
@@ -379,15 +402,15 @@ def list_turns(request: Request) -> list[tuple[str, str]]:
 
 
 def join_words(request: Request) -> str:
-    """Return the text of a request; of a very long one only its beginning and its end."""
+    """Return the text of all messages, truncated in the middle if it is very long."""
     return reader.clip("\n\n".join(text for _, text in list_turns(request)).rstrip(), EDGE, EDGE)
 
 
 def constrain(contract: Contract, request: Request, tokens: int) -> ConstrainedRequest | None:
-    """Return the request with decoding held to the contract in at most `tokens` tokens, or None if it needs no change
-    or its schema cannot be bounded.
+    """Return the request with decoding constrained to the contract in at most `tokens` tokens.
 
-    A forced function is asked for as a plain JSON reply: its reply is made a call.
+    Return None if the request needs no change or its schema cannot be bounded. A forced function call is requested as
+    plain JSON; the reply is turned into a call later.
     """
     free = {name: value for name, value in request.items() if name not in ENDINGS}
     if contract.verdict is not None:
@@ -399,7 +422,7 @@ def constrain(contract: Contract, request: Request, tokens: int) -> ConstrainedR
     schema = reply_schema(contract, request, form)
     if schema is None:
         return None
-    # Who looks for an object in a free reply often only counts its braces.
+    # Clients that search a text reply for an object often only count braces.
     pattern = "^[^{}]*$" if form == "text" else ""
     free |= {"tool_choice": "none"} if form == "tool" else {}
     try:
@@ -408,7 +431,7 @@ def constrain(contract: Contract, request: Request, tokens: int) -> ConstrainedR
         # A forced function has no other way to be called; other schemas go on as the client sent them.
         held = free | {"structured_outputs": {"json": schema}}
         return ConstrainedRequest(held, tokens) if form == "tool" else None
-    # The client's own schema ends by itself: vLLM holds the reply to it without us.
+    # The client's own schema is already bounded, so vLLM alone can enforce it.
     if form == "json_schema" and loosest.schema == schema and loosest.size < tokens:
         return None
 
@@ -420,7 +443,10 @@ def constrain(contract: Contract, request: Request, tokens: int) -> ConstrainedR
 
 
 def reply_schema(contract: Contract, request: Request, form: Form | None) -> Schema | None:
-    """Return the schema of the reply, by its contract or by the client, or None if neither names a key."""
+    """Return the JSON schema of the reply, from the contract or the client's request, or None if neither names a key.
+
+    `form` is the result of `read_form(request)`.
+    """
     properties = _from_keys(contract.keys, request) if contract.keys else _in_range(contract, request)
     schema = contract.schema or closed(properties)
     if form == "tool":
@@ -437,7 +463,7 @@ def reply_schema(contract: Contract, request: Request, form: Form | None) -> Sch
 
 
 def _with_ranges(schema: Schema, request: Request) -> Schema:
-    """Return the client's schema in which a key without a range is described by the system message's words on it."""
+    """Return the client's schema with ranges from the system message added to the descriptions of its keys."""
     system = "\n\n".join(text for role, text in list_turns(request) if role == "system")[: reader.HEAD]
     fields = schema.get("properties")
     # More keys than an honest schema has would each search the message.
@@ -453,7 +479,7 @@ def _with_ranges(schema: Schema, request: Request) -> Schema:
 def _in_range(contract: Contract, request: Request) -> dict[str, Schema]:
     """Return the properties of a contract.
 
-    A whole number without bounds has the range that the words of `asks` name.
+    An integer without bounds gets the range that the words matched by `asks` name.
     """
     properties = contract.properties or {}
     if not properties or contract.pattern is None:
@@ -470,13 +496,15 @@ def _from_keys(keys: Keys, request: Request) -> dict[str, Schema]:
 
 
 def grammar(contract: Contract, reasoning: int) -> str:
-    """Return a grammar of the reply (Lark, as llguidance reads it), with up to `reasoning` tokens of reasoning."""
+    """Return a Lark grammar (llguidance dialect) for a contract's text reply, with up to `reasoning` tokens of
+    reasoning.
+    """
     assert contract.verdict is not None
     verdict = _literal(contract.verdict)
     budget = min(reasoning, REASONING_TOKENS)
     if contract.fields:
         return _in_order(contract, budget)
-    # Without room for a reason the verdict is all that fits.
+    # Without room for reasoning, generate only the verdict.
     if contract.reasoning == "none" or budget < 1:
         return f"start: {verdict}\n"
     # A verdict that stands first is given before the reason is known: nothing can precede it.
@@ -505,14 +533,14 @@ def grammar(contract: Contract, reasoning: int) -> str:
         rules += [f"whole: opened {rest}", f"opened[max_tokens={budget}]: OPENED"]
         rules.append(f"OPENED: {_literal(f'(?s:.*){opening}')} & ~{_literal(f'(?s:.*){opening}(?s:.+)')}")
         return "\n".join([*rules, ""])
-    # Without this a client that takes the first match would read a draft in the reasoning.
+    # Otherwise a client that takes the first match would read a draft verdict in the reasoning.
     twice = f" & ~{_literal(f'(?s:.*)({never})(?s:.*)({never})(?s:.*)')}" if never else ""
     rules += [f"whole[max_tokens={budget}]: WHOLE", f"WHOLE: {_literal(f'(?s:.*)({contract.verdict})')}{twice}"]
     return "\n".join([*rules, ""])
 
 
 def _in_order(contract: Contract, budget: int) -> str:
-    """Write a grammar of fields in their order, with up to `budget` tokens shared by those of free text."""
+    """Return a grammar of a contract's fields in order. The free-text fields share `budget` tokens."""
     free = sum(not pattern for _, pattern in contract.fields)
     share = max(budget // max(free, 1), 1)
     openings = [opening for opening, _ in contract.fields] + [contract.follow]
@@ -543,11 +571,14 @@ DRAFTED = ("verdict", "reasoning", "lead", "never", "opening", "begin", "follow"
 
 
 def main(
-    what: Annotated[Literal["draft"], typer.Argument(help="Write an entry.")],
-    prompt: Annotated[Path, typer.Argument(help="The prompt's text.")],
-    name: Annotated[str, typer.Option(help="The name of the entry.")] = "mine",
+    what: Annotated[Literal["draft"], typer.Argument(help="The only command: draft.")],
+    prompt: Annotated[Path, typer.Argument(help="File with the text of a prompt.")],
+    name: Annotated[str, typer.Option(help="Name of the contract.")] = "mine",
 ) -> None:
-    """Write an entry for your own table of contracts, from what a prompt's words say."""
+    """Draft a contract from the text of a prompt, and print it as an entry for your own contract table.
+
+    A contract says how to recognise a prompt template and which form its reply has.
+    """
     if not re.fullmatch(NAME, name):
         raise UsageError(f"--name {name!r}: the name must be of a-z, 0-9 and -")
     try:

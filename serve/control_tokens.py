@@ -1,7 +1,7 @@
-"""Control tokens of the served judge in what clients send: they are respelt, so that no text forges a turn.
+"""Replace the judge's control tokens in client requests by look-alikes, so that no text can forge a turn.
 
-Every contract puts a stranger's answer into a message. Where that holds `<|im_end|>`, the tokenizer would read
-the end of the client's turn in it.
+The answers that are judged come from strangers. If one contains `<|im_end|>`, the tokenizer would end the client's turn
+there.
 """
 
 import json
@@ -15,17 +15,21 @@ import regex
 from critic.judging.render import LOOKALIKES
 
 RENDERED = {"messages", "tools", "functions", "documents", "system", "instructions", "chat_template_kwargs"}
-"""Fields of a request that a chat template writes into the prompt, on every route."""
+"""Request fields that a chat template renders into the prompt, on every route."""
 
 RESPONSES = "/v1/responses"
-"""Where a template writes `input` as well; elsewhere that, and `prompt`, is the whole prompt of a client."""
+"""Route on which a template also renders `input`. On other routes `input` and `prompt` are the client's complete
+prompt.
+"""
 
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 
 
 def list_tokens(folder: Path) -> list[str]:
-    """Return the tokens of a model's folder that text must not hold: special tokens, and added ones that its chat
-    template writes. Only those with a bracket or a bar can be respelt: `sop` stands in "philosophy"."""
+    """Return the control tokens in a model's folder: special tokens, and added tokens that its chat template contains.
+
+    Tokens without a bracket or bar are left out, because they may be parts of words (`sop` in "philosophy").
+    """
     files = [json.loads((folder / name).read_text("utf-8")) for name in FILES if (folder / name).is_file()]
     templates = "".join(file.read_text("utf-8") for file in sorted(folder.rglob("*.jinja")))
     control, added = set[str](), set[str]()
@@ -43,7 +47,7 @@ def list_tokens(folder: Path) -> list[str]:
 
 
 def _texts(value: Any) -> list[str]:
-    """Return the tokens that an entry of a tokenizer's configuration names, which may be settings of a token."""
+    """Return the tokens in an entry of a tokenizer's configuration: a token, a token's settings, or a list of these."""
     if isinstance(value, list):
         return [text for item in value for text in _texts(item)]
     if isinstance(value, dict):
@@ -52,7 +56,7 @@ def _texts(value: Any) -> list[str]:
 
 
 class ControlTokens:
-    """The control tokens of a judge, and how they are respelt with look-alikes: `‹¦im_end¦›`."""
+    """Replaces the control tokens of a judge by look-alikes such as `‹¦im_end¦›`."""
 
     def __init__(self, tokens: Sequence[str]) -> None:
         # A shorter token may be the beginning of a longer one.

@@ -2,9 +2,9 @@
 
     python serve/judge.py runs/demo/judge --port 8000
 
-Prints `ready: URL` once the server answers, and stops vLLM when it is stopped itself. Options of
-vLLM go behind a double dash: `python serve/judge.py CHECKPOINT -- --tensor-parallel-size 2`. What the
-server adds to vLLM's is in `layer.py`, the reply forms that it knows in `contracts.toml`.
+Prints `ready: URL` once the server answers, and stops vLLM when it is stopped. Options for vLLM follow a double dash:
+`python serve/judge.py CHECKPOINT -- --tensor-parallel-size 2`. `layer.py` is what the server adds to vLLM;
+`contracts.toml` lists the reply forms that it knows.
 """
 
 import contextlib
@@ -38,13 +38,13 @@ from critic.errors import UsageError
 ENTRY = "vllm.entrypoints.launchers.api_server.entry"
 SEVERAL = ("vllm.entrypoints.cli.main", "serve")  # a process of the API for each engine; the other starts one alone
 STOP_SECONDS = 20
-"""How long running requests may take to finish when the server is asked to stop."""
+"""Seconds that running requests may take to finish when the server is stopped."""
 
 
 def check_model(model: str) -> dict[str, Any]:
-    """Read what training wrote about the judge (`critic.json`), empty for other models.
+    """Return the notes of training (`critic.json`) of a judge folder, or {} for other models.
 
-    Raises UsageError for a path that is no model folder; `owner/name` is left to the model hub.
+    Raise UsageError if `model` is a path but not a folder. A name like `owner/name` is left to the model hub.
     """
     folder = Path(model)
     # Only a folder has notes of training.
@@ -56,7 +56,11 @@ def check_model(model: str) -> dict[str, Any]:
 
 
 def check_address(host: str, port: int, api_key: str | None) -> None:
-    """Raise UsageError for a port in use, an open address without a key, or a key that no header carries."""
+    """Raise UsageError if the server cannot listen at this address safely.
+
+    That is the case if the port is in use, the address is public and there is no API key, or the key cannot be sent in
+    a header.
+    """
     if api_key is not None and not re.fullmatch("[!-~]([ -~]*[!-~])?", api_key):
         raise UsageError(
             "the key (VLLM_API_KEY or --api-key) is blank, or has blanks around it or characters beyond ASCII: "
@@ -66,7 +70,7 @@ def check_address(host: str, port: int, api_key: str | None) -> None:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror:
         raise UsageError(f"--host {host!r} is no address of this machine") from None
-    # Everybody on the network could ask it, and fill its queue.
+    # Without a key anyone on the network could use it.
     if not ipaddress.ip_address(address[0]).is_loopback and not api_key:
         raise UsageError(
             f"--host {host} can be reached from outside: set VLLM_API_KEY (or --api-key), or keep to 127.0.0.1"
@@ -80,18 +84,21 @@ def check_address(host: str, port: int, api_key: str | None) -> None:
 
 
 def list_options(model: str, host: str, port: int, facts: dict[str, Any], on_cpu: bool) -> list[str]:
-    """Return vLLM's options for judging.
+    """Return the options for vLLM. `facts` are the notes of training (critic.json).
 
-    Decoding is greedy unless a request says otherwise. Images come from no host unless the user names one.
+    Decoding is greedy unless a request says otherwise. Images are not fetched from any host unless the user allows it.
     """
-    # vLLM takes an empty list of hosts for every one; this name none can have.
+    # For vLLM an empty list allows every host; no host can have this name.
     words = [*build_options(model, facts, on_cpu), "--allowed-media-domains", "none.invalid"]
     words += ["--host", host, "--port", str(port), "--shutdown-timeout", str(STOP_SECONDS)]
     return [*words, "--enable-prompt-tokens-details", "--override-generation-config", json.dumps({"temperature": 0.0})]
 
 
 def build_server_environment(model: str, settings: Settings, on_cpu: bool, api_key: str | None) -> dict[str, str]:
-    """Return the server process's environment. Variables that are set win, except over those that the layer needs."""
+    """Return the environment of the server process.
+
+    Variables that the user has set take precedence, except those that the layer needs.
+    """
     paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     ours = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), SETTINGS: msgspec.json.encode(settings).decode()}
     ours["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] = "0"  # a host that is allowed could send vLLM to any other
@@ -102,8 +109,10 @@ def build_server_environment(model: str, settings: Settings, on_cpu: bool, api_k
 
 
 def control_tokens(model: str) -> list[str]:
-    """Return the control tokens of a judge, by the files of its tokenizer; of a model on the hub by those that vLLM is
-    about to load, too."""
+    """Return the control tokens of a judge, read from its tokenizer files.
+
+    The files of a model on the hub are downloaded first. Return [] with a warning if that fails.
+    """
     folder = Path(model)
     if not folder.is_dir():
         from huggingface_hub import snapshot_download  # noqa: PLC0415 - comes with vLLM
@@ -117,14 +126,17 @@ def control_tokens(model: str) -> list[str]:
 
 
 def wait_until_ready(server: subprocess.Popen[bytes], url: str, seconds: float, log: Path | None) -> None:
-    """Wait until the server answers. Raises UsageError if it ends, or stays silent for `seconds`."""
+    """Wait until the server answers at `url`.
+
+    Raise UsageError if it exits, or does not answer within `seconds`. `log` is the file with vLLM's messages, or None.
+    """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         # A server that has ended will never be ready.
         if (code := server.poll()) is not None:
             raise UsageError(f"vLLM ended with code {code} before it was ready{_last_words(log)}")
         try:
-            # No proxy of the environment's stands between this machine and itself.
+            # Ignore proxies in the environment: the server is on this machine.
             if httpx.get(f"{url}/health", timeout=5, trust_env=False).status_code == httpx.codes.OK:
                 return
         except httpx.HTTPError:
@@ -142,8 +154,10 @@ def _last_words(log: Path | None) -> str:
 
 
 def stop(server: subprocess.Popen[bytes]) -> None:
-    """Let running requests finish, then end the server, and what it started: an engine outlives a server that was
-    killed, and keeps the GPU's memory."""
+    """Stop the server after its running requests, and then kill the processes that it started.
+
+    An engine can outlive a server that was killed, and would keep the GPU's memory.
+    """
     # Requests that run may finish first.
     if server.poll() is None:
         server.terminate()
@@ -157,7 +171,11 @@ def stop(server: subprocess.Popen[bytes]) -> None:
 
 
 def attend(words: list[str], environ: dict[str, str], url: str, ready: str, seconds: float, log: Path | None) -> int:
-    """Start the server, print `ready` when it is, and stop it when asked to. Return the exit code."""
+    """Start the server, print `ready` once it answers, and stop it on an interrupt. Return the exit code.
+
+    - `words`: the command. `environ`: its environment. `url`: the server's address.
+    - `seconds`: time limit until it answers. `log`: file for vLLM's messages, or None to print them.
+    """
     try:
         if log is not None:
             log.parent.mkdir(parents=True, exist_ok=True)
@@ -188,7 +206,7 @@ def attend(words: list[str], environ: dict[str, str], url: str, ready: str, seco
 
 
 def describe_ready(url: str, settings: Settings, table: contracts.Contracts) -> str:
-    """Return the line that says where the server answers, to which names, and how it asks the judge."""
+    """Return the line that announces the server's address, its model names, and the forms it asks the judge in."""
     ready = f"ready: {url}/v1 (models: {', '.join([settings.model, *settings.aliases])})"
     others = "a scoring head: others get 400" if "gives" in settings.about else "others as asked"
     service = describe_service(settings.about, table) if settings.as_learned else ""
@@ -197,26 +215,26 @@ def describe_ready(url: str, settings: Settings, table: contracts.Contracts) -> 
 
 def main(
     checkpoint: Annotated[str, typer.Argument(help="A judge from train/sft.py, or any chat model vLLM can load.")],
-    vllm_options: Annotated[list[str] | None, typer.Argument(help="Behind --: options passed to vLLM.")] = None,
-    alias: Annotated[list[str] | None, typer.Option(help="Another name the server answers to.")] = None,
+    vllm_options: Annotated[list[str] | None, typer.Argument(help="Options for vLLM, after --.")] = None,
+    alias: Annotated[list[str] | None, typer.Option(help="Another model name that clients may use.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
-    api_key: Annotated[str | None, typer.Option(envvar="VLLM_API_KEY", help="Key that clients must send.")] = None,
+    api_key: Annotated[str | None, typer.Option(envvar="VLLM_API_KEY", help="API key that clients must send.")] = None,
     contract_files: Annotated[
         list[Path] | None, typer.Option("--contracts", help="Reply contracts of your own (TOML), tried first.")
     ] = None,
     as_learned: Annotated[
         bool,
-        typer.Option("--as-learned/--as-asked", help="Ask in a form that the judge learned, or in the client's words."),
+        typer.Option("--as-learned/--as-asked", help="Use a prompt the judge was trained on, or the client's own."),
     ] = True,
     certificate: Annotated[
-        Path | None, typer.Option(help="What critic audit found of this judge (--certificate), for clients to see.")
+        Path | None, typer.Option(help="Certificate of this judge (critic audit --certificate) to publish.")
     ] = None,
     gpu_count: Annotated[
-        str | None, typer.Option("--gpus", metavar="N", help="One engine on each of N GPUs, or all.")
+        str | None, typer.Option("--gpus", metavar="N", help="Run one engine on each of N GPUs, or on `all`.")
     ] = None,
     max_request_mb: Annotated[float, typer.Option(min=0.001, help="Largest request, in megabytes.")] = 32,
-    ready_timeout: Annotated[float, typer.Option(min=1, help="Seconds the model may take to load.")] = 900,
+    ready_timeout: Annotated[float, typer.Option(min=1, help="Most seconds to wait for the model to load.")] = 900,
     log: Annotated[Path | None, typer.Option(help="Write vLLM's messages to this file.")] = None,
     stop_with_parent: Annotated[bool, typer.Option("--stop-with-parent", help="Stop when the caller ends.")] = False,
 ) -> int:
@@ -236,7 +254,7 @@ def main(
     about: dict[str, Any] = {"processor": processor} if processor else {}
     about |= {"forms": forms} if (forms := identity.list_learned_forms(facts)) else {}
     about |= identity.describe_head(facts)
-    # A certificate of another judge would vouch for this one.
+    # Refuse the certificate of another judge.
     if certificate is not None:
         processors = {name: processor} if processor else {}
         held = msgspec.to_builtins(check_certificate(certificate, processors, {}, judge=name))

@@ -1,10 +1,10 @@
-"""The judge's layer on vLLM's OpenAI-compatible server: ASGI middleware that `judge.py` hands to vLLM.
+"""The judge's layer on vLLM's OpenAI-compatible server: ASGI middleware that vLLM loads on behalf of `judge.py`.
 
-It asks for the API key on every route but /health, limits the size of requests, holds replies to the
-contract that a request asks for (unless its header x-critic-contract says none), refuses what cannot fit the
-context before anything is generated, and gives errors OpenAI's shape. A chat request that no contract fits goes
-on byte for byte, except for images that a text-only judge cannot see (the reply's header x-critic-left-out counts
-them), and for more tokens than the whole context has.
+It requires the API key on every route except /health, limits the size of requests, constrains replies to the contract
+that a request matches (unless its header x-critic-contract is "none"), refuses requests that cannot fit into the
+context before anything is generated, and returns errors in OpenAI's format. A chat request that matches no contract is
+passed on byte for byte, with two exceptions: images are removed if the judge sees only text (the reply's header
+x-critic-left-out counts them), and a token limit above the whole context is reduced.
 """
 
 import asyncio
@@ -43,20 +43,20 @@ SERVED = re.compile(
     r"classify|pooling|score|rerank|generative_scoring|"
     r"v[12]/(?:models|chat/completions|completions|responses|messages|embeddings|embed|score|rerank)(?:/.*)?)?/?"
 )
-"""Routes for clients. vLLM has others, which resize, profile or change the server."""
+"""Routes that clients may use. vLLM has other routes, which resize, profile or change the server."""
 
 WRITES = re.compile("/v1/(?:completions|responses|messages)")
-"""Routes whose reply is a text, and no contract's."""
+"""Routes that return free text and that no contract applies to."""
 
 MOST_NAME = 200
-"""Characters of a client's own that stand in a header."""
+"""Most characters of a model name from the client that are copied into a header."""
 
 UNREAD = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """Exceptions that reading a malformed request raises."""
 
 LABELS = {"requests": "contract", "unknown_forms": "fingerprint"}
 MOST_PREPARED = 8
-"""Requests that vLLM reads, renders and checks at the same time, before it generates."""
+"""Most requests that vLLM parses, renders and validates at the same time, before it generates."""
 
 
 class JudgeLayer:
@@ -68,16 +68,16 @@ class JudgeLayer:
         self.key = os.environ.get("VLLM_API_KEY")
         self.context: int | None = None
         self.learned: LearnedJudge | None = None
-        # Images are fetched meanwhile: nobody waits for other people's.
+        # No limit with images: requests would wait while the images of others are fetched.
         self.turns = asyncio.Semaphore(sys.maxsize if self.settings.images else MOST_PREPARED)
         self.counts: Counter[tuple[str, str]] = Counter()
         _watch_vllm()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":  # nothing is asked of a judge by one
+        if scope["type"] == "websocket":  # no route uses websockets
             await send({"type": "websocket.close", "code": 1008})
             return
-        # Starting and stopping (lifespan) is vLLM's.
+        # vLLM handles start and stop (lifespan).
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -87,7 +87,7 @@ class JudgeLayer:
         digest = self.settings.about.get("certificate_sha256")
         send = replies.add_headers(send, [(b"x-critic-certificate", digest[:16].encode())]) if digest else send
         try:
-            # Load balancers have no key.
+            # Load balancers send no key.
             if path != "/health" and not self._authorised(scope):
                 raise Refusal(HTTPStatus.UNAUTHORIZED, "invalid_api_key", "the API key is missing or wrong")
             await self._route({**scope, "path": path, "raw_path": path.encode()}, receive, send)
@@ -95,7 +95,7 @@ class JudgeLayer:
             await replies.send_error(send, problem)
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request that has the key. Raises Refusal."""
+        """Answer a request whose API key is valid. Raise Refusal if its route is not served or its body not allowed."""
         method, path = scope["method"], scope["path"]
         # vLLM's other routes resize, profile or change the server.
         if not SERVED.fullmatch(path):
@@ -107,7 +107,7 @@ class JudgeLayer:
             raise self._refuse_text("it is no chat request")
         if path == "/metrics":
             await replies.send_answer(send, await self._metrics(scope, receive))
-        # Clients learn here what the judge is, in vLLM's own list.
+        # vLLM's list of models also describes the judge to clients.
         elif path == "/v1/models" and method == "GET" and self.settings.about:
             await replies.send_answer(send, await self._models(scope, receive))
         elif path == CHAT and method == "POST" and isinstance(request, dict) and "messages" in request:
@@ -116,9 +116,12 @@ class JudgeLayer:
             await self._inner(scope, body, receive, replies.shape_errors(send))
 
     def _parsed(self, path: str, body: bytes) -> tuple[Any, bytes]:
-        """Return a request's JSON (None if it is none) and its body, without `guided_*` fields and control tokens.
+        """Return the parsed JSON of a request body, and the body to send on.
 
-        Raises Refusal beyond a bound."""
+        In both, `guided_*` fields are converted and control tokens are replaced by look-alikes. The JSON is None if the
+        body is not valid JSON. Raise Refusal if the request exceeds a limit (request_limits.py) or is nested too
+        deeply.
+        """
         request, changed = request_limits.read(body)
         try:
             respelt = self.control_tokens.respell(path, request)
@@ -133,9 +136,11 @@ class JudgeLayer:
         return scheme.lower() == "bearer" and secrets.compare_digest(key.encode(), self.key.encode())
 
     async def _read(self, receive: Receive) -> bytes:
-        """Read the request's body. Raises Refusal (413) if it is too large."""
+        """Read the request body. Raise Refusal if it is too large (413) or the client disconnects while sending it
+        (400).
+        """
         limit, size, parts, more = self.settings.max_bytes, 0, [], True
-        # Up to four times the limit is read, so that the client gets to read the answer.
+        # Read up to four times the limit: a client that is still sending would not read the error.
         while more and size <= 4 * limit:
             message = await receive()
             if message["type"] == "http.disconnect":
@@ -150,9 +155,9 @@ class JudgeLayer:
         return b"".join(parts)
 
     async def _metrics(self, scope: Scope, receive: Receive) -> Answer:
-        """Return vLLM's metrics with the number of requests by contract.
+        """Return vLLM's metrics, with counts of the requests per contract.
 
-        Requests that judge answers but match no contract are counted by the fingerprint of their template.
+        Judging requests that match no contract are counted by the fingerprint of their template.
         """
         answer = await self._capture(scope, b"", receive)
         lines = [f'critic_{name}_total{{{LABELS[name]}="{value}"}} {n}' for (name, value), n in self.counts.items()]
@@ -160,11 +165,11 @@ class JudgeLayer:
         return answer.with_body(answer.body + "\n".join([*types, *sorted(lines), ""]).encode())
 
     async def _models(self, scope: Scope, receive: Receive) -> Answer:
-        """Return vLLM's list of models, with what is known of the judge at its own names."""
+        """Return vLLM's list of models. The entries of the judge also have the fields of `settings.about`."""
         answer = await self._capture(scope, b"", receive)
         reply, names = json.loads(answer.body), {self.settings.model, *self.settings.aliases}
         for model in reply.get("data", []):
-            # An adapter that is served beside the judge is another judge.
+            # An adapter served next to the judge is another judge.
             if model.get("id") in names:
                 model.update(self.settings.about)
         return answer.with_body(json.dumps(reply).encode())
@@ -172,8 +177,8 @@ class JudgeLayer:
     async def _generate(self, scope: Scope, body: bytes, client: dict[str, Any], receive: Receive, send: Send) -> None:
         """Answer a chat request.
 
-        vLLM counts its prompt. If that leaves too little for the reply, nothing has been sent yet: vLLM is asked once
-        more, with the length known.
+        vLLM counts the tokens of the prompt. If they leave too few for the reply, nothing has been sent to the client
+        yet: the request is then limited by that count and sent to vLLM once more.
         """
         try:
             check_fields(client)
@@ -185,7 +190,7 @@ class JudgeLayer:
             return
         prompt_tokens: int | None = None
         while True:
-            # While vLLM prepares a request it does not answer /health.
+            # vLLM does not answer /health while it prepares a request.
             await self.turns.acquire()
             budget = TokenBudget(self.turns.release, whole=_header(scope, b"x-critic-rating") == "whole")
             BUDGET.set(budget)
@@ -210,15 +215,16 @@ class JudgeLayer:
             prompt_tokens = budget.prompt
 
     async def _answer_as_learned(self, scope: Scope, request: ChatRequest) -> Answer | None:
-        """Return the reply of a judge that is asked in a form that it learned, or None to ask it in the client's words.
+        """Ask the judge in a form that it was trained on, and return the reply composed for the client.
 
-        Raises Refusal if the judge gives no verdict, and for a request that a scoring head cannot answer.
+        Return None if the request cannot be converted to such a form; the judge is then asked with the client's own
+        prompt. Raise Refusal if the judge returns no verdict, or if a scoring head cannot answer the request.
         """
         contract, reason = request.contract, "it falls under no contract"
         if contract is not None and self.settings.as_learned:
             if self.learned is None:
                 own = self.settings.model, self.settings.about, await self._context(scope)
-                # The whole server, as routes look for it in each request.
+                # The outermost application, which vLLM's routes look up in each request.
                 self.learned = LearnedJudge(scope.get("app", self), self.key, *own)
             try:
                 return Answer(HTTPStatus.OK, *await self.learned.answer(request, contract, self.settings.images))
@@ -232,7 +238,7 @@ class JudgeLayer:
         return None
 
     def _refuse_text(self, reason: str) -> Refusal:
-        """Return the error for a request that asks a scoring head for a text, with what it can serve."""
+        """Return the error for a request that a scoring head cannot answer. `reason` is a clause that says why."""
         served = describe_service(self.settings.about, self.contracts) if self.settings.as_learned else ""
         served = served or "/classify"
         message = f"this judge is a scoring head and cannot answer this request: {reason}. It serves {served}"
@@ -245,7 +251,7 @@ class JudgeLayer:
         keeps_name = isinstance(name, str) and name.isprintable() and name not in self.settings.aliases
         model = str(name if keeps_name else self.settings.model)[:MOST_NAME].encode("latin-1", "replace")
         headers = [(b"x-critic-model", model), (b"x-critic-contract", (contract.name if contract else "none").encode())]
-        # What was read in a stranger's words must not write headers.
+        # Text from the client must not be able to add headers.
         if contract and contract.found:
             headers.append((b"x-critic-found", re.sub("[^ -~]", "?", contract.found)[:200].encode()))
         if left_out:
@@ -253,8 +259,10 @@ class JudgeLayer:
         return headers
 
     async def _read_request(self, scope: Scope, raw: bytes, client: dict[str, Any]) -> ChatRequest:
-        """Return the request with its contract. It goes on as it came if the layer cannot read it: vLLM says what is
-        wrong."""
+        """Return the client's request with the contract that matches it.
+
+        A request that the layer cannot read is passed on unchanged, so that vLLM reports what is wrong with it.
+        """
         try:
             request = ChatRequest.read(client, raw, self.settings.images)
             contract, plain = await self._contract_of(scope, request.visible)
@@ -265,9 +273,10 @@ class JudgeLayer:
         return replace(request, contract=contract, plain=plain, headers=headers)
 
     async def _constrain(self, scope: Scope, request: ChatRequest, count: int | None) -> ChatRequest:
-        """Return the request with its limits, held to its contract, behind a prompt of `count` tokens (None: unknown).
+        """Return the request with its token limits and with decoding constrained to its contract.
 
-        Raises Refusal if it cannot fit the context.
+        `count` is the length of the prompt in tokens, or None if it is not known yet. Raise Refusal if prompt and reply
+        cannot fit into the context.
         """
         visible, contract = request.visible, request.contract
         try:
@@ -276,7 +285,7 @@ class JudgeLayer:
             held = await asyncio.to_thread(constrain, contract, visible, tokens) if contract and tokens else None
             headers = self._headers(visible, contract if held else None, request.left_out)
             request = replace(request, constrained=held, tokens=tokens, headers=headers)
-            # A reply that can be generated again, shorter, needs no more than its least.
+            # A reply that can be shortened later only needs its minimum now.
             if held and tokens and not request.can_shorten:
                 needed = max(needed, min(tokens, held.min_tokens))
             elif contract and tokens and not held:
@@ -287,11 +296,11 @@ class JudgeLayer:
             return replace(request, visible=request.client, contract=None, headers=self._headers(request.client))
 
     async def _contract_of(self, scope: Scope, chat: dict[str, Any]) -> tuple[Contract | None, bool]:
-        """Return the contract of a request, or None, and whether the request constrains its reply itself instead.
+        """Return the contract that a request matches, or None, and whether the request constrains its reply itself.
 
-        Each request is counted.
+        Also count the request for /metrics. Raise Refusal if matching takes too long.
         """
-        # critic's own requests state their own constraints.
+        # critic's own requests contain their constraints.
         if _header(scope, b"x-critic-contract") == "none":
             return None, True
         try:
@@ -301,7 +310,7 @@ class JudgeLayer:
             raise Refusal(HTTPStatus.BAD_REQUEST, None, reason) from None
         self.counts["requests", contract.name if contract else "none"] += 1
         if contract is None and await asyncio.to_thread(judges, chat):
-            # A client with changing templates must not fill the memory.
+            # A client that changes its templates must not fill the memory.
             known = sum(name == "unknown_forms" for name, _ in self.counts)
             counter = ("unknown_forms", fingerprint(chat))
             self.counts[counter if known < 100 or counter in self.counts else ("unknown_forms", "others")] += 1
@@ -309,8 +318,8 @@ class JudgeLayer:
         return contract, contract is None and (bool(chat.get("structured_outputs")) or form != "text")
 
     async def _context(self, scope: Scope) -> int | None:
-        """Return the context in tokens, as the inner server says, or None if it does not say."""
-        # vLLM knows it only when it has loaded the model.
+        """Return the context length in tokens that vLLM reports, or None if it reports none."""
+        # Known only after vLLM has loaded the model.
         if self.context is None:
             models = {**scope, "method": "GET", "path": "/v1/models", "raw_path": b"/v1/models", "query_string": b""}
             never_disconnects: Any = asyncio.Event().wait
@@ -333,7 +342,7 @@ class JudgeLayer:
         return Answer(status, headers, b"".join(parts))
 
     async def _inner(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
-        """Pass a request to vLLM, and answer with an error 500 if vLLM raises (an image that cannot be had)."""
+        """Pass a request to vLLM. Reply with a 500 error if vLLM raises before it has begun to answer."""
         begun = False
 
         async def sending(message: Message) -> None:
@@ -344,7 +353,7 @@ class JudgeLayer:
         try:
             await self.app(scope, _replay(body, receive), sending)
         except Exception as error:
-            # A reply that has begun cannot become an error: the connection breaks.
+            # Once a reply has begun, an error can only close the connection.
             if begun:
                 raise
             logging.getLogger(__name__).exception("%s failed", scope["path"])
@@ -352,7 +361,10 @@ class JudgeLayer:
             await replies.send_answer(send, Answer(HTTPStatus.INTERNAL_SERVER_ERROR, [], answer))
 
     async def _whole_reply(self, scope: Scope, request: ChatRequest, receive: Receive) -> Answer:
-        """Return vLLM's reply as the request's client needs it."""
+        """Return vLLM's complete reply to a request without streaming, rewritten for the client.
+
+        A reply that was truncated is generated once more with tighter limits, if its contract allows that.
+        """
         answer, headers, budget = await self._capture(scope, request.body, receive), request.headers, BUDGET.get()
         if answer.status >= HTTPStatus.BAD_REQUEST:
             return replies.shape_error(answer, headers)
@@ -362,12 +374,12 @@ class JudgeLayer:
                 left = min(left, self.context - budget.prompt)
             shorter, limits = await asyncio.to_thread(request.shorten, left)
             again = await self._capture(scope, shorter, receive)
-            # A second try that fails leaves the first reply.
+            # If the second try fails, the first reply is returned.
             if again.status == HTTPStatus.OK:
                 answer = again
                 headers = [*headers, (b"x-critic-limits", str(limits).encode())]
         body = answer.body
-        # vLLM answers a client that hung up with null.
+        # vLLM answers null if the client has disconnected.
         if replies.rewrites(request) and isinstance(reply := json.loads(body), dict):
             body = json.dumps(replies.rewrite(reply, request), ensure_ascii=False).encode()
         # The client reads the whole distribution from its reply and this header.
@@ -387,7 +399,7 @@ def _watch_vllm() -> None:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that gives the body once and then what the connection says."""
+    """Return a `receive` that returns `body` first, and then the messages of the original `receive`."""
     waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replayed() -> Message:

@@ -1,7 +1,7 @@
-"""A client's question, asked in a form that the judge learned, and the reply composed for the client.
+"""Convert a client's request to a form that the judge was trained on, and compose the reply for the client.
 
-The judge is asked within this process by the code of `critic judge`, so that the certificate of an audit holds for
-replies to clients as well, and scoring heads, which write nothing, can answer them.
+The code of `critic judge` runs within this process and asks the served judge. Therefore the certificate of an audit
+applies to replies to clients too, and scoring heads, which generate no text, can answer them.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ from critic.judging.judge import Judge, plan_response
 from critic.records import JudgeConfig, Judgment, Question, Response, Turn, sum_usage
 
 TOKENS = 256
-"""Longest verdict in tokens, as `critic judge` has it."""
+"""Most tokens of a verdict, as in `critic judge`."""
 
 
 class InnerBackend(OpenAIBackend):
-    """The served model, asked by the server's own routes within this process, as `critic judge` asks a server."""
+    """Backend for `critic judge` that calls the server's own routes within this process."""
 
     def __init__(self, server: Any, key: str | None, served: ModelInfo) -> None:
         super().__init__("http://127.0.0.1/v1", api_key=key, attempts=1)
@@ -59,7 +59,10 @@ class InnerBackend(OpenAIBackend):
 
 
 def usable_forms(about: Mapping[str, Any]) -> dict[str, Form]:
-    """Return the forms that a judge learned and a client's question can be asked in; `about` is as in Settings."""
+    """Return the forms, by name, that the judge was trained on and that client requests can be converted to.
+
+    `about` is `Settings.about`.
+    """
     usable = dict[str, Form]()
     for name in about.get("forms", ()):
         form = form_of(name)
@@ -72,12 +75,15 @@ def usable_forms(about: Mapping[str, Any]) -> dict[str, Form]:
 
 
 def describe_service(about: Mapping[str, Any], contracts: Contracts) -> str:
-    """Return the forms and the clients that are asked in them, in one line; "" if there are none."""
+    """Return a line that lists the usable forms and the clients whose requests can be converted to them.
+
+    Return "" if there is no usable form. `about` is `Settings.about`.
+    """
     forms, clients = usable_forms(about), dict[str, None]()
     pairs = {form.pair for form in forms.values()}
     for entry in (entry for table in contracts.tables for entry in table if entry.asks):
         if pairs & {"{other}" in frame for frame in entry.parts if frame != LABELLED}:
-            # The name of a client is its first word.
+            # The first word is the client's name.
             clients[entry.client.split()[0].rstrip(",")] = None
     if False in pairs:
         clients["prompts with Question: and Answer:"] = None
@@ -85,7 +91,12 @@ def describe_service(about: Mapping[str, Any], contracts: Contracts) -> str:
 
 
 class LearnedJudge:
-    """The served judge, asked in the forms that it learned; `about` and `images` are as in Settings."""
+    """The served judge, asked in the forms that it was trained on.
+
+    - `server`: the ASGI application. `key`: its API key, or None.
+    - `name`: the name of the judge. `about`: `Settings.about`.
+    - `context`: context length in tokens, or None if unknown.
+    """
 
     def __init__(self, server: Any, key: str | None, name: str, about: Mapping[str, Any], context: int | None) -> None:
         self.about, is_head = about, "gives" in about
@@ -93,9 +104,10 @@ class LearnedJudge:
         self.backend = InnerBackend(server, key, ModelInfo(name, context, True, *known))
 
     async def answer(self, request: ChatRequest, contract: Contract, sees: bool) -> tuple[Headers, bytes]:
-        """Return the headers and the body of the reply to a client.
+        """Return the headers and body of the reply to a client. `sees` is True if the judge is shown images.
 
-        Raises Unanswerable, and Refusal if the judge gives no verdict.
+        Raise Unanswerable if the request cannot be converted to a form of the judge or the reply cannot be composed.
+        Raise Refusal if the judge returns no verdict.
         """
         client = request.client
         if client.get("n") not in (None, 1):
@@ -106,12 +118,12 @@ class LearnedJudge:
         images = _list_images(client)
         if images and not (sees and all(image.startswith("data:") for image in images)):
             raise Unanswerable("its images are none that a form shows")
-        # A rubric of several criteria is several questions.
+        # Each criterion of a rubric is judged separately.
         rubrics = {"": parts.rubric}
         if contract.keys:
             lines = parts.rubric.splitlines()
             rubrics = {key: line for line in lines for key in regex.findall(contract.keys.each, line)}
-        # What cannot be composed is not asked.
+        # Fail before asking the judge if the reply cannot be composed.
         score = ClientScore(dict.fromkeys(rubrics, 0.0), contract.values)
         compose(contract, client, score)
         name = self._choose(contract, pair=parts.other is not None)
@@ -128,17 +140,20 @@ class LearnedJudge:
                 raise Refusal(status, failure, message)
             score.shares[key] = (judgment.score - 1) / 9 if form_of(name).kind.rates else judgment.score
         reason = judgments[0].verdict.reason or ""
-        # A reason that the client has no tokens for would cut the verdict off.
+        # A reason longer than the client's limit would cut off the verdict.
         score = score._replace(reason=reason if len(reason) <= (read_limit(client) or TOKENS * 8) else None)
         return self._reply(request, name, compose(contract, client, score), judgments)
 
     def _choose(self, contract: Contract, pair: bool) -> str:
-        """Return the form for a client's question. Raises Unanswerable."""
+        """Return the name of the form for a request. `pair` is True if it has two answers.
+
+        Raise Unanswerable if the judge was trained on no such form.
+        """
         forms = {name: form for name, form in usable_forms(self.about).items() if form.pair == pair}
         if not forms:
             shown = "two answers, and this judge rates one" if pair else "one answer, and this judge compares two"
             raise Unanswerable(f"it shows {shown}")
-        # A form of labels gives labels, a rating a place on a scale.
+        # Forms with labels are for clients with labels, ratings are for clients with scales.
         return min(forms, key=lambda name: forms[name].kind.rates == bool(contract.values))
 
     @cache  # noqa: B019 - one judge a process
@@ -149,7 +164,7 @@ class LearnedJudge:
         return Judge(self.backend, setup, TOKENS, images=images, needs=None)
 
     def _reply(self, request: ChatRequest, form: str, text: str, judgments: list[Judgment]) -> tuple[Headers, bytes]:
-        """Return headers and body of a composed text, as vLLM would send it."""
+        """Return the headers and body of a reply with the composed `text`, in the format of vLLM's replies."""
         certificate = self.about.get("certificate_sha256")
         tokens = sum_usage(judgments)
         usage = {name: tokens[name] for name in ("prompt_tokens", "completion_tokens")}
@@ -177,8 +192,8 @@ class LearnedJudge:
 
 
 def _build_responses(parts: RequestParts, rubric: str, images: list[str]) -> tuple[Response, Response | None]:
-    """Return the answer, and the one that it is compared with, as `critic judge` reads them from rows."""
-    # Where a template has no question, the rubric is what the answer is judged for.
+    """Return the answer, and the answer to compare it with or None, as `critic judge` reads them from rows."""
+    # If the template has no question, the answer is judged by the rubric.
     asked = "\n\n".join(filter(None, (parts.question, rubric)))
     question = Question(
         id="client",

@@ -1,7 +1,8 @@
-"""The options that the server's layer gets, and those of vLLM, which must leave alone what the server guards.
+"""Settings of the layer, and checks of vLLM's options that protect what the server has already checked.
 
-vLLM's options are read by vLLM's own parser, before anything is loaded. What counts is what our options and the user's
-come to: abbreviations, underscores, `--config FILE` and dotted names are vLLM's to resolve.
+vLLM's own parser reads the options before anything is loaded. The checks compare the parsed values of critic's options
+with those of critic's and the user's together. So abbreviations, underscores, `--config FILE` and dotted names are
+resolved by vLLM.
 """
 
 import json
@@ -17,10 +18,10 @@ from critic.backends.identity import describe_settings, parse_options
 from critic.errors import UsageError
 
 LAYER = ["--middleware", "layer.JudgeLayer"]
-"""Behind all other options: the last middleware is the outermost, and no request may go round it."""
+"""Comes after all other options: the last middleware is the outermost, and no request may bypass it."""
 
 SETTINGS = "CRITIC_SERVE_LAYER"
-"""The environment variable that carries the settings (JSON) from judge.py to the server process."""
+"""Environment variable that passes the settings (JSON) from judge.py to the server process."""
 
 BEFORE = "{} belongs before the --, where it is checked"
 GUARDED = {
@@ -42,14 +43,20 @@ GUARDED = {
     "ssl_keyfile": "the server answers in plain HTTP: put a TLS proxy before it instead of --ssl-keyfile",
     "ssl_certfile": "the server answers in plain HTTP: put a TLS proxy before it instead of --ssl-certfile",
 }
-"""vLLM's settings that move the server, or its key, and what is said to who changes one."""
+"""vLLM settings that the user may not change after the -- -> the error message."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """`model` is the true name; `contracts` are the operator's files; `images` says whether the judge sees them.
-    `about` stands beside the judge's name under /v1/models: the hash of its processor, the forms that it was trained
-    in, its certificate and that one's hash. `control_tokens` are the judge's own, which no message may hold.
-    `as_learned`: clients' questions are asked in a form that the judge learned, where their parts are found."""
+    """Settings of the layer.
+
+    - `model`: the judge's own name. `aliases`: other names that it answers to.
+    - `contracts`: paths of the operator's contract files.
+    - `max_bytes`: the largest request body. `images`: True if the judge sees images.
+    - `about`: fields to publish with the judge under /v1/models, such as the hash of its processor, the forms it was
+      trained on, and its certificate with the certificate's hash.
+    - `control_tokens`: the judge's control tokens, which no message may contain.
+    - `as_learned`: True to convert clients' requests to a form that the judge was trained on, if possible.
+    """
 
     model: str
     aliases: list[str]
@@ -62,7 +69,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def build_parser() -> Any:
-    """Build the parser of vLLM's server."""
+    """Return the argument parser of vLLM's server."""
     from vllm.entrypoints.launchers.cli_args import make_arg_parser  # noqa: PLC0415 - seconds
     from vllm.utils.argparse_utils import FlexibleArgumentParser  # noqa: PLC0415
 
@@ -70,9 +77,10 @@ def build_parser() -> Any:
 
 
 def check(parser: Any, ours: list[str], extra: list[str]) -> str:
-    """Return vLLM's settings that make another judge (`describe_settings`).
+    """Validate vLLM options, and return a description of those that change the judge (`describe_settings`).
 
-    Raises UsageError if `extra`, the user's options, are none of vLLM's or change a guarded setting.
+    `ours` are the options that critic sets, `extra` those of the user. Raise UsageError if `extra` has an unknown
+    option or changes a guarded setting.
     """
     expected, actual = parse_options(parser, [*ours, *LAYER]), parse_options(parser, [*ours, *extra, *LAYER])
     for name, problem in GUARDED.items():
@@ -80,14 +88,14 @@ def check(parser: Any, ours: list[str], extra: list[str]) -> str:
         if actual[name] != expected[name]:
             raise UsageError(problem)
     check_adapters(actual)
-    # A middleware behind ours would see requests that ours has not checked.
+    # A later middleware would see requests that the layer has not checked.
     if actual["middleware"][-1:] != LAYER[1:]:
         raise UsageError("what stands behind the -- hides the judge's layer from vLLM")
     return describe_settings(expected, actual)
 
 
 def check_adapters(settings: dict[str, Any]) -> None:
-    """Raise UsageError for an adapter over another revision of a hub's model than the one that is served."""
+    """Raise UsageError if an adapter was trained on another revision of the base than the one that is served."""
     for adapter in settings["lora_modules"] or []:
         file = Path(getattr(adapter, "path", "")) / "adapter_config.json"
         commit = json.loads(file.read_text("utf-8")).get("revision") if file.is_file() else None
@@ -96,8 +104,11 @@ def check_adapters(settings: dict[str, Any]) -> None:
 
 
 def check_apart(ours: list[str], extra: list[str]) -> str:
-    """Run `check` in a process of its own, as vLLM takes much memory to import; without options start nothing."""
-    # vLLM's defaults are ours.
+    """Return the result of `check`, run in a subprocess because importing vLLM takes much memory.
+
+    Return "" at once if `extra` is empty. Raise UsageError as `check` does.
+    """
+    # Only critic's own options: nothing to check.
     if not extra:
         return ""
     with ProcessPoolExecutor(1, get_context("fork")) as pool:

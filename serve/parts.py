@@ -1,8 +1,8 @@
-"""The parts of a client's request that a judge's own form shows: question, reference, answers, rubric, history.
+"""Split a client's request into question, reference, answers, rubric and history, which the judge's own forms show.
 
-An entry of the table names them by frames, its client's template with a placeholder for each part, or says that the
-request labels them (`Question:`, `Answer:`). An answer may imitate either: what cannot be told apart is refused, so
-that no part's text is taken for another's. Everything here is pure.
+A contract describes the parts by frames, which are the client's template with a placeholder for each part, or says that
+labelled lines mark them (`Question:`, `Answer:`). An answer may imitate either. If the parts are ambiguous the request
+is refused, so that no part is mistaken for another. All functions are pure.
 """
 
 from itertools import pairwise
@@ -14,7 +14,7 @@ from contracts import LABELLED, SEARCH_SECONDS, Contract, Unanswerable, compile_
 from reader import ASKS, CLOSING, DATA
 
 JUDGED = ("answer", "other", "answer_1")
-"""RequestParts that the judged models wrote, and that may imitate the frame."""
+"""Parts that the judged models wrote. Their text may imitate the template that separates the parts."""
 
 ANSWERS = regex.compile(
     r"(?i)(?:answer|response|reply|submission|output|completion|summary|translation|essay|assistant)s?(?:[ _]\w)?\W*\Z"
@@ -23,8 +23,12 @@ REFERENCES = regex.compile(r"(?i)\b(?:reference|correct|expected|standard)\b")
 
 
 class RequestParts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client shows its judge: `answer` is judged, or compared with the `other` one. `question_1` and `answer_1`
-    are the turn before."""
+    """Parts of a request to a judge. `None` means that the request has no such part.
+
+    - `answer`: the answer to judge. `other`: the answer to compare it with, or None if one answer is judged.
+    - `rubric`: the criteria, "" if there are none.
+    - `question_1`, `answer_1`: the previous turn of the conversation; `answer_1` is None if there is none.
+    """
 
     answer: str
     question: str = ""
@@ -36,13 +40,18 @@ class RequestParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_parts(contract: Contract, request: Request) -> RequestParts:
-    """Return the parts of a request under its contract. Raises Unanswerable, and TimeoutError for a slow frame."""
+    """Split the last message of a request into its parts, as the contract describes.
+
+    Try each template (frame) of the contract first, then labelled lines if the contract allows them. Raise Unanswerable
+    if the contract defines no parts, if none of its templates matches, or if the match is ambiguous. Raise TimeoutError
+    if a template takes too long to match.
+    """
     if not contract.parts:
         raise Unanswerable("its parts are not known")
     text = (list_turns(request) or [("", "")])[-1][1].rstrip()
     readings = list[tuple[int, str, dict[str, str]]]()
     for frame in contract.parts:
-        # The last match of what closes an answer is the client's: the answer may hold others.
+        # The answer may contain the text that closes it: the last match is the client's.
         pattern = compile_frame(frame, ("answer",))
         if frame != LABELLED and (match := pattern.search(text, timeout=SEARCH_SECONDS)):
             readings.append((match.start("answer"), frame, match.groupdict()))
@@ -50,7 +59,7 @@ def find_parts(contract: Contract, request: Request) -> RequestParts:
         return _read_labelled(contract, text)
     if not readings:
         raise Unanswerable("its parts do not stand as its client writes them")
-    # Behind the first text that opens an answer everything may be the answer's, a frame of another kind as well.
+    # Everything after the first opening of an answer may be the answer's own text, even a match of another frame.
     _, frame, parts = min(readings, key=lambda reading: reading[0])
     if len(parts.keys() & {*JUDGED}) > 1:
         for greedy in ((), JUDGED):
@@ -61,10 +70,11 @@ def find_parts(contract: Contract, request: Request) -> RequestParts:
 
 
 def _read_labelled(contract: Contract, text: str) -> RequestParts:
-    """Return the parts that lines of the text name. Raises Unanswerable.
+    """Split a prompt into its parts by labelled lines such as `Question:` and `Answer:`.
 
-    The answer comes last, as whatever stands behind it could be its own text, up to the one line that asks for the
-    verdict.
+    The answer must be the last part. Everything after its label belongs to it, up to the closing line that asks for the
+    verdict. Raise Unanswerable if the question or the answer is missing or empty, or if the end of the answer is
+    ambiguous.
     """
     lines = text.split("\n")
     opened = {at: match for at, line in enumerate(lines) if (match := DATA.match(line)) and not ASKS.match(line)}
@@ -78,7 +88,7 @@ def _read_labelled(contract: Contract, text: str) -> RequestParts:
         pattern = contract.pattern
         return pattern is not None and bool(pattern.search("\n" + "\n".join(part), timeout=SEARCH_SECONDS))
 
-    # A line that only seems to ask may be the answer's own.
+    # A line that only looks like an instruction may be part of the answer.
     foreign = end < len(lines) and contract.pattern is not None and not asks(lines[end:])
     if len(behind) > 1 or foreign or asks(lines[first:end]):
         raise Unanswerable("it does not show where its answer ends; ask for the verdict in one last line")
@@ -90,7 +100,7 @@ def _read_labelled(contract: Contract, text: str) -> RequestParts:
             raise Unanswerable("another line behind its answer names a part; put the answer last, on one line")
         parts[kind].append("\n".join([lines[at][len(name) :], *lines[at + 1 : until]]).strip())
     question, reference, (answer,) = "\n\n".join(parts["question"]), "\n\n".join(parts["reference"]), parts["answer"]
-    # Words that happen to look like a label leave one of them empty.
+    # If a label was only a similar word, the question or the answer is empty.
     if not question or not answer:
         raise Unanswerable("no line names its question, as `Question:` does, or nothing stands there")
     return RequestParts(answer=answer, question=question, reference=reference or None)

@@ -1,8 +1,8 @@
-"""A verdict and the whole distribution of its rating by one request.
+"""Return a verdict and the full distribution of its rating with one request.
 
-Clients that send `x-critic-rating: whole` read a reply's alternatives at its rating and nowhere else: no others are
-made. Where 10 is spelt 1 + 0 and another rating was written, the engine is asked in this process, behind a prompt that
-it has cached, what a 1 there would go on with; the reply's header `x-critic-ten` is the probability of a 0.
+For clients that send `x-critic-rating: whole`, a reply has top log probabilities only at its rating. If 10 is spelt as
+the tokens 1 and 0 and another rating was generated, the engine is asked once more, with the cached prompt, what would
+follow a 1 there. The header `x-critic-ten` of the reply is the probability of a 0.
 """
 
 import json
@@ -24,9 +24,9 @@ Generate = Callable[..., AsyncIterator[Any]]
 
 
 def wrap_generate(generate: Generate) -> Generate:
-    """Wrap the engine's `generate` for requests that want the whole distribution of a rating.
+    """Wrap the engine's `generate` for requests that want the full distribution of a rating.
 
-    Their replies have alternatives at the rating only, and the budget's `ten` is set. Other requests get what it gives.
+    Their replies have top log probabilities only at the rating, and BUDGET gets `ten`. Other requests are unchanged.
     """
 
     @wraps(generate)
@@ -37,7 +37,7 @@ def wrap_generate(generate: Generate) -> Generate:
         # Only critic's own requests read the distribution this way.
         if budget is None or not budget.whole or form is None or params.n != 1 or not params.logprobs:
             return replies
-        params.flat_logprobs = True  # no object for each of the alternatives that nobody reads
+        params.flat_logprobs = True  # saves an object per log probability
 
         def ask(ids: list[int], regex: str) -> AsyncIterator[Any]:
             going_on = {**prompt, "prompt_token_ids": [*prompt["prompt_token_ids"], *ids]}
@@ -53,7 +53,10 @@ def wrap_generate(generate: Generate) -> Generate:
 async def _with_ten(
     replies: AsyncIterator[Any], budget: TokenBudget, form: dict[str, Any], ask: Callable[..., AsyncIterator[Any]]
 ) -> AsyncIterator[Any]:
-    """Yield the replies, with alternatives at the rating and behind it only; set the budget's `ten`."""
+    """Yield the replies with top log probabilities only at the rating and the next token, and set `budget.ten`.
+
+    `form` is the JSON schema of the reply. `ask` generates one token after the given token ids, constrained by a regex.
+    """
     scale = _scale(form)
     async for reply in replies:
         (written,) = reply.outputs
@@ -62,7 +65,7 @@ async def _with_ten(
             texts = [flat.decoded_tokens[start] for start in flat.start_indices]
             if (index := _rating_index(texts)) is not None:
                 ends = zip(flat.start_indices, flat.end_indices, strict=True)
-                # The token that was written stands first.
+                # The generated token comes first.
                 flat.end_indices = [end if at - index in (0, 1) else start + 1 for at, (start, end) in enumerate(ends)]
                 one_id = _open_one(flat[index], scale)
                 behind = "".join(texts[index:])[1:2]
@@ -74,7 +77,10 @@ async def _with_ten(
 
 
 def _scale(form: Any) -> tuple[int, int] | None:
-    """Return the range of a schema's rating, None unless it has a 1 and ends with 10: a client may send anything."""
+    """Return the range (low, high) of the rating in a schema, or None unless it is 0..10 or 1..10.
+
+    `form` comes from the client and may be anything.
+    """
     try:
         field = form["properties"][RATING]
         low, high = field["minimum"], field["maximum"]
@@ -85,13 +91,19 @@ def _scale(form: Any) -> tuple[int, int] | None:
 
 
 def _rating_index(texts: list[str]) -> int | None:
-    """Return the index of the token that begins the rating that counts, or None."""
+    """Return the index of the first token of the rating that counts as the verdict, or None.
+
+    `texts` are the texts of the reply's tokens.
+    """
     before, ends = parse.prefix("".join(texts)), list(accumulate(map(len, texts)))
     return ends.index(len(before)) + 1 if before is not None and len(before) in ends[:-1] else None
 
 
 def _open_one(alternatives: dict[int, Any], scale: tuple[int, int]) -> int | None:
-    """Return the id of the token 1 if the alternatives do not tell whether a 0 would follow it, or None."""
+    """Return the id of the token "1" if the probability of a 0 after it must be asked for, or None.
+
+    `alternatives` are the top log probabilities at the rating, by token id.
+    """
     token = _token(alternatives)
     first = distribution.first_digit([Token(f'"{RATING}":', []), Token("?", token.alternatives)], scale=scale)
     # A chance too small to matter is not worth a call.

@@ -1,7 +1,8 @@
-"""The form of a verdict that people's own prompts ask for, read from their words, English or Chinese. All is pure.
+"""Read the form of the requested verdict from the English or Chinese instructions of a prompt. All functions are pure.
 
-A JSON Schema, an example object or named keys; other forms are entries of the table, whose words are looked for in the
-same text, without the data. A request is left alone unless it judges answers and names one form only.
+The form is a JSON Schema, an example object or a list of named keys. Other forms are entries of the contract table,
+whose words are searched for in the same text with the judged data removed. A request gets no form unless it asks to
+judge answers and names exactly one form.
 """
 
 import functools
@@ -16,7 +17,7 @@ from chinese import translate_to_english
 from scales import BINARY, Schema, count_digits, find_labels, find_range, find_scale, is_verdict, limits, value_pattern
 
 HEAD, TAIL = 20_000, 6_000
-"""Characters that are read of a long request, at its beginning and at its end."""
+"""Characters that are read at the beginning (HEAD) and the end (TAIL) of a long request."""
 
 JUDGED = (
     r"(?:answers?|responses?|repl(?:y|ies)|submissions?|outputs?|solutions?|candidates?|assistants?|summar(?:y|ies)|"
@@ -31,17 +32,18 @@ JUDGING = re.compile(
     rf"\byou are an? [^.\n]{{0,30}}(?:judge|grader|evaluator)\b|"
     rf"\b(?:{JUDGED}|information) (?:is|are) (?:supported|correct|better|relevant)\b|\b{JUDGED}[^.\n]{{0,3}} {RATES}\b"
 )
-"""What judges answers: forms that texts of all kinds have are a verdict's only there."""
+"""Words that ask to judge answers. Forms that occur in all kinds of texts are only read as a verdict's if these occur.
+"""
 
 ABOUT = re.compile(
     r"(?i)\A\W*(?:please )?(?:(?:can|could) you )?(?:summari[sz]e|translate|rewrite|explain|shorten|extract|continue|"
     r"convert|proofread|improve|document|let['’]?s|what do(?:es)? |how (?:do|can|should) (?:i|we)|"
     r"(?:write|draft|create|design|make|generate|suggest|implement|give me) (?:me )?(?:an?|the|this|my|our|\w+ing)\b)"
 )
-"""How requests begin that are about a text: forms that they name are its."""
+"""Beginnings of requests to write or edit a text. A form in such a request is the text's, not a verdict's."""
 
 INSTANCE = re.compile(r"(?i)\b(?:return|respond|reply|answer|output|provide)\b[^{}]{0,200}\bschema\b")
-"""What asks for an instance of a schema whatever it is about."""
+"""Words that ask for an instance of a schema, on any subject."""
 
 EXAMPLE = re.compile(r"(?i)\b(?:example|instance|e\.g)\b[^{}]{0,60}$")
 OBJECT = re.compile(
@@ -50,10 +52,10 @@ OBJECT = re.compile(
 )
 SCHEMA = re.compile(r"(?i)(?:schema|json format)\W[^{}]{0,80}$")
 NEAR = 250
-"""Characters before an object that may ask for it."""
+"""Characters before an object in which the words that ask for it may be."""
 
 MOST_OBJECTS = 100
-"""Objects of a text that are read, and keys of each: what an answer's form may have, with room to spare."""
+"""Most objects that are read in a text, and most keys of an object."""
 
 LISTED = re.compile(
     r"(?m)^ *(?:[-*•]|[0-9]{1,2}[.)]) ?[`\"*]{0,3}(?P<name>[A-Za-z_]\w{0,30})[`\"*]{0,3} ?"
@@ -62,13 +64,13 @@ LISTED = re.compile(
 """A bullet or a numbered line that explains a key, with its continuation lines."""
 
 KEYED = re.compile(r"(?i)\b(?:keys|fields|properties)\b[^{}\n]{0,80}\n(?=\s{0,6}[-*•1])")
-"""Words right before such a list."""
+"""Words that directly precede a list of keys."""
 
 NAMED = re.compile(r"(?i)\bJSON\b[^.{}\n]{0,60}\b(?:keys|fields|properties)\b(?P<names>(?:[^.{}\n]|\.(?!\s)){4,1500})")
 KEY_LIST = re.compile(r"(?i)\bJSON\b[^.{}\n]{0,60}\b(?:keys|fields)\b:?\s{0,4}\[(?P<names>[^\[\]{}\n]{2,300})\]")
 NAME = re.compile(r"[`\"'](?P<name>[A-Za-z_]\w{0,30})[`\"'](?: ?\((?P<type>[^()\n]{1,300})\))?")
 NOTE = re.compile(r"\{\w+\}\s*# note: the value you produce must (?:be )?(?P<words>.+)", re.DOTALL)
-"""DSPy's note on the value of a key, in the object that it shows."""
+"""DSPy's note about the value of a key, inside its example object."""
 
 TEXT = re.compile(r"(?i)\b(?:str|strings?|texts?|sentences?|words?)\b")
 STRING: Schema = {"type": "string"}
@@ -85,18 +87,18 @@ RULE = re.compile(
     r"[\"'`](?P<name>[^\"'`\n]{1,80})[\"'`]"
     r"(?=(?P<says> (?:(?:field|key|value) )?(?:must|should)(?: only| strictly)? (?:STRICTLY )?be [^.\n]{2,120}))"
 )
-"""What a sentence says that the field of a quoted name must be."""
+"""A sentence that says what the field with a quoted name must be."""
 
 OUTPUT = re.compile(r"Outputs?:\s*\Z")
-"""The line before an example's reply, in prompts that list their keys."""
+"""The line before an example reply, in prompts that list their keys."""
 
 SKETCHED = re.compile(
     r"(?<=:)\s*(?P<value><[^<>\n]*>|\"[^\"\n]*\"(?:\s*(?:\||/|or)\s*\"[^\"\n]*\")+|[^\s\"'{}\[\],<][^,{}\[\]\n\"]*)"
 )
-"""A value that is described and not written, behind its key."""
+"""A value after its key that is described instead of written out, such as `<1-5>`."""
 
 SEVERAL = re.compile(r"(?<=:)\s*\[([A-Za-z<][^\[\]\"'{},]{0,60})(?:,[^\[\]\"'{}]{0,200})?\]")
-"""A list of values that are described: `[score1, score2]`."""
+"""A list with a described value: `[score1, score2]`."""
 
 ENDING = re.compile(r"(?<![\s,.…])(?:[\s,…]|\.\.\.)++(?=[}\]])")
 
@@ -108,13 +110,14 @@ OBJECTS = re.compile(BRACES)
 
 
 class Unread(Exception):
-    """A type or a verdict that is named but not understood: the request is left alone."""
+    """A type or verdict that is named but not understood. The request then gets no form."""
 
 
 def read_instructions(turns: list[tuple[str, str]]) -> list[str]:
-    """Return what the system's messages ask, and then what all messages ask, in the reader's words and without data.
+    """Return the instructions of the system messages, and then those of all messages, without judged data.
 
-    `turns` are the role and the text of each message. Empty for requests that judge no answers or are about a text.
+    `turns` holds the role and text of each message. Chinese words about the form are translated to English. Return []
+    if the request does not ask to judge answers, or asks to write or edit a text.
     """
     system = drop_data(translate_to_english("\n\n".join(text for role, text in turns if role == "system")[:HEAD]))
     whole = drop_data(translate_to_english(clip("\n\n".join(text for _, text in turns))))
@@ -126,13 +129,16 @@ def read_instructions(turns: list[tuple[str, str]]) -> list[str]:
 
 
 def clip(text: str, head: int = HEAD, tail: int = TAIL) -> str:
-    """Return the beginning and the end of a long text."""
+    """Return a long text reduced to its first `head` and last `tail` characters."""
     return text if len(text) <= head + tail else f"{text[:head]}\n\n{text[-tail:]}"
 
 
 def read_object(text: str, *, wanted: bool) -> Schema | None:
-    """Return the schema of the JSON object that a request asks for: {} if it shows several that cannot be joined or has
-    a type that is not known, None if it shows none. `wanted`: the request's own fields ask for an object."""
+    """Return the schema of the JSON object that a request asks for, or None if it shows no object.
+
+    Return {} if it shows objects that cannot be combined, or a type that is not understood. `wanted` is True if the
+    request's own fields (response_format) require an object.
+    """
     try:
         schemas = [*objects(text, wanted)]
     except Unread:
@@ -143,10 +149,10 @@ def read_object(text: str, *, wanted: bool) -> Schema | None:
 
 
 def _joined(shown: list[Schema]) -> Schema:
-    """Join the objects that a request shows into one schema, or return {} if their keys differ.
+    """Combine the schemas of all objects that a request shows, or return {} if their keys are incompatible.
 
-    A client shows one object for each outcome: what either has as a value is allowed. Keys that only some have may be
-    left out, if one object has all keys.
+    Clients often show one object per outcome, so a key may have the values of any of them. A key that is not in every
+    object is optional; one object must contain all keys.
     """
     # Two JSON Schemas of a client cannot be joined: they have to be equal.
     if "properties" in shown[0]:
@@ -160,7 +166,10 @@ def _joined(shown: list[Schema]) -> Schema:
 
 
 def _either(fields: list[Schema]) -> Schema:
-    """Return a schema of all values that one key has in several objects; a described value rules out an example's."""
+    """Return a schema for all values that one key has in different objects.
+
+    A described value (with bounds, for example) takes precedence over an example of the same type.
+    """
     kinds: dict[str, Schema] = {}
     for field in (branch for shown in fields for branch in shown.get("anyOf", [shown])):
         words = all(isinstance(value, str) for value in field.get("enum", []))
@@ -177,18 +186,21 @@ def _either(fields: list[Schema]) -> Schema:
 
 @functools.lru_cache(8)
 def judges(text: str) -> bool:
-    """Return whether the words around objects judge answers. Names of an object's fields ask for nothing."""
+    """Return True if the text, outside its JSON objects, asks to judge answers."""
     return bool(JUDGING.search(OBJECTS.sub(" ", text)))
 
 
 def closed(fields: Schema) -> Schema:
-    """Return the schema of an object of exactly these keys, in this order."""
+    """Return the schema of an object with exactly these keys, in this order."""
     return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
 
 
 def objects(text: str, wanted: bool) -> Iterator[Schema]:
-    """Yield JSON Schemas that a reply has to follow, objects that are shown as an example, and keys that are named with
-    their types or ranges."""
+    """Yield the schema of each object that the text describes for the reply.
+
+    A description is a JSON Schema, an example object, or a list of keys with types or ranges. `wanted` is as in
+    `read_object`. Raise Unread if a type or verdict is not understood.
+    """
     judging = judges(text)
     listed = _key_list(text) if judging else {}
     yield from _object(listed)
@@ -208,14 +220,14 @@ def objects(text: str, wanted: bool) -> Iterator[Schema]:
 
 
 def _objects(text: str) -> Iterator[re.Match[str]]:
-    """Yield the objects that a text holds, at most MOST_OBJECTS of them, without those that have more keys."""
+    """Yield a match for each of the first MOST_OBJECTS objects in a text. Skip objects with more keys than that."""
     for match in itertools.islice(OBJECTS.finditer(text), MOST_OBJECTS):
         if match[0].count(":") <= MOST_OBJECTS:
             yield match
 
 
 def _named(text: str) -> dict[str, Schema]:
-    """Return the keys that a sentence names with their types, or none if a verdict has no type."""
+    """Return the keys, with schemas, that a sentence names, or {} if there are none or a verdict has no type."""
     named = NAMED.search(text)
     keys = [*NAME.finditer(named["names"])] if named else []
     # A verdict without a type could be anything.
@@ -225,7 +237,7 @@ def _named(text: str) -> dict[str, Schema]:
 
 
 def _rows(text: str) -> dict[str, Schema]:
-    """Return the keys of a list of bullets that follows words for keys, or whose bullets have types."""
+    """Return the keys, with schemas, of a bullet list that is introduced as keys or whose bullets have types."""
     header = KEYED.search(text)
     rows, at = list[re.Match[str]](), header.end() if header else len(text)
     while row := LISTED.search(text, at):
@@ -238,7 +250,7 @@ def _rows(text: str) -> dict[str, Schema]:
 
 
 def _key_list(text: str) -> dict[str, Schema]:
-    """Return the keys of a list of names, with types by the examples' replies."""
+    """Return the keys of a bracketed list of names, with schemas derived from the example replies in the text."""
     if not (listed := KEY_LIST.search(text)):
         return {}
     replies = [reply for match in _objects(text) if isinstance(reply := _sketch(match[0]), dict)]
@@ -247,7 +259,7 @@ def _key_list(text: str) -> dict[str, Schema]:
 
 
 def _of_examples(name: str, values: list[Any], text: str) -> Schema:
-    """Return what the values of a key in examples' replies have in common."""
+    """Return a schema that fits all `values` which the key `name` has in example replies."""
     # A key that no example shows has only its name.
     if not values:
         return _typed(name, "", "", text)
@@ -259,8 +271,11 @@ def _of_examples(name: str, values: list[Any], text: str) -> Schema:
 
 
 class Key(NamedTuple):
-    """A key of an object as a request writes it: its name, its type and the words beside it (each "" if there is none),
-    and the whole text."""
+    """A key of an object as a request describes it: its name, its type, the words about it, and the request's whole
+    text.
+
+    `type_name` and `words` are "" if the request has none.
+    """
 
     name: str
     type_name: str
@@ -273,9 +288,13 @@ class Key(NamedTuple):
 
 
 def _typed(name: str, kind: str, words: str, text: str) -> Schema:
-    """Return what the words beside a key allow: its type, in brackets or in Python's words, and its description.
+    """Return the schema of the key `name` from its type and description.
 
-    Raises Unread for a type that is not known, and for a verdict without a type, a scale or labels.
+    - `kind`: the type in brackets or in Python's notation, "" if there is none.
+    - `words`: the description of the key, "" if there is none.
+    - `text`: the whole request.
+
+    Raise Unread if the type is not understood, or if a verdict has no type, scale or labels.
     """
     type_name = re.sub(r"\A(?:must be formatted as an? )?(?:valid )?Python ", "", kind.strip())
     key = Key(name, type_name, words, text)
@@ -297,7 +316,10 @@ def _list(key: Key) -> Schema | None:
 
 
 def _listed(key: Key) -> Schema | None:
-    """Read Python's Literal, "0 if …, 1 if …", quoted values behind "one of", and DSPy's list behind "one of:"."""
+    """Read an enumeration of values, or return None if there is none.
+
+    Enumerations are Python's Literal, "0 if …, 1 if …", quoted values after "one of", and DSPy's list after "one of:".
+    """
     # DSPy and Pydantic write Python's types.
     if literal := re.fullmatch(r"Literal\[(.+)\]", key.type_name):
         values = re.findall(r"'[^']*'|\"[^\"]*\"|[^,\s'\"]+", literal[1])
@@ -333,7 +355,10 @@ def _labels(key: Key) -> Schema | None:
 
 
 def _open(key: Key) -> Schema:
-    """Return a number of the request's scale for a verdict without a type, and free text for other keys."""
+    """Return the schema of a key without a type: a number on the request's scale for a verdict, else a string.
+
+    Raise Unread if a verdict has no scale, or if the key has an unknown type.
+    """
     if TEXT.search(key.spoken):
         return STRING
     if is_verdict(key.name) and (bounds := find_scale(key.text)):
@@ -346,12 +371,12 @@ def _open(key: Key) -> Schema:
 
 
 READERS: tuple[Callable[[Key], Schema | None], ...] = (_truth, _list, _listed, _number, _labels)
-"""Ways of writing what a key may be, in the order in which they are tried: the first that fits counts."""
+"""Readers for the ways to describe a key's values, in the order in which they are tried. The first result is used."""
 
 
 @functools.lru_cache(64)
 def find_range_words(name: str, text: str) -> str:
-    """Return the first words that give a range to a key of this very name, in a bullet or a sentence, or ""."""
+    """Return the first words that give a range for the key `name` in a bullet or sentence, or "" if there are none."""
     key = rf"(?:^[ \t]*(?:[-*•]|[0-9]{{1,2}}[.)])? ?|[\"'`*]|\b(?:the|a) ){re.escape(name)}[\"'`*]{{0,3}}"
     begins = r"\(|:|is |must |should |from |between |ranges "
     for match in re.finditer(rf"(?im){key} ?(?P<words>(?:{begins})[^\n]{{1,200}})", text):
@@ -363,7 +388,11 @@ def find_range_words(name: str, text: str) -> str:
 
 
 def read_marked_fields(text: str, whole: str) -> list[tuple[str, str]]:
-    """Return DSPy's fields with an expression of each value, "" for free text; none if a type is not understood."""
+    """Return the name of each DSPy field and a regular expression for its value, "" for free text.
+
+    `text` is the list of fields, `whole` the complete request. Return [] if a type is not understood or all fields are
+    free text.
+    """
     fields = list[tuple[str, str]]()
     for field in FIELD.finditer(text):
         name, type_name = field["name"], field["type"] or "str"
@@ -388,7 +417,10 @@ def _object(fields: Schema) -> Iterator[Schema]:
 
 
 def _sketch(written: str) -> Any:
-    """Return a written object, with words that stand for a value as a string (`{"score": <1-5>}`), or None."""
+    """Parse an object whose values may be placeholders (`{"score": <1-5>}`), which become strings.
+
+    Return None if it cannot be parsed.
+    """
     plain = SEVERAL.sub(' ["<\\1>"]', written)
     plain = ENDING.sub("", plain.replace("{{", "{").replace("}}", "}"))
     plain = plain if '"' in plain else plain.replace("'", '"')
@@ -410,7 +442,7 @@ def _quoted(match: re.Match[str]) -> str:
 
 
 def _described(name: str, value: Any, text: str) -> Schema:
-    """Return what a value that is written as an example or described allows, or what the words say by its name."""
+    """Return the schema of the key `name`, whose value in the object shown is an example or a description."""
     # Nested objects are read key by key.
     if isinstance(value, dict):
         return closed({key: _described(key, inner, text) for key, inner in value.items()})
@@ -429,9 +461,9 @@ def _described(name: str, value: Any, text: str) -> Schema:
 
 
 def _sketched(name: str, value: str, text: str) -> Schema:
-    """Return what the words that stand for a value allow (in <> if they are no text), or a rule elsewhere on its key.
+    """Return the schema of the key `name` from the words in place of its value, or from a rule elsewhere in `text`.
 
-    Raises Unread for a type that is not known.
+    `value` is in <> unless it stands for a string. Raise Unread if it names an unknown type.
     """
     word = value.strip("<>[] ")
     field = _in_words(word, is_text=not value.startswith("<"))
@@ -448,12 +480,15 @@ def _sketched(name: str, value: str, text: str) -> Schema:
 
 @functools.lru_cache(8)
 def _rules(text: str) -> dict[str, str]:
-    """Return what the text first says that the field of each quoted name must be."""
+    """Return the first rule in the text for each quoted field name ("… must be …")."""
     return {rule["name"]: rule["says"] for rule in reversed([*RULE.finditer(text)])}
 
 
 def _in_words(words: str, is_text: bool) -> Schema:
-    """Return what words in place of a value or a type allow: labels, a truth value or a number; else a string."""
+    """Return the schema for words in place of a value or type: labels, a boolean or a number, else a string.
+
+    `is_text` is True if the words were quoted as a string, so that numbers in them are labels.
+    """
     options = [option.strip("\"'` ") for option in re.split(r"\s*(?:\||(?<!\bN)/|/(?!A\b)|\bor\b)\s*", words)]
     quoted = sorted({*re.findall(r"(?<!\w)['`]([A-Za-z_]{1,20})['`]", words)})
     # Quoted values are labels even among other words.
@@ -474,7 +509,7 @@ def _in_words(words: str, is_text: bool) -> Schema:
 
 
 def options(text: str) -> list[str]:
-    """Return the letters of a question's options, or all letters if it names none."""
+    """Return the letters of the question's options, or all letters A to Z if it lists none."""
     letters = {*re.findall(r"(?<![\w'’.-])([A-Z])[.):](?=\s)", text)}
     return sorted(letters | {"Z"} if {"A", "B"} <= letters else ascii_uppercase)
 
@@ -490,10 +525,10 @@ ASKS = re.compile(
     r"is\b[^?.\n]{0,80}\b(?:answer|response|it))\b|score ?\([0-9]|"
     r"[^\w\n]{0,8}(?:evaluation form|grading rubric)\b[^.:\n]{0,40}:)"
 )
-"""How a sentence begins that asks for something, and does not only tell it."""
+"""Beginning of a sentence that gives an instruction."""
 
 CLOSING = re.compile(r"(?i)(?:stars|score|rating|grade) ?: *\Z")
-"""The last line of a request that a reply goes on from."""
+"""Last line of a request that the reply completes, such as `Score:`."""
 
 NAMES = (
     r"(?:data|answer|response|reply|submission|output|completion|text|summary|translation|passage|context|document|"
@@ -505,16 +540,16 @@ DATA = re.compile(
     rf"(?i)[^\w\n\"']{{0,8}}(?:(?:the )?(?:begin|start)[ _](?:of[ _](?:the[ _])?)?)?{WHOSE}{NAMES}"
     rf"(?:[ _][a-z0-9])?(?:[^\w\n\"']{{0,3}}:|\|?[\]>]|\*\*$)|#{{1,6}} {WHOSE}{NAMES}(?: [a-z0-9])? *$"
 )
-"""How a line begins that opens data."""
+"""Beginning of a line that introduces judged data."""
 
 TAG = re.compile(rf"(?i)<({NAMES})>")
 
 
 def drop_data(text: str) -> str:
-    """Return the text without its data, but for the names that open each piece, up to a line that asks again.
+    """Remove the judged data from a text. The labels that introduce the data, and the instructions after it, are kept.
 
-    Between two pieces such a line has to speak of judging: it may be the first one's. A text that judges only within
-    such a piece is left as it is.
+    Data ends at a line that gives an instruction. Between two pieces of data that line must also speak of judging,
+    because it could belong to the first piece. Return the text unchanged if only the data speaks of judging.
     """
     lines = _without_tagged(text).rstrip().split("\n")
     opens = {at: match for at, line in enumerate(lines) if (match := DATA.match(line)) and not ASKS.match(line)}
@@ -538,7 +573,7 @@ def drop_data(text: str) -> str:
 
 
 def _without_tagged(text: str) -> str:
-    """Return the text without each `<answer>…</answer>` and its like, in time that grows with its length only."""
+    """Return the text without `<answer>…</answer>` and similar elements, in linear time."""
     kept, start, unclosed = list[str](), 0, set[str]()
     while opening := TAG.search(text, start):
         name = opening[1].lower()

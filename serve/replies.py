@@ -1,4 +1,4 @@
-"""Replies on their way from vLLM to a client: whole ones, streams, and errors in OpenAI's shape."""
+"""Rewrite vLLM's replies for clients: complete replies, streams, and errors in OpenAI's format."""
 
 import json
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
@@ -22,17 +22,17 @@ ENDING = {
     "EngineDeadError": "the engine has ended, and the server is about to",
     "cannot schedule new futures after shutdown": "the server is stopping, and only finishes what it has begun",
 }
-"""What vLLM says of every request once its engine has died, or it was asked to end, and what that means."""
+"""Text in vLLM's errors after its engine has died or was told to stop -> the message for the client."""
 
 ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
 MOST_MESSAGE = 2000
-"""Characters of an error's message, which may repeat what the client sent."""
+"""Most characters of an error message, which may repeat text from the client."""
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A whole reply of the inner server."""
+    """A complete HTTP response of the inner server."""
 
     status: int
     headers: Headers
@@ -43,12 +43,15 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def rewrites(request: ChatRequest) -> bool:
-    """Return whether vLLM's reply has to be changed for the client."""
+    """Return True if vLLM's reply must be rewritten for the client."""
     return request.tool is not None or request.trims
 
 
 def rewrite(reply: dict[str, Any], request: ChatRequest) -> dict[str, Any]:
-    """Return a reply, or a stream's piece of one, as the request's client needs it."""
+    """Return a reply, or a chunk of a stream, rewritten for the client.
+
+    A forced function call gets its call format back, and the end-of-text token is removed from the log probabilities.
+    """
     if request.trims:
         reply = {**reply, "choices": [*map(_without_end, reply["choices"])]}
     if request.tool is not None:
@@ -57,7 +60,7 @@ def rewrite(reply: dict[str, Any], request: ChatRequest) -> dict[str, Any]:
 
 
 def _without_end(choice: dict[str, Any]) -> dict[str, Any]:
-    """Return the choice without the token that ended it: in OpenAI's logprobs the text's last token is the last."""
+    """Return the choice without the log probability of the end-of-text token, which OpenAI's replies do not have."""
     logprobs, message = choice.get("logprobs") or {}, choice.get("message") or choice.get("delta") or {}
     tokens = logprobs.get("content")
     # A reply that was cut off has no token that ended it.
@@ -69,7 +72,10 @@ def _without_end(choice: dict[str, Any]) -> dict[str, Any]:
 
 
 def shape_error(answer: Answer, extra: Iterable[tuple[bytes, bytes]] = ()) -> Answer:
-    """Return an error in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`, `code` a word or null."""
+    """Return an error response in OpenAI's format: `{"error": {"message", "type", "param", "code"}}`.
+
+    `code` is a string or null. `extra` are headers to add.
+    """
     details, message = _details(answer.body)
     status, code = answer.status, details.get("code") if isinstance(details.get("code"), str) else None
     # Clients shorten their prompts at this word only.
@@ -94,7 +100,7 @@ def shape_error(answer: Answer, extra: Iterable[tuple[bytes, bytes]] = ()) -> An
 
 
 def _details(body: bytes) -> tuple[dict[str, Any], str]:
-    """Return the fields of an error of any shape, and its message."""
+    """Return the fields of an error body of any format, and its message."""
     try:
         payload = json.loads(body)
     except ValueError:
@@ -105,7 +111,7 @@ def _details(body: bytes) -> tuple[dict[str, Any], str]:
 
 
 def shape_errors(send: Send) -> Send:
-    """Wrap `send` to give errors OpenAI's shape and pass everything else on."""
+    """Wrap `send` to convert error responses to OpenAI's format. All other messages pass unchanged."""
     failed: Message | None = None
     parts: list[bytes] = []
 
@@ -146,7 +152,7 @@ def resized(headers: Iterable[tuple[bytes, bytes]], body: bytes) -> Headers:
 
 
 def rewrite_stream(send: Send, request: ChatRequest) -> Send:
-    """Wrap `send` for a stream, whose events are rewritten for the request's client."""
+    """Wrap `send` to rewrite each event of a stream for the client of `request`."""
     rest = b""
 
     def changed(event: bytes) -> bytes:
@@ -171,7 +177,7 @@ def rewrite_stream(send: Send, request: ChatRequest) -> Send:
 
 
 def add_headers(send: Send, headers: Headers) -> Send:
-    """Wrap `send` to add headers to the answer."""
+    """Wrap `send` to add `headers` to the response."""
 
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -1,7 +1,7 @@
-"""What no request may ask for, whatever its route: each violation is a Refusal with status 400, before vLLM reads it.
+"""Refuse requests on any route that would block or crash vLLM, with status 400, before vLLM reads them.
 
-The decoder works through every choice, pattern and branch of a schema before its first token, and a tokenizer takes
-no half of a surrogate pair. Everything here is pure.
+The decoder processes every choice, pattern and branch of a schema before its first token, and a tokenizer fails on half
+of a surrogate pair. All functions are pure.
 """
 
 import json
@@ -18,42 +18,45 @@ from schemas import ends
 from critic.errors import loads, replace_surrogates
 
 MOST_VALUES = 500_000
-"""Commas in a body: while Python reads it, nobody is answered."""
+"""Most commas in a body. Parsing a larger body would block the event loop."""
 
 MOST_REPEATED = 99_999
-"""Items that a list in a reply may have or need: the decoder writes them out, and a large number takes all memory."""
+"""Largest minItems or maxItems of a list. The decoder expands them, and a larger number would exhaust the memory."""
 
 MOST_ITEMS = 2000
-"""Choices, values of an `enum`, branches, properties, tools: the length of any list or object in a constraint."""
+"""Most entries of any list or object in a constraint: choices, `enum` values, branches, properties, tools."""
 
 FEWER = {"oneOf": 64, "patternProperties": 64, "properties": 400}
-"""What is compared with every other, or with every property; properties that may all be left out are tried together."""
+"""Lower limits for keywords whose entries the decoder compares or combines with each other."""
 
 MOST_PATTERN = 20_000
-"""Characters of a pattern or a grammar. One of 50,000 optional letters takes the decoder more than a second."""
+"""Most characters of a pattern or grammar. One with 50,000 optional letters takes the decoder more than a second."""
 
 MOST_CONSTRAINT = 500_000
-"""Characters of all that constrains a reply."""
+"""Most characters of one constraint, written as JSON."""
 
 PATTERNS = {"regex", "pattern", "grammar", "whitespace_pattern", "structural_tag"}
 CONSTRAINTS = {"structured_outputs", "response_format", "text", "tools", "functions", "stop", "bad_words"}
-"""Fields that say what a reply may be; they count where they hold no plain text."""
+"""Request fields that can constrain a reply. They are checked if their value is a list or object."""
 
 SCHEMAS = {"json", "schema", "parameters", "input_schema"}
 WRITTEN = {"json", "structural_tag"}
-"""Fields whose text is JSON itself."""
+"""Fields whose string value is itself JSON."""
 
 GUIDED = {"guided_json": "json", "guided_regex": "regex", "guided_choice": "choice", "guided_grammar": "grammar"}
 GUIDED |= {"guided_whitespace_pattern": "whitespace_pattern"}
-"""Fields that vLLM had before 0.12 and now ignores, and their names in `structured_outputs`."""
+"""Fields of vLLM before 0.12, which it now ignores -> their names in `structured_outputs`."""
 
 ESCAPED_HALF = re.compile(rb"(?i)\\ud[89a-f]")
 
 
 def read(body: bytes) -> tuple[Any, bool]:
-    """Return the JSON of a body, None if it is none (vLLM says what is wrong with it), and whether it was changed: see
-    `_with_a_form`. Raises Refusal beyond a bound."""
-    # Counting commas is fast: Python's reader would keep the event loop for seconds.
+    """Return the parsed JSON of a body, and whether `guided_*` fields in it were converted.
+
+    The JSON is None if the body is not valid JSON; vLLM then reports the error. Raise Refusal if the request exceeds a
+    limit.
+    """
+    # Counting commas is fast; parsing could block the event loop for seconds.
     if body.count(b",") > MOST_VALUES:
         raise _refused(f"a request has at most {MOST_VALUES:,} values")
     try:
@@ -71,10 +74,10 @@ def read(body: bytes) -> tuple[Any, bool]:
 
 
 def _with_a_form(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the request with `guided_*` as `structured_outputs`.
+    """Return the request with its `guided_*` fields converted to `structured_outputs`.
 
-    Raises Refusal if it names two forms, or words that it forbids beside a form: none of the form's may be left, and
-    vLLM answers that with 500.
+    Raise Refusal if the request has two constraints, or forbids words in addition to one: that may leave nothing to
+    generate, which vLLM answers with a 500 error.
     """
     guided = {GUIDED[name]: request[name] for name in GUIDED if request.get(name) is not None}
     named = sorted(guided.keys() - {"whitespace_pattern"})
@@ -99,7 +102,7 @@ def _with_a_form(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fields(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield every key and its value, at any depth."""
+    """Yield every key and value of nested lists and objects, at any depth."""
     waiting = [value]
     while waiting:
         part = waiting.pop()
@@ -110,12 +113,15 @@ def _fields(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _check_constraint(name: str, constraint: Any) -> None:
-    """Raise Refusal if a constraint of the reply is too large, or asks for a reply without an end."""
+    """Raise Refusal if a constraint of the reply is too large, nested too deeply, or allows no finite reply.
+
+    `name` is the request field that holds it.
+    """
     waiting: list[tuple[str, Any, bool]] = [(name, constraint, False)]
     schemas: list[dict[str, Any]] = []
     while waiting:
         key, value, in_schema = waiting.pop()
-        # A schema that is written as text costs the decoder as much.
+        # A schema given as a JSON string costs the decoder as much.
         if isinstance(value, str) and key in WRITTEN and not in_schema and len(value) <= MOST_CONSTRAINT:
             with suppress(ValueError):
                 value = loads(value)

@@ -1,4 +1,4 @@
-"""The values that words allow: ranges of numbers and lists of labels. Everything here is pure."""
+"""Read the values that a text allows: ranges of numbers and lists of labels. All functions are pure."""
 
 import functools
 from collections.abc import Iterator
@@ -21,12 +21,12 @@ RANGES = [
     )
 ]
 LENGTH = re.compile(r"(?i)[ -](?:words?|sentences?|characters?|tokens?|lines?)\b")
-"""Behind a range that is no score's."""
+"""Words after a range that make it a length instead of a scale."""
 
 SPOKEN = re.compile(
     r"(?i:\b(?:scale|scor|rat(?:ed?|ing)\b|grad))(?:[^,;.!?\n]|\.\S|:\n)*\Z|(?im:^)\W{0,4}(?i:[A-Z][\w -]{0,40}) \(\Z"
 )
-"""A cue with nothing between it and the range that could be what the range is of, or the name of a criterion."""
+"""Words before a range that make it a scale: a cue such as "score", or the name of a criterion, directly before it."""
 
 RUBRIC = re.compile(r"(?im)^\W{0,6}score ([0-9]{1,2})\b ?[:=(–-]")
 BINARY = re.compile(
@@ -47,7 +47,7 @@ VERDICTS = re.compile(
 
 
 def is_verdict(name: str) -> bool:
-    """Return whether the name of a field or function speaks of a verdict.
+    """Return True if the name of a field or function indicates a verdict.
 
     >>> is_verdict("final_score"), is_verdict("reason")
     (True, False)
@@ -56,7 +56,7 @@ def is_verdict(name: str) -> bool:
 
 
 def ranges(text: str) -> Iterator[tuple[re.Match[str], Range]]:
-    """Yield the ranges of numbers that the text names, but for lengths."""
+    """Yield each number range (low, high) in the text with its match, except ranges of lengths."""
     for pattern in RANGES:
         for match in pattern.finditer(text):
             low, high = float(match["low"]), float(match["high"])
@@ -66,7 +66,7 @@ def ranges(text: str) -> Iterator[tuple[re.Match[str], Range]]:
 
 
 def find_range(text: str) -> Range | None:
-    """Return the first range of numbers that the text names, or None.
+    """Return the first number range (low, high) in the text, or None. Ranges of lengths are skipped.
 
     >>> find_range("in 50 to 100 words, from 1 to 5")
     (1.0, 5.0)
@@ -77,9 +77,9 @@ def find_range(text: str) -> Range | None:
 
 @functools.lru_cache(16)
 def find_scale(text: str) -> Range | None:
-    """Return the range that the text names of a score, or of its rubric, or None.
+    """Return the range of the score that the text asks for, or of the levels of its rubric, or None.
 
-    Of several ranges it is the one that holds all others.
+    If the text names more than one range for scores, return the one that contains all others, or None.
     """
     named = [(text[max(0, match.start() - 60) : match.start()], bounds) for match, bounds in ranges(text)]
     spoken = {bounds for before, bounds in named if SPOKEN.search(before)}
@@ -94,7 +94,11 @@ def find_scale(text: str) -> Range | None:
 
 @functools.lru_cache(64)
 def count_digits(bounds: Range | None, words: str) -> int:
-    """Return how many decimals a number of the range takes: from 0 to 1 two, unless the words say none."""
+    """Return the number of decimals for numbers in a range.
+
+    It is 2 for ranges within -1..1, 1 if `words` mention decimals, else 0. Words such as "integer" make it 0 in any
+    case.
+    """
     # `1 or 0` and `binary` rule decimals out even from 0 to 1.
     if bounds is None or WHOLE.search(words):
         return 0
@@ -102,7 +106,10 @@ def count_digits(bounds: Range | None, words: str) -> int:
 
 
 def numbers(bounds: Range | None, words: str) -> list[str]:
-    """All numbers of a range, with as many digits as its words allow; none of a wide one."""
+    """Return all numbers of a range as strings, with the decimals that `words` allow.
+
+    Return [] if `bounds` is None, above 100 or not whole.
+    """
     # A wide range is too much for the decoder to list.
     if not bounds or bounds[1] > 100 or not all(value == int(value) for value in bounds):
         return []
@@ -114,8 +121,10 @@ def numbers(bounds: Range | None, words: str) -> list[str]:
 
 
 def number_pattern(bounds: Range | None, decimals: bool) -> str:
-    """Return an expression of the numbers of a range (default: 0 to 100), with up to two decimals if `decimals`; "" for
-    a range that is too wide or has no whole ends."""
+    """Return a regular expression for the numbers in a range (None: 0 to 100).
+
+    With `decimals` they may have up to two decimals. Return "" if the range is too wide or its ends are not whole.
+    """
     if bounds is None:
         return r"100(\.0{1,2})?|[1-9]?[0-9](\.[0-9]{1,2})?" if decimals else "100|[1-9]?[0-9]"
     whole = numbers(bounds, "integer")
@@ -126,15 +135,18 @@ def number_pattern(bounds: Range | None, decimals: bool) -> str:
 
 
 def points_pattern(words: str, text: str) -> str:
-    """Return an expression of a number behind a marker. The words beside the marker say its scale and its decimals, or
-    else the whole text. Without a scale it is from 0 to 100, with decimals unless a whole number is asked for."""
+    """Return a regular expression for the number after a marker.
+
+    Scale and decimals come from `words`, the text next to the marker, or else from the whole `text`. Without a scale
+    the number is from 0 to 100, with decimals unless an integer is asked for.
+    """
     bounds = find_range(words) or find_scale(text)
     near = words if WHOLE.search(words) or REAL.search(words) else text
     return number_pattern(bounds, decimals=bool(count_digits(bounds, near)) if bounds else not WHOLE.search(near))
 
 
 def value_pattern(field: Schema) -> str:
-    """Return an expression of the values of a field as Python writes them, or "" for texts, lists and objects."""
+    """Return a regular expression for a schema's values in Python's notation, "" for strings, lists and objects."""
     field, *null = field.get("anyOf", [field])
     pattern = any_of([*map(str, field.get("enum", (True, False) if field.get("type") == "boolean" else ()))])
     if field.get("type") in ("integer", "number"):
@@ -144,12 +156,12 @@ def value_pattern(field: Schema) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return an expression of a text, with its line ends as they are."""
+    """Return a regular expression that matches `text` literally. Line ends are not escaped."""
     return escape(text).replace("\\\n", "\n")
 
 
 def any_of(values: list[str]) -> str:
-    """Return an expression of any of some texts, the longest first."""
+    """Return a regular expression that matches any of `values` literally, the longest first."""
     return "|".join(map(escaped, sorted(values, key=len, reverse=True)))
 
 
@@ -168,18 +180,18 @@ LEADS = re.compile(
     r"(?i)(?:\A[\"'`]?|[\[(]|\b(?:only|just|exactly|with|either|be|is|of|as|in|output|return|respond|reply|"
     r"answer|write|give|word|letters?|character|number|options|labels|verdict)),?:? ?\Z"
 )
-"""Before a list: what it does not go on from."""
+"""Text before a list of labels after which the list is understood as the complete choice."""
 
 STOPS = re.compile(
     rf"(?: ?\([^()\n]{{0,40}}\))?[\"'`]?(?:\s*\Z|[.;:!?)\n\]](?![\w.])|,? {NO_MORE}|"
     r" (?:only|in|as|on|by|based|here|ONLY)\b|,? (?:and nothing|and (?:should|must) not|on)\b)"
 )
-"""Behind a list: where it ends."""
+"""Text after a list of labels that shows that the list is complete."""
 
 MARKED = re.compile(r"\[\[([^\[\]\n#]{1,30})\]\]")
 LABEL = re.compile(r"[A-Z]{1,12}(?:[<>=]{1,2}[A-Z])?|(?i:tie|yes|no|neither|equal|draw|both)")
 OUT_OF = re.compile(r"[^\n/]{1,16}?(?P<out> ?/ ?(?P<most>[2-9]|[0-9]{2,3}))(?![\w/]|\.[0-9])")
-"""A placeholder or an example of a score out of the most: `n/10`."""
+"""A placeholder or example of a score out of a maximum: `n/10`."""
 
 PLACEHOLDER = re.compile(
     r"(?i:(?:(?:your|final) )?(?:scores?|rating|grade|verdict|choice|number|letter))|X|n|[^A-Za-z]*"
@@ -187,9 +199,9 @@ PLACEHOLDER = re.compile(
 
 
 def find_labels(text: str, start: int = 0) -> list[str] | None:
-    """Return the labels of the first list of a text behind `start`, or None if none are listed.
+    """Return the labels of the first list of labels in `text` from index `start` on, or None if there is no list.
 
-    Empty if the words around the list are not understood: a reply could not say what they also allow.
+    Return [] if the words around the list are not understood, because they may allow other labels.
 
     >>> find_labels("Answer with only 'yes' or 'no'.")
     ['yes', 'no']
@@ -208,8 +220,11 @@ def find_labels(text: str, start: int = 0) -> list[str] | None:
 
 
 def choices(words: str, text: str) -> list[str]:
-    """Return the values that a placeholder or the words about it allow, or else the numbers of the scale that the whole
-    text names, as in "7/10" if the words write them so; none if the words are not understood."""
+    """Return the values that `words`, a placeholder or the words about it, allow.
+
+    If the words name none, return the numbers of the scale in the whole `text`. If the words write a score as "7/10",
+    so do the values. Return [] if the words are not understood.
+    """
     # `7/10` is written so only if 10 is the scale's end.
     if fraction := OUT_OF.match(words):
         bounds = find_range(words) or find_scale(text)
@@ -227,7 +242,7 @@ def choices(words: str, text: str) -> list[str]:
 
 @functools.lru_cache(2000)
 def described(words: str) -> Schema:
-    """Return the values that the description of a number allows, as JSON Schema."""
+    """Return JSON Schema keywords (enum, or minimum and maximum) for the numbers that a description allows."""
     labels = find_labels(words)
     if labels and all(map(str.isdecimal, labels)):
         return {"enum": [*map(int, labels)]}
@@ -235,7 +250,7 @@ def described(words: str) -> Schema:
 
 
 def limits(bounds: Range | None) -> Schema:
-    """Return a range as a JSON Schema has it; empty for None."""
+    """Return a range as the JSON Schema keywords minimum and maximum, or {} for None."""
     if bounds is None:
         return {}
     low, high = (int(value) if value == int(value) else value for value in bounds)

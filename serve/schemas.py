@@ -1,7 +1,8 @@
-"""JSON schemas whose replies end: a client's own, bounded until the longest reply fits its tokens. All is pure.
+"""Bound JSON schemas so that every reply ends and fits into a number of tokens. All functions are pure.
 
-Open texts, lists and numbers get limits, objects are closed, references are written out. Every reply to the bounded
-schema is one to the client's. Whether branches of `oneOf` are apart is the decoder's to say.
+Unlimited strings, lists and numbers get limits, objects are closed, and references are expanded. Every reply that is
+valid for the bounded schema is valid for the original one. Whether the branches of a `oneOf` exclude each other is left
+to the decoder.
 """
 
 import json
@@ -13,7 +14,9 @@ from scales import Schema, described, is_verdict
 
 LARGEST_NUMBER = 1_000_000
 BYTES_PER_CHARACTER = 6
-"""A control character as `\\u001f`; no character of UTF-8 has more than 4. A token has at least one byte."""
+"""Most bytes of a character: a control character is written as `\\u001f`, and UTF-8 takes at most 4. A token has at
+least one byte.
+"""
 
 NOTES = {"title", "description", "default", "examples", "$schema", "$id", "$comment", "deprecated", "discriminator"}
 DEFINITIONS = {"$defs", "definitions"}
@@ -23,15 +26,15 @@ ANYTHING: Schema = {"anyOf": [{"type": "string"}, {"type": "number"}, {"type": "
 
 
 class Unbounded(Exception):
-    """A schema beyond the rules: it goes on as the client sent it."""
+    """A schema that these rules cannot bound. The request is then sent on unchanged."""
 
 
 class Endless(Unbounded):
-    """Only an endless reply, or none, fits."""
+    """A schema that no finite reply is valid for."""
 
 
 class Limits(NamedTuple):
-    """The most characters of a string and items of a list, where the schema allows that few."""
+    """The most characters of a string and the most items of a list, unless the schema itself requires more."""
 
     string: int
     items: int
@@ -43,11 +46,11 @@ class Limits(NamedTuple):
 LADDER = [Limits(string, 64) for string in (600, 400, 250, 160, 100, 60, 40)]
 LADDER += [Limits(40, items) for items in (32, 16, 8, 4, 2, 1)]
 LADDER += [Limits(20, 1), Limits(10, 1), Limits(4, 1), Limits(1, 1), Limits(1, 0)]
-"""Limits to try, the loosest first: strings are not shortened below what can be read as long as lists can be."""
+"""Limits to try, from loose to tight. Lists are shortened before strings become too short to be useful."""
 
 
 class Bounded(NamedTuple):
-    """A schema within limits, and the most bytes that a reply to it can have."""
+    """A bounded schema, the size in bytes of the longest valid reply, and the limits that were used."""
 
     schema: Schema
     size: int
@@ -55,10 +58,10 @@ class Bounded(NamedTuple):
 
 
 def bounded(schema: Schema, tokens: float = math.inf, pattern: str = "") -> Bounded:
-    """Return the schema within the loosest limits under which its longest reply has fewer bytes than `tokens`.
+    """Return the schema with the loosest limits under which the longest valid reply has fewer bytes than `tokens`.
 
-    If even the shortest reply that the client asks for may be longer, the limits are the tightest. Open texts fit
-    `pattern`. Raises Unbounded.
+    If no limits achieve this, use the tightest. `pattern` is a regular expression for strings without a maxLength, ""
+    for none. Raise Unbounded if the schema cannot be bounded.
     """
     for limits in LADDER:
         restricted = within(schema, limits, pattern)
@@ -68,9 +71,9 @@ def bounded(schema: Schema, tokens: float = math.inf, pattern: str = "") -> Boun
 
 
 def within(schema: Schema, limits: Limits, pattern: str = "") -> Bounded:
-    """Return the schema with limits on all that has none, and without what the client does not name.
+    """Return the schema with `limits` for everything unlimited, and without properties that it does not name.
 
-    Raises Unbounded.
+    `pattern` is as in `bounded`. Raise Unbounded if the schema cannot be bounded.
     """
     try:
         return Bounded(*_Writer(schema, limits, pattern).write(schema, _Position()), limits)
@@ -79,23 +82,26 @@ def within(schema: Schema, limits: Limits, pattern: str = "") -> Bounded:
 
 
 def ends(schema: Schema) -> bool:
-    """Return whether some reply to the schema ends, as far as the rules can tell. Raises RecursionError."""
+    """Return False if no finite reply is valid for the schema, as far as these rules can tell.
+
+    Raise RecursionError if the schema is nested too deeply.
+    """
     try:
         within(schema, LADDER[-1])
     except Unbounded as problem:
-        return not isinstance(problem, Endless)  # what else is wrong with it vLLM says
+        return not isinstance(problem, Endless)  # vLLM reports any other problem
     return True
 
 
 class _Position(NamedTuple):
-    """Where a part of a schema stands: in a field of this description, within these definitions."""
+    """Context of a subschema: the descriptions around it, and the names of the definitions that contain it."""
 
     description: str = ""
     within: tuple[str, ...] = ()
 
 
 class _Writer:
-    """Writes a schema out: references resolved, limits set, the size of the longest reply added up."""
+    """Expands references, applies limits, and adds up the size of the longest valid reply."""
 
     def __init__(self, root: Schema, limits: Limits, pattern: str) -> None:
         self.root, self.limits, self.pattern, self.nodes = root, limits, pattern, 0
@@ -103,15 +109,18 @@ class _Writer:
         self.kinds |= {"integer": self._number, "number": self._number}
 
     def write(self, schema: Any, position: _Position) -> tuple[Schema, int]:
-        """Return the schema and its longest reply in bytes. Raises Endless for one that only an endless reply fits."""
+        """Return the bounded schema and the size in bytes of its longest valid reply.
+
+        Raise Endless if no finite reply is valid, and Unbounded if the schema cannot be bounded.
+        """
         self.nodes += 1
-        # References that multiply would take minutes to write out.
+        # Nested references can grow exponentially and take minutes to expand.
         if self.nodes > 2000:
             raise Unbounded("the schema is too large")
         schema, position = self._resolved(ANYTHING if schema is True else schema, position)
         position = position._replace(description=f"{position.description} {schema.get('description', '')}")
         schema = {key: value for key, value in schema.items() if key not in DEFINITIONS}
-        # A schema that says nothing allows anything: plain values end.
+        # A schema without keywords allows any value; restrict it to plain values, which are finite.
         if not schema.keys() - NOTES:
             return self.write({**schema, **ANYTHING}, position)
         if "anyOf" in schema or "oneOf" in schema:
@@ -128,7 +137,11 @@ class _Writer:
         return self.kinds[kind]({**schema, "type": kind}, position)
 
     def _resolved(self, schema: Any, position: _Position) -> tuple[Any, _Position]:
-        """Return the schema that a definition, or parts that all have to fit, stand for."""
+        """Return the schema with `$ref` and an `allOf` of one item expanded, and its new position.
+
+        Raise Unbounded if two schemas must hold at once. Raise Endless if a definition contains itself more than three
+        times, or if no value is allowed.
+        """
         while isinstance(schema, dict) and ("$ref" in schema or "allOf" in schema):
             beside = {key: value for key, value in schema.items() if key not in ("$ref", "allOf")}
             if beside.keys() - NOTES - DEFINITIONS or ("allOf" in schema and ("$ref" in schema or schema["allOf"][1:])):
@@ -138,13 +151,13 @@ class _Writer:
                 continue
             name, definition = schema["$ref"], {"#": self.root}
             if position.within.count(name) == 3:
-                raise Endless  # a definition stands within itself three times at most
+                raise Endless  # a definition may contain itself at most three times
             for part in name.split("/"):
                 definition = definition[part.replace("~1", "/").replace("~0", "~")]
             position = position._replace(within=(*position.within, name))
             schema = {**definition, **beside}
         if not isinstance(schema, dict):
-            raise Endless  # false: nothing fits it
+            raise Endless  # false: no value is valid
         return schema, position
 
     def _choice(self, schema: Schema, kind: str, position: _Position) -> tuple[Schema, int]:
@@ -162,9 +175,9 @@ class _Writer:
 
     def _string(self, schema: Schema, position: _Position) -> tuple[Schema, int]:
         if {"pattern", "format"} & schema.keys():
-            raise Unbounded("a text of a pattern or a format")  # how long is the decoder's to know
+            raise Unbounded("a text of a pattern or a format")  # its length is known only to the decoder
         least, most = schema.get("minLength", 0), schema.get("maxLength", math.inf)
-        # A text that the client bounds stays the client's.
+        # A string that the client has bounded gets no pattern.
         if self.pattern and most == math.inf:
             schema["pattern"] = self.pattern
         length = int(min(most, max(least, self.limits.string)))
@@ -181,7 +194,7 @@ class _Writer:
             return schema, whole
         if "multipleOf" in schema:
             return schema, whole + 2 + len(f"{schema['multipleOf']:.20f}".rstrip("0").partition(".")[2])
-        # The decoder knows no negative multiples of a hundredth, may find none in a narrow range, and takes 0 for more.
+        # The decoder supports no negative multiples of 0.01, may find none in a narrow range, and accepts 0 as above 0.
         if low < 0 or high - low < 0.1 or ("exclusiveMinimum" in schema and high < 1):
             raise Unbounded("a range of decimals that is negative or narrow")
         return {**schema, "multipleOf": 0.01}, whole + 4
@@ -200,7 +213,7 @@ class _Writer:
 
     def _object(self, schema: Schema, position: _Position) -> tuple[Schema, int]:
         named = schema.get("properties") or {}
-        # A reply may not leave a verdict out where nothing is required.
+        # If the client requires nothing, the verdicts are required.
         if required := schema.get("required") or list(filter(is_verdict, named)):
             schema["required"] = required
         if not named or set(required) - named.keys():
@@ -223,7 +236,10 @@ def _length(value: Any) -> int:
 
 
 def _range(schema: Schema) -> tuple[float, float]:
-    """Return the bounds of a number; missing ones are set, far beyond those that there are."""
+    """Return the bounds (low, high) of a number schema. Bounds that are missing are added to `schema`.
+
+    Raise Unbounded if a bound is not a number.
+    """
     if any(isinstance(schema.get(bound), bool) for bound in BOUNDS):
         raise Unbounded("bounds that are no numbers")
     low = max(schema.get("minimum", -math.inf), schema.get("exclusiveMinimum", -math.inf))

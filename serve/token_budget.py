@@ -1,6 +1,6 @@
-"""The tokens of the context that a prompt leaves for its reply.
+"""Limit replies to the tokens that the prompt leaves of the context.
 
-vLLM counts a prompt while it prepares the request, and silently shortens the reply to what is left. The layer reads
+vLLM counts the prompt while it prepares a request, and silently shortens the reply to what is left. The layer reads
 that count, and stops vLLM before it generates anything if too little is left.
 """
 
@@ -15,21 +15,22 @@ from api_formats import Refusal, read_limit
 from contracts import Contract
 
 LEAST_REPLY = 16
-"""Tokens below which a request without a contract counts as too long."""
+"""Fewest tokens for a reply without a contract. If less room remains, the request counts as too long."""
 
 MOST_TOKENS = 1024
-"""What a JSON reply may take that nobody limits: a judge that rambles costs no more, and the same once again."""
+"""Token limit of a JSON reply that the client does not limit. A second try may use as many again."""
 
 
 @dataclass
 class TokenBudget:
-    """The context that one request has, filled in while vLLM prepares it.
+    """Token counts of one request, filled in while vLLM prepares it.
 
-    - `release`: called once, when vLLM has counted the prompt or the request has ended without.
-    - `needed`: tokens that must be left for the reply. `short`: fewer are.
-    - `prompt`: length of the prompt in tokens, None until vLLM knows it.
-    - `whole`: the client wants the whole distribution of a rating. `ten` is then the probability (0..1) that a 1 at the
-      rating goes on with a 0 (ratings.py), None if it is not known.
+    - `release`: called once, when vLLM has counted the prompt or the request ends before that.
+    - `needed`: the fewest tokens that must remain for the reply. `short`: True if fewer remain.
+    - `prompt`: length of the prompt in tokens, or None until vLLM has counted it.
+    - `whole`: True if the client wants the full distribution of a rating.
+    - `ten`: probability (0..1) that a 1 in place of the rating would be followed by a 0 (ratings.py), or None if
+      unknown.
     """
 
     release: Callable[[], None]
@@ -45,13 +46,13 @@ class TokenBudget:
 
 
 BUDGET: ContextVar[TokenBudget | None] = ContextVar("budget", default=None)
-"""Budget of the request that is being prepared."""
+"""Budget of the request that is being prepared, or None for requests that do not go through the layer's chat route."""
 
 
 def checking(get_max_tokens: Callable[..., int]) -> Callable[..., int]:
-    """Wrap vLLM's `get_max_tokens`, which is asked how long a reply may be, to note the length of the prompt.
+    """Wrap vLLM's `get_max_tokens` so that it stores the prompt length in BUDGET.
 
-    The wrapper raises ValueError, of which vLLM makes an error 400, if the prompt leaves fewer tokens than are needed.
+    The wrapper raises ValueError, which vLLM turns into a 400 error, if the prompt leaves fewer tokens than needed.
     """
 
     @wraps(get_max_tokens)
@@ -72,25 +73,26 @@ def checking(get_max_tokens: Callable[..., int]) -> Callable[..., int]:
 def reply_tokens(
     request: dict[str, Any], contract: Contract | None, plain: bool, context: int | None, count: int
 ) -> tuple[int | None, int]:
-    """Return the longest reply behind a prompt of `count` tokens, and the least that must be possible, both in tokens.
+    """Return the token limit of a reply, and the fewest tokens that must remain for it.
 
-    The longest is what the client asks for or what the context leaves, whichever is less; None if nobody says. A
-    `plain` request constrains its reply itself: it gets all that it asks for or is refused, since its form would be
-    worth nothing if cut off. More than the whole context is taken for a limit made for larger models: no shorter
-    prompt would help.
+    - `plain`: True if the client constrains the reply itself. Such a reply is useless if truncated, so all of the
+      tokens that the client asks for are needed.
+    - `context`: context length in tokens, or None if unknown. `count`: length of the prompt in tokens.
 
-    Raises Refusal for a limit below 1, and if less is left than LEAST_REPLY (under a contract: than its verdict).
+    The limit is the smaller of what the client asks for and what the context leaves, or None if there is neither. A
+    client's limit above the whole context was meant for larger models and is reduced. Raise Refusal if the client's
+    limit is below 1, or if fewer tokens than needed remain.
     """
     wish = read_limit(request)
-    # What vLLM says of such a limit, it says of a prompt that fills the context, too.
+    # vLLM's message for such a limit would be the one for a prompt that is too long.
     if wish is not None and wish < 1:
         raise Refusal(HTTPStatus.BAD_REQUEST, None, f"max_tokens must be positive, got {wish}")
-    # Open JSON has no end of its own.
+    # A JSON reply without a limit might not end.
     limit = MOST_TOKENS if wish is None and contract and contract.verdict is None else wish
     if context is None or (limit is None and contract is None):
         return limit, 0
     needed = contract.least_tokens if contract else min(LEAST_REPLY, limit or 1)
-    # A form that the client wrote is worth nothing if it is cut off.
+    # A reply in the client's own form is useless if truncated.
     if plain and limit and limit < context:
         needed = limit
     left = context - count

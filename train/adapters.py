@@ -1,4 +1,4 @@
-"""Low-rank adapters that add to what their layer computes in place, by one matmul."""
+"""Faster LoRA layers, which add the adapter's product to the layer's output in place."""
 
 import types
 from collections.abc import Callable
@@ -8,10 +8,10 @@ import torch
 
 
 def join_adapters(model: Any) -> Any:
-    """Let the plain LoRA layers of peft's `model` add their product within the matmul, and return the model.
+    """Replace the forward pass of plain LoRA layers in peft's `model` by one fused operation, and return the model.
 
-    peft's own layers make the product, scale it and add it. These are three more passes over [tokens × width], which on
-    a CPU take longer than the matmul.
+    peft computes the product, scales it and adds it. These are three more passes over [tokens × width], which take
+    longer than the matmul on a CPU.
     """
     from peft.tuners.lora import Linear  # noqa: PLC0415  # takes seconds to import and only adapters need it
 

@@ -1,7 +1,7 @@
-"""Attention over the prefix tree of a packed sequence (packing.py), registered as attentions of transformers.
+"""Attention over the prefix tree of a packed sequence (packing.py), registered with transformers.
 
-`sdpa` goes through the tree a few segments at a time, with the keys of their path, on a CPU by plain matmuls;
-`flex_attention` is PyTorch's FlexAttention (arXiv 2412.05496), one kernel over the whole tree on a GPU.
+`sdpa` processes a few segments of the tree at a time, each with the keys on its path, and on a CPU uses plain matrix
+products. `flex_attention` is PyTorch's FlexAttention (arXiv 2412.05496), one kernel over the whole tree on a GPU.
 """
 
 import os
@@ -22,21 +22,23 @@ from critic.errors import UsageError
 
 AUTO, FLEX = "auto", "flex_attention"
 OVER_TREES = {"sdpa": "tree_sdpa", FLEX: "tree_flex"}
-"""Attentions that can look at a prefix tree -> the name under which they do."""
+"""Attention that has a version for prefix trees -> the registered name of that version."""
 
 KINDS = {"full_attention", "sliding_attention"}
-"""Kinds of layers, as configs call them, in which a token depends only on the tokens it sees and their distance."""
+"""Kinds of layers, as configs name them, whose tokens depend only on the visible tokens and their distance."""
 
 KEPT = 2**26
-"""Bytes of probabilities that matmuls may keep of a layer for the backward pass; more goes to PyTorch's kernel, which
-keeps none, but whose backward pass takes three times as long on a CPU in bf16 (and about as long in fp32)."""
+"""Most bytes of probabilities per layer that matrix products may keep for the backward pass. Larger ones use PyTorch's
+kernel, which keeps none, but whose backward pass on a CPU takes three times as long in bf16 (and about as long in
+fp32).
+"""
 
 
 def choose_attention(wanted: str, *, packed: bool) -> str:
-    """Return the attention to use for the one `wanted` in a recipe.
+    """Return the attention implementation to use for `wanted`, the recipe's `attention`.
 
-    `auto` is FlexAttention for packed rows on a GPU whose kernels can be built, else PyTorch's; the first process
-    prints which. Raises UsageError for FlexAttention without a GPU.
+    `auto` becomes FlexAttention if rows are `packed` and a GPU is present whose kernels can be compiled, else `sdpa`;
+    the first process prints the choice. Raise UsageError for FlexAttention without a GPU.
     """
     if not torch.cuda.is_available():
         # Its block masks are made for the GPU's kernel.
@@ -56,7 +58,7 @@ def choose_attention(wanted: str, *, packed: bool) -> str:
 
 
 def register() -> None:
-    """Register both attentions with transformers. Without a tree each computes what the one it is made of does."""
+    """Register both tree attentions with transformers. Without a tree each equals the attention it is based on."""
     for name, function, mask in (
         ("tree_sdpa", _attend_by_segments, sdpa_mask),
         ("tree_flex", _attend_by_flex, flex_attention_mask),
@@ -66,18 +68,18 @@ def register() -> None:
 
 
 def packs(model: Any) -> bool:
-    """Return True if no layer keeps a state of its own, which rows in one sequence would share."""
+    """Return True if rows can be packed: no layer carries state from one token to the next, across packed rows."""
     return KINDS.issuperset(getattr(model.config.get_text_config(), "layer_types", None) or ())
 
 
 def install(model: Any, kind: str | None = None) -> bool:
-    """Let `model` look at prefix trees by the attention `kind` (None: the one it has), and return True if it can.
+    """Set the tree version of an attention in `model`, and return True if the model can now attend over prefix trees.
 
-    It cannot if the attention or a kind of layer does not know trees. Raises UsageError if FlexAttention would leave
-    the base's dropout out.
+    `kind` is the attention, None for the model's current one. Return False if that attention or a kind of layer has no
+    tree version. Raise UsageError if FlexAttention would omit the base's attention dropout.
     """
-    # Only the part that reads text has packed rows.
-    # Not what looks at images.
+    # Only the text part has packed rows,
+    # not the vision part.
     reads = model.get_decoder()
     now = kind or reads.config._attn_implementation
     if packs(model) and OVER_TREES.get(now, now) != now:
@@ -98,7 +100,9 @@ def _attend_by_segments(
     tree: Tree | None = None,
     **options: Any,
 ) -> Any:
-    """Attend segment by segment: [1 × heads × tokens × width] in, [1 × tokens × heads × width] out."""
+    """Attend segment by segment. Query, key and value are [1 × heads × tokens × width], the output is [1 × tokens ×
+    heads × width].
+    """
     if tree is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     masks = tree.masks(options.get("sliding_window"), query)
@@ -124,9 +128,9 @@ def _attend_by_matmuls(
 ) -> Any:
     """Attend by plain matrix products, with shapes as in `_attend_by_segments`.
 
-    Heads that share keys and values stand one behind the other in one product. The mean key is subtracted: it moves
-    every score of a query by the same amount, so the probabilities stay the same. With it, a base whose keys have large
-    biases (Qwen2) has scores of hundreds, which bf16 rounds to whole numbers.
+    Query heads that share keys and values are stacked in one product. The mean key is subtracted, which shifts all
+    scores of a query equally and so leaves the probabilities unchanged. Otherwise a base whose keys have large biases
+    (Qwen2) has scores in the hundreds, which bf16 rounds to whole numbers.
     """
     heads, count, width = query.shape[1:]
     groups, keys = key.shape[1:3]
@@ -140,7 +144,7 @@ def _attend_by_matmuls(
 def _attend_by_flex(
     module: Any, query: Any, key: Any, value: Any, mask: Any, tree: Tree | None = None, **options: Any
 ) -> Any:
-    """Attend by one kernel, which neither gathers keys nor repeats those that heads share."""
+    """Attend by one FlexAttention kernel, without gathering keys or repeating keys that heads share."""
     if tree is not None:
         mask = tree.block_mask(options.get("sliding_window"), query.device)
     return flex_attention_forward(module, query, key, value, mask, **options)

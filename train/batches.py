@@ -1,4 +1,4 @@
-"""Rows of token ids (rows.py) as batches of tensors, and how much each of their tokens counts in the loss."""
+"""Collate rows of token ids (rows.py) into batches of tensors, with the weight of each token in the loss."""
 
 import math
 from collections.abc import Callable
@@ -18,18 +18,21 @@ from vision import BLANK, SeeingTokenizer, list_images, number_images
 from critic.judging.targets import IGNORED
 
 Row = dict[str, Any]
-"""An example as token ids, by the columns of rows.Data."""
+"""A tokenized example, with the columns of rows.Data."""
 
 Tensors = dict[str, torch.Tensor]
 """Tensors of a batch by name."""
 
 
 class Weights(Struct, frozen=True):
-    """Weights of learned tokens in the loss.
+    """Weights of the learned tokens in the loss.
 
-    A token counts `by_rating[k]` in rows with rating k (0: no rating), times `value` if it spells the verdict's value,
-    times the row's own weight. Weights average 1 over all learned tokens, so that the loss stays one per token. Scores
-    of pairs are to differ by `margin` times people's preference above `least`.
+    - `by_rating[k]`: weight of a token in rows with rating k (0: no rating), multiplied by the row's own weight.
+    - `value`: additional factor for tokens that spell the value of the verdict.
+    - `margin`, `least`: the scores of a pair should differ by `margin` times the part of people's preference above
+      `least`.
+
+    The weights average 1 over all learned tokens, so the loss is still a mean per token.
     """
 
     value: float
@@ -38,34 +41,34 @@ class Weights(Struct, frozen=True):
     least: float = 1.0
 
     def of_row(self, row: Row) -> float:
-        """Return how much each place of a row counts that spells no value."""
+        """Return the weight of each token of a row that does not spell the verdict's value."""
         return float(self.by_rating[row["rating"]] * row["weight"])
 
 
 class Collation:
-    """The way in which rows become a batch.
+    """Defines how rows become a batch.
 
-    This one keeps rows as they are and learns the tokens behind their prompts.
+    This base class keeps rows as they are and learns the tokens after the prompt.
     """
 
     packs: ClassVar[bool] = False
-    """True if rows are packed even if the recipe does not say so, unless the base's family cannot."""
+    """True to pack rows even if the recipe does not ask for it, unless the model family cannot pack."""
 
     inputs: ClassVar[frozenset[str]] = frozenset({"labels", "learned", "weights"})
-    """Names of the tensors of a batch that the loss takes; the model is given the others."""
+    """Names of the batch's tensors that go to the loss. All others go to the model."""
 
     def parts(self, row: Row) -> list[Row]:
-        """Return the parts of a row that go into the batch, each as a row of its own."""
+        """Return the parts of a row that enter the batch, each as a row."""
         return [row]
 
     def branch(self, nodes: list[Node], rows: list[Row], weighing: Weights) -> tuple[list[Node], list[Row], Tensors]:
-        """Return the nodes and rows of a packed batch with branches added, and more tensors for the loss."""
+        """Return the nodes and rows of a packed batch with any branches added, and additional tensors for the loss."""
         return nodes, rows, {}
 
     def tensors(self, rows: list[Row], ends: list[int], weighing: Weights) -> Tensors:
-        """Return more tensors for the loss.
+        """Return additional tensors for the loss.
 
-        `ends[i]` is the index of the last token of row i among all of the batch.
+        `ends[i]` is the index of row i's last token among all tokens of the batch.
         """
         return {}
 
@@ -73,25 +76,30 @@ class Collation:
 WHOLE_ROWS = Collation()
 
 HeadScores = Callable[[Collation, list[Row]], NDArray[np.float64]]
-"""Computes the scores [rows × …] that a head gives for rows collated in this way."""
+"""Function that returns a scoring head's scores [rows × …] of rows collated in the given way."""
 
 
 class PromptCollation(Collation):
-    """Prompts without their verdicts, each learned from at its last token: for scoring heads, and for judging."""
+    """Collates prompts without their verdicts, for scoring heads and for judging. The last token of each is learned
+    from.
+    """
 
     packs = True
     inputs = Collation.inputs | {"people", "ends", "row_weights"}
 
     def parts(self, row: Row) -> list[Row]:
-        """Return the row up to its verdict; its last token is in the verdict's place."""
-        # A white image.
+        """Return the row without its verdict. Its last token takes the place of the verdict."""
+        # A blank row has no verdict.
         if not row["people"]:
             return [row]
         size = row["source"]
         return [{**row, "input_ids": row["input_ids"][:size], "length": size, "source": size - 1, "value": []}]
 
     def tensors(self, rows: list[Row], ends: list[int], weighing: Weights) -> Tensors:
-        """Return, for each prompt, `ends` [n], what `people` said [n × 10], and `row_weights` [n]."""
+        """Return tensors for the n prompts with human scores.
+
+        They are `ends` [n], the distribution of the human scores `people` [n × 10], and `row_weights` [n].
+        """
         known = [index for index, row in enumerate(rows) if row["people"]]
         return {
             "ends": torch.tensor(ends)[known],
@@ -101,11 +109,13 @@ class PromptCollation(Collation):
 
 
 class Batches:
-    """Collates rows, padded on the right to the longest or packed into one sequence without padding (`packing`).
+    """Collates rows into a batch, padded on the right or packed into one sequence without padding (`packing`).
 
-    With `share` a packed sequence has common prefixes only once (packing.py). `collation` says which parts of a row are
-    shown and learned. With a tokenizer that sees (`seeing`), batches hold the pixels of images; if there are `several`
-    processes, one whose rows have no image gets a white one.
+    - `pad`: id of the padding token.
+    - `collation`: defines which parts of a row are shown and learned.
+    - `share`: True to store common prefixes of packed rows only once (packing.py).
+    - `seeing`: the tokenizer of a model that sees images, whose batches also hold pixels; None for other models.
+    - `several`: True if several processes train. Those whose rows have no image then get a white one.
     """
 
     def __init__(
@@ -122,7 +132,7 @@ class Batches:
         self.pad, self.weighing, self.collation, self.share = pad, weighing, collation, share
         self.seeing, self.several = seeing, several
         self.image_token = seeing.image_token_id if seeing is not None else -1
-        # A family that is told which tokens are an image's cannot pack.
+        # Families that need token types for images cannot pack.
         self.packing = packing or (collation.packs and not (seeing and seeing.types))
 
     def __call__(self, rows: list[Row]) -> dict[str, Any]:
@@ -133,7 +143,7 @@ class Batches:
         return self._packed(rows) if self.packing else self._padded(rows)
 
     def _pixels(self, names: list[str]) -> Tensors:
-        """Return the pixels of the named images, or nothing for a batch without images."""
+        """Return the pixel tensors of the named images, or {} for a batch without images."""
         return self.seeing.pixels(names) if self.seeing is not None and names else {}
 
     def _token_weights(self, row: Row) -> list[float]:
@@ -146,7 +156,7 @@ class Batches:
 
     @staticmethod
     def _labels(row: Row) -> list[int]:
-        """Return the row's tokens, with IGNORED in place of its prompt's."""
+        """Return the token ids of a row with those of the prompt replaced by IGNORED."""
         return [IGNORED] * row["source"] + list(row["input_ids"][row["source"] :])
 
     def _padded(self, rows: list[Row]) -> dict[str, Any]:
@@ -172,7 +182,7 @@ class Batches:
         }
 
     def _packed(self, rows: list[Row]) -> dict[str, Any]:
-        """Return a batch of one sequence, [1 × tokens], in which common prefixes stand once."""
+        """Return a batch of one sequence [1 × tokens], in which common prefixes are stored once if `share` is True."""
         # The last token of a prompt stays with its row: the first of the verdict is learned from it.
         most = [row["source"] - 1 for row in rows]
         nodes = build_prefix_tree(number_images(rows, self.image_token), most, LEAST if self.share else math.inf)
@@ -197,20 +207,24 @@ class Batches:
 
 
 def find_learned_places(labels: torch.Tensor) -> torch.Tensor:
-    """Return the places in [rows × tokens], rows one behind the other, behind which a token is learned.
+    """Return the positions directly before each learned token, as indices into the flattened [rows × tokens].
 
-    They are computed on the CPU, before a batch goes to the GPU: there, their number would be waited for.
+    They are computed on the CPU before the batch is copied, because on a GPU their number would require a
+    synchronisation.
     """
     return functional.pad(labels[:, 1:] != IGNORED, (0, 1)).flatten().nonzero()[:, 0]
 
 
 def build_prompt_row(ids: list[int], images: list[str], image_tokens: list[int]) -> Row:
-    """Return a row that is only a prompt, to be judged; nobody's rating is known."""
+    """Return a row that consists of a prompt without verdict or human score.
+
+    `images` are names of images, `image_tokens` the number of tokens of each.
+    """
     row = {"input_ids": ids, "source": len(ids), "length": len(ids), "images": images, "image_tokens": image_tokens}
     return {**row, "value": [], "rating": 0, "people": [0.0], "other_ids": [], "weight": 0.0}
 
 
 def _build_blank_row(seeing: SeeingTokenizer) -> Row:
-    """Return a row that is a white image and nothing else, and learns nothing."""
+    """Return a row that contains only a white image and from which nothing is learned."""
     ids = seeing.ids(seeing.expansion(BLANK))
     return {**build_prompt_row(ids, [BLANK], [ids.count(seeing.image_token_id)]), "people": []}

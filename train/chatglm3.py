@@ -1,7 +1,7 @@
-"""Convert ChatGLM3 as published to a folder that transformers and vLLM load without remote code (`critic base --from`).
+"""Convert a published ChatGLM3 to a folder that transformers and vLLM load without remote code (`critic base --from`).
 
-The folder gets GLM's class with the same numbers, mapped from the disk, a fast tokenizer with the same ids, and a chat
-template. Layout and special tokens are those of the published config.json and tokenizer.
+The result has transformers' GLM class with the same weights, memory-mapped from the disk, a fast tokenizer with the
+same ids, and a chat template. Layout and special tokens are those of the published config.json and tokenizer.
 """
 
 import json
@@ -30,10 +30,10 @@ NAMES = {
     "seq_length": "max_position_embeddings",
     "layernorm_epsilon": "rms_norm_eps",
 }
-"""Key of the published config.json -> its name in GLM's class."""
+"""Key in the published config.json -> key in GlmConfig."""
 
 FIXED = {"model_type": "chatglm", "multi_query_attention": True, "quantization_bit": 0, "pre_seq_len": None}
-"""Keys with the values that ChatGLM3 has, and its relatives and quantized copies have not."""
+"""Keys with the values of ChatGLM3. Related and quantized models have other values."""
 
 RENAMED = {
     "transformer.embedding.word_embeddings": "model.embed_tokens",
@@ -51,14 +51,17 @@ ADDED = ("[MASK]", "[gMASK]", "[sMASK]", "<sop>", "<eop>", "<|system|>", "<|user
 """Tokens whose ids follow those of tokenizer.model, in this order."""
 
 STOPS = ("<|user|>", "<|observation|>")
-"""Tokens that ChatGLM3 stops on besides its end-of-sentence token: they begin what others write."""
+"""Tokens besides end-of-sentence at which ChatGLM3 stops: they begin the turns of others."""
 
 SAMPLES = "你好，世界！2024年3月15日，23.5℃。", '{"Rating":10,"Reason":"philosophy"}', "  two\n\n\t👋🏽 e\u0301 "
-"""Texts that the fast tokenizer must read as SentencePiece does, besides every piece."""
+"""Texts that the fast tokenizer must encode as SentencePiece does, in addition to every piece."""
 
 
 def convert(source: Path, out: Path) -> None:
-    """Write model and tokenizer to `out`. Raises UsageError, in one line, for anything but a ChatGLM3."""
+    """Convert the ChatGLM3 in `source`, and write model and tokenizer to `out`.
+
+    Raise UsageError if `source` is not a ChatGLM3 or `out` cannot be written.
+    """
     path = source / "config.json"
     with refusing(path, "no ChatGLM3 configuration"):
         raw = json.loads(path.read_text("utf-8"))
@@ -87,10 +90,10 @@ def convert(source: Path, out: Path) -> None:
 
 
 def native_weights(name: str, tensor: torch.Tensor, config: GlmConfig) -> dict[str, torch.Tensor]:
-    """Return a published tensor under its names in GLM's class.
+    """Return a published tensor under its names in GlmForCausalLM.
 
-    The fused query, key and value (rows in this order) become three tensors. Gate and up stay fused, in the same order.
-    Rotary angles are left out: they follow from the configuration.
+    The fused query, key and value (rows in this order) are split into three tensors. Gate and up projection stay fused.
+    Rotary angles are dropped, because they follow from the configuration.
     """
     for old, new in RENAMED.items():
         name = name.replace(old, new)
@@ -105,9 +108,9 @@ def native_weights(name: str, tensor: torch.Tensor, config: GlmConfig) -> dict[s
 
 
 def fast_tokenizer(path: Path, positions: int) -> PreTrainedTokenizerFast:
-    """Return the SentencePiece BPE in `path` as a fast tokenizer, in which pieces merge in the order of their scores.
+    """Return the SentencePiece BPE model in `path` as a fast tokenizer. `positions` is its maximum length in tokens.
 
-    Raises UsageError unless it reads every piece and the samples as SentencePiece does.
+    Raise UsageError if it encodes a piece or a sample text differently from SentencePiece.
     """
     with refusing(path, "no SentencePiece model"):
         processor = sentencepiece.SentencePieceProcessor(model_proto=path.read_bytes())

@@ -1,4 +1,4 @@
-"""Complete checkpoints: a manifest is written last, and a killed run resumes from the newest one that has it."""
+"""Manage complete checkpoints. A manifest is written last, and a killed run resumes from the newest complete one."""
 
 import json
 import os
@@ -14,13 +14,13 @@ FORMAT = 1
 
 
 def _list_folders(out: Path) -> list[Path]:
-    """Return the checkpoint folders, newest first."""
+    """Return the checkpoint folders in `out`, newest first."""
     folders = [path for path in out.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()]
     return sorted(folders, key=lambda path: int(path.name.removeprefix("checkpoint-")), reverse=True)
 
 
 def seal(folder: Path, facts: dict[str, Any]) -> None:
-    """Write the manifest that declares a checkpoint complete: every file's size, and `facts` of its run (JSON)."""
+    """Write the manifest that marks a checkpoint as complete: the size of every file, and `facts` of the run (JSON)."""
     sizes = {}
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         # Else the manifest could reach the disk before the files that it vouches for.
@@ -51,13 +51,18 @@ def find_fault(folder: Path) -> str | None:
 
 
 def let_others_read(file: Path) -> None:
-    """Give the weights below the folder of `file` its mode: safetensors writes files that nobody else may read."""
+    """Set the permissions of all weight files in `file`'s folder and below to those of `file`.
+
+    safetensors writes files that only the owner can read.
+    """
     for weights in file.parent.rglob("*.safetensors"):
         shutil.copymode(file, weights)
 
 
 def list_changes(earlier: dict[str, Any], facts: dict[str, Any]) -> list[str]:
-    """Return the names of `facts` that differ from a run's `earlier` ones, a recipe's with the keys that differ."""
+    """Return the names of `facts` that differ from those of an `earlier` run. For the recipe, list the keys that
+    differ.
+    """
     differing = {name: value for name, value in json.loads(json.dumps(facts)).items() if earlier.get(name) != value}
     # A judge from before recipes were noted has none to compare.
     if "recipe" not in differing or not earlier.get("recipe"):
@@ -67,9 +72,9 @@ def list_changes(earlier: dict[str, Any], facts: dict[str, Any]) -> list[str]:
 
 
 def find_newest(out: Path, facts: dict[str, Any], warn: Any) -> Path | None:
-    """Return the newest complete checkpoint in `out`, or None. `warn(text)` is called for every broken one.
+    """Return the newest complete checkpoint in `out`, or None. Call `warn(text)` for every incomplete one.
 
-    Raises UsageError if it belongs to a run that `facts` does not describe.
+    Raise UsageError if that checkpoint belongs to a run with other `facts`.
     """
     for folder in _list_folders(out):
         reason = find_fault(folder)
@@ -83,7 +88,9 @@ def find_newest(out: Path, facts: dict[str, Any], warn: Any) -> Path | None:
 
 
 def read_note(out: Path, name: str) -> Any:
-    """Return the fact `name` of the newest complete checkpoint in `out`, or None if there is none."""
+    """Return the fact `name` of the newest complete checkpoint in `out`, or None if there is no checkpoint or no such
+    fact.
+    """
     for folder in _list_folders(out):
         if find_fault(folder) is None:
             return json.loads((folder / MANIFEST).read_text("utf-8"))["facts"].get(name)
@@ -91,7 +98,7 @@ def read_note(out: Path, name: str) -> Any:
 
 
 def discard(out: Path, keep: int) -> None:
-    """Delete all but the `keep` newest complete checkpoints, and all broken ones."""
+    """Delete all incomplete checkpoints in `out`, and all complete ones except the newest `keep`."""
     complete = 0
     for folder in _list_folders(out):
         complete += find_fault(folder) is None

@@ -13,16 +13,16 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
 
 
 def is_first() -> bool:
-    """Return True in the first of a launcher's processes, and without a launcher."""
+    """Return True in the launcher's first process (rank 0), and without a launcher."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def keep_memory() -> bool:
-    """Let glibc keep freed memory instead of giving it back to the kernel. Return False without such a glibc.
+    """Make glibc keep freed memory instead of returning it to the kernel. Return False if that is not possible.
 
-    A step frees and takes gigabytes, and each page that comes anew from the kernel is a fault and is filled with
-    zeros. Thresholds alone do not help: blocks of more than 32 MiB are always mapped anew. One arena serves all
-    threads, as autograd's own thread frees what the main one takes. It takes some steps until blocks are reused.
+    Each step frees and allocates gigabytes, and every new page from the kernel costs a fault and is zeroed. Thresholds
+    alone do not help, because blocks above 32 MiB are always mapped anew. All threads share one arena, because
+    autograd's thread frees what the main thread allocates. Blocks are reused only after some steps.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     settings = {_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: 2**31 - 1, _M_TOP_PAD: 2**26, _M_ARENA_MAX: 1}
@@ -30,11 +30,12 @@ def keep_memory() -> bool:
 
 
 def trim_memory(usual: int) -> int:
-    """Give free pages back if the process has grown too large, and return its usual size in bytes.
+    """Return free memory to the kernel if the process has grown too large. Return the usual size of the process in
+    bytes.
 
-    Too large is half as much again as `usual` bytes (0: not known yet), or any size if the machine has less than half
-    of `usual` left. Batches of ever new sizes leave holes that no block fits in; the process would grow to more than
-    twice what a step needs.
+    `usual` is that size, or 0 if not yet known. Too large means 1.5 times `usual`, or any size if less than half of
+    `usual` is available. Batches of varying size fragment the memory; the process would grow to more than twice what a
+    step needs.
     """
     now: int = psutil.Process().memory_info().rss
     release = getattr(ctypes.CDLL(None), "malloc_trim", None)
@@ -45,7 +46,7 @@ def trim_memory(usual: int) -> int:
 
 
 def count_allowed_cores(limits: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Return how many cores this process may use, by its affinity and its container's quota."""
+    """Return how many cores this process may use, by its CPU affinity and the container's quota in `limits`."""
     cores = len(os.sched_getaffinity(0))
     try:
         quota, period = limits.read_text("utf-8").split()
@@ -56,9 +57,9 @@ def count_allowed_cores(limits: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
 
 
 def count_free_cores(seconds: float = 3.0) -> int:
-    """Return how many cores this process may use and nobody used for `seconds`; at least 1.
+    """Return how many of the allowed cores were idle for `seconds`, at least 1.
 
-    OpenMP's threads wait for one another, so that two are slower than one as soon as one of them shares its core.
+    OpenMP's threads wait for each other, so two are slower than one as soon as one of them shares its core.
     """
     busy: list[float] = psutil.cpu_percent(seconds, percpu=True)
     free = sum(1.0 - busy[core] / 100.0 for core in os.sched_getaffinity(0) if core < len(busy))
@@ -66,9 +67,9 @@ def count_free_cores(seconds: float = 3.0) -> int:
 
 
 def choose_threads() -> int:
-    """Return the number of threads of a process: the free cores, with a line if some are in use.
+    """Return the number of threads for this process: the free cores. Print a line if some cores are in use.
 
-    Several processes share all cores, since each would take the start of the others for a load.
+    Several processes divide all allowed cores evenly, because each would count the others' start-up as load.
     """
     world, allowed = int(os.environ.get("WORLD_SIZE", "1")), count_allowed_cores()
     if world > 1:
@@ -80,16 +81,19 @@ def choose_threads() -> int:
 
 
 def time_matmul(dtype: torch.dtype, tokens: int = 64) -> float:
-    """Return the seconds of the fastest of five matmuls of the size of a small model's layer.
+    """Return the seconds of the fastest of five matmuls with the size of a small model's layer.
 
-    They are of few `tokens`, as emulated bf16 can take 150 times as long.
+    `tokens` is small because emulated bf16 can be 150 times as slow.
     """
     left, right = torch.ones(tokens, 1024, dtype=dtype), torch.ones(1024, 2048, dtype=dtype)
     return min(timeit.repeat(lambda: left @ right, repeat=6, number=1)[1:])
 
 
 def choose_precision() -> tuple[Literal["bf16", "fp32"], str]:
-    """Return bf16 if it is faster than fp32 (on a GPU: if it has bf16), else fp32, and the reason in words."""
+    """Return "bf16" or "fp32", and a clause with the reason.
+
+    On a CPU, bf16 is chosen if a matmul is at least 1.3 times as fast as in fp32; on a GPU, if it supports bf16.
+    """
     if torch.cuda.is_available():
         emulates = emulates_bf16()
         return ("fp32", emulates) if emulates else ("bf16", "the GPU has it")
@@ -100,9 +104,9 @@ def choose_precision() -> tuple[Literal["bf16", "fp32"], str]:
 
 
 def emulates_bf16() -> str | None:
-    """Return a sentence about a GPU that computes bf16 by fp32, or None for one that has bf16.
+    """Return a warning for a GPU that only emulates bf16, or None if it supports bf16.
 
-    Those below compute capability 8.0 emulate it, and PyTorch counts them as having it.
+    GPUs below compute capability 8.0 emulate it, and PyTorch reports them as supporting it.
     """
     if torch.cuda.is_bf16_supported(including_emulation=False):
         return None
@@ -111,7 +115,7 @@ def emulates_bf16() -> str | None:
 
 
 def describe_device(bf16: bool) -> str | None:
-    """Return a warning about the device that trains, in `bf16` or not, or None for a GPU that has what is needed."""
+    """Return a warning about the training device, or None for a suitable GPU. `bf16` is True if bf16 is used."""
     if torch.cuda.is_available():
         emulates = emulates_bf16() if bf16 else None
         return emulates and f"{emulates}, which is slow: fp32 may be faster"

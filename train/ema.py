@@ -1,6 +1,6 @@
-"""A moving average of the weights under DeepSpeed's ZeRO. Each process keeps it for its own shard only.
+"""Moving average of the weights under DeepSpeed's ZeRO. Each process averages only its own shard.
 
-Memory: 4 bytes a trained parameter, shared by the processes as the optimizer's own states are; no communication.
+Memory: 4 bytes per trained parameter, divided over the processes like the optimizer states. No communication.
 """
 
 from collections.abc import Iterator
@@ -14,12 +14,16 @@ from recipe_keys import EmaSpec
 from critic.errors import UsageError
 
 MASTERS = ("fp32_partitioned_groups_flat", "single_partition_of_fp32_groups", "fp32_groups_flat_partition")
-"""Attributes in which DeepSpeed's optimizers (ZeRO-3, ZeRO-1/2, bf16 without ZeRO) keep this process's fp32 weights.
-Private names: deepspeed is pinned, and the tests compare with an average taken without it."""
+"""Attributes in which DeepSpeed's optimizers (ZeRO-3, ZeRO-1/2, bf16 without ZeRO) store this process's fp32 weights.
+The names are private: deepspeed is pinned, and tests compare with an average computed without them.
+"""
 
 
 def find_masters(optimizer: Any) -> list[torch.Tensor]:
-    """Return this process's fp32 weights, one flat tensor a group of parameters. Raises UsageError without ZeRO."""
+    """Return this process's fp32 weights, one flat tensor per parameter group.
+
+    Raise UsageError if the optimizer has none (no ZeRO).
+    """
     for name in MASTERS:
         if hasattr(optimizer, name):
             return list(getattr(optimizer, name))
@@ -30,7 +34,7 @@ def find_masters(optimizer: Any) -> list[torch.Tensor]:
 
 
 def _copy_to_model(optimizer: Any) -> None:
-    """Copy the fp32 weights into those that the model computes with."""
+    """Copy the optimizer's fp32 weights to the weights that the model computes with."""
     if hasattr(optimizer, "fp32_partitioned_groups_flat"):
         # Small parameters stay gathered in every process, and must be let go and gathered anew.
         small = optimizer.persistent_parameters
@@ -45,11 +49,11 @@ def _copy_to_model(optimizer: Any) -> None:
 
 
 CHUNK = 2**26
-"""Numbers that travel at a time between an average in the host's memory and the device (256 MiB)."""
+"""Numbers copied at a time between an average in host memory and the device (256 MiB)."""
 
 
 class ShardedEma:
-    """The average of an engine's weights, with the decay of EmaSpec."""
+    """Moving average of the weights of a DeepSpeed engine, with the decay of `spec`."""
 
     def __init__(self, engine: Any, spec: EmaSpec) -> None:
         self._optimizer = engine.optimizer
@@ -65,12 +69,12 @@ class ShardedEma:
             self.shadow = [part.pin_memory() for part in self.shadow]
 
     def _split_in_chunks(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield (average, weights) in pieces of at most CHUNK numbers."""
+        """Yield pairs (average, weights) of slices with at most CHUNK numbers."""
         for average, weights in zip(self.shadow, find_masters(self._optimizer), strict=True):
             yield from zip(average.split(CHUNK), weights.data.split(CHUNK), strict=True)
 
     def update(self) -> None:
-        """Add the weights after an optimizer step to the average."""
+        """Update the average with the current weights. Call it after each optimizer step."""
         # Early updates count more, so that the random or unadapted start is soon forgotten.
         decay = min(self.spec.decay, (1 + self.updates) / (10 + self.updates))
         for average, weights in self._split_in_chunks():
@@ -82,10 +86,10 @@ class ShardedEma:
         self.updates += 1
 
     def settle(self) -> str | None:
-        """Decide after the first step, which shows how much memory one takes, if the average is kept on the GPU.
+        """Decide after the first step whether the average is kept on the GPU, now that the memory use is known.
 
-        It is if the GPU has room for it and a twentieth of its memory more. Return a line that says where it is kept,
-        or None if that was decided before.
+        It is if the GPU has room for it plus 5 % of its memory. Return a line that says where the average is kept, or
+        None if that was decided before.
         """
         if not self.undecided:
             return None
@@ -102,7 +106,7 @@ class ShardedEma:
         return f"averaged weights are kept {location}: {size / 2**30:.1f} GiB, {free / 2**30:.1f} GiB free on the GPU"
 
     def _swap(self) -> None:
-        """Exchange average and weights."""
+        """Exchange the average and the weights."""
         if torch.cuda.is_available():
             # An average in the host's memory may still be on its way.
             torch.cuda.synchronize()
@@ -114,7 +118,10 @@ class ShardedEma:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Give the model the averaged weights in the block, and exactly its own after it. Every process must enter."""
+        """Run the block with the averaged weights in the model, and restore the exact weights afterwards.
+
+        Every process must enter it.
+        """
         self._swap()
         try:
             yield

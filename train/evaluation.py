@@ -1,4 +1,4 @@
-"""Judge held-out rows with the weights of a training step, for the agreement with people beside the loss."""
+"""Judge held-out rows during training to measure the agreement with human scores."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -30,11 +30,12 @@ _NO_WEIGHTS, _PROMPTS = Weights(1.0, [1.0]), PromptCollation()
 
 
 class HeldOut(Struct, frozen=True):
-    """Rows to judge (`prompt_row`), with people's score (1..10) and the group of each.
+    """Held-out rows to judge, with the human score (1..10) and the group of each.
 
-    Token ids go up to the rating, and have a 1 in its place if 10 is two tokens. `ends`: the rating is the last value
-    of a verdict. `behind`: how many tokens of a verdict stand behind the prompt. `refused` are ids of rows that do not
-    fit.
+    - `rows`: token ids up to the position of the rating. If 10 is two tokens, they also include a 1 at that position.
+    - `refused`: ids of rows that are too long or lack a field that the form needs.
+    - `ends`: True if the rating is the last value of the verdict.
+    - `behind`: number of verdict tokens after the prompt in each row.
     """
 
     rows: list[Row]
@@ -48,10 +49,12 @@ class HeldOut(Struct, frozen=True):
 def read_held_out(
     path: Path, spec: EvaluationSpec, tokenizer: Any, tokens: RatingTokens | None, limit: int, form: str = "pointwise"
 ) -> HeldOut:
-    """Read the first `spec.rows` rows of a file and render them as in judging, shortest first.
+    """Read the first `spec.rows` rows of a file and render them as in judging, sorted by length.
 
-    `tokens` spell the ratings; without them (a scoring head) rows end with the prompt. `limit` is the most tokens of a
-    prompt. Raises UsageError if no row fits.
+    - `tokens`: how the tokenizer spells ratings, or None for a scoring head, whose rows end with the prompt.
+    - `limit`: the most tokens of a prompt. `form`: the judging form.
+
+    Raise UsageError if an image cannot be shown or no row can be used.
     """
     usable: list[tuple[Row, float, str]] = []
     refused: list[str] = []
@@ -94,10 +97,11 @@ def compute_distributions(
     seeing: SeeingTokenizer | None = None,
     ends: bool = False,
 ) -> NDArray[np.float64]:
-    """Return the judge's probabilities of the ratings [rows × 10]; all processes compute them, `size` rows at a time.
+    """Return the judge's probabilities of the ratings [rows × 10]. The processes share the rows, `size` per batch.
 
-    `model` is the bare causal model; under ZeRO-3 its parts gather their weights as they are called. `seeing` prepares
-    the images for a model that sees. `ends` is that of HeldOut.
+    - `model`: the causal model without adapter wrapper. Under ZeRO-3 its modules gather their weights when called.
+    - `tokens`: how the tokenizer spells ratings, or None for a scoring head.
+    - `seeing`: the tokenizer of a model that sees images, else None. `ends`: as in HeldOut.
     """
 
     def likely(batch: list[Row]) -> torch.Tensor:
@@ -115,15 +119,18 @@ def compute_distributions(
 
 
 def compute_last_hidden(model: Any, ids: list[list[int]], size: int, pad: int) -> NDArray[np.float64]:
-    """Return the last hidden state [rows × width] of each row's last token, computed as in `compute_distributions`."""
+    """Return the last hidden state [rows × width] of the last token of each row. `ids` are the token ids of the rows.
+
+    The processes share the rows, `size` per batch. `pad` is the id of the padding token.
+    """
     rows = [build_prompt_row(tokens, [], []) for tokens in ids]
     return _share_over_processes(model, rows, size, None, lambda batch: _compute_ends(model, batch, pad, None)[0])
 
 
 def compute_head_scores(model: Any, tokenizer: Any, collation: Collation, rows: list[Row]) -> NDArray[np.float64]:
-    """Return the scores [rows × …] that a model's head gives at the `ends` of rows.
+    """Return the scores [rows × …] of the model's scoring head for rows, collated by `collation`.
 
-    All processes compute them, as in `compute_distributions`.
+    The processes share the rows. Every process must call it.
     """
     seeing = tokenizer if isinstance(tokenizer, SeeingTokenizer) else None
 
@@ -137,7 +144,10 @@ def compute_head_scores(model: Any, tokenizer: Any, collation: Collation, rows: 
 def _share_over_processes(
     model: Any, rows: list[Row], size: int, seeing: SeeingTokenizer | None, compute: Callable[[list[Row]], torch.Tensor]
 ) -> NDArray[np.float64]:
-    """Return the vector that `compute` returns for each row. Rows with a common prefix are in one batch."""
+    """Apply `compute` to all rows in batches of `size`, shared over the processes. Return the vector of each row.
+
+    Rows with a common prefix are batched together.
+    """
     together = torch.distributed.is_initialized()
     rank, world = (torch.distributed.get_rank(), torch.distributed.get_world_size()) if together else (0, 1)
     batches = -(-len(rows) // (size * world))
@@ -164,9 +174,9 @@ def _share_over_processes(
 def _compute_ends(
     model: Any, rows: list[Row], pad: int, seeing: SeeingTokenizer | None, collation: Collation = _PROMPTS
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the model's hidden states [rows × width] at each row's last token and at the one before.
+    """Return the hidden states [rows × width] at each row's last token, and at the token before it.
 
-    For pairs they are [rows × 2 × width]. What rows begin with alike is computed once where the attention can.
+    For pairs they are [rows × 2 × width]. Common prefixes are computed once if the attention supports prefix trees.
     """
     collate = Batches(pad, _NO_WEIGHTS, collation, seeing=seeing, several=True)
     collate.packing = collate.packing and attention.install(model)
@@ -179,24 +189,27 @@ def _compute_ends(
 
 
 def rate_by_expectation(shares: NDArray[np.float64]) -> list[float]:
-    """Return the expected ratings, 1..10, of probabilities [rows × 10]."""
+    """Return the expected ratings (1..10) of rating probabilities [rows × 10]."""
     return [distribution.score(list(row), "expected") for row in shares]
 
 
 def compute_metrics(scores: list[float], human: list[float]) -> dict[str, float]:
-    """Return every metric of agreement by name, and the number of rows `n`. Undefined metrics are left out."""
+    """Return all agreement metrics by name, and the number of rows as `n`. Undefined metrics are left out."""
     estimates = agreement(human, scores).estimates
     known = {name: estimate.value for name, estimate in estimates.items() if estimate.value is not None}
     return {"n": float(len(human)), **known}
 
 
 def _key_prompt(row: Row, behind: int = 0) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Return what a row shows to the judge: the tokens of its prompt, less the last `behind`, and its images."""
+    """Return a key of what the judge is shown: the prompt's tokens, without the last `behind`, and the images."""
     return tuple(row["input_ids"][: row["source"] - behind]), tuple(row["images"])
 
 
 def require_foreign(held: HeldOut, trained: datasets.Dataset, path: str) -> None:
-    """Raise UsageError if foreign rows or their groups leak into training, or cover too few groups."""
+    """Raise UsageError if foreign rows or their groups leak into training, or cover too few groups.
+
+    `trained` are the tokenized training rows. `path` names the foreign file in the message.
+    """
     groups, columns = set(held.groups), trained.select_columns(["input_ids", "source", "images"])
     of = {_key_prompt(row, held.behind): group for row, group in zip(held.rows, held.groups, strict=True)}
     known = {*trained["group"], *(of.get(_key_prompt(row)) for row in columns)}
@@ -208,11 +221,11 @@ def require_foreign(held: HeldOut, trained: datasets.Dataset, path: str) -> None
 
 
 def compare_with_base(held: HeldOut, base: list[float], scores: list[float]) -> dict[str, Any]:
-    """Compare a judge's scores of held-out rows with its base's.
+    """Compare a judge's scores of held-out rows with the scores of its base model.
 
-    By metric, `base`, `judge` and their `difference` hold the value and the ends of its 95 % confidence interval;
-    groups are resampled, the same ones for both. `worse` names the metrics in which the judge is worse over the whole
-    interval of the difference.
+    Return a JSON object. For each metric, `base`, `judge` and `difference` hold the value and the ends of its 95 %
+    confidence interval, from a bootstrap over groups with the same draws for both. `worse` lists the metrics for which
+    the whole interval of the difference says that the judge is worse.
     """
     draws, worse = Bootstrap(held.groups), []
     judge, before = resampled(np.array(held.human), [np.array(scores), np.array(base)], draws)

@@ -1,4 +1,4 @@
-"""Write the judge's folder: weights in safetensors, tokenizer, chat template, generation config, and a model card."""
+"""Write the judge's folder: weights (safetensors), tokenizer, chat template, generation config and model card."""
 
 import json
 import shutil
@@ -21,11 +21,13 @@ from critic.backends.identity import hash_processor
 def save(
     trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], head: dict[str, Any], *, merge: bool = True
 ) -> None:
-    """Write what `trainer` holds now into `out`, a Hugging Face folder that vLLM serves as it is.
+    """Write the trainer's current model to `out`, a Hugging Face folder that vLLM can serve.
 
-    With LoRA the adapter lies in `out`/adapter, and with `merge` `out` itself holds the base with the adapter added, so
-    that both can be served. `facts` go into critic.json, written last, and into the card. `head` is what the model's
-    configuration says of a scoring head, empty for a judge that writes. Every process must call it.
+    - `facts`: contents of critic.json, which is written last, and of the model card.
+    - `head`: configuration of a scoring head (`Objective.head_config`), empty for a generative judge.
+    - `merge`: with LoRA, True to write the merged model to `out` in addition to the adapter in `out`/adapter.
+
+    Every process must call it.
     """
     adapted = hasattr(trainer.model, "peft_config")
     trainer.save_model(str(out / "adapter" if adapted else out))
@@ -59,14 +61,15 @@ def save(
 
 
 def read_base(base: str, head: dict[str, Any], images: str, **options: Any) -> Any:
-    """Read a base as the class of transformers that it is trained as.
+    """Load a base model with the transformers class that it is trained as. `options` go to `from_pretrained`.
 
-    `head` is what its configuration says of a scoring head (Objective.head_config), empty for a judge that writes.
+    `head` is the configuration of a scoring head (`Objective.head_config`), empty for a generative judge. `images` is
+    the recipe's `images`.
     """
     if not head:
         writes = transformers.AutoModelForImageTextToText if images == "show" else transformers.AutoModelForCausalLM
         return writes.from_pretrained(base, **options)
-    # A base may have the head of another objective.
+    # The base may have a head of another objective, with another size.
     options |= {**head, "ignore_mismatched_sizes": True}
     if images != "show":
         return transformers.AutoModelForSequenceClassification.from_pretrained(base, **options)
@@ -75,10 +78,10 @@ def read_base(base: str, head: dict[str, Any], images: str, **options: Any) -> A
 
 
 def _name_as_vllm_does(config: Path) -> None:
-    """Name the class of a scoring head in `config` after its family's class for text.
+    """Rename a scoring head's class in the file `config` after the text class of its family.
 
-    vLLM finds the model behind a head by that name, as in Gemma3ForCausalLM. A model that sees has a class of its own
-    (`with_head`), and is left as it is.
+    vLLM finds the model by that name, as in Gemma3ForCausalLM. A model that sees images has its own class (`with_head`)
+    and is not changed.
     """
     settings = json.loads(config.read_text("utf-8"))
     if (of_text := modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(settings["model_type"])) is None:
@@ -88,7 +91,9 @@ def _name_as_vllm_does(config: Path) -> None:
 
 
 def _merge(facts: dict[str, Any], out: Path, head: dict[str, Any], deepspeed_config: Any) -> None:
-    """Read the base again at its own precision, add the adapter to it, and save it; only one process does."""
+    """Reload the base in its own precision, merge the adapter into it, and save it to `out`. Call it in one process
+    only.
+    """
     from peft import PeftModel  # noqa: PLC0415  # takes seconds to import and only adapters need it
 
     recipe = facts["recipe"]
@@ -102,7 +107,7 @@ def _merge(facts: dict[str, Any], out: Path, head: dict[str, Any], deepspeed_con
 
 
 def _build_generation_config(model: Any, tokenizer: Any) -> transformers.GenerationConfig:
-    """Return greedy decoding that stops on every token that the base stops on or that ends a turn here."""
+    """Return a generation config for greedy decoding that stops at the stop tokens of the base and of the tokenizer."""
     ends = model.generation_config.eos_token_id
     known = ends if isinstance(ends, list) else [ends] if ends is not None else []
     return transformers.GenerationConfig(
@@ -114,9 +119,9 @@ def _build_generation_config(model: Any, tokenizer: Any) -> transformers.Generat
 
 
 def replace(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], head: dict[str, Any], merge: bool) -> None:
-    """Save as `save` does, so that `out` is the complete old or new folder whenever the run is killed.
+    """Save as `save` does, but replace `out` at once, so that a killed run leaves the complete old or new folder.
 
-    `mend` repairs an exchange that was interrupted.
+    `mend` finishes a replacement that was interrupted.
     """
     out = jsonl.resolve_links(out)
     fresh, old = out.with_name(out.name + ".partial"), out.with_name(out.name + ".old")
@@ -135,7 +140,7 @@ def replace(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], head
 
 
 def mend(out: Path) -> None:
-    """Put the old folder back if a `replace` was killed between taking it away and putting the new one there."""
+    """Restore the old folder if `replace` was killed after it moved that folder away."""
     out = jsonl.resolve_links(out)
     old = out.with_name(out.name + ".old")
     if old.is_dir() and not out.is_dir():
@@ -143,7 +148,10 @@ def mend(out: Path) -> None:
 
 
 def render_card(facts: dict[str, Any], is_head: bool = False) -> str:
-    """Return a model card in Markdown: what it was made from and how well it agreed with people on held-out rows."""
+    """Return the model card in Markdown. `facts` are the contents of critic.json.
+
+    It says what the judge was made from and how well it agreed with human scores on held-out rows.
+    """
     recipe = facts["recipe"]
     task = "text-classification" if is_head else "text-generation"
     task = "image-text-to-text" if recipe["images"] == "show" else task
@@ -152,11 +160,11 @@ def render_card(facts: dict[str, Any], is_head: bool = False) -> str:
 
 
 def count_parameters(model: Any) -> tuple[int, int]:
-    """Return how many parameters a model has, and how many of them are trained."""
+    """Return the number of all parameters of a model, and of those that are trained."""
     sizes = [(size_of(parameter), parameter.requires_grad) for parameter in model.parameters()]
     return sum(size for size, _ in sizes), sum(size for size, trained in sizes if trained)
 
 
 def unwrap(model: Any) -> Any:
-    """Return the model inside an adapter, or the model itself."""
+    """Return the model inside a peft wrapper, or `model` itself if there is none."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model

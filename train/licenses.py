@@ -6,16 +6,17 @@ from pathlib import Path
 from typing import Any
 
 BASE_NOTES = "base.json"
-"""File in a base that base.py made, with its source, the source's SHA-256, and its licence."""
+"""File that base.py writes into a base, with its source, the SHA-256 of the source, and its licence."""
 
 TERMS = ("LICENSE", "LICENCE", "NOTICE", "TERMS", "USE_POLICY")
-"""Words in capitals that names of files with terms contain, or that begin them in any case."""
+"""Words in the names of files with licence terms: in capitals anywhere, or in any case at the beginning."""
 
 
 def find_folder(base: str, revision: str | None = None) -> Path:
-    """Return the folder of a base's own files: the base itself, or its folder in the hub's cache.
+    """Return the folder with a base's files: `base` if it is a folder, else its snapshot in the hub's cache.
 
-    The terms are fetched from the hub, as loading the weights does not fetch them.
+    Files with licence terms are downloaded, because loading the weights does not do so. Return Path(base) if that
+    fails.
     """
     # A folder may hold anything, so it is taken as it is.
     if Path(base).is_dir():
@@ -32,14 +33,17 @@ def find_folder(base: str, revision: str | None = None) -> Path:
 
 
 def copy_terms(base: Path, out: Path) -> None:
-    """Copy the terms in a base's folder to `out`, as those of ChatGLM3 and Gemma require."""
+    """Copy the files with licence terms from a base's folder to `out`, as the licences of some bases require."""
     for file in sorted(base.iterdir()) if base.is_dir() else ():
         if file.is_file() and any(word in file.name or file.name.upper().startswith(word) for word in TERMS):
             shutil.copyfile(file, out / file.name)
 
 
 def read_origin(base: Path) -> dict[str, Any] | None:
-    """Return the notes of base.py on `base`, or on the base that the judge in it was trained from, or None."""
+    """Return the notes of base.py about `base`, or None if there are none.
+
+    If `base` is a trained judge, return those about the base that it was trained from.
+    """
     own, judge = base / BASE_NOTES, base / "critic.json"
     notes = own if own.is_file() else judge
     if not notes.is_file():

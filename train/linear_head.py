@@ -1,8 +1,8 @@
-"""Fit the scoring head that training begins with: a logistic regression on the untrained base's features of some rows.
+"""Fit the initial scoring head by logistic regression on the base model's hidden states.
 
-A head of zeros is learned together with the layers below it, which follow what it tells them while it knows nothing.
-Behind a fitted one they start from what the base knows already (linear probing, then fine-tuning: Kumar et al. 2022,
-arXiv 2202.10054, section 4). Where nothing is trained behind it, it is the judge.
+A head of zeros is trained together with the layers below it, which first follow a head that knows nothing. With a
+fitted head they start from what the base already knows (linear probing, then fine-tuning: Kumar et al. 2022, arXiv
+2202.10054, section 4). If no training step follows, the fitted head is the judge.
 """
 
 import time
@@ -24,7 +24,7 @@ from critic import jsonl
 from critic.errors import UsageError
 
 STRENGTHS = (1e-4, 1e-3, 3e-3, 1e-2, 3e-2)
-"""Inverse strengths of the ridge penalty that are tried."""
+"""Values of C, the inverse strength of the ridge penalty, to try."""
 
 _FOLDS, _AT_ONCE, _PART = 3, 16, 128
 
@@ -32,10 +32,10 @@ Floats = NDArray[np.float64]
 
 
 def fit(model: Any, recipe: Recipe, rows: datasets.Dataset, pad: int, device: torch.device, folder: Path) -> None:
-    """Set the weights of `model.score` by `recipe.probe` rows, and print the held-out loss.
+    """Fit `model.score` on `recipe.probe` rows, and print the held-out loss.
 
-    Each process computes its part, and needs room for the whole model. `folder` is as in `compute_features`. Raises
-    UsageError for a base that has a fitted head.
+    The processes share the rows; each needs memory for the whole model. `pad` is the id of the padding token, `folder`
+    stores the features (`compute_features`). Raise UsageError if the base already has a scoring head.
     """
     # With adapters there are two, the base's and that which is learned.
     heads = [head for name, head in model.named_parameters() if name.startswith("score.")]
@@ -64,9 +64,9 @@ def fit(model: Any, recipe: Recipe, rows: datasets.Dataset, pad: int, device: to
 def fit_head(
     model: Any, rows: datasets.Dataset, count: int, seed: int, pad: int, folder: Path
 ) -> tuple[torch.Tensor, float]:
-    """Return the weights [10 × width] of a scoring head, and its cross-entropy [nats] on held-out groups.
+    """Return the weights [10 × width] of a scoring head, and its cross-entropy (nats) on held-out groups.
 
-    At most `count` rows are used, drawn by `seed`. Raises UsageError if all rows have one rating.
+    At most `count` rows are used, sampled with `seed`. Raise UsageError as `fit_ridge` does.
     """
     order = np.random.default_rng(seed).permutation(len(rows))
     drawn = rows.select(np.sort(order[:count]).tolist())
@@ -75,9 +75,10 @@ def fit_head(
 
 
 def compute_features(model: Any, rows: datasets.Dataset, pad: int, folder: Path) -> Floats:
-    """Return the model's last hidden state [rows × width] of the last token of each row's prompt.
+    """Return the last hidden state [rows × width] of the last prompt token of each row.
 
-    Some rows at a time are written to `folder`, so that a killed run resumes. A folder is for one model and these rows.
+    Parts of the result are written to `folder`, from which an interrupted run resumes. A folder belongs to one model
+    and one set of rows.
     """
     prompts = [ids[:source] for ids, source in zip(rows["input_ids"], rows["source"], strict=True)]
     alike = sorted(range(len(prompts)), key=lambda row: prompts[row])
@@ -105,10 +106,10 @@ def compute_features(model: Any, rows: datasets.Dataset, pad: int, folder: Path)
 
 
 def fit_ridge(states: Floats, rows: datasets.Dataset) -> tuple[Floats, float]:
-    """Fit a head on the `states` [rows × width] of `rows`; return its weights [10 × width] and held-out loss [nats].
+    """Fit a head on the `states` [rows × width] of `rows`; return its weights [10 × width] and held-out loss (nats).
 
-    The strength of the ridge penalty is chosen by that loss, on groups that were held out. Raises UsageError if all
-    rows have one rating, or no two groups share one.
+    The strength of the ridge penalty is chosen by cross-validation over groups. Raise UsageError if all rows have one
+    rating or one group, or if no held-out group can be evaluated.
     """
     from sklearn.model_selection import GroupKFold  # noqa: PLC0415 - takes a second to import
 

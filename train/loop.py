@@ -1,4 +1,4 @@
-"""The training loop: transformers' Trainer with sealed checkpoints, averaged weights, evaluation and a log."""
+"""Training loop: transformers' Trainer with complete checkpoints, averaged weights, evaluation and a log."""
 
 import json
 import math
@@ -30,7 +30,9 @@ from critic.errors import UsageError
 class PrefixSharingSampler(torch.utils.data.Sampler):  # type: ignore[misc]  # a base of type Any
     """Reorders rows within each optimizer step so that rows with a common prefix share a micro-batch.
 
-    `step` is the rows of a step, `micro_batch` those of a micro-batch. A step keeps its rows.
+    - `order`: the sampler to reorder. `rows`: the tokenized rows.
+    - `step`: rows per optimizer step. `micro_batch`: rows per micro-batch.
+    - `image_token`: id of the image token, -1 if there is none.
     """
 
     def __init__(self, order: Any, rows: Any, step: int, micro_batch: int, image_token: int = -1) -> None:
@@ -49,11 +51,11 @@ class PrefixSharingSampler(torch.utils.data.Sampler):  # type: ignore[misc]  # a
 
 
 class GroupedSampler(torch.utils.data.Sampler):  # type: ignore[misc]  # a base of type Any
-    """Shuffles groups of examples, by `generator` anew in each epoch, and keeps those of a group side by side.
+    """Shuffles groups of examples with `generator`, anew in each epoch, and keeps each group together.
 
-    A group is the examples about the same images, or for those without images, the rows' `group`. A step then computes
-    an image, or the common prefix of a question's prompts, once, and learns how the answers differ. `most` is the most
-    rows of a group that come together (None: all).
+    A group has the same images or, without images, the same `group`. A step then computes an image, or the common
+    prefix of a question's prompts, once, and learns how the answers differ. `most` is the most rows of a group that
+    stay together (None: all).
     """
 
     def __init__(self, rows: datasets.Dataset, generator: torch.Generator, most: int | None = None) -> None:
@@ -73,7 +75,7 @@ class GroupedSampler(torch.utils.data.Sampler):  # type: ignore[misc]  # a base 
             yield from chain(*parts[index])
 
     def _parts(self, rows: list[list[int]]) -> list[list[list[int]]]:
-        """Cut a group's rows, each with the indices of its examples, into parts of at most `most`."""
+        """Split a group into shuffled parts of at most `most` rows. `rows` holds the indices of each row's examples."""
         if self.most is None:
             # Without a limit a group stays together.
             return [rows]
@@ -82,7 +84,7 @@ class GroupedSampler(torch.utils.data.Sampler):  # type: ignore[misc]  # a base 
 
 
 class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of type Any
-    """A Trainer whose checkpoints hold DeepSpeed's state with the weights, and count only once they are sealed."""
+    """Trainer whose checkpoints include DeepSpeed's state and count as complete only after they are sealed."""
 
     def __init__(self, watch: "JudgeCallback", **options: Any) -> None:
         self.watch = watch
@@ -152,11 +154,12 @@ class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of typ
 
 
 class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a base of type Any
-    """The work beside the steps of a run in `out`.
+    """Averages weights, logs, evaluates, keeps the best weights, and writes the finished judge.
 
-    It averages the weights, writes losses to loss.jsonl, measures the agreement on held-out rows, keeps the best
-    weights in `out`/best, and in the end writes the judge. `facts` identify the run, `notes` are what else the finished
-    folder says of its making. `watched` are the held-out rows: `own`, and those of another set as `foreign`.
+    It logs losses to `out`/loss.jsonl and keeps the best weights in `out`/best.
+
+    - `facts`: identify the run. `notes`: further contents of critic.json.
+    - `watched`: held-out rows by name: `own`, and `foreign` for rows of another data set.
     """
 
     trainer: Any
@@ -219,7 +222,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
             self.meter.stop()
             logged = control.should_log
             self._evaluate(state.global_step)
-            # Logging what was found clears it, and the loss is still to come.
+            # Logging the metrics resets this flag, but the loss is not logged yet.
             control.should_log = logged
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
@@ -234,10 +237,10 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         print(self._line(state, logs), flush=True)
 
     def _require_finite(self, step: int, logs: dict[str, float]) -> None:
-        """Raise UsageError before spoilt weights are saved.
+        """Raise UsageError if the loss or the gradient norm is not finite, before spoilt weights are saved.
 
-        A gradient that is not finite spoils them (DeepSpeed then gives its norm as -1), and the loss shows it only a
-        step later. In fp16 such a step is skipped.
+        DeepSpeed reports the norm of such a gradient as -1, and the loss shows the damage only a step later. In fp16
+        such a step is skipped, so the norm is not checked.
         """
         norm = 0.0 if self.trainer.args.fp16 else logs.get("grad_norm", 0.0)
         if not math.isfinite(logs.get("loss", 0.0)) or not 0.0 <= norm < math.inf:
@@ -247,7 +250,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
             )
 
     def _line(self, state: Any, logs: dict[str, float]) -> str:
-        """Return the line that is printed for a log entry: of held-out rows, or of a step."""
+        """Return the line to print for a log entry, either of an evaluation or of a training step."""
         step = f"step {state.global_step}/{state.max_steps}"
         if "loss" not in logs:
             metrics = [f"{name.removeprefix('eval_')} {value:.3f}" for name, value in logs.items() if name != "epoch"]
@@ -265,11 +268,11 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         return "  ".join([*parts, f"{remaining:.0f} s left"])
 
     def _use_average(self) -> Any:
-        """Return a context in which the model has the averaged weights, or its own if there is no average."""
+        """Return a context manager in which the model has the averaged weights, or its own if there is no average."""
         return self.ema.in_place() if self.ema is not None else torch.no_grad()
 
     def _evaluate(self, step: int) -> None:
-        """Judge the held-out rows, log the metrics, and keep the weights if they are the best so far."""
+        """Judge the held-out rows, log the metrics, and save the weights to `out`/best if they are the best so far."""
         spec = self.recipe.evaluation
         assert spec is not None
         model, pad = export.unwrap(self.trainer.model), self.tokenizer.pad_token_id
@@ -302,7 +305,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         self.trainer.log({f"eval_{name}": value for name, value in metrics.items()})
 
     def _notes(self) -> dict[str, Any]:
-        """Return what critic.json says of the making of a judge."""
+        """Return the contents of critic.json about how the judge was trained."""
         spent = self.seconds + time.monotonic() - self.began
         return {
             **self.notes,
@@ -313,7 +316,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         }
 
     def seal(self, folder: Path) -> None:
-        """Add the average and the evaluations to a checkpoint, declare it complete, and delete the oldest."""
+        """Add average and evaluations to a checkpoint, mark it as complete, and delete the oldest checkpoints."""
         rank = self.trainer.args.process_index
         if self.ema is not None:
             self.ema.save(folder / f"ema_{rank}.pt")
@@ -327,7 +330,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         self.trainer.accelerator.wait_for_everyone()
 
     def _restore(self, folder: Path) -> None:
-        """Read from a checkpoint what `seal` added to it."""
+        """Restore what `seal` added to a checkpoint."""
         if self.ema is not None:
             self.ema.load(folder / f"ema_{self.trainer.args.process_index}.pt")
         saved = json.loads((folder / "watch.json").read_text("utf-8"))
@@ -335,7 +338,11 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         self.base = saved["base"]
 
     def finish(self) -> None:
-        """Write the judge: the averaged weights if there are any; with foreign rows the best, perhaps the base's."""
+        """Write the finished judge to `out`.
+
+        It has the averaged weights if there is an average. With foreign rows it is a copy of `out`/best, which may be
+        the base.
+        """
         if "foreign" not in self.watched:
             with self._use_average():
                 model = export.unwrap(self.trainer.model)
@@ -345,7 +352,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         elif self.trainer.args.should_save:
             best, note = self.out / "best", "critic.json"
             shutil.copytree(best, self.out, ignore=shutil.ignore_patterns(note), dirs_exist_ok=True)
-            # Last: it says that the folder is whole.
+            # Copied last, because it marks the folder as complete.
             shutil.copy(best / note, self.out / note)
             step, steps = json.loads((best / note).read_text("utf-8"))["steps"], self.trainer.state.global_step
             print(

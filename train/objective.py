@@ -1,4 +1,4 @@
-"""Base classes of training objectives, and the forward pass of training that is made of one."""
+"""Base classes of training objectives, and the forward pass for training that they define."""
 
 import types
 from collections.abc import Sequence
@@ -23,42 +23,43 @@ if TYPE_CHECKING:
 
 
 class Objective(Collation):
-    """A training objective: what is minimized, and all that follows from it for recipe, rows, batches and judge.
+    """A training objective: the loss, and everything in recipe, rows, batches and judge that depends on it.
 
-    `recipe` is the recipe that names the objective. `tokens` spell the ratings; None for a scoring head. The defaults
-    are right for a judge that writes and rates; an entry overrides what differs. `Collation` makes rows into tensors.
+    `recipe` is the recipe that names the objective. `tokens` say how the tokenizer spells ratings, None for a scoring
+    head. The defaults suit a generative judge that rates; subclasses override what differs. `Collation` turns rows into
+    tensors.
     """
 
     classes: ClassVar[Sequence[str]] = ()
-    """Names of the scores of a scoring head, in their order; empty for a judge that writes."""
+    """Names of the scores of a scoring head, in order; empty for a generative judge."""
 
     packs_only: ClassVar[bool] = False
-    """True if rows cannot be padded, so that a base that cannot pack is refused."""
+    """True if rows must be packed. A base that cannot pack is then refused."""
 
     compares: ClassVar[bool] = False
-    """True if preferences are learned, so that an edited answer is learned beside the original."""
+    """True if preferences are learned. An edited answer is then compared with the original."""
 
     keys: ClassVar[dict[str, tuple[Any, Any]]] = {}
-    """Keys of its own in a recipe: name -> (type, default). Any recipe may have them; `own` reads them."""
+    """Recipe keys of this objective: name -> (type, default). Every recipe may contain them; `own` reads them."""
 
     takes_probe: ClassVar[bool] = False
-    """True if training can begin with a logistic regression on ratings (linear_head.py)."""
+    """True if training can start from a logistic regression on ratings (linear_head.py)."""
 
     def __init__(self, recipe: Recipe, tokens: RatingTokens | None = None) -> None:
         self.recipe, self.tokens = recipe, tokens
 
     def own(self, key: str) -> Any:
-        """Return the value of one of the objective's own keys in the recipe."""
+        """Return the value of one of the objective's own recipe keys."""
         return getattr(self.recipe, key)
 
     @classmethod
     def is_head(cls) -> bool:
-        """Return True if the judge is a scoring head, which writes nothing."""
+        """Return True if the judge is a scoring head, which generates no text."""
         return bool(cls.classes)
 
     @classmethod
     def head_config(cls) -> dict[str, Any]:
-        """Return what a model's configuration says of the classes of a head; empty for a judge that writes."""
+        """Return the model configuration for the classes of a scoring head; empty for a generative judge."""
         if not cls.is_head():
             return {}
         names = dict(enumerate(cls.classes))
@@ -67,44 +68,47 @@ class Objective(Collation):
         return {"id2label": names, "label2id": {name: index for index, name in names.items()}, **kind}
 
     def read_tokens(self, tokenizer: Any) -> RatingTokens | None:
-        """Return how a tokenizer spells the ratings, or None for a head. Raises UsageError as rating_tokens does."""
+        """Return how a tokenizer spells the ratings, or None for a scoring head.
+
+        Raise UsageError if it does not spell them as digits.
+        """
         return None if self.is_head() else rating_tokens(tokenizer)
 
     # The recipe.
 
     def check(self, forms: Sequence[str]) -> None:
-        """Raise UsageError if the objective cannot learn the `forms` that the recipe trains."""
+        """Raise UsageError if the objective cannot learn one of the recipe's `forms`."""
 
     def check_evaluation(self, forms: Sequence[str]) -> None:
-        """Raise UsageError if held-out rows cannot be judged while training in one of the `forms`."""
+        """Raise UsageError if none of the recipe's `forms` can be used to judge held-out rows during training."""
         rated = [*filter(rates, forms)]
         if rated and not any(self.rates_at_once(form) for form in rated):
             raise UsageError(f"evaluation needs a form that begins with the rating, not {', '.join(rated)} alone")
 
     def rates_at_once(self, form: str) -> bool:
-        """Return True if the rating stands right behind the prompt of a form on 1..10."""
+        """Return True if the rating directly follows the prompt. `form` is one that rates on 1..10."""
         # A head has no reason to write first.
         return self.is_head() or REASON_FIRST not in form
 
     def watched_form(self) -> str:
-        """Return the form in which held-out rows are judged: pointwise, or else the commonest that can be."""
+        """Return the form for judging held-out rows: pointwise, or else the most frequent form that can be used."""
         rated = [form for form in used_forms(self.recipe) if rates(form) and self.rates_at_once(form)]
         return "pointwise" if "pointwise" in rated or not rated else max(rated, key=self.recipe.forms.__getitem__)
 
     # Rows.
 
     def prompt_form(self, form: str) -> str:
-        """Return the form in whose words rows of a trained form are shown."""
+        """Return the form whose prompt is used for rows of the trained form `form`."""
         return form
 
     def choose_examples(self, planned: "Plan") -> "Plan":
-        """Return the planned examples that are learned."""
+        """Return the planned examples that this objective learns."""
         return planned
 
     def weights(self, rows: datasets.Dataset) -> Weights:
-        """Return how much each learned token of `rows` (rows.Data) counts; they average 1.
+        """Return the loss weights of the learned tokens of `rows` (rows.Data); they average 1.
 
-        A rating counts (its frequency) ** -balance.
+        A row with a rating has the weight (frequency of its rating) ** -balance.
         """
         columns = rows.select_columns(["rating", "length", "source", "value", "weight"]).with_format("arrow")[:]
         rating = columns["rating"].to_numpy().astype(np.intp)
@@ -126,7 +130,10 @@ class Objective(Collation):
     # The loss, and the judge.
 
     def install(self, model: Any) -> None:
-        """Give `model` the forward pass of training: `loss` if a batch has labels, else the pass that it had."""
+        """Replace `model.forward` with the training forward pass, which returns the objective's `loss`.
+
+        A batch without labels still gets the original forward pass.
+        """
 
         def forward(self_: Any, input_ids: torch.Tensor, num_items_in_batch: Any = None, **options: Any) -> Any:
             if options.get("labels") is None:
@@ -143,27 +150,30 @@ class Objective(Collation):
         attention.install(model)
 
     def loss(self, model: Any, hidden: torch.Tensor, batch: Tensors) -> tuple[torch.Tensor, int]:
-        """Return the sum of the loss over a batch, and the number of places it is summed over.
+        """Return the sum of the loss over a batch, and the number of positions in that sum.
 
-        `hidden` [rows × tokens × width] are the model's last hidden states, `batch` the tensors named in `inputs`. The
-        sum is divided by the places of the whole step, so that the loss does not depend on how the step's rows are
-        shared out over processes and micro-batches.
+        `hidden` [rows × tokens × width] are the last hidden states, `batch` holds the tensors named in `inputs`. The
+        sum is later divided by the positions of the whole step, so the loss does not depend on how rows are divided
+        over processes and micro-batches.
         """
         raise NotImplementedError
 
     def notes(self, score: HeadScores, rows: datasets.Dataset) -> dict[str, Any]:
-        """Return what critic.json says of the finished judge besides. `score` computes the scores of its head."""
+        """Return additional contents of critic.json for the finished judge.
+
+        `score` computes the scores of its head for some of the training `rows`.
+        """
         return {}
 
 
 class ScoringHead(PromptCollation, Objective):
-    """An objective of a linear layer `score` on the last token of each prompt; the judge is a classifier."""
+    """Objective for a linear layer `score` on the last token of each prompt. The judge is a classifier."""
 
     learned: ClassVar[str]
-    """The kind of verdict that the head learns, in words."""
+    """Description of the verdicts that the head learns, for messages."""
 
     def learns(self, form: str) -> bool:
-        """Return True if the head gives the verdict that a form asks for."""
+        """Return True if the head can give the verdict of a form."""
         return rates(form)
 
     def check(self, forms: Sequence[str]) -> None:

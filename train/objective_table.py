@@ -1,4 +1,4 @@
-"""The table of training objectives: each module of `objectives/` is one. README.md says how to add one."""
+"""Table of training objectives, one per module in `objectives/`. README.md explains how to add one."""
 
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +18,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
 """Name in a recipe -> objective."""
 
 OWN_KEYS = {name: key for objective in OBJECTIVES.values() for name, key in objective.keys.items()}
-"""Keys of recipes that belong to one objective: name -> (type, default)."""
+"""Recipe keys that belong to one objective: name -> (type, default)."""
 
 FullRecipe: Any = msgspec.defstruct(
     "FullRecipe",
@@ -33,9 +33,9 @@ FullRecipe: Any = msgspec.defstruct(
 
 
 def objective_of(recipe: Recipe, tokens: RatingTokens | None = None) -> Objective:
-    """Return the objective of a recipe; `tokens` spell the ratings of its tokenizer, if they are known yet.
+    """Return the objective of a recipe. `tokens` say how its tokenizer spells ratings, None if not yet known.
 
-    Raises UsageError for a name that is not in the table.
+    Raise UsageError if the recipe names an unknown objective.
     """
     name = recipe.objective
     if name not in OBJECTIVES:

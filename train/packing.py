@@ -1,8 +1,8 @@
-"""Pack rows into one sequence without padding, with common prefixes only once: a prefix tree.
+"""Pack rows into one sequence without padding, with common prefixes stored once, as a prefix tree.
 
-A judging prompt is mostly rubric, the same in every row, and rows of one question share its reference too. Tokens see
-what lies on their path from the root, at the positions they have when their row stands alone, so that hidden states,
-and with them losses and gradients, are those of the rows one by one.
+A judging prompt is mostly rubric, which is the same in every row, and rows of one question also share the reference.
+Tokens see what is on their path from the root, at the positions they would have in a row by itself. So hidden states,
+losses and gradients equal those of the separate rows.
 """
 
 from itertools import accumulate, chain, pairwise, takewhile
@@ -13,14 +13,17 @@ import torch
 from torch.nn.attention.flex_attention import BlockMask
 
 LEAST = 16
-"""Tokens that rows must share beyond their node's parent for a node of their own."""
+"""Fewest tokens that rows must share, beyond the parent node, to get a common node."""
 
 IN_VAIN = 4096
-"""Pairs of a query and a key that may be computed and masked to spare a call of attention."""
+"""Most query-key pairs that may be computed and masked out to save one call of attention."""
 
 
 class Node(NamedTuple):
-    """Tokens `start` to `end` of a row, behind those of the node `parent` (-1: none). A `leaf` is of that row alone."""
+    """Tokens `start` to `end` of the row with index `row`, which follow the tokens of node `parent` (-1: none).
+
+    A `leaf` belongs to only that row; other nodes are shared.
+    """
 
     row: int
     start: int
@@ -39,9 +42,10 @@ def count_common(first: list[int], second: list[int]) -> int:
 
 
 def build_prefix_tree(rows: list[list[int]], most: list[int], least: float = LEAST) -> list[Node]:
-    """Return the nodes of a batch, each after its parent, with one leaf for each row.
+    """Return the nodes of the prefix tree of a batch. Each node comes after its parent, and each row has one leaf.
 
-    Row i shares at most its first `most[i]` tokens, fewer than it has. With `least` infinite rows share nothing.
+    Row i shares at most its first `most[i]` tokens, which must be fewer than it has. Shared nodes have at least `least`
+    tokens; if it is infinite, rows share nothing.
 
     >>> for node in build_prefix_tree([[7, 7, 1, 2], [7, 7, 3]], most=[3, 2], least=2):
     ...     print(node)
@@ -71,14 +75,14 @@ def build_prefix_tree(rows: list[list[int]], most: list[int], least: float = LEA
 
 
 class Tree:
-    """Visibility of the tokens of a packed sequence.
+    """Visibility of the tokens in a packed sequence of consecutive segments.
 
-    The sequence is consecutive segments of `lengths`. Each segment sees those on its path from the root (`parents[i]` <
-    i, or -1), and itself up to the token that looks. The segments below a segment follow right behind it.
+    Segment i has `lengths[i]` tokens. Its tokens see the segments on the path from the root (`parents[i]` < i, -1 for a
+    root) and the earlier tokens of their own segment. The descendants of a segment directly follow it.
 
-    - `spans` [2 × tokens]: the position of each token on its path, and the index up to which others see it.
-    - `depths`: the tokens on each path, including the segment's own.
-    - `calls`: the segments that attention may take together, as (the one whose path they look back on, segments).
+    - `spans` [2 × tokens]: position of each token on its path, and the index up to which later tokens see it.
+    - `depths`: number of tokens on the path to each segment, including its own.
+    - `calls`: segments that one attention call processes, as (segment whose path they look back on, range of segments).
     """
 
     def __init__(self, lengths: list[int], parents: list[int]) -> None:
@@ -108,22 +112,24 @@ class Tree:
         self.spans = torch.stack([torch.cat(positions), torch.tensor(last).repeat_interleave(torch.tensor(lengths))])
 
     def pin_memory(self) -> "Tree":
-        """Pin the memory of the tree, as the data loader does with whatever it hands over."""
+        """Pin the memory of the tree. The data loader calls this."""
         self.spans = self.spans.pin_memory()
         return self
 
     def to(self, device: Any, non_blocking: bool = False) -> "Tree":
-        """Move the tree to a device, as accelerate does with a batch ahead of its step."""
+        """Move the tree to a device. accelerate calls this for a batch before its step."""
         self.spans = self.spans.to(device, non_blocking=non_blocking)
         return self
 
     @property
     def sizes(self) -> list[int]:
-        """Number of tokens of each call."""
+        """Number of tokens in each attention call."""
         return [sum(self.lengths[together.start : together.stop]) for _, together in self.calls]
 
     def keys(self, states: torch.Tensor) -> list[torch.Tensor]:
-        """Return for each call the states that it may look at, of [… × tokens × width]: the path's, then its own."""
+        """Return, for each attention call, the states [… × tokens × width] that it may look at: its path's, then its
+        own.
+        """
         parts = states.split(self.lengths, dim=-2)
         paths = {-1: states[..., :0, :]}
         for segment in sorted(set(self.parents) - {-1}):
@@ -132,9 +138,10 @@ class Tree:
         return [torch.cat([paths[anchor], own], dim=-2) for (anchor, _), own in pairs]
 
     def masks(self, window: int | None, like: torch.Tensor) -> list[torch.Tensor]:
-        """Return for each call what to add to its scores [1 × 1 × tokens × keys], with the device and dtype of `like`.
+        """Return the additive attention mask [1 × 1 × tokens × keys] of each call, with the device and dtype of `like`.
 
-        With a `window` a token sees only the last so many tokens, including itself. Masks are made once for all layers.
+        `window` is the number of latest tokens, including itself, that a token sees (None: all). Masks are cached for
+        all layers.
         """
         key = (window, like.device, like.dtype)
         if key not in self._kept:
@@ -158,9 +165,9 @@ class Tree:
         return visible & (back < (window or before + len(tokens)))
 
     def block_mask(self, window: int | None, device: torch.device) -> BlockMask:
-        """Return the mask for FlexAttention, by tiles of queries and keys; it is made once for all layers.
+        """Return the FlexAttention block mask, cached for all layers. `window` is as in `masks`.
 
-        Pairs of tokens are not looked at: of 32,000 tokens they would take a gigabyte.
+        It is built from tiles, because all pairs of 32,000 tokens would take a gigabyte.
         """
         key = (window, device)
         if key not in self._kept:
@@ -191,15 +198,16 @@ def _build_block_mask(spans: torch.Tensor, window: int | None, tile: int = 128) 
 
 
 def _list_tiles(tiles: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return for each row of tiles how many are set, and their indices with the set ones first."""
+    """Return, for each row of tiles, the number of set tiles and the tile indices with the set ones first."""
     order = tiles.int().argsort(dim=-1, descending=True, stable=True)
     return tiles.sum(-1, dtype=torch.int32)[None, None], order.int()[None, None]
 
 
 def build_sequence(nodes: list[Node], rows: list[list[int]]) -> dict[str, Any]:
-    """Return a model's inputs: the nodes' tokens one behind the other [1 × tokens], their positions, and the tree.
+    """Return a model's inputs for a packed sequence: token ids [1 × tokens], positions, and the tree.
 
-    The empty mask keeps transformers from making one of [tokens × tokens], and fails where a model heeds no tree.
+    The empty attention mask prevents transformers from building a [tokens × tokens] mask, and causes an error in models
+    that ignore the tree.
     """
     return {
         "input_ids": torch.tensor([[*chain.from_iterable(rows[node.row][node.start : node.end] for node in nodes)]]),
@@ -210,9 +218,9 @@ def build_sequence(nodes: list[Node], rows: list[list[int]]) -> dict[str, Any]:
 
 
 def order_by_prefix(rows: list[list[int]], size: int) -> list[int]:
-    """Return the order of a step's rows in which micro-batches of `size` share most tokens.
+    """Return an order of a step's rows in which micro-batches of `size` rows share many tokens.
 
-    Micro-batches of like cost stand side by side, so that processes that take turns have equally much to do.
+    Micro-batches of similar cost are adjacent, so that processes which take turns have equal work.
 
     >>> order_by_prefix([[1, 1, 5], [2, 2, 6], [1, 1, 7], [2, 2, 8]], size=2)
     [0, 2, 1, 3]

@@ -1,6 +1,6 @@
-"""Check before the first step that the judge can be served and that the disk has room for it.
+"""Check before the first step that the judge can be served and that the disk has enough space.
 
-So hours of training are not in vain.
+This avoids training for hours in vain.
 """
 
 import math
@@ -22,10 +22,10 @@ from critic.errors import UsageError
 
 
 def pin_revision(recipe: Recipe, begun: dict[str, Any] | None) -> Recipe:
-    """Return the recipe with its revision as a commit, if a hub or its cache knows it.
+    """Return the recipe with its revision replaced by the commit, if the hub or its cache knows it.
 
-    All files are then read from one state of the base. A resumed run (`begun` is its recipe) keeps the commit that it
-    began with, wherever main is now.
+    All files are then read from one state of the base. `begun` is the recipe of the run to resume, or None; a resumed
+    run keeps its commit even if main has moved.
     """
     # Folders have no commits.
     if recipe.base is None or Path(recipe.base).exists():
@@ -38,9 +38,9 @@ def pin_revision(recipe: Recipe, begun: dict[str, Any] | None) -> Recipe:
 
 
 def read_served_tokens(base: str, revision: str | None = None) -> float:
-    """Return the most tokens that vLLM serves a base with: its positions, or fewer if its tokenizer says so.
+    """Return the most tokens that vLLM serves a base with: its positions, or its tokenizer's limit if that is lower.
 
-    Infinite if nothing bounds them. Raises OSError or ValueError if the base cannot be read.
+    Return infinity if there is no limit. Raise OSError or ValueError if the base cannot be read.
     """
     config = transformers.AutoConfig.from_pretrained(base, revision=revision).get_text_config()
     positions = getattr(config, "max_position_embeddings", None)
@@ -49,9 +49,9 @@ def read_served_tokens(base: str, revision: str | None = None) -> float:
 
 
 def require_served_tokens(recipe: Recipe) -> None:
-    """Raise UsageError if prompt and verdict may have more tokens than the judge could be served with.
+    """Raise UsageError if prompt and verdict may be longer than vLLM can serve.
 
-    A base that cannot be read is left to what loads it.
+    A base that cannot be read is ignored here; loading it reports the error.
     """
     if recipe.base is None:
         return
@@ -69,11 +69,11 @@ def require_served_tokens(recipe: Recipe) -> None:
 
 
 def require_embeddings(model: Any, tokenizer: Any, rows: datasets.Dataset, base: str) -> None:
-    """Raise UsageError if prompts may have token ids for which the model has no embedding.
+    """Raise UsageError if prompts may contain token ids without an embedding.
 
-    Such are tokens that were added to a tokenizer without resizing its model: those that plain text can contain, those
-    that the tokenizer names (padding among them), and whatever else stands in `rows` (rows.Data). Of other special
-    tokens there may be more than embeddings, as in Gemma 3 without its part that sees.
+    This happens if tokens were added to a tokenizer without resizing the model. Checked are tokens that plain text can
+    contain, padding and other named tokens, and all tokens in `rows` (rows.Data). Further special tokens may lack an
+    embedding, as in Gemma 3 without its vision part.
     """
     known = model.get_input_embeddings().num_embeddings
     special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
@@ -90,7 +90,7 @@ def require_embeddings(model: Any, tokenizer: Any, rows: datasets.Dataset, base:
 
 
 def require_device(recipe: Recipe) -> None:
-    """Raise UsageError if the recipe needs a GPU or a library that is not here."""
+    """Raise UsageError if the recipe needs a GPU or library that is not available."""
     if recipe.lora is not None and recipe.lora.bits is not None:
         if not torch.cuda.is_available():
             raise UsageError("lora bits 4 needs a GPU, and none is seen; leave bits out")
@@ -99,9 +99,9 @@ def require_device(recipe: Recipe) -> None:
 
 
 def require_alike(device: torch.device) -> None:
-    """Raise UsageError if the processes' GPUs differ: the slowest would set the pace, the smallest the size.
+    """Raise UsageError if the GPUs of the processes differ. The slowest would limit the speed, the smallest the memory.
 
-    Every process must call it, once they have met.
+    Every process must call it, after init_distributed.
     """
     names = [""] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(names, torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU")
@@ -113,11 +113,11 @@ def require_alike(device: torch.device) -> None:
 def estimate_disk_use(
     recipe: Recipe, settings: transformers.TrainingArguments, whole: int, trained: int
 ) -> tuple[int, int]:
-    """Return the bytes of a checkpoint (0 if none is made), and the most bytes that are there at once.
+    """Return the size of a checkpoint in bytes (0 if none is written), and the peak disk use of the run in bytes.
 
-    The run uses Adam, has `whole` parameters, and trains `trained` of them.
-    DeepSpeed saves the weights that the model computes with, but not those below adapters, and under ZeRO-3 only frozen
-    ones; 12 bytes a trained parameter are fp32 weights and Adam's two averages, 4 ours.
+    `whole` is the number of parameters, `trained` the number of trained ones. DeepSpeed saves the weights that the
+    model computes with, except those below adapters; under ZeRO-3 only frozen ones. For each trained parameter it adds
+    12 bytes of fp32 weights and Adam states, and our average 4 bytes.
     """
     sections = [recipe.deepspeed.get(name, {}) for name in ("bf16", "fp16")]
     halved = settings.bf16 or settings.fp16 or any(section.get("enabled") is True for section in sections)
@@ -136,9 +136,12 @@ def estimate_disk_use(
 
 
 def require_room(out: Path, checkpoint: int, most: int, keep: int) -> str:
-    """Return what will be written to `out`, in words.
+    """Return a sentence about the space that will be used in `out`. Raise UsageError if its disk has less.
 
-    Raises UsageError if its disk has less room. What a killed run has written there counts as room.
+    - `checkpoint`, `most`: bytes, as returned by `estimate_disk_use`.
+    - `keep`: number of checkpoints to keep.
+
+    Files of an interrupted run count as free, because they will be replaced.
     """
     written = [file for part in ("checkpoint-*", "best*") for file in out.glob(f"{part}/**/*") if file.is_file()]
     room = shutil.disk_usage(out).free + sum(file.stat().st_size for file in written)

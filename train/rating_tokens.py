@@ -1,4 +1,4 @@
-"""The tokens that spell the ratings 1..10, and the distribution over the ratings that a model's logits give."""
+"""Tokens that spell the ratings 1..10, and the rating distribution from a model's logits."""
 
 from functools import lru_cache
 from typing import Any
@@ -14,11 +14,13 @@ from critic.records import RATINGS, Example, Message
 
 
 class RatingTokens(Struct, frozen=True):
-    """Tokens of the ratings.
+    """How a tokenizer spells the ratings.
 
-    `before` is the beginning of a verdict, `first[k - 1]` the first token of rating k. `zero` turns a 1 into a 10; None
-    if 10 is one token. In its place the constrained judge may write a token of `going_on`, which continues the verdict,
-    or of `ending` if the rating is the verdict's last value.
+    - `before`: tokens of a verdict before the rating.
+    - `first[k - 1]`: first token of rating k.
+    - `zero`: token that turns a 1 into a 10, or None if 10 is one token.
+    - `going_on`: tokens that may follow a rating which is not the verdict's last value.
+    - `ending`: tokens that may follow a rating which is the verdict's last value.
     """
 
     before: list[int]
@@ -29,7 +31,10 @@ class RatingTokens(Struct, frozen=True):
 
 
 def rating_tokens(tokenizer: Any) -> RatingTokens:
-    """Return how a tokenizer spells the ratings. Raises UsageError unless two tokens at most tell them apart."""
+    """Return how a tokenizer spells the ratings.
+
+    Raise UsageError unless all ratings differ in their first token, or only 1 and 10 share it and 10 has two tokens.
+    """
     before: set[tuple[int, ...]] = set()
     spelt: list[list[int]] = []
     for rating in RATINGS:
@@ -51,7 +56,7 @@ def rating_tokens(tokenizer: Any) -> RatingTokens:
 
 
 def _find_tokens(tokenizer: Any, mark: str) -> list[int]:
-    """Return the tokens that begin with a mark and hold no line break."""
+    """Return the ids of tokens that start with `mark` and contain no line break."""
     ids = sorted(token_id for token, token_id in tokenizer.get_vocab().items() if token.startswith(mark))
     return [token_id for token_id in ids if not {*"\n\r"} & {*tokenizer.decode([token_id])}]
 
@@ -59,11 +64,13 @@ def _find_tokens(tokenizer: Any, mark: str) -> list[int]:
 def log_distribution(
     tokens: RatingTokens, at_rating: torch.Tensor, behind_one: torch.Tensor | None, last: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Return the log probabilities [rows × 10] of the ratings among what a constrained reply may continue with.
+    """Return the log probabilities [rows × 10] of the ratings, normalised over what a constrained reply may contain.
 
-    Both logits are [rows × vocabulary]: `at_rating` where the rating's first token stands, `behind_one` behind a 1 in
-    its place (unused if 10 is one token). There a 0 follows, or what follows a rating: the verdict's end in rows that
-    are `last` [rows] (default: none). critic.judging.distribution reads a server's reply in the same way.
+    - `at_rating` [rows × vocabulary]: logits at the rating's first token.
+    - `behind_one` [rows × vocabulary]: logits after a 1 at that position; None if 10 is one token.
+    - `last` [rows]: True if the rating is the verdict's last value (default: in no row).
+
+    critic.judging.distribution reads a server's reply in the same way.
 
     >>> tokens = RatingTokens(before=[], first=list(range(10)), zero=None)
     >>> log_distribution(tokens, torch.zeros(1, 12), None).exp()[0, :2]
@@ -89,8 +96,8 @@ def log_distribution(
 
 @lru_cache
 def token_index(tokens: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """Return token ids as an index on a device.
+    """Return token ids as an index tensor on a device.
 
-    It is cached: a list as an index is taken to the GPU each time, which waits for all that the GPU has to do.
+    It is cached, because copying a list to the GPU waits for all of the GPU's pending work.
     """
     return torch.tensor(tokens, dtype=torch.long, device=device)

@@ -1,4 +1,4 @@
-"""Read a training recipe, with overrides from the command line, and check that its keys fit together."""
+"""Read a training recipe, apply overrides from the command line, and check that its keys are consistent."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ from critic.judging.forms import check_mix, form_of
 
 
 class _Loader(yaml.SafeLoader):
-    """A YAML 1.2 loader, as PyYAML is still at 1.1: 1e-5 is a number, and `no` a word (of save_strategy), not false."""
+    """YAML 1.2 loader. In PyYAML's 1.1, 1e-5 is a string and `no` (a value of save_strategy) is false."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -31,9 +31,9 @@ _Loader.add_implicit_resolver(
 
 
 def read_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
-    """Return the recipe in a YAML file, with `overrides` such as `training.max_steps=100` put in.
+    """Return the recipe in a YAML file, with `overrides` such as `training.max_steps=100` applied.
 
-    Raises UsageError that names the key that is wrong and the nearest right one.
+    Raise UsageError, which names the wrong key and the most similar valid one, if the recipe is invalid.
     """
     content = _parse(path.read_bytes(), str(path))
     if isinstance(content, dict):
@@ -54,7 +54,11 @@ def read_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
 
 
 def read_with_options(config: Path, overrides: list[str] | None, internal: Path | None) -> Recipe:
-    """Return the recipe as the options of a training change it. Raises UsageError if the two do not fit together."""
+    """Return the recipe in `config` with the command's `overrides` applied.
+
+    Raise UsageError if the recipe is invalid, or if only one of its evaluation section and `internal` (the held-out
+    rows) is given.
+    """
     recipe = read_recipe(config, overrides)
     if (recipe.evaluation is None) != (internal is None):
         missing = "--internal FILE" if internal is None else "an evaluation section in the recipe"
@@ -63,7 +67,7 @@ def read_with_options(config: Path, overrides: list[str] | None, internal: Path 
 
 
 def _parse(text: str | bytes, location: str) -> Any:
-    """Parse YAML. Raises UsageError that names the `location` and line of a mistake.
+    """Parse YAML. Raise UsageError, with `location` and line, if it is not valid.
 
     >>> _parse("{learning_rate: 1e-5, save_strategy: no}", "recipe.yaml")
     {'learning_rate': 1e-05, 'save_strategy': 'no'}
@@ -78,7 +82,7 @@ def _parse(text: str | bytes, location: str) -> Any:
 
 
 def _put(content: Any, override: str) -> None:
-    """Set the value of one KEY=VALUE in a recipe's sections. Raises UsageError if the key is below a plain value.
+    """Set one KEY=VALUE in the parsed recipe `content`. Raise UsageError if KEY is inside a plain value.
 
     >>> sections = {"training": {"seed": 0}}
     >>> _put(sections, "training.max_steps=100")
@@ -98,7 +102,7 @@ def _put(content: Any, override: str) -> None:
 
 
 def _with_nearest(message: str) -> str:
-    """Return msgspec's message with today's names of keys, and the nearest key if one is unknown."""
+    """Return msgspec's error message with the current names of keys, and the most similar key for an unknown one."""
     for name, saved in SAVED_AS.items():
         message = message.replace(f"`$.{saved}", f"`$.{name}")
     unknown = re.search(r"contains unknown field `([^`]+)`", message)
@@ -111,13 +115,13 @@ def _with_nearest(message: str) -> str:
 
 
 def require(good: object, problem: str) -> None:
-    """Raise UsageError with the `problem` unless something is `good`."""
+    """Raise UsageError with the message `problem` if `good` is falsy."""
     if not good:
         raise UsageError(problem)
 
 
 def _check(recipe: Recipe) -> None:
-    """Raise UsageError for keys that do not fit together."""
+    """Raise UsageError if the recipe's keys contradict each other."""
     require((recipe.base is None) != (recipe.tiny is None), "give either base (a model) or tiny (a random one)")
     objective = objective_of(recipe)
     _check_base(recipe, objective)
@@ -141,7 +145,7 @@ def _check(recipe: Recipe) -> None:
 
 
 def _check_base(recipe: Recipe, objective: Objective) -> None:
-    """Raise UsageError for adapters or a revision that do not fit the base or the objective."""
+    """Raise UsageError if adapters or a revision do not fit the base or the objective."""
     require(recipe.lora is None or recipe.base is not None, "lora adapts a base; a tiny model is trained whole")
     on_hub = recipe.revision is None or not Path(str(recipe.base)).exists()
     require(on_hub, f"revision is for a base by a hub's name; {recipe.base} is a folder")
@@ -155,7 +159,7 @@ def _check_base(recipe: Recipe, objective: Objective) -> None:
 
 
 def _check_forms(recipe: Recipe, objective: Objective) -> None:
-    """Raise UsageError for forms that are unknown, or that objective, edited answers or evaluation cannot use."""
+    """Raise UsageError for unknown forms, and for forms that objective, counterfactuals or evaluation cannot use."""
     try:
         check_mix(recipe.forms)
     except UsageError as error:

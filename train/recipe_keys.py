@@ -1,4 +1,4 @@
-"""The keys of a training recipe: the sections of its file, and whose scores it learns from."""
+"""Keys of a training recipe, and the sources of the scores that it learns from."""
 
 from typing import Annotated, Any, Literal
 
@@ -13,10 +13,10 @@ Points = Annotated[float, Meta(ge=1.0, le=9.0)]
 
 
 class LoraSpec(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Low-rank adapters instead of a full fine-tune; the names are peft's.
+    """Low-rank adapters instead of full fine-tuning. Keys are named as in peft.
 
-    `bits: 4` reads the base's matrices as NF4 (QLoRA, arXiv 2305.14314), for GPUs that its 16 bits do not fit. The
-    saved judge has 16 bits all the same.
+    `bits: 4` loads the base's matrices as NF4 (QLoRA, arXiv 2305.14314), for GPUs too small for 16 bits. The saved
+    judge still has 16 bits.
     """
 
     r: int = 16
@@ -27,10 +27,10 @@ class LoraSpec(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class EmaSpec(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A moving average of the trained weights: after update n, average += (1 - d) (weights - average) with
-    d = min(decay, (1 + n) / (10 + n)), so that the random or unadapted start is soon forgotten.
+    """Moving average of the trained weights: after update n, average += (1 - d) (weights - average).
 
-    `device` same keeps it where the weights are, cpu in the host's memory; auto where the first step leaves room.
+    d = min(decay, (1 + n) / (10 + n)), so that the random or unadapted start is soon forgotten. `device`: "same" stores
+    the average where the weights are, "cpu" in host memory, "auto" on the GPU if the first step leaves enough memory.
     """
 
     decay: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.999
@@ -38,9 +38,9 @@ class EmaSpec(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class VisionSpec(Struct, forbid_unknown_fields=True, kw_only=True):
-    """The part of a tiny model that sees: squares of `image_size` pixels in patches of `patch_size`.
+    """Vision part of a tiny model: square images of `image_size` pixels, in patches of `patch_size` pixels.
 
-    `scale` x `scale` patches become one token; the other keys are as in Idefics3VisionConfig.
+    `scale` × `scale` patches become one token. The other keys are as in Idefics3VisionConfig.
     """
 
     image_size: Count
@@ -54,11 +54,13 @@ class VisionSpec(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class CounterfactualsSpec(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Answers that `critic attack --images` changed: `file` is what it made of the training rows.
+    """Answers changed by `critic attack --images` to learn from. `file` is its output for the training rows.
 
-    An answer with one fact `edited`, or with another image (`swapped`), is learned as worth so many points (1..9, on
-    1..10) less than people gave the original. That is an assumption. Changed answers without points are left out. A row
-    counts `weight`.
+    - `edited`: points (1..9, on the scale 1..10) to subtract from the original's human score if one fact was edited.
+    - `swapped`: points to subtract if the image was replaced by another.
+    - `weight`: weight of a changed row in the loss.
+
+    The points are an assumption. Changed answers without points are left out.
     """
 
     file: str
@@ -68,9 +70,9 @@ class CounterfactualsSpec(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class EvaluationSpec(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Evaluation every `every` steps on at most `rows` held-out rows, with the averaged weights if there are any.
+    """Evaluation on at most `rows` held-out rows after every `every` steps, with the averaged weights if there are any.
 
-    The score is the expected rating.
+    The score is the expected rating. `batch_size` is the rows per process and batch.
     """
 
     every: Count
@@ -79,44 +81,48 @@ class EvaluationSpec(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 SECTIONS = (TinySpec, LoraSpec, EmaSpec, VisionSpec, CounterfactualsSpec, EvaluationSpec)
-"""Sections of a recipe whose keys are known here; those of transformers and DeepSpeed have checks of their own."""
+"""Sections of a recipe whose keys are defined here. Those for transformers and DeepSpeed are checked separately."""
 
 SAVED_AS = {"group_by_question": "together", "counterfactuals": "arms"}
-"""Key of a recipe -> its name until version 0.2, which recipes may use as well. critic.json, checkpoints and the cache
-keep the old names, so that earlier runs and judges are recognised."""
+"""Key of a recipe -> its name until version 0.2, which recipes may still use. critic.json, checkpoints and the cache
+keep the old names, so that earlier runs and judges are recognised.
+"""
 
 
 class Recipe(Struct, forbid_unknown_fields=True, kw_only=True, rename=SAVED_AS):
-    """A training recipe but for the keys that belong to one objective (`objective_table.FullRecipe` has those too).
+    """A training recipe, without the keys that belong to one objective (`objective_table.FullRecipe` adds those).
 
-    Exactly one of `base` (a model folder or hub id) and `tiny` (a random model) is given.
+    Exactly one of `base` (a model folder or hub id) and `tiny` (a random model) is required.
 
-    - `revision`: the branch, tag or commit of a base by a hub's name; the commit that it was goes into critic.json.
-    - `chat_template_kwargs`: variables of the base's chat template, such as {enable_thinking: false}; the judge's own
-      template sets them, so that whoever serves it renders as in training.
-    - `images`: `show` trains a judge that is shown its rows' images, by a base that sees; `max_image_pixels` makes
-      larger ones smaller. `vision` is what a tiny one looks with.
-    - `frozen`: names of parts that are not trained; without it the part of a base that looks.
-    - `forms`: judging form -> how often a row is rendered in it, 0..1 each (`critic.judging.forms`).
-    - `labels`: whose scores are learned -> how much an example counts: `people`, by NAME judges whose column is
-      NAME_score_1_10, by FILE.jsonl what `critic judge` wrote; each is an example of its own. Without it people's.
-    - `counterfactuals`: changed answers, each worth less than it was; with `pairwise` beside the original.
-    - `foreign`: rows of a set that is not trained on; weights that are worse on them than the base are not kept.
-    - `global_batch`: rows a step, over all processes; the accumulation follows from it.
-    - `rating_weight`: how much more than a verdict's other tokens its value counts in the loss.
-    - `balance`: weight of a rated row is (frequency of its rating) ** -balance: 0 leaves the data as it is, 1 lets
-      every rating count alike.
-    - `packing`: the rows of a micro-batch become one sequence without padding; what several begin with is computed once
-      (`packing.py`). Other objectives than `sft` pack in any case.
-    - `group_by_question`: rows about the same images, or of the same `group`, come in one step; a number: the most.
-    - `attention`: `auto` (`flex_attention` for packed rows on a GPU, else `sdpa`) or one of transformers.
-    - `precision`: `bf16` (with fp32 master weights), `fp32`, or `auto`, which measures what is faster; without it the
-      sections below decide.
-    - `objective`: `sft` learns verdicts, `raft` the error of the rating too; `head` learns no text but ten classes, the
-      ratings, on a prompt's last token, `pairwise` one score there, from what people preferred.
-    - `probe`: a scoring head begins as a logistic regression on what the base makes of so many rows (`linear_head.py`).
-    - `keep`: checkpoints that stay.
-    - `training` goes to transformers.TrainingArguments and `deepspeed` to DeepSpeed as they are.
+    - `revision`: branch, tag or commit of a base from a hub. critic.json records the commit.
+    - `chat_template_kwargs`: variables of the base's chat template, such as {enable_thinking: false}. They are set in
+      the judge's own template, so that every server renders prompts as in training.
+    - `images`: "show" trains a judge that sees its rows' images, which needs a base that sees images. Larger images
+      than `max_image_pixels` are reduced. `vision` describes the vision part of a tiny model.
+    - `frozen`: names of model parts that are not trained. Default: the vision part of a base.
+    - `forms`: judging form -> fraction of the rows (0..1) to render in it (`critic.judging.forms`).
+    - `labels`: source of scores -> weight of its examples in the loss. Sources are `people`, a judge NAME with the
+      column NAME_score_1_10, or a FILE.jsonl written by `critic judge`. Each source adds examples of its own. Default:
+      `people` only.
+    - `counterfactuals`: changed answers, each with a lower score than the original. `pairwise` compares them with the
+      originals.
+    - `foreign`: rows of a data set that is not trained on. Weights that are worse on them than the base are not kept.
+    - `global_batch`: rows per optimizer step, over all processes. Gradient accumulation follows from it.
+    - `rating_weight`: factor in the loss for the tokens of a verdict's value.
+    - `balance`: rated rows have the weight (frequency of their rating) ** -balance: 0 leaves the data as it is, 1 gives
+      every rating the same total weight.
+    - `packing`: True packs the rows of a micro-batch into one sequence without padding, in which common prefixes are
+      computed once (`packing.py`). All objectives except `sft` pack in any case.
+    - `group_by_question`: True puts rows about the same images, or of the same `group`, into one step. A number is the
+      most rows to keep together.
+    - `attention`: `auto` (`flex_attention` for packed rows on a GPU, else `sdpa`) or a name in transformers.
+    - `precision`: `bf16` (with fp32 master weights), `fp32`, or `auto`, which measures the faster one. Without it the
+      sections `training` and `deepspeed` decide.
+    - `objective`: `sft` learns verdicts as text, and `raft` also minimises the error of the rating. The scoring heads
+      `head` (ten classes, the ratings) and `pairwise` (one score, learned from preferences) use a prompt's last token.
+    - `probe`: number of rows for the logistic regression that initialises a scoring head (`linear_head.py`).
+    - `keep`: number of checkpoints to keep.
+    - `training` is passed to transformers.TrainingArguments and `deepspeed` to DeepSpeed.
     """
 
     forms: dict[str, float] = field(default_factory=lambda: {"pointwise": 1.0})
@@ -151,7 +157,7 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True, rename=SAVED_AS):
 
 
 def used_forms(recipe: Recipe) -> list[str]:
-    """Return the forms that have a share of the rows."""
+    """Return the forms with a fraction above 0."""
     return [form for form, share in recipe.forms.items() if share > 0.0]
 
 
@@ -159,7 +165,7 @@ PEOPLE = "people"
 
 
 def labels(recipe: Recipe) -> dict[str, float]:
-    """Return whose scores count, and how much each.
+    """Return the sources of scores and their weights, without those of weight 0.
 
     >>> labels(Recipe(labels={"people": 1.0, "gpt4": 0.3, "old": 0.0}, max_source_tokens=1, max_target_tokens=1,
     ...               global_batch=1, deepspeed={}))
@@ -169,12 +175,12 @@ def labels(recipe: Recipe) -> dict[str, float]:
 
 
 def list_made_files(recipe: Recipe) -> list[str]:
-    """Return the files beside --train that rows are made of: judgments of teachers, changed answers."""
+    """Return the files that rows are made from in addition to --train: teachers' judgments and changed answers."""
     return [*judges(recipe)[1], *([recipe.counterfactuals.file] if recipe.counterfactuals else [])]
 
 
 def judges(recipe: Recipe) -> tuple[list[str], list[str]]:
-    """Return whose scores are learned beside people's: judges by their columns, and teachers by their files."""
+    """Return the sources of scores besides people: names of judges with a column, and files of teachers' judgments."""
     names = [name for name in labels(recipe) if name != PEOPLE]
     files = [name for name in names if name.endswith((".jsonl", ".jsonl.gz"))]
     return [name for name in names if name not in files], files

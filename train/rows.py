@@ -1,4 +1,4 @@
-"""Tokenize human-scored rows, once and in parallel; they are kept on disk and memory-mapped."""
+"""Tokenize human-scored rows once and in parallel. The result is cached on disk and memory-mapped."""
 
 import hashlib
 import json
@@ -36,31 +36,32 @@ from critic.records import RATINGS, TEN, Example, HumanScore, Judgment, Response
 from critic.tables import score_column
 
 FORMAT = 8
-"""Version of the cache; another number makes everybody tokenize again."""
+"""Version of the cache. Increase it to make all caches invalid."""
 
 FEWEST_IN_PARALLEL = 2000
-"""Examples below which starting processes costs more than it saves."""
+"""Fewest examples for which starting more processes saves time."""
 
 FAR_APART = 5.0
-"""Points on 1..10, half of the scale, by which scores of one answer differ that are more than noise."""
+"""Difference between scores of one answer, in points on 1..10, that is too large for noise: half of the scale."""
 
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(tuple[Planned, list[Response], float])
 
 
 class Data(Struct, frozen=True):
-    """Tokenized examples as `rows`, and `counts` of what was shortened, refused and left out.
+    """Tokenized examples (`rows`), and counts of truncated, refused and left-out ones (`counts`).
 
     Columns of `rows`:
 
     - id, group, form, input_ids, length.
-    - source: the number of prompt tokens.
+    - source: number of prompt tokens.
     - value: positions of the tokens that spell the verdict's value; for a checklist, its answers.
-    - rating: whole, 1..10; 0 for none.
-    - people: probabilities of 1..10, or empty; for a pair how far the first answer is ahead, -1..1.
-    - other_ids: the prompt of a pair's second answer.
-    - weight: of the source of the score, above 0.
-    - images, image_tokens: their names in order, and how many tokens each takes.
+    - rating: integer 1..10, or 0 if there is none.
+    - people: probabilities of the ratings 1..10, or []; for a pair, one number: how far people prefer the first answer,
+      -1..1.
+    - other_ids: token ids of the prompt for a pair's second answer, or [].
+    - weight: weight of the source of the score, above 0.
+    - images, image_tokens: names of the images in order, and the number of tokens of each.
     """
 
     rows: datasets.Dataset
@@ -68,7 +69,7 @@ class Data(Struct, frozen=True):
 
 
 def prompt_hashes(recipe: Recipe) -> dict[str, str]:
-    """Return the hashes of the prompts in whose words the recipe's forms are shown, by name in order."""
+    """Return the hashes of the prompts that the recipe's forms are rendered with, by name in alphabetical order."""
     names = sorted(map(objective_of(recipe).prompt_form, used_forms(recipe)))
     return {name: prompt_hash(name, sees(recipe)) for name in names}
 
@@ -79,7 +80,7 @@ def sees(recipe: Recipe) -> bool:
 
 
 def fingerprint(recipe: Recipe, train: Path) -> dict[str, Any]:
-    """Return what the token ids depend on: data, forms, prompts, limits, and where the tokenizer comes from."""
+    """Return everything that the token ids depend on, as JSON: data, forms, prompts, limits, tokenizer."""
     return {
         "format": FORMAT,
         "data": sorted(jsonl.sha256(file) for file in tables.list_files(train)),
@@ -95,9 +96,10 @@ def fingerprint(recipe: Recipe, train: Path) -> dict[str, Any]:
 
 
 def prepare(recipe: Recipe, train: Path, cache: Path, processes: int, images: Images | None = None) -> tuple[Data, Any]:
-    """Return the examples of `train` and the tokenizer, from `cache` if an earlier run left them there.
+    """Return the tokenized examples of `train` and the tokenizer. Use the `cache` folder if it already holds them.
 
-    With `images` the tokenizer is a SeeingTokenizer. Raises UsageError if no row can be learned from.
+    `processes` is the number of processes to tokenize with. With `images` the tokenizer is a SeeingTokenizer. Raise
+    UsageError if there is no example to learn from or the base has no suitable tokenizer.
     """
     facts = fingerprint(recipe, train)
     tokenizer = None if recipe.tiny else base_tokenizer(recipe, images)
@@ -122,16 +124,16 @@ def prepare(recipe: Recipe, train: Path, cache: Path, processes: int, images: Im
 
 
 def _read_tokenizer(folder: str, images: Images | None, revision: str | None = None) -> Any:
-    """Return the tokenizer in a folder or on a hub, with its processor if images are shown."""
+    """Return the tokenizer in a folder or on a hub, as a SeeingTokenizer if `images` is given."""
     if images is None:
         return transformers.AutoTokenizer.from_pretrained(folder, revision=revision)
     return SeeingTokenizer(read_processor(folder, revision), images)
 
 
 def base_tokenizer(recipe: Recipe, images: Images | None = None) -> Any:
-    """Return the tokenizer of a recipe's base, with the recipe's template variables set in its chat template.
+    """Return the tokenizer of a recipe's base, with the recipe's `chat_template_kwargs` set in its chat template.
 
-    Raises UsageError for a base without a tokenizer for chat, or with a chat template that rewrites answers.
+    Raise UsageError if it is missing, is not a fast tokenizer, or has no suitable chat template.
     """
     base = str(recipe.base)
     try:
@@ -173,7 +175,10 @@ def base_tokenizer(recipe: Recipe, images: Images | None = None) -> Any:
 
 
 def _load_rows(recipe: Recipe, train: Path, pictures: bool) -> Loaded:
-    """Read the rows to learn from. Raises UsageError if answers among them were changed by `critic attack`."""
+    """Read the training rows. `pictures` keeps rows that need an image.
+
+    Raise UsageError if `critic attack` changed some of the answers.
+    """
     columns, teachers = judges(recipe)
     loaded = human_scored.load(train, judges=columns, pictures=pictures, unlabelled=bool(teachers))
     if changed := [row.id for row in loaded.rows if {EDITED, SWAPPED} & {*row.flags}]:
@@ -185,9 +190,10 @@ def _load_rows(recipe: Recipe, train: Path, pictures: bool) -> Loaded:
 
 
 def _make_raters(shares: list[float], key: str) -> HumanScore:
-    """Return probabilities [10] as twenty raters who each gave a rating.
+    """Return a rating distribution [10] as a HumanScore with twenty raters.
 
-    The score, which text learns, is that of one rater, drawn by `key`: none of them may have given their mean.
+    The score, which a text verdict teaches, is the rating of one rater chosen by a hash of `key`. The mean might be a
+    rating that none of them gave.
 
     >>> _make_raters([0, 0, 0, 0, 0, 0, 0, 1, 0, 0], key="row-1").score
     8.0
@@ -199,17 +205,18 @@ def _make_raters(shares: list[float], key: str) -> HumanScore:
 
 
 def _hash_content(response: Response, images: bool = True) -> str:
-    """Return a hash of an answer and its question, with its images if `images`, but without its id."""
+    """Return a hash of an answer and its question, without ids. `images` says whether the images are included."""
     question = response.question
     text = [question.prompt, question.reference, question.history, response.text, *(question.images if images else [])]
     return hashlib.sha256(msgspec.json.encode(text)).hexdigest()
 
 
 def describe_far_apart(responses: Sequence[Response]) -> str | None:
-    """Return what to say of answers that people scored `FAR_APART` points or more apart, or None if there are none.
+    """Return a warning about answers whose human scores differ by `FAR_APART` points or more, or None if there are
+    none.
 
-    An answer's scores are those of its raters where a row names them, else the row's; all rows of the same answer to
-    the same question count, whatever their ids.
+    Scores are those of the raters if a row has them, else the row's score. Rows with the same answer to the same
+    question are compared, whatever their ids.
     """
     scores = defaultdict[tuple[str, str], list[tuple[float, str]]](list)
     for response in responses:
@@ -230,11 +237,10 @@ def describe_far_apart(responses: Sequence[Response]) -> str | None:
 
 
 def _read_teacher(name: str, loaded: Loaded) -> dict[str, HumanScore]:
-    """Return the scores of the teacher whose judgments are the file `name`, by the id of a row.
+    """Return a teacher's scores by row id. `name` is the file with its judgments.
 
-    A row's judgment is that of the same answer to the same question; of several, that of its own id. Rows without one
-    are counted in `loaded.left_out`. Raises UsageError, with counts, for judgments that are no ratings on 1..10 or that
-    match no row.
+    A row gets the judgment of the same answer to the same question, preferably the one with the row's id. Rows without
+    a judgment are counted in `loaded.left_out`. Raise UsageError if judgments do not rate on 1..10 or match no row.
     """
     judgments = [judgment for _, judgment in jsonl.read(Path(name), Judgment)]
     if strange := [judgment.prompt for judgment in judgments if not rates(judgment.prompt)]:
@@ -260,7 +266,10 @@ def _read_teacher(name: str, loaded: Loaded) -> dict[str, HumanScore]:
 
 
 class Labelled(Struct, frozen=True):
-    """Rows that one source (people or a judge) scored, and the examples planned from them; each counts `weight`."""
+    """Rows with the scores of one source (people or a judge), by id, and the examples planned from them.
+
+    `weight` is the weight of each example in the loss.
+    """
 
     name: str
     weight: float
@@ -269,9 +278,9 @@ class Labelled(Struct, frozen=True):
 
 
 def _label_rows(loaded: Loaded, name: str, weight: float, recipe: Recipe) -> Labelled:
-    """Return the rows with the scores of one source, and the examples to learn from them.
+    """Return the rows with the scores of the source `name`, and the examples to learn from them.
 
-    Another judge's scores take people's place. Forms that do not depend on scores are learned from people's rows only.
+    A judge's scores replace the human ones. Forms that do not depend on scores are learned from human-scored rows only.
     """
     forms = recipe.forms
     if name == PEOPLE:
@@ -297,9 +306,9 @@ def _label_rows(loaded: Loaded, name: str, weight: float, recipe: Recipe) -> Lab
 
 
 def _label_changed(recipe: Recipe, loaded: Loaded) -> list[Labelled]:
-    """Return the recipe's `counterfactuals`, with the scores that it takes them to be worth; in pairs beside originals.
+    """Return the recipe's `counterfactuals` with their assumed scores. For preferences, pair them with the originals.
 
-    Raises UsageError for answers of other rows than --train's, and if there is nothing to learn from.
+    Raise UsageError if a changed answer belongs to no row of --train, or if there is nothing to learn from.
     """
     arms = recipe.counterfactuals
     if arms is None:
@@ -335,12 +344,12 @@ def _label_changed(recipe: Recipe, loaded: Loaded) -> list[Labelled]:
 
 
 def _keep_forms(forms: dict[str, float], trait: str) -> dict[str, float]:
-    """Return the forms whose kind of verdict has a trait of `Kind` (single_rating, is_verdict), with their shares."""
+    """Return the forms, with their fractions, whose kind of verdict has a `trait` (an attribute of `Kind`)."""
     return {form: share for form, share in forms.items() if getattr(form_of(form).kind, trait)}
 
 
 def _lower_scores(human: HumanScore, points: float) -> HumanScore:
-    """Return people's scores less `points`, but at least the lowest of the scale."""
+    """Return a human score reduced by `points`, but at least the lowest value of the scale."""
     raters = {name: max(score - points, TEN[0]) for name, score in human.raters.items()}
     return msgspec.structs.replace(human, score=max(human.score - points, TEN[0]), raters=raters)
 
@@ -348,7 +357,10 @@ def _lower_scores(human: HumanScore, points: float) -> HumanScore:
 def _build(
     recipe: Recipe, train: Path, loaded: Loaded, folder: Path, tokenizer: Any, processes: int, images: Images | None
 ) -> None:
-    """Write the tokenized examples and their counts to `folder`, which appears complete or not at all."""
+    """Write the tokenized examples and their counts to `folder`, which appears only when it is complete.
+
+    Raise UsageError if there is no example to learn from.
+    """
     objective = objective_of(recipe)
     sources = [_label_rows(loaded, name, weight, recipe) for name, weight in labels(recipe).items()]
     sources += _label_changed(recipe, loaded)
@@ -399,7 +411,9 @@ def _build(
 
 
 def _train_own_tokenizer(recipe: Recipe, sources: list[Labelled], images: Images | None) -> Any:
-    """Return a tokenizer for a tiny model, trained on the rendered examples; a SeeingTokenizer if it has images."""
+    """Return a tokenizer for a tiny model, trained on the rendered examples; a SeeingTokenizer if the recipe has
+    `vision`.
+    """
     assert recipe.tiny is not None
     tokenizer = train_tokenizer(_render_texts(sources, images is not None), recipe.tiny, recipe.vision)
     if recipe.vision is None:
@@ -410,7 +424,10 @@ def _train_own_tokenizer(recipe: Recipe, sources: list[Labelled], images: Images
 def _tokenize_in_parallel(
     pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[int, int], processes: int, folder: Path
 ) -> datasets.Dataset:
-    """Return a row of `_FEATURES` for each planned example; `folder` is for what is built meanwhile."""
+    """Return a dataset with a row of `_FEATURES` per planned example. `folder` is for temporary files.
+
+    `limits` are the most tokens of a prompt and of a verdict.
+    """
     workers = min(processes, max(1, len(pieces) * _PIECE // FEWEST_IN_PARALLEL))
     # Small data would flash a bar on the screen.
     if workers == 1:
@@ -425,7 +442,7 @@ def _tokenize_in_parallel(
 
 
 def _count_outcomes(tokenized: datasets.Dataset) -> tuple[dict[str, Any], Counter[str]]:
-    """Count what was shortened and refused, and why images could not be shown."""
+    """Return the truncated and refused examples, and counts of the reasons why images could not be shown."""
     failed, refused = Counter[str](), list[str]()
     for row in tokenized.select_columns(["id", "form", "length", "failure"]):
         if row["failure"]:
@@ -439,7 +456,7 @@ def _count_outcomes(tokenized: datasets.Dataset) -> tuple[dict[str, Any], Counte
 def _explain_nothing_planned(
     recipe: Recipe, train: Path, sources: list[Labelled], left_out: Counter[str]
 ) -> UsageError:
-    """Return the error of a training without a single example, with the reasons."""
+    """Return the UsageError for a training without examples, with the reasons."""
     if not any(source.by_id for source in sources):
         return UsageError(f"{train}: no usable row to learn from")
     shares = ", ".join(f"{form}: {recipe.forms[form]:g}" for form in used_forms(recipe))
@@ -448,7 +465,7 @@ def _explain_nothing_planned(
 
 
 def _join_counts(counts: Counter[str]) -> str:
-    """Return counts as a text, the largest first."""
+    """Return counts as text, such as "3 no score, 1 too long", the largest first."""
     return ", ".join(f"{count} {reason}" for reason, count in counts.most_common())
 
 
@@ -473,11 +490,11 @@ _FEATURES = datasets.Features(
 )
 
 _PIECE = 250
-"""Examples that a process takes at a time."""
+"""Number of examples that a process takes at a time."""
 
 
 def _encode_pieces(sources: list[Labelled]) -> list[tuple[bytes, ...]]:
-    """Encode the planned examples with their rows as JSON, in pieces, so that each process is sent only its own."""
+    """Return the planned examples with their rows as JSON, in pieces, so that each process receives only its own."""
     coded = [
         _ENCODER.encode((planned, [source.by_id[name] for name in planned.ids], source.weight))
         for source in sources
@@ -489,7 +506,7 @@ def _encode_pieces(sources: list[Labelled]) -> list[tuple[bytes, ...]]:
 def _tokenize(pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[int, int]) -> Iterator[dict[str, Any]]:
     """Yield a row of `_FEATURES` for each planned example.
 
-    `limits` are the most tokens of a prompt and of a verdict.
+    `limits` are the most tokens of a prompt and of a verdict. A row that exceeds them has length 0.
     """
 
     def count(messages: Any) -> int:
@@ -526,9 +543,9 @@ def _tokenize(pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[int
 
 
 def _read_people(example: Example) -> dict[str, Any]:
-    """Return the whole `rating` of an example, and the distribution over 1..10 that `people` gave.
+    """Return the columns `rating` and `people` of an example (see Data).
 
-    Forms that do not rate on 1..10 have neither; for a pair, `people` is how far its first answer is ahead.
+    Forms that do not rate on 1..10 have rating 0, and `people` is [] or, for a pair, its preference.
     """
     if example.score is None or not load(example.form, "en").on_ten:
         return {"rating": 0, "people": example.label if example.other else []}
@@ -536,7 +553,7 @@ def _read_people(example: Example) -> dict[str, Any]:
 
 
 def _render_texts(sources: list[Labelled], sees: bool) -> Iterator[tuple[str, str]]:
-    """Yield the text of each planned example's prompt, and its verdict."""
+    """Yield (prompt text, verdict) of each planned example."""
     for source in sources:
         for planned in source.planned.examples:
             example = build_example(planned, source.by_id, None, lambda messages: 0, sees)

@@ -1,7 +1,7 @@
-"""Fine-tune a judge on human-scored rows, as one of the processes that the launcher started (sft.py).
+"""Fine-tune a judge on human-scored rows, in one of the processes started by the launcher (sft.py).
 
-The prompt is rendered exactly as in judging; only the verdict is learned. Killed and started again, it resumes from the
-newest complete checkpoint. Writes a Hugging Face folder that vLLM serves as it is. (AlignMMBench §5.2)
+The prompt is rendered exactly as in judging, and only the verdict is learned. A killed run resumes from the newest
+complete checkpoint. The result is a Hugging Face folder that vLLM can serve. (AlignMMBench §5.2)
 """
 
 import hashlib
@@ -47,7 +47,11 @@ from critic.images import Images
 
 
 def build_model(recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> Any:
-    """Return the model to train, with the forward pass of training. Raises UsageError if the base cannot be loaded."""
+    """Return the model to train, with the training forward pass.
+
+    `tokens` say how the tokenizer spells ratings, None for a scoring head. Raise UsageError if the base cannot be
+    loaded or does not fit the recipe.
+    """
     objective = objective_of(recipe, tokens)
     packs = recipe.packing or objective.packs
     kind = attention.choose_attention(recipe.attention, packed=packs)
@@ -71,7 +75,10 @@ def build_model(recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> 
 
 
 def _freeze(model: Any, recipe: Recipe) -> None:
-    """Freeze the parts that the recipe names. Raises UsageError for an unknown part, or if nothing is left to train."""
+    """Freeze the model parts that the recipe names.
+
+    Raise UsageError if a part does not exist or nothing is left to train.
+    """
     words = set[str]()
     for name, _ in model.named_parameters():
         words.update(name.split("."))
@@ -91,10 +98,10 @@ def _freeze(model: Any, recipe: Recipe) -> None:
 
 
 def _spare_gradients(model: Any) -> None:
-    """Let a frozen vision part keep nothing for the backward pass.
+    """Run a frozen vision part without gradients.
 
-    transformers' gradient checkpointing and adapters make inputs need gradients, the vision part's too, so that its
-    backward pass would be computed for nothing.
+    Gradient checkpointing and adapters make transformers require gradients of its inputs, so its backward pass would be
+    computed for nothing.
     """
     for name, part in model.named_modules():
         looks = name.rpartition(".")[2] in TOWERS
@@ -103,7 +110,7 @@ def _spare_gradients(model: Any) -> None:
 
 
 def _read_model(recipe: Recipe, objective: Objective, tokenizer: Any) -> Any:
-    """Return the base, or a random tiny model. Raises UsageError for a base that cannot be trained."""
+    """Return the base model or a random tiny model. Raise UsageError if the base cannot be loaded or trained."""
     if objective.is_head():
         # It would report the new layer as missing from the base.
         transformers.utils.logging.set_verbosity_error()
@@ -134,16 +141,16 @@ def _read_model(recipe: Recipe, objective: Objective, tokenizer: Any) -> Any:
         raise UsageError(f"base {recipe.base!r}: {others[0]} has another size in its weights than by its config.json")
     new = {*loaded["missing_keys"], *resized}
     if "score.weight" in new:
-        # All alike likely: a random head is far off at first, and what it tells the layers below is noise.
+        # Start with equal probabilities: the gradients of a random head would be noise.
         with deepspeed.zero.GatheredParameters([model.score.weight], modifier_rank=0), torch.no_grad():
             model.score.weight.zero_()
     return model
 
 
 def _read_in_four_bits(recipe: Recipe) -> dict[str, Any]:
-    """Return the options that read a base as NF4 onto this process's GPU, or none.
+    """Return the options to load a base as NF4 onto this process's GPU, or {} if the recipe does not ask for it.
 
-    The output head and what is no matrix stay as they are.
+    The output head and parameters other than matrices are not quantized.
     """
     if recipe.lora is None or recipe.lora.bits is None:
         return {}
@@ -153,7 +160,10 @@ def _read_in_four_bits(recipe: Recipe) -> dict[str, Any]:
 
 
 def _choose_adapted_layers(model: Any, wanted: str | list[str]) -> str | list[str]:
-    """Return the layers that get adapters: `wanted`, or for all layers of a model that sees those that read text."""
+    """Return the layers that get adapters.
+
+    They are `wanted`, except that "all-linear" means only the text layers of a model that sees images.
+    """
     if wanted != "all-linear" or model.get_decoder() is getattr(model, "model", None):
         return wanted
     within = {id(module) for module in model.get_decoder().modules()}
@@ -162,7 +172,9 @@ def _choose_adapted_layers(model: Any, wanted: str | list[str]) -> str | list[st
 
 
 def _add_adapters(model: Any, lora: LoraSpec, recipe: Recipe, task: str) -> Any:
-    """Return the model with adapters. Raises UsageError for layers that cannot have one."""
+    """Return the model with LoRA adapters. `task` is peft's task type. Raise UsageError for layers that cannot be
+    adapted.
+    """
     from peft import LoraConfig, get_peft_model  # noqa: PLC0415  # takes seconds to import
 
     # Checkpointing needs an input that has a gradient.
@@ -186,10 +198,10 @@ def _add_adapters(model: Any, lora: LoraSpec, recipe: Recipe, task: str) -> Any:
 
 
 def describe(recipe: Recipe, train: Path, internal: Path | None = None) -> dict[str, Any]:
-    """Return what makes two runs the same: prompts, data, and the recipe's keys that change the judge.
+    """Return the facts that identify a run: prompts, data, and the recipe's keys that change the judge.
 
-    Evaluation is one of these keys only if foreign rows decide on the weights. The weights of a base in a folder belong
-    to it as well; only the first process hashes them.
+    The key `evaluation` counts only if foreign rows decide which weights are kept. The weights of a base in a folder
+    also count; only the first process hashes them. `internal` is the file of held-out rows, or None.
     """
     keys = msgspec.to_builtins(recipe)
     folder = Path(str(recipe.base))
@@ -205,9 +217,9 @@ def describe(recipe: Recipe, train: Path, internal: Path | None = None) -> dict[
 
 
 def is_finished(out: Path, facts: dict[str, Any]) -> bool:
-    """Return True if `out` holds a judge made from the same recipe, prompts and data.
+    """Return True if `out` holds a finished judge with these `facts`.
 
-    Raises UsageError if it holds another one.
+    Raise UsageError if it holds another judge.
     """
     notes = out / "critic.json"
     if not notes.is_file():
@@ -220,9 +232,10 @@ def is_finished(out: Path, facts: dict[str, Any]) -> bool:
 
 @contextmanager
 def take_turns(first: bool) -> Iterator[None]:
-    """Run the block in the first process, then in the others, which find the work done.
+    """Run the block in the first process and then in all others, which find its results. `first` is True in the first
+    one.
 
-    If the first process has ended, the others end too, with a line.
+    If the first process has died, the others exit with a message.
     """
     if not first:
         try:
@@ -237,7 +250,13 @@ def take_turns(first: bool) -> Iterator[None]:
 
 
 class TrainingRun(Struct, frozen=True):
-    """A recipe, and the options of the command (sft.py)."""
+    """A recipe and the options of the command (sft.py).
+
+    - `internal`: file of held-out rows, or None for no evaluation.
+    - `cache`: folder to cache token ids, or None for the default.
+    - `data_root`: folder that image paths start from, or None for the folder of `train`.
+    - `threads`: CPU threads per process, or None for the idle cores.
+    """
 
     recipe: Recipe
     train: Path
@@ -249,7 +268,7 @@ class TrainingRun(Struct, frozen=True):
 
 
 def main(run: TrainingRun) -> None:
-    """Fine-tune a judge on human-scored rows, as one of a launcher's processes."""
+    """Fine-tune a judge on human-scored rows, in one of the launcher's processes."""
     begun = checkpoints.read_note(run.out, "recipe")
     run = msgspec.structs.replace(run, recipe=preflight.pin_revision(run.recipe, begun))
     facts = describe(run.recipe, run.train, run.internal)
@@ -261,7 +280,7 @@ def main(run: TrainingRun) -> None:
 
 
 def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
-    """Train the judge that `facts` describe, from the newest complete checkpoint if there is one."""
+    """Train the judge that `facts` describe. Resume from the newest complete checkpoint if there is one."""
     out, first = run.out, cpu.is_first()
     recipe, machine = _prepare_device(run.recipe, out, run.threads)
     with trainer_args.report_bad_values():
@@ -270,7 +289,7 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
     resumed = checkpoints.find_newest(out, facts, _warn if first else lambda text: None)
     settings = trainer_args.arguments(recipe, out)
     deepspeed.init_distributed()
-    # Only here have the processes met, and nothing long has begun.
+    # First point at which the processes can communicate, before anything slow starts.
     preflight.require_alike(settings.device)
     root = run.data_root or (run.train if run.train.is_dir() else run.train.parent)
     images = Images(root, resize_to=recipe.max_image_pixels) if sees(recipe) else None
@@ -334,7 +353,7 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
 
 
 def _read_watched(run: TrainingRun, objective: Objective, tokenizer: Any) -> dict[str, HeldOut]:
-    """Return the held-out rows that are judged while training, by the name of their set."""
+    """Return the held-out rows to judge during training, by name (`own`, `foreign`); empty without evaluation."""
     recipe = objective.recipe
     if run.internal is None or recipe.evaluation is None:
         return {}
@@ -344,15 +363,15 @@ def _read_watched(run: TrainingRun, objective: Objective, tokenizer: Any) -> dic
 
 
 def _warn(text: str) -> None:
-    """Print a warning."""
+    """Print a warning to stderr."""
     print(f"warning: {text}", file=sys.stderr, flush=True)
 
 
 def _switch_packing(recipe: Recipe, tokenizer: Any, first: bool) -> Recipe:
-    """Return the recipe, without packing for a base whose tokens are more than a row of places.
+    """Return the recipe, with packing turned off if it shows images and the model family cannot pack.
 
-    Such are Qwen's, whose images have two dimensions of them, and Gemma's, which see an image's tokens behind them.
-    Raises UsageError for an objective that cannot do without packing.
+    Examples are Qwen, whose images have two-dimensional positions, and Gemma, in which image tokens see later image
+    tokens. Raise UsageError if the objective requires packing.
     """
     objective = objective_of(recipe)
     if not sees(recipe) or not tokenizer.types or not (recipe.packing or objective.packs_only):
@@ -368,12 +387,13 @@ def _switch_packing(recipe: Recipe, tokenizer: Any, first: bool) -> Recipe:
 
 
 def _prepare_device(recipe: Recipe, out: Path, threads: int | None) -> tuple[Recipe, dict[str, Any]]:
-    """Return the recipe with its precision decided, and facts of the machine: precision, threads.
+    """Return the recipe with its precision decided, and facts about the machine (precision, threads).
 
-    A resumed run keeps those that it began with, so that it computes the same.
+    `threads` is the number of CPU threads, or None to choose it. A resumed run keeps both, so that it computes the
+    same.
     """
     transformers.utils.logging.disable_progress_bar()
-    # It would print a dozen lines of bytes.
+    # It would print a dozen lines about memory.
     deepspeed.runtime.bf16_optimizer.see_memory_usage = lambda *_, **__: None
     # transformers leaves accelerate's own number at 1; DeepSpeed's is the one that counts, and the recipe's.
     logging.getLogger("accelerate.accelerator").addFilter(lambda record: "steps mismatch" not in str(record.msg))
@@ -409,7 +429,7 @@ def _prepare_device(recipe: Recipe, out: Path, threads: int | None) -> tuple[Rec
 
 
 def _announce(model: Any, data: Data, resumed: Path | None) -> None:
-    """Print the size of the model, how many examples there are and were left out, and what to look at in the rows."""
+    """Print the size of the model, the counts of examples and left-out rows, and warnings about the rows."""
     whole, trained = export.count_parameters(model)
     counts = data.counts
     refused = counts["refused"]

@@ -1,7 +1,7 @@
-"""Start the fine-tuning of a judge: the command `critic train`, and the program of `deepspeed train/sft.py`.
+"""Start the fine-tuning of a judge: the command `critic train`, and the program for `deepspeed train/sft.py`.
 
-Options and recipe are checked first. Then DeepSpeed's launcher starts this program again, once for each process, which
-trains (run.py). So a mistake is one line before any process is started, and not a line of each process.
+Options and recipe are checked first, so that a mistake causes one message and not one from every process. Then
+DeepSpeed's launcher starts this program once per process, and each process trains (run.py).
 
     critic train tiny --train runs/first/data/train.jsonl --out runs/first/judge --set training.max_steps=150
     critic train critic-6b-full --train DATA/train.jsonl --out runs/critic-6b -- --num_gpus 4
@@ -27,7 +27,10 @@ from critic.stages.demo import free_port
 
 
 def find_recipe(recipe: str) -> Path:
-    """Return the file of a recipe, given by its path or the name of one of ours. Raises UsageError if it is neither."""
+    """Return the path of a recipe, given as a file or as the name of a recipe in `recipes/`.
+
+    Raise UsageError if it is neither.
+    """
     known = {file.stem: file for file in sorted(Path(__file__).parent.glob("recipes/*.yaml"))}
     path = Path(recipe)
     # A file of that name goes before a recipe of ours.
@@ -39,9 +42,9 @@ def find_recipe(recipe: str) -> Path:
 
 
 def count_processes(parsed: Any) -> int:
-    """Return how many processes DeepSpeed's launcher starts by its `parsed` options; 0 if it finds no device.
+    """Return how many processes DeepSpeed's launcher will start, or 0 if it finds no device.
 
-    Raises UsageError for more GPUs than there are.
+    `parsed` are the launcher's parsed options. Raise UsageError if they ask for more GPUs than there are.
     """
     from deepspeed.accelerator import get_accelerator  # noqa: PLC0415 - as in main
     from deepspeed.launcher import runner  # noqa: PLC0415
@@ -59,10 +62,12 @@ def count_processes(parsed: Any) -> int:
 
 
 def launch(options: list[str], program: list[str], check: Callable[[int], object]) -> int:
-    """Run a program in the processes of DeepSpeed's launcher, and return its exit code.
+    """Run a program in the processes of DeepSpeed's launcher, and return the exit code.
 
-    `check` is called with their number before they are started. Raises UsageError for options that the launcher
-    refuses.
+    - `options`: options of the launcher. `program`: the script and its arguments.
+    - `check`: called with the number of processes before they start.
+
+    Raise UsageError if the launcher rejects its options.
     """
     from deepspeed.launcher import runner  # noqa: PLC0415 - as in main
 
@@ -96,9 +101,9 @@ def launch(options: list[str], program: list[str], check: Callable[[int], object
 
 
 def write_renamed(rows: Path, out: Path, own: human_scored.OwnColumns, **options: Any) -> Path:
-    """Write the same rows with our columns to `out`, for all processes to read, and return `out`.
+    """Write the rows in critic's columns to `out`, for all processes to read, and return `out`.
 
-    Raises UsageError as `human_scored.walk` does.
+    `own` describes the user's columns; `options` go to `human_scored.walk`. Raise UsageError as that function does.
     """
     # Rows with these flags are counted as left out where rows are learned from.
     flags = frozenset(human_scored.UNUSABLE_FLAGS)
@@ -109,24 +114,24 @@ def write_renamed(rows: Path, out: Path, own: human_scored.OwnColumns, **options
 
 
 def main(
-    recipe: Annotated[str, typer.Argument(help="A recipe: a file (YAML), or the name of one of ours, such as tiny.")],
+    recipe: Annotated[str, typer.Argument(help="Recipe: a YAML file, or a name in train/recipes, such as tiny.")],
     train: Annotated[Path, typer.Option(help="Human-scored rows to learn from: JSONL, CSV or a folder.")],
     out: Annotated[Path, typer.Option(help="Folder for the judge, a Hugging Face model folder.")],
     launcher: Annotated[
-        list[str] | None, typer.Argument(help="Behind --: options of DeepSpeed's launcher, such as --num_gpus 2.")
+        list[str] | None, typer.Argument(help="Options for DeepSpeed's launcher, after --, such as --num_gpus 2.")
     ] = None,
     internal: Annotated[
         Path | None, typer.Option(help="Human-scored rows to judge while training (the recipe's evaluation section).")
     ] = None,
     overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="KEY=VALUE put into the recipe, such as training.max_steps=100.")
+        list[str] | None, typer.Option("--set", help="KEY=VALUE to set in the recipe, such as training.max_steps=100.")
     ] = None,
-    cache: Annotated[Path | None, typer.Option(help="Folder for token ids [default: critic in HF_HOME].")] = None,
+    cache: Annotated[Path | None, typer.Option(help="Folder to cache token ids [default: critic in HF_HOME].")] = None,
     data_root: Annotated[
-        Path | None, typer.Option(help="Folder below which the rows' images lie.", show_default="that of --train")
+        Path | None, typer.Option(help="Folder that the rows' image paths start from.", show_default="that of --train")
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads of a process on a CPU [default: cores that are free].")
+        int | None, typer.Option(min=1, help="CPU threads per process [default: the idle cores].")
     ] = None,
     mapped: shared.Mapped = None,
     scale: shared.OwnScale = None,

@@ -1,4 +1,4 @@
-"""Measure the speed of training: tokens and model FLOPs a second, the share of the hardware's peak, memory."""
+"""Measure the training speed: tokens and model FLOPs per second, utilisation of the hardware, memory."""
 
 import resource
 import time
@@ -8,26 +8,26 @@ import torch
 from vision import TOWERS
 
 PEAK_BF16 = {"H200": 989e12, "H100": 989e12, "H800": 989e12, "A100": 312e12, "A800": 312e12, "L40S": 362e12}
-"""Dense bf16 FLOP/s by the vendor's data sheets (SXM parts), found by the device's name."""
+"""Part of a GPU's name -> dense bf16 FLOP/s from the vendor's data sheet (SXM parts)."""
 
 
 def size_of(parameter: torch.Tensor) -> int:
-    """Return how many numbers a parameter has. Under ZeRO-3 a process holds a part of them; in 4 bits, a byte two."""
+    """Return the number of elements in a parameter, even if it is sharded (ZeRO-3) or quantized to 4 bits."""
     packed = getattr(parameter, "quant_state", None)
     size: int = packed.shape.numel() if packed is not None else getattr(parameter, "ds_numel", parameter.numel())
     return size
 
 
 class Meter:
-    """Counts what a process computes between two calls of `take`.
+    """Counts the tokens and FLOPs that a process computes between two calls of `take`.
 
-    Model FLOPs of a row of s tokens, t of them learned: 3 x (2 N s + 2 A s² + 2 V h t), where N are the weights of
-    the decoder's matrices, A is layers x heads x head size (half of 4 A s², because attention is causal), and V h the
-    output matrix, which only learned positions pass. The 3 is one forward and two backward products; with frozen
-    weights (LoRA) matrices take 2; the share `below` of the decoder, before its first trained weight, is gone through
-    forward alone. Recomputation under gradient checkpointing is not counted. What several rows of a prefix tree begin
-    with counts once, as it is computed; a segment behind d - s other tokens takes d² - (d - s)². An image counts as the
-    tokens that it takes; what looks at it is not counted.
+    Model FLOPs of a row of s tokens, t of them learned: 3 x (2 N s + 2 A s² + 2 V h t). N is the number of weights in
+    the decoder's matrices. A is layers x heads x head size (half of 4 A s², because attention is causal). V h is the
+    size of the output matrix, which only learned positions pass. The factor 3 stands for one forward and two backward
+    products; for frozen weights (LoRA) it is 2 in matrices. The fraction `below` of the decoder, before its first
+    trained weight, has only a forward pass. Recomputation for gradient checkpointing is not counted. Common prefixes of
+    a prefix tree count once; a segment that ends at position d and has s tokens takes d² - (d - s)². An image counts as
+    its tokens; the vision part is not counted.
     """
 
     def __init__(self, model: Any, pad: int) -> None:
@@ -60,7 +60,7 @@ class Meter:
         self._started: tuple[float, float] | None = None
 
     def add(self, inputs: dict[str, Any]) -> None:
-        """Count a micro-batch."""
+        """Add a micro-batch."""
         ids = inputs["input_ids"]
         present = torch.ones_like(ids) if "position_ids" in inputs else ids != self.pad
         positions = inputs.get("position_ids", torch.arange(ids.shape[1], device=ids.device))
@@ -73,11 +73,11 @@ class Meter:
         self.flops = self.flops + 2 * (layers + self.head * learned * self.passes + pairs)
 
     def start(self) -> None:
-        """Start the clock, unless it runs already."""
+        """Start the clock unless it is running."""
         self._started = self._started or (time.monotonic(), time.process_time())
 
     def stop(self) -> None:
-        """Wait for the GPU, and stop the clock."""
+        """Wait for the GPU and stop the clock."""
         if self._started is None:
             return
         if torch.cuda.is_available():
@@ -87,10 +87,10 @@ class Meter:
         self._started = None
 
     def take(self) -> dict[str, float]:
-        """Return the figures of this process since the last call, and start anew.
+        """Return this process's figures since the last call, and reset them. Return {} if no time was measured.
 
-        They are tokens a second and the peak memory in GiB; on a CPU model GFLOP a second, and a CPU second (of all
-        threads); on a GPU of known peak the model FLOPs utilisation (0..1). Empty if no time was counted.
+        They are tokens per second and peak memory in GiB; on a CPU also model GFLOP per second and per CPU second (of
+        all threads); on a GPU with known peak also the model FLOPs utilisation (0..1).
         """
         self.stop()
         if not self.seconds:

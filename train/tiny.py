@@ -1,6 +1,6 @@
-"""Make a tiny judge from nothing: a byte-level BPE trained on the rendered prompts, and a random Llama or Idefics3.
+"""Build a tiny judge from scratch: a byte-level BPE trained on the rendered prompts, and a random Llama or Idefics3.
 
-It stands in for a 6B base where no weights can be had; everything else is the same code path.
+It replaces a 6B base if no weights are available. All other code is the same.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,17 +21,18 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
 IMAGE_TOKENS = ["<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>"]
-"""Tokens around and in place of an image, as Idefics3's processor calls them."""
+"""Tokens for an image and around it, as named by Idefics3's processor."""
 
 SPECIAL_TOKENS = ["<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
 
 PIECES = r'\{"Rating":|,"Reason":"|"\}|> |\n|\p{Han}| ?[A-Za-z]+|[0-9]|[^\p{Han}A-Za-z0-9\s]|\s+'
-"""Pieces whose borders no token crosses: words, single digits and Chinese characters, and the frame of a verdict. So a
-word or number has the same tokens wherever it stands, and can be compared."""
+"""Pieces whose borders no token crosses: words, single digits, Chinese characters, and the fixed parts of a verdict. So
+a word or number has the same tokens wherever it occurs, and occurrences can be compared.
+"""
 
 
 class TinySpec(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Shape of the random model; sizes as in LlamaConfig."""
+    """Shape of the random model. Sizes are as in LlamaConfig."""
 
     vocab_size: Annotated[int, Meta(ge=1)]
     hidden_size: Annotated[int, Meta(ge=1)]
@@ -43,13 +44,14 @@ class TinySpec(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 LONGEST_TOKEN = 240
-"""Most characters of a token: constrained decoding keeps tokens in a tree about 1,000 bytes deep."""
+"""Most characters of a token. Constrained decoding keeps tokens in a tree about 1,000 bytes deep."""
 
 
 def split_passages(prompt: str) -> Iterator[tuple[bool, str]]:
-    """Yield (quoted, text) for the prompt, cut where quoted lines and our own wording meet.
+    """Yield the passages of a prompt as (quoted, text). Quoted lines begin with ">"; the others are the prompt's fixed
+    wording.
 
-    Our own wording comes in pieces of at most LONGEST_TOKEN characters.
+    Fixed wording is split into pieces of at most LONGEST_TOKEN characters.
 
     >>> list(split_passages("Question:\\n> How many?\\n"))
     [(False, 'Question:\\n'), (True, '> How many?\\n')]
@@ -64,10 +66,10 @@ def split_passages(prompt: str) -> Iterator[tuple[bool, str]]:
 def train_tokenizer(
     examples: Iterable[tuple[str, str]], spec: TinySpec, vision: Any = None
 ) -> transformers.PreTrainedTokenizerFast:
-    """Train a tokenizer on (prompt, verdict) pairs.
+    """Train a tokenizer on (prompt, verdict) pairs. `vision` is a VisionSpec, or None for a model without images.
 
-    Our own wording, the same in every prompt, becomes a few long tokens, so that the rubric costs next to nothing. The
-    rest is byte-level BPE within PIECES.
+    The fixed wording of prompts becomes a few long tokens, so that the rubric costs next to nothing. Everything else is
+    byte-level BPE within PIECES.
     """
     fixed: dict[str, None] = {}
     free: list[str] = []
@@ -107,7 +109,10 @@ def train_tokenizer(
 
 
 def tiny_processor(tokenizer: Any, vision: Any) -> transformers.Idefics3Processor:
-    """Return a processor of images and text that needs neither torchvision nor a hub, and that vLLM reads."""
+    """Return a processor for images and text that needs neither torchvision nor a hub, and that vLLM can load.
+
+    `vision` is a VisionSpec.
+    """
     edge = {"longest_edge": vision.image_size}
     images = Idefics3ImageProcessorPil(size=edge, max_image_size=edge, do_image_splitting=False)
     tokens = (vision.image_size // vision.patch_size // vision.scale) ** 2
@@ -125,10 +130,10 @@ def _sizes_of(spec: Any) -> dict[str, Any]:
 def random_model(
     spec: TinySpec, tokenizer: Any, longest: int, labels: dict[str, Any] | None = None, vision: Any = None
 ) -> Any:
-    """Return a random Llama with `longest` positions.
+    """Return a randomly initialised Llama with `longest` positions.
 
-    With `labels` (Objective.head_config) it has a scoring head in place of one for tokens. With `vision` (a VisionSpec)
-    it is the half of an Idefics3 that reads.
+    - `labels`: configuration of a scoring head (`Objective.head_config`), None or empty for a generative model.
+    - `vision`: a VisionSpec, to make the Llama the text part of an Idefics3; None for text only.
     """
     text = {
         **_sizes_of(spec),
@@ -148,9 +153,9 @@ def random_model(
 
 
 def with_head(seeing: Any) -> Any:
-    """Return a class of models that see with a scoring head beside the head that writes; transformers has none.
+    """Return a subclass of a vision-language class that also has a scoring head, which transformers lacks.
 
-    vLLM makes the same class of the family that its name begins with.
+    vLLM builds the same class from its name.
     """
 
     def __init__(self: Any, config: Any, *words: Any, **options: Any) -> None:

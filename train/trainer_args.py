@@ -1,4 +1,4 @@
-"""Check and complete the sections of a recipe that go to transformers and DeepSpeed as they are."""
+"""Check and complete the recipe's sections for transformers and DeepSpeed."""
 
 import difflib
 import os
@@ -39,10 +39,10 @@ SET_HERE = {
         "train_micro_batch_size_per_gpu": "give training.per_device_train_batch_size",
     },
 }
-"""Keys of the sections that this program sets itself -> the reason, or the key to give instead."""
+"""Keys that this program sets itself -> the reason, or the key to give instead."""
 
 NESTED = {"zero_optimization", "bf16", "fp16", "optimizer", "scheduler", "tensorboard", "flops_profiler", "checkpoint"}
-"""Sections of DeepSpeed's configuration that hold keys and values of their own."""
+"""Sections of DeepSpeed's configuration that contain further keys."""
 
 
 def _refuse(section: str, problem: str) -> UsageError:
@@ -50,9 +50,9 @@ def _refuse(section: str, problem: str) -> UsageError:
 
 
 def _require_known(section: str, keys: Iterable[str], known: Iterable[str], *, all_known: bool = True) -> None:
-    """Raise UsageError for a key that is not known, and name the nearest.
+    """Raise UsageError for a key of `section` that is not in `known`, and name the most similar known key.
 
-    Without `all_known` the list is incomplete, and only a key that is near a known one is refused.
+    Without `all_known` the list is incomplete, and only keys that are similar to a known one are refused.
     """
     for key in set(keys).difference(known):
         near = difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.6 if all_known else 0.8)
@@ -63,9 +63,9 @@ def _require_known(section: str, keys: Iterable[str], known: Iterable[str], *, a
 
 
 def check(recipe: Recipe) -> None:
-    """Raise UsageError for what DeepSpeed and transformers ignore, or fail on once the run is under way.
+    """Raise UsageError for values that DeepSpeed or transformers would ignore, or reject only once the run has started.
 
-    That is a key that they do not know or that is set here, a value of another type, or an unknown stage.
+    These are keys that are unknown or set by this program, values of the wrong type, and invalid ZeRO settings.
     """
     for section, owned in SET_HERE.items():
         for key in owned.keys() & getattr(recipe, section).keys():
@@ -112,9 +112,9 @@ def _check_deepspeed(section: dict[str, Any]) -> None:
 
 
 def micro_batch(global_batch: int, most: int, processes: int) -> int:
-    """Return the rows that a process computes at once: the largest divisor of its rows of a step up to `most`.
+    """Return the rows per micro-batch: the largest divisor of a process's rows per step that is at most `most`.
 
-    Raises UsageError if the rows of a step cannot be shared out evenly.
+    Raise UsageError if `most` is below 1, or if `global_batch` is no multiple of `processes`.
 
     >>> micro_batch(global_batch=48, most=32, processes=1)
     24
@@ -132,7 +132,10 @@ def micro_batch(global_batch: int, most: int, processes: int) -> int:
 
 
 def arguments(recipe: Recipe, out: Path) -> transformers.TrainingArguments:
-    """Return transformers' arguments: the recipe's section, and what this program sets itself."""
+    """Return the TrainingArguments: the recipe's `training` section plus what this program sets itself.
+
+    Raise UsageError for invalid values and if there is no step to take.
+    """
     check(recipe)
     on_cpu = not torch.cuda.is_available()
     world = int(os.environ.get("WORLD_SIZE", "1"))
@@ -172,10 +175,9 @@ def arguments(recipe: Recipe, out: Path) -> transformers.TrainingArguments:
 
 
 def _overlap_batches(section: dict[str, Any], micro_batches: int, processes: int) -> dict[str, Any]:
-    """Return the options that keep a GPU busy.
+    """Return data loader options that keep a GPU busy.
 
-    While it computes a step, other processes make the batches of the next, in the order in which one would make them,
-    and copy them to it.
+    While the GPU computes a step, worker processes collate the next batches in the same order and copy them to the GPU.
     """
     cores = count_allowed_cores() // int(os.environ.get("LOCAL_SIZE", processes))
     workers = section.get("dataloader_num_workers", max(1, min(4, cores - 1)))
@@ -188,7 +190,10 @@ def _overlap_batches(section: dict[str, Any], micro_batches: int, processes: int
 
 
 def use_liger(settings: transformers.TrainingArguments, recipe: Recipe, model: Any) -> str | None:
-    """Let transformers use Liger's kernels on a GPU if they know the family. Return a line about it, or None."""
+    """Enable Liger's kernels on a GPU if they support the model family.
+
+    Return a line that says what Liger computes, or why it is not used; None if it is not wanted.
+    """
     if not recipe.training.get("use_liger_kernel", torch.cuda.is_available()):
         return None
     if not is_liger_kernel_available():
@@ -201,7 +206,7 @@ def use_liger(settings: transformers.TrainingArguments, recipe: Recipe, model: A
 
 
 def _deepspeed_config(recipe: Recipe) -> dict[str, Any]:
-    """Return DeepSpeed's configuration: the recipe's section, with defaults and what this program needs."""
+    """Return DeepSpeed's configuration: the recipe's `deepspeed` section plus defaults and what this program needs."""
     section = recipe.deepspeed
     # In bf16 what many micro-batches add to a gradient is rounded away; adapters have few gradients to keep in fp32.
     exact = recipe.lora is not None and section.get("bf16", {}).get("enabled") is True
@@ -220,9 +225,9 @@ def _deepspeed_config(recipe: Recipe) -> dict[str, Any]:
 
 @contextmanager
 def report_bad_values(begun: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """Turn errors of transformers, PyTorch and DeepSpeed about a value of their sections into a UsageError of one line.
+    """Convert errors of transformers, PyTorch and DeepSpeed about configuration values to a UsageError of one line.
 
-    Errors after training has `begun` are raised as they are: no value is at fault.
+    Errors after training has started (`begun()` is True) are raised unchanged, because no value causes them.
     """
     try:
         yield

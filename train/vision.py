@@ -1,4 +1,4 @@
-"""Tokenize prompts with images, in which each image takes as many tokens as the model gives it, and load the pixels."""
+"""Tokenize prompts in which each image takes as many tokens as the model uses for it, and load the pixels."""
 
 import base64
 import io
@@ -18,20 +18,20 @@ from critic.images import ImageError, Images
 from critic.records import Message
 
 TOWERS = ("vision_model", "vision_tower", "visual", "vision_encoder")
-"""Names that families give to the part of a model that looks at images."""
+"""Names of the vision part in different model families."""
 
 TOKEN_TYPES = ("mm_token_type_ids", "token_type_ids")
-"""Inputs that tell some families which tokens are an image's."""
+"""Model inputs that mark the image tokens, in families that need this."""
 
 BLANK = ""
-"""Name of a white image for a process that has none: all processes must call the part that looks."""
+"""Name of the white image for a process whose rows have none. All processes must call the vision part."""
 
 
 class SeeingTokenizer:
-    """A processor and its tokenizer as one object; what it does not do itself, its tokenizer does.
+    """A processor and its tokenizer as one object. Unknown attributes are those of the tokenizer.
 
-    A rendered prompt has in place of each image all tokens that stand for it. So they are counted, and shortening,
-    which takes characters out of texts, cannot touch them. `images` reads images below a data root.
+    A rendered prompt contains all tokens of each image. So they are counted, and truncation, which removes characters
+    from texts, cannot affect them. `images` loads images below a data root; None if none need loading.
     """
 
     def __init__(self, processor: Any, images: Images | None) -> None:
@@ -64,9 +64,9 @@ class SeeingTokenizer:
         self.processor.chat_template = self.processor.tokenizer.chat_template = template
 
     def apply_chat_template(self, messages: list[Message], *, tokenize: bool, add_generation_prompt: bool) -> str:
-        """Render messages to text, with all tokens of each image.
+        """Render messages to text that contains all tokens of each image.
 
-        Raises ImageError for an image that cannot be loaded, and for a text that holds the image token.
+        Raise ImageError if an image cannot be loaded, or if a message's text contains the image token.
         """
         in_parts = [{**message, "content": parts_of(message)} for message in messages]
         text: str = self.processor.tokenizer.apply_chat_template(
@@ -80,7 +80,7 @@ class SeeingTokenizer:
         return first + "".join(self.expansion(name) + piece for name, piece in zip(names, behind, strict=True))
 
     def expansion(self, name: str) -> str:
-        """Return the tokens, as text, that stand for an image; they depend only on its size."""
+        """Return the text of all tokens that stand for an image. It depends only on the size of the image."""
         size = self._sizes.get(name) or self.image(name).size
         self._sizes[name] = size
         # Sizes repeat over thousands of rows.
@@ -100,7 +100,7 @@ class SeeingTokenizer:
         return text
 
     def ids(self, text: str) -> list[int]:
-        """Return the token ids of a text without special tokens."""
+        """Return the token ids of `text`, without adding special tokens."""
         return list(self(text, add_special_tokens=False)["input_ids"])
 
     @property
@@ -108,20 +108,20 @@ class SeeingTokenizer:
         return int(self.processor.image_token_id)
 
     def image_tokens(self, name: str) -> int:
-        """Return how many tokens take an image's features, without those around them."""
+        """Return the number of tokens that receive an image's features, without the tokens around them."""
         return self.ids(self.expansion(name)).count(self.image_token_id)
 
     @property
     def types(self) -> list[str]:
-        """The token types that this family needs."""
+        """Names of the token type inputs that this family needs."""
         return [name for name in TOKEN_TYPES if name in self.processor.model_input_names]
 
     def types_of(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the token types that this family needs, 1 at an image's tokens."""
+        """Return the token type inputs that this family needs, with 1 at image tokens and 0 elsewhere."""
         return {name: (ids == self.image_token_id).long() for name in self.types}
 
     def image(self, name: str) -> Any:
-        """Return the image as vLLM shows it: upright, in RGB, on white. Raises ImageError if it cannot be loaded."""
+        """Return an image as vLLM shows it: upright, in RGB, on white. Raise ImageError if it cannot be loaded."""
         if name == BLANK:
             return white((64, 64))
         assert self.images is not None
@@ -134,12 +134,12 @@ class SeeingTokenizer:
         return Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB")
 
     def pixels(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
-        """Return the model's inputs for the images, in their order."""
+        """Return the model's inputs for the named images, in order."""
         return dict(self.processor.image_processor(images=[self.image(name) for name in names], return_tensors="pt"))
 
 
 def read_processor(base: str, revision: str | None = None) -> Any:
-    """Return the processor of a base. Raises UsageError if it cannot be loaded, and names the package that it lacks."""
+    """Return the processor of a base. Raise UsageError, which names a missing package, if it cannot be loaded."""
     try:
         return transformers.AutoProcessor.from_pretrained(base, revision=revision)
     except ImportError as error:
@@ -155,9 +155,9 @@ def white(size: tuple[int, int]) -> Any:
 
 
 def number_images(rows: Sequence[dict[str, Any]], image_token: int) -> list[list[int]]:
-    """Return the token ids of rows with a number for each image in place of the image token.
+    """Return the token ids of rows with the image tokens replaced by a negative number per image.
 
-    So rows have a common prefix only if they show the same images.
+    Then rows have a common prefix only if they show the same images.
 
     >>> number_images([{"input_ids": [5, 9, 9], "images": ["a.png"], "image_tokens": [2]}, {"input_ids": [5, 6]}], 9)
     [[5, -1, -1], [5, 6]]
@@ -176,7 +176,7 @@ def number_images(rows: Sequence[dict[str, Any]], image_token: int) -> list[list
 
 
 def list_images(nodes: Sequence[Node], rows: Sequence[dict[str, Any]], image_token: int) -> list[str]:
-    """Return the images of a packed sequence in the order of their tokens."""
+    """Return the names of the images in a packed sequence, in the order of their tokens."""
     names: list[str] = []
     for node in nodes:
         row = rows[node.row]

@@ -1,4 +1,4 @@
-"""A scoring head that rates: ten classes, the ratings, on a prompt's last token, and no text."""
+"""Scoring head for ratings: ten classes, the ratings, on a prompt's last token."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from critic.records import RATINGS
 
 
 class Head(ScoringHead):
-    """Cross-entropy of the ratings against the probabilities that people gave."""
+    """Cross-entropy of the rating against the distribution of human scores."""
 
     classes = tuple(map(str, RATINGS))
     learned = "ratings on 1..10"
@@ -24,7 +24,9 @@ class Head(ScoringHead):
         return (errors * batch["row_weights"]).sum(), len(batch["ends"])
 
     def error(self, log_probabilities: torch.Tensor, people: torch.Tensor) -> torch.Tensor:
-        """Return the error [rows] of the head's distributions over the ratings against people's, both [rows × 10]."""
+        """Return the cross-entropy [rows] of the head's log probabilities against human distributions, both [rows ×
+        10].
+        """
         return -(people * log_probabilities).sum(-1)
 
 

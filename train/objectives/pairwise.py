@@ -1,4 +1,4 @@
-"""A scoring head that compares: one score of each answer, from which of two people preferred."""
+"""Scoring head for comparisons: one score per answer, learned from human preferences between two answers."""
 
 from typing import Any, ClassVar
 
@@ -18,11 +18,14 @@ from critic.judging.examples import Plan, Planned
 from critic.judging.forms import ONE_SIDE
 
 BAND_PAIRS = 300
-"""Training pairs that the band of ties is fitted on."""
+"""Number of training pairs to fit the tie band on."""
 
 
 class Pairwise(ScoringHead):
-    """Preferences: σ(s_A - s_B) is the chance that A is better; each answer is shown alone, both in one batch."""
+    """Preferences: σ(s_A - s_B) is the probability that answer A is better.
+
+    Each answer is shown in a prompt of its own; both are in the same batch.
+    """
 
     classes = ("score",)
     learned = f"preferences (forms {', '.join(ONE_SIDE)})"
@@ -41,33 +44,36 @@ class Pairwise(ScoringHead):
         return ONE_SIDE[form]
 
     def choose_examples(self, planned: Plan) -> Plan:
-        """Return each pair once: which of two answers stands first makes no difference."""
+        """Return each pair once, because the order of its two answers makes no difference."""
         once = {(pair.form, *sorted(pair.ids)): Planned(ONE_SIDE[pair.form], pair.ids) for pair in planned.examples}
         return Plan([*once.values()], planned.left_out)
 
     def weights(self, rows: datasets.Dataset) -> Weights:
-        """Return the weights, and how far scores are to differ.
+        """Return the loss weights, with the margins by which scores should differ.
 
-        That is `margin` times what people's preference is above the least: by so much the scores of the most unequal
-        answers are to differ more than those of the least unequal.
+        The margin of a pair is `margin` times the strength of its preference above the weakest preference in `rows`.
         """
         least = min((abs(ahead) for (ahead,) in rows["people"] if ahead), default=1.0)
         return replace(super().weights(rows), margin=self.own("margin"), least=least)
 
     def parts(self, row: Row) -> list[Row]:
-        """Return the prompts of both answers; the second is not counted among the learned places."""
+        """Return the prompts of both answers of a row. The second one does not count as a learned position."""
         prompts, second = super().parts(row), row["other_ids"]
-        # A white image.
+        # A blank row has no second answer.
         if not second:
             return prompts
         return [*prompts, {**prompts[0], "input_ids": second, "length": len(second), "source": len(second)}]
 
     def tensors(self, rows: list[Row], ends: list[int], weighing: Weights) -> Tensors:
-        """Return `ends` [n × 2] of both prompts, `people` [n] (1 for A, 0 for B, 1/2 for a tie) and `margins` [n]."""
+        """Return tensors for the n pairs with human preferences.
+
+        They are `ends` [n × 2] of both prompts, `people` [n] (1 for A, 0 for B, 1/2 for a tie), `margins` [n] and
+        `row_weights` [n].
+        """
         # One entry a prompt.
         each = super().tensors(rows, ends, weighing)
         ahead = each["people"][::2, 0]
-        # How far ahead goes into the margin, not into the target.
+        # The strength of the preference is in the margin, not in the target.
         way = ahead.sign()
         return {
             "ends": each["ends"].reshape(-1, 2),
@@ -83,7 +89,7 @@ class Pairwise(ScoringHead):
         return (errors * batch["row_weights"]).sum(), len(batch["ends"])
 
     def notes(self, score: HeadScores, rows: datasets.Dataset) -> dict[str, Any]:
-        """Return the `tie_band` by `fit_band`, for some of the training pairs as the head scores them now."""
+        """Return the `tie_band`, fitted to the head's scores of some training pairs (`fit_band`)."""
         # Rows may stand in the order of their questions, so pairs are taken evenly from all of them.
         drawn = rows.select(np.linspace(0, len(rows) - 1, min(len(rows), BAND_PAIRS)).astype(int).tolist())
         # As precise as the head computes them.
@@ -98,20 +104,26 @@ OBJECTIVE = Pairwise
 
 
 def compute_preference_error(ahead: torch.Tensor, preferred: torch.Tensor, margin: torch.Tensor) -> torch.Tensor:
-    """Return the error [n] of the differences s_A - s_B of two answers' scores `ahead` [n], against what people
-    `preferred` [n]: 1 for A, 0 for B, 1/2 for a tie.
+    """Return the error [n] of score differences against human preferences.
 
-    -[y log σ(s_A - s_B - m) + (1 - y) log σ(s_B - s_A + m)]: Bradley & Terry 1952 with the margin m of Llama 2 (Touvron
-    et al. 2023, arXiv 2307.09288, eq. 2). It is above 0 where A is to be ahead by so much, below 0 for B, 0 for ties.
+    - `ahead` [n]: the difference s_A - s_B of the scores.
+    - `preferred` [n]: 1 if people prefer A, 0 for B, 1/2 for a tie.
+    - `margin` [n]: the difference to reach: above 0 if A is preferred, below 0 for B, 0 for a tie.
+
+    The error is -[y log σ(s_A - s_B - m) + (1 - y) log σ(s_B - s_A + m)]: Bradley & Terry 1952 with the margin m of
+    Llama 2 (Touvron et al. 2023, arXiv 2307.09288, eq. 2).
     """
     return functional.binary_cross_entropy_with_logits(ahead - margin, preferred, reduction="none")
 
 
 def fit_band(difference: NDArray[np.float64], ahead: NDArray[np.float64]) -> float:
-    """Return the width up to which a `difference` [n] of two answers' scores is called a tie.
+    """Return the largest score difference that counts as a tie.
 
-    It is the width by which most pairs get people's verdict (`ahead` [n]: above 0 the first answer is better, 0 is a
-    tie); the smallest of several, 0 for none.
+    - `difference` [n]: score differences of pairs.
+    - `ahead` [n]: human preference: above 0 if the first answer is better, below 0 for the second, 0 for a tie.
+
+    The result reproduces the most human verdicts. If there is more than one such value it is the smallest; it is 0.0 if
+    no band helps.
     """
     apart, right = np.abs(difference), np.sign(difference) == np.sign(ahead)
     order = np.argsort(apart, kind="stable")

@@ -1,7 +1,7 @@
-"""Regression-aware fine-tuning: cross-entropy of the verdict, and the error of the rating that is decoded from it.
+"""Regression-aware fine-tuning: cross-entropy of the verdict, plus the error of the rating decoded from it.
 
-Lukasik et al. 2024 and 2025 (RAFT, TRACT): what is decoded in the end is a number made from the distribution over the
-ratings, so that number's error is learned as well.
+Lukasik et al. 2024 and 2025 (RAFT, TRACT): the final rating is a number computed from the distribution over the
+ratings, so the error of that number is minimised as well.
 """
 
 from collections.abc import Sequence
@@ -23,18 +23,20 @@ from critic.records import RATINGS
 
 
 class RaftSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The term that is added to the cross-entropy of a rated row: the error of the rating distribution against people's
-    score. It weighs as much as `weight` target tokens; `kind` as in `compute_rating_error`."""
+    """Loss term for the error of a row's rating distribution against the human scores.
+
+    `weight` is its weight in units of target tokens, `kind` is as in `compute_rating_error`.
+    """
 
     kind: Literal["squared", "rps"] = "rps"
     weight: Weight = 4.0
 
 
 class Raft(Sft):
-    """Verdicts as text, and the error of each rating's distribution against people's.
+    """Verdicts as text, plus the error of each rating distribution against the human scores.
 
-    Rows are always packed. Each rated row gets a 1 beside it, at the position of its rating: it sees what the rating
-    sees, nothing sees it, and behind it stands whether a 0 follows, which makes it a 10.
+    Rows are always packed. Each rated row gets a branch with a 1 at the position of its rating. It sees what the rating
+    sees, and no token sees it. Its logits say whether a 0 follows, which would make it a 10.
     """
 
     packs = True
@@ -47,11 +49,14 @@ class Raft(Sft):
             raise UsageError("objective raft needs a form on 1..10 in forms, such as pointwise")
 
     def branch(self, nodes: list[Node], rows: list[Row], weighing: Weights) -> tuple[list[Node], list[Row], Tensors]:
-        """Cut each rated leaf before its rating, and put the 1 beside what follows, as a row of its own.
+        """Cut each rated leaf before its rating, and add a branch with a 1 there as a row of its own.
 
-        The tensors are, for each rated row: `people` [n × 10] the probabilities that people gave, `rated` [n] the place
-        whose logits are of the rating, `branch` [n] that of the 1, `last` [n] whether the rating ends the verdict, and
-        `row_weights` [n].
+        The tensors are, for the n rated rows:
+
+        - `people` [n × 10]: the distribution of the human scores.
+        - `rated` [n]: index of the position whose logits predict the rating. `branch` [n]: index of the 1.
+        - `last` [n]: True if the rating is the verdict's last value.
+        - `row_weights` [n]: weights in the loss.
         """
         assert self.tokens is not None
         rows, tree, moved = list(rows), list[Node](), list[int]()
@@ -83,7 +88,9 @@ class Raft(Sft):
         return tree, rows, tensors
 
     def loss(self, model: Any, hidden: torch.Tensor, batch: Tensors) -> tuple[torch.Tensor, int]:
-        """Return the cross-entropy as Sft does, plus `raft.weight` times the errors of the ratings."""
+        """Return Sft's cross-entropy plus `raft.weight` times the errors of the ratings, and the number of learned
+        tokens.
+        """
 
         def error(head: Any, states: Any, branch: Any, people: Any, last: Any, weights: Any) -> torch.Tensor:
             assert self.tokens is not None
@@ -103,11 +110,11 @@ OBJECTIVE = Raft
 
 
 def compute_rating_error(kind: str, log_probabilities: torch.Tensor, people: torch.Tensor) -> torch.Tensor:
-    """Return the error [rows] of rating distributions against people's, both [rows × 10].
+    """Return the error [rows] of rating distributions against human distributions, both [rows × 10].
 
-    `squared` is (expected rating - people's mean)² (RAFT). `rps` is the ranked probability score: the sum over the
-    ratings of the squared difference of the cumulative distributions. It is least in expectation at the true
-    distribution, and so keeps its median and spread right, not only its mean.
+    `kind` "squared" is (expected rating - mean human score)² (RAFT). "rps" is the ranked probability score: the sum
+    over the ratings of the squared difference of the cumulative distributions. Its expectation is minimal at the true
+    distribution, so it preserves median and spread, not only the mean.
     """
     probabilities = log_probabilities.exp()
     if kind == "squared":

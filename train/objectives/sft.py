@@ -12,24 +12,28 @@ from torch.utils.checkpoint import checkpoint
 from critic.errors import UsageError
 
 PLAIN = {"logits_scaling": 1.0, "logit_scale": 1.0, "lm_head_multiplier": 1.0, "final_logit_softcapping": None}
-"""What families do with the logits behind `lm_head`, by the names of their configurations, and what does nothing."""
+"""Configuration keys of families that transform the logits after `lm_head` -> the value that means no transformation.
+"""
 
 
 class Sft(Objective):
     """Verdicts as text.
 
-    A judging prompt is thirty times as long as its verdict, so only the learned positions become logits: the memory of
-    the loss is [learned tokens × vocabulary], in parts, instead of [tokens × vocabulary].
+    A judging prompt is about thirty times as long as its verdict, so logits are computed only for learned positions.
+    The loss then needs memory for [learned tokens × vocabulary], in parts, instead of [tokens × vocabulary].
     """
 
     def install(self, model: Any) -> None:
-        """Give `model` the forward pass of training. Raises UsageError for a base that changes its logits."""
+        """Replace `model.forward` with the training forward pass, which computes the loss itself.
+
+        Raise UsageError if the base transforms its logits (scaling or soft-capping), which this pass would skip.
+        """
         require_plain_logits(model)
         super().install(model)
         compute_in_parts(model.lm_head)
 
     def loss(self, model: Any, hidden: torch.Tensor, batch: Tensors) -> tuple[torch.Tensor, int]:
-        """Return the weighted cross-entropy of the tokens behind the places `learned` [n], and n."""
+        """Return the weighted cross-entropy of the n tokens after the positions `learned` [n], and n."""
         learned = batch["learned"]
         states, behind = hidden.flatten(0, 1).index_select(0, learned), learned + 1
         labels, weights = batch["labels"].flatten()[behind], batch["weights"].flatten()[behind]
@@ -42,22 +46,27 @@ OBJECTIVE = Sft
 def negative_log_likelihood(
     head: Any, hidden: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor
 ) -> torch.Tensor:
-    """Return the weighted sum of negative log likelihoods of `labels` [n], from `hidden` [n × width]."""
+    """Return the sum of the weighted negative log likelihoods of `labels` [n], with `weights` [n].
+
+    `hidden` [n × width] are the hidden states that predict them, `head` the output layer.
+    """
     logits = functional.linear(hidden, head.weight, head.bias).float()
     return (functional.cross_entropy(logits, labels, reduction="none") * weights).sum()
 
 
 def rows_at_once(vocabulary: int) -> int:
-    """Return how many rows of logits, with copies and gradients, take a sixteenth of the GPU's memory (CPU: 4 GiB)."""
+    """Return how many rows of logits, with copies and gradients, fit into 1/16 of the GPU's memory (CPU: 4 GiB)."""
     room = torch.cuda.get_device_properties().total_memory // 16 if torch.cuda.is_available() else 2**32
     return max(1, room // (16 * vocabulary))
 
 
 def compute_in_parts(head: Any) -> None:
-    """Let `head`, a linear layer, return the sum of `part(head, *rows)` if a part is given, `rows_at_once` at a time.
+    """Extend the linear layer `head` so that it can compute a loss in parts.
 
-    If there are more rows, each part is computed again in the backward pass. Under ZeRO-3 each call of a module is a
-    collective. Processes have different numbers of parts, so all of them lie within one call.
+    Called with a function `part`, it returns the sum of `part(head, *rows)` over slices of `rows_at_once` rows; without
+    one it behaves as before. Unless there is only one slice, each is recomputed in the backward pass. All slices are
+    computed within one call, because under ZeRO-3 each call is a collective operation and processes have different
+    numbers of slices.
     """
 
     def forward(self: Any, hidden: torch.Tensor, part: Any = None, *more: torch.Tensor) -> torch.Tensor:
@@ -75,7 +84,7 @@ def compute_in_parts(head: Any) -> None:
 
 
 def require_plain_logits(model: Any) -> None:
-    """Raise UsageError for a base whose ratings would be served by other logits than those that are learned from."""
+    """Raise UsageError if the base transforms its logits (scaling or soft-capping), which training would skip."""
     config = model.config.get_text_config()
     for name, plain in PLAIN.items():
         if (value := getattr(config, name, plain)) not in (plain, None):
