@@ -39,7 +39,7 @@ PROGRAMS = ("tests/tiny_vlm.py", "serve/judge.py", "train/sft.py", "data/sample_
 
 
 def _run_critic(*words: object) -> None:
-    """Run a command of critic."""
+    """Run a `critic` command with the given arguments."""
     run([CRITIC, *map(str, words)])
 
 

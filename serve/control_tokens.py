@@ -66,7 +66,10 @@ class ControlTokens:
         self._begun = regex.compile(rf"(?:{'|'.join(map(re.escape, sorted(parts, key=len, reverse=True)))})\Z")
 
     def respell(self, path: str, request: Any) -> Any:
-        """Return the request for the route `path` with its control tokens as text; itself if it holds none."""
+        """Return the request for the route `path` with control tokens replaced.
+
+        Return the same object if it contains none.
+        """
         # Anything else is vLLM's to refuse.
         if not isinstance(request, dict):
             return request

@@ -210,6 +210,6 @@ def _build_responses(parts: RequestParts, rubric: str, images: list[str]) -> tup
 
 
 def _list_images(client: Mapping[str, Any]) -> list[str]:
-    """Return the URLs of a request's images in order."""
+    """Return the URLs of a request's images, in order."""
     parts = chain.from_iterable(map(list_parts, client["messages"]))
     return [str(part["image_url"]["url"]) for part in parts if part.get("type") == "image_url"]
