@@ -55,9 +55,9 @@ class Cells:
         self._columns: dict[OfPairs, Floats] = {}
 
     def _levels(self, rank: Ranks, most: int) -> Ranks:
-        """Return each cell's row or column in the table, from 0, given the rank of its value.
+        """Map the rank of each value to its row (or column) in the contingency table, from 0 to `most` - 1.
 
-        `most`: largest number of rows or columns; with more values, neighbouring values share one.
+        Ranks and rows have the shape of `rank`. With more than `most` values, neighbouring values share a row.
         """
         if rank.max() < most:
             return rank

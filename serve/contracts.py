@@ -337,9 +337,10 @@ def _longest(pattern: str) -> int:
 
 
 def _values_of(wanted: set[str], groups: dict[str, str | None], text: str) -> dict[str, list[str]]:
-    """Return the values for each placeholder in `wanted`; a list is empty if its words are not understood.
+    """Return the values of each placeholder in `wanted`; the list is empty if its words are not understood.
 
-    `groups` are the groups matched by `asks`, and `text` is the whole instructions.
+    `groups`: what the named groups of the contract's pattern `asks` matched. `text`: the whole instructions, for
+    placeholders that the pattern has no group for.
     """
     name, labels = groups.get("name") or "", groups.get("labels") or ""
     if name:

@@ -134,10 +134,10 @@ def clip(text: str, head: int = HEAD, tail: int = TAIL) -> str:
 
 
 def read_object(text: str, *, wanted: bool) -> Schema | None:
-    """Return the schema of the JSON object that a request asks for, or None if it shows no object.
+    """Infer the JSON schema that a request asks for from the objects in its text.
 
-    Return {} if it shows objects that cannot be combined, or a type that is not understood. `wanted` is True if the
-    request's own fields (response_format) require an object.
+    Return None if the text shows no object, and {} (any object) if its objects conflict or hold an unknown type.
+    `wanted`: the request's response_format requires an object, so that objects of which nothing is said count too.
     """
     try:
         schemas = [*objects(text, wanted)]
@@ -166,9 +166,9 @@ def _joined(shown: list[Schema]) -> Schema:
 
 
 def _either(fields: list[Schema]) -> Schema:
-    """Return a schema for all values that one key has in different objects.
+    """Return a schema (anyOf, if there are several) for all values that one key has in different objects.
 
-    A described value (with bounds, for example) takes precedence over an example of the same type.
+    `fields`: the key's schema in each object. Of two schemas with one type, the one with bounds is kept.
     """
     kinds: dict[str, Schema] = {}
     for field in (branch for shown in fields for branch in shown.get("anyOf", [shown])):

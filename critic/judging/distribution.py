@@ -138,7 +138,10 @@ def score(probabilities: Sequence[float], kind: str, scale: Scale = TEN) -> floa
 
 
 def summary(probabilities: Sequence[float], scale: Scale = TEN) -> Summary:
-    """Return the statistics of a distribution that reports show, on 1..10; the entropy is in bits."""
+    """Return the mode, mean, median, deviation and entropy (in bits) of a distribution over ratings.
+
+    `probabilities`: one for each rating of `scale`. Ratings are rescaled to 1..10 first.
+    """
     shares = list(probabilities)
     expected = score(shares, "expected", scale)
     spread = [share * (point - expected) ** 2 for point, share in zip(_list_points(scale), shares, strict=True)]

@@ -67,7 +67,10 @@ _ENDING = re.compile(r"\W*(?:end\b|结束|完\b)", re.IGNORECASE)
 
 
 def is_material(words: str) -> bool:
-    """Return True if the last clause of `words` says that what follows is somebody else's, or is not valid."""
+    """Return True if the last clause of `words` introduces text that is no verdict of the judge's own.
+
+    That is a text it quotes ("the answer said:") or rejects ("not like this:").
+    """
     clause = _CLAUSE_END.split(words)[-1]
     last = clause.rpartition(",")[2]
     if JUDGING.search(last) and not RETOLD.search(last):

@@ -263,10 +263,10 @@ class Questions(Struct, frozen=True, kw_only=True):
 
 
 def read_questions(file: Path, benchmark: str, endpoint: Endpoint, asked: ModelOptions) -> Questions:
-    """Read the conversations of a benchmark's file, and choose the conditions from the options or the benchmark's
-    paper.
+    """Read a benchmark's file, and choose the history conditions: those of the options, or else those of the paper.
 
-    Raises UsageError if a condition asks nothing or shows a missing reference, or if all images are missing.
+    `asked`: the options on the model under test. `endpoint`: the folder of images and their largest size.
+    Raises UsageError if a condition selects no turn or needs a reference that the file lacks, or if no image is found.
     """
     if asked.condition and asked.published:
         raise UsageError("--as published has conditions of its own: leave --condition out")

@@ -31,7 +31,7 @@ class JudgeSamples(Stage[Item, Judgment]):
 
     name, counted = "judge", "judged"
 
-    def __init__(self, run: RunOptions, judge: Judge, wanted: Collection[Any], source: dict[str, Any]) -> None:
+    def __init__(self, run: RunOptions, judge: "Judge", wanted: Collection[Any], source: dict[str, Any]) -> None:
         super().__init__(run, Judgment, judge.backend, wanted)
         self.judge, self._answered = judge, dict[tuple[str, str | None], Judgment]()
         if run.certificate is not None:
@@ -125,7 +125,7 @@ class JudgeSamples(Stage[Item, Judgment]):
         keep(line)
         return line
 
-    async def _ask(self, prepared: PreparedVerdict) -> Judgment:
+    async def _ask(self, prepared: "PreparedVerdict") -> Judgment:
         if answered := self._answered.get((prepared.planned.sample.conversation.id, prepared.asked)):
             return answered
         async with self._gate:

@@ -99,9 +99,9 @@ def _make_scorable(line: Judgment, path: Path, number: int, benchmark: str) -> J
 
 
 def _find_protocol(judgment: Judgment) -> str:
-    """Return the protocol whose scale a judgment of a single answer has.
+    """Return the protocol that defines the scale of a judgment of a single answer.
 
-    Yes/no verdicts and textual comparisons are scored like a checklist. An unknown form counts as a rating.
+    Yes/no verdicts and textual comparisons are on the scale of checklists. An unknown form counts as a rating.
     """
     if judgment.opponent is not None:
         return "pairwise"

@@ -194,7 +194,7 @@ def asked_of(
     condition, entry = CONDITIONS.get(cell.condition, CONDITIONS["own"]), protocols.load(protocol)
 
     def short(conversation: Conversation) -> int:
-        """Return 0 if the conversation is asked about, 1 if it lacks what the judge needs, 2 if it has no such turn."""
+        """Return 0 if a conversation is judged, 1 if a turn lacks a field the judge needs, 2 if it lacks the turn."""
         count = len(conversation.turns)
         if cell.turn is None:
             turns = conversation.turns if count > 1 else []

@@ -164,10 +164,9 @@ class Bootstrap:
         return f"{groups} groups; an interval needs at least {FEWEST_GROUPS}" if groups < FEWEST_GROUPS else None
 
     def draw_counts(self) -> Iterator[Floats]:
-        """Yield how often each group occurs, in blocks of shape (G, r).
+        """Yield the draw counts of the bootstrap per group, in blocks of shape (G groups, r resamples).
 
-        The first block is the sample, where each group occurs once. With fewer than FEWEST_GROUPS groups it is the
-        only one.
+        The first block is the sample itself: all ones, r = 1. With fewer than FEWEST_GROUPS groups it is the only one.
         """
         yield np.ones((self.groups, 1))
         if self.enough:
@@ -187,11 +186,13 @@ class Bootstrap:
             yield np.ascontiguousarray(drawn.T, dtype=np.float64)
 
     def resampling_units(self, cell: Codes, cells: int, weight: Floats | None = None) -> tuple[Any, Iterator[Floats]]:
-        """Return a sparse table (cells, U) of rows per cell and unit, and an iterator of how often each unit is drawn.
+        """Return the rows of each cell in each resampling unit, and the bootstrap's draw counts of these units.
 
-        A unit is a group, or a cell if every row is its own group. The table holds the number of rows or, with `weight`
-        (n,), their total weight. The iterator yields blocks of shape (U, r), the sample first. `cell` holds each row's
-        cell number, below `cells`.
+        A resampling unit is a group of rows; if every row is a group of its own, it is a cell.
+        `cell`: each row's cell, shape (n,), from 0 to `cells` - 1.
+        `weight`: each row's weight, shape (n,); None counts every row once.
+        The first result is a sparse table, (cells, U units): the number, or total weight, of the rows. The second
+        yields draw counts in blocks of shape (U, r resamples); its first block is the sample itself.
         """
         row_is_group = self.enough and self.groups == len(cell) and weight is None
         # A multinomial draw per cell replaces drawing every single row: as exact, and much faster.

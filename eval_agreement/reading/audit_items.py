@@ -124,9 +124,10 @@ def build_item(response: Response) -> AuditItem:
 
 
 def _orders(calls: Sequence[Call]) -> tuple[Label | None, ...]:
-    """Return the verdicts with a (the model's answer) shown first and with b (the opponent's), from the last calls.
+    """Return the two verdicts on a pair: with the model's answer shown first, and with its opponent's shown first.
 
-    Returns () if no call records which answer came first, as in people's verdicts.
+    Each is that of the last call in this order, or None without one. Returns () if no call records an order, as in
+    people's verdicts.
     """
     last = {call.first: _LABELS.get(call.value, "failed") for call in calls if call.first}
     swapped = last.get("opponent")

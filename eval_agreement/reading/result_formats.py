@@ -483,9 +483,10 @@ def _read_verdict(row: Row, shape: Shape) -> Any:
 def _by_column(
     frame: pd.DataFrame, shape: Shape, taken: Mapping[str, str], mapped: Mapped
 ) -> tuple[list[str], dict[str, str]]:
-    """Find the columns of people's verdicts, and the judges' names by column.
+    """Return the columns that hold people's verdicts, and the judges' names by column.
 
-    Several columns are people's only if their names differ just in a number or letter.
+    `taken` maps fields to the columns that already hold them, `mapped` is what the user named by --map. Two or more
+    columns are people's only if their names differ in a number or a letter (rater_1, rater_2).
     """
     scores, names = load_formats().scores, load_columns().names
     not_scores = set(taken)
