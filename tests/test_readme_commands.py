@@ -44,7 +44,10 @@ LEFT_OUT = {
 INSTALLING = ("python3 -m venv ", "make ")
 PAGES_LEFT_OUT = dict.fromkeys(
     ("tests/bench/README.md", "tests/bench/LOG.md"), "its commands measure what was trained for it: tests/test_bench.py"
-)
+) | {
+    "eval_agreement/reading/README.md": "its files are other tools': tests/agreement/test_layouts.py reads their like",
+    "train/recipes/README.md": "bench-demo runs the same commands: tests/stages/test_bench_demo.py",
+}
 
 
 def blocks(page: str) -> Iterator[tuple[str, list[str]]]:

@@ -44,7 +44,7 @@ def write(
         "about": about,
         "origin": origin,
         "warnings": _training_warnings(origin["samples"]),
-        "verdicts": verdicts,
+        "verdicts": {name: _split_headline(lines) for name, lines in verdicts.items()},
         "sections": [*sections, *_failure_sections(samples)],
         "confusion": {name: count_pairs(sample.human, sample.scores) for name, sample in samples.items()},
         "bins": {name: findings.calibration.bins for name, findings in audits.items()},
@@ -56,6 +56,16 @@ def write(
     path = folder / "report.html"
     jsonl.write_text(path, render("eval_agreement.page", "report.html.jinja", facts))
     return path
+
+
+def _split_headline(lines: Sequence[str]) -> list[str]:
+    """Split the first line behind its first sentence. The page sets what stands first in large letters.
+
+    >>> _split_headline(["Use j as it is. It saves labels.", "20 answers."])
+    ['Use j as it is.', 'It saves labels.', '20 answers.']
+    """
+    head, _, rest = lines[0].partition(". ")
+    return [f"{head}.", rest, *lines[1:]] if rest else list(lines)
 
 
 def _training_warnings(samples: Mapping[str, Mapping[str, Any]]) -> list[str]:
