@@ -106,7 +106,7 @@ def test_its_closing_text_shows_the_gate(demo: Path) -> None:
     words = next_commands(demo)["critic audit"]
     done = run_apart(*words)
     assert done.returncode in (0, 1), done.stderr
-    assert len(re.findall(r"gate: internal: \S+ (?:kept|not kept)", done.stdout + done.stderr)) == 2, done.stderr
+    assert len(re.findall(r"gate: internal: \S+ (?:kept|NOT kept)", done.stdout + done.stderr)) == 2, done.stderr
     if (demo / "judge/config.json").read_text("utf-8").count("ForSequenceClassification"):
         assert done.returncode == 0
 
