@@ -256,8 +256,10 @@ def decided(folder: Path, rows: list[Judgment], *arguments: str) -> str:
     jsonl.write(folder / "j.jsonl", rows)
     run(folder, "j.jsonl", "--out", "out", *arguments)
     page = (folder / "out" / "report.html").read_text("utf-8")
-    (decision,) = re.findall('<p class="decision">(.*)</p>', page)
-    return unescape(decision)
+    ((headline, behind),) = re.findall(r'<p class="decision">(.*?)(?:</p>)?\s*<p>(.*)', page)
+    # The first sentence is in large letters. The rest of the judge's entry follows, and then the steps.
+    rest = "" if behind.startswith("On j ") else f" {behind.removesuffix('</p>')}"
+    return unescape(headline + rest)
 
 
 def test_decisions_rest_on_enough_questions_and_judgments(tmp_path: Path) -> None:
