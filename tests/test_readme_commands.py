@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -44,10 +45,7 @@ LEFT_OUT = {
 INSTALLING = ("python3 -m venv ", "make ")
 PAGES_LEFT_OUT = dict.fromkeys(
     ("tests/bench/README.md", "tests/bench/LOG.md"), "its commands measure what was trained for it: tests/test_bench.py"
-) | {
-    "eval_agreement/reading/README.md": "its files are other tools': tests/agreement/test_layouts.py reads their like",
-    "train/recipes/README.md": "bench-demo runs the same commands: tests/stages/test_bench_demo.py",
-}
+)
 
 
 def blocks(page: str) -> Iterator[tuple[str, list[str]]]:
@@ -233,6 +231,23 @@ def test_those_of_the_audit(tmp_path: Path, shared: Path, scripted: Servers) -> 
             (tmp_path / "people.csv").write_text("\n".join(["id,score", *lines]))
 
     assert len(check("eval_agreement/README.md", tmp_path, ready=ready)) == 4
+
+
+def test_those_of_other_tools_files(tmp_path: Path) -> None:
+    """Audit deepeval's last run beside people's scores of the same inputs."""
+    cases = [
+        {"name": "sums", "input": f"{n}?", "actualOutput": "Two.", "metricsData": [{"name": "GEval", "score": n / 30}]}
+        for n in range(30)
+    ]
+    (tmp_path / ".latest_test_run.json").write_text(json.dumps({"testRunData": {"testCases": cases}}), "utf-8")
+    scores = [f"{n}?,{1 + n * 7 % 10}" for n in range(30)]
+    (tmp_path / "people.csv").write_text("\n".join(["input,human", *scores]))
+    assert len(check("eval_agreement/reading/README.md", tmp_path)) == 1
+
+
+def test_those_of_the_recipe_for_all_benchmarks(tmp_path: Path, scripted: Servers) -> None:
+    shutil.copytree(ROOT / "data/samples/convbench", tmp_path, dirs_exist_ok=True)
+    assert len(check("train/recipes/README.md", tmp_path, scripted(answer).url)) == 1
 
 
 def test_those_of_annotation(tmp_path: Path, scripted: Servers) -> None:
