@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import re
 import shutil
 from bisect import bisect
@@ -16,6 +15,7 @@ import datasets
 import msgspec
 import numpy as np
 import transformers
+from filelock import FileLock
 from msgspec import Struct
 from objective_table import objective_of
 from recipe_keys import PEOPLE, Recipe, judges, labels, list_made_files, used_forms
@@ -115,8 +115,11 @@ def prepare(recipe: Recipe, train: Path, cache: Path, processes: int, images: Im
         if tokenizer is not None:
             facts["processor"] = tokenizer.processor.to_json_string()
     folder = cache / hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24]
-    if not (folder / "counts.json").is_file():
-        _build(recipe, train, loaded or _load_rows(recipe, train, False), folder, tokenizer, processes, images)
+    cache.mkdir(parents=True, exist_ok=True)
+    # A second run with the same rows waits for the first one's tokens.
+    with FileLock(f"{folder}.lock"):
+        if not (folder / "counts.json").is_file():
+            _build(recipe, train, loaded or _load_rows(recipe, train, False), folder, tokenizer, processes, images)
     if tokenizer is None:
         tokenizer = _read_tokenizer(str(folder / "tokenizer"), images)
     counts = json.loads((folder / "counts.json").read_text("utf-8"))
@@ -357,7 +360,7 @@ def _lower_scores(human: HumanScore, points: float) -> HumanScore:
 def _build(
     recipe: Recipe, train: Path, loaded: Loaded, folder: Path, tokenizer: Any, processes: int, images: Images | None
 ) -> None:
-    """Write the tokenized examples and their counts to `folder`, which appears only when it is complete.
+    """Write the tokenized examples to `folder`, and then their counts, which mark the folder as complete.
 
     Raise UsageError if there is no example to learn from.
     """
@@ -365,16 +368,17 @@ def _build(
     sources = [_label_rows(loaded, name, weight, recipe) for name, weight in labels(recipe).items()]
     sources += _label_changed(recipe, loaded)
     left_out = sum((Counter(source.planned.left_out) for source in sources), loaded.left_out)
-    pieces = _encode_pieces(sources)
-    if not pieces:
+    coded = _encode_examples(sources)
+    if not coded:
         raise _explain_nothing_planned(recipe, train, sources, left_out)
-    partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
-    try:
+    # A killed run may have left a part of it.
+    shutil.rmtree(folder, ignore_errors=True)
+    with jsonl.remove_on_failure(folder):
         if tokenizer is None:
             tokenizer = _train_own_tokenizer(recipe, sources, images)
-            tokenizer.save_pretrained(partial / "tokenizer")
+            tokenizer.save_pretrained(folder / "tokenizer")
         limits = (recipe.max_source_tokens, recipe.max_target_tokens)
-        tokenized = _tokenize_in_parallel(pieces, tokenizer, limits, processes, partial / "building")
+        tokenized = _tokenize_in_parallel(coded, tokenizer, limits, processes, folder / "building")
         rows = tokenized.select(np.flatnonzero(np.array(tokenized["length"]))).remove_columns(["shortened", "failure"])
         counts, failed = _count_outcomes(tokenized)
         if failed and not len(rows):
@@ -383,7 +387,7 @@ def _build(
         if not len(rows):
             most = f"max_source_tokens {limits[0]} and max_target_tokens {limits[1]}"
             raise UsageError(f"{train}: no row fits into {most}")
-        rows.save_to_disk(str(partial / "rows"))
+        rows.save_to_disk(str(folder / "rows"))
         every_row = [response for source in sources for response in source.by_id.values()]
         by_source = {source.name: len(source.planned.examples) for source in sources}
         by_form = Counter(rows["form"])
@@ -397,17 +401,8 @@ def _build(
             **({"far_apart": conflict} if (conflict := describe_far_apart(loaded.responses)) else {}),
         }
         del tokenized, rows
-        shutil.rmtree(partial / "building")
-        jsonl.write_json(partial / "counts.json", counts)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            partial.rename(folder)
-        except OSError:
-            # Another run was quicker.
-            if not (folder / "counts.json").is_file():
-                raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(folder / "building")
+        jsonl.write_json(folder / "counts.json", counts)
 
 
 def _train_own_tokenizer(recipe: Recipe, sources: list[Labelled], images: Images | None) -> Any:
@@ -422,20 +417,21 @@ def _train_own_tokenizer(recipe: Recipe, sources: list[Labelled], images: Images
 
 
 def _tokenize_in_parallel(
-    pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[int, int], processes: int, folder: Path
+    coded: list[bytes], tokenizer: Any, limits: tuple[int, int], processes: int, folder: Path
 ) -> datasets.Dataset:
-    """Return a dataset with a row of `_FEATURES` per planned example. `folder` is for temporary files.
+    """Return a dataset with a row of `_FEATURES` per planned example (`_encode_examples`). `folder` is for temporary
+    files.
 
     `limits` are the most tokens of a prompt and of a verdict.
     """
-    workers = min(processes, max(1, len(pieces) * _PIECE // FEWEST_IN_PARALLEL))
+    workers = min(processes, max(1, len(coded) // FEWEST_IN_PARALLEL))
     # Small data would flash a bar on the screen.
     if workers == 1:
         datasets.disable_progress_bars()
     return datasets.Dataset.from_generator(
         _tokenize,
         features=_FEATURES,
-        gen_kwargs={"pieces": pieces, "tokenizer": tokenizer, "limits": limits},
+        gen_kwargs={"coded": coded, "tokenizer": tokenizer, "limits": limits},
         num_proc=workers if workers > 1 else None,
         cache_dir=str(folder),
     )
@@ -443,14 +439,11 @@ def _tokenize_in_parallel(
 
 def _count_outcomes(tokenized: datasets.Dataset) -> tuple[dict[str, Any], Counter[str]]:
     """Return the truncated and refused examples, and counts of the reasons why images could not be shown."""
-    failed, refused = Counter[str](), list[str]()
-    for row in tokenized.select_columns(["id", "form", "length", "failure"]):
-        if row["failure"]:
-            failed[row["failure"]] += 1
-        elif not row["length"]:
-            refused.append(f"{row['id']} ({row['form']})")
+    outcomes = tokenized.select_columns(["id", "form", "length", "failure"]).to_pandas()
+    failed = Counter(outcomes["failure"].dropna())
+    refused = outcomes[outcomes["failure"].isna() & (outcomes["length"] == 0)]
     shortened = Counter(chain.from_iterable(tokenized["shortened"]))
-    return {"shortened": dict(shortened), "refused": refused}, failed
+    return {"shortened": dict(shortened), "refused": [*(refused["id"] + " (" + refused["form"] + ")")]}, failed
 
 
 def _explain_nothing_planned(
@@ -489,22 +482,18 @@ _FEATURES = datasets.Features(
     }
 )
 
-_PIECE = 250
-"""Number of examples that a process takes at a time."""
 
-
-def _encode_pieces(sources: list[Labelled]) -> list[tuple[bytes, ...]]:
-    """Return the planned examples with their rows as JSON, in pieces, so that each process receives only its own."""
-    coded = [
+def _encode_examples(sources: list[Labelled]) -> list[bytes]:
+    """Return each planned example with its rows as JSON, so that each process receives only its own."""
+    return [
         _ENCODER.encode((planned, [source.by_id[name] for name in planned.ids], source.weight))
         for source in sources
         for planned in source.planned.examples
     ]
-    return [tuple(coded[start : start + _PIECE]) for start in range(0, len(coded), _PIECE)]
 
 
-def _tokenize(pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[int, int]) -> Iterator[dict[str, Any]]:
-    """Yield a row of `_FEATURES` for each planned example.
+def _tokenize(coded: list[bytes], tokenizer: Any, limits: tuple[int, int]) -> Iterator[dict[str, Any]]:
+    """Yield a row of `_FEATURES` for each planned example (`_encode_examples`).
 
     `limits` are the most tokens of a prompt and of a verdict. A row that exceeds them has length 0.
     """
@@ -512,7 +501,7 @@ def _tokenize(pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[int
     def count(messages: Any) -> int:
         return len(source_ids(tokenizer, messages))
 
-    for line in (line for piece in pieces for line in piece):
+    for line in coded:
         planned, responses, weight = _DECODER.decode(line)
         # A row that stays like this, without tokens, is refused.
         row: dict[str, Any] = {"id": "+".join(planned.ids), "form": planned.form, "length": 0, "shortened": []}

@@ -3,6 +3,7 @@
 import os
 import signal
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,8 @@ def all_rows(data: Any) -> list[dict[str, Any]]:
 
 
 def entries(cache: Path) -> set[str]:
-    return {path.name for path in cache.iterdir()}
+    """Return the names of the folders in a cache, beside which lie their locks."""
+    return {path.name for path in cache.glob("*/")}
 
 
 def test_only_the_verdict_is_learned(tmp_path: Path) -> None:
@@ -55,10 +57,10 @@ def test_only_the_verdict_is_learned(tmp_path: Path) -> None:
         # What a server renders for the same response is exactly the part that is not learned.
         served = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
         assert ids[:source] == served == source_ids(tokenizer, messages)
-        made = example_in("pointwise", response)
-        assert not isinstance(made, TooLong)
-        learned = [label for label in encode(tokenizer, made).labels if label != IGNORED]
-        assert ids[source:] == learned and tokenizer.decode(learned) == made.target + "<|end|>\n"
+        example = example_in("pointwise", response)
+        assert not isinstance(example, TooLong)
+        learned = [label for label in encode(tokenizer, example).labels if label != IGNORED]
+        assert ids[source:] == learned and tokenizer.decode(learned) == example.target + "<|end|>\n"
         assert len(ids) == row["length"]
 
 
@@ -86,24 +88,24 @@ def test_the_rubric_is_a_few_tokens_and_none_is_too_long(tmp_path: Path) -> None
 
 
 def test_what_people_said_becomes_a_distribution(tmp_path: Path) -> None:
-    made = [
+    human_rows = [
         human_row(0, human_score=4.25),
         human_row(1, human_score=6.0, annotators={"a": 3, "b": 6, "c": 9}),
         human_row(2, human_score=3.0, scale_min=1, scale_max=5),
         human_row(3, human_score=10.0),
     ]
     forms = {"pointwise": 1.0, "scale_5": 1.0, "correct": 1.0}
-    data, _ = prepared(write_recipe(tmp_path, forms=forms), write_rows(tmp_path, made), tmp_path / "cache")
-    found = {row["id"]: row for row in all_rows(data) if row["form"] == "pointwise"}
+    data, _ = prepared(write_recipe(tmp_path, forms=forms), write_rows(tmp_path, human_rows), tmp_path / "cache")
+    rated = {row["id"]: row for row in all_rows(data) if row["form"] == "pointwise"}
 
     def people(name: str) -> dict[int, float]:
-        shares = found[name]["people"]
+        shares = rated[name]["people"]
         assert sum(shares) == pytest.approx(1.0) and len(shares) == 10
         return {place + 1: pytest.approx(share) for place, share in enumerate(shares) if share}
 
-    assert people("row-0") == {4: 0.75, 5: 0.25} and found["row-0"]["rating"] == 4
-    assert people("row-1") == {3: 1 / 3, 6: 1 / 3, 9: 1 / 3} and found["row-1"]["rating"] == 6
-    assert people("row-2") == {5: 0.5, 6: 0.5} and found["row-2"]["rating"] == 6
+    assert people("row-0") == {4: 0.75, 5: 0.25} and rated["row-0"]["rating"] == 4
+    assert people("row-1") == {3: 1 / 3, 6: 1 / 3, 9: 1 / 3} and rated["row-1"]["rating"] == 6
+    assert people("row-2") == {5: 0.5, 6: 0.5} and rated["row-2"]["rating"] == 6
     assert people("row-3") == {10: 1.0}
     others = [row for row in all_rows(data) if row["form"] != "pointwise"]
     assert others and all(row["rating"] == 0 and not row["people"] for row in others)
@@ -124,14 +126,14 @@ def test_a_form_that_no_row_teaches_is_not_learned(tmp_path: Path) -> None:
 
 
 def test_rows_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
-    made = [
+    human_rows = [
         human_row(0),
         human_row(1, response="7" * 3000),
         human_row(2, question="8" * 6000),
         human_row(3, reason="9" * 900),
         human_row(4, reference=None),
     ]
-    data, _ = prepared(write_recipe(tmp_path), write_rows(tmp_path, made), tmp_path / "cache")
+    data, _ = prepared(write_recipe(tmp_path), write_rows(tmp_path, human_rows), tmp_path / "cache")
     assert data.counts["refused"] == ["row-2 (pointwise)", "row-3 (pointwise)"]
     assert data.counts["shortened"] == {"response": 1} and data.counts["left_out"] == {"no reference answer": 1}
     assert data.counts["rows"] == len(data.rows) == 2 and data.counts["forms"] == {"pointwise": 2}
@@ -147,11 +149,11 @@ def test_pairs_that_people_compared_are_learned_in_both_orders(tmp_path: Path) -
 
 def two_judges() -> list[dict[str, Any]]:
     """Ten rows that gpt4 scored, of which people scored the first six, with reasons."""
-    made = []
+    human_rows = []
     for n in range(10):
         row = human_row(n, reason="So.", gpt4_score_1_10=float(10 - n), annotators={"ann": n + 1})
-        made.append(row if n < 6 else {name: value for name, value in row.items() if name != "human_score"})
-    return made
+        human_rows.append(row if n < 6 else {name: value for name, value in row.items() if name != "human_score"})
+    return human_rows
 
 
 def test_another_judge_is_learned_beside_people(tmp_path: Path) -> None:
@@ -163,11 +165,14 @@ def test_another_judge_is_learned_beside_people(tmp_path: Path) -> None:
     assert len(people) == 12, "the references are learned once"
     assert [row["rating"] for row in gpt4] == [10, 9, 8, 7, 6, 5, 4, 3, 2, 1]
     assert gpt4[0]["people"] == [0.0] * 9 + [1.0] and data.counts["labels"] == {"people": 12, "gpt4": 10}
-    for one, other in zip(people[-6:], gpt4[:6], strict=True):
-        assert one["id"] == other["id"] and one["input_ids"][: one["source"]] == other["input_ids"][: other["source"]]
-        assert "So." in tokenizer.decode(one["input_ids"]) and "So." not in tokenizer.decode(other["input_ids"])
-    made = recipes.read_recipe(recipe, ["balance=0.5", "rating_weight=3.0"])
-    batches = batches_module.Batches(0, objective_of(made).weights(data.rows))
+    for by_people, by_gpt4 in zip(people[-6:], gpt4[:6], strict=True):
+        assert (
+            by_people["id"] == by_gpt4["id"]
+            and by_people["input_ids"][: by_people["source"]] == by_gpt4["input_ids"][: by_gpt4["source"]]
+        )
+        assert "So." in tokenizer.decode(by_people["input_ids"]) and "So." not in tokenizer.decode(by_gpt4["input_ids"])
+    weighted = recipes.read_recipe(recipe, ["balance=0.5", "rating_weight=3.0"])
+    batches = batches_module.Batches(0, objective_of(weighted).weights(data.rows))
     each = [batches([row])["weights"][0, row["source"] :] for row in all_rows(data)]
     assert sum(float(shares.sum()) for shares in each) == pytest.approx(sum(map(len, each)))
     alone, _ = prepared(write_recipe(tmp_path, labels={"gpt4": 1}), rows, tmp_path / "cache")
@@ -224,21 +229,21 @@ def test_a_teacher_of_other_rows_or_forms_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_another_judge_scored_alone_has_the_scope_of_its_row(tmp_path: Path) -> None:
-    made = [{**row, "scope": "conversation"} for row in two_judges()]
+    human_rows = [{**row, "scope": "conversation"} for row in two_judges()]
     recipe = write_recipe(tmp_path, labels={"people": 1, "gpt4": 0.25}, forms={"pointwise": 1.0, "direct_whole": 1.0})
-    data, _ = prepared(recipe, write_rows(tmp_path, made), tmp_path / "cache")
+    data, _ = prepared(recipe, write_rows(tmp_path, human_rows), tmp_path / "cache")
     assert data.counts["forms"] == {"direct_whole": 16}
 
 
 def test_rare_ratings_weigh_more_whatever_labels_there_are(tmp_path: Path) -> None:
     """Together rated examples weigh no more than others, by how much each label counts."""
-    made = []
+    human_rows = []
     for n in range(40):
         row = human_row(n, gpt4_score_1_10=8.0 if n % 6 else 2.0)
-        made.append(row if n < 15 else {name: value for name, value in row.items() if name != "human_score"})
+        human_rows.append(row if n < 15 else {name: value for name, value in row.items() if name != "human_score"})
     forms = {"pointwise": 1.0, "correct": 1.0}
     recipe = write_recipe(tmp_path, labels={"people": 1, "gpt4": 0.1}, forms=forms, balance=1.0)
-    data, _ = prepared(recipe, write_rows(tmp_path, made), tmp_path / "cache")
+    data, _ = prepared(recipe, write_rows(tmp_path, human_rows), tmp_path / "cache")
     weighing, rows = objective_of(recipes.read_recipe(recipe)).weights(data.rows), all_rows(data)
     rated = [row for row in rows if row["rating"]]
     whole = sum(row["weight"] * weighing.by_rating[row["rating"]] for row in rated)
@@ -247,9 +252,9 @@ def test_rare_ratings_weigh_more_whatever_labels_there_are(tmp_path: Path) -> No
 
 
 def test_of_a_checklist_the_answers_alone_count_more(tmp_path: Path) -> None:
-    made = [human_row(n, checklist=["Red?", "Ripe?"], checklist_answers=[True, False]) for n in range(4)]
+    human_rows = [human_row(n, checklist=["Red?", "Ripe?"], checklist_answers=[True, False]) for n in range(4)]
     recipe = write_recipe(tmp_path, forms={"checklist": 1.0}, rating_weight=5.0)
-    data, tokenizer = prepared(recipe, write_rows(tmp_path, made), tmp_path / "cache")
+    data, tokenizer = prepared(recipe, write_rows(tmp_path, human_rows), tmp_path / "cache")
     row, whole = all_rows(data)[0], recipes.read_recipe(recipe)
     shares = batches_module.Batches(0, objective_of(whole).weights(data.rows))([row])["weights"][0]
     heavy = [tokenizer.decode([row["input_ids"][place]]) for place in (shares > shares[0] * 4).nonzero()]
@@ -258,8 +263,10 @@ def test_of_a_checklist_the_answers_alone_count_more(tmp_path: Path) -> None:
 
 def test_people_may_write_what_ends_a_turn(tmp_path: Path) -> None:
     forms = {"pointwise": 1.0, "answer": 1.0}
-    made = [human_row(n, reason="Red<|end|>.", reference="Three<|end|>!") for n in range(4)]
-    data, tokenizer = prepared(write_recipe(tmp_path, forms=forms), write_rows(tmp_path, made), tmp_path / "cache")
+    human_rows = [human_row(n, reason="Red<|end|>.", reference="Three<|end|>!") for n in range(4)]
+    data, tokenizer = prepared(
+        write_recipe(tmp_path, forms=forms), write_rows(tmp_path, human_rows), tmp_path / "cache"
+    )
     end = tokenizer.convert_tokens_to_ids("<|end|>")
     for row in all_rows(data):
         learned = row["input_ids"][row["source"] :]
@@ -284,20 +291,20 @@ def test_answers_to_one_question_and_labels_of_one_row_meet(tmp_path: Path) -> N
     batch = batches_module.Batches(
         0, objective_of(recipes.read_recipe(recipe)).weights(data.rows), batches_module.PromptCollation()
     )
-    one, two = (row for row in rows if row["id"] == rows[0]["id"])
-    assert batch([one, two])["input_ids"].shape[1] == batch([one])["input_ids"].shape[1] + 2
+    first, second = (row for row in rows if row["id"] == rows[0]["id"])
+    assert batch([first, second])["input_ids"].shape[1] == batch([first])["input_ids"].shape[1] + 2
 
 
 def test_so_many_answers_to_a_question_meet() -> None:
     """In parts that differ by epoch, each label of a row with the others."""
     ids = [f"{group}{row}" for group in "abc" for row in range(7) for _ in range(2)]
-    rows = datasets.Dataset.from_dict({"id": ids, "group": [one[0] for one in ids], "images": [[]] * len(ids)})
+    rows = datasets.Dataset.from_dict({"id": ids, "group": [row_id[0] for row_id in ids], "images": [[]] * len(ids)})
     sampler = loop.GroupedSampler(rows, torch.Generator().manual_seed(0), 3)
     alone = set[str]()
     for _ in range(10):
         order = [ids[place] for place in sampler]
         assert sorted(order) == ids and order[::2] == order[1::2]
-        parts = ["".join(part) for _, part in groupby(order[::2], key=lambda one: one[0])]
+        parts = ["".join(part) for _, part in groupby(order[::2], key=lambda row_id: row_id[0])]
         assert {len(part) // 2 for part in parts} <= {1, 3, 4, 6, 7}
         alone |= {"".join(sorted(part[1::2])) for part in parts if len(part) == 6}
     assert len(alone) > 5, "the same answers meet in every epoch"
@@ -306,18 +313,18 @@ def test_so_many_answers_to_a_question_meet() -> None:
 @pytest.mark.parametrize("none", [None, -1, "", "absent"])
 def test_rows_that_a_judge_did_not_score_have_no_such_example(none: Any, tmp_path: Path) -> None:
     """The first row and another one, of which people scored one: what nobody scored is left out; all is counted."""
-    made = [{**human_row(n), "gpt4_score_1_10": 11.0 - n} for n in range(1, 7)]
-    for row in (made[0], made[3]):
+    human_rows = [{**human_row(n), "gpt4_score_1_10": 11.0 - n} for n in range(1, 7)]
+    for row in (human_rows[0], human_rows[3]):
         row["gpt4_score_1_10"] = none
-    made[1]["human_score"] = made[3]["human_score"] = None
+    human_rows[1]["human_score"] = human_rows[3]["human_score"] = None
     if none == "absent":
-        made = [{name: value for name, value in row.items() if value != "absent"} for row in made]
-    rows = write_rows(tmp_path, made)
+        human_rows = [{name: value for name, value in row.items() if value != "absent"} for row in human_rows]
+    rows = write_rows(tmp_path, human_rows)
     labels = {"people": 1, "gpt4": 0.5}
     data, _ = prepared(write_recipe(tmp_path, labels=labels), rows, tmp_path / "cache")
     assert data.counts["labels"] == {"people": 4, "gpt4": 4}
     assert data.counts["left_out"] == {"no gpt4_score_1_10": 1, "no score by people, nor gpt4_score_1_10": 1}
-    assert {row["id"] for row in all_rows(data)} == {row["id"] for row in made if row is not made[3]}
+    assert {row["id"] for row in all_rows(data)} == {row["id"] for row in human_rows if row is not human_rows[3]}
 
 
 def test_one_score_in_all_rows_is_said(tmp_path: Path, shared: Path) -> None:
@@ -328,8 +335,8 @@ def test_one_score_in_all_rows_is_said(tmp_path: Path, shared: Path) -> None:
 
     same = [human_row(n, human_score=5, scale_max=10) for n in range(6)]
     whole = [human_row(n, human_score=n + 5, scale_max=n + 5) for n in range(6)]
-    for made, score in ((same, "5"), (whole, "10")):
-        text = said(write_rows(tmp_path, made))
+    for human_rows, score in ((same, "5"), (whole, "10")):
+        text = said(write_rows(tmp_path, human_rows))
         assert text and text.startswith(f"every row has the score {score} (6 rows, on 1..10): a judge that")
     text = said(shared / "cases/one_class.jsonl")
     assert text and text.startswith("every row has the score 5 (120 rows")
@@ -343,10 +350,10 @@ def test_one_answer_that_people_scored_far_apart_is_said(tmp_path: Path) -> None
     """By `annotators` of one row, or in rows of their own; not what differs less, or is of another answer."""
 
     def said(*rows: dict[str, Any]) -> str | None:
-        made = [{**human_row(n), "human_score": 3.0, "scale_max": 10, **row} for n, row in enumerate(rows)]
-        found = prepared(write_recipe(tmp_path), write_rows(tmp_path, made), tmp_path / "cache")[0].counts
-        assert "far_apart" not in found or found["far_apart"]
-        return found.get("far_apart")
+        human_rows = [{**human_row(n), "human_score": 3.0, "scale_max": 10, **row} for n, row in enumerate(rows)]
+        counts = prepared(write_recipe(tmp_path), write_rows(tmp_path, human_rows), tmp_path / "cache")[0].counts
+        assert "far_apart" not in counts or counts["far_apart"]
+        return counts.get("far_apart")
 
     same = {"question": "How many?", "response": "Two.", "reference": "3.", "image": "a.png", "group": "g"}
     text = said({**same, "human_score": 1.0}, {}, {**same, "human_score": 9.0})
@@ -363,10 +370,10 @@ def test_one_answer_that_people_scored_far_apart_is_said(tmp_path: Path) -> None
 @pytest.mark.parametrize("fixed", ["pairwise", "criteria"])
 def test_judges_are_not_compared_with_people(fixed: str, tmp_path: Path) -> None:
     """Of two answers both scores are of one judge, and what it said nothing of is not made up."""
-    made = [{**row, "gpt4_score_1_10": 11.0 - row["human_score"]} for row in pairs_of_answers()]
+    human_rows = [{**row, "gpt4_score_1_10": 11.0 - row["human_score"]} for row in pairs_of_answers()]
     labels = {"people": 1, "gpt4": 0.5}
     recipe = write_recipe(tmp_path, labels=labels, forms={fixed: 1.0, "pointwise": 1.0})
-    data, tokenizer = prepared(recipe, write_rows(tmp_path, made), tmp_path / "cache")
+    data, tokenizer = prepared(recipe, write_rows(tmp_path, human_rows), tmp_path / "cache")
     said = {1.0: set[str](), 0.5: set[str]()}
     for row in (row for row in all_rows(data) if row["form"] == fixed):
         value = tokenizer.decode([row["input_ids"][place] for place in row["value"]])
@@ -386,16 +393,16 @@ def test_judges_are_not_compared_with_people(fixed: str, tmp_path: Path) -> None
     ],
 )
 def test_labels_that_are_wrong(change: Any, labels: Any, message: str, tmp_path: Path) -> None:
-    made = two_judges()[:6]
-    made[2] |= change
+    human_rows = two_judges()[:6]
+    human_rows[2] |= change
     with pytest.raises(UsageError, match=message) as caught:
-        prepared(write_recipe(tmp_path, labels=labels), write_rows(tmp_path, made), tmp_path / "cache")
+        prepared(write_recipe(tmp_path, labels=labels), write_rows(tmp_path, human_rows), tmp_path / "cache")
     assert "\n" not in str(caught.value)
-    assert not (tmp_path / "cache").exists() or not entries(tmp_path / "cache")
+    assert not entries(tmp_path / "cache")
 
 
 @pytest.mark.parametrize(
-    ("made", "message"),
+    ("human_rows", "message"),
     [
         ([], "empty"),
         ([human_row(0, reference=None)], "no usable row"),
@@ -403,10 +410,10 @@ def test_labels_that_are_wrong(change: Any, labels: Any, message: str, tmp_path:
         ([human_row(0, reason="9" * 900)], "no row fits"),
     ],
 )
-def test_nothing_to_learn_from(made: list[dict[str, Any]], message: str, tmp_path: Path) -> None:
+def test_nothing_to_learn_from(human_rows: list[dict[str, Any]], message: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=message):
-        prepared(write_recipe(tmp_path), write_rows(tmp_path, made), tmp_path / "cache")
-    assert not (tmp_path / "cache").exists() or not entries(tmp_path / "cache")
+        prepared(write_recipe(tmp_path), write_rows(tmp_path, human_rows), tmp_path / "cache")
+    assert not entries(tmp_path / "cache")
 
 
 @pytest.mark.parametrize(
@@ -419,7 +426,7 @@ def test_nothing_to_learn_from(made: list[dict[str, Any]], message: str, tmp_pat
 def test_no_row_for_the_forms(forms: dict[str, float], message: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=message):
         prepared(write_recipe(tmp_path, forms=forms), write_rows(tmp_path), tmp_path / "cache")
-    assert not (tmp_path / "cache").exists()
+    assert not entries(tmp_path / "cache")
 
 
 def test_the_cache_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -472,13 +479,12 @@ def test_another_tokenizer_or_template_is_another_entry(tmp_path: Path) -> None:
 
 
 def test_in_parallel_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = [*sample_rows(), *(dict(row, id=f"pair-{row['id']}") for row in pairs_of_answers())]
-    made.append(human_row(90, question="8" * 6000))
+    human_rows = [*sample_rows(), *(dict(row, id=f"pair-{row['id']}") for row in pairs_of_answers())]
+    human_rows.append(human_row(90, question="8" * 6000))
     forms = {"pointwise": 1.0, "pairwise": 1.0, "correct": 0.7}
-    recipe, rows = write_recipe(tmp_path, forms=forms), write_rows(tmp_path, made)
+    recipe, rows = write_recipe(tmp_path, forms=forms), write_rows(tmp_path, human_rows)
     serial, tokenizer = prepared(recipe, rows, tmp_path / "one", processes=8)
     monkeypatch.setattr(rows_module, "FEWEST_IN_PARALLEL", 10)
-    monkeypatch.setattr(rows_module, "_PIECE", 7)
     parallel, other = prepared(recipe, rows, tmp_path / "two", processes=2)
     assert all_rows(serial) == all_rows(parallel) and len(serial.rows) > 50
     assert serial.counts | {"seconds": 0} == parallel.counts | {"seconds": 0} and serial.counts["refused"]
@@ -505,31 +511,20 @@ def test_killed_while_building_leaves_no_half_cache(at: str, tmp_path: Path) -> 
     recipe, rows, cache = write_recipe(tmp_path), write_rows(tmp_path), tmp_path / "cache"
     run = Processes(tmp_path / "log", 1, prepare_and_die, recipe, rows, cache, at)
     assert run.wait() == -signal.SIGKILL
-    left = entries(cache)
-    assert left and all(name.endswith(".partial") for name in left)
+    (left,) = entries(cache)
     data, _ = prepared(recipe, rows, cache)
+    assert entries(cache) == {left}
     whole, _ = prepared(recipe, rows, tmp_path / "other")
     assert all_rows(data) == all_rows(whole)
 
 
-def test_two_that_build_the_same_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The slower one finds the entry made and takes it."""
+def test_two_that_start_at_once_build_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe, rows, cache = write_recipe(tmp_path), write_rows(tmp_path), tmp_path / "cache"
-    write = jsonl.write_json
-    quicker: list[Any] = []
-
-    def overtaken(path: Path, value: Any) -> None:
-        monkeypatch.setattr(jsonl, "write_json", write)
-        quicker.append(prepared_by_another(recipe, rows, cache))
-        write(path, value)
-
-    def prepared_by_another(recipe: Path, rows: Path, cache: Path) -> Any:
-        monkeypatch.setattr(os, "getpid", lambda: 1)
-        return prepared(recipe, rows, cache)[0]
-
-    monkeypatch.setattr(jsonl, "write_json", overtaken)
-    data, _ = prepared(recipe, rows, cache)
-    assert all_rows(data) == all_rows(quicker[0]) and len(entries(cache)) == 1
+    build, built = rows_module._build, []
+    monkeypatch.setattr(rows_module, "_build", lambda *given: built.append(build(*given)))
+    with ThreadPoolExecutor(2) as runs:
+        first, second = runs.map(lambda _: all_rows(prepared(recipe, rows, cache)[0]), range(2))
+    assert first == second and len(built) == 1
 
 
 def test_bases_without_a_chat_tokenizer_are_refused(tmp_path: Path) -> None:
