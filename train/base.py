@@ -244,29 +244,22 @@ def convert(gguf: Path, base: PublishedBase, out: Path, layers: int | None = Non
         dtype=torch.bfloat16,
         quantization_config=transformers.GgufConfig(dequantize=True),
     )
-    # What transformers read from a GGUF it does not save, so a model without that past takes over its weights.
-    config = {name: value for name, value in loaded.config.to_dict().items() if not name.endswith("name_or_path")}
-    # The weights are expanded, and would be read as quantized ones.
-    config.pop("quantization_config", None)
+    config = loaded.config
     if layers is not None:
-        if layers > loaded.config.num_hidden_layers:
-            raise UsageError(f"--layers {layers}: this base has {loaded.config.num_hidden_layers}")
+        if layers > config.num_hidden_layers:
+            raise UsageError(f"--layers {layers}: this base has {config.num_hidden_layers}")
         del loaded.model.layers[layers:]
-        config["num_hidden_layers"] = layers
+        config.num_hidden_layers = layers
         # Families that alternate kinds of attention list a kind for each layer.
-        if config.get("layer_types"):
-            config["layer_types"] = config["layer_types"][:layers]
-    with torch.device("meta"):
-        plain = transformers.AutoModelForCausalLM.from_config(loaded.config.from_dict(config), dtype=torch.bfloat16)
-        plain.load_state_dict(loaded.state_dict(), assign=True)
-        plain.tie_weights()
+        if getattr(config, "layer_types", None):
+            config.layer_types = config.layer_types[:layers]
     # A base that is tuned for chat ends a turn with another token than a text.
     stops = {tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids(base.turn_end)}
-    plain.generation_config = transformers.GenerationConfig(
+    loaded.generation_config = transformers.GenerationConfig(
         bos_token_id=tokenizer.bos_token_id, eos_token_id=sorted(stops), pad_token_id=tokenizer.pad_token_id
     )
     with refusing(out, "cannot be written"):
-        plain.save_pretrained(out)
+        loaded.save_pretrained(out)
         tokenizer.save_pretrained(out)
         let_others_read(out / "config.json")
 
