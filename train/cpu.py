@@ -3,11 +3,11 @@
 import ctypes
 import os
 import timeit
-from pathlib import Path
 from typing import Literal
 
 import psutil
 import torch
+from joblib import cpu_count
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
 
@@ -45,17 +45,6 @@ def trim_memory(usual: int) -> int:
     return usual or now
 
 
-def count_allowed_cores(limits: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Return how many cores this process may use, by its CPU affinity and the container's quota in `limits`."""
-    cores = len(os.sched_getaffinity(0))
-    try:
-        quota, period = limits.read_text("utf-8").split()
-        return max(1, min(cores, round(int(quota) / int(period))))
-    except (OSError, ValueError):
-        # No cgroup, or no quota ("max").
-        return cores
-
-
 def count_free_cores(seconds: float = 3.0) -> int:
     """Return how many of the allowed cores were idle for `seconds`, at least 1.
 
@@ -63,7 +52,8 @@ def count_free_cores(seconds: float = 3.0) -> int:
     """
     busy: list[float] = psutil.cpu_percent(seconds, percpu=True)
     free = sum(1.0 - busy[core] / 100.0 for core in os.sched_getaffinity(0) if core < len(busy))
-    return max(1, min(count_allowed_cores(), round(free)))
+    allowed: int = cpu_count()
+    return max(1, min(allowed, round(free)))
 
 
 def choose_threads() -> int:
@@ -71,7 +61,8 @@ def choose_threads() -> int:
 
     Several processes divide all allowed cores evenly, because each would count the others' start-up as load.
     """
-    world, allowed = int(os.environ.get("WORLD_SIZE", "1")), count_allowed_cores()
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    allowed: int = cpu_count()
     if world > 1:
         return max(1, allowed // world)
     free = count_free_cores()

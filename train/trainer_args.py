@@ -12,7 +12,8 @@ import deepspeed
 import msgspec
 import torch
 import transformers
-from cpu import count_allowed_cores, is_first
+from cpu import is_first
+from joblib import cpu_count
 from recipe_keys import Recipe
 from transformers.utils.import_utils import is_liger_kernel_available
 
@@ -179,7 +180,7 @@ def _overlap_batches(section: dict[str, Any], micro_batches: int, processes: int
 
     While the GPU computes a step, worker processes collate the next batches in the same order and copy them to the GPU.
     """
-    cores = count_allowed_cores() // int(os.environ.get("LOCAL_SIZE", processes))
+    cores = cpu_count() // int(os.environ.get("LOCAL_SIZE", processes))
     workers = section.get("dataloader_num_workers", max(1, min(4, cores - 1)))
     return {
         "dataloader_num_workers": workers,

@@ -44,18 +44,9 @@ def test_memory_that_is_kept_costs_no_page_faults() -> None:
 def test_cores_that_others_use_are_not_free(load: list[float], free: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
     monkeypatch.setattr("psutil.cpu_percent", lambda *_, **__: load)
-    monkeypatch.setattr(cpu, "count_allowed_cores", lambda: 4)
-    assert cpu.count_free_cores() == free
-
-
-@pytest.mark.parametrize(
-    ("quota", "cores"), [("max 100000", 8), ("150000 100000", 2), ("20000 100000", 1), ("900000 100000", 8), (None, 8)]
-)
-def test_a_quota_is_a_limit(quota: str | None, cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
-    if quota is not None:
-        (tmp_path / "cpu.max").write_text(f"{quota}\n", "utf-8")
-    assert cpu.count_allowed_cores(tmp_path / "cpu.max") == cores
+    for allowed in (4, 1):
+        monkeypatch.setattr(cpu, "cpu_count", lambda allowed=allowed: allowed)
+        assert cpu.count_free_cores() == min(free, allowed), "a container's quota is a limit"
 
 
 @pytest.mark.parametrize(("bf16", "chosen"), [(0.002, "bf16"), (0.009, "fp32"), (0.2, "fp32")])
@@ -117,7 +108,7 @@ def test_a_run_that_goes_on_stays_with_what_it_began_with(
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     monkeypatch.setattr(cpu, "count_free_cores", lambda: 1)
     monkeypatch.setattr(cpu, "keep_memory", lambda: True)
-    monkeypatch.setattr(cpu, "count_allowed_cores", lambda: 3)
+    monkeypatch.setattr(cpu, "cpu_count", lambda: 3)
     monkeypatch.setattr(cpu, "choose_precision", lambda: ("fp32", "today it is slow"))
     monkeypatch.setattr(cpu, "describe_device", lambda bf16: f"a CPU in {'bf16' if bf16 else 'fp32'}")
     recipe = read_recipe(write_recipe(tmp_path, precision="auto"))

@@ -118,7 +118,7 @@ def test_every_recipe_is_shared_out_over_any_number_of_processes(
 
 
 def test_a_gpu_is_kept_busy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(trainer_args, "count_allowed_cores", lambda: 16)
+    monkeypatch.setattr(trainer_args, "cpu_count", lambda: 16)
     for section, processes, ahead in (({}, 1, (4, 4)), ({}, 8, (1, 16)), ({"dataloader_num_workers": 0}, 1, (0, None))):
         made = trainer_args._overlap_batches(section, 16, processes)
         settings = transformers.TrainingArguments(str(tmp_path), use_cpu=True, **made)
