@@ -5,29 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 from objective import Objective
 from objective_table import OWN_KEYS, FullRecipe, objective_of
 from recipe_keys import SAVED_AS, SECTIONS, Recipe, used_forms
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from critic.errors import UsageError, did_you_mean
 from critic.judging.forms import check_mix, form_of
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML 1.2 loader. In PyYAML's 1.1, 1e-5 is a string and `no` (a value of save_strategy) is false."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile(r"^(true|True|TRUE|false|False|FALSE)$"), list("tTfF")
-)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
-)
 
 
 def read_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
@@ -67,17 +52,19 @@ def read_with_options(config: Path, overrides: list[str] | None, internal: Path 
 
 
 def _parse(text: str | bytes, location: str) -> Any:
-    """Parse YAML. Raise UsageError, with `location` and line, if it is not valid.
+    """Parse YAML 1.2, in which 1e-5 is a number and `no` (a value of save_strategy) a word.
+
+    Raise UsageError, with `location` and line, if it is not valid or a key is given twice.
 
     >>> _parse("{learning_rate: 1e-5, save_strategy: no}", "recipe.yaml")
     {'learning_rate': 1e-05, 'save_strategy': 'no'}
     """
     try:
-        return yaml.load(text, _Loader)
-    except yaml.MarkedYAMLError as error:
+        return YAML(typ="safe", pure=True).load(text)
+    except MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         raise UsageError(f"{location}{line}: not YAML: {error.problem}") from None
-    except yaml.YAMLError as error:
+    except YAMLError as error:
         raise UsageError(f"{location}: not YAML: {str(error).splitlines()[0]}") from None
 
 

@@ -239,6 +239,7 @@ def test_recipes_with_mistakes(change: dict[str, Any], message: str, tmp_path: P
         ("keep: 1\ntiny: [\n", r"recipe\.yaml:3: not YAML: expected"),
         ("keep: a: b\n", r"recipe\.yaml:1: not YAML: mapping values are not allowed here"),
         ("keep: \0\n", r"recipe\.yaml: not YAML: "),
+        ("keep: 1\nkeep: 2\n", r"recipe\.yaml:2: not YAML: found duplicate key .keep."),
         ("", "Expected `object`"),
     ],
 )
