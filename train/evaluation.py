@@ -1,5 +1,6 @@
 """Judge held-out rows during training to measure the agreement with human scores."""
 
+from collections import ChainMap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,8 @@ import attention
 import datasets
 import numpy as np
 import torch
+from accelerate import PartialState
+from accelerate.utils import gather_object
 from batches import Batches, Collation, PromptCollation, Row, Weights, build_prompt_row
 from msgspec import Struct
 from numpy.typing import NDArray
@@ -148,8 +151,7 @@ def _share_over_processes(
 
     Rows with a common prefix are batched together.
     """
-    together = torch.distributed.is_initialized()
-    rank, world = (torch.distributed.get_rank(), torch.distributed.get_world_size()) if together else (0, 1)
+    rank, world = PartialState().process_index, PartialState().num_processes
     batches = -(-len(rows) // (size * world))
     apart = number_images(rows, seeing.image_token_id if seeing is not None else -1)
     alike = sorted(range(len(rows)), key=lambda row: apart[row])
@@ -163,11 +165,7 @@ def _share_over_processes(
             computed = compute([rows[index] for index in indices])
         vectors |= dict(zip(indices, computed.double().cpu().numpy(), strict=True))
     model.train(training)
-    parts = [vectors] * world
-    if together:
-        torch.distributed.all_gather_object(parts, vectors)
-    for part in parts:
-        vectors |= part
+    vectors = dict(ChainMap(*gather_object([vectors])))
     return np.array([vectors[index] for index in range(len(rows))])
 
 

@@ -38,11 +38,10 @@ def save(
         _merge(facts, out, head, trainer.args.hf_deepspeed_config)
     if head and (out / "config.json").is_file():
         _name_as_vllm_does(out / "config.json")
-    # A pickle; critic.json says the same in JSON.
-    (out / "training_args.bin").unlink(missing_ok=True)
-    (out / "adapter" / "training_args.bin").unlink(missing_ok=True)
     base = find_folder(facts["recipe"]["base"], facts["recipe"]["revision"]) if facts["recipe"]["base"] else None
     for folder in [out, out / "adapter"] if adapted else [out]:
+        # A pickle; critic.json says the same in JSON.
+        (folder / "training_args.bin").unlink(missing_ok=True)
         if base is not None:
             copy_terms(base, folder)
     tokenizer.save_pretrained(out)

@@ -5,6 +5,7 @@ import math
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -153,6 +154,7 @@ class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of typ
         self.watch.seal(folder)
 
 
+@dataclass(eq=False)
 class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a base of type Any
     """Averages weights, logs, evaluates, keeps the best weights, and writes the finished judge.
 
@@ -162,30 +164,25 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
     - `watched`: held-out rows by name: `own`, and `foreign` for rows of another data set.
     """
 
-    trainer: Any
+    objective: Objective
+    out: Path
+    facts: dict[str, Any]
+    notes: dict[str, Any]
+    tokenizer: Any
+    watched: dict[str, evaluation.HeldOut]
+    meter: Meter
+    trainer: Any = None
+    ema: ShardedEma | None = None
+    evaluated: dict[str, Any] | None = None
+    best: dict[str, Any] | None = None
+    # The base's scores of the watched rows.
+    base: dict[str, list[float]] = field(default_factory=dict)
+    seconds: float = 0.0
+    began: float = 0.0
 
-    def __init__(
-        self,
-        objective: Objective,
-        out: Path,
-        *,
-        facts: dict[str, Any],
-        notes: dict[str, Any],
-        model: Any,
-        tokenizer: Any,
-        watched: dict[str, evaluation.HeldOut],
-    ) -> None:
-        self.trained_for, self.recipe = objective, objective.recipe
-        self.out, self.facts, self.notes = out, facts, notes
-        self.tokenizer, self.watched = tokenizer, watched
-        self.meter = Meter(model, tokenizer.pad_token_id)
-        self.log = out / "loss.jsonl"
-        self.ema: ShardedEma | None = None
-        self.evaluated: dict[str, Any] | None = None
-        self.best: dict[str, Any] | None = None
-        # The base's scores of the watched rows.
-        self.base: dict[str, list[float]] = {}
-        self.seconds = self.began = 0.0
+    def __post_init__(self) -> None:
+        self.recipe = self.objective.recipe
+        self.log = self.out / "loss.jsonl"
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         # The average begins with the fp32 weights, which exist only now.
@@ -281,7 +278,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
             scores, worse, chooses = {}, [], "foreign" in self.watched
             for name, held in self.watched.items():
                 settings = (spec.batch_size, pad, seeing, held.ends)
-                shares = evaluation.compute_distributions(model, held.rows, self.trained_for.tokens, *settings)
+                shares = evaluation.compute_distributions(model, held.rows, self.objective.tokens, *settings)
                 scores[name] = evaluation.rate_by_expectation(shares)
             metrics = evaluation.compute_metrics(scores["own"], self.watched["own"].human)
             self.evaluated = {"step": step, **metrics}
@@ -298,7 +295,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
             # Undefined metrics are left out, and so may be MAE.
             if "mae" in metrics and not worse and (self.best is None or metrics["mae"] < self.best["mae"]):
                 self.best = self.evaluated
-                head = self.trained_for.head_config()
+                head = self.objective.head_config()
                 export.replace(self.trainer, self.tokenizer, self.out / "best", self._notes(), head, chooses)
         if worse and self.trainer.state.is_world_process_zero:
             print(f"step {step} is not kept: worse than its base on foreign rows ({', '.join(worse)})", flush=True)
@@ -347,8 +344,8 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
             with self._use_average():
                 model = export.unwrap(self.trainer.model)
                 score = partial(evaluation.compute_head_scores, model, self.tokenizer)
-                self.notes |= self.trained_for.notes(score, self.trainer.train_dataset)
-                export.save(self.trainer, self.tokenizer, self.out, self._notes(), self.trained_for.head_config())
+                self.notes |= self.objective.notes(score, self.trainer.train_dataset)
+                export.save(self.trainer, self.tokenizer, self.out, self._notes(), self.objective.head_config())
         elif self.trainer.args.should_save:
             best, note = self.out / "best", "critic.json"
             shutil.copytree(best, self.out, ignore=shutil.ignore_patterns(note), dirs_exist_ok=True)

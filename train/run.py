@@ -38,6 +38,7 @@ from objective_table import objective_of
 from rating_tokens import RatingTokens
 from recipe_keys import LoraSpec, Recipe, list_made_files
 from rows import Data, prepare, prompt_hashes, sees
+from throughput import Meter
 from tiny import random_model
 from vision import TOWERS
 
@@ -79,10 +80,8 @@ def _freeze(model: Any, recipe: Recipe) -> None:
 
     Raise UsageError if a part does not exist or nothing is left to train.
     """
-    words = set[str]()
-    for name, _ in model.named_parameters():
-        words.update(name.split("."))
-    names = sorted(filterfalse(str.isdigit, words))
+    words = ".".join(dict(model.named_parameters())).split(".")
+    names = sorted(filterfalse(str.isdigit, set(words)))
     frozen = recipe.frozen
     if frozen is None:
         frozen = [name for name in TOWERS if name in names and recipe.images == "show" and recipe.base]
@@ -325,9 +324,9 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
         out,
         facts={**facts, **machine, "processes": processes},
         notes={**facts, **machine, **data.counts},
-        model=model,
         tokenizer=tokenizer,
         watched=watched_rows,
+        meter=Meter(model, tokenizer.pad_token_id),
     )
     if first:
         _announce(model, data, resumed)

@@ -232,16 +232,13 @@ def report_bad_values(begun: Callable[[], bool] = lambda: False) -> Iterator[Non
     """
     try:
         yield
-    except (UsageError, torch.OutOfMemoryError):
-        # No value is to blame for these.
-        raise
-    except torch.distributed.DistNetworkError as error:
-        if begun():
-            raise
-        port = os.environ.get("MASTER_PORT")
-        message = f"port {port}, at which the processes meet, cannot be used; give another (-- --master_port N): "
-        raise UsageError(message + " ".join(str(error).split())[:200]) from None
     except (ImportError, RuntimeError, TypeError, ValueError) as error:
-        if begun():
+        # No value is to blame for a lack of memory.
+        if begun() or isinstance(error, torch.OutOfMemoryError):
             raise
-        raise _refuse("training", " ".join(str(error).split())[:300]) from None
+        why = " ".join(str(error).split())
+        if isinstance(error, torch.distributed.DistNetworkError):
+            port = os.environ.get("MASTER_PORT")
+            message = f"port {port}, at which the processes meet, cannot be used; give another (-- --master_port N): "
+            raise UsageError(message + why[:200]) from None
+        raise _refuse("training", why[:300]) from None
