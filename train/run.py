@@ -16,7 +16,6 @@ from itertools import filterfalse
 from pathlib import Path
 from typing import Any
 
-import adapters
 import attention
 import checkpoints
 import cpu
@@ -70,7 +69,7 @@ def build_model(recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> 
     _freeze(model, recipe)
     objective.install(model)
     if recipe.lora is not None:
-        model = _add_adapters(model, recipe.lora, recipe, "SEQ_CLS" if objective.is_head() else "CAUSAL_LM")
+        model = _add_adapters(model, recipe.lora, recipe.revision, "SEQ_CLS" if objective.is_head() else "CAUSAL_LM")
     _spare_gradients(model)
     return model
 
@@ -170,15 +169,12 @@ def _choose_adapted_layers(model: Any, wanted: str | list[str]) -> str | list[st
     return [name for name, module in model.named_modules() if id(module) in within and isinstance(module, linear)]
 
 
-def _add_adapters(model: Any, lora: LoraSpec, recipe: Recipe, task: str) -> Any:
+def _add_adapters(model: Any, lora: LoraSpec, revision: str | None, task: str) -> Any:
     """Return the model with LoRA adapters. `task` is peft's task type. Raise UsageError for layers that cannot be
     adapted.
     """
     from peft import LoraConfig, get_peft_model  # noqa: PLC0415  # takes seconds to import
 
-    # Checkpointing needs an input that has a gradient.
-    if recipe.training.get("gradient_checkpointing"):
-        model.enable_input_require_grads()
     config = LoraConfig(
         r=lora.r,
         lora_alpha=lora.alpha,
@@ -188,12 +184,12 @@ def _add_adapters(model: Any, lora: LoraSpec, recipe: Recipe, task: str) -> Any:
         task_type=task,
     )
     try:
-        adapted = get_peft_model(model, config, revision=recipe.revision)
+        adapted = get_peft_model(model, config, revision=revision)
     except ValueError as error:
         raise UsageError(f"lora: {str(error).splitlines()[0]}") from None
     if hasattr(getattr(export.unwrap(adapted), "lm_head", None), "base_layer"):
         raise UsageError("lora: no adapter goes on lm_head, which computes the loss; leave it out of target_modules")
-    return adapters.join_adapters(adapted)
+    return adapted
 
 
 def describe(recipe: Recipe, train: Path, internal: Path | None = None) -> dict[str, Any]:

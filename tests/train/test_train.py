@@ -473,21 +473,13 @@ def test_bases_that_cannot_be_loaded(tmp_path: Path) -> None:
         training_run.build_model(lora, None, None)
 
 
-@pytest.mark.parametrize("checkpointed", [False, True])
-def test_below_the_first_adapter_nothing_is_gone_through_backwards(checkpointed: bool, tmp_path: Path) -> None:
-    """Adapters on a regular expression's layers alone; gradient checkpointing needs an input that has a gradient."""
+def test_adapters_go_on_the_layers_of_a_regular_expression_alone(tmp_path: Path) -> None:
     base = str(save_base(tmp_path / "base", write_rows(tmp_path)))
     recipe = recipes.read_recipe(write_recipe(tmp_path, tiny=None, base=base, objective="sft", lora={"r": 4}))
-    recipe.training["gradient_checkpointing"] = checkpointed
     onto = msgspec.structs.replace(recipe, lora=recipe_keys.LoraSpec(target_modules=r".*layers\.1\..*_proj"))
     model = training_run.build_model(onto, None, None)
     trained = {name for name, each in model.named_parameters() if each.requires_grad}
     assert trained and all(".layers.1." in name and "lora_" in name for name in trained)
-    vocabulary = model.get_input_embeddings()
-    assert vocabulary(torch.tensor([[1, 2]])).requires_grad == checkpointed
-    projection = model.get_base_model().model.layers[1].mlp.up_proj
-    step = projection(torch.ones(1, 2, projection.in_features, dtype=projection.weight.dtype)).grad_fn
-    assert step.next_functions[0][0].name() == "AddmmBackward0"  # adapters.join_adapters
 
 
 def test_a_finished_folder_is_another_judges(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
