@@ -164,7 +164,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
     - `watched`: held-out rows by name: `own`, and `foreign` for rows of another data set.
     """
 
-    objective: Objective
+    trained_for: Objective
     out: Path
     facts: dict[str, Any]
     notes: dict[str, Any]
@@ -181,7 +181,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
     began: float = 0.0
 
     def __post_init__(self) -> None:
-        self.recipe = self.objective.recipe
+        self.recipe = self.trained_for.recipe
         self.log = self.out / "loss.jsonl"
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -278,7 +278,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
             scores, worse, chooses = {}, [], "foreign" in self.watched
             for name, held in self.watched.items():
                 settings = (spec.batch_size, pad, seeing, held.ends)
-                shares = evaluation.compute_distributions(model, held.rows, self.objective.tokens, *settings)
+                shares = evaluation.compute_distributions(model, held.rows, self.trained_for.tokens, *settings)
                 scores[name] = evaluation.rate_by_expectation(shares)
             metrics = evaluation.compute_metrics(scores["own"], self.watched["own"].human)
             self.evaluated = {"step": step, **metrics}
@@ -295,7 +295,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
             # Undefined metrics are left out, and so may be MAE.
             if "mae" in metrics and not worse and (self.best is None or metrics["mae"] < self.best["mae"]):
                 self.best = self.evaluated
-                head = self.objective.head_config()
+                head = self.trained_for.head_config()
                 export.replace(self.trainer, self.tokenizer, self.out / "best", self._notes(), head, chooses)
         if worse and self.trainer.state.is_world_process_zero:
             print(f"step {step} is not kept: worse than its base on foreign rows ({', '.join(worse)})", flush=True)
@@ -344,8 +344,8 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
             with self._use_average():
                 model = export.unwrap(self.trainer.model)
                 score = partial(evaluation.compute_head_scores, model, self.tokenizer)
-                self.notes |= self.objective.notes(score, self.trainer.train_dataset)
-                export.save(self.trainer, self.tokenizer, self.out, self._notes(), self.objective.head_config())
+                self.notes |= self.trained_for.notes(score, self.trainer.train_dataset)
+                export.save(self.trainer, self.tokenizer, self.out, self._notes(), self.trained_for.head_config())
         elif self.trainer.args.should_save:
             best, note = self.out / "best", "critic.json"
             shutil.copytree(best, self.out, ignore=shutil.ignore_patterns(note), dirs_exist_ok=True)
