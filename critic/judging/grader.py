@@ -206,13 +206,6 @@ class Grader:
             raise Refused("no_distribution", f"{self.backend.served.name} gives no single score")
         return request, replace(reply, text=f"{score[0]:.6g}")
 
-    async def ask(self, request: JudgeRequest) -> tuple[JudgeRequest, Reply]:
-        """Request a written verdict. Return the request as it was sent, and the reply.
-
-        Raises Refused and Transient as the backend does.
-        """
-        return await self.send(request, self.build_request)
-
     def build_request(self, request: JudgeRequest, alternatives: int | None = 0) -> Request:
         """Build the backend request for a written verdict.
 

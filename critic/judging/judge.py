@@ -181,7 +181,8 @@ class Judge:
             # The judge answers the question itself before it sees the answer that it judges.
             question = replace(request.material, sides=[replace(side, answer=None) for side in request.material.sides])
             own = inquiry(request.form.first, request.prompt.language, question, request.prompt.sees)
-            own, reply = await self.grader.ask(replace(own, uris=request.uris, paid=request.paid))
+            own = replace(own, uris=request.uris, paid=request.paid)
+            own, reply = await self.grader.send(own, self.grader.build_request)
             answer = own.answer(reply)
             before = [call_of(own, reply, answer)]
             if answer.failure is not None:
@@ -213,7 +214,7 @@ class Judge:
 
     async def _choose(self, request: JudgeRequest) -> JudgeResult:
         """Request a verdict that counts as stated. In a comparison, A is the side that was shown first."""
-        request, reply = await self.grader.ask(request)
+        request, reply = await self.grader.send(request, self.grader.build_request)
         verdict = request.answer(reply)
         call = call_of(request, reply, verdict)
         unread = request.form.pair and self.setup.unread == "tie" and verdict.failure in (*UNREADABLE, "empty")

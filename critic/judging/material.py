@@ -16,6 +16,7 @@ only contradict one. So can a sentence that says that there is no verdict.
 import re
 import tomllib
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from pathlib import Path
 
 from msgspec import Struct
@@ -88,9 +89,7 @@ def spans(plain: str) -> list[tuple[int, int]]:
     ['> Rating: 10\\n']
     """
     shown, lines = list[tuple[int, int]](), plain.split("\n")
-    starts = [0]
-    for line in lines:
-        starts.append(starts[-1] + len(line) + 1)
+    starts = [0, *accumulate(len(line) + 1 for line in lines)]
     end_of_label, governed = -1, False
     number = 0
     while number < len(lines):

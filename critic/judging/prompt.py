@@ -169,14 +169,9 @@ def _fill_rules(task: dict[str, Any], parts: dict[str, str]) -> dict[str, Any]:
     return {**task, "rules": [string.Template(rule).safe_substitute(parts) for rule in task["rules"]]}
 
 
-@cache
-def _read_file(base: str, language: Language) -> dict[str, Any]:
-    return tomllib.loads((files("critic") / "prompts" / f"{base}_{language}.toml").read_text("utf-8"))
-
-
 def _merge_content(base: str, flags: Sequence[str], language: Language) -> dict[str, Any]:
     """Return a prompt's tables: the file that it extends, overridden by its own file, then by each flag in order."""
-    content = _read_file(base, language)
+    content = tomllib.loads((files("critic") / "prompts" / f"{base}_{language}.toml").read_text("utf-8"))
     if extended := content.get("extends"):
         content = _merge(_merge_content(extended, (), language), content)
     for flag in flags:

@@ -486,11 +486,10 @@ def _build_statement(convert: Callable[[Any], float | str | None], value: re.Mat
 
 def _replace_spans(text: str, spans: list[tuple[int, int]], char: str) -> str:
     """Return a text with each character in the sorted `spans` replaced by `char`."""
-    pieces, at = [], 0
+    chars = list(text)
     for start, end in spans:
-        pieces += [text[at:start], char * (end - start)]
-        at = end
-    return "".join([*pieces, text[at:]])
+        chars[start:end] = char * (end - start)
+    return "".join(chars)
 
 
 def _is_led(begins: re.Pattern[str], plain: str, at: int) -> bool:

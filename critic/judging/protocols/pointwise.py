@@ -1,23 +1,20 @@
 """Pointwise: each answer gets 1..10 against the reference, by the rules of its task (AlignMMBench §4.1)."""
 
-from critic.judging.assignments import Assignment
+from msgspec.structs import replace
+
+from critic.judging.assignments import Assignment, turn_inputs
 from critic.judging.protocols import Protocol
-from critic.records import Candidate, JudgeConfig, PromptInputs
+from critic.records import JudgeConfig, PromptInputs
 
 
 def show_turn(assignment: Assignment, turn: int, setup: JudgeConfig) -> PromptInputs:
-    """Return the prompt inputs for a turn: question, reference, reply and task.
+    """Return the usual prompt inputs for a turn, with its task.
 
-    The rules of the task replace focus points and checklists.
+    The rules of the task replace focus points and the description of the image.
     """
-    transcript, question = assignment.transcript, assignment.question(turn)
-    return PromptInputs(
-        sides=[Candidate(earlier=transcript.earlier(turn), answer=transcript.answer(turn))],
-        question=question.prompt,
-        references=[question.reference or ""],
-        task=question.task or "none",
-        images=transcript.images(turn),
-    )
+    question, shown = assignment.question(turn), turn_inputs(assignment, turn, setup)
+    references: list[str | None] = [question.reference or ""]
+    return replace(shown, references=references, task=question.task or "none", caption=None, focus=None)
 
 
 PROTOCOL = Protocol(scale=(1, 10), show_turn=show_turn)
