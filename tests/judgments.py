@@ -1,10 +1,12 @@
 """Judgments as tests write them: what is alike for all of them is filled in."""
 
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
 from critic.backends import Backend
+from critic.benchmarks import Run
 from critic.images import Images
 from critic.judging.judge import Judge, plan_response
 from critic.records import GREEDY, Conversation, JudgeConfig, Judgment, Response, Sample, SamplingParams, Verdict
@@ -74,3 +76,15 @@ def of_turn(conversation: Conversation | str, protocol: str, **given: Any) -> Ju
     prompt = form if where["turn"] else form.replace("_turn", "_whole")
     fields = {"prompt": prompt, "prompt_hash": "h", **given}
     return Judgment(sample=sample, setup=setup, verdict=replace(verdict, **said), protocol=protocol, **fields)
+
+
+def of_outcome(conversation: Conversation | str, protocol: str, outcome: float | str, **where: Any) -> Judgment:
+    """Return a judgment of a turn or a whole that came to a score, or to the failure that is named."""
+    result = {"failure" if isinstance(outcome, str) else "score": outcome}
+    return of_turn(conversation, protocol, **where, **result)
+
+
+def run_of(turns: list[Judgment], system: str = "m") -> Run:
+    """Return a model's verdicts by the judge j as the run of one file."""
+    setup = JudgeConfig(judge="j", score_kind="argmax")
+    return Run(name=system, path=Path("x"), system=system, judge="j", setup=setup, turns=turns)

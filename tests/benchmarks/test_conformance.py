@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from judgments import of_turn
+from judgments import of_outcome, run_of
 
-from critic.benchmarks import Run, alignmmbench, convbench, multiverse, name_row
+from critic.benchmarks import alignmmbench, convbench, multiverse, name_row
 from critic.page.leaderboards import leaderboards
-from critic.records import Conversation, ConversationTurn, JudgeConfig
+from critic.records import Conversation, ConversationTurn
 from critic.stats.aggregate import Aggregate, combine
 from critic.stats.leaderboard import MEAN, LeaderboardRow, aggregate_of
 
@@ -38,22 +38,14 @@ def mismatches(rows: list[dict[str, Any]], tolerance: dict[str, float], n: int) 
     return found
 
 
-def test_convbench_table_1(shared: Path) -> None:
+def test_convbench_tables_1_and_8(shared: Path) -> None:
     paper = published(shared, "convbench")
-    rows = paper["pairwise_win_rate_percent"]
-    listed = {
-        (one["row"], one["cell"]): one["recomputed"]
-        for one in paper["known_errata"]
-        if one["cell"] in convbench.DERIVED
-    }
-    assert len(rows) == 20 and len(listed) == 3
-    assert mismatches(rows, paper["tolerance"], paper["conversations"]) == listed
-
-
-def test_convbench_table_8(shared: Path) -> None:
-    paper = published(shared, "convbench")
-    assert len(paper["direct_rating"]) == 20
-    assert mismatches(paper["direct_rating"], paper["tolerance"], paper["conversations"]) == {}
+    errata = {(line["row"], line["cell"]): line["recomputed"] for line in paper["known_errata"]}
+    derived = {place: value for place, value in errata.items() if place[1] in convbench.DERIVED}
+    assert len(derived) == 3
+    for table, listed in (("pairwise_win_rate_percent", derived), ("direct_rating", {})):
+        assert len(paper[table]) == 20
+        assert mismatches(paper[table], paper["tolerance"], paper["conversations"]) == listed
 
 
 def test_convbench_table_1_from_verdicts(shared: Path) -> None:
@@ -70,15 +62,7 @@ def test_convbench_table_1_from_verdicts(shared: Path) -> None:
     for row in rows:
         wins = {name: round(row[name] / 100 * count) for name in convbench.CELLS}
         verdicts = [
-            of_turn(
-                str(number),
-                system=row["model"],
-                condition=where.condition,
-                protocol="pairwise",
-                judge="GPT-3.5",
-                turn=where.turn,
-                score=float(number < wins[name]),
-            )
+            of_outcome(str(number), "pairwise", float(number < wins[name]), condition=where.condition, turn=where.turn)
             for name, where in convbench.CELLS.items()
             for number in range(count)
         ]
@@ -128,19 +112,13 @@ def test_alignmmbench_table_3(shared: Path) -> None:
     assert len(paper["leaderboard"]) == 17
     for row in paper["leaderboard"]:
         asked = [
-            Conversation(
-                id=task,
-                benchmark="alignmmbench",
-                lang="zh",
-                group=task,
-                turns=[ConversationTurn(prompt="?", task=task)],
-            )
+            Conversation(id=task, lang="zh", group=task, turns=[ConversationTurn(prompt="?", task=task)])
             for task in row["tasks"]
         ]
-        found = alignmmbench.scores(row["tasks"], asked)["mean of tasks"]
-        assert len(found.parts) == found.of == 13
+        mean = alignmmbench.scores(row["tasks"], asked)["mean of tasks"]
+        assert len(mean.parts) == mean.of == 13
         # Half a hundredth from rounding the tasks, and another from rounding their mean.
-        assert aggregate_of(found).value == pytest.approx(row["average"], abs=0.01)
+        assert aggregate_of(mean).value == pytest.approx(row["average"], abs=0.01)
 
 
 def test_multiverse_table_3(shared: Path) -> None:
@@ -152,20 +130,13 @@ def test_multiverse_table_3(shared: Path) -> None:
         Conversation(id=goal, benchmark="multiverse", lang="en", group=goal, turns=turns, goal=goal) for goal in goals
     ]
     entries = []
-    protocols: tuple[str, ...] = ("checklist", "quality")
     for model, row in paper["per_goal"].items():
         verdicts = [
-            of_turn(
-                goal, system=model, condition="oracle", protocol=protocol, judge="j", turn=1,
-                score=row[goal] / 100 if protocol == "checklist" else 10.0,
-            )
+            of_outcome(goal, protocol, score, condition="oracle", turn=1)
             for goal in goals
-            for protocol in protocols
-        ]  # fmt: skip
-        run = Run(
-            name=model, path=Path("none"), system=model, judge="j", setup=JudgeConfig(judge="j", score_kind="argmax"),
-            turns=verdicts,
-        )  # fmt: skip
+            for protocol, score in (("checklist", row[goal] / 100), ("quality", 10.0))
+        ]
+        run = run_of(verdicts, system=model)
         entries += (name_row(row, run) for row in multiverse.BENCHMARK.entries(run, asked))
     board = next(one for one in leaderboards(entries) if one.key == "goal-score-oracle")
     for model, row in paper["per_goal"].items():

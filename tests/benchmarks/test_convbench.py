@@ -13,7 +13,8 @@ import pytest
 from conftest import ROOT, Servers, assert_one_line_error, completion, run, write_csv, write_xlsx
 from hypothesis import given
 from hypothesis import strategies as st
-from judgments import of_turn
+from judgments import of_outcome
+from msgspec import structs
 
 from critic import benchmarks
 from critic.benchmarks import convbench
@@ -178,18 +179,8 @@ def conversations(count: int) -> list[Conversation]:
 
 def verdicts_of(fates: dict[tuple[Cell, str], Fate], protocol: str) -> list[Judgment]:
     return [
-        of_turn(
-            conversation,
-            system="model",
-            condition=cell.condition,
-            protocol=protocol,  # type: ignore[arg-type]
-            judge="judge",
-            turn=cell.turn,
-            judging=cell.judging,
-            score=fate if isinstance(fate, float) else None,
-            failure="empty" if fate is None else None,
-        )
-        for (cell, conversation), fate in fates.items()
+        of_outcome(key, protocol, "empty" if fate is None else fate, **structs.asdict(cell))
+        for (cell, key), fate in fates.items()
         if fate != "never"
     ]
 

@@ -14,13 +14,13 @@ import scoring
 from conftest import ROOT, sample, write_jsonl
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from judgments import of_turn
+from judgments import of_outcome, run_of
 from scipy import stats
 
 from critic import benchmarks
-from critic.benchmarks import Run, multiverse
+from critic.benchmarks import multiverse
 from critic.errors import UsageError
-from critic.records import Conversation, ConversationTurn, JudgeConfig, Judgment
+from critic.records import Conversation, ConversationTurn, Judgment
 from critic.stages.judged_runs import read_runs
 from critic.stats.aggregate import Aggregate
 from critic.stats.leaderboard import aggregate_of
@@ -166,16 +166,7 @@ Judged = dict[tuple[str, str, int], tuple[float | None, int | None]]
 
 def verdicts_of(judged: Judged) -> list[Judgment]:
     return [
-        of_turn(
-            conversation,
-            system="model",
-            condition=condition,
-            protocol=protocol,  # type: ignore[arg-type]
-            judge="judge",
-            turn=turn,
-            score=score,
-            failure="truncated" if score is None else None,
-        )
+        of_outcome(conversation, protocol, "truncated" if score is None else score, condition=condition, turn=turn)
         for (condition, conversation, turn), scores in judged.items()
         for protocol, score in zip(("checklist", "quality"), scores, strict=True)
     ]
@@ -183,10 +174,8 @@ def verdicts_of(judged: Judged) -> list[Judgment]:
 
 def scores(verdicts: list[Judgment], asked: list[Conversation]) -> dict[str, dict[str, Aggregate]]:
     """By table and column, of one model."""
-    setup = JudgeConfig(judge="judge", score_kind="argmax")
-    run = Run(name="m", path=Path("x"), system="model", judge="judge", setup=setup, turns=verdicts)
-    made = multiverse.BENCHMARK.entries(run, asked)
-    return {entry.key: {name: aggregate_of(one) for name, one in entry.scores.items()} for entry in made}
+    entries = multiverse.BENCHMARK.entries(run_of(verdicts), asked)
+    return {entry.key: {name: aggregate_of(score) for name, score in entry.scores.items()} for entry in entries}
 
 
 @given(st.randoms(use_true_random=False), st.lists(st.integers(1, 4), min_size=1, max_size=7))

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, write_csv, write_jsonl
-from judgments import of_turn
+from judgments import of_outcome, run_of
 
 from critic import benchmarks
-from critic.benchmarks import Run, visitbench
+from critic.benchmarks import visitbench
 from critic.errors import UsageError
-from critic.records import Conversation, JudgeConfig, Judgment
+from critic.records import Conversation, Judgment
 from critic.stats import tournament as ratings
 from critic.stats.leaderboard import aggregate_of
 
@@ -141,18 +141,8 @@ def test_a_sheet_that_lacks_columns_is_refused(tmp_path: Path) -> None:
         assert part in str(caught.value)
 
 
-def verdict(conversation: str, system: str, score: float | None, opponent: str | None = None) -> Judgment:
-    return of_turn(
-        conversation,
-        system=system,
-        condition="own",
-        protocol="pairwise",
-        judge="judge",
-        turn=1,
-        opponent=opponent,
-        score=score,
-        failure="no_verdict" if score is None else None,
-    )
+def verdict(conversation: str, system: str, outcome: float | str, opponent: str | None = None) -> Judgment:
+    return of_outcome(conversation, "pairwise", outcome, system=system, turn=1, opponent=opponent)
 
 
 @pytest.fixture
@@ -161,12 +151,10 @@ def instructions() -> list[Conversation]:
 
 
 def test_win_rates_against_the_reference(instructions: list[Conversation]) -> None:
-    scores = {"1": 1.0, "2": 0.5, "3": 1.0, "4": 0.0, "5": None}
+    scores = {"1": 1.0, "2": 0.5, "3": 1.0, "4": 0.0, "5": "no_verdict"}
     verdicts = [verdict(key, "m", score) for key, score in scores.items()]
     verdicts.append(verdict("1", "m", 0.0, opponent="other"))  # of the tournament
-    setup = JudgeConfig(judge="judge", score_kind="argmax")
-    run = Run(name="m", path=Path("x"), system="m", judge="judge", setup=setup, turns=verdicts)
-    (entry,) = visitbench.BENCHMARK.entries(run, instructions)
+    (entry,) = visitbench.BENCHMARK.entries(run_of(verdicts), instructions)
     aggregates = {name: aggregate_of(score) for name, score in entry.scores.items()}
     # 3 has no reference, 6 was never judged, 5 failed.
     overall = aggregates["all"]
@@ -179,27 +167,16 @@ def test_win_rates_against_the_reference(instructions: list[Conversation]) -> No
 
 
 def test_a_tournament_is_the_ratings_of_its_battles(instructions: list[Conversation]) -> None:
-    verdicts = [
-        verdict(key, model, score, opponent=other)
-        for key, model, other, score in [
-            ("1", "a", "b", 1.0),
-            ("2", "a", "b", 0.5),
-            ("4", "b", "a", 1.0),
-            ("5", "c", "a", 0.0),
-            ("6", "c", "b", 1.0),
-            ("3", "c", "b", None),
-        ]
-    ]
+    games = {
+        "1": ("a", "b", 1.0), "2": ("a", "b", 0.5), "4": ("b", "a", 1.0),
+        "5": ("c", "a", 0.0), "6": ("c", "b", 1.0), "3": ("c", "b", "no_verdict"),
+    }  # fmt: skip
+    verdicts = [verdict(key, model, outcome, opponent) for key, (model, opponent, outcome) in games.items()]
     fought = ratings.battles(verdicts, {conversation.id: conversation.group for conversation in instructions})
-    assert [(battle.a, battle.b, battle.score) for battle in fought] == [
-        ("a", "b", 1.0),
-        ("a", "b", 0.5),
-        ("b", "a", 1.0),
-        ("c", "a", 0.0),
-        ("c", "b", 1.0),
-        ("c", "b", None),
-    ]
-    assert [battle.group for battle in fought] == [instructions[int(key) - 1].group for key in "124563"]
+    outcomes = ["no_verdict" if battle.score is None else battle.score for battle in fought]
+    fighters = [(battle.a, battle.b) for battle in fought]
+    assert [(*pair, outcome) for pair, outcome in zip(fighters, outcomes, strict=True)] == list(games.values())
+    assert [battle.group for battle in fought] == [instructions[int(key) - 1].group for key in games]
     assert ratings.bradley_terry(fought).failed == 1
 
 
