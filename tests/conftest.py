@@ -27,10 +27,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
+import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 
-from critic import cli
+from critic import cli, human_scored
 from critic.judging.examples import Planned, TooLong, build_example
 from critic.judging.forms import JudgeRequest, form_of, inquiry
 from critic.records import Example, Message, Response
@@ -361,6 +362,16 @@ def human_row(number: int, **changes: Any) -> dict[str, Any]:
         "flags": [],
     }
     return {**row, **changes}
+
+
+def scored_response(number: int = 0, **changes: Any) -> Response:
+    """Return the row of `human_row` as a response."""
+    return human_scored.build_response(msgspec.convert(human_row(number, **changes), human_scored.Row), {})
+
+
+def count_characters(messages: Sequence[Message]) -> int:
+    """Return the length of messages of text, in place of their number of tokens."""
+    return sum(len(message["content"]) for message in messages)
 
 
 def write_xlsx(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:

@@ -6,11 +6,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from conftest import example_in, human_row
+from conftest import count_characters, example_in, scored_response
 from hypothesis import given
 from hypothesis import strategies as st
 
-from critic import human_scored
 from critic.errors import UsageError
 from critic.judging.distribution import whole_rating
 from critic.judging.examples import ALONE, OPEN, Plan, Planned, TooLong, build_example, plan
@@ -28,8 +27,7 @@ VALUES = {"Verdict": ("A", "B", "tie"), "Correct": ("yes", "no")}
 
 
 def response(number: int, score: float, **changes: Any) -> Response:
-    row = human_row(number, human_score=score, scale_min=1, scale_max=10, annotators=None, **changes)
-    return human_scored.build_response(msgspec.convert(row, human_scored.Row), {})
+    return scored_response(number, human_score=score, scale_min=1, scale_max=10, annotators=None, **changes)
 
 
 def answers(*scores: float, **changes: Any) -> list[Response]:
@@ -113,8 +111,8 @@ def test_a_form_teaches_what_people_said() -> None:
 
 
 def test_raters_are_a_soft_label_on_the_forms_scale() -> None:
-    row = human_row(0, human_score=3.5, annotators={"a": 3, "b": 3, "c": 4.5, "d": 3.5}, scale_min=1, scale_max=5)
-    one = human_scored.build_response(msgspec.convert(row, human_scored.Row), {})
+    raters = {"a": 3, "b": 3, "c": 4.5, "d": 3.5}
+    one = scored_response(human_score=3.5, annotators=raters, scale_min=1, scale_max=5)
     # On 1..10 the raters gave 5.5, 5.5, 8.875 and 6.625.
     soft = made("pointwise", one).label
     assert soft == pytest.approx([0, 0, 0, 0, 0.25, 0.34375, 0.15625, 0.03125, 0.21875, 0])
@@ -127,18 +125,14 @@ def test_raters_are_a_soft_label_on_the_forms_scale() -> None:
     assert made("correct", one).label is None and made("correct", one).score == 6.625
 
 
-def length(messages: Any) -> int:
-    return sum(len(message["content"]) for message in messages)
-
-
 def test_what_does_not_fit_is_named() -> None:
     one, other = answers(8, 3)
-    assert example_in("scale_5", one, limit=500, count=length) == TooLong("row-0", "scale_5")
-    assert example_in("pairwise", one, other, limit=500, count=length) == TooLong("row-0+row-1", "pairwise")
+    assert example_in("scale_5", one, limit=500, count=count_characters) == TooLong("row-0", "scale_5")
+    assert example_in("pairwise", one, other, limit=500, count=count_characters) == TooLong("row-0+row-1", "pairwise")
     long = answers(8, 3, response="w" * 5000)
     long[1] = msgspec.structs.replace(long[1], text="v" * 4000)
-    limit = length(made("pairwise", one, other).messages) + 1000
-    found = example_in("pairwise", *long[:2], limit=limit, count=length)
+    limit = count_characters(made("pairwise", one, other).messages) + 1000
+    found = example_in("pairwise", *long[:2], limit=limit, count=count_characters)
     assert isinstance(found, Example) and found.shortened["response"] > 9000 - 2 * FLOOR - 1000
 
 
@@ -383,12 +377,14 @@ def test_choices_that_are_none_are_named(text: str, key: str, truncated: bool, f
     assert (found.value, found.failure) == (None, failure)
 
 
-@given(st.text(), st.sampled_from(sorted(VALUES)), st.booleans())
-def test_any_text_gives_a_choice_or_a_failure(text: str, key: str, truncated: bool) -> None:
-    for each in (text, f'{{"{key}":' + text, f'{{"{key}":"' + text, f"{key}: {text}", '{"Reason":"' + text):
-        found = parse_choice(each, key, VALUES[key], truncated)
-        assert (found.value is None) != (found.failure is None)
-        assert found.value is None or found.value in VALUES[key]
+@given(st.text(), st.sampled_from(["pointwise", "scale_0_10", "correct", "pairwise"]), st.booleans())
+def test_any_text_gives_a_verdict_of_the_form_or_a_failure(text: str, name: str, truncated: bool) -> None:
+    key = load(name, "en").key
+    for reply in (text, f'{{"{key}":' + text, f'{{"{key}":"' + text, f"{key}: {text}", '{"Reason":"' + text):
+        verdict = read(name, reply, truncated)
+        assert (found_value(verdict) is None) != (verdict.failure is None)
+        assert verdict.rating is None or 1 <= verdict.rating <= 10
+        assert verdict.value is None or verdict.value in values(name)
 
 
 @each_form
@@ -420,8 +416,7 @@ def test_of_a_free_answer_nothing_is_the_value(text: str) -> None:
 
 
 def test_raters_of_an_answer_by_criteria_are_a_soft_label_too() -> None:
-    row = human_row(0, human_score=4, annotators={"a": 3, "b": 5}, scale_min=1, scale_max=10, reason="so")
-    row |= {"criteria": {"clarity": "c"}, "criteria_scores": {"clarity": 4}}
-    found = made("criteria", human_scored.build_response(msgspec.convert(row, human_scored.Row), {}))
-    assert found.target == '{"clarity":4,"Rating":4,"Reason":"so"}'
-    assert found.label == [0, 0, 0.5, 0, 0.5, 0, 0, 0, 0, 0]
+    people = {"annotators": {"a": 3, "b": 5}, "criteria": {"clarity": "c"}, "criteria_scores": {"clarity": 4}}
+    example = made("criteria", scored_response(human_score=4, reason="so", **people))
+    assert example.target == '{"clarity":4,"Rating":4,"Reason":"so"}'
+    assert example.label == [0, 0, 0.5, 0, 0.5, 0, 0, 0, 0, 0]

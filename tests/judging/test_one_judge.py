@@ -8,12 +8,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from conftest import human_row
+from conftest import scored_response as response
 from hypothesis import given
 from hypothesis import strategies as st
 from judgments import ResponseJudge
 
-from critic import human_scored
 from critic.backends import Reply, Request, Token
 from critic.backends.scripted import ScriptedBackend
 from critic.errors import Transient
@@ -21,10 +20,6 @@ from critic.judging.forms import inquiry
 from critic.records import GREEDY, Judgment, PromptInputs, Response, SamplingParams
 
 CRITERIA = {"clarity": "Is it easy to follow?", "depth of detail": "Does it say enough?"}
-
-
-def response(number: int = 0, **changes: Any) -> Response:
-    return human_scored.build_response(msgspec.convert(human_row(number, **changes), human_scored.Row), {})
 
 
 def judged(

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from conftest import assert_golden
+from conftest import assert_golden, count_characters
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -125,10 +125,6 @@ def made_is_turn(kind: str) -> bool:
     return not kind.endswith("_whole")
 
 
-def count(shown: list[Any]) -> int:
-    return len(text_of(shown))
-
-
 def long_material(whole: bool) -> PromptInputs:
     history = [Exchange(f"question {n}", "h" * 300) for n in range(4)]
     answer = None if whole else "a" * 1000
@@ -141,29 +137,32 @@ def long_material(whole: bool) -> PromptInputs:
 @pytest.mark.parametrize("whole", [False, True])
 def test_prompts_are_shortened_only_as_far_as_needed(whole: bool) -> None:
     prompt, made = load("direct_whole" if whole else "direct_turn", "en"), long_material(whole)
-    full, history = count(render(prompt, made)), 0 if whole else 4
-    least = count(render(prompt, made, {"history": 0, "reference": FLOOR, "response": FLOOR}))
+    full, history = count_characters(render(prompt, made)), 0 if whole else 4
+    least = count_characters(render(prompt, made, {"history": 0, "reference": FLOOR, "response": FLOOR}))
     seen = set()
     for limit in range(full, least - 1, -97):
-        found = truncate_to_fit(prompt, made, limit, count)
-        assert found is not None and count(found.messages) <= limit
+        found = truncate_to_fit(prompt, made, limit, count_characters)
+        assert found is not None and count_characters(found.messages) <= limit
         seen |= set(found.shortened)
         dropped, reference = found.shortened.get("history", 0), found.shortened.get("reference", 0)
         response = found.shortened.get("response", 0)
         if limit >= full:
             assert found.shortened == {}
         if dropped and not reference:
-            assert count(render(prompt, made, {"history": history - dropped + 1})) > limit
+            assert count_characters(render(prompt, made, {"history": history - dropped + 1})) > limit
         if reference and not response:
             lengths = [len(text) for text in made.references if text]
             (cap,) = [n for n in range(FLOOR, 900) if sum(max(0, size - n) for size in lengths) == reference]
-            assert dropped == history and count(render(prompt, made, {"history": 0, "reference": cap + 1})) > limit
+            assert (
+                dropped == history
+                and count_characters(render(prompt, made, {"history": 0, "reference": cap + 1})) > limit
+            )
         if response:
             assert reference == 700 + (100 if whole else 0)
             assert whole or response <= 1000 - FLOOR  # earlier replies are gone, not shortened
     assert seen == {"reference", "response"} | (set() if whole else {"history"})
-    assert truncate_to_fit(prompt, made, least - 1, count) is None
-    assert truncate_to_fit(prompt, made, least, count) is not None
+    assert truncate_to_fit(prompt, made, least - 1, count_characters) is None
+    assert truncate_to_fit(prompt, made, least, count_characters) is not None
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=12))

@@ -5,11 +5,10 @@ import math
 from collections.abc import Callable
 
 import pytest
-from conftest import asked_of, human_row
+from conftest import asked_of, scored_response
 from judging.test_protocols import talk
 from msgspec.structs import replace
 
-from critic import human_scored
 from critic.backends import Reply, Request, Token
 from critic.backends.scripted import ScriptedBackend
 from critic.errors import Refused, UsageError
@@ -59,7 +58,7 @@ def test_the_first_reply_shows_the_strategy(
     backend = ScriptedBackend(answer)
     backend.served = replace(backend.served, is_vllm=server == "vllm", is_classifier=server == "head")
     grader = Grader(backend, "expected", 64, needs=None)
-    request = asked_of("pointwise", human_scored.build_response(human_scored.Row(**human_row(0)), {}))
+    request = asked_of("pointwise", scored_response())
     _, rated = asyncio.run(grader.rate(request))
     assert type(grader.strategy) is strategy and grader.strategy.alternatives == alternatives
     assert grader.score_kind == ("argmax" if strategy is AsStated else "expected")
@@ -68,7 +67,7 @@ def test_the_first_reply_shows_the_strategy(
 
 def test_an_option_that_needs_a_distribution_is_named() -> None:
     grader = Grader(ScriptedBackend(answer_with(logprobs=False)), "median", 64, needs="--score median")
-    request = asked_of("pointwise", human_scored.build_response(human_scored.Row(**human_row(0)), {}))
+    request = asked_of("pointwise", scored_response())
     with pytest.raises(UsageError, match="gives no log probabilities, which --score median needs"):
         asyncio.run(grader.rate(request))
 
