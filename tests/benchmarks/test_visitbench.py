@@ -29,11 +29,8 @@ def test_the_sample_of_several_images_is_read_whole() -> None:
     assert [conversation.id for conversation in conversations] == ["1", "2", "3", "4", "5", "6"]
     for row, conversation in zip(rows, conversations, strict=True):
         (turn,) = conversation.turns
-        assert (turn.prompt, conversation.category, turn.task) == (
-            row["instruction"],
-            row["instruction_category"],
-            row["instruction_category"],
-        )
+        assert turn.prompt == row["instruction"]
+        assert conversation.category == turn.task == row["instruction_category"]
         assert turn.images == json.loads(row["images"])
         assert turn.reference == (row["gpt4_prediction"] if row["human_ratings_gpt4_correct"] == "True" else None)
     assert conversations[1].caption == "1. " + "\n2. ".join(json.loads(rows[1]["images_dense_captions"]))
@@ -73,16 +70,8 @@ def test_the_real_annotated_rows(shared: Path, tmp_path: Path) -> None:
     """As published: the same rows under the names of the authors' own columns."""
     lines = (shared / "data" / "visitbench" / "annotated_examples.jsonl").read_text("utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
-    published = [
-        {
-            "image_url": row["image_url"],
-            "image_dense_caption": row["image_dense_caption"],
-            "instruction_category": row["instruction_category"],
-            "instruction": row["instruction"],
-            "output_human_annotated": row["reference"],
-        }
-        for row in rows
-    ]
+    kept = ("image_url", "image_dense_caption", "instruction_category", "instruction")
+    published = [{"output_human_annotated": row["reference"], **{name: row[name] for name in kept}} for row in rows]
     conversations = visitbench.read_conversations(write_csv(tmp_path / "visit_fully_annotated_example.csv", published))
     assert len(conversations) == 10
     for row, conversation in zip(rows, conversations, strict=True):

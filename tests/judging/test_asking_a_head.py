@@ -1,6 +1,5 @@
 """A scoring head gives the distribution of the ratings at once: no text, no second call."""
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ def rows(tmp_path: Path) -> Path:
 def test_its_classes_are_the_distribution(scripted: Servers, rows: Path, tmp_path: Path) -> None:
     server, out = scripted(classes, owner="vllm", head=True), tmp_path / "out.jsonl"
     run("critic", "judge", str(rows), "--out", str(out), "--base-url", server.url, code=0)
-    for line in map(json.loads, out.read_text("utf-8").splitlines()):
+    for line in read_jsonl(out):
         assert line["verdict"]["distribution"] == SHARES and line["verdict"]["rating"] == 7
         assert line["score"] == pytest.approx(6.625)
         assert line["reply"] == '{"Rating":7' and "reason" not in line["verdict"]
@@ -66,7 +65,7 @@ def test_another_number_of_classes_is_no_judge(scripted: Servers, rows: Path, tm
     server, out = scripted(two, owner="vllm", head=True), tmp_path / "out.jsonl"
     done = run("critic", "judge", str(rows), "--out", str(out), "--base-url", server.url)
     assert done.returncode == 3 and out.is_file(), done.stderr
-    lines = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+    lines = read_jsonl(out)
     assert {line["verdict"]["failure"] for line in lines} == {"refused"}
 
 
@@ -83,7 +82,7 @@ def test_two_answers_are_compared_by_a_score_of_each(scripted: Servers, rows: Pa
     server, out = scripted(longer, owner="vllm", head=True), tmp_path / "out.jsonl"
     server.told = {"forms": ["pairwise"], "tie_band": 0.25}
     run("critic", "judge", pairs, "--prompt", "pairwise", "--out", out, "--base-url", server.url, code=0)
-    lines = sorted(map(json.loads, out.read_text("utf-8").splitlines()), key=lambda line: line["sample"]["id"])
+    lines = sorted(read_jsonl(out), key=lambda line: line["sample"]["id"])
     assert [(line["verdict"]["value"], line["score"]) for line in lines] == [("A", 1.0), ("B", 0.0), ("tie", 0.5)]
     assert [line["reply"] for line in lines] == [f'{{"Verdict":"{value}"}}' for value in ("A", "B", "tie")]
     for line, ahead in zip(lines, (3.0, -3.0, 0.2), strict=True):

@@ -78,8 +78,9 @@ def material(kind: str, lang: Language) -> PromptInputs:
     )
 
 
-def text_of(shown: list[Any]) -> str:
-    (message,) = shown
+def text_of(kind: str, lang: Language, inputs: PromptInputs) -> str:
+    """Return the text of a prompt."""
+    (message,) = render(load(kind, lang), inputs)
     content: str = message["content"]
     return content
 
@@ -88,8 +89,7 @@ def text_of(shown: list[Any]) -> str:
 @pytest.mark.parametrize("kind", SHOWN)
 def test_the_exact_text_is_kept(kind: str, lang: Language) -> None:
     """To accept a changed wording: raise the file's version, delete the golden file, run the test twice."""
-    content = text_of(render(load(kind, lang), material(kind, lang)))
-    assert_golden(f"{kind}_{lang}", content)
+    assert_golden(f"{kind}_{lang}", text_of(kind, lang, material(kind, lang)))
 
 
 HOSTILE = st.text(st.sampled_from("# >\n\r\u2028\x85aB：:1<|>"), max_size=60)
@@ -99,30 +99,21 @@ HOSTILE = st.text(st.sampled_from("# >\n\r\u2028\x85aB：:1<|>"), max_size=60)
 def test_no_answer_gets_out_of_its_lines(text: str, kind: str) -> None:
     """However an answer is written, every other line of the prompt stays as it is without it."""
 
-    def lines(answer: str) -> list[str]:
-        made = material(kind, "en")
-        side = made.sides[0]
-        last = side.earlier[-1]
-        changed = (
-            Candidate(earlier=side.earlier, answer=answer)
-            if side.answer is not None
-            else Candidate(earlier=[*side.earlier[:-1], Exchange(last.question, answer)])
-        )
-        return text_of(render(load(kind, "en"), replace(made, sides=[changed, *made.sides[1:]]))).split("\n")
+    def lines(answer: str) -> tuple[list[str], int]:
+        """Return the lines outside of quotations, and how many begin with a label."""
+        inputs = material(kind, "en")
+        side = inputs.sides[0]
+        changed = replace(side, answer=answer)
+        if side.answer is None:
+            changed = replace(side, earlier=[*side.earlier[:-1], replace(side.earlier[-1], answer=answer)])
+        shown = text_of(kind, "en", replace(inputs, sides=[changed, *inputs.sides[1:]])).split("\n")
+        labelled = sum(line.startswith(("> User: ", "> Assistant: ")) for line in shown)
+        return [line for line in shown if not line.startswith(">")], labelled
 
-    def outside(found: list[str]) -> list[str]:
-        return [line for line in found if not line.startswith(">")]
-
-    assert outside(lines(f"x{text}x")) == outside(lines("x"))
-    labels = ("> User: ", "> Assistant: ")
-    assert sum(line.startswith(labels) for line in lines(f"x\nUser: hm\nAssistant: well{text}")) == (
-        sum(line.startswith(labels) for line in lines("x")) + (2 if made_is_turn(kind) else 0)
-    )
-
-
-def made_is_turn(kind: str) -> bool:
-    """The answer to a turn has a section of its own, where labels mean nothing."""
-    return not kind.endswith("_whole")
+    assert lines(f"x{text}x")[0] == lines("x")[0]
+    # The answer to a turn has a section of its own, where labels mean nothing.
+    meaningless = 0 if kind.endswith("_whole") else 2
+    assert lines(f"x\nUser: hm\nAssistant: well{text}")[1] == lines("x")[1] + meaningless
 
 
 def long_material(whole: bool) -> PromptInputs:
@@ -189,26 +180,19 @@ def test_checklists_are_read_in_either_form(answers: list[bool]) -> None:
         ('{"1":"yes","2":"nothing"}', [True, None]),
         ('{"1":"yes","3":"no"}', [True, None]),
         ("21: yes", [None, None]),
+        ("<think>\n1. yes\n2. yes\nWait, item 2 is not", [None, None]),
+        ('<think>\n{"1":"yes","2":"yes"}\nWait', [None, None]),
+        ("<think>\n1. yes\n2. yes</think>I cannot answer that.", [None, None]),
         ("", [None, None]),
     ],
 )
 def test_checklists_that_are_not_whole(text: str, answers: list[bool | None]) -> None:
-    found = parse_checklist(text, 2)
-    assert found.answers == answers
-    assert found.failure == (None if None not in answers else "no_verdict" if text else "empty")
-
-
-@pytest.mark.parametrize(
-    ("text", "truncated", "failure"),
-    [
-        ("<think>\n1. yes\n2. yes\nWait, item 2 is not", True, "truncated"),
-        ('<think>\n{"1":"yes","2":"yes"}\nWait', False, "no_verdict"),
-        ("<think>\n1. yes\n2. yes</think>I cannot answer that.", False, "no_verdict"),
-    ],
-)
-def test_no_item_is_answered_by_a_draft(text: str, truncated: bool, failure: str) -> None:
-    found = parse_checklist(text, 2, truncated)
-    assert (found.answers, found.failure) == ([None, None], failure)
+    """Nor is an item answered by a draft."""
+    verdict = parse_checklist(text, 2)
+    assert verdict.answers == answers
+    assert verdict.failure == (None if None not in answers else "no_verdict" if text else "empty")
+    if text.startswith("<think>"):
+        assert parse_checklist(text, 2, truncated=True).failure == "truncated"
 
 
 def talk(**changes: Any) -> Transcript:
@@ -219,17 +203,27 @@ def talk(**changes: Any) -> Transcript:
     )  # fmt: skip
     said = ["h?", "h!", "q1", "m1", "q2"]
     seen = [SentMessage(role="assistant" if n % 2 else "user", content=text) for n, text in enumerate(said)]
-    common: dict[str, Any] = {
-        "conversation": one,
-        "condition": "own",
-        "system": "m",
-        "sampling": Sampling(max_tokens=9),
-    }
-    turns = {
-        1: ModelTurn(**common, turn=1, seen=seen[:3], reply="m1"),
-        2: ModelTurn(**common, turn=2, seen=seen, reply="m2"),
-    }
+    first = ModelTurn(
+        conversation=one,
+        condition="own",
+        system="m",
+        sampling=Sampling(max_tokens=9),
+        turn=1,
+        seen=seen[:3],
+        reply="m1",
+    )
+    turns = {1: first, 2: replace(first, turn=2, seen=seen, reply="m2")}
     return Transcript(**{"conversation": one, "condition": "own", "system": "m", "turns": turns, **changes})
+
+
+SETUP = JudgeConfig(judge="j", score_kind="argmax")
+
+
+def shown_of(transcript: Transcript, protocol: str, turn: int, setup: JudgeConfig = SETUP) -> PromptInputs:
+    """Return what the judge of a turn is shown."""
+    shown = Assignment(transcript=transcript, protocol=protocol).plan(turn, setup).material
+    assert shown is not None
+    return shown
 
 
 def test_what_a_reason_says_answers_no_item() -> None:
@@ -240,19 +234,13 @@ def test_what_a_reason_says_answers_no_item() -> None:
 
 
 def test_the_reference_answers_the_same_turns_as_the_model_saw() -> None:
-    one, setup = talk(), JudgeConfig(judge="j", score_kind="argmax")
-    made = Assignment(transcript=one, protocol="pairwise").plan(2, setup).material
-    assert made is not None
+    one = talk()
+    made = shown_of(one, "pairwise", 2)
     assert made.sides[0] == Candidate(earlier=[Exchange("h?", "h!"), Exchange("q1", "m1")], answer="m2")
     assert made.sides[1] == Candidate(earlier=[Exchange("h?", "h!"), Exchange("q1", "r1")], answer="r2")
-    short = ModelTurn(
-        conversation=one.conversation, condition="own", turn=2, system="m", sampling=Sampling(max_tokens=9),
-        seen=one.turns[2].seen[2:], reply="m2",
-    )  # fmt: skip
-    made = Assignment(transcript=talk(turns={**one.turns, 2: short}), protocol="pairwise").plan(2, setup).material
-    assert made is not None and [side.earlier for side in made.sides] == [
-        [Exchange("q1", "m1")], [Exchange("q1", "r1")],
-    ]  # fmt: skip
+    short = replace(one.turns[2], seen=one.turns[2].seen[2:])
+    sides = shown_of(talk(turns={**one.turns, 2: short}), "pairwise", 2).sides
+    assert [side.earlier for side in sides] == [[Exchange("q1", "m1")], [Exchange("q1", "r1")]]
 
 
 def test_only_protocols_that_compare_hold_a_model_against_another() -> None:
@@ -266,12 +254,11 @@ def test_an_opponent_without_a_reply_leaves_nothing_to_compare() -> None:
     compared = Assignment(
         transcript=talk(), protocol="pairwise", against=talk(system="other", turns={1: talk().turns[1]})
     )
-    setup = JudgeConfig(judge="j", score_kind="argmax")
     for turn in (2, None):
-        planned = compared.plan(turn, setup)
+        planned = compared.plan(turn, SETUP)
         assert planned.material is None and planned.problem is not None
         assert planned.problem[0] == "not_run" and "of other" in planned.problem[1]
-    assert compared.plan(1, setup).problem is None
+    assert compared.plan(1, SETUP).problem is None
 
 
 @pytest.mark.parametrize("protocol", ["pointwise", "direct", "checklist", "pairwise"])
@@ -287,12 +274,8 @@ def test_a_turn_is_judged_with_its_images_and_those_of_all_turns_before_it(condi
     conversation = replace(one.conversation, turns=pictured, history=history)
     one = talk(conversation=conversation, condition=condition, turns=turns)
     for turn, there in ((1, ["1.png"]), (2, ["1.png", "2.png"])):
-        made = (
-            Assignment(transcript=one, protocol=protocol)
-            .plan(turn, JudgeConfig(judge="j", score_kind="argmax"))
-            .material
-        )
-        assert made is not None and made.pictures() == there == made.images
+        inputs = shown_of(one, protocol, turn)
+        assert inputs.pictures() == there == inputs.images
 
 
 PAIRS = [
@@ -345,28 +328,21 @@ def test_a_grade_without_its_distribution_is_shown_to_the_whole_as_not_judged() 
 def test_a_turn_in_sight_of_all_turns() -> None:
     """The model's later turns as far as it replied, and the reference's that stand beside them."""
     one, setup = talk(), JudgeConfig(judge="j", score_kind="argmax", sight="all")
-    planned = Assignment(transcript=one, protocol="pairwise").plan(1, setup)
-    assert planned.form == "pairwise_turn_in_full" and planned.material is not None
-    assert [side.later for side in planned.material.sides] == [[Exchange("q2", "m2")], [Exchange("q2", "r2")]]
-    direct = Assignment(transcript=one, protocol="direct").plan(1, setup).material
-    assert direct is not None and direct.references == ["r1", "r2"]
+    assert Assignment(transcript=one, protocol="pairwise").plan(1, setup).form == "pairwise_turn_in_full"
+    sides = shown_of(one, "pairwise", 1, setup).sides
+    assert [side.later for side in sides] == [[Exchange("q2", "m2")], [Exchange("q2", "r2")]]
+    assert shown_of(one, "direct", 1, setup).references == ["r1", "r2"]
     third = ConversationTurn(prompt="q3", reference="r3")
     longer = replace(one.conversation, turns=[*one.conversation.turns, third])
-    refused = ModelTurn(
-        conversation=longer, condition="own", system="m", sampling=Sampling(max_tokens=9), turn=3, failure="refused"
-    )
+    refused = replace(one.turns[1], conversation=longer, turn=3, seen=[], reply=None, failure="refused")
     for turns, behind in (
         ({**one.turns, 3: refused}, "2"),
         ({1: one.turns[1], 2: replace(refused, turn=2), 3: replace(one.turns[2], turn=3, reply="m3")}, "3"),
     ):
-        talked = talk(conversation=longer, turns=turns)
-        made = Assignment(transcript=talked, protocol="pairwise").plan(1, setup).material
-        assert made is not None and [side.later for side in made.sides] == [
-            [Exchange(f"q{behind}", f"{who}{behind}")] for who in "mr"
-        ]
+        sides = shown_of(talk(conversation=longer, turns=turns), "pairwise", 1, setup).sides
+        assert [side.later for side in sides] == [[Exchange(f"q{behind}", f"{who}{behind}")] for who in "mr"]
     alone = replace(one, turns={1: one.turns[1]})
-    planned = Assignment(transcript=alone, protocol="pairwise").plan(1, setup)
-    assert planned.material is not None and all(side.later == [] for side in planned.material.sides)
+    assert all(side.later == [] for side in shown_of(alone, "pairwise", 1, setup).sides)
     for protocol in ("quality", "pointwise"):
         assert Assignment(transcript=one, protocol=protocol).plan(1, setup).form in ("quality", "pointwise")
 

@@ -190,15 +190,11 @@ def rows(folder: Path, **changes: Any) -> Path:
         "system": "s", "human_score": 7, "scale_min": 1, "scale_max": 10, "group": "g", "images": ["a.png"],
         "flags": ["no_reference"], **changes,
     }  # fmt: skip
-    second = {**one, "id": "2", "reference": "Five.", "flags": []}
-    path = folder / "rows.jsonl"
-    path.write_text("".join(json.dumps(each) + "\n" for each in (one, second)))
-    return path
+    return write_jsonl(folder / "rows.jsonl", [one, {**one, "id": "2", "reference": "Five.", "flags": []}])
 
 
 def test_show_and_blind_on_the_command_line(root: Path) -> None:
-    script = root / "judge.jsonl"
-    script.write_text(json.dumps({"text": VERDICT}) + "\n")
+    script = write_jsonl(root / "judge.jsonl", [{"text": VERDICT}])
 
     def judge(*words: str) -> tuple[list[Judgment], Any]:
         out = root / f"{'-'.join(words) or 'plain'}.jsonl"
@@ -227,8 +223,7 @@ def test_larger_images_are_made_smaller_and_the_sidecar_says_so(root: Path) -> N
     urls = [part["image_url"]["url"] for part in parts_of(asked[0].messages[-1]) if part["type"] == "image_url"]
     assert urls == [Images(root, resize_to=300).load(name).uri for name in ("a.png", "b.png")]
     assert not {Images(root).load(name).uri for name in ("a.png", "b.png")} & set(urls)
-    script = root / "judge.jsonl"
-    script.write_text(json.dumps({"text": VERDICT}) + "\n")
+    script = write_jsonl(root / "judge.jsonl", [{"text": VERDICT}])
     words = ["--judge", script, "--score", "argmax", "--images", "show", "--max-image-pixels", "300"]
     assert run("critic", "judge", rows(root), *words, "--out", root / "out.jsonl").returncode == 0
     assert jsonl.facts(root / "out.jsonl")["images"]["max_pixels"] == 300
@@ -292,8 +287,8 @@ def test_conversations_are_judged_with_all_their_images(benchmark: str, tmp_path
     """Every protocol of every benchmark: a turn with the images of all turns up to it, a whole with all of them."""
     folder = ROOT / "data/samples" / benchmark
     (file,) = [path for path in folder.iterdir() if path.is_file() and path.name != "answers.jsonl"]
-    script, replies, out = tmp_path / "said.jsonl", tmp_path / "replies.jsonl", tmp_path / "judged.jsonl"
-    script.write_text(json.dumps({"text": VERDICT}) + "\n")
+    script = write_jsonl(tmp_path / "said.jsonl", [{"text": VERDICT}])
+    replies, out = tmp_path / "replies.jsonl", tmp_path / "judged.jsonl"
     run("critic", "infer", file, "--benchmark", benchmark, "--out", replies, "--model", script, code=0)
     # The replies tell where the images lay that their model was shown.
     words = ["--judge", script, "--out", out, "--max-failed", "1", "--images", "show"]
