@@ -16,8 +16,7 @@ import pytest
 from conftest import human_row, needs, run, serving, write_jsonl
 
 from critic.judging.forms import BY_NAME
-from critic.judging.kinds.answer import AnswerKind
-from critic.judging.kinds.choices import ChecklistKind, ChoiceKind
+from critic.judging.kinds.choices import AnswerKind, ChecklistKind, ChoiceKind
 from critic.judging.kinds.ratings import CriteriaKind
 
 pytestmark = pytest.mark.e2e

@@ -237,9 +237,8 @@ def turn_means(judged: Scores, by_turn: Mapping[str, Groups]) -> dict[str, Score
 
 def _weigh(means: Mapping[str, Score], weights: Sequence[float]) -> Score:
     """Build a score that is the weighted sum of plain means."""
-    return Score(
-        parts=[replace(mean.parts[0], weight=weight) for mean, weight in zip(means.values(), weights, strict=True)]
-    )
+    weighted = zip(means.values(), weights, strict=True)
+    return Score(parts=[replace(mean.parts[0], weight=weight) for mean, weight in weighted])
 
 
 def oracle_effect(verdicts: Verdicts, conversations: Conversations) -> dict[str, Score]:

@@ -243,9 +243,8 @@ class JudgeRequest(Struct, frozen=True, kw_only=True):
         `truncated`: the text ended at its token limit.
         """
         verdict = self.form.kind.read(self.prompt, self.material, text, truncated)
-        return replace(
-            verdict, reason=replace_surrogates(verdict.reason)
-        )  # JSON in the text can spell half a character
+        # JSON in the text can spell half a character.
+        return replace(verdict, reason=replace_surrogates(verdict.reason))
 
     def answer(self, reply: Reply) -> Verdict:
         """Return the verdict in a reply. Its `failure` is set if there is none."""

@@ -345,9 +345,8 @@ class AnswerText:
             value = sought.value.match(self.plain, key.end())
             if value is None or key.end() in in_objects or self._is_quoted(key.start("name"), value.end()):
                 continue
-            stands = self._may_stand(key.start("name"), value.end(), torn, sought.several) and not self._is_within(
-                key.start(), torn
-            )
+            stands = self._may_stand(key.start("name"), value.end(), torn, sought.several)
+            stands = stands and not self._is_within(key.start(), torn)
             stands = stands and (sought.several or self._is_first_or_last(key.start(), value.end()))
             yield _build_statement(sought.convert, value, stands)
 
@@ -355,10 +354,7 @@ class AnswerText:
         forms = [*([sought.key(_PROSE_KEY)] if keyed else []), *sought.papers]
         for form in forms:
             keyed = "name" in form.groupindex
-            for at, key in self._find_own_words(sought, form):
-                value = sought.value.match(self.plain, key.end()) if keyed else key
-                if value is None:
-                    continue
+            for at, key, value in self._find_own_words(sought, form):
                 stands = self._may_stand(at, value.end(), [], False)
                 if keyed and stands:
                     owner = _POSSESSOR.search(self.plain, max(0, key.start() - 40), key.start())
@@ -366,8 +362,10 @@ class AnswerText:
                     stands = led and self._is_first_or_last(key.start(), value.end())
                 yield _build_statement(sought.convert if keyed else sought.compared or sought.convert, value, stands)
 
-    def _find_own_words(self, sought: Sought, form: re.Pattern[str]) -> Iterator[tuple[int, re.Match[str]]]:
-        """Yield the start and the match of each place where the judge itself says what the pattern `form` looks for.
+    def _find_own_words(
+        self, sought: Sought, form: re.Pattern[str]
+    ) -> Iterator[tuple[int, re.Match[str], re.Match[str]]]:
+        """Yield the start, the match and the value of each place where the judge itself says what `form` looks for.
 
         Text in quotation marks or in a reason is left out, since it may repeat the response. After the key of a reason,
         only a line of its own or the last sentence is the judge's statement.
@@ -377,10 +375,11 @@ class AnswerText:
             marks = _MARKS.match(self.plain, match.start())  # of the sentence before
             at = marks.end() if marks else match.start()
             value = sought.value.match(self.plain, match.end()) if "name" in form.groupindex else match
-            begins = _LINE_BEGINS if value and value.end() <= self._last_word else _SENTENCE_BEGINS
-            argued = reason is not None and at >= reason.end() and not _is_led(begins, self.plain, at)
-            if not argued and not self._is_quoted(at, match.end()):
-                yield at, match
+            if value is None or self._is_quoted(at, match.end()):
+                continue
+            begins = _LINE_BEGINS if value.end() <= self._last_word else _SENTENCE_BEGINS
+            if reason is None or at < reason.end() or _is_led(begins, self.plain, at):
+                yield at, match, value
 
     def _may_stand(self, start: int, end: int, torn: list[_Torn], several: bool) -> bool:
         """Return True if the statement from `start` to `end` may be the verdict.
@@ -454,10 +453,8 @@ class AnswerText:
 
     def opens_with(self, at: int) -> bool:
         """Return True if position `at` is in the first sentence and the first line of the answer."""
-        at = max(at, self._first_word)
-        return "\n" not in self.plain[self._first_word : at] and not _SENTENCE_END.search(
-            self.plain, self._first_word, at
-        )
+        before = self.plain[self._first_word : max(at, self._first_word)]
+        return "\n" not in before and _SENTENCE_END.search(before) is None
 
     def is_settled(self, at: int, end: int, several: bool) -> bool:
         """Return True if a truncated answer had reached its verdict, which it states from `at` to `end`.

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from critic.judging.forms import BY_NAME, JudgeRequest, inquiry
-from critic.judging.kinds.answer import AnswerKind
-from critic.judging.kinds.choices import ChecklistKind, ChoiceKind
+from critic.judging.kinds.choices import AnswerKind, ChecklistKind, ChoiceKind
 from critic.judging.kinds.ratings import CriteriaKind
 from critic.records import Language, PromptInputs
 

@@ -1,4 +1,4 @@
-"""Verdicts that are words: an answer is right or not, the better of two answers, yes or no per checklist item."""
+"""Verdicts that are words: right or not, the better of two answers, yes or no per checklist item, an own answer."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -9,6 +9,7 @@ from critic.judging.distribution import whole_rating
 from critic.judging.kinds import POINTS, AuditedPart, Kind, human_score, preferred
 from critic.judging.prompt import Prompt
 from critic.judging.targets import Label
+from critic.judging.thoughts import without_thoughts
 from critic.records import Judgment, PromptInputs, Question, Response, Verdict
 
 RIGHT, WRONG = 7, 5
@@ -99,9 +100,8 @@ class ChecklistKind(Kind, frozen=True):
     reason_last = False
 
     def values(self, prompt: Prompt, material: PromptInputs) -> dict[str, dict[str, Any]]:
-        return {
-            str(number): {"type": "string", "enum": ["yes", "no"]} for number, _ in enumerate(material.checklist, 1)
-        }
+        numbers = map(str, range(1, len(material.checklist) + 1))
+        return {number: {"type": "string", "enum": ["yes", "no"]} for number in numbers}
 
     def key(self, prompt: Prompt) -> str:
         return "1"
@@ -133,7 +133,28 @@ class ChecklistKind(Kind, frozen=True):
             yield AuditedPart(type="yes or no", name=f"item={number}", judge=YES_NO[judge], people=YES_NO[person])
 
 
+class AnswerKind(Kind, frozen=True):
+    """Free text: the judge's own answer to the question, without thoughts. The correct answer is the reference."""
+
+    is_verdict = False
+
+    def values(self, prompt: Prompt, material: PromptInputs) -> dict[str, dict[str, Any]]:
+        return {}
+
+    def read(self, prompt: Prompt, material: PromptInputs, text: str, truncated: bool) -> Verdict:
+        answer = without_thoughts(text)
+        cut_off = truncated and bool(text.strip())  # among the thoughts
+        return Verdict(value=answer) if answer else Verdict(failure="truncated" if cut_off else "empty")
+
+    def label(self, prompt: Prompt, shown: Sequence[Response]) -> Label | None:
+        return shown[0].question.reference or None
+
+    def audited(self, judgment: Judgment) -> Iterable[AuditedPart]:
+        return []
+
+
 KINDS = {
+    "answer": AnswerKind(),
     "correct": ChoiceKind(("yes", "no"), is_right),
     "better": ChoiceKind(("A", "B", "tie"), is_better),
     "forced": ChoiceKind(("A", "B"), is_better),
