@@ -65,6 +65,7 @@ def test_heavy_libraries_stay_in_their_room() -> None:
     by_file = {
         "critic/stages/demo.py": {"torch"},
         "critic/backends/vllm.py": {"vllm"},
+        "critic/building/bench.py": {"scipy"},
         "critic/building/pictures.py": {"scipy"},
         "critic/benchmarks/multiverse.py": {"scipy"},
         "critic/stats/estimate.py": {"scipy"},

@@ -148,13 +148,12 @@ def group_overlaps(keys: Iterable[str], pairs: Iterable[SharedText]) -> dict[str
     >>> group_overlaps(["a", "b", "c", "d"], [SharedText("a", "b", 0.9), SharedText("b", "c", 0.6)])
     {'a': 'a', 'b': 'a', 'c': 'a', 'd': 'd'}
     """
-    group_of = {key: key for key in keys}
+    from scipy.cluster.hierarchy import DisjointSet  # noqa: PLC0415 - takes half a second
+
+    groups = DisjointSet(keys)
     for pair in pairs:
-        # The smaller name wins, so the result does not depend on the order of pairs.
-        kept, gone = sorted((group_of[pair.key], group_of[pair.other]))
-        if kept != gone:
-            group_of = {key: kept if group == gone else group for key, group in group_of.items()}
-    return group_of
+        groups.merge(pair.key, pair.other)
+    return {key: min(groups.subset(key)) for key in groups}
 
 
 def assign_splits(group_of: Mapping[str, str]) -> dict[str, str]:

@@ -59,6 +59,9 @@ STEPS = {
 """The steps by name. To add one, add an entry here, a type for its replies, and a text in every file of
 critic/prompts/build."""
 
+TOKENS = 4096
+"""Longest reply to a step of `critic build`, in tokens: enough for a conversation of four turns."""
+
 SUB_GOALS = 4
 """Number of sub-goals per goal that a prompt lists; MultiVerse has 30 to 123 per goal."""
 
@@ -143,21 +146,18 @@ class AskRows(Stage[BuildRow, AskedRow]):
         backend: Backend,
         step: str,
         rows: Sequence[BuildRow],
+        max_tokens: int,
         images: Images | None,
-        request: Request,
         md5_of: Mapping[str, str],
     ) -> None:
         self.name, self._step, self._images = step, STEPS[step], images  # type: ignore[misc]  # one class, many steps
-        self._request = replace(request, schema=msgspec.json.schema(self._step.reply))
         self._rows = {row.key: row for row in rows}
         self._texts = {row.key: prompt(step, row) for row in rows}
         self._md5_of = {row.key: md5_of.get(row.image or "") for row in rows}
         super().__init__(options, AskedRow, backend, self._rows.keys())
-        self._sampling = Sampling(
-            max_tokens=request.max_tokens, temperature=request.temperature, seed=request.seed or 0
-        )
-        self.facts = {"step": step, "model": backend.served.name, "rows": len(rows)}
-        self.facts["sampling"] = msgspec.to_builtins(self._sampling)
+        self._sampling = Sampling(max_tokens=max_tokens)
+        sampling = msgspec.to_builtins(self._sampling)
+        self.facts = {"step": step, "model": backend.served.name, "rows": len(rows), "sampling": sampling}
 
     def _hash(self, row: BuildRow) -> str:
         shown = [self.name, self._texts[row.key], row.image if self._step.sees else None]
@@ -200,7 +200,11 @@ class AskRows(Stage[BuildRow, AskedRow]):
     def _message(self, row: BuildRow) -> Request:
         text: dict[str, Any] = {"type": "text", "text": self._texts[row.key]}
         shown = [image_part(self._images.load(row.image).uri)] if row.image and self._images and self._step.sees else []
-        return replace(self._request, messages=[{"role": "user", "content": [*shown, text]}])
+        return Request(
+            messages=[{"role": "user", "content": [*shown, text]}],
+            max_tokens=self._sampling.max_tokens,
+            schema=msgspec.json.schema(self._step.reply),
+        )
 
     def _read(self, row: BuildRow, record: AskedRow, reply: Any) -> AskedRow:
         if lost := find_failure(reply):
@@ -228,29 +232,25 @@ class AskRows(Stage[BuildRow, AskedRow]):
         return RunSummary(count=len(wanted), failures=lost, facts=facts, lines=[line])
 
 
-class RequestSource(Struct, frozen=True, kw_only=True):
-    """The source of replies, and how a step is run whose replies go into a file (`run_options`).
-
-    `connect`: opens the model; None if the user names none.
-    `second`: opens a second model for checklists, or None.
-    `request`: the parameters of all requests, without messages.
-    `options`: fields of RunOptions.
-    """
-
-    connect: Callable[[], Backend] | None
-    second: Callable[[], Backend] | None = None
-    request: Request
-    run_options: Callable[[Path], RunOptions]
-
-
 class BenchmarkBuild:
     """A benchmark under construction in the folder `out`, from the images under `root`.
 
     All replies are kept in files there, so that a rerun repeats no request.
+
+    `connect`: opens each model that the user names, by the ending of its files: "" for the model, "_second" for a
+        second one that writes checklists.
+    `run_options`: returns how a step is run whose replies go into a file.
     """
 
-    def __init__(self, root: Path, out: Path, lang: Language, source: RequestSource) -> None:
-        self.root, self.out, self.lang, self._source = root, out, lang, source
+    def __init__(
+        self,
+        root: Path,
+        out: Path,
+        lang: Language,
+        connect: Mapping[str, Callable[[], Backend]],
+        run_options: Callable[[Path], RunOptions],
+    ) -> None:
+        self.root, self.out, self.lang, self._connect, self._run_options = root, out, lang, connect, run_options
         self.images, self.dropped = list[ImageFile](), list[DroppedImage]()
         self.steps, self.models = list[dict[str, Any]](), dict[str, list[str]]()
         self.code = 0
@@ -283,7 +283,7 @@ class BenchmarkBuild:
 
         Return the usable replies of each, by row key.
         """
-        return [self.ask(step, rows), *([self.ask(step, rows, "_second")] if self._source.second else [])]
+        return [self.ask(step, rows, whose) for whose in self._connect]
 
     def ask(self, step: str, rows: Sequence[BuildRow], whose: str = "") -> Mapping[str, Any]:
         """Request the replies of a step that its file lacks. Return all usable ones by row key, in the order of the
@@ -292,14 +292,12 @@ class BenchmarkBuild:
         `whose` is "" for the model, "_second" for the second model. Raises NeedsModelError if the user names no model.
         """
         path = self.out / f"{step}{whose}.jsonl"
-        connect = self._source.second if whose else self._source.connect
-        if connect is None:
+        if whose not in self._connect:
             raise NeedsModelError(step)
         if not rows:
             return {}
-        run = self._source.run_options(path)
-        md5_of = {image.path: image.md5 for image in self.images}
-        stage = AskRows(run, connect(), step, rows, Images(self.root), self._source.request, md5_of)
+        backend, md5_of = self._connect[whose](), {image.path: image.md5 for image in self.images}
+        stage = AskRows(self._run_options(path), backend, step, rows, TOKENS, Images(self.root), md5_of)
         self.code = max(self.code, stage.run())
         records = {record.key: record for _, record in jsonl.read(path, AskedRow)}
         current = [records[row.key] for row in rows if row.key in records]

@@ -4,6 +4,7 @@ critic build images/ --out runs/mine
 critic build images/ --out runs/mine --plan multiverse --base-url http://127.0.0.1:8000/v1
 """
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -12,16 +13,13 @@ import typer
 from msgspec.structs import replace
 
 from critic import jsonl
-from critic.backends import Request
+from critic.backends import Backend
 from critic.errors import UsageError
 from critic.records import Language
 from critic.stages import options
-from critic.stages.ask_rows import BenchmarkBuild, NeedsModelError, RequestSource
+from critic.stages.ask_rows import BenchmarkBuild, NeedsModelError
 from critic.stages.build_conversations import PLANS, build
 from critic.stages.build_images import choose_images
-
-TOKENS = 4096
-"""Longest reply in tokens: enough for a conversation of four turns."""
 
 
 @partial(options.takes_options, names=options.ONE_MODEL)
@@ -58,13 +56,12 @@ def main(
     if out.resolve().is_relative_to(folder.resolve()):
         raise UsageError(f"--out {out}: lies in the folder of images")
     settings = {name: getattr(endpoint, name) for name in options.ONE_MODEL}
-    source = RequestSource(
-        connect=endpoint.open_one if endpoint.model or endpoint.base_url else None,
-        second=(lambda: replace(endpoint, model=None, base_url=None).open("--second", [second])[0]) if second else None,
-        request=Request(messages=[], max_tokens=TOKENS, temperature=0.0),
-        run_options=endpoint.run_options,
-    )
-    building = BenchmarkBuild(folder, out, lang, source)
+    connect = dict[str, Callable[[], Backend]]()
+    if endpoint.model or endpoint.base_url:
+        connect[""] = endpoint.open_one
+    if second:
+        connect["_second"] = lambda: replace(endpoint, model=None, base_url=None).open("--second", [second])[0]
+    building = BenchmarkBuild(folder, out, lang, connect, endpoint.run_options)
     try:
         with jsonl.lock_folder(out):
             chosen = choose_images(building, min_side=min_side, quality=quality, rare=rare, cap=cap)

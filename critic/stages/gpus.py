@@ -14,6 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import asdict
+
 from critic import jsonl
 from critic.backends.vllm import end_with_parent
 from critic.errors import UsageError, one_line
@@ -21,16 +24,19 @@ from critic.stages.run import check_plain
 from critic.stages.shards import merge
 
 
-def on_gpus(command: Callable[..., int], options: Mapping[str, Any], devices: Sequence[str]) -> int:
+def on_gpus(command: Callable[..., int], given: Mapping[str, Any], devices: Sequence[str]) -> int:
     """Run a stage in one process for each engine, and merge what they made into its --out.
 
     Args:
         command: The stage's command.
-        options: Its options by name.
+        given: Its arguments by name; from the fields of each Struct of options it makes that Struct anew.
         devices: CUDA_VISIBLE_DEVICES of each engine.
 
     Raises UsageError if a process ended with an error, or if --out was made without --gpus.
     """
+    options = dict[str, Any]()
+    for name, value in given.items():
+        options |= asdict(value) if isinstance(value, Struct) else {name: value}
     out = check_plain(jsonl.resolve_links(check_plain(options["out"])))
     folder = out.with_name(f"{out.name}.parts")
     with jsonl.lock_file(out):
@@ -41,8 +47,8 @@ def on_gpus(command: Callable[..., int], options: Mapping[str, Any], devices: Se
         folder.mkdir(exist_ok=True)
         count = max(begun, default=len(devices))
         paths = [folder / f"{number}-of-{count}.jsonl" for number in range(1, count + 1)]
-        words = {**options, "gpus": None}
-        runs = [words | {"out": path, "shard": f"{number}/{count}"} for number, path in enumerate(paths, 1)]
+        options["gpus"] = None
+        runs = [options | {"out": path, "shard": f"{number}/{count}"} for number, path in enumerate(paths, 1)]
         process = multiprocessing.get_context("spawn").Process
         work = [(command, runs[n :: len(devices)], device, folder) for n, device in enumerate(devices)]
         workers = [process(target=_work, args=args, name=f"GPU {args[2]}") for args in work]

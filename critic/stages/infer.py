@@ -26,6 +26,7 @@ from critic.judging.answers import with_reply, without_thoughts_in
 from critic.judging.history import CONDITIONS, HistoryMessage
 from critic.records import Conversation, ModelTurn, Sampling, SentImage, SentMessage, TurnFailure
 from critic.stages import options
+from critic.stages.gpus import on_gpus
 from critic.stages.options import Endpoint, ModelOptions, takes_options
 from critic.stages.run import RunOptions, Stage, check_plain, gather_cancel_on_error, once
 from critic.stages.totals import RunSummary, sum_replies
@@ -132,7 +133,7 @@ class Infer(Stage[Conversation, ModelTurn]):
                     answer = await once(calls, call, partial(self._answer, record, messages, images))
                     line = replace(answer, condition=name, turn=turn)
                     keep(line)
-                elif line.call not in (call, self._call_with_thoughts(item, name, turn, replies)):
+                elif line.call != call and line.call != self._call_with_thoughts(item, name, turn, replies):
                     raise UsageError(f"{item.id}: turn {turn} ({name}) was asked otherwise; choose another --out")
                 if line.failure is not None:
                     lost[turn] = f"turn {turn} failed: {line.failure}"
@@ -140,18 +141,14 @@ class Infer(Stage[Conversation, ModelTurn]):
 
         await gather_cancel_on_error(converse(name) for name in self.conditions)
 
-    def _call_with_thoughts(
-        self, conversation: Conversation, name: str, turn: int, replies: Mapping[int, str]
-    ) -> str | None:
-        """Return the hash of the request that an earlier version made for a turn, or None if it is the same as now.
+    def _call_with_thoughts(self, conversation: Conversation, name: str, turn: int, replies: Mapping[int, str]) -> str:
+        """Return the hash of the request that an earlier version made for a turn.
 
         Earlier versions showed later turns the model's thoughts. `replies` holds the replies without thoughts, by turn.
         """
         shown = {
             number: self._with_thoughts.get((conversation.id, name, number), replies[number]) for number in replies
         }
-        if shown == replies:
-            return None
         return history.call_id(conversation, history.messages(conversation, turn, shown, CONDITIONS[name]))
 
     def _record(self, conversation: Conversation, **fields: Any) -> ModelTurn:
@@ -307,7 +304,7 @@ def main(
     """Run a vision-language model through whole conversations, turn by turn. The conditions say what it sees of the
     history."""
     if endpoint.gpus is not None:
-        return endpoint.run_on_gpus(main, locals(), [endpoint.model or ""])
+        return on_gpus(main, locals(), endpoint.engines([endpoint.model or ""]))
     questions = read_questions(benchmark_file, benchmark, endpoint, asked)
     backend = endpoint.open_one()
     sampling = Sampling(

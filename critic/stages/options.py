@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import typer
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from critic import jsonl, records
 from critic.backends import ATTEMPTS, CONNECTIONS, TIMEOUT, Backend, ModelInfo
@@ -313,21 +313,6 @@ class Endpoint(Struct, frozen=True, kw_only=True):
             shard=Shard.read(self.shard),
         )
 
-    def run_on_gpus(self, command: Callable[..., int], given: Mapping[str, Any], sources: Sequence[str]) -> int:
-        """Run a command with its arguments `given` by name, one engine on each GPU; return the exit code.
-
-        `sources` are the models, which must be checkpoint folders.
-        """
-        from critic.stages.gpus import on_gpus  # noqa: PLC0415 - only where it is asked for
-
-        options = dict(given)
-        for name, value in given.items():
-            # The command is called with options, from which it makes its Structs anew.
-            if isinstance(value, Struct):
-                del options[name]
-                options |= asdict(value)
-        return on_gpus(command, options, self.engines(sources))
-
     def engines(self, sources: Sequence[str]) -> list[str]:
         """Return the value of CUDA_VISIBLE_DEVICES for each engine of --gpus.
 
@@ -415,7 +400,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
             (not (folders and self.model), f"--model {self.model}: chooses among a server's models; {option} names one")
         )
         if values:
-            backends = [self._named(option, value) for value in values]
+            backends: list[Backend] = [self._named(option, value) for value in values]
         elif self.base_url is not None:
             backends = [self.connect(self.base_url, self.model)]
         else:
@@ -425,12 +410,12 @@ class Endpoint(Struct, frozen=True, kw_only=True):
             words = " ".join(self.vllm_options)
             raise UsageError(f"{words}: options of vLLM need a {option} that is a checkpoint folder")
         # One budget for all of them, since they are paid for together.
-        budget = parse_budget(self.budget)
-        limited = backends if budget is None else [Limited(backend, budget) for backend in backends]
+        if (budget := parse_budget(self.budget)) is not None:
+            backends = [Limited(backend, budget) for backend in backends]
         # The cache is outermost: what it holds costs no budget.
-        if self.cache is None:
-            return list(limited)
-        return [Cached(backend, self.cache, self.retry_failed) for backend in limited]
+        if self.cache is not None:
+            backends = [Cached(backend, self.cache, self.retry_failed) for backend in backends]
+        return backends
 
     def open_one(self) -> Backend:
         """Return the backend that --model and --base-url select together. Without --base-url, --model is a folder, URL

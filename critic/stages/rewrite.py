@@ -16,7 +16,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from critic import jsonl
-from critic.backends import Request
 from critic.benchmarks import alignmmbench
 from critic.errors import UsageError, quoted
 from critic.records import Question
@@ -28,6 +27,9 @@ from critic.stages.totals import listed
 
 DIALOGUE = "Dialogue Context"
 """Category of the questions that are never rewritten."""
+
+TOKENS = 1024
+"""Longest reply in tokens: enough for the rewrites of a question."""
 
 VARIANTS = 5
 """Number of rewrites per seed question (AlignMMBench §3.3)."""
@@ -70,9 +72,8 @@ def ask(questions: Path, endpoint: Endpoint, run: RunOptions) -> int:
         BuildRow(key=question.id, lang=question.lang, facts={"question": question.prompt, "count": VARIANTS})
         for question in of_id.values()
     ]
-    request = Request(messages=[], max_tokens=1024, temperature=0.0)
     replies = replace(run, out=run.out.with_suffix(".replies.jsonl"))
-    code = AskRows(replies, endpoint.open_one(), "wordings", rows, None, request, {}).run()
+    code = AskRows(replies, endpoint.open_one(), "wordings", rows, TOKENS, None, {}).run()
     review = [line for _, line in jsonl.read(run.out, Rewrite)] if run.out.is_file() else []
     # A person may have decided on lines of an earlier run: they stay as they are.
     known = {(line.seed, line.question, line.prompt) for line in review}
