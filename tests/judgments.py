@@ -33,49 +33,34 @@ class ResponseJudge(Judge):
         return await self.verdict_on(self.prepare(plan_response(self.setup.pointwise_prompt, response, other)))
 
 
+def take(given: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Remove from `given`, and return, the arguments with these names."""
+    return {name: given.pop(name) for name in names if name in given}
+
+
 def of_answer(response: Response, other: Response | None = None, **given: Any) -> Judgment:
-    """A judgment of an answer out of a row, or of two."""
-    how: dict[str, Any] = {
-        "judge": "j",
-        "prompt": "pointwise",
-        "score_kind": "argmax",
-        "decoding": GREEDY,
-        "prompt_hash": "h",
-    }
-    how |= {name: given.pop(name) for name in list(given) if name in how}
-    prompt, prompt_hash = how.pop("prompt"), how.pop("prompt_hash")
-    setup = JudgeConfig(**how, pointwise_prompt=prompt)
-    sample = Sample.of(response, other)
-    return Judgment(sample=sample, setup=setup, prompt=prompt, prompt_hash=prompt_hash, **given)
+    """Build a judgment of an answer out of a row, or of two."""
+    how = {"judge": "j", "score_kind": "argmax", **take(given, "judge", "score_kind", "decoding")}
+    fields = {"prompt": "pointwise", "prompt_hash": "h", **given}
+    setup = JudgeConfig(**how, pointwise_prompt=fields["prompt"])
+    return Judgment(sample=Sample.of(response, other), setup=setup, **fields)
 
 
 def of_turn(conversation: Conversation | str, protocol: str, **given: Any) -> Judgment:
-    """A judgment of a model's answer to a turn of a conversation, or of the whole."""
-    subject = (
-        conversation
-        if isinstance(conversation, Conversation)
-        else Conversation(id=conversation, lang="en", group=conversation, turns=[])
-    )
-    where: dict[str, Any] = {
-        "system": "m",
-        "condition": "own",
-        "turn": None,
-        "opponent": None,
-        "length": None,
-        "answer": None,
-    }
-    where |= {name: given.pop(name) for name in list(given) if name in where}
-    if where["answer"] is not None and where["length"] is None:
-        where["length"] = len(where["answer"])
-    sample = Sample(id=subject.id, conversation=subject, **where)
-    verdict = given.pop("verdict", Verdict())
-    said = {name: given.pop(name) for name in ("failure", "answers") if name in given}
-    setup = given.pop("setup", None) or JudgeConfig(judge=given.get("judge", "j"), score_kind="argmax")
-    given.pop("judge", None)
+    """Build a judgment of a model's answer to a turn of a conversation, or of the whole."""
+    if isinstance(conversation, str):
+        conversation = Conversation(id=conversation, lang="en", group=conversation, turns=[])
+    where = {"system": "m", **take(given, "system", "condition", "turn", "opponent", "length", "answer")}
+    sample = Sample(id=conversation.id, conversation=conversation, **where)
+    if sample.answer is not None and sample.length is None:
+        sample = replace(sample, length=len(sample.answer))
+    judge = given.pop("judge", "j")
+    setup = given.pop("setup", None) or JudgeConfig(judge=judge, score_kind="argmax")
+    verdict = replace(given.pop("verdict", Verdict()), **take(given, "failure", "answers"))
     form = {"direct": "direct_turn", "pairwise": "pairwise_turn"}.get(protocol, protocol)
-    prompt = form if where["turn"] else form.replace("_turn", "_whole")
+    prompt = form if sample.turn else form.replace("_turn", "_whole")
     fields = {"prompt": prompt, "prompt_hash": "h", **given}
-    return Judgment(sample=sample, setup=setup, verdict=replace(verdict, **said), protocol=protocol, **fields)
+    return Judgment(sample=sample, setup=setup, verdict=verdict, protocol=protocol, **fields)
 
 
 def of_outcome(conversation: Conversation | str, protocol: str, outcome: float | str, **where: Any) -> Judgment:

@@ -152,17 +152,12 @@ def by_place(made: Sequence[ModelTurn]) -> dict[tuple[str, int], ModelTurn]:
 
 
 def test_the_next_turn_is_asked_on_the_models_own_reply() -> None:
-    found = by_place(converse(talks(1), Recorder(answered), "own", "perfect_perception"))
-    own, perfect = found["own", 3], found["perfect_perception", 3]
-    assert [one.content for one in own.seen] == [
-        "c0 ask 1",
-        found["own", 1].reply,
-        "c0 ask 2",
-        found["own", 2].reply,
-        "c0 ask 3",
-    ]
-    assert [one.content for one in perfect.seen][1::2] == ["c0 ref 1", found["perfect_perception", 2].reply]
-    assert len({line.reply for line in found.values()}) == 5
+    turns = by_place(converse(talks(1), Recorder(answered), "own", "perfect_perception"))
+    first, second, perfect = (turns[place].reply for place in (("own", 1), ("own", 2), ("perfect_perception", 2)))
+    seen = [message.content for message in turns["own", 3].seen]
+    assert seen == ["c0 ask 1", first, "c0 ask 2", second, "c0 ask 3"]
+    assert [message.content for message in turns["perfect_perception", 3].seen][1::2] == ["c0 ref 1", perfect]
+    assert len({line.reply for line in turns.values()}) == 5
 
 
 def test_what_conditions_share_is_generated_once() -> None:
@@ -377,20 +372,15 @@ def test_a_rerun_asks_nothing_and_another_condition_only_what_is_new(tmp_path: P
 def test_images_that_cannot_be_sent(tmp_path: Path, scripted: Servers) -> None:
     pytest.importorskip("PIL", reason="needs Pillow")
     server = scripted(echo)
-    bad = {
-        "row_1": "missing.png",
-        "row_2": "half.png",
-        "row_3": "bomb.png",
-        "row_4": "../secret.png",
-        "row_5": "link.png",
-    }
-    file = sheet(tmp_path / "b", 7, **bad)
+    bad = ("missing.png", "half.png", "bomb.png", "../secret.png", "link.png")
+    file = sheet(tmp_path / "b", 7, **{f"row_{n}": name for n, name in enumerate(bad, 1)})
     (tmp_path / "secret.png").write_bytes(PICTURE)
     (tmp_path / "b" / "half.png").write_bytes(PICTURE[:50])
     (tmp_path / "b" / "bomb.png").write_bytes(png_header(40_000, 40_000))
     (tmp_path / "b" / "link.png").symlink_to(tmp_path / "secret.png")
     out = tmp_path / "out.jsonl"
-    done = infer(file, out, "--base-url", server.url, "--condition", "own", "--condition", "perfect_perception")
+    words = ["--base-url", server.url, "--condition", "own", "--condition", "perfect_perception"]
+    done = infer(file, out, *words)
     assert done.returncode == 3 and "image_outside_root: 4 turns" in done.stdout, done.stdout + done.stderr
     found = lines(out)
     names = [found[str(n), "own", 1].get("failure") for n in range(7)]
@@ -402,10 +392,7 @@ def test_images_that_cannot_be_sent(tmp_path: Path, scripted: Servers) -> None:
         assert "seen" not in found[str(n), "own", 1]
     assert len(server.requests) == 2 * 5
     (tmp_path / "b" / "missing.png").write_bytes(PICTURE)
-    again = infer(
-        file, out, "--base-url", server.url, "--condition", "own", "--condition", "perfect_perception", "--retry-failed"
-    )
-    assert again.returncode == 3 and len(server.requests) == 3 * 5
+    assert infer(file, out, *words, "--retry-failed").returncode == 3 and len(server.requests) == 3 * 5
     assert all("failure" not in line for place, line in lines(out).items() if place[0] == "1")
     assert len(lines(out)) == 7 * 5
 

@@ -3,13 +3,10 @@
 import asyncio
 import json
 import math
-import os
-import random
 import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +24,6 @@ from conftest import (
     completion,
     human_row,
     human_rows,
-    kill_after_output,
     read_jsonl,
     run,
     write_jsonl,
@@ -337,57 +333,6 @@ def test_a_prompt_that_is_too_long_is_shortened_and_said(tmp_path: Path, scripte
         assert found[name]["score"] == 7 and found[name]["shortened"]["response"] > 0, name
     assert "shortened" not in found["row-1"]
     assert found["row-2"]["verdict"]["failure"] == "context_length_exceeded"
-
-
-@pytest.mark.e2e
-def test_killed_at_any_moment_and_run_again(tmp_path: Path, scripted: Servers) -> None:
-    """Three times: the finished file has every row once."""
-
-    def answer(body: dict[str, Any]) -> Any:
-        time.sleep(0.02)
-        number = int(body["messages"][0]["content"].split("on table ")[1].split("?")[0])
-        return reply_with({str(number % 9 + 1): 1.0}, chosen=str(number % 9 + 1), after_one={",": 1.0})
-
-    server = scripted(answer)
-    data, out = human_rows(tmp_path, 150), tmp_path / "out.jsonl"
-    words = ["judge", str(data), "--out", str(out), "--base-url", server.url, "--concurrency", "3"]
-    chance = random.Random(0)
-    for kill in range(3):
-        kill_after_output(words, out, chance)
-        lines = len(out.read_text("utf-8").splitlines())
-        assert lines < 150, f"kill {kill} came too late to prove anything"
-    with out.open("ab") as file:
-        file.write(b'{"response": {"id": "row-9')
-    assert run("critic", *words).returncode == 0
-    found = read_jsonl(out)
-    assert sorted(line["sample"]["id"] for line in found) == sorted(f"row-{n}" for n in range(150))
-    for line in found:
-        assert line["score"] == int(line["sample"]["id"].split("-")[1]) % 9 + 1
-
-
-def test_killed_while_failed_rows_are_judged_again_it_leaves_no_sidecar(tmp_path: Path, scripted: Servers) -> None:
-    """What failed is dropped first: from then on until the end no sidecar may call the file whole."""
-    broken, hold = True, threading.Event()
-
-    def answer(body: dict[str, Any]) -> Any:
-        if not broken:
-            hold.wait(60)
-        bad = broken and "table 3?" in body["messages"][0]["content"]
-        return completion("") if bad else reply_with({"7": 1.0})
-
-    out, sidecar = tmp_path / "out.jsonl", tmp_path / "out.jsonl.run.json"
-    words = ["judge", str(human_rows(tmp_path)), "--out", str(out), "--base-url", scripted(answer).url]
-    assert run("critic", *words).returncode == 3 and sidecar.is_file()
-    broken, before = False, out.stat().st_size
-    command = [sys.executable, "-c", "from critic.cli import main; main()", *words, "--retry-failed"]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while process.poll() is None and out.stat().st_size >= before:
-        time.sleep(0.002)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert len(read_jsonl(out)) == 11 and not sidecar.exists()
-    hold.set()
-    assert run("critic", *words).returncode == 0 and len(read_jsonl(out)) == 12 and sidecar.is_file()
 
 
 def test_interrupted_it_says_how_to_go_on(tmp_path: Path, scripted: Servers) -> None:

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, assert_one_line_error, run
+from conftest import assert_golden, assert_one_line_error, run
 from scoring import ASKED, CONV, grades, judged, score_of_sample, scored
 
 from critic.benchmarks import convbench
@@ -132,12 +132,7 @@ def test_the_golden_page(tmp_path: Path, benchmark: str) -> None:
             judged(tmp_path / "battles.jsonl", benchmark, ASKED[benchmark][:1], score_of_sample, "Alpha-7B", "Beta-13B")
         )
     _, _, printed = scored(tmp_path / "out", benchmark, *files, "--baseline", "Alpha-7B")
-    text = printed.replace(str(tmp_path), "FOLDER")
-    golden = ROOT / "tests" / "golden" / f"page_{benchmark}.txt"
-    if not golden.exists():
-        golden.write_text(text, "utf-8")
-        pytest.fail(f"{golden.name} was missing and has been written; look at it and run again")
-    assert text == golden.read_text("utf-8")
+    assert_golden(f"page_{benchmark}", printed.replace(str(tmp_path), "FOLDER").removesuffix("\n"))
 
 
 def test_scores_that_are_not_there_are_not_drawn(tmp_path: Path) -> None:

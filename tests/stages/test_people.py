@@ -91,21 +91,11 @@ def test_the_matrix_of_judges_and_people(tmp_path: Path, scripted: Any) -> None:
 def test_answers_of_other_programs_and_two_models(tmp_path: Path) -> None:
     lines = [{"id": one.id, "text": "x"} for one in benchmarks.read("visitbench", sample("visitbench"))]
     answers = write_jsonl(tmp_path / "m.jsonl", lines)
-    rows: list[Row] = [{"id": "1", "preference": "other model", "rater": "a"}]
+    grades = write_csv(tmp_path / "g.csv", [{"id": "1", "preference": "other model", "rater": "a"}])
     words = ["--benchmark", "visitbench", "--questions", sample("visitbench"), "--against", "other model"]
-    out = tmp_path / "p.jsonl"
-    run(
-        "critic",
-        "import-grades",
-        write_csv(tmp_path / "g.csv", rows),
-        "--replies",
-        answers,
-        "--out",
-        out,
-        *words,
-        code=0,
-    )
-    (line,) = judged(out)
+    words += ["--replies", answers, "--out", tmp_path / "p.jsonl"]
+    run("critic", "import-grades", grades, *words, code=0)
+    (line,) = judged(tmp_path / "p.jsonl")
     assert (line.score, line.opponent, line.system) == (0.0, "other model", "m")
 
 

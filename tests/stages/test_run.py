@@ -319,11 +319,15 @@ def test_records_that_two_runs_wrote_are_told(tmp_path: Path) -> None:
 
 
 def test_a_run_that_stops_leaves_no_sidecar(tmp_path: Path) -> None:
-    """Whatever stops it, and whether it has added anything yet: what the sidecar says is of a whole file."""
+    """Whatever stops it, and whether it has added anything yet: what the sidecar says is of a whole file.
+
+    It is gone before the first request, since a run that is killed removes nothing any more.
+    """
     out = tmp_path / "out.jsonl"
     assert Squares(out, range(20), fails(7)).run() == 0
 
     def stop(request: Request) -> Reply:
+        assert out.read_bytes().count(b"\n") == 19 and not jsonl.sidecar(out).exists()
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
