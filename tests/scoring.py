@@ -12,10 +12,15 @@ from judgments import of_turn
 
 from critic import benchmarks
 from critic.benchmarks import convbench
-from critic.records import Judgment, Verdict
+from critic.records import Conversation, Judgment, Verdict
 
 Score = Callable[[Judgment], float | str]
 """A verdict's score, or the name of its failure."""
+
+
+def read_sample(benchmark: str) -> list[Conversation]:
+    """Return the conversations of a benchmark's sample file."""
+    return benchmarks.read(benchmark, sample(benchmark))
 
 
 def judged(
@@ -32,7 +37,7 @@ def judged(
     """A file as `critic judge --benchmark` writes it, with a verdict by (protocol, condition, turn) of each
     conversation that has the turn."""
     lines = []
-    for conversation in benchmarks.read(benchmark, sample(benchmark))[:only]:
+    for conversation in read_sample(benchmark)[:only]:
         for protocol, condition, turn in cells:
             if turn is not None and turn > len(conversation.turns):
                 continue

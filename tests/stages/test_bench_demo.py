@@ -24,7 +24,7 @@ def answer(body: dict[str, Any]) -> Any:
 
 
 def test_every_command_of_it_ends_on_a_page(tmp_path: Path, scripted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = list[str]()
+    stages = list[str]()
 
     @contextmanager
     def served(folder: Path, log: Path) -> Iterator[tuple[str, str]]:
@@ -33,7 +33,7 @@ def test_every_command_of_it_ends_on_a_page(tmp_path: Path, scripted: Any, monke
     def here(words: list[str]) -> None:
         if Path(words[0]).name == "critic":
             run("critic", *words[1:], code=0)
-            asked.append(words[1])
+            stages.append(words[1])
 
     monkeypatch.setattr(demo, "served", served)
     monkeypatch.setattr(demo, "run", here)
@@ -47,7 +47,7 @@ def test_every_command_of_it_ends_on_a_page(tmp_path: Path, scripted: Any, monke
     write_jsonl(tmp_path / "data/internal.jsonl", [*rows, *talks])
     done = run("data/bench_demo.py", "--out", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert asked == ["judge", "audit"] * 3 + ["run"] * 8 + ["infer", "judge", "judge"] + ["score"] * 5
+    assert stages == ["judge", "audit"] * 3 + ["run"] * 8 + ["infer", "judge", "judge"] + ["score"] * 5
     table = re.findall(r"(?m)^  (\w+) +(\d+) verdicts, 0 failed  kappa +(\S+)", done.stdout)
     # Yes to all is right on the first item of each checklist only, which is what chance gives.
     assert [row[:2] for row in table] == [("quality", "40"), ("checklist", "80"), ("pairwise_whole", "20")]

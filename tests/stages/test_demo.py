@@ -63,21 +63,21 @@ def summary(demo: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("demo", [WHOLE], indirect=True)
 def test_the_judge_is_one_to_use(demo: Path) -> None:
     """Above every trivial judge, with intervals that do not overlap, on both tests."""
-    found = summary(demo)
+    figures = summary(demo)
     for test in ("internal", "external"):
-        judge = found[test]
+        judge = figures[test]
         assert judge["pearson"] >= 0.85 and judge["mae"] <= 1.0
-        for trivial in found["baselines"].values():
+        for trivial in figures["baselines"].values():
             assert judge["interval"]["mae"][1] < trivial[test]["interval"]["mae"][0]
 
 
 def test_nothing_is_lost_on_the_way(demo: Path) -> None:
-    found = summary(demo)
+    figures = summary(demo)
     for test in ("internal", "external"):
         rows = {row["id"] for row in read_jsonl(demo / f"data/{test}.jsonl")}
         judged = read_jsonl(demo / f"{test}.jsonl")
         assert sorted(rows) == sorted(line["sample"]["id"] for line in judged)
-        assert found[test]["n"] == len(rows) and found[test]["failed"] == 0
+        assert figures[test]["n"] == len(rows) and figures[test]["failed"] == 0
     trained = read_jsonl(demo / "data/train.jsonl")
     internal = read_jsonl(demo / "data/internal.jsonl")
     assert not {row["group"] for row in trained} & {row["group"] for row in internal}
@@ -165,8 +165,8 @@ def test_every_verdict_is_strict_json_from_constrained_decoding(demo: Path) -> N
 def test_the_distribution_is_the_models_own(demo: Path) -> None:
     """Ratings 1..10 as transformers gives them, on the very prompts that were judged, 10 included."""
     judged = [judgment for _, judgment in jsonl.read(demo / "internal.jsonl", Judgment)][:12]
-    asked = [asked_of("pointwise", judgment.sample.response).messages for judgment in judged]
-    for judgment, shares in zip(judged, by_transformers(demo / "judge", asked, end=","), strict=True):
+    prompts = [asked_of("pointwise", judgment.sample.response).messages for judgment in judged]
+    for judgment, shares in zip(judged, by_transformers(demo / "judge", prompts, end=","), strict=True):
         assert judgment.verdict.distribution == pytest.approx(shares, abs=2e-4)
         mean = sum(rating * share for rating, share in enumerate(shares, 1))
         assert judgment.score == pytest.approx(mean, abs=2e-3)
@@ -188,10 +188,10 @@ def test_the_judge_of_pictures_looks_at_them(tmp_path: Path) -> None:
     needs("PIL", "deepspeed", "vllm")
     words = command("critic", "demo", "--pictures", "--out", tmp_path)
     assert subprocess.run(words, cwd=ROOT, stdout=sys.__stderr__, check=False, timeout=1500).returncode == 0
-    found = summary(tmp_path)
-    assert len(found["looking"]) == 2
-    for looks in found["looking"]:
-        (pearson,) = (one for one in looks["differences"] if one["metric"] == "pearson")
+    figures = summary(tmp_path)
+    assert len(figures["looking"]) == 2
+    for looks in figures["looking"]:
+        (pearson,) = (difference for difference in looks["differences"] if difference["metric"] == "pearson")
         assert pearson["value"] >= 0.20 and pearson["interval"][0] > 0
         assert looks["swap"]["change"]["value"] <= -2 and looks["edit"]["moved"]["value"] >= 0.80
         assert looks["reached"] == looks["answers"] and looks["reading"].startswith("It looks at the image")

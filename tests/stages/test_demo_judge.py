@@ -13,9 +13,9 @@ def test_the_recipe_looks_where_the_base_is_put() -> None:
 
 
 def test_a_judge_is_asked_what_it_learned(tmp_path: Path) -> None:
-    def asked(**forms: float) -> list[str]:
+    def options_for(**forms: float) -> list[str]:
         (tmp_path / "critic.json").write_text(json.dumps({"recipe": {"forms": forms}}), "utf-8")
         return demo.form_asked(tmp_path)
 
-    assert asked(pointwise_short=0.4, pointwise=0.1) == ["--prompt", "pointwise_short", "--no-reason"]
-    assert asked(pointwise=1.0) == ["--prompt", "pointwise"]
+    assert options_for(pointwise_short=0.4, pointwise=0.1) == ["--prompt", "pointwise_short", "--no-reason"]
+    assert options_for(pointwise=1.0) == ["--prompt", "pointwise"]

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, assert_one_line_error, completion, run, sample
-from scoring import ASKED, CONV, grades, judged, scored
+from scoring import ASKED, CONV, grades, judged, read_sample, scored
 from stages.test_judge_conversations import answer_all, judge, replies
 
 from critic import benchmarks, jsonl
@@ -44,13 +44,13 @@ def test_a_run_that_was_killed_goes_on_to_the_scores(tmp_path: Path, scripted: A
         process.wait()
         assert not (tmp_path / "out/score").exists(), "the kill came too late to prove anything"
     run("critic", *words, code=0)
-    asked = benchmarks.load(benchmark)
+    published = benchmarks.load(benchmark)
     turns = Counter(
         (line.condition, line.conversation.id, line.turn) for _, line in jsonl.read(replies_file, ModelTurn)
     )
-    assert {condition for condition, _, _ in turns} == {*asked.conditions} and {*turns.values()} == {1}
+    assert {condition for condition, _, _ in turns} == {*published.conditions} and {*turns.values()} == {1}
     verdicts = [line for _, line in jsonl.read(judged_file, Judgment)]
-    assert {line.protocol for line in verdicts} == {*asked.protocols}
+    assert {line.protocol for line in verdicts} == {*published.protocols}
     page = (tmp_path / "out/score/report.html").read_text("utf-8")
     assert "m: as published." in page and "not as published" not in page
     again = run("critic", *words)
@@ -263,8 +263,8 @@ def test_infer_begins_with_the_papers_own_condition(tmp_path: Path, scripted: An
         ("convbench", ["--as", "published"], {"own", "perfect_perception", "perfect_perception_reasoning"}),
     ):
         out = tmp_path / f"{benchmark}{len(words)}.jsonl"
-        asked = ["--benchmark", benchmark, "--base-url", server.url, "--out", out, "--limit", "1"]
-        assert run("critic", "infer", sample(benchmark), *asked, *words).returncode == 0
+        given = ["--benchmark", benchmark, "--base-url", server.url, "--out", out, "--limit", "1"]
+        assert run("critic", "infer", sample(benchmark), *given, *words).returncode == 0
         assert {line.condition for _, line in jsonl.read(out, ModelTurn)} == expected
 
 
@@ -324,31 +324,32 @@ def test_a_newcomer_plays_only_its_own_battles(tmp_path: Path, scripted: Any) ->
     newcomer = ["--battles", "newcomer", "--order", "random", "--seed", "1"]
     judge(files[3], new, "visitbench", server.url, *against, *newcomer, code=0)
     fought = [line for _, line in jsonl.read(new, Judgment)]
-    backed = [one for one in benchmarks.read("visitbench", sample("visitbench")) if one.turns[0].reference]
-    assert len(fought) == len(backed), "one opponent is drawn for each instruction"
+    backed = sum(conversation.turns[0].reference is not None for conversation in read_sample("visitbench"))
+    assert len(fought) == backed, "one opponent is drawn for each instruction"
     assert all("d" in (line.system, line.opponent) for line in fought)
     assert len({line.opponent if line.system == "d" else line.system for line in fought}) > 1
     summary, page, _ = scored(tmp_path / "out", "visitbench", old, new)
     rated = summary["leaderboards"]["tournament"]
-    assert {*rated} == {*"abcd"} and rated["d"]["win rate, %"]["n"] == len(backed) and old.read_bytes() == before
+    assert {*rated} == {*"abcd"} and rated["d"]["win rate, %"]["n"] == backed and old.read_bytes() == before
     assert "which the ratings mix" not in page
 
 
 def test_agreement_is_pooled_over_models(tmp_path: Path) -> None:
     """Judges agree on all six conversations of m, on the first two of n: on 8 of 12, one image's answers together."""
-    asked = [("direct", "own", 1)]
+    first_turn = [("direct", "own", 1)]
 
     def other(verdict: Judgment) -> float:
         return 5.0 if verdict.system == "m" or int(verdict.sample.id) <= 2 else 4.0
 
     files = []
     for system in ("m", "n"):
-        files.append(judged(tmp_path / f"{system}-j.jsonl", "convbench", asked, lambda _: 5.0, system, answer="x"))
-        second = judged(tmp_path / f"{system}-k.jsonl", "convbench", asked, other, system, judge="k", answer="x")
+        files.append(judged(tmp_path / f"{system}-j.jsonl", "convbench", first_turn, lambda _: 5.0, system, answer="x"))
+        second = judged(tmp_path / f"{system}-k.jsonl", "convbench", first_turn, other, system, judge="k", answer="x")
         files.insert(0 if system == "n" else len(files), second)  # the judges' order in the call says nothing
     summary, _, _ = scored(tmp_path / "out", "convbench", *files)
     rows = summary["leaderboards"]["agreement-direct"]
-    found = {name.split(":")[0]: (cells["S1"]["value"], cells["S1"]["n"]) for name, cells in rows.items()}
-    assert found == {"all 2 models": (pytest.approx(100 * 8 / 12), 12), "m": (100, 6), "n": (pytest.approx(100 / 3), 6)}
+    shares = {name.split(":")[0]: (cells["S1"]["value"], cells["S1"]["n"]) for name, cells in rows.items()}
+    of_n = (pytest.approx(100 / 3), 6)
+    assert shares == {"all 2 models": (pytest.approx(100 * 8 / 12), 12), "m": (100, 6), "n": of_n}
     low, high = next(cells for name, cells in rows.items() if name.startswith("all"))["S1"]["interval"]
     assert high - low > 40, "six groups, not twelve"

@@ -98,13 +98,13 @@ def test_whatever_a_body_holds_there_is_a_judgment_that_can_be_read(tmp_path: Pa
         backend = OpenAIBackend(server.url, attempts=1)
         backend.choose(None)
 
-        async def made() -> Judgment:
+        async def judge_once() -> Judgment:
             async with backend:
                 return await ResponseJudge(backend, "j", "pointwise", "expected", 64, needs=None).judge(of)
 
-        jsonl.write(out, [asyncio.run(made())])
-        ((_, found),) = jsonl.read(out, Judgment)
-        assert (found.score is None) == (found.verdict.failure is not None) and found.score in (None, 7.0)
+        jsonl.write(out, [asyncio.run(judge_once())])
+        ((_, judgment),) = jsonl.read(out, Judgment)
+        assert (judgment.score is None) == (judgment.verdict.failure is not None) and judgment.score in (None, 7.0)
 
     holds()
 
@@ -157,25 +157,25 @@ def test_a_reply_that_is_none_is_named_in_the_provider_s_words(
     server, out = scripted(lambda body: answer), tmp_path / "out.jsonl"
     if stage == "judge":
         done = judge(server, out)
-        found = failing(out)
+        failures = failing(out)
     else:
         words = ["--condition", "no_image", "--base-url", server.url, "--attempts", "1"]
         done = infer(sheet(tmp_path / "b", 1), out, *words)
-        found = [(line.get("failure"), line.get("detail", "")) for line in read_jsonl(out) if line["turn"] == 1]
+        failures = [(line.get("failure"), line.get("detail", "")) for line in read_jsonl(out) if line["turn"] == 1]
         if name == "filtered on the way":
-            assert (done.returncode, found) == (0, [(None, "")]), "what a model said before is its reply"
+            assert (done.returncode, failures) == (0, [(None, "")]), "what a model said before is its reply"
             return
     assert done.returncode == 3, done.stderr
-    assert {each for each, _ in found} == {failure}
-    assert all(detail in each and "KeyError: 'choices'" not in each[:30] for _, each in found), found
+    assert {each for each, _ in failures} == {failure}
+    assert all(detail in each and "KeyError: 'choices'" not in each[:30] for _, each in failures), failures
 
 
 @pytest.mark.parametrize("logprobs", ["text", 5, [1], {"content": "text"}, {"content": [{"token": 7}]}, {"content": 1}])
 def test_log_probabilities_that_are_none_lose_no_rating(tmp_path: Path, scripted: Servers, logprobs: Any) -> None:
     def answer(_: dict[str, Any]) -> Any:
-        made = completion(RATED)
-        made["choices"][0]["logprobs"] = logprobs
-        return made
+        reply = completion(RATED)
+        reply["choices"][0]["logprobs"] = logprobs
+        return reply
 
     assert judge(scripted(answer), out := tmp_path / "out.jsonl").returncode == 0
     assert [line["score"] for line in read_jsonl(out)] == [7.0] * 3
@@ -183,10 +183,10 @@ def test_log_probabilities_that_are_none_lose_no_rating(tmp_path: Path, scripted
 
 @pytest.mark.parametrize("logprob", ["NaN", "1e999", "Infinity", "-Infinity", "1000"])
 def test_a_log_probability_that_is_no_number_is_left_out(tmp_path: Path, scripted: Servers, logprob: str) -> None:
-    made = json.dumps(reply_with({"7": 0.5, "3": 0.5})).replace(
+    reply = json.dumps(reply_with({"7": 0.5, "3": 0.5})).replace(
         '"logprob": -0.69', f'"logprob": {logprob}, "x": -0.69', 2
     )
-    server, out = scripted(lambda body: raw(made)), tmp_path / "out.jsonl"
+    server, out = scripted(lambda body: raw(reply)), tmp_path / "out.jsonl"
     assert judge(server, out).returncode == 0
     assert judge(server, out).returncode == 0
     assert {line["score"] for line in read_jsonl(out)} == {3.0}
@@ -218,10 +218,10 @@ def test_without_log_probabilities_the_stated_rating_counts(
         assert "logprobs" in jsonl.facts(out)["server_lacks"]
     paid = sum(not isinstance(WITHOUT[name](body), tuple) for body in server.requests)
     assert paid == (5 if owner == "someone" else 6), "on vLLM one probe shows it"
-    asked = len(server.requests)
-    assert judge(server, out, "--retry-failed", count=5).returncode == 0 and len(server.requests) == asked
-    write_jsonl(one := tmp_path / "one.jsonl", read_jsonl(out)[::2])
-    assert run("critic", "score", one, "--out", tmp_path / "scores").returncode == 0
+    request_count = len(server.requests)
+    assert judge(server, out, "--retry-failed", count=5).returncode == 0 and len(server.requests) == request_count
+    write_jsonl(some := tmp_path / "one.jsonl", read_jsonl(out)[::2])
+    assert run("critic", "score", some, "--out", tmp_path / "scores").returncode == 0
     audited = run("critic", "audit", "--human", tmp_path / "rows.jsonl", "--judge", f"mine={out}", "--html", "")
     assert "Traceback" not in audited.stderr
 
@@ -308,14 +308,15 @@ def test_a_file_with_distributions_takes_no_stated_ratings(tmp_path: Path, scrip
 
 
 def test_a_panel_takes_the_stated_rating_of_whoever_gives_no_more(tmp_path: Path, scripted: Servers) -> None:
-    one, other = scripted(WITHOUT["ignores them"]), scripted(lambda body: reply_with({"5": 0.5, "3": 0.5}, chosen="5"))
+    silent = scripted(WITHOUT["ignores them"])
+    other = scripted(lambda body: reply_with({"5": 0.5, "3": 0.5}, chosen="5"))
     out = tmp_path / "panel.jsonl"
-    words = ["critic", "judge", human_rows(tmp_path, 3), "--judge", one.url, "--judge", other.url]
+    words = ["critic", "judge", human_rows(tmp_path, 3), "--judge", silent.url, "--judge", other.url]
     for number in range(2):
         run(*words, "--out", out, "--name", "both", "--retry-failed", code=0)
         assert [line["score"] for line in read_jsonl(out)] == [5.5] * 3
         assert number or "logprobs" in jsonl.facts(out)["server_lacks"]
-    assert (len(one.requests), len(other.requests)) == (3, 3)
+    assert (len(silent.requests), len(other.requests)) == (3, 3)
 
 
 @pytest.mark.parametrize(
@@ -344,11 +345,11 @@ def test_a_server_that_refuses_the_format_is_asked_without_it(
 
 
 def test_another_refusal_is_no_reason_to_ask_without_the_format(tmp_path: Path, scripted: Servers) -> None:
-    for said, asked in (("bad image", 3), ("bad image in {..., 'response_format': ...}", 6)):
+    for said, request_count in (("bad image", 3), ("bad image in {..., 'response_format': ...}", 6)):
         refusal = json.dumps({"error": {"message": said}}).encode()
         server = scripted(lambda body, refusal=refusal: (400, {}, refusal))
-        assert judge(server, out := tmp_path / f"{asked}.jsonl").returncode == 3
-        assert len(server.requests) == asked and {each for each, _ in failing(out)} == {"refused"}
+        assert judge(server, out := tmp_path / f"{request_count}.jsonl").returncode == 3
+        assert len(server.requests) == request_count and {each for each, _ in failing(out)} == {"refused"}
         assert "server_lacks" not in jsonl.facts(out)
 
 

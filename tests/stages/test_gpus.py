@@ -49,9 +49,9 @@ def workers(parent: int) -> dict[str, int]:
 def test_a_worker_that_is_killed_loses_nothing(tmp_path: Path, judge: Path) -> None:
     """The rest is done by the next run, also on another number of GPUs, and the file has each row once."""
     write_jsonl(tmp_path / "rows.jsonl", [human_row(number, group=f"g{number}") for number in range(ROWS)])
-    asked = words(judge, "out.jsonl", "--gpus", "all", "--concurrency", "1")
+    given = words(judge, "out.jsonl", "--gpus", "all", "--concurrency", "1")
     parts = [tmp_path / f"out.jsonl.parts/{number}-of-2.jsonl" for number in (1, 2)]
-    with subprocess.Popen(command("critic", *asked), cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command("critic", *given), cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
         while not (parts[1].is_file() and parts[1].stat().st_size):
             assert process.poll() is None
             time.sleep(0.005)
@@ -64,7 +64,7 @@ def test_a_worker_that_is_killed_loses_nothing(tmp_path: Path, judge: Path) -> N
     assert 0 < left.count(b"\n") < whole.count(b"\n") and not (tmp_path / "out.jsonl").exists()
     assert_one_line_error(run("critic", *words(judge, "out.jsonl")), "go on with --gpus")
     cards(tmp_path, "H100")
-    done = run("critic", *asked)
+    done = run("critic", *given)
     assert done.returncode == 0 and "2 shards" in done.stdout and f"{ROWS} rows, 0 failed" in done.stdout, done.stderr
     assert parts[0].read_bytes() == whole and parts[1].read_bytes().startswith(left[: left.rfind(b"\n") + 1])
     lines = (tmp_path / "out.jsonl").read_bytes().splitlines()

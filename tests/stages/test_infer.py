@@ -66,9 +66,9 @@ def infer(file: Path, out: Path, *words: object, code: int | None = None) -> Don
 
 
 def lines(path: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
-    found = [json.loads(line) for line in path.read_bytes().splitlines()]
-    by_place = {(line["conversation"]["id"], line["condition"], line["turn"]): line for line in found}
-    assert len(by_place) == len(found), "a turn is in the file twice"
+    turns = [json.loads(line) for line in path.read_bytes().splitlines()]
+    by_place = {(line["conversation"]["id"], line["condition"], line["turn"]): line for line in turns}
+    assert len(by_place) == len(turns), "a turn is in the file twice"
     return by_place
 
 
@@ -128,7 +128,7 @@ def converse(
     **sampling: Any,
 ) -> list[ModelTurn]:
     """What a run adds to `known`, in the order in which it became known."""
-    made: list[ModelTurn] = []
+    turns: list[ModelTurn] = []
     settings = Sampling(**{"max_tokens": 64, **sampling})
 
     async def go() -> None:
@@ -137,18 +137,19 @@ def converse(
         stage._gate = asyncio.Semaphore(concurrency)
         for line in known:
             stage.load_existing(line)
-        await asyncio.gather(*(stage.work(one, made.append) for one in conversations))
+        await asyncio.gather(*(stage.work(conversation, turns.append) for conversation in conversations))
 
     asyncio.run(asyncio.wait_for(go(), 30))
-    return made
+    return turns
 
 
 def answered(request: Request) -> Reply:
-    return Reply(text=f"own {digest([dict(one) for one in request.messages])}", prompt_tokens=10, completion_tokens=4)
+    messages = [dict(message) for message in request.messages]
+    return Reply(text=f"own {digest(messages)}", prompt_tokens=10, completion_tokens=4)
 
 
-def by_place(made: Sequence[ModelTurn]) -> dict[tuple[str, int], ModelTurn]:
-    return {(line.condition, line.turn): line for line in made}
+def by_place(turns: Sequence[ModelTurn]) -> dict[tuple[str, int], ModelTurn]:
+    return {(line.condition, line.turn): line for line in turns}
 
 
 def test_the_next_turn_is_asked_on_the_models_own_reply() -> None:
@@ -163,15 +164,16 @@ def test_the_next_turn_is_asked_on_the_models_own_reply() -> None:
 def test_what_conditions_share_is_generated_once() -> None:
     backend = Recorder(answered)
     names = ("own", "perfect_perception", "perfect_perception_reasoning", "oracle", "no_history", "single_turn")
-    made = converse(talks(4), backend, *names)
-    assert len(made) == 4 * (3 + 2 + 1 + 3 + 3 + 1) and len(backend.requests) == 4 * 8
-    assert len({line.call for line in made}) == 4 * 8
+    turns = converse(talks(4), backend, *names)
+    assert len(turns) == 4 * (3 + 2 + 1 + 3 + 3 + 1) and len(backend.requests) == 4 * 8
+    assert len({line.call for line in turns}) == 4 * 8
     sent = [json.dumps(content(request.messages)) for request in backend.requests]
     assert len(set(sent)) == len(sent)
-    for line in made:
-        assert digest([{"role": one.role, "content": one.content} for one in line.seen]) in (line.reply or "")
-    totals = sum_replies(made, Path("out.jsonl"))
-    assert totals.count == len(made) and totals.facts["tokens"]["prompt"] == 10 * len(backend.requests)
+    for line in turns:
+        seen = [{"role": message.role, "content": message.content} for message in line.seen]
+        assert line.reply and digest(seen) in line.reply
+    totals = sum_replies(turns, Path("out.jsonl"))
+    assert totals.count == len(turns) and totals.facts["tokens"]["prompt"] == 10 * len(backend.requests)
 
 
 @pytest.mark.parametrize(
@@ -203,17 +205,17 @@ def test_a_failed_turn_ends_a_conversation_that_would_show_its_reply(name: str) 
         return answered(request)
 
     backend = Recorder(answer)
-    made = converse(talks(3), backend, name)
-    failed = by_place([line for line in made if line.conversation.id == "c1"])
+    turns = converse(talks(3), backend, name)
+    failed = by_place([line for line in turns if line.conversation.id == "c1"])
     assert failed[name, 2].failure == "server_error" and failed[name, 2].reply is None
-    asked = any(join_text(request.messages[-1]) == "c1 ask 3" for request in backend.requests)
+    third_was_asked = any(join_text(request.messages[-1]) == "c1 ask 3" for request in backend.requests)
     if name in ("oracle", "no_history"):
-        assert asked and failed[name, 3].reply
+        assert third_was_asked and failed[name, 3].reply
     else:
         assert failed[name, 3].failure == "not_run" and failed[name, 3].detail == "turn 2 failed: server_error"
-        assert not asked and not failed[name, 3].seen and failed[name, 3].call is None
-    assert all(line.failure is None for line in made if line.conversation.id != "c1")
-    assert not any("out of order" in join_text(one) for request in backend.requests for one in request.messages)
+        assert not third_was_asked and not failed[name, 3].seen and failed[name, 3].call is None
+    assert all(line.failure is None for line in turns if line.conversation.id != "c1")
+    assert not any("out of order" in join_text(message) for request in backend.requests for message in request.messages)
 
 
 def test_known_turns_are_not_asked_again_and_are_shared() -> None:
@@ -245,9 +247,9 @@ def small(request: Request) -> Reply:
 
 
 def test_overflow_fails_by_name() -> None:
-    found = by_place(converse(talks(1, turns=4), Recorder(small), "own"))
-    assert found["own", 2].reply and found["own", 3].failure == "context_length_exceeded"
-    assert found["own", 4].failure == "not_run"
+    turns = by_place(converse(talks(1, turns=4), Recorder(small), "own"))
+    assert turns["own", 2].reply and turns["own", 3].failure == "context_length_exceeded"
+    assert turns["own", 4].failure == "not_run"
 
 
 def test_a_reply_that_the_context_cuts_is_no_reply() -> None:
@@ -263,23 +265,23 @@ def test_a_reply_that_the_context_cuts_is_no_reply() -> None:
             completion_tokens=tokens,
         )
 
-    found = by_place(converse(talks(1), Recorder(answer, context=100), "own"))
-    assert found["own", 1].reply and found["own", 2].failure == "context_length_exceeded"
-    assert found["own", 2].completion_tokens == 40, "what it cost is counted"
+    turns = by_place(converse(talks(1), Recorder(answer, context=100), "own"))
+    assert turns["own", 1].reply and turns["own", 2].failure == "context_length_exceeded"
+    assert turns["own", 2].completion_tokens == 40, "what it cost is counted"
 
 
 def test_a_reply_cut_at_max_tokens_is_a_reply() -> None:
     cut = Recorder(lambda request: Reply(text="and so on", truncated=True, prompt_tokens=5, completion_tokens=64))
-    made = converse(talks(1), cut, "own")
-    assert [line.finish for line in made] == ["length"] * 3 and all(line.reply for line in made)
-    assert sum_replies(made[:1], Path("out.jsonl")).facts["calls_cut_at_max_tokens"] == 1
+    turns = converse(talks(1), cut, "own")
+    assert [line.finish for line in turns] == ["length"] * 3 and all(line.reply for line in turns)
+    assert sum_replies(turns[:1], Path("out.jsonl")).facts["calls_cut_at_max_tokens"] == 1
 
 
 def test_seeds_are_of_the_prompt_and_the_run() -> None:
     def seeds(seed: int, temperature: float = 1.0) -> dict[str, int | None]:
         backend = Recorder(lambda request: Reply(text="same"))
         converse(talks(2), backend, "own", temperature=temperature, seed=seed)
-        return {json.dumps(content(one.messages)): one.seed for one in backend.requests}
+        return {json.dumps(content(request.messages)): request.seed for request in backend.requests}
 
     assert seeds(0) == seeds(0) and len(set(seeds(0).values())) == 6
     assert not set(seeds(0).values()) & set(seeds(1).values())
@@ -319,14 +321,14 @@ def test_what_is_sent_and_what_is_written(tmp_path: Path, scripted: Servers) -> 
     out = tmp_path / "out.jsonl"
     words = ("--base-url", server.url, "--condition", "own", "--condition", "oracle", "--max-tokens", "9")
     done = infer(sheet(tmp_path / "b", 5), out, *words, code=0)
-    found = lines(out)
-    assert len(found) == 5 * 6 and len(server.requests) == 5 * 5
+    turns = lines(out)
+    assert len(turns) == 5 * 6 and len(server.requests) == 5 * 5
     uri = "data:image/png;base64," + base64.b64encode(PICTURE).decode()
     first = [{"type": "image_url", "image_url": {"url": uri}}, {"type": "text", "text": "conversation 2 turn 1"}]
-    asked = [body["messages"] for body in server.requests if body["messages"][0]["content"] == first]
-    assert len(asked) == 5 and {len(messages) for messages in asked} == {1, 3, 5}
-    line = found["2", "own", 2]
-    reply = found["2", "own", 1]["reply"]
+    sent = [body["messages"] for body in server.requests if body["messages"][0]["content"] == first]
+    assert len(sent) == 5 and {len(messages) for messages in sent} == {1, 3, 5}
+    line = turns["2", "own", 2]
+    reply = turns["2", "own", 1]["reply"]
     assert line["seen"] == [
         {
             "role": "user",
@@ -382,14 +384,14 @@ def test_images_that_cannot_be_sent(tmp_path: Path, scripted: Servers) -> None:
     words = ["--base-url", server.url, "--condition", "own", "--condition", "perfect_perception"]
     done = infer(file, out, *words)
     assert done.returncode == 3 and "image_outside_root: 4 turns" in done.stdout, done.stdout + done.stderr
-    found = lines(out)
-    names = [found[str(n), "own", 1].get("failure") for n in range(7)]
+    turns = lines(out)
+    names = [turns[str(n), "own", 1].get("failure") for n in range(7)]
     outside = "image_outside_root"
     assert names == [None, "image_missing", "image_unreadable", "image_too_large", outside, outside, None]
     for n in range(1, 6):
-        assert found[str(n), "perfect_perception", 2]["failure"] == names[n]
-        assert found[str(n), "own", 2]["failure"] == found[str(n), "own", 3]["failure"] == "not_run"
-        assert "seen" not in found[str(n), "own", 1]
+        assert turns[str(n), "perfect_perception", 2]["failure"] == names[n]
+        assert turns[str(n), "own", 2]["failure"] == turns[str(n), "own", 3]["failure"] == "not_run"
+        assert "seen" not in turns[str(n), "own", 1]
     assert len(server.requests) == 2 * 5
     (tmp_path / "b" / "missing.png").write_bytes(PICTURE)
     assert infer(file, out, *words, "--retry-failed").returncode == 3 and len(server.requests) == 3 * 5
@@ -402,7 +404,7 @@ def test_without_image_none_is_read(tmp_path: Path, scripted: Servers) -> None:
     file = sheet(tmp_path / "b", 2, row_0="missing.png")
     words = ("--base-url", server.url, "--condition", "no_image", "--data-root", tmp_path / "nowhere")
     assert infer(file, tmp_path / "out.jsonl", *words).returncode == 0
-    assert all(isinstance(one["content"], str) for body in server.requests for one in body["messages"])
+    assert all(isinstance(message["content"], str) for body in server.requests for message in body["messages"])
 
 
 FAULTS = ("fine", "busy", "broken", "hangs", "cut off", "empty", "refused", "too long", "filtered", "half a character")
@@ -421,8 +423,8 @@ def test_faults_of_a_server(tmp_path: Path, scripted: Servers) -> None:
                 return 429, {"Retry-After": "1"}, b"{}"
         if fault == "hangs":
             time.sleep(3)
-        made = completion(f"reply {digest(body['messages'])}")
-        choice = made["choices"][0]
+        reply = completion(f"reply {digest(body['messages'])}")
+        choice = reply["choices"][0]
         if fault == "empty":
             choice["message"]["content"] = ""
         if fault == "filtered":
@@ -435,13 +437,13 @@ def test_faults_of_a_server(tmp_path: Path, scripted: Servers) -> None:
             "too long": (400, {}, b'{"error": {"message": "the prompt is longer than the maximum model length of 9"}}'),
             "cut off": None,
         }
-        return errors.get(fault, made) if fault in errors else made
+        return errors.get(fault, reply) if fault in errors else reply
 
     server = scripted(answer)
     out = tmp_path / "out.jsonl"
     infer(sheet(tmp_path / "b", 10), out, "--base-url", server.url, "--attempts", "2", "--timeout", "1.5", code=3)
-    found = lines(out)
-    assert len(found) == 30
+    written = lines(out)
+    assert len(written) == 30
     expected = {
         "broken": ("server_error", "engine is out of order (after 2 tries)"),
         "hangs": ("server_error", "TimeoutError"),
@@ -452,7 +454,7 @@ def test_faults_of_a_server(tmp_path: Path, scripted: Servers) -> None:
         "filtered": ("content_filter", "content filter"),
     }
     for number, fault in enumerate(FAULTS):
-        turns = [found[str(number), "own", turn] for turn in (1, 2, 3)]
+        turns = [written[str(number), "own", turn] for turn in (1, 2, 3)]
         assert turns[0]["reply"]
         if fault in expected:
             name, detail = expected[fault]
@@ -461,8 +463,8 @@ def test_faults_of_a_server(tmp_path: Path, scripted: Servers) -> None:
             assert len(turns[1]["seen"]) == 3
         else:
             assert turns[1]["reply"] and turns[2]["reply"], fault
-    assert busy_since[1] - busy_since[0] >= 1.0 and found["1", "own", 2]["attempts"] == 2
-    assert found["9", "own", 3]["seen"][3]["content"] == "\ufffd and more"
+    assert busy_since[1] - busy_since[0] >= 1.0 and written["1", "own", 2]["attempts"] == 2
+    assert written["9", "own", 3]["seen"][3]["content"] == "\ufffd and more"
     third = [body for body in server.requests if len(body["messages"]) == 5]
     assert len(third) == 3, "turn 3 was asked after a failed turn 2"
 
@@ -508,7 +510,7 @@ def test_killed_at_random_moments(tmp_path: Path, scripted: Servers, kills: int,
     wanted = [word for name in CONDITIONS for word in ("--condition", name)]
     words = ["--base-url", server.url, *wanted]
     assert infer(file, whole, *words, "--concurrency", "16").returncode == 0
-    asked = len(server.requests)
+    request_count = len(server.requests)
     start = ["infer", str(file), "--benchmark", "convbench", "--out", str(out), "--concurrency", "3", *words]
     chance = random.Random(kills)
     for kill in range(kills):
@@ -518,9 +520,9 @@ def test_killed_at_random_moments(tmp_path: Path, scripted: Servers, kills: int,
             data = out.read_bytes()
             out.write_bytes(data[: len(data) - chance.randrange(1, 40)])
     infer(file, out, *words, code=0)
-    found, expected = lines(out), lines(whole)
-    for line in [*found.values(), *expected.values()]:
+    resumed, expected = lines(out), lines(whole)
+    for line in [*resumed.values(), *expected.values()]:
         for name in ("seconds", "attempts"):  # how the call went, not what came of it
             line.pop(name, None)
-    assert found == expected and len(found) == count * 9
-    assert len(server.requests) - asked <= asked + kills * 6, "turns that were known were asked again"
+    assert resumed == expected and len(resumed) == count * 9
+    assert len(server.requests) - request_count <= request_count + kills * 6, "turns that were known were asked again"

@@ -132,8 +132,8 @@ def test_ten_is_told_from_one(
         assert line["score"] == pytest.approx(0.5 * 7 + 0.1 * 3 + 0.4 * (1 - ten) + 4 * ten)
         assert line["verdict"]["rating"] == 7 and line["verdict"]["reason"] == "fine"
     assert len(server.requests) == (1 + 3 * 3 if refuses else 3 * 2)
-    asked = [body.get("top_logprobs") for body in server.requests if not body.get("continue_final_message")]
-    assert asked == [10] * 3, "no more tokens than ratings can stand there"
+    top_logprobs = [body.get("top_logprobs") for body in server.requests if not body.get("continue_final_message")]
+    assert top_logprobs == [10] * 3, "no more tokens than ratings can stand there"
     written = [body["max_tokens"] for body in server.requests if body.get("continue_final_message")]
     assert refuses or written == [1 if grammar == {} else 2] * 3
 
@@ -193,8 +193,8 @@ IN_A_REASON = ['{"Rating":', "2", ',"Reason":"it ends with\n</think>\n', '\\"Rat
 )
 def test_the_rating_is_not_looked_for_among_thoughts(texts: list[str], last: bool, rating_read: int | None) -> None:
     """Those that do not show are passed over as well: then the `last` one counts."""
-    found = distribution.first_digit([Token(text, [(text, 0.0)]) for text in texts], last)
-    assert (found and found.mass.index(1.0) + 1) == rating_read
+    digit = distribution.first_digit([Token(text, [(text, 0.0)]) for text in texts], last)
+    assert (digit and digit.mass.index(1.0) + 1) == rating_read
 
 
 def test_a_judge_that_reasons_out_of_sight_is_read_at_its_own_tokens(tmp_path: Path, scripted: Servers) -> None:
@@ -225,8 +225,8 @@ def test_what_our_server_says_of_a_one_needs_no_second_call(tmp_path: Path, scri
 
 def test_ten_in_one_token_and_a_written_one_need_no_second_call() -> None:
     def tokens(first: dict[str, float], chosen: str, after: dict[str, float]) -> list[Token]:
-        made = [('{"Rating":', {'{"Rating":': 1.0}), (chosen, first), (next(iter(after)), after)]
-        return [Token(text, [(t, math.log(share)) for t, share in shares.items()]) for text, shares in made]
+        shown = [('{"Rating":', {'{"Rating":': 1.0}), (chosen, first), (next(iter(after)), after)]
+        return [Token(text, [(t, math.log(share)) for t, share in shares.items()]) for text, shares in shown]
 
     whole = distribution.first_digit(tokens({"10": 0.5, "1": 0.25, "8": 0.25}, "10", {",": 1.0}))
     assert whole is not None and whole.ten_given_one == 0.0
@@ -273,7 +273,8 @@ def test_log_probabilities_of_the_written_tokens_alone_are_none(
     tmp_path: Path, scripted: Servers, said: dict[str, Any]
 ) -> None:
     def answer(_: dict[str, Any]) -> Any:
-        return completion('{"Rating": 7}', tokens=[{"token": one, "logprob": -0.1, **said} for one in ("{", "7", "}")])
+        tokens = [{"token": text, "logprob": -0.1, **said} for text in ("{", "7", "}")]
+        return completion('{"Rating": 7}', tokens=tokens)
 
     server = scripted(answer)
     backend = OpenAIBackend(server.url, attempts=1)
@@ -328,11 +329,11 @@ def test_a_prompt_that_is_too_long_is_shortened_and_said(tmp_path: Path, scripte
     data = write_jsonl(tmp_path / "rows.jsonl", [human_row(1), *long])
     out = tmp_path / "out.jsonl"
     run("critic", "judge", data, "--out", out, "--base-url", scripted(answer, context=4000).url)
-    found = {line["sample"]["id"]: line for line in read_jsonl(out)}
+    by_id = {line["sample"]["id"]: line for line in read_jsonl(out)}
     for name in ("row-0", "row-3", "row-4"):
-        assert found[name]["score"] == 7 and found[name]["shortened"]["response"] > 0, name
-    assert "shortened" not in found["row-1"]
-    assert found["row-2"]["verdict"]["failure"] == "context_length_exceeded"
+        assert by_id[name]["score"] == 7 and by_id[name]["shortened"]["response"] > 0, name
+    assert "shortened" not in by_id["row-1"]
+    assert by_id["row-2"]["verdict"]["failure"] == "context_length_exceeded"
 
 
 def test_interrupted_it_says_how_to_go_on(tmp_path: Path, scripted: Servers) -> None:
@@ -514,16 +515,16 @@ def test_what_else_is_said_of_a_judgment_is_as_in_a_new_file(tmp_path: Path, scr
     server = scripted(lambda body: reply_with({"7": 1.0}))
     members = [f"out.{number + 1}.jsonl" for number in range(count)] if count > 1 else []
 
-    def judge(folder: str, *made: Any) -> Any:
-        data = write_jsonl(tmp_path / "rows.jsonl", [human_row(0, annotators={"a": 1.0, "b": 2.0}), *made])
+    def judge(folder: str, *rows: Any) -> Any:
+        data = write_jsonl(tmp_path / "rows.jsonl", [human_row(0, annotators={"a": 1.0, "b": 2.0}), *rows])
         judges = [word for _ in range(count) for word in ("--judge", server.url)]
         done = run("critic", "judge", data, "--out", tmp_path / folder / "out.jsonl", *judges, code=0)
         return done.stderr
 
     def read(folder: str) -> Any:
         files = [tmp_path / folder / file for file in ("out.jsonl", *members)]
-        found = [{one.sample.id: one for _, one in jsonl.read(file, Judgment)} for file in files]
-        return found, [jsonl.facts(file)["responses"] for file in files]
+        judgments = [{judgment.sample.id: judgment for _, judgment in jsonl.read(file, Judgment)} for file in files]
+        return judgments, [jsonl.facts(file)["responses"] for file in files]
 
     judge("a", human_row(1), human_row(2))
     out = tmp_path / "a" / "out.jsonl"
@@ -541,8 +542,8 @@ def test_what_else_is_said_of_a_judgment_is_as_in_a_new_file(tmp_path: Path, scr
             judge("a", *now)
     assert not any(jsonl.sidecar(tmp_path / "a" / file).is_file() for file in (members or ["out.jsonl"])[:1])
     assert judge("a", *now).count("3 judged before, 1 to go") == count
-    asked = len(server.requests)
-    assert "other scores" not in judge("a", *now) and len(server.requests) == asked
+    request_count = len(server.requests)
+    assert "other scores" not in judge("a", *now) and len(server.requests) == request_count
     judge("c", *now)
     assert read("a") == read("c")
 

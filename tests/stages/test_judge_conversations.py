@@ -11,8 +11,9 @@ import msgspec
 import pytest
 from conftest import ROOT, assert_one_line_error, completion, run, sample, write_jsonl
 from msgspec.structs import replace
+from scoring import read_sample
 
-from critic import benchmarks, jsonl
+from critic import jsonl
 from critic.backends import Reply, Request
 from critic.backends.scripted import ScriptedBackend
 from critic.benchmarks import convbench, multiverse
@@ -32,28 +33,28 @@ def replies(
 ) -> Path:
     """A file as `critic infer` writes it; the reply names system, conversation and turn. (id, turn) may have failed."""
     lines = []
-    for one in benchmarks.read(benchmark, sample(benchmark)):
+    for conversation in read_sample(benchmark):
         for name in conditions:
-            lines += _turns(one, name, system, failed)
+            lines += _turns(conversation, name, system, failed)
     path.write_bytes(b"\n".join(msgspec.json.encode(line) for line in lines) + b"\n")
     return path
 
 
-def _turns(one: Conversation, name: str, system: str, failed: tuple[tuple[str, int], ...]) -> list[ModelTurn]:
+def _turns(conversation: Conversation, name: str, system: str, failed: tuple[tuple[str, int], ...]) -> list[ModelTurn]:
     lines: list[ModelTurn] = []
     said: dict[int, str] = {}
     common: dict[str, Any] = {
-        "conversation": one, "condition": name, "system": system, "sampling": Sampling(max_tokens=9),
+        "conversation": conversation, "condition": name, "system": system, "sampling": Sampling(max_tokens=9),
     }  # fmt: skip
     ended = False
-    for turn in CONDITIONS[name].asked(len(one.turns)):
-        if ended or (one.id, turn) in failed:
+    for turn in CONDITIONS[name].asked(len(conversation.turns)):
+        if ended or (conversation.id, turn) in failed:
             lines.append(ModelTurn(**common, turn=turn, failure="not_run" if ended else "image_missing", detail="gone"))
             ended = True
             continue
-        shown = history_messages(one, turn, said, CONDITIONS[name])
+        shown = history_messages(conversation, turn, said, CONDITIONS[name])
         seen = [SentMessage(role=message.role, content=message.content) for message in shown]
-        said[turn] = f"{system} on {one.id} turn {turn}."
+        said[turn] = f"{system} on {conversation.id} turn {turn}."
         lines.append(ModelTurn(**common, turn=turn, seen=seen, reply=said[turn]))
     return lines
 
@@ -81,7 +82,7 @@ def judge(file: Path, out: Path, benchmark: str, url: str, *words: object, code:
 
 
 def cells(lines: list[Judgment]) -> Counter[Any]:
-    return Counter((one.condition, one.protocol, one.judging, one.turn) for one in lines)
+    return Counter((line.condition, line.protocol, line.judging, line.turn) for line in lines)
 
 
 def test_convbench_by_direct_grading(tmp_path: Path, scripted: Any) -> None:
@@ -109,8 +110,8 @@ def test_convbench_by_direct_grading(tmp_path: Path, scripted: Any) -> None:
         assert line.score == (9 if line.turn is None else line.turn + 2)
         assert line.failure is None and line.system == "m" and line.judge == "tiny"
         assert line.sample.length == (None if line.turn is None else len(line.sample.answer or ""))
-    found = convbench.scores(lines, benchmarks.read("convbench", sample("convbench")), "direct")
-    r1 = aggregate_of(found["R1"])
+    scores = convbench.scores(lines, read_sample("convbench"), "direct")
+    r1 = aggregate_of(scores["R1"])
     assert r1.value == pytest.approx((4 + 9) / 2) and r1.n == 24
 
 
@@ -131,18 +132,19 @@ def test_what_the_judge_of_a_turn_and_of_the_whole_is_shown(tmp_path: Path, scri
     file, out = replies(tmp_path / "r.jsonl", "convbench", ("perfect_perception",)), tmp_path / "j.jsonl"
     words = ["--protocol", "direct", "--judging", "standard", "--judging", "no_focus"]
     judge(file, out, "convbench", server.url, *words)
-    one = benchmarks.read("convbench", sample("convbench"))[0]
-    contents = [prompt_of(body) for body in server.requests if f"> {one.caption}" in prompt_of(body)]
+    conversation = read_sample("convbench")[0]
+    first_turn, second_turn, third_turn = conversation.turns
+    contents = [prompt_of(body) for body in server.requests if f"> {conversation.caption}" in prompt_of(body)]
     assert len(contents) == 4
-    (second,) = [text for text in contents if "> m on 1 turn 2." in text and one.turns[2].prompt not in text]
-    assert f"> Assistant: {one.turns[0].reference}" in second and f"# Question\n> {one.turns[1].prompt}" in second
-    assert f"# Reference\n> {one.turns[1].reference}" in second and "What this answer" not in second
-    third = [text for text in contents if f"# Question\n> {one.turns[2].prompt}" in text]
-    assert sorted(f"> {one.turns[2].focus}" in text for text in third) == [False, True]
+    (second,) = [text for text in contents if "> m on 1 turn 2." in text and third_turn.prompt not in text]
+    assert f"> Assistant: {first_turn.reference}" in second and f"# Question\n> {second_turn.prompt}" in second
+    assert f"# Reference\n> {second_turn.reference}" in second and "What this answer" not in second
+    third = [text for text in contents if f"# Question\n> {third_turn.prompt}" in text]
+    assert sorted(f"> {third_turn.focus}" in text for text in third) == [False, True]
     assert all("> Assistant: m on 1 turn 2." in text for text in third)
     (whole,) = [text for text in contents if "as a whole" in text]
     assert "# Judgments of the single turns\n> Turn 2: 7. so\n> Turn 3: 7. so" in whole
-    assert f"> Turn 1: {one.turns[0].reference}" in whole and "> Assistant: m on 1 turn 3." in whole
+    assert f"> Turn 1: {first_turn.reference}" in whole and "> Assistant: m on 1 turn 3." in whole
 
 
 def test_pairwise_in_both_orders(tmp_path: Path, scripted: Any) -> None:
@@ -164,7 +166,7 @@ def test_pairwise_in_both_orders(tmp_path: Path, scripted: Any) -> None:
     for name, line in lines.items():
         assert line.score == {0: 0.5, 1: 1.0, 2: 0.0}[int(name) % 3], name
         assert [call.first for call in line.calls] == ["model", "opponent"] and line.opponent is None
-    confirmed = [one.id for one in benchmarks.read("visitbench", sample("visitbench")) if one.turns[0].reference]
+    confirmed = [conversation.id for conversation in read_sample("visitbench") if conversation.turns[0].reference]
     assert sorted(lines) == sorted(confirmed) and len(server.requests) == 2 * len(confirmed)
     assert "no reference" in done.stdout
     assert all("# Reference\n" not in prompt_of(body) for body in server.requests)
@@ -178,10 +180,10 @@ def test_two_models_with_or_without_the_reference(tmp_path: Path, scripted: Any,
     out = tmp_path / "j.jsonl"
     words = ["--against", theirs, "--order", "random", "--seed", "3", *(["--reference-free"] if free else [])]
     done = judge(mine, out, "visitbench", server.url, *words, code=0)
-    asked = benchmarks.read("visitbench", sample("visitbench"))
+    conversations = read_sample("visitbench")
     lines = judged(out)
-    backed = sum(one.turns[0].reference is not None for one in asked)
-    assert len(lines) == (len(asked) if free else backed) == len(server.requests)
+    backed = sum(conversation.turns[0].reference is not None for conversation in conversations)
+    assert len(lines) == (len(conversations) if free else backed) == len(server.requests)
     assert ("turns not judged: pairwise: no reference" in done.stdout) == (not free)
     assert {(line.system, line.opponent) for line in lines} == {("m", "n")}
     assert {line.calls[0].first for line in lines} == {"model", "opponent"}
@@ -189,7 +191,8 @@ def test_two_models_with_or_without_the_reference(tmp_path: Path, scripted: Any,
         assert line.score == (1.0 if line.calls[0].first == "model" else 0.0)
     shown = sum("# Reference\n" in prompt_of(body) or "# 参考答案\n" in prompt_of(body) for body in server.requests)
     assert shown == (0 if free else backed)
-    assert len(tournament.battles(lines, {one.id: one.group for one in asked})) == len(lines)
+    groups = {conversation.id: conversation.group for conversation in conversations}
+    assert len(tournament.battles(lines, groups)) == len(lines)
     assert [line.calls[0].first for line in judged(out)] == [line.calls[0].first for line in lines]
 
 
@@ -201,14 +204,14 @@ def test_a_tournament_is_planned_judged_and_resumed_by_one_command(tmp_path: Pat
         first, second = re.findall(r"> (m\d) on", prompt_of(body))
         return completion(json.dumps({"Verdict": "A" if first < second else "B", "Reason": "x"}))
 
-    server, asked = scripted(answer), benchmarks.read("visitbench", sample("visitbench"))
+    server, conversations = scripted(answer), read_sample("visitbench")
     files = [replies(tmp_path / f"{name}.jsonl", "visitbench", system=name) for name in ("m3", "m1", "m0", "m2")]
     out = tmp_path / "j.jsonl"
     words = ["--battles", how, "--reference-free", "--order", "random"]
     words += [word for path in files[1:] for word in ("--against", path)]
     judge(files[0], out, "visitbench", server.url, *words, code=0)
     lines = judged(out)
-    met: dict[str, list[set[str]]] = {one.id: [] for one in asked}
+    met: dict[str, list[set[str]]] = {conversation.id: [] for conversation in conversations}
     for line in lines:
         met[line.sample.id].append({line.system, line.opponent or ""})
         assert line.score == (line.system < (line.opponent or ""))
@@ -224,24 +227,24 @@ def test_a_tournament_is_planned_judged_and_resumed_by_one_command(tmp_path: Pat
     scored = run("critic", "score", out, "--out", tmp_path / "page", code=0)
     assert ("m3 against 3 models: judged by" in scored.stdout) == (how == "all")
     summary = json.loads((tmp_path / "page/summary.json").read_text("utf-8"))
-    found, rated = summary["systems"]["tournament"], summary["leaderboards"]["tournament"]
-    ranked = sorted(found["elo"]["ratings"], key=lambda name: -found["elo"]["ratings"][name])
+    battles, rated = summary["systems"]["tournament"], summary["leaderboards"]["tournament"]
+    ranked = sorted(battles["elo"]["ratings"], key=lambda name: -battles["elo"]["ratings"][name])
     assert ranked == ["m0", "m1", "m2", "m3"] and rated["m0"]["win rate, %"]["value"] == 100
     fought = {name: sum(name in pair for pairs in met.values() for pair in pairs) for name in ranked}
-    assert found["asked"] == fought
+    assert battles["asked"] == fought
 
 
 def test_two_times_against_means_both(tmp_path: Path, scripted: Any) -> None:
     url = scripted(answer_all).url
     first, *others = [replies(tmp_path / f"{name}.jsonl", "visitbench", system=name) for name in ("m", "n", "o")]
-    one, both = ["--against", others[0], "--order", "random"], [w for file in others for w in ("--against", file)]
+    single, both = ["--against", others[0], "--order", "random"], [w for file in others for w in ("--against", file)]
     judge(first, tmp_path / "j.jsonl", "visitbench", url, *both, "--order", "random", code=0)
-    found = Counter((line.system, line.opponent) for line in judged(tmp_path / "j.jsonl"))
-    assert set(found) == {("m", "n"), ("m", "o")} and len(set(found.values())) == 1
+    pairs = Counter((line.system, line.opponent) for line in judged(tmp_path / "j.jsonl"))
+    assert set(pairs) == {("m", "n"), ("m", "o")} and len(set(pairs.values())) == 1
     for words, part in (
         ([*both, "--against", others[0]], "the same model, 'n', as in"),
         ([*both, "--protocol", "direct"], "--protocol pairwise alone"),
-        ([*one, "--battles", "random"], "three models or more"),
+        ([*single, "--battles", "random"], "three models or more"),
     ):
         assert_one_line_error(judge(first, tmp_path / "k.jsonl", "visitbench", url, *words), part)
 
@@ -262,21 +265,21 @@ def test_multiverse_checklists_and_quality(tmp_path: Path, scripted: Any) -> Non
     server = scripted(answer_all)
     file, out = replies(tmp_path / "r.jsonl", "multiverse", ("own", "oracle")), tmp_path / "j.jsonl"
     judge(file, out, "multiverse", server.url, code=0)
-    asked = benchmarks.read("multiverse", sample("multiverse"))
-    turns = sum(len(one.turns) for one in asked)
+    conversations = read_sample("multiverse")
+    turns = sum(len(conversation.turns) for conversation in conversations)
     lines = judged(out)
-    assert len(lines) == 2 * 2 * turns and len(server.requests) == 2 * (2 * turns - len(asked))
+    assert len(lines) == 2 * 2 * turns and len(server.requests) == 2 * (2 * turns - len(conversations))
     facts = jsonl.facts(out)
     assert facts["asked"] == len(server.requests) and facts["tokens"]["prompt"] == 11 * len(server.requests)
     for line in lines:
-        items = asked[[one.id for one in asked].index(line.sample.id)].turns[line.turn - 1].checklist
+        items = line.conversation.turns[line.turn - 1].checklist
         if line.protocol == "checklist":
             assert line.verdict.answers == [number % 2 == 0 for number in range(len(items))]
             assert line.score == pytest.approx(sum(line.verdict.answers) / len(items))
         else:
             assert line.score == 7
-    found = multiverse.measures(lines, "oracle")["score"]
-    assert len(found) == turns and None not in found.values()
+    scores = multiverse.measures(lines, "oracle")["score"]
+    assert len(scores) == turns and None not in scores.values()
     for body in server.requests:
         assert "> 1. " in prompt_of(body)
         schema = body["response_format"]["json_schema"]["schema"]
@@ -288,9 +291,9 @@ def test_alignmmbench_is_judged_as_responses_are(tmp_path: Path, scripted: Any) 
     server = scripted(answer_all)
     file, out = replies(tmp_path / "r.jsonl", "alignmmbench", ("own", "no_image")), tmp_path / "j.jsonl"
     judge(file, out, "alignmmbench", server.url, code=0)
-    asked = benchmarks.read("alignmmbench", sample("alignmmbench"))
+    conversations = read_sample("alignmmbench")
     assert {(line.condition, line.score) for line in judged(out)} == {("own", 7), ("no_image", 7)}
-    with_history = next(one for one in asked if one.history)
+    with_history = next(conversation for conversation in conversations if conversation.history)
     (content,) = {prompt_of(body) for body in server.requests if f"> m on {with_history.id} turn" in prompt_of(body)}
     assert f"> 用户：{with_history.history[0].user}" in content and "忽略" not in content
     assert f"# 题目\n> {with_history.turns[0].prompt}" in content or with_history.turns[0].prompt in content
@@ -307,8 +310,8 @@ def test_an_answer_that_was_never_given_is_a_named_failure(tmp_path: Path, scrip
         1: None, 2: "image_missing", 3: "not_run", None: "image_missing",
     }  # fmt: skip
     assert all(line.asked is None and line.score is None for turn, line in lines.items() if turn != 1)
-    found = convbench.scores(judged(out), benchmarks.read("convbench", sample("convbench")), "direct")
-    s2 = aggregate_of(found["S2"])
+    scores = convbench.scores(judged(out), read_sample("convbench"), "direct")
+    s2 = aggregate_of(scores["S2"])
     assert (s2.n, s2.failed, s2.asked) == (5, 1, 6)
     assert s2.low == pytest.approx((5 * 7 + 1) / 6) and s2.high == pytest.approx((5 * 7 + 10) / 6)
 
@@ -409,10 +412,10 @@ def test_a_turn_that_cannot_be_judged_is_shown_as_such_and_counted(tmp_path: Pat
     assert all("> Turn 1: 7. so\n> Turn 2: not judged\n> Turn 3: 7. so" in content for content in shown)
     scored = run("critic", "score", out, "--max-failed", "1").stdout
     assert "m: 1 whole conversations were judged without the" in scored
-    answer.broken, asked = False, len(server.requests)
-    assert judge(file, out, "convbench", server.url, *words).returncode == 3 and len(server.requests) == asked
+    answer.broken, request_count = False, len(server.requests)
+    assert judge(file, out, "convbench", server.url, *words).returncode == 3 and len(server.requests) == request_count
     assert judge(file, out, "convbench", server.url, *words, "--retry-failed").returncode == 0
-    assert len(server.requests) == asked + 2 and {line.unjudged for line in judged(out)} == {0}
+    assert len(server.requests) == request_count + 2 and {line.unjudged for line in judged(out)} == {0}
     facts = jsonl.facts(out)
     assert (facts["verdicts"], facts["failed"], facts["judged_in_this_run"]) == (24, {}, 2)
 
@@ -438,17 +441,17 @@ def test_the_judge_of_the_whole_sees_focus_points_and_the_turns_judgments_in_its
         is_a = re.search(r"(# Reply of assistant A|（助手 A）)\n> m on", prompt_of(body))
         return completion(f"The model is {'A' if is_a else 'B'}.\nOverall, Response A is better.")
 
-    server, one = scripted(answer), benchmarks.read("convbench", sample("convbench"))[0]
+    server, conversation = scripted(answer), read_sample("convbench")[0]
     file, out = replies(tmp_path / "r.jsonl", "convbench"), tmp_path / "j.jsonl"
     assert judge(file, out, "convbench", server.url, "--protocol", "pairwise").returncode == 0
     contents = [prompt_of(body) for body in server.requests]
-    wholes = [text for text in contents if "talked with a user" in text and f"> {one.caption}" in text]
+    wholes = [text for text in contents if "talked with a user" in text and f"> {conversation.caption}" in text]
     assert len(wholes) == 2
     for content in wholes:
         model = "A" if "> Assistant: m on" in content.split("# Conversation with assistant B")[0] else "B"
         for turn in (1, 2, 3):
             assert f"> Turn {turn}: A. The model is {model}.\n>   Overall, Response A is better." in content
-        assert f"# What this answer has to achieve\n> Turn 3: {one.turns[2].focus}" in content
+        assert f"# What this answer has to achieve\n> Turn 3: {conversation.turns[2].focus}" in content
 
 
 @pytest.mark.parametrize("benchmark", ["convbench", "multiverse", "alignmmbench"])
@@ -466,8 +469,8 @@ def test_the_reason_comes_before_the_verdict_in_every_protocol(
         assert schema["properties"]["Reason"]["maxLength"] >= (400 if benchmark == "alignmmbench" else 1000)
         assert body["max_tokens"] == 1024
     assert all(line.setup.reason_first and line.verdict.reason == "so" for line in judged(out) if line.turn)
-    found = judge(file, out, benchmark, server.url, *words)
-    assert_one_line_error(found, "made with pointwise_prompt 'pointwise_reason_first', now 'pointwise'")
+    refused = judge(file, out, benchmark, server.url, *words)
+    assert_one_line_error(refused, "made with pointwise_prompt 'pointwise_reason_first', now 'pointwise'")
     refused = judge(file, tmp_path / "k.jsonl", benchmark, server.url, "--prompt", "reason_first", "--no-reason")
     assert_one_line_error(refused, "--no-reason")
 
@@ -542,13 +545,13 @@ def test_what_a_killed_run_had_asked_is_shared_as_if_it_had_not_been_killed(tmp_
     words = ["--protocol", "direct"]
     done = judge(file, out, "convbench", server.url, *words)
     assert done.returncode == 0 and "critic infer has not finished it" in done.stderr, done.stderr
-    asked, whole = len(server.requests), sorted(out.read_bytes().splitlines())
+    request_count, whole = len(server.requests), sorted(out.read_bytes().splitlines())
     lines = out.read_bytes().splitlines(keepends=True)
     out.write_bytes(b"".join(line for line in lines if b'"condition":"own"' in line))
     (tmp_path / "r.jsonl.run.json").write_text("{}")
     done = judge(file, out, "convbench", server.url, *words)
     assert done.returncode == 0 and "has not finished" not in done.stderr
-    assert sorted(out.read_bytes().splitlines()) == whole and len(server.requests) == asked
+    assert sorted(out.read_bytes().splitlines()) == whole and len(server.requests) == request_count
 
 
 def test_tokens_of_two_conversations_that_read_alike_both_count(tmp_path: Path, scripted: Any) -> None:

@@ -29,18 +29,18 @@ def rows(path: Path) -> dict[str, dict[str, str]]:
 
 def test_models_stand_side_by_side_best_first(tmp_path: Path) -> None:
     summary, _, printed = scored(tmp_path / "out", "convbench", *three(tmp_path), "--baseline", "tiny")
-    found = summary["leaderboards"]["direct"]
-    assert list(found) == ["big", "other", "tiny", "mean of the models"]
-    single = {name: found[name] for name in ("tiny", "big", "other")}
-    assert all(list(one) == list(convbench.HEADINGS.values()) for one in single.values())
-    assert found["mean of the models"]["S1"]["value"] == pytest.approx(
+    board = summary["leaderboards"]["direct"]
+    assert list(board) == ["big", "other", "tiny", "mean of the models"]
+    single = {name: board[name] for name in ("tiny", "big", "other")}
+    assert all(list(cells) == list(convbench.HEADINGS.values()) for cells in single.values())
+    assert board["mean of the models"]["S1"]["value"] == pytest.approx(
         sum(theirs["S1"]["value"] for theirs in single.values()) / 3
     )
-    less = found["big"]["R1"]["difference"]
+    less = board["big"]["R1"]["difference"]
     assert less["mean"] == pytest.approx(single["big"]["R1"]["value"] - single["tiny"]["R1"]["value"])
-    assert found["tiny"]["R1"].get("difference") is None
+    assert board["tiny"]["R1"].get("difference") is None
     table = rows(tmp_path / "out" / "leaderboard-direct.csv")
-    assert list(table) == list(found)
+    assert list(table) == list(board)
     assert float(table["big"]["S1"]) == pytest.approx(single["big"]["S1"]["value"])
     low, value, high = (float(table["big"][column]) for column in ("S1 low95", "S1", "S1 high95"))
     assert low < value < high
@@ -78,9 +78,9 @@ def test_models_have_one_order_and_their_tables_go_into_a_paper(tmp_path: Path) 
 
 
 def test_of_a_score_that_asked_nothing_nothing_is_missing() -> None:
-    asked, nothing = {f"c{n}": f"g{n}" for n in range(6)}, score_of({}, {}, (0, 1))
+    groups, nothing = {f"c{n}": f"g{n}" for n in range(6)}, score_of({}, {}, (0, 1))
     for scores, coverage in (
-        ({"S": score_of(dict.fromkeys(asked, 1.0), asked, (0, 1)), "T": nothing}, "100.0%"), ({"T": nothing}, "–"),
+        ({"S": score_of(dict.fromkeys(groups, 1.0), groups, (0, 1)), "T": nothing}, "100.0%"), ({"T": nothing}, "–"),
     ):  # fmt: skip
         entry = LeaderboardRow(key="k", caption="c", system="m", name="m", scores=scores)
         (board,) = leaderboards.leaderboards([entry])
@@ -90,14 +90,14 @@ def test_of_a_score_that_asked_nothing_nothing_is_missing() -> None:
 
 def test_an_infinite_alignment_is_said(tmp_path: Path) -> None:
     """That of ratings which never differ."""
-    asked: list[tuple[str, str, int | None]] = [("pointwise", "own", 1)]
+    first_turn: list[tuple[str, str, int | None]] = [("pointwise", "own", 1)]
     files = [
-        judged(tmp_path / f"{name}.jsonl", "alignmmbench", asked, score, system=name)
+        judged(tmp_path / f"{name}.jsonl", "alignmmbench", first_turn, score, system=name)
         for name, score in (("low", grades), ("even", lambda _: 5.0), ("none", lambda _: "empty"))
     ]
     summary, page, _ = scored(tmp_path / "out", "alignmmbench", *files, "--max-failed", "1")
-    found = summary["leaderboards"]["tasks"]
-    assert found["even"]["alignment"]["value"] is None and found["even"]["alignment"]["infinite"]
+    board = summary["leaderboards"]["tasks"]
+    assert board["even"]["alignment"]["value"] is None and board["even"]["alignment"]["infinite"]
     written = rows(tmp_path / "out" / "leaderboard-tasks.csv")
     assert written["even"]["alignment"] == "inf" and written["none"]["alignment"] == "" and "∞" in page
 
@@ -106,15 +106,15 @@ def test_a_baseline_is_a_row(tmp_path: Path) -> None:
     """A model that two judges judged has two rows, and neither is the model's."""
     add = {"a": 0.0, "b": 1.0, "x": 1.0, "y": 4.0}
     files = [
-        judged(tmp_path / f"{name}{by}.jsonl", "convbench", CONV, lambda one: 1 + add[one.system] + add[one.judge],
+        judged(tmp_path / f"{name}{by}.jsonl", "convbench", CONV, lambda v: 1 + add[v.system] + add[v.judge],
                system=name, judge=by)
         for name, by in ("ax", "ay", "bx", "by")
     ]  # fmt: skip
     summary, _, printed = scored(tmp_path / "out", "convbench", *files, "--baseline", "a by x")
-    found = summary["leaderboards"]["direct"]
-    assert set(found) == {"a by x", "a by y", "b by x", "b by y"}, "no mean: a model counts once"
-    assert [found[f"b by {by}"]["S1"]["difference"]["mean"] for by in "xy"] == pytest.approx([1, 4])
-    assert found["a by x"]["S1"].get("difference") is None and ": less a by x\n" in printed
+    board = summary["leaderboards"]["direct"]
+    assert set(board) == {"a by x", "a by y", "b by x", "b by y"}, "no mean: a model counts once"
+    assert [board[f"b by {by}"]["S1"]["difference"]["mean"] for by in "xy"] == pytest.approx([1, 4])
+    assert board["a by x"]["S1"].get("difference") is None and ": less a by x\n" in printed
     done = run("critic", "score", *files, "--baseline", "a", "--out", tmp_path / "no")
     assert_one_line_error(done, "--baseline a: not among a by x, a by y, b by x, b by y")
     assert not (tmp_path / "no").exists()

@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 from conftest import assert_one_line_error, completion, run, sample, write_csv, write_jsonl
+from scoring import read_sample
 from stages.test_judge_conversations import judge, judged, replies
-
-from critic import benchmarks
 
 Row = dict[str, object]
 
 
 def preferences(turn: object, *said: str, key: str = "1") -> list[Row]:
-    return [{"id": key, "turn": turn, "rater": f"r{n}", "preference": one} for n, one in enumerate(said)]
+    return [{"id": key, "turn": turn, "rater": f"r{n}", "preference": preference} for n, preference in enumerate(said)]
 
 
 def test_what_most_say_and_the_mean_grade(tmp_path: Path) -> None:
@@ -31,13 +30,14 @@ def test_what_most_say_and_the_mean_grade(tmp_path: Path) -> None:
     grades = write_csv(tmp_path / "g.csv", rows)
     done = run("critic", "import-grades", grades, "--replies", file, "--out", out)
     assert done.returncode == 0 and "8 verdicts of 5 raters" in done.stdout, done.stderr
-    found = {(line.sample.id, line.turn): line for line in judged(out)}
-    assert {key: (one.protocol, one.score) for key, one in found.items()} == {
+    by_turn = {(line.sample.id, line.turn): line for line in judged(out)}
+    assert {key: (judgment.protocol, judgment.score) for key, judgment in by_turn.items()} == {
         ("1", 1): ("pairwise", 1.0), ("1", 2): ("pairwise", 0.5), ("1", 3): ("pairwise", 0.5),
         ("1", None): ("pairwise", 0.5), ("2", 1): ("direct", 5.5),
         ("3", 1): ("pairwise", 0.5), ("3", 2): ("pairwise", 0.5), ("3", 3): ("pairwise", 0.0),
     }  # fmt: skip
-    assert {one.judge for one in found.values()} == {"people"} and found["1", 1].sample.length == len("m on 1 turn 1.")
+    assert {judgment.judge for judgment in by_turn.values()} == {"people"}
+    assert by_turn["1", 1].sample.length == len("m on 1 turn 1.")
 
 
 def test_grades_of_another_scale_are_moved_onto_ten(tmp_path: Path) -> None:
@@ -53,9 +53,9 @@ def test_what_people_say_of_a_reply_that_is_not_there_is_refused(tmp_path: Path)
     """It would be a number for a failed call."""
     file, out = replies(tmp_path / "m.jsonl", "convbench"), tmp_path / "people.jsonl"
     lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
-    of_first = [one for one in lines if one["conversation"]["id"] == "1"]
+    of_first = [line for line in lines if line["conversation"]["id"] == "1"]
     lost = {"reply": None, "failure": "server_error", "detail": "HTTP 500"}
-    lines = [one | lost if one is of_first[1] else one for one in lines if one is not of_first[2]]
+    lines = [line | lost if line is of_first[1] else line for line in lines if line is not of_first[2]]
     write_jsonl(file, lines)
     for turn, why in ((2, "HTTP 500"), ("whole", "HTTP 500"), (3, "not in the file of replies")):
         grades = write_csv(tmp_path / "g.csv", [{"id": "1", "turn": turn, "grade": 1}])
@@ -70,10 +70,10 @@ def test_the_matrix_of_judges_and_people(tmp_path: Path, scripted: Any) -> None:
     def answer(winner: str) -> Any:
         return lambda body: completion(json.dumps({"Verdict": winner, "Reason": "x"}))
 
-    asked = benchmarks.read("convbench", sample("convbench"))
+    conversations = read_sample("convbench")
     file = replies(tmp_path / "m.jsonl", "convbench")
-    rows = [row for n, one in enumerate(asked) for turn in (1, 2, 3, "whole")
-            for row in preferences(turn, "model" if n % 2 else "reference", key=one.id)]  # fmt: skip
+    rows = [row for n, conversation in enumerate(conversations) for turn in (1, 2, 3, "whole")
+            for row in preferences(turn, "model" if n % 2 else "reference", key=conversation.id)]  # fmt: skip
     outs = [tmp_path / "people.jsonl", tmp_path / "j1.jsonl", tmp_path / "j2.jsonl"]
     run("critic", "import-grades", write_csv(tmp_path / "g.csv", rows), "--replies", file, "--out", outs[0])
     for out, name in zip(outs[1:], ("one", "two"), strict=True):
@@ -89,7 +89,7 @@ def test_the_matrix_of_judges_and_people(tmp_path: Path, scripted: Any) -> None:
 
 
 def test_answers_of_other_programs_and_two_models(tmp_path: Path) -> None:
-    lines = [{"id": one.id, "text": "x"} for one in benchmarks.read("visitbench", sample("visitbench"))]
+    lines = [{"id": conversation.id, "text": "x"} for conversation in read_sample("visitbench")]
     answers = write_jsonl(tmp_path / "m.jsonl", lines)
     grades = write_csv(tmp_path / "g.csv", [{"id": "1", "preference": "other model", "rater": "a"}])
     words = ["--benchmark", "visitbench", "--questions", sample("visitbench"), "--against", "other model"]

@@ -18,11 +18,11 @@ def worded(lines: list[str] = LINES) -> dict[str, Any]:
 
 
 def test_questions_within_a_dialogue_are_left_alone(tmp_path: Path, scripted: Any) -> None:
-    asked = seeds(alignmmbench.read_questions(SAMPLE).values())
-    assert {one.task for one in asked}.isdisjoint({"Coherence", "Incoherence"})
+    seeded = seeds(alignmmbench.read_questions(SAMPLE).values())
+    assert {question.task for question in seeded}.isdisjoint({"Coherence", "Incoherence"})
     words = ["--out", tmp_path / "review.jsonl", "--base-url", scripted(lambda _: worded()).url]
     assert run("critic", "rewrite", SAMPLE, *words).returncode == 0
-    assert {line["seed"] for line in read_jsonl(tmp_path / "review.jsonl")} == {one.id for one in asked}
+    assert {line["seed"] for line in read_jsonl(tmp_path / "review.jsonl")} == {question.id for question in seeded}
     rows = [row for row in read_jsonl(SAMPLE) if row["task"] in ("Coherence", "Incoherence")]
     only = write_jsonl(tmp_path / "only.jsonl", rows)
     assert_one_line_error(run("critic", "rewrite", only, *words), "only.jsonl", "outside of dialogues")
@@ -32,11 +32,11 @@ def test_from_seeds_to_questions(tmp_path: Path, scripted: Any) -> None:
     server = scripted(lambda body: worded())
     review, out = tmp_path / "review.jsonl", tmp_path / "questions.jsonl"
     run("critic", "rewrite", SAMPLE, "--out", review, "--base-url", server.url, code=0)
-    asked = seeds(alignmmbench.read_questions(SAMPLE).values())
+    seeded = seeds(alignmmbench.read_questions(SAMPLE).values())
     lines = read_jsonl(review)
-    assert len(lines) == 5 * len(asked) == 5 * len(server.requests)
+    assert len(lines) == 5 * len(seeded) == 5 * len(server.requests)
     assert all(line["accepted"] is None for line in lines)
-    first = asked[0]
+    first = seeded[0]
     mine = [line for line in lines if line["seed"] == first.id]
     assert [line["prompt"] for line in mine] == LINES
     verdicts = dict(zip(LINES, [True, False, None, True, False], strict=True))
@@ -48,9 +48,9 @@ def test_from_seeds_to_questions(tmp_path: Path, scripted: Any) -> None:
     before, after = alignmmbench.read_questions(SAMPLE), alignmmbench.read_questions(out)
     assert len(after) == len(before) + 2 and before.items() <= after.items()
     new = [question for key, question in after.items() if key not in before]
-    assert [one.prompt for one in new] == [LINES[0], LINES[3]]
-    for one in new:
-        assert (one.group, one.reference, one.images, one.task) == (
+    assert [question.prompt for question in new] == [LINES[0], LINES[3]]
+    for question in new:
+        assert (question.group, question.reference, question.images, question.task) == (
             first.group, first.reference, first.images, first.task,
         )  # fmt: skip
     assert run("critic", "rewrite", SAMPLE, "--out", review, "--base-url", server.url).returncode == 0
@@ -60,17 +60,18 @@ def test_from_seeds_to_questions(tmp_path: Path, scripted: Any) -> None:
 def test_ids_without_a_number_are_groups_of_their_own(tmp_path: Path) -> None:
     row = json.loads(SAMPLE.read_text("utf-8").splitlines()[0])
     rows = [{**row, "question_id": key, "prompt": f"{key}?"} for key in ("17", "18", "19-4")]
-    asked = write_jsonl(tmp_path / "q.jsonl", rows)
+    questions = write_jsonl(tmp_path / "q.jsonl", rows)
     said = [("17", "how many?"), ("18", "how many?"), ("18", "count"), ("19-4", "count"), ("17", "17?")]
     lines = [
         {"seed": key, "question": f"{key}?", "variant": n, "prompt": text, "accepted": True}
         for n, (key, text) in enumerate(said, 1)
     ]
     review, out = write_jsonl(tmp_path / "review.jsonl", lines), tmp_path / "out.jsonl"
-    done = run("critic", "rewrite", asked, "--apply", review, "--out", out)
+    done = run("critic", "rewrite", questions, "--apply", review, "--out", out)
     assert done.returncode == 0 and done.stderr == "17: asked already, not added again: 17?\n", done.stderr
-    found = alignmmbench.read_questions(out)
-    assert {key: (one.group, one.prompt) for key, one in found.items() if one.prompt != f"{key}?"} == {
+    extended = alignmmbench.read_questions(out)
+    new = {key: question for key, question in extended.items() if question.prompt != f"{key}?"}
+    assert {key: (question.group, question.prompt) for key, question in new.items()} == {
         "17-1": ("17", "how many?"), "18-1": ("18", "how many?"), "18-2": ("18", "count"), "19-5": ("19", "count"),
     }  # fmt: skip
 
@@ -86,12 +87,12 @@ def test_what_cannot_be_used_is_named_and_asked_for_again(tmp_path: Path, script
     words = ["critic", "rewrite", SAMPLE, "--out", review, "--base-url", server.url]
     done = run(*words)
     assert done.returncode == 0 and "too_few_variants 1" in done.stdout, done.stderr
-    asked, whole = len(server.requests), len(read_jsonl(review))
-    assert run(*words).returncode == 0 and len(server.requests) == asked, "what was turned down is not asked again"
+    count, whole = len(server.requests), len(read_jsonl(review))
+    assert run(*words).returncode == 0 and len(server.requests) == count, "what was turned down is not asked again"
     broken = False
-    assert run(*words, "--retry-failed").returncode == 0 and len(server.requests) == asked + 1
+    assert run(*words, "--retry-failed").returncode == 0 and len(server.requests) == count + 1
     lines = read_jsonl(review)
-    assert len(lines) == whole + 5 == 5 * asked
+    assert len(lines) == whole + 5 == 5 * count
     strange = write_jsonl(tmp_path / "s.jsonl", [{**lines[0], "seed": "x-0"}])
     words = ["critic", "rewrite", SAMPLE, "--apply", strange, "--out", tmp_path / "q.jsonl"]
     assert_one_line_error(run(*words), "s.jsonl:1", "'x-0'")

@@ -57,17 +57,17 @@ class Squares(Stage[int, Square]):
         detail = None
         try:
             reply = await self.backend.chat(Request(messages=[{"role": "user", "content": str(item)}], max_tokens=8))
-            made = Square(item, int(reply.text))
+            record = Square(item, int(reply.text))
         except Transient as error:
-            made, detail = Square(item, failure="server_error"), str(error)
-        keep(made)
-        self.note(made.failure, detail)
+            record, detail = Square(item, failure="server_error"), str(error)
+        keep(record)
+        self.note(record.failure, detail)
 
     def summary(self, records: Iterable[Square]) -> RunSummary:
-        found = [record.failure for record in records]
-        failures = Counter(failure for failure in found if failure)
-        said = [f"{len(found)} squares, {failed(failures)}"]
-        return RunSummary(count=len(found), failures=failures, facts={"squares": len(found)}, lines=said)
+        outcomes = [record.failure for record in records]
+        failures = Counter(failure for failure in outcomes if failure)
+        said = [f"{len(outcomes)} squares, {failed(failures)}"]
+        return RunSummary(count=len(outcomes), failures=failures, facts={"squares": len(outcomes)}, lines=said)
 
 
 def square(request: Request) -> Reply:
@@ -84,9 +84,9 @@ def fails(*numbers: int) -> Answer:
 
 def squares(path: Path) -> list[int | None]:
     """Squares by number, each number once."""
-    found = {record.number: record.square for _, record in jsonl.read(path, Square)}
-    assert len(found) == path.read_bytes().count(b"\n"), "a number is in the file twice"
-    return [found[number] for number in sorted(found)]
+    square_of = {record.number: record.square for _, record in jsonl.read(path, Square)}
+    assert len(square_of) == path.read_bytes().count(b"\n"), "a number is in the file twice"
+    return [square_of[number] for number in sorted(square_of)]
 
 
 def test_a_run_keeps_all_and_says_so_and_asks_nothing_twice(tmp_path: Path, capsys: Any) -> None:
@@ -282,7 +282,7 @@ def test_the_lock_of_a_run_goes_with_it(tmp_path: Path) -> None:
                     pass
             finally:
                 os.killpg(other.pid, signal.SIGKILL)
-    assert {one.name for one in tmp_path.iterdir()} == {"out.jsonl", "out.jsonl.run.json"}
+    assert {entry.name for entry in tmp_path.iterdir()} == {"out.jsonl", "out.jsonl.run.json"}
 
 
 def test_a_lock_that_its_run_took_away_is_none(tmp_path: Path, monkeypatch: Any) -> None:

@@ -13,9 +13,9 @@ import pytest
 from conftest import assert_one_line_error, run, sample, write_jsonl
 from judgments import of_answer, of_turn
 from msgspec.structs import replace
-from scoring import ASKED, CONV, Score, grades, judged, scored
+from scoring import ASKED, CONV, Score, grades, judged, read_sample, scored
 
-from critic import benchmarks, jsonl
+from critic import jsonl
 from critic.benchmarks import Run, convbench, order_effects
 from critic.records import (
     Call,
@@ -40,13 +40,13 @@ def test_convbench_from_file_to_page(tmp_path: Path) -> None:
         assert line.score is not None
         cells.setdefault(Cell(line.condition, line.turn), {})[line.sample.id] = line.score
     means = {name: fmean(cells[cell].values()) for name, cell in convbench.CELLS.items()}
-    found, board = summary["systems"]["m"]["direct"], summary["leaderboards"]["direct"]["m"]
+    measures, board = summary["systems"]["m"]["direct"], summary["leaderboards"]["direct"]["m"]
     assert {name: board[convbench.HEADINGS[name]]["value"] for name in means} == pytest.approx(means)
     r2 = (means["S1"] + means["S2"] + means["S3"]) / 3
     assert board["R1"]["value"] == pytest.approx((r2 + means["SO"]) / 2)
     old, new = (cells[convbench.CELLS[name]] for name in ("S3_hat", "S3_tilde"))
     changes = {key: new[key] - old[key] for key in old if new[key] != old[key]}
-    assert found["flips"]["perfect reasoning, turn 3"] == changes
+    assert measures["flips"]["perfect reasoning, turn 3"] == changes
     assert f"{means['S1']:.2f}" in printed and f"{means['S1']:.2f}" in page
     assert "range with what is missing" not in printed + page, "of a complete run nothing is missing"
     assert "Where errors come from" in printed and "by pair of tasks" in page
@@ -81,16 +81,16 @@ def test_visitbench_win_rates_and_tournament(tmp_path: Path) -> None:
         for name in points
     ]
     fights = [("m", "n", 1.0), ("m", "o", 0.5), ("o", "n", 1.0)]
-    for one, other, value in fights:
-        file = tmp_path / f"{one}-{other}.jsonl"
-        judged(file, "visitbench", [("pairwise", "own", 1)], lambda v, value=value: value, one, other)  # type: ignore[misc]
+    for model, other, value in fights:
+        file = tmp_path / f"{model}-{other}.jsonl"
+        judged(file, "visitbench", [("pairwise", "own", 1)], lambda v, value=value: value, model, other)  # type: ignore[misc]
         files.append(file)
     summary, page, printed = scored(tmp_path / "out", "visitbench", *files)
     lines = sum(file.read_bytes().count(b"\n") for file in files)
     assert f"{lines} verdicts on" in page, "a battle is one verdict"
-    asked = [one for one in benchmarks.read("visitbench", sample("visitbench")) if one.turns[0].reference]
+    backed = sum(conversation.turns[0].reference is not None for conversation in read_sample("visitbench"))
     board = summary["leaderboards"]["reference"]
-    assert board["m"]["all"]["value"] == 100 and board["n"]["all"]["n"] == len(asked)
+    assert board["m"]["all"]["value"] == 100 and board["n"]["all"]["n"] == backed
     assert set(summary["systems"]) == {"tournament"}
     elo = summary["systems"]["tournament"]["elo"]["ratings"]
     assert elo["m"] > elo["n"] and elo["o"] > elo["n"] and sum(elo.values()) == pytest.approx(3000)
@@ -110,12 +110,12 @@ def test_the_mean_of_tasks_of_alignmmbench(tmp_path: Path) -> None:
         lambda v: grades(v) if v.condition == "own" else 1.0,
     )  # fmt: skip
     summary, _, printed = scored(tmp_path / "out", "alignmmbench", file)
-    asked = benchmarks.read("alignmmbench", sample("alignmmbench"))
+    conversations = read_sample("alignmmbench")
     lines = [line for _, line in jsonl.read(file, Judgment)]
     ratings = {line.sample.id: line.score or 0.0 for line in lines if line.condition == "own"}
     by_task: dict[str, list[float]] = {}
-    for one in asked:
-        by_task.setdefault(one.turns[0].task or "", []).append(ratings[one.id])
+    for conversation in conversations:
+        by_task.setdefault(conversation.turns[0].task or "", []).append(ratings[conversation.id])
     boards = summary["leaderboards"]
     mean_of_tasks = fmean(fmean(values) for values in by_task.values())
     assert boards["tasks"]["m"]["mean of tasks"]["value"] == pytest.approx(mean_of_tasks)
@@ -129,25 +129,25 @@ def test_the_mean_of_tasks_of_alignmmbench(tmp_path: Path) -> None:
 
 def test_a_mean_of_some_tasks_competes_with_no_other(tmp_path: Path) -> None:
     """Judged about 9 but for one task without a score, a model stands behind one of about 2."""
-    asked_ = benchmarks.read("alignmmbench", sample("alignmmbench"))
-    unread = {one.id for one in asked_ if one.turns[0].task == "OCR"}
+    conversations = read_sample("alignmmbench")
+    unread = {conversation.id for conversation in conversations if conversation.turns[0].task == "OCR"}
 
     def partly(verdict: Judgment) -> float | str:
         return "no_rating" if verdict.sample.id in unread else 9.0 - int(verdict.sample.id[-1])
 
-    asked = [("pointwise", "own", 1)]
+    first_turn = [("pointwise", "own", 1)]
     scores: dict[str, Score] = {
         "partly": partly,
         "low": lambda v: 2.0 + int(v.sample.id[-1]),
         "high": lambda v: 7.0 + 2 * int(v.sample.id[-1]),
     }
-    files = [judged(tmp_path / f"{name}.jsonl", "alignmmbench", asked, scores[name], name) for name in scores]
+    files = [judged(tmp_path / f"{name}.jsonl", "alignmmbench", first_turn, scores[name], name) for name in scores]
     summary, _, _ = scored(tmp_path / "out", "alignmmbench", *files, "--max-failed", "1")
     assert list(summary["leaderboards"]["tasks"])[:3] == ["high", "low", "partly"]
     assert summary["leaderboards"]["tasks"]["partly"]["mean of tasks"]["value"] > 8
     words = ["--max-failed", "1", "--baseline", "low"]
     summary, _, printed = scored(tmp_path / "less", "alignmmbench", *files, *words)
-    board, tasks = summary["leaderboards"]["tasks"], {one.turns[0].task for one in asked_}
+    board, tasks = summary["leaderboards"]["tasks"], {conversation.turns[0].task for conversation in conversations}
     less = {name: board[name]["mean of tasks"]["difference"] for name in ("partly", "high")}
     shared = [board["partly"][task]["difference"]["mean"] for task in tasks - {"OCR"}]
     said = f"{len(shared)} of {len(tasks)}"
@@ -163,7 +163,7 @@ def test_judgments_in_any_order_meet_their_questions(tmp_path: Path) -> None:
     other = tmp_path / "k.jsonl"
     other.write_text("\n".join(reversed(file.read_text("utf-8").splitlines())), "utf-8")
     words = ["--questions", sample("convbench")]
-    first, second = (scored(tmp_path / one.stem, "convbench", one, *words)[0] for one in (file, other))
+    first, second = (scored(tmp_path / path.stem, "convbench", path, *words)[0] for path in (file, other))
     assert first["systems"] == second["systems"] and first["leaderboards"] == second["leaderboards"]
 
 
@@ -195,11 +195,11 @@ def test_two_judges_of_the_same_replies_agree_so_far(tmp_path: Path) -> None:
             return "no_rating"
         return 5.0 if verdict.turn == 1 or int(verdict.sample.id) <= 3 else 4.0
 
-    asked = [("direct", "own", 1), ("direct", "own", 2)]
-    one = judged(tmp_path / "a" / "j.jsonl", "convbench", [*asked, ("direct", "own", 3)], lambda v: 5.0, answer="x")
-    two = judged(tmp_path / "b" / "j.jsonl", "convbench", asked, other, judge="k", answer="x")
-    found, page, printed = scored(tmp_path / "out", "convbench", one, two, "--max-failed", "1")
-    cells = found["leaderboards"]["agreement-direct"]["m: j and k"]
+    turns = [("direct", "own", 1), ("direct", "own", 2)]
+    first = judged(tmp_path / "a" / "j.jsonl", "convbench", [*turns, ("direct", "own", 3)], lambda v: 5.0, answer="x")
+    second = judged(tmp_path / "b" / "j.jsonl", "convbench", turns, other, judge="k", answer="x")
+    summary, page, printed = scored(tmp_path / "out", "convbench", first, second, "--max-failed", "1")
+    cells = summary["leaderboards"]["agreement-direct"]["m: j and k"]
     assert cells["S1"]["value"] == 100 and "S3" not in cells
     assert (cells["S2"]["value"], cells["S2"]["n"], cells["S2"]["failed"]) == (40, 5, 1)
     assert (cells["S2"]["low"], cells["S2"]["high"]) == pytest.approx((100 * 2 / 6, 100 * 3 / 6))
@@ -207,18 +207,18 @@ def test_two_judges_of_the_same_replies_agree_so_far(tmp_path: Path) -> None:
     low, high = cells["S2"]["interval"]
     assert 0 <= low < 40 < high <= 100
     assert "m: j and k" in printed and "m: j and k" in page
-    elsewhere = judged(tmp_path / "c.jsonl", "convbench", asked, other, judge="k", answer="y")
-    found, _, _ = scored(tmp_path / "no", "convbench", one, elsewhere, "--max-failed", "1")
-    assert "agreement-direct" not in found["leaderboards"]
+    elsewhere = judged(tmp_path / "c.jsonl", "convbench", turns, other, judge="k", answer="y")
+    summary, _, _ = scored(tmp_path / "no", "convbench", first, elsewhere, "--max-failed", "1")
+    assert "agreement-direct" not in summary["leaderboards"]
 
 
 def test_files_of_one_judge_are_apart_among_those_that_judge_the_same_replies(tmp_path: Path) -> None:
     """A judge that sees and the same one blind are two; who judged other replies of the model agrees with none."""
-    asked = [("direct", "own", 1), ("direct", "own", 2)]
+    turns = [("direct", "own", 1), ("direct", "own", 2)]
 
     def file(name: str, grade: float, judge: str = "j", answer: str | None = "x") -> Path:
         path = tmp_path / f"{name}.jsonl"
-        return judged(path, "convbench", asked, lambda _: grade, judge=judge, answer=answer)
+        return judged(path, "convbench", turns, lambda _: grade, judge=judge, answer=answer)
 
     people, seeing, blind = file("people", 5.0, judge="people"), file("seeing", 5.0), file("blind", 4.0)
     elsewhere = file("elsewhere", 5.0, judge="k", answer="y")
@@ -236,8 +236,8 @@ def test_files_of_one_judge_are_apart_among_those_that_judge_the_same_replies(tm
 
 def test_no_verdict_is_left_out_without_a_word(tmp_path: Path) -> None:
     """Conditions that ConvBench's tables lack, verdicts between two models, and each condition's tournament."""
-    asked = [("direct", "own", 1), ("direct", "no_image", 1), ("direct", "own", 3)]
-    file = judged(tmp_path / "j.jsonl", "convbench", asked, lambda v: 3.0 if v.condition == "own" else 2.0)
+    turns = [("direct", "own", 1), ("direct", "no_image", 1), ("direct", "own", 3)]
+    file = judged(tmp_path / "j.jsonl", "convbench", turns, lambda v: 3.0 if v.condition == "own" else 2.0)
     summary, _, printed = scored(tmp_path / "out", "convbench", file)
     others = summary["leaderboards"]["other-direct"]["m"]
     assert {name: cell["value"] for name, cell in others.items()} == {"no_image, turn 1": 2}
@@ -257,12 +257,12 @@ def test_no_verdict_is_left_out_without_a_word(tmp_path: Path) -> None:
     )  # fmt: skip
     words = ["--questions", sample("visitbench"), "--max-failed", "1"]
     summary, _, printed = scored(tmp_path / "visit", "visitbench", both, *words)
-    found = summary["systems"]
-    asked_ = len(benchmarks.read("visitbench", sample("visitbench")))
-    assert found["tournament"]["elo"].keys() >= {"n", "ratings"} and found["tournament"]["asked"]["m"] == asked_
+    systems = summary["systems"]
+    count = len(read_sample("visitbench"))
+    assert systems["tournament"]["elo"].keys() >= {"n", "ratings"} and systems["tournament"]["asked"]["m"] == count
     rate = summary["leaderboards"]["tournament-no_image"]["m"]["win rate, %"]
-    assert (rate["n"], rate["failed"], rate["asked"]) == (0, 4, asked_)
-    assert f"{100 * 4 / asked_:.2f} … 100.00" in printed and f"0.00 … {100 - 100 * 4 / asked_:.2f}" in printed
+    assert (rate["n"], rate["failed"], rate["asked"]) == (0, 4, count)
+    assert f"{100 * 4 / count:.2f} … 100.00" in printed and f"0.00 … {100 - 100 * 4 / count:.2f}" in printed
 
 
 def test_what_has_no_reference_is_not_asked_in_sight_of_it(tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
         for n, name in enumerate("ab", 2)
     ]
     summary, _, _ = scored(tmp_path / "out", "alignmmbench", *files)
-    averages = sorted(one["mean of the questions"]["value"] for one in summary["leaderboards"]["categories"].values())
+    averages = sorted(row["mean of the questions"]["value"] for row in summary["leaderboards"]["categories"].values())
     assert averages == pytest.approx([2, 3])
     again = ["--benchmark", "alignmmbench"]
     assert_one_line_error(run("critic", "score", files[0], files[0], *again), "judged.jsonl", "given twice")
@@ -306,12 +306,13 @@ def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
 
 def test_how_far_pairs_follow_the_place() -> None:
     """A first in either order: always the place. A then B: always the model."""
-    one = Conversation(id="c", benchmark="visitbench", lang="en", group="g", turns=[ConversationTurn(prompt="q")])
+    turns = [ConversationTurn(prompt="q")]
+    conversation = Conversation(id="c", benchmark="visitbench", lang="en", group="g", turns=turns)
 
     def line(*values: str) -> Judgment:
         given = [("model", values[0]), ("opponent", values[1])]
         calls = [msgspec.convert({"reply": "", "first": first, "value": value}, Call) for first, value in given]
-        return of_turn(one, "pairwise", turn=1, score=0.5, calls=calls)
+        return of_turn(conversation, "pairwise", turn=1, score=0.5, calls=calls)
 
     def run_(*turns: Judgment, judge: str = "j") -> Run:
         setup = JudgeConfig(judge=judge, score_kind="argmax")
@@ -325,7 +326,7 @@ def test_how_far_pairs_follow_the_place() -> None:
     steady = run_(*[line("A", "B")] * 60, judge="k")
     effects = order_effects([run_(*some * 2), run_(*some * 2), steady])
     assert list(effects.values()) == [True, False] and "8 of 20 pairs" in next(iter(effects))
-    once = [replace(one, calls=one.calls[:1]) for one in [line("A", "B")] * 70 + [line("B", "A")] * 50]
+    once = [replace(verdict, calls=verdict.calls[:1]) for verdict in [line("A", "B")] * 70 + [line("B", "A")] * 50]
     assert order_effects([run_(*once)]) == {"j: of 120 comparisons with a winner, the first answer won 70.": False}
     assert list(order_effects([run_(*once, *once[:60])]).values()) == [True]
     scores = [replace(once[0], calls=[replace(call, first=None, value="0.7") for call in some[0].calls])]
@@ -334,8 +335,8 @@ def test_how_far_pairs_follow_the_place() -> None:
 
 def test_a_page_warns_of_order_and_blames_no_battle(tmp_path: Path) -> None:
     """What the papers ask of single answers is no lack of a battle, and what did not fail is not said."""
-    asked: list[tuple[Any, str, int | None]] = [("pairwise", "own", turn) for turn in (1, 2, 3, None)]
-    file = judged(tmp_path / "f.jsonl", "convbench", asked, lambda _: 0.5, opponent="n")
+    turns: list[tuple[Any, str, int | None]] = [("pairwise", "own", turn) for turn in (1, 2, 3, None)]
+    file = judged(tmp_path / "f.jsonl", "convbench", turns, lambda _: 0.5, opponent="n")
     calls = [msgspec.convert({"reply": "", "first": first, "value": "A"}, Call) for first in ("model", "opponent")]
     lines = [replace(line, calls=calls) for _, line in jsonl.read(file, Judgment)]
     file.write_bytes(b"\n".join(map(msgspec.json.encode, lines)))
@@ -344,7 +345,7 @@ def test_a_page_warns_of_order_and_blames_no_battle(tmp_path: Path) -> None:
     assert "battles between models (paper: none)" in printed
     head = page[: page.index("<main>")]
     assert "j: 24 of 24 pairs (100%) were judged otherwise in the other order" in head and "24 verdicts on 6" in head
-    visit = judged(tmp_path / "v.jsonl", "visitbench", asked[:1], lambda _: 0.5, opponent="n")
+    visit = judged(tmp_path / "v.jsonl", "visitbench", turns[:1], lambda _: 0.5, opponent="n")
     _, page, printed = scored(tmp_path / "visit", "visitbench", visit)
     assert "battles between" not in printed and "were judged otherwise" not in page
 
@@ -379,18 +380,17 @@ def test_mistakes_end_in_one_line(tmp_path: Path) -> None:
 
 
 def test_single_answers_count_by_their_own_ids(tmp_path: Path) -> None:
-    asked = Question(id="q", prompt="How many?", task="Counting", group="g", lang="en", reference="two")
-    other = msgspec.structs.replace(asked, prompt="Which?", task="OCR", group="h", reference=None)
-    answers = [answered(key, question, f"text {key}") for key, question in [("a", asked), ("b", asked), ("c", other)]]
+    counting = Question(id="q", prompt="How many?", task="Counting", group="g", lang="en", reference="two")
+    other = replace(counting, prompt="Which?", task="OCR", group="h", reference=None)
+    questions = {"a": counting, "b": counting, "c": other}
+    answers = [answered(key, question, f"text {key}") for key, question in questions.items()]
     jsonl.write(tmp_path / "a.jsonl", answers)
-    jsonl.write(
-        tmp_path / "b.jsonl",
-        [msgspec.structs.replace(one, setup=msgspec.structs.replace(one.setup, judge="k")) for one in answers],
-    )
-    found, again = read_runs([tmp_path / "a.jsonl", tmp_path / "b.jsonl"], "alignmmbench").runs
-    assert [one.conversation.id for one in found.turns] == [one.sample.id for one in found.turns] == ["a", "b", "c"]
-    assert [(one.sample.length, one.score, one.protocol) for one in found.turns] == [(6, 3.0, "pointwise")] * 3
-    assert all(one.conversation is two.conversation for one, two in zip(found.turns, again.turns, strict=True))
+    jsonl.write(tmp_path / "b.jsonl", [replace(line, setup=replace(line.setup, judge="k")) for line in answers])
+    first, again = read_runs([tmp_path / "a.jsonl", tmp_path / "b.jsonl"], "alignmmbench").runs
+    assert [(line.conversation.id, line.sample.id) for line in first.turns] == [(key, key) for key in "abc"]
+    assert [(line.sample.length, line.score, line.protocol) for line in first.turns] == [(6, 3.0, "pointwise")] * 3
+    for line, same in zip(first.turns, again.turns, strict=True):
+        assert line.conversation is same.conversation
     odd = tmp_path / "odd.jsonl"
     jsonl.write(odd, [*answers, answered("a", other, "text")])
     assert_one_line_error(run("critic", "score", odd), "odd.jsonl:4: conversation 'a' reads otherwise")

@@ -21,11 +21,13 @@ def write_ratings(path: Path, model: str, judge: str, more: float = 0.0, questio
     lines = []
     for number in range(questions):
         turn = ConversationTurn(prompt=f"Question {number}?", reference="r", task="OCR")
-        asked = Conversation(id=f"{number}-0", benchmark="alignmmbench", lang="en", group=str(number), turns=[turn])
+        conversation = Conversation(
+            id=f"{number}-0", benchmark="alignmmbench", lang="en", group=str(number), turns=[turn]
+        )
         reply = f"{model.removesuffix(' again')} on {number}"
         score = 2.0 + (number * len(model)) % 7 + more
         lines.append(
-            of_turn(asked, "pointwise", system=model, judge=judge, turn=1, answer=reply, asked="a", score=score)
+            of_turn(conversation, "pointwise", system=model, judge=judge, turn=1, answer=reply, asked="a", score=score)
         )
     path.write_bytes(b"\n".join(map(msgspec.json.encode, lines)) + b"\n")
     return path

@@ -20,11 +20,11 @@ CONVERSATIONS = ROOT / "data/samples/convbench/ConvBench.csv"
 def rows(path: Path, count: int = 60) -> Path:
     """Three answers to each question, which is a group."""
     same = {"reference": "One apple.", "image": None}
-    made = [
+    answers = [
         human_row(n, group=f"g{n // 3}", question=f"What is {n // 3}?", id=f"r{n}", response=f"{n} apples", **same)
         for n in range(count)
     ]
-    return write_jsonl(path / "rows.jsonl", made)
+    return write_jsonl(path / "rows.jsonl", answers)
 
 
 def replies(path: Path, *ratings: int) -> Path:
@@ -41,11 +41,11 @@ def judge(path: Path, out: str, *words: object, code: int | None = None) -> Done
 
 
 def parts(path: Path, count: int, *words: object) -> list[Path]:
-    made = []
+    files = []
     for number in range(1, count + 1):
         judge(path, f"part.{number}.jsonl", "--shard", f"{number}/{count}", *words, code=0)
-        made.append(path / f"part.{number}.jsonl")
-    return made
+        files.append(path / f"part.{number}.jsonl")
+    return files
 
 
 def merge(files: list[Path], *words: object, code: int | None = None) -> Done:
@@ -67,7 +67,8 @@ def test_groups_are_spread_evenly_and_stay_where_they_are() -> None:
 def test_the_merged_file_has_the_lines_of_an_unsharded_run(tmp_path: Path, form: str) -> None:
     rows(tmp_path)
     if form == "pairwise":
-        write_jsonl(tmp_path / "judge3.jsonl", [{"text": f'{{"Verdict": "{one}", "Reason": "so"}}'} for one in "AB"])
+        texts = [{"text": f'{{"Verdict": "{verdict}", "Reason": "so"}}'} for verdict in "AB"]
+        write_jsonl(tmp_path / "judge3.jsonl", texts)
     files = parts(tmp_path, 4, "--prompt", form)
     assert judge(tmp_path, "alone.jsonl", "--prompt", form).returncode == 0
     merge(files[::-1], code=0)
@@ -83,23 +84,23 @@ def test_the_merged_file_has_the_lines_of_an_unsharded_run(tmp_path: Path, form:
 def test_rows_without_a_group_are_compared_where_they_ask_the_same(tmp_path: Path) -> None:
     """A pair is in its first row's part, in which the other's may not be."""
     asks = ("id", "question", "reference", "response", "system")
-    made = [
+    answers = [
         human_row(n, question=f"What is {n % 9}?", reference=f"{n % 9 // 8}", system=f"m{n // 9}") for n in range(18)
     ]
-    found = [{name: row[name] for name in asks} for row in made]
-    found[8] |= {"reference": "another"}
-    write_jsonl(tmp_path / "rows.jsonl", found)
+    plain = [{name: row[name] for name in asks} for row in answers]
+    plain[8] |= {"reference": "another"}
+    write_jsonl(tmp_path / "rows.jsonl", plain)
     write_jsonl(tmp_path / "judge3.jsonl", [{"text": '{"Verdict": "A", "Reason": "so"}'}])
     done = judge(tmp_path, "alone.jsonl", "--prompt", "pairwise")
     assert done.returncode == 0 and "left out 2 rows: no other answer to the same question" in done.stderr, done.stderr
-    pairs = [(one.sample, one.sample.other) for _, one in jsonl.read(tmp_path / "alone.jsonl", Judgment)]
-    assert sorted(one.id for one, _ in pairs) == [f"row-{n}" for n in range(8)]
-    assert all(
-        other and (one.conversation.turns, other.system) == (other.conversation.turns, "m1") for one, other in pairs
-    )
+    samples = [judgment.sample for _, judgment in jsonl.read(tmp_path / "alone.jsonl", Judgment)]
+    assert sorted(sample.id for sample in samples) == [f"row-{n}" for n in range(8)]
+    for sample in samples:
+        assert sample.other and sample.other.system == "m1"
+        assert sample.conversation.turns == sample.other.conversation.turns
     files = parts(tmp_path, 3, "--prompt", "pairwise")
     assert merge(files).returncode == 0 and lines(tmp_path / "whole.jsonl") == lines(tmp_path / "alone.jsonl")
-    write_jsonl(tmp_path / "rows.jsonl", [{**row, "group": f"g{n}"} for n, row in enumerate(found)])
+    write_jsonl(tmp_path / "rows.jsonl", [{**row, "group": f"g{n}"} for n, row in enumerate(plain)])
     assert_one_line_error(judge(tmp_path, "no.jsonl", "--prompt", "pairwise"), "no usable row to judge")
 
 
@@ -112,7 +113,7 @@ def test_shards_of_rows_of_which_one_has_an_image_merge(tmp_path: Path) -> None:
     assert judge(tmp_path, "alone.jsonl", "--images", "show").returncode == 0
     merge(files, code=0)
     assert lines(tmp_path / "whole.jsonl") == lines(tmp_path / "alone.jsonl")
-    assert sum(one.images for _, one in jsonl.read(tmp_path / "whole.jsonl", Judgment)) == 1
+    assert sum(judgment.images for _, judgment in jsonl.read(tmp_path / "whole.jsonl", Judgment)) == 1
 
 
 def test_a_shard_killed_at_any_byte_goes_on_and_merges(tmp_path: Path) -> None:
@@ -129,11 +130,11 @@ def test_a_shard_killed_at_any_byte_goes_on_and_merges(tmp_path: Path) -> None:
 
 
 def test_shards_agree_in_rows_of_which_some_have_other_scores_now(tmp_path: Path) -> None:
-    made = [json.loads(line) for line in rows(tmp_path).read_text("utf-8").splitlines()]
+    answers = [json.loads(line) for line in rows(tmp_path).read_text("utf-8").splitlines()]
     files = parts(tmp_path, 2)
-    made[0] |= {"human_score": 1}
-    write_jsonl(tmp_path / "rows.jsonl", made)
-    here = Shard(1, 2).of(made[0]["group"]).number
+    answers[0] |= {"human_score": 1}
+    write_jsonl(tmp_path / "rows.jsonl", answers)
+    here = Shard(1, 2).of(answers[0]["group"]).number
     assert judge(tmp_path, f"part.{here}.jsonl", "--shard", f"{here}/2").returncode == 0
     assert_one_line_error(merge(files), "made with responses")
     before = files[2 - here].read_bytes()
@@ -141,7 +142,7 @@ def test_shards_agree_in_rows_of_which_some_have_other_scores_now(tmp_path: Path
     assert merge(files).returncode == judge(tmp_path, "alone.jsonl").returncode == 0
     assert lines(tmp_path / "whole.jsonl") == lines(tmp_path / "alone.jsonl") and files[2 - here].read_bytes() == before
     other = next(f"h{n}" for n in range(9) if Shard(1, 2).of(f"h{n}").number != here)
-    write_jsonl(tmp_path / "rows.jsonl", [made[0] | {"group": other}, *made[1:]])
+    write_jsonl(tmp_path / "rows.jsonl", [answers[0] | {"group": other}, *answers[1:]])
     done = judge(tmp_path, f"part.{here}.jsonl", "--shard", f"{here}/2")
     assert_one_line_error(done, f"judges 'r0', which is not asked for now of shard {here}/2")
 
@@ -233,8 +234,8 @@ def test_conversations_by_shards_from_infer_to_score(tmp_path: Path) -> None:
         return files
 
     def without_seconds(path: Path) -> list[dict[str, Any]]:
-        found = [{**json.loads(line), "seconds": 0} for line in lines(path)]
-        return sorted(found, key=lambda one: json.dumps(one, sort_keys=True))
+        records = [{**json.loads(line), "seconds": 0} for line in lines(path)]
+        return sorted(records, key=lambda record: json.dumps(record, sort_keys=True))
 
     infer(tmp_path / "replies.jsonl")
     run("critic", "merge", *sharded(infer, "replies"), "--out", tmp_path / "whole.jsonl", code=0)
@@ -300,10 +301,10 @@ def test_the_jobs_scripts_ask_for_every_shard_once(tmp_path: Path, name: str, co
     (tmp_path / "data").mkdir()
     asks = 'echo "$@" >> "$SAID"; [ $CODE = 2 ] || install -D /dev/null "${@: -1}"; exit $CODE'
     for program, does in (("critic", asks), ("srun", '"$@"')):
-        made = tmp_path / "bin" / program
-        made.parent.mkdir(exist_ok=True)
-        made.write_text(f"#!/bin/bash\n{does}\n", "utf-8")
-        made.chmod(0o755)
+        executable = tmp_path / "bin" / program
+        executable.parent.mkdir(exist_ok=True)
+        executable.write_text(f"#!/bin/bash\n{does}\n", "utf-8")
+        executable.chmod(0o755)
     said = tmp_path / "said"
     for number, code in enumerate((0, 3, 2)):
         told = {
@@ -318,10 +319,10 @@ def test_the_jobs_scripts_ask_for_every_shard_once(tmp_path: Path, name: str, co
         quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         assert subprocess.run(words, env=env, check=False, timeout=30, **quiet).returncode == code
         assert (tmp_path / f"data/judged/part.{number + 1}.jsonl").is_file() == (code != 2)
-    asked = said.read_text("utf-8").splitlines()
-    assert [line.partition("--shard ")[2].split()[0] for line in asked] == [f"{n}/{count}" for n in (1, 2, 3)]
-    assert [Path(line.split()[-1]).name for line in asked] == [f"part.{n}.jsonl" for n in (1, 2, 3)]
-    options = {word for line in asked for word in line.split() if word.startswith("--")}
+    calls = said.read_text("utf-8").splitlines()
+    assert [line.partition("--shard ")[2].split()[0] for line in calls] == [f"{n}/{count}" for n in (1, 2, 3)]
+    assert [Path(line.split()[-1]).name for line in calls] == [f"part.{n}.jsonl" for n in (1, 2, 3)]
+    options = {word for line in calls for word in line.split() if word.startswith("--")}
     assert options <= set(run("critic", "judge", "--help").stdout.split())
 
 

@@ -20,15 +20,15 @@ CONVERSATIONS = ROOT / "data/samples/convbench/ConvBench.csv"
 
 @pytest.fixture
 def stand() -> Iterator[Stands]:
-    made: list[StandIn] = []
+    stand_ins: list[StandIn] = []
 
     def make(**how: Any) -> StandIn:
-        made.append(StandIn(**how))
-        return made[-1]
+        stand_ins.append(StandIn(**how))
+        return stand_ins[-1]
 
     yield make
-    for one in made:
-        one.close()
+    for stand_in in stand_ins:
+        stand_in.close()
 
 
 def judge(folder: Path, server: StandIn, out: str, *words: object, rows: int = 20, system: str = "alpha") -> Done:
@@ -37,23 +37,23 @@ def judge(folder: Path, server: StandIn, out: str, *words: object, rows: int = 2
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    found = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    return sorted(found, key=lambda one: str(one["sample"]["id"]))
+    records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    return sorted(records, key=lambda record: str(record["sample"]["id"]))
 
 
 def test_what_was_judged_before_costs_nothing_and_says_so(tmp_path: Path, stand: Stands) -> None:
     server, cache = stand(), tmp_path / "new" / "cache"
     words = ["--cache", cache]
     assert judge(tmp_path, server, "one.jsonl", *words).returncode == 0
-    asked = server.asked
+    asked_before = server.asked
     done = judge(tmp_path, server, "two.jsonl", *words, rows=25, system="beta")  # who said it makes no difference
     assert done.returncode == 0 and "20 from the cache, which cost nothing" in done.stdout
-    assert (asked, server.asked) == (20, 25)
-    one, two = lines(tmp_path / "one.jsonl"), lines(tmp_path / "two.jsonl")
-    cached = [line for line in two if line.get("attempts") == 0]
+    assert (asked_before, server.asked) == (20, 25)
+    first, second = lines(tmp_path / "one.jsonl"), lines(tmp_path / "two.jsonl")
+    cached = [line for line in second if line.get("attempts") == 0]
     assert len(cached) == 20 and not any("prompt_tokens" in line for line in cached)
-    said = {line["sample"]["id"]: (line["score"], line["verdict"]) for line in two}
-    assert all(said[line["sample"]["id"]] == (line["score"], line["verdict"]) for line in one)
+    said = {line["sample"]["id"]: (line["score"], line["verdict"]) for line in second}
+    assert all(said[line["sample"]["id"]] == (line["score"], line["verdict"]) for line in first)
     facts = jsonl.facts(tmp_path / "two.jsonl")
     assert facts["from_cache"] == 20
     assert facts["tokens"] == {"prompt": 500, "cached": 0, "completion": 45}
@@ -99,12 +99,12 @@ def test_a_cache_without_a_judges_mark_says_so_and_a_wrong_file_is_one_line(tmp_
 def test_infer_takes_replies_from_the_cache(tmp_path: Path, stand: Stands) -> None:
     server = stand()
     words = ["--benchmark", "convbench", "--condition", "no_image", "--base-url", server.url, "--cache", tmp_path / "c"]
-    one = run("critic", "infer", CONVERSATIONS, "--out", tmp_path / "one.jsonl", *words)
-    asked = server.asked
-    two = run("critic", "infer", CONVERSATIONS, "--out", tmp_path / "two.jsonl", *words)
-    assert one.returncode == two.returncode == 0, two.stderr
-    assert server.asked == asked and "from the cache, which cost nothing" in two.stdout
-    assert "tokens" not in two.stdout
+    first = run("critic", "infer", CONVERSATIONS, "--out", tmp_path / "one.jsonl", *words)
+    asked_before = server.asked
+    second = run("critic", "infer", CONVERSATIONS, "--out", tmp_path / "two.jsonl", *words)
+    assert first.returncode == second.returncode == 0, second.stderr
+    assert server.asked == asked_before and "from the cache, which cost nothing" in second.stdout
+    assert "tokens" not in second.stdout
 
 
 def test_a_budget_ends_the_run_cleanly_and_more_goes_on(tmp_path: Path, stand: Stands) -> None:
@@ -113,16 +113,16 @@ def test_a_budget_ends_the_run_cleanly_and_more_goes_on(tmp_path: Path, stand: S
     done = judge(tmp_path, server, "one.jsonl", *how, "--budget", "1090tokens", rows=60)
     assert done.returncode == 3, done.stderr
     assert "were not asked for: the budget is spent, of this run" in done.stdout
-    found = lines(tmp_path / "one.jsonl")
-    judged = sum("score" in line for line in found)
-    assert len(found) == 60 and 10 <= judged <= 14
-    assert {line["verdict"].get("failure") for line in found} == {None, "budget"}
+    records = lines(tmp_path / "one.jsonl")
+    judged = sum("score" in line for line in records)
+    assert len(records) == 60 and 10 <= judged <= 14
+    assert {line["verdict"].get("failure") for line in records} == {None, "budget"}
     shown = run("critic", "score", tmp_path / "one.jsonl", "--max-failed", 1)
     assert f"{judged / 60:.1%}" in shown.stdout and f"budget {60 - judged}" in shown.stdout
     assert judge(tmp_path, server, "one.jsonl", *how, rows=60).returncode == 0
-    found = lines(tmp_path / "one.jsonl")
-    assert len(found) == len({line["sample"]["id"] for line in found}) == 60
-    assert all("score" in line for line in found) and server.asked == 60
+    records = lines(tmp_path / "one.jsonl")
+    assert len(records) == len({line["sample"]["id"] for line in records}) == 60
+    assert all("score" in line for line in records) and server.asked == 60
 
 
 def test_conversations_go_on_behind_a_budget(tmp_path: Path, stand: Stands) -> None:
@@ -137,25 +137,25 @@ def test_conversations_go_on_behind_a_budget(tmp_path: Path, stand: Stands) -> N
     assert cut.returncode == 3 and "the budget is spent" in cut.stdout
     assert run(*judged, "--out", tmp_path / "one.jsonl").returncode == 0
     assert run(*judged, "--out", tmp_path / "alone.jsonl").returncode == 0
-    one, alone = (sorted((tmp_path / name).read_bytes().splitlines()) for name in ("one.jsonl", "alone.jsonl"))
-    assert one == alone
+    resumed, alone = (sorted((tmp_path / name).read_bytes().splitlines()) for name in ("one.jsonl", "alone.jsonl"))
+    assert resumed == alone
 
 
 def test_replies_go_on_behind_a_budget(tmp_path: Path, stand: Stands) -> None:
     """What was not asked for is no call; all that is still to be asked is counted, behind it as well."""
     server, out = stand(), tmp_path / "one.jsonl"
     words = ["critic", "infer", CONVERSATIONS, "--benchmark", "convbench", "--condition", "no_image"]
-    asked = [*words, "--base-url", server.url, "--concurrency", 2, "--out"]
-    cut = run(*asked, out, "--budget", "1090tokens")
+    given = [*words, "--base-url", server.url, "--concurrency", 2, "--out"]
+    cut = run(*given, out, "--budget", "1090tokens")
     assert cut.returncode == 3 and f"turns by {server.asked} calls" in cut.stdout, cut.stdout
     assert "budget: " in cut.stdout and "without token counts" not in cut.stdout
-    run(*asked, out, code=0)
+    run(*given, out, code=0)
     assert "turns were not asked for: the budget is spent" in cut.stdout
     asked_for = server.asked
-    assert run(*asked, tmp_path / "alone.jsonl").returncode == 0 and server.asked == 2 * asked_for
-    found = [map(json.loads, file.read_text("utf-8").splitlines()) for file in (out, tmp_path / "alone.jsonl")]
-    one, alone = (sorted(str({**turn, "seconds": 0}) for turn in turns) for turns in found)
-    assert one == alone and len(one) == 18
+    assert run(*given, tmp_path / "alone.jsonl").returncode == 0 and server.asked == 2 * asked_for
+    files = [map(json.loads, file.read_text("utf-8").splitlines()) for file in (out, tmp_path / "alone.jsonl")]
+    resumed, alone = (sorted(str({**turn, "seconds": 0}) for turn in turns) for turns in files)
+    assert resumed == alone and len(resumed) == 18
 
 
 def test_a_budget_that_nothing_counts_for_ends_the_run(tmp_path: Path, stand: Stands) -> None:
