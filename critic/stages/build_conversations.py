@@ -1,6 +1,6 @@
 """Build conversations from the chosen images: references, checklists, machine checks, people's review, the frozen test.
 
-The second part of `critic build`; `build_images` is the first.
+The second part of `critic build`; the choice of the images (`build`) is the first.
 """
 
 from collections import Counter, defaultdict

@@ -20,8 +20,8 @@ from msgspec.structs import asdict
 from critic import jsonl
 from critic.backends.vllm import end_with_parent
 from critic.errors import UsageError, one_line
+from critic.stages.merge import merge
 from critic.stages.run import check_plain
-from critic.stages.shards import merge
 
 
 def on_gpus(command: Callable[..., int], given: Mapping[str, Any], devices: Sequence[str]) -> int:

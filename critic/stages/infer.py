@@ -26,7 +26,6 @@ from critic.judging.answers import with_reply, without_thoughts_in
 from critic.judging.history import CONDITIONS, HistoryMessage
 from critic.records import Conversation, ModelTurn, Sampling, SentImage, SentMessage, TurnFailure
 from critic.stages import options
-from critic.stages.gpus import on_gpus
 from critic.stages.options import Endpoint, ModelOptions, takes_options
 from critic.stages.run import RunOptions, Stage, check_plain, gather_cancel_on_error, once
 from critic.stages.totals import RunSummary, sum_replies
@@ -113,6 +112,7 @@ class Infer(Stage[Conversation, ModelTurn]):
 
         Raises UsageError if a turn in the file had another prompt, or if the server seems to be down.
         """
+        blank = ModelTurn(conversation=item, system=self.system, condition="", turn=0, sampling=self.sampling)
         # Each prompt of a conversation is generated once, each of its images read once.
         calls, images = dict[str, asyncio.Task[ModelTurn]](), dict[str, asyncio.Task[Image]]()
 
@@ -123,14 +123,13 @@ class Infer(Stage[Conversation, ModelTurn]):
                 # The history would show the reply to a turn that failed.
                 if why := next((lost[number] for number in CONDITIONS[name].own(turn) if number in lost), None):
                     if line is None:
-                        keep(self._record(item, condition=name, turn=turn, failure="not_run", detail=why))
+                        keep(replace(blank, condition=name, turn=turn, failure="not_run", detail=why))
                     continue
                 messages = history.messages(item, turn, replies, CONDITIONS[name])
                 call = history.call_id(item, messages)
                 if line is None:
-                    record = self._record(item, call=call)
                     # Another condition may show the same, and await the same call.
-                    answer = await once(calls, call, partial(self._answer, record, messages, images))
+                    answer = await once(calls, call, partial(self._answer, replace(blank, call=call), messages, images))
                     line = replace(answer, condition=name, turn=turn)
                     keep(line)
                 elif line.call != call and line.call != self._call_with_thoughts(item, name, turn, replies):
@@ -150,10 +149,6 @@ class Infer(Stage[Conversation, ModelTurn]):
             number: self._with_thoughts.get((conversation.id, name, number), replies[number]) for number in replies
         }
         return history.call_id(conversation, history.messages(conversation, turn, shown, CONDITIONS[name]))
-
-    def _record(self, conversation: Conversation, **fields: Any) -> ModelTurn:
-        values = {"condition": "", "turn": 0, **fields}
-        return ModelTurn(conversation=conversation, system=self.system, sampling=self.sampling, **values)
 
     async def _answer(
         self, record: ModelTurn, messages: Sequence[HistoryMessage], loading: dict[str, asyncio.Task[Image]]
@@ -304,7 +299,10 @@ def main(
     """Run a vision-language model through whole conversations, turn by turn. The conditions say what it sees of the
     history."""
     if endpoint.gpus is not None:
-        return on_gpus(main, locals(), endpoint.engines([endpoint.model or ""]))
+        given = locals()  # before the import, whose name is a local, too
+        from critic.stages.gpus import on_gpus  # noqa: PLC0415 - only where it is asked for
+
+        return on_gpus(main, given, endpoint.engines([endpoint.model or ""]))
     questions = read_questions(benchmark_file, benchmark, endpoint, asked)
     backend = endpoint.open_one()
     sampling = Sampling(

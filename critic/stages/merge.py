@@ -4,14 +4,156 @@ critic judge rows.jsonl --shard 3/64 --out part.3.jsonl …    # one of 64, on a
 critic merge part.*.jsonl --out judged.jsonl
 """
 
+import sys
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import msgspec
 import typer
+from msgspec import Struct
 
 from critic import jsonl
-from critic.errors import UsageError
-from critic.stages import options, shards
+from critic.errors import UsageError, quoted
+from critic.judging import planned
+from critic.records import Judgment, ModelTurn
+from critic.stages import options
+from critic.stages.run import RunOptions, Shard, finish, join_facts
+from critic.stages.totals import RunSummary, sum_judgments, sum_replies
+
+HOW = (
+    *("responses", "replies", "conversations", "benchmark", "protocols", "judgings", "forms", "against", "system"),
+    *("sampling", "judge", "aggregate", "model", "processors", "learned", "prompt", "setup", "max_tokens"),
+)
+"""Facts in the sidecars that must be equal in all shards."""
+
+ELSEWHERE = ("data_root", "images")
+"""Facts that may differ between machines; the merged file gets those of the first shard."""
+
+KINDS: dict[str, tuple[type[Any], str, Callable[..., RunSummary]]] = {
+    "responses": (Judgment, "rows", partial(sum_judgments, unit="row")),
+    "replies": (Judgment, "verdicts", partial(sum_judgments, unit="verdict")),
+    "conversations": (ModelTurn, "turns", sum_replies),
+}
+"""The source of a run, as its sidecar names it -> the type of its records, the fact that counts them, and the function
+from the records and their file to their totals."""
+
+
+class ShardFile(Struct, frozen=True):
+    """The file of one shard, with its number and the facts in its sidecar."""
+
+    path: Path
+    shard: Shard
+    facts: dict[str, Any]
+
+
+def merge(parts: Sequence[Path], out: Path, max_failed: float) -> int:
+    """Merge the files of all shards into `out`, with the sidecar of the whole; return the exit code.
+
+    The whole has the lines of a run without --shard, those of the first shard first. Raises UsageError for overlaps,
+    gaps and a mixture of judges, prompts or sources.
+    """
+    shards = sorted(_without_members([_part(path) for path in parts]), key=lambda part: part.shard.number)
+    _check_shards(shards)
+    # A shard without any group does not tell how the others were made.
+    full = [part for part in shards if not jsonl.is_empty(part.path)] or shards
+    _check_alike(full)
+    # Places in a sidecar are relative to it, and the merged file may lie in another folder.
+    first = jsonl.restore_places(full[0].path)
+    kind = next((KINDS[name] for name in KINDS if name in first), None)
+    if kind is None:
+        raise UsageError(f"{shards[0].path}: expected what critic judge or critic infer made with --shard")
+    record, counted, summarise = kind
+    jsonl.write(out, _lines(shards, record, counted))
+    run = RunOptions(out=out, concurrency=None, max_failed=max_failed, retry_failed=False)
+    whole = summarise((line for _, line in jsonl.read(out, record)), out)
+    facts = {name: first[name] for name in (*HOW, *ELSEWHERE) if name in first}
+    facts["not_judged"] = sum((Counter(part.facts.get("not_judged")) for part in shards), Counter[str]())
+    facts |= {"server_lacks": [], **join_facts([part.facts for part in shards])}
+    answered_by = facts.get("answered_by", [])
+    print(f"{len(shards)} shards" + (f", answered by {', '.join(answered_by)}" if len(answered_by) > 1 else ""))
+    return finish(run, whole, {**facts, "shards": len(shards)})
+
+
+def _check_alike(shards: Sequence[ShardFile]) -> None:
+    """Raise UsageError if a shard's sidecar differs from the first shard's in one of the facts HOW."""
+    for part in shards[1:]:
+        for name in HOW:
+            if (now := _wherever(part.facts.get(name))) != (then := _wherever(shards[0].facts.get(name))):
+                raise UsageError(f"{part.path}: made with {name} {quoted(now)}, the others with {quoted(then)}")
+
+
+def _part(path: Path) -> ShardFile:
+    """Read the sidecar of a shard's file. Raises UsageError if the file is unfinished or was made without --shard."""
+    facts = jsonl.facts(path)
+    if not path.is_file() or not facts:
+        raise UsageError(f"{path}: not finished: no {jsonl.sidecar(path).name}; run its command again")
+    shard = Shard.read(facts.get("shard"))
+    if shard is None:
+        raise UsageError(f"{path}: made without --shard")
+    return ShardFile(path, shard, facts)
+
+
+def _without_members(shards: Sequence[ShardFile]) -> list[ShardFile]:
+    """Drop the files of a panel's members, which a file pattern may have matched beside the panel's own, and print how
+    many."""
+    members = {Path(member["file"]).name for part in shards for member in part.facts.get("members") or []}
+    kept = [part for part in shards if part.path.name not in members]
+    if len(kept) < len(shards):
+        print(f"left out {len(shards) - len(kept)} files of a panel's members: the panel's are given", file=sys.stderr)
+    return kept
+
+
+def _check_shards(shards: Sequence[ShardFile]) -> None:
+    """Raise UsageError if the files are not exactly one for each shard of one run."""
+    count, by_number = shards[0].shard.count, dict[int, Path]()
+    for part in shards:
+        if part.shard.count != count:
+            raise UsageError(f"{part.path}: shard {part.shard}, but {shards[0].path} is shard {shards[0].shard}")
+        if part.shard.number in by_number:
+            raise UsageError(f"shard {part.shard} is there twice: {by_number[part.shard.number]} and {part.path}")
+        by_number[part.shard.number] = part.path
+    if missing := [str(Shard(number, count)) for number in range(1, count + 1) if number not in by_number]:
+        more = f" and {len(missing) - 10} more" if len(missing) > 10 else ""
+        raise UsageError(f"no file of shard {', '.join(missing[:10])}{more}")
+
+
+def _lines(shards: Sequence[ShardFile], record: type[Any], counted: str) -> Iterator[msgspec.Raw]:
+    """Yield the lines of all files unchanged; only one file's keys are in memory at a time.
+
+    `counted` is the key in the sidecars for the number of records. Raises UsageError for an invalid or repeated line,
+    one whose group belongs to another shard, or a wrong number of lines.
+    """
+    decode = jsonl.build_decoder(record)
+    for part in shards:
+        # Groups do not cross shards, so that a key can be doubled only within a file.
+        keys = set[Hashable]()
+        for number, line in jsonl.read_lines(part.path) if not jsonl.is_empty(part.path) else ():
+            try:
+                row = decode(line)
+            except ValueError as error:
+                raise UsageError(f"{part.path}:{number}: {error}") from None
+            group = row.conversation.group
+            if (right := part.shard.of(group)) != part.shard:
+                raise UsageError(
+                    f"{part.path}:{number}: group {quoted(group)} belongs to shard {right}, not {part.shard}"
+                )
+            key = planned.key_in_file(row) if record is Judgment else (row.conversation.id, row.condition, row.turn)
+            if key in keys:
+                raise UsageError(f"{part.path}:{number}: {quoted(key)} is there twice")
+            keys.add(key)
+            yield msgspec.Raw(line.strip())
+        if len(keys) != (expected := part.facts.get(counted)):
+            raise UsageError(f"{part.path}: {len(keys)} {counted}, its sidecar says {expected}; run it again")
+
+
+def _wherever(value: Any) -> Any:
+    """Return a fact without the file paths in it, which may differ between machines."""
+    if isinstance(value, list):
+        return [_wherever(item) for item in value]
+    return {name: item for name, item in value.items() if name != "file"} if isinstance(value, dict) else value
 
 
 def main(
@@ -26,4 +168,4 @@ def main(
     """
     if jsonl.suffix(out) != ".jsonl":
         raise UsageError(f"--out {out}: JSON lines are written; give a name that ends in .jsonl or .jsonl.gz")
-    return shards.merge(parts, out, max_failed)
+    return merge(parts, out, max_failed)

@@ -1,4 +1,5 @@
-"""data/bench_demo.py with servers by script: which commands it runs, and that their results are on the pages."""
+"""data/bench_demo.py with servers by script: which commands it runs, that their results are on the pages, and how the
+demos' judges are asked."""
 
 import json
 import re
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import completion, human_row, run, write_jsonl
+from conftest import ROOT, completion, human_row, run, write_jsonl
 
 from critic import jsonl
 from critic.stages import demo
@@ -59,3 +60,16 @@ def test_every_command_of_it_ends_on_a_page(tmp_path: Path, scripted: Any, monke
     assert len(set(battles)) == 1 and len(battles) == 2, "the newcomer meets one opponent on each instruction"
     page = (tmp_path / "tournament/report.html").read_text("utf-8")
     assert all(name in page for name in ("tiny-1", "tiny-2", "tiny-3"))
+
+
+def test_the_recipe_looks_where_the_base_is_put() -> None:
+    assert f"base: {demo.BASE[1]}\n" in (ROOT / demo.RECIPE).read_text("utf-8")
+
+
+def test_a_judge_is_asked_what_it_learned(tmp_path: Path) -> None:
+    def options_for(**forms: float) -> list[str]:
+        (tmp_path / "critic.json").write_text(json.dumps({"recipe": {"forms": forms}}), "utf-8")
+        return demo.form_asked(tmp_path)
+
+    assert options_for(pointwise_short=0.4, pointwise=0.1) == ["--prompt", "pointwise_short", "--no-reason"]
+    assert options_for(pointwise=1.0) == ["--prompt", "pointwise"]

@@ -192,9 +192,17 @@ def test_a_log_probability_that_is_no_number_is_left_out(tmp_path: Path, scripte
     assert {line["score"] for line in read_jsonl(out)} == {3.0}
 
 
+def reply_of_written_tokens(**shown: Any) -> dict[str, Any]:
+    """Return a verdict whose tokens have a log probability of their own, and `shown` in place of alternatives."""
+    return completion(RATED, tokens=[{"token": text, "logprob": -0.1, **shown} for text in ("{", "7", "}")])
+
+
 WITHOUT: dict[str, Callable[[dict[str, Any]], Any]] = {
     "ignores them": lambda body: completion(RATED),
     "gives null": lambda body: {"choices": [{"message": {"content": RATED}, "logprobs": None}]},
+    "gives no alternatives": lambda body: reply_of_written_tokens(),
+    "gives null alternatives": lambda body: reply_of_written_tokens(top_logprobs=None),
+    "gives empty alternatives": lambda body: reply_of_written_tokens(top_logprobs=[]),
     "refuses them": lambda body: (
         (400, {}, b'{"error": {"message": "logprobs is not supported by this model"}}')
         if "top_logprobs" in body or "logprobs" in body

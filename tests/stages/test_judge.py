@@ -1,6 +1,5 @@
 """critic judge against a scripted server: scores, failures by name, retries, resume."""
 
-import asyncio
 import json
 import math
 import re
@@ -30,9 +29,8 @@ from conftest import (
 )
 
 from critic import human_scored, jsonl
-from critic.backends import Request, Token
+from critic.backends import Token
 from critic.backends.identity import list_learned_forms
-from critic.backends.openai import OpenAIBackend
 from critic.errors import UsageError
 from critic.judging import distribution
 from critic.judging.forms import inquiry
@@ -266,22 +264,6 @@ def test_failures_are_named_and_never_a_number(tmp_path: Path, scripted: Servers
     assert all(line.get("score") is None for line in read_jsonl(out))
     assert f"{failure} 2" in done.stdout
     assert len(server.requests) == (4 if failure == "server_error" else 2)
-
-
-@pytest.mark.parametrize("said", [{}, {"top_logprobs": None}, {"top_logprobs": []}])
-def test_log_probabilities_of_the_written_tokens_alone_are_none(
-    tmp_path: Path, scripted: Servers, said: dict[str, Any]
-) -> None:
-    def answer(_: dict[str, Any]) -> Any:
-        tokens = [{"token": text, "logprob": -0.1, **said} for text in ("{", "7", "}")]
-        return completion('{"Rating": 7}', tokens=tokens)
-
-    server = scripted(answer)
-    backend = OpenAIBackend(server.url, attempts=1)
-    backend.choose(None)
-    assert asyncio.run(backend.chat(Request(messages=[{"role": "user", "content": "x"}], max_tokens=1))).tokens == []
-    assert judge(server, out := tmp_path / "out.jsonl", count=2).returncode == 0
-    assert [(line["score"], line["setup"]["score_kind"]) for line in read_jsonl(out)] == [(7.0, "argmax")] * 2
 
 
 @pytest.mark.parametrize(
