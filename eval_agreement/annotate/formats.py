@@ -270,19 +270,29 @@ def take(store: Store, path: Path) -> str:
     return f"{kept}; {differ} of these differ, and the earlier label stays" if differ else kept
 
 
-def _add_choices(
-    scheme: Scheme,
+def _complete(
     location: str,
     item: LabelItem,
+    scheme: Scheme,
     swapped: bool,
+    cells: Mapping[str, Any],
     choices: Mapping[int, str | None],
     verdict: RaterVerdict,
 ) -> RaterVerdict:
     """Return `verdict` with the rater's choices, with sides in the item's own order. A skipped or broken item has none.
 
-    `location`: place in the file, for error messages. `choices`: by question number, from 1.
-    Raises UsageError if a question has no answer, or for an unknown choice.
+    `location`: place in the file, for error messages. `cells`: the texts in the imported file, by column. Columns that
+    are missing there are not compared. `choices`: by question number, from 1.
+    Only the first 500 letters and digits of a text count, without case: programs change white space, punctuation, dates
+    and long cells. Texts without letters are not compared, since they may be reformatted numbers.
+    Raises UsageError if a text beside the label is not the item's text, because the label then belongs to another plan,
+    if a question has no answer, or for an unknown choice.
     """
+    for column, text in list_texts(item, swapped).items():
+        there = cells.get(column, cells.get(column.replace(" ", "_"), text))
+        here, returned = (re.sub(r"\W+", "", str(each or ""))[:500].lower() for each in (text, there))
+        if re.search(r"[^\W\d]", text) and here != returned:
+            raise UsageError(f"{location}: another {column} than here: labels of other items; export these anew")
     if verdict.skipped or verdict.broken:
         return verdict
     replies = {ask.key: choices.get(number) or "" for number, ask in enumerate(item.asks, 1)}
@@ -292,26 +302,12 @@ def _add_choices(
         raise UsageError(f"{location}: {error}") from None
 
 
-def _check_shown(location: str, item: LabelItem, swapped: bool, cells: Mapping[str, Any]) -> None:
-    """Raise UsageError if a text beside a label is not the item's text, because the label then belongs to another plan.
-
-    `cells`: the texts in the imported file, by column. Columns that are missing there are not compared.
-    Only the first 500 letters and digits count, without case: programs change white space, punctuation, dates and long
-    cells. Texts without letters are not compared, since they may be reformatted numbers.
-    """
-    for column, text in list_texts(item, swapped).items():
-        there = cells.get(column, cells.get(column.replace(" ", "_"), text))
-        here, returned = (re.sub(r"\W+", "", str(each or ""))[:500].lower() for each in (text, there))
-        if re.search(r"[^\W\d]", text) and here != returned:
-            raise UsageError(f"{location}: another {column} than here: labels of other items; export these anew")
-
-
 def _read_table(store: Store, scheme: Scheme, path: Path) -> Iterator[_OutsideLabel]:
     """Yield the labels in a table: a sheet written by `send` and filled in, or Label Studio's CSV export."""
     rows = list(tables.rows(path, _SHEETS))
     # Only Label Studio names items and controls; a sheet written by `send` names tasks and questions.
     if any("item" in row and any(map(_parse_choice, row)) for _, row in rows):
-        yield from _match_items(store, scheme, path, _read_flat([row for _, row in rows]))
+        yield from _read_flat(store, scheme, path, (row for _, row in rows))
     else:
         yield from _read_sheet(store, scheme, rows)
 
@@ -338,9 +334,8 @@ def _read_sheet(store: Store, scheme: Scheme, rows: Iterable[tuple[str, Mapping[
         # People write "no" under "broken" of an item that is not.
         skipped, broken = ("" if text.lower() in NO else text for text in (skipped, broken))
         if skipped or broken or any(choices.values()):
-            _check_shown(location, opened.item, opened.swapped, cells)
             verdict = RaterVerdict(reason=reason, skipped=skipped, broken=bool(broken))
-            verdict = _add_choices(scheme, location, opened.item, opened.swapped, choices, verdict)
+            verdict = _complete(location, opened.item, scheme, opened.swapped, cells, choices, verdict)
             yield verdict, partial(store.opened, opened.task)
 
 
@@ -349,89 +344,70 @@ def _read_program(store: Store, scheme: Scheme, path: Path) -> Iterator[_Outside
 
     Raises UsageError for any other file.
     """
+    rows = list[Mapping[str, Any]]()
     try:
         document = msgspec.json.decode(path.read_bytes().removeprefix(codecs.BOM_UTF8))
-        labels: list[_Label] = []
         if isinstance(document, dict) and "instance_id_to_label_to_value" in document:
-            labels += _read_potato(document)
+            rows += _flatten_potato(document)
         elif isinstance(document, list):
             for task in document:
                 # JSON-MIN has no `data`: its columns stand in the task itself.
-                labels += _read_label_studio(task) if "data" in task else _read_flat([task])
+                rows += _flatten_label_studio(task) if "data" in task else [task]
+        yield from _read_flat(store, scheme, path, rows)
     except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise UsageError(f"{path}: not JSON: {error}") from None
     except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
         problem = f"not as Label Studio or Potato write it ({one_line(error)})"
         raise UsageError(f"{path}: {problem}; export as JSON from Label Studio") from None
-    yield from _match_items(store, scheme, path, labels)
 
 
-def _match_items(store: Store, scheme: Scheme, path: Path, labels: Iterable["_Label"]) -> Iterator[_OutsideLabel]:
-    """Yield the labels of another program together with their tasks.
+def _flatten_potato(state: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a row (see `_read_flat`) per labelled item of one user's `user_state.json`, already decoded."""
+    for item, labels in state["instance_id_to_label_to_value"].items():
+        row = {"item": item, "annotator": state["user_id"]}
+        for label, value in labels:
+            # A radio button is named after its choice, everything else says in its value what the rater answered.
+            button = _parse_choice(label["schema"]) and label["name"] != "selection"
+            row[label["schema"]] = label["name"] if button else value
+        yield row
 
-    Raises UsageError for an unknown item or choice, or if the item's texts differ from those that were labelled.
+
+def _flatten_label_studio(task: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a row (see `_read_flat`) per annotation of one task in Label Studio's JSON export."""
+    for annotation in task["annotations"]:
+        # An export names the user by number, or in full.
+        user = annotation.get("completed_by")
+        rater = (user.get("email") or user["id"]) if isinstance(user, dict) else user
+        skipped = "skipped in Label Studio" if annotation.get("was_cancelled") else ""
+        row = {**task["data"], "annotator": rater, "lead_time": annotation.get("lead_time"), "skipped": skipped}
+        for result in annotation["result"]:
+            texts = result["value"].get("choices", result["value"].get("text", ""))
+            row[result["from_name"]] = texts if isinstance(texts, str) else " ".join(texts)
+        yield row
+
+
+def _read_flat(store: Store, scheme: Scheme, path: Path, rows: Iterable[Mapping[str, Any]]) -> Iterator[_OutsideLabel]:
+    """Yield the labels in rows of one annotation each, with the task's data and the rater's answers side by side.
+
+    These are the rows of Label Studio's CSV or JSON-MIN export. Raises UsageError for an unknown item or choice, or if
+    the item's texts differ from those that were labelled.
     """
     items = store.items()
-    for rater, key, shown, choices, unread in labels:
+    for row in rows:
+        cells = {name: tables.cell_text(cell) or "" for name, cell in row.items()}
+        choices: dict[int, str | None] = {_parse_choice(name): text for name, text in cells.items() if text}
+        skipped = cells.get("skipped", "")
+        if not skipped and not any(choices):
+            continue
+        key = cells["item"]
         number = int(key) if key.isascii() and key.isdigit() else 0
         if number not in items:
             raise UsageError(f"{path}: item {quoted(key)} is not among those of {store.path}")
+        seconds = tables.parse_optional_number("lead_time", "lead_time", row.get("lead_time"))
+        verdict = RaterVerdict(reason=cells.get("reason", ""), skipped=skipped, seconds=seconds or None)
         swapped = is_swapped("", items[number].id)
-        _check_shown(f"{path}: item {key}", items[number], swapped, shown)
-        verdict = _add_choices(scheme, f"{path}: item {key}", items[number], swapped, choices, unread)
-        yield verdict, partial(store.find_task, rater, number, swapped)
-
-
-_Label = tuple[str, str, dict[str, Any], dict[int, str], RaterVerdict]
-"""Rater, item number, labelled texts (empty if the file lacks them), choices by question number (from 1), other
-fields."""
-
-
-def _read_potato(state: Mapping[str, Any]) -> Iterator[_Label]:
-    """Yield the labels in one user's `user_state.json`, already decoded."""
-    for item, labels in state["instance_id_to_label_to_value"].items():
-        choices, reason = {}, ""
-        for label, value in labels:
-            if number := _parse_choice(label["schema"]):
-                choices[number] = str(value if label["name"] == "selection" else label["name"])
-            elif label["schema"] == "reason":
-                reason = str(value)
-        if choices:
-            yield str(state["user_id"]), item, {}, choices, RaterVerdict(reason=reason)
-
-
-def _read_label_studio(task: Mapping[str, Any]) -> Iterator[_Label]:
-    """Yield the labels of one task in Label Studio's JSON export."""
-    for annotation in task["annotations"]:
-        # An export names the user by number, or in full.
-        user = annotation.get("completed_by", "label-studio")
-        rater = str(user.get("email") or user["id"]) if isinstance(user, dict) else str(user)
-        values = {result["from_name"]: result["value"] for result in annotation["result"]}
-        choices = {}
-        for name, value in values.items():
-            if number := _parse_choice(name):
-                choices[number] = str(value["choices"][0])
-        skipped = "skipped in Label Studio" if annotation.get("was_cancelled") else ""
-        if choices or skipped:
-            text = values.get("reason", {"text": []})["text"]
-            reason = text if isinstance(text, str) else " ".join(text)
-            seconds = float(annotation.get("lead_time") or 0) or None
-            verdict = RaterVerdict(reason=reason, skipped=skipped, seconds=seconds)
-            yield rater, str(task["data"]["item"]), task["data"], choices, verdict
-
-
-def _read_flat(rows: Sequence[Mapping[str, Any]]) -> Iterator[_Label]:
-    """Yield the labels in Label Studio's CSV or JSON-MIN export.
-
-    Each row is one annotation, with the task's data and the rater's answers side by side.
-    """
-    for row in rows:
-        cells = {name: tables.cell_text(cell) or "" for name, cell in row.items()}
-        choices = {_parse_choice(name): text for name, text in cells.items() if _parse_choice(name) and text}
-        if choices:
-            seconds = tables.parse_optional_number("lead_time", "lead_time", row.get("lead_time"))
-            verdict = RaterVerdict(reason=cells.get("reason", ""), seconds=seconds or None)
-            yield cells.get("annotator") or "label-studio", cells["item"], dict(row), choices, verdict
+        verdict = _complete(f"{path}: item {key}", items[number], scheme, swapped, row, choices, verdict)
+        yield verdict, partial(store.find_task, cells.get("annotator") or "label-studio", number, swapped)
 
 
 def _parse_choice(name: str) -> int:

@@ -73,24 +73,17 @@ def are_codes(cells: Iterable[Any]) -> bool:
     return bool(filled) and None not in filled
 
 
-def unknown_codes(cells: Iterable[Any], codes: Codes) -> list[float]:
-    """Return the numbers in a column of preferences that have no known meaning, in ascending order.
+def find_meanings(cells: Iterable[Any], codes: Codes) -> tuple[Codes, list[float]]:
+    """Return the meanings of numbers in a column of preferences, and its numbers without one in ascending order.
 
-    >>> unknown_codes([1, 2], {}), unknown_codes([0, 1, 2, "a"], {}), unknown_codes([0, 1], {0.0: "a"})
+    The meanings are `codes` if given, else the default ones if the column's numbers are exactly 1 and 2, else {}.
+
+    >>> find_meanings([1, 2], {})[1], find_meanings([0, 1, 2, "a"], {})[1], find_meanings([0, 1], {0.0: "a"})[1]
     ([], [0.0, 1.0, 2.0], [1.0])
     """
-    numbers = _distinct_numbers(cells)
-    return sorted(numbers - _meanings(numbers, codes).keys())
-
-
-def _distinct_numbers(cells: Iterable[Any]) -> set[float]:
-    """Return the numbers in a column, ignoring words and empty cells."""
-    return {number for number in map(tables.read_number, cells) if number is not None}
-
-
-def _meanings(numbers: set[float], codes: Codes) -> Codes:
-    """Return `codes` if given, else the default meanings if the column's `numbers` are exactly 1 and 2, else {}."""
-    return codes or (_PLAIN if numbers == {*_PLAIN} else {})
+    numbers = {number for number in map(tables.read_number, cells) if number is not None}
+    meanings = codes or (_PLAIN if numbers == {*_PLAIN} else {})
+    return meanings, sorted(numbers - meanings.keys())
 
 
 def decode_preferences(path: Path, column: str, cells: Sequence[Any], codes: Codes) -> list[Any]:
@@ -98,19 +91,16 @@ def decode_preferences(path: Path, column: str, cells: Sequence[Any], codes: Cod
 
     Raises UsageError for a number without a known meaning.
     """
-    if unknown_codes(cells, codes):
+    meanings, unknown = find_meanings(cells, codes)
+    if unknown:
         raise uncoded(path, column, cells, codes)
-    meanings = _meanings(_distinct_numbers(cells), codes)
-    decoded = []
-    for cell in cells:
-        number = tables.read_number(cell)
-        decoded.append(cell if number is None else meanings[number])
-    return decoded
+    return [cell if (number := tables.read_number(cell)) is None else meanings[number] for cell in cells]
 
 
 def uncoded(path: Path, column: str, cells: Iterable[Any], codes: Codes) -> UsageError:
     """Build the error for numbers without a known meaning beside two answers, with the --map options to give."""
-    numbers = unknown_codes(cells, codes) or sorted(_distinct_numbers(cells))
+    meanings, unknown = find_meanings(cells, codes)
+    numbers = unknown or sorted(meanings)
     count = len(numbers)
     # A guess at what they mean, to be edited: the ends are the two answers, what lies between them is a tie.
     words = ["a", *["tie"] * (count - 2), "b"] if count > 1 and not codes else ["tie"] * count

@@ -188,7 +188,7 @@ def _check_codes(votes: Mapping[str, Source], codes: Codes | None, most: float =
     if codes is None:
         return
     for name, vote in votes.items():
-        unknown = preference_codes.unknown_codes(vote.verdicts, codes)
+        _, unknown = preference_codes.find_meanings(vote.verdicts, codes)
         if preference_codes.are_codes(vote.verdicts) and 0 < len(unknown) <= most:
             raise preference_codes.uncoded(vote.path, name, vote.verdicts, codes)
 
@@ -554,7 +554,7 @@ def find_kinds(cells: Iterable[Any], codes: Codes | None = None) -> list[Kind]:
     words = {str(cell).strip().lower() for cell in filled}
     kinds: list[Kind] = [kind for kind in load_columns().words if all(find_label(kind, word) for word in words)]
     if codes is not None and preference_codes.are_codes(filled):
-        return [] if preference_codes.unknown_codes(filled, codes) else ["preference"]
+        return [] if preference_codes.find_meanings(filled, codes)[1] else ["preference"]
     if codes is None and "preference" not in kinds and all(_read_vote(word) is not None for word in words):
         kinds.append("score")
     return kinds
