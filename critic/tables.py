@@ -12,7 +12,7 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import chain, islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from critic import jsonl
-from critic.errors import UsageError, did_you_mean, one_line, quoted
+from critic.errors import UsageError, did_you_mean, one_line, quoted, refusing, replace_surrogates
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,8 +50,8 @@ _WORKBOOK = re.compile(r"xl/workbook\d*\.xml")
 _UNCOMPUTED = re.compile(rb'<(\w+:)?calcPr\b[^>]*\bfullCalcOnLoad="(1|true)"')
 """Matches the mark of a workbook whose formulas are not computed yet, as pandas, xlsxwriter and openpyxl write it."""
 
-_ESCAPED, _TO_ESCAPE = re.compile("_x([0-9A-Fa-f]{4})_"), re.compile("\r|_(?=x[0-9A-Fa-f]{4}_)")
-"""Match an escaped UTF-16 code unit in a workbook's text, and the characters that must be escaped in one."""
+_TO_ESCAPE = re.compile("\r|_(?=x[0-9A-Fa-f]{4}_)")
+"""Matches the characters that must be escaped in a workbook's text."""
 
 _ROUNDED = re.compile(r"[+-]?\d([.,]\d+)?[eE]\+\d+")
 """Matches a long whole number that a spreadsheet program or data frame has rounded, such as 1.23E+17."""
@@ -242,8 +242,7 @@ def read_frame(path: Path) -> "pd.DataFrame":
 def read_first_row(path: Path) -> Row | None:
     """Return the first row of a table or JSON Lines file, or None if the file cannot be read. Never raises."""
     try:
-        is_other = find_format(path) not in READABLE or find_format(path) == ".jsonl"
-        read = jsonl.read(path, Row) if is_other else rows(path)
+        read = rows(path) if find_format(path) in READABLE else jsonl.read(path, Row)
         return next((row for _, row in read), None)
     except (OSError, UsageError):
         return None
@@ -259,11 +258,9 @@ def _read_numbered(path: Path, formats: Collection[str]) -> Iterator[tuple[int, 
         raise UsageError(f"{path}: cannot read {file.suffix or 'a file without suffix'}; expected {', '.join(formats)}")
     if not file.is_file():
         raise UsageError(f"{path}: no such file")
-    if kind == ".jsonl":
-        yield from jsonl.read(path, Row)
-        return
     number = 0
     readers = {".xlsx": _read_xlsx, ".parquet": _read_parquet, ".json": _read_json_table}
+    readers[".jsonl"] = partial(jsonl.read, record=Row)
     for number, row in readers.get(kind, _read_csv)(path):
         yield number, row
     if not number:
@@ -280,11 +277,9 @@ def _read_json_table(path: Path) -> Iterator[tuple[int, Row]]:
 
 def read_json(path: Path) -> Any:
     """Return the content of a .json or .json.gz file. Raises UsageError if it is truncated or not JSON."""
-    try:
-        with jsonl.open_plain(path) as plain:
-            return json.load(plain)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: not .json: {one_line(error)}") from None
+    with refusing(path, "not .json"), jsonl.open_plain(path) as plain:
+        document = json.load(plain)
+    return document
 
 
 def as_records(document: Any) -> Any:
@@ -464,19 +459,14 @@ def _open_workbook(path: Path, *, data_only: bool) -> Any:
     """
     from openpyxl.cell.text import Text  # noqa: PLC0415 - only such tables need it
     from openpyxl.reader.excel import SHARED_STRINGS, ExcelReader  # noqa: PLC0415
-    from openpyxl.xml.constants import SHEET_MAIN_NS  # noqa: PLC0415
-    from openpyxl.xml.functions import iterparse  # noqa: PLC0415
+    from openpyxl.xml.functions import fromstring  # noqa: PLC0415
 
     class Reader(ExcelReader):  # type: ignore[misc] # openpyxl has no types
         def read_strings(self) -> None:
             part = self.package.find(SHARED_STRINGS)
-            if part is None:
-                return
-            with self.archive.open(part.PartName[1:]) as source:
-                for _, node in iterparse(source):
-                    if node.tag == f"{{{SHEET_MAIN_NS}}}si":
-                        self.shared_strings.append(Text.from_tree(node).content)
-                        node.clear()
+            if part is not None:
+                table = fromstring(self.archive.read(part.PartName[1:]))
+                self.shared_strings = [Text.from_tree(node).content for node in table.findall("{*}si")]
 
     reader = Reader(path, read_only=True, data_only=data_only)
     reader.read()
@@ -491,11 +481,10 @@ def decode_xstring(text: str) -> str:
     >>> decode_xstring("one_x000D_\\ntwo _x005F_x000D_")
     'one\\r\\ntwo _x000D_'
     """
-    if "_x" not in text:
-        return text
-    decoded = _ESCAPED.sub(lambda unit: chr(int(unit[1], 16)), text)
+    from openpyxl.utils.escape import unescape  # noqa: PLC0415 - only such tables need it
+
     # A character above U+FFFF is two units, which are joined here.
-    return decoded.encode("utf-16-le", errors="surrogatepass").decode("utf-16-le", errors="replace")
+    return str(replace_surrogates(unescape(text)))
 
 
 def encode_xstring(text: str) -> str:
