@@ -7,7 +7,7 @@ policy lets nothing run or load that is not this server's.
 
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -19,7 +19,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from critic.images import ImageError, Images
@@ -30,7 +30,7 @@ from eval_agreement.annotate.schemes import SCHEMES, LabelItem, Scheme, exchange
 from eval_agreement.annotate.store import RaterTask, RaterVerdict, Stale, Store
 from eval_agreement.sentences import texts_of
 
-_PAGE = files("eval_agreement") / "annotate" / "page"
+_PAGE = Path(__file__).with_name("page")
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -43,6 +43,7 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+_CACHED = {"Cache-Control": "max-age=300"}
 _LONGEST = 100_000
 """Largest body of a request (one label), in bytes."""
 
@@ -66,8 +67,7 @@ class Annotation:
             Route("/label", self.post_label, methods=["POST"]),
             Route("/image", self.show_image),
             Route("/owner", self.show_report),
-            Route("/page.css", _serve_file("page.css", "text/css")),
-            Route("/page.js", _serve_file("page.js", "text/javascript")),
+            *(Route(f"/{name}", FileResponse(_PAGE / name, headers=_CACHED)) for name in ("page.css", "page.js")),
         ]
         middleware = [
             Middleware(TrustedHostMiddleware, allowed_hosts=hosts),
@@ -182,12 +182,6 @@ async def _add_headers(request: Request, call: Callable[[Request], Awaitable[Res
 def _refuse(_: Request, refused: Exception) -> Response:
     """Return the reason for a refused request as JSON, which the page shows."""
     return JSONResponse({"error": getattr(refused, "detail", "")}, getattr(refused, "status_code", 500))
-
-
-def _serve_file(name: str, media: str) -> Callable[[Request], Response]:
-    """Return an endpoint that serves the page's file `name` with the media type `media`."""
-    content = (_PAGE / name).read_bytes()
-    return lambda _: Response(content, media_type=media, headers={"Cache-Control": "max-age=300"})
 
 
 def _parse_count(text: str | None) -> int | None:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,27 +80,22 @@ def fill_turns(path: Path, frame: "pd.DataFrame", named: Collection[str]) -> dic
     if not conversations:
         return {}
     turns = _read_turns(frame["turn"]) if "turn" in frame else [None] * len(frame)
-    filled = dict[str, str]()
-
-    def fill(usual: str, column: str, texts: Sequence[str | None]) -> None:
-        if usual not in filled and usual not in named:
-            frame[usual], filled[usual] = texts, column
-
-    has_group = "group" in frame
+    kept, filled = {*named, *({"group"} & {*frame})}, dict[str, str]()
     for usual, (column, talks) in conversations.items():
-        prompts, responses, first_prompts = list[str | None](), list[str | None](), list[str | None]()
+        judged = list[list[Turn]]()
         for row, (talk, turn) in enumerate(zip(talks, turns, strict=True)):
             if turn is not None and talk and turn > len(talk):
                 where = tables.locate_row(path, frame.index[row])
                 raise UsageError(f"{where}: a verdict on turn {turn} of a conversation that has {len(talk)}")
-            judged = talk if turn is None else talk[turn - 1 : turn]
-            prompts.append(_join(exchange.user for exchange in judged))
-            responses.append(_join(exchange.assistant for exchange in judged))
-            first_prompts.append(talk[0].user if talk else None)
-        fill(usual, column, responses)
-        fill("question", column, prompts)
-        if not has_group:
-            fill("group", column, first_prompts)
+            judged.append(talk if turn is None else talk[turn - 1 : turn])
+        texts = {
+            usual: [_join(exchange.assistant for exchange in talk) for talk in judged],
+            "question": [_join(exchange.user for exchange in talk) for talk in judged],
+            "group": [_join(exchange.user for exchange in talk[:1]) for talk in talks],
+        }
+        # The second side has the same questions.
+        for name in [name for name in texts if name not in {*filled, *kept}]:
+            frame[name], filled[name] = texts[name], column
     return filled
 
 
