@@ -57,14 +57,15 @@ TEXT = {
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
 @pytest.mark.parametrize("encoding", TEXT)
 def test_a_csv_of_any_usual_encoding_and_separator_says_the_same(tmp_path: Path, encoding: str, separator: str) -> None:
-    """The header's cells may contain other separators; lines are those of the file."""
-    rows = [["id", '"text, with; marks"', "score"], ["a", f'"{TEXT[encoding]}\n"', "1"], ["b", TEXT[encoding][:1], "2"]]
+    """The header's cells may contain other separators; lines are those of the file, blank ones included."""
+    text = f"{TEXT[encoding]}\n\n"
+    rows = [["id", '"text, with; marks"', "score"], ["a", f'"{text}"', "1"], [], ["b", text[:1], "2"]]
     path = tmp_path / "t.csv"
     path.write_bytes("\r\n".join(separator.join(row) for row in rows).encode(encoding))
     (first, first_row), (second, second_row) = tables.rows(path)
-    assert (first, second) == (f"{path}:2", f"{path}:4")
-    assert first_row == {"id": "a", "text, with; marks": f"{TEXT[encoding]}\n", "score": "1"}
-    assert second_row == {"id": "b", "text, with; marks": TEXT[encoding][:1], "score": "2"}
+    assert (first, second) == (f"{path}:2", f"{path}:6")
+    assert first_row == {"id": "a", "text, with; marks": text, "score": "1"}
+    assert second_row == {"id": "b", "text, with; marks": text[:1], "score": "2"}
 
 
 @pytest.mark.parametrize(
@@ -105,6 +106,18 @@ def test_a_missing_library_is_asked_for(tmp_path: Path, monkeypatch: pytest.Monk
         list(tables.rows(tmp_path / "t.parquet"))
 
 
+def unpack(path: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def pack(path: Path, parts: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content)
+    return path
+
+
 def workbook(path: Path, formula: str, cached: str, mark: bytes, heading: str = "text", kind: bytes = b"") -> Path:
     """Write a sheet with a formula in B3, with the value, type and computing mark that a program would write."""
     import openpyxl
@@ -114,17 +127,13 @@ def workbook(path: Path, formula: str, cached: str, mark: bytes, heading: str = 
         book.active.append(row)
     book.active["B2"].data_type = "s"  # a text, whatever it begins with
     book.save(path)
-    with zipfile.ZipFile(path) as archive:
-        parts = {name: archive.read(name) for name in archive.namelist()}
+    parts = unpack(path)
     sheet, book_part = "xl/worksheets/sheet1.xml", "xl/workbook.xml"
     written = re.sub(rb"(</f>)<v ?/>|(</f>)<v></v>", rb"</f>" + cached.encode(), parts[sheet])
     assert b"</f>" + cached.encode() in written and b'fullCalcOnLoad="1"' in parts[book_part]
     written = written.replace(b'r="B3"', b'r="B3"' + kind)
     parts |= {sheet: written, book_part: parts[book_part].replace(b'fullCalcOnLoad="1"', mark)}
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, content in parts.items():
-            archive.writestr(name, content)
-    return path
+    return pack(path, parts)
 
 
 @pytest.mark.parametrize(
@@ -184,14 +193,6 @@ def test_an_id_that_is_whole_is_kept(tmp_path: Path) -> None:
     assert Source(path).keys() == expected
 
 
-def test_a_csv_row_is_named_by_the_line_that_it_begins_on(tmp_path: Path) -> None:
-    """Cells of several lines, empty cells and blank lines between rows come before it."""
-    path = tmp_path / "t.csv"
-    path.write_text('\ufeffid,text\r\na,"one\n\nthree"\r\n\r\nb,x\r\n', "utf-8", newline="")
-    rows = list(tables.rows(path))
-    assert rows == [(f"{path}:2", {"id": "a", "text": "one\n\nthree"}), (f"{path}:6", {"id": "b", "text": "x"})]
-
-
 def test_what_spreadsheet_programs_leave_of_emptied_rows_and_columns_is_nothing(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_bytes(b"\xef\xbb\xbfid, score ,,\r\na,1,,\r\n,,,\r\nb,,,note\r\n,,,\r\n")
     rows = [("t.csv:2", {"id": "a", "score": "1"}), ("t.csv:4", {"id": "b", "score": ""})]
@@ -216,8 +217,7 @@ XSTRINGS = {
 def test_escapes_in_a_workbook_are_read_as_their_characters(tmp_path: Path, stored: str) -> None:
     """The text may be in its cell, in the shared strings, the value of a formula, or a heading."""
     path = write_xlsx(tmp_path / "t.xlsx", [{"an_x000D_swer": text} for text in XSTRINGS])
-    with zipfile.ZipFile(path) as packed:
-        parts = {name: packed.read(name) for name in packed.namelist()}
+    parts = unpack(path)
     sheet, strings = parts["xl/worksheets/sheet1.xml"].decode(), []
 
     def moved(cell: re.Match[str]) -> str:
@@ -237,9 +237,7 @@ def test_escapes_in_a_workbook_are_read_as_their_characters(tmp_path: Path, stor
         parts["[Content_Types].xml"] = parts["[Content_Types].xml"].replace(b"</Types>", part.encode())
         parts["xl/worksheets/sheet1.xml"] = sheet.encode()
         parts["xl/workbook.xml"] = parts["xl/workbook.xml"].replace(b'fullCalcOnLoad="1"', b"")
-        with zipfile.ZipFile(path, "w") as packed:
-            for name, content in parts.items():
-                packed.writestr(name, content)
+        pack(path, parts)
     assert [row for _, row in tables.rows(path)] == [{"an\rswer": text} for text in XSTRINGS.values()]
     assert tables.read_frame(path)["an\rswer"].tolist() == [*XSTRINGS.values()]
 
@@ -300,19 +298,6 @@ def test_other_json_is_no_table(tmp_path: Path, document: object) -> None:
     assert tables.read_first_row(tmp_path / "t.json") is None
 
 
-def test_of_several_sheets_that_have_rows_none_is_chosen(tmp_path: Path) -> None:
-    import openpyxl
-
-    book = openpyxl.load_workbook(path := write_xlsx(tmp_path / "t.xlsx", [{"id": "a"}]))
-    first = book.create_sheet("first", 0)
-    book.save(path)
-    assert [row for _, row in tables.rows(path)] == [{"id": "a"}]
-    first.append(["How to rate"])
-    book.save(path)
-    with pytest.raises(UsageError, match=r"t\.xlsx: the sheets first, Sheet have rows; name the one meant, as in"):
-        list(tables.rows(path))
-
-
 def test_human_scored_rows_keep_empty_lines_and_say_where_they_are_wrong(tmp_path: Path) -> None:
     columns = [name for name in human_row(0) if not isinstance(human_row(0)[name], list | dict)]
 
@@ -367,13 +352,3 @@ def test_what_is_packed_is_written_in_one_step_and_refused_where_it_is_torn(tmp_
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(UsageError, match=r"turns.jsonl.gz: not whole, or no \.gz"):
         list(jsonl.read(path, Turn))
-
-
-def test_an_id_that_comes_twice_names_both_places() -> None:
-    ids = tables.Ids()
-    for number in range(60):
-        ids.add(f"a/b.{number // 30}.jsonl:{number}", f"id {number}")
-    with pytest.raises(UsageError, match=r"^here: duplicate id 'id 7', first at a/b\.0\.jsonl:7$"):
-        ids.add("here", "id 7")
-    with pytest.raises(UsageError, match=r"^b\.parquet:row 3: duplicate id 'id 41', first at a/b\.1\.jsonl:41$"):
-        ids.add("b.parquet:row 3", "id 41")

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
-from conftest import write_jsonl, write_xlsx
+from conftest import write_csv, write_jsonl, write_xlsx
 
 from critic import tables
 from critic.errors import UsageError
@@ -19,11 +20,14 @@ from eval_agreement.sample import RatedSample
 PEOPLE, JUDGE = [2, 9, 5, 7], [3, 8, 5, 10]
 
 
+def rows_of(**columns: Any) -> list[dict[str, Any]]:
+    """Rows of a table with these columns; a single value stands in each of them."""
+    return pd.DataFrame(columns).to_dict("records")
+
+
 def table(folder: Path, **columns: list[Any]) -> Path:
-    names = ["id", "question_id", *columns]
-    rows = zip("wxyz", ["q1", "q1", "q2", "q3"], *columns.values(), strict=True)
-    tables.write_csv(path := folder / "t.csv", [dict(zip(names, row, strict=True)) for row in rows])
-    return path
+    rows = rows_of(id=[*"wxyz"], question_id=["q1", "q1", "q2", "q3"], **columns)
+    return write_csv(folder / "t.csv", rows)
 
 
 def read(*paths: Path, mapped: list[str] | None = None) -> RatedSample:
@@ -47,15 +51,14 @@ def test_two_files_of_one_judge_are_not_read_as_one(tmp_path: Path) -> None:
     path = table(tmp_path, human=PEOPLE)
     files = [tmp_path / "math.csv", tmp_path / "other.csv"]
     for file in files:
-        tables.write_csv(file, [{"id": key, "gpt4": score} for key, score in zip("wxyz", JUDGE, strict=True)])
+        write_csv(file, rows_of(id=[*"wxyz"], gpt4=JUDGE))
     with pytest.raises(UsageError, match=r"math\.csv and .*other\.csv both hold verdicts of gpt4"):
         read(path, *files)
 
 
 def test_two_judges_without_people_are_on_one_scale_or_asked(tmp_path: Path) -> None:
     def score_file(name: str, scores: list[int]) -> Source:
-        tables.write_csv(path := tmp_path / name, [{"id": key, "score": score} for key, score in enumerate(scores)])
-        return Source(path)
+        return Source(write_csv(tmp_path / name, rows_of(id=range(3), score=scores)))
 
     stars = {"then": score_file("a.csv", [1, 5, 4]), "now": score_file("b.csv", [2, 3, 3])}
     assert [source.scale for source in find_scores(stars, {}).values()] == [(1, 5), (1, 5)]
@@ -88,36 +91,21 @@ def test_a_judge_is_known_by_its_name(tmp_path: Path, name: str) -> None:
         read(table(tmp_path, human_score=PEOPLE, **{name: ["good", "bad", "good", "bad"]}))
 
 
-def fastchat(judge: Any = "gpt-4") -> list[dict[str, Any]]:
-    return [
-        {
-            "question_id": 81 + number // 2,
-            "model": "vicuna",
-            "judge": [judge, "single-v1" if turn == 1 else "single-v1-multi-turn"],
-            "judgment": "…",
-            "score": score,
-            "turn": turn,
-        }
-        for number, score in enumerate(JUDGE)
-        for turn in [1 + number % 2]
-    ]
+FASTCHAT = {"question_id": [81, 81, 82, 82], "model": "vicuna", "turn": [1, 2, 1, 2]}
 
 
 @pytest.mark.parametrize(
     "columns", [["id"], ["question_id", "model", "turn"], ["turn", "question_id", "model", "note"]]
 )
 def test_prompts_of_fastchat_are_conditions_of_one_judge(tmp_path: Path, columns: list[str]) -> None:
-    rows = fastchat()
-    people = [
-        {"id": f"{row['question_id']}/vicuna/{row['turn']}", "note": "", **row, "human_score": score}
-        for row, score in zip(rows, PEOPLE, strict=True)
-    ]
-    tables.write_csv(
-        path := tmp_path / "people.csv", [{name: row[name] for name in [*columns, "human_score"]} for row in people]
-    )
-    sample = read(path, write_jsonl(tmp_path / "gpt4.jsonl", rows))
+    prompts = ["single-v1", "single-v1-multi-turn"] * 2
+    judged = rows_of(**FASTCHAT, judge=[["gpt-4", prompt] for prompt in prompts], judgment="…", score=JUDGE)
+    ids = ["81/vicuna/1", "81/vicuna/2", "82/vicuna/1", "82/vicuna/2"]
+    people = pd.DataFrame({**FASTCHAT, "id": ids, "note": "", "human_score": PEOPLE})[[*columns, "human_score"]]
+    path = write_csv(tmp_path / "people.csv", people.to_dict("records"))
+    sample = read(path, write_jsonl(tmp_path / "gpt4.jsonl", judged))
     assert sample.judges == {"gpt-4": pytest.approx(JUDGE)} and sample.human.tolist() == PEOPLE
-    assert sample.parts["condition"] == ["single-v1", "single-v1-multi-turn"] * 2
+    assert sample.parts["condition"] == prompts
 
 
 @pytest.mark.parametrize(
@@ -125,19 +113,8 @@ def test_prompts_of_fastchat_are_conditions_of_one_judge(tmp_path: Path, columns
 )
 def test_a_score_of_the_reference_is_no_judges(tmp_path: Path, reference: tuple[str, str]) -> None:
     answer, its_score = reference
-    rows = [
-        {
-            "index": number,
-            "question": f"{number}?",
-            "prediction": "Two.",
-            answer: "3",
-            its_score: 9,
-            "score": judge,
-            "human_score": person,
-        }
-        for number, (person, judge) in enumerate(zip(PEOPLE, JUDGE, strict=True))
-    ]
-    sample = read(write_xlsx(tmp_path / "llava.xlsx", rows))
+    about = {"index": range(4), "question": ["0?", "1?", "2?", "3?"], "prediction": "Two.", answer: "3", its_score: 9}
+    sample = read(write_xlsx(tmp_path / "llava.xlsx", rows_of(**about, score=JUDGE, human_score=PEOPLE)))
     assert sample.judges == {"score": pytest.approx(JUDGE)}
     assert next(response and response.question.reference for response in sample.responses) == "3"
 
@@ -145,48 +122,28 @@ def test_a_score_of_the_reference_is_no_judges(tmp_path: Path, reference: tuple[
 @pytest.mark.parametrize("form", [list, json.dumps, lambda scores: "; ".join(map(str, scores))])
 def test_lists_in_cells_are_spread(tmp_path: Path, form: Any) -> None:
     """Of lmms-eval's LLaVA benchmark the second score is the response's; people's are several raters'."""
-    rows = [
-        {"id": number, "human_scores": form([person, person]), "gpt4": form([judge])}
-        for number, (person, judge) in enumerate(zip(PEOPLE, JUDGE, strict=True))
-    ]
-    sample = read(write_jsonl(tmp_path / "t.jsonl", rows))
+    people, judge = ([form([score] * count) for score in scores] for scores, count in ((PEOPLE, 2), (JUDGE, 1)))
+    sample = read(write_jsonl(tmp_path / "t.jsonl", rows_of(id=range(4), human_scores=people, gpt4=judge)))
     assert sample.scores.tolist() == JUDGE and sample.human.tolist() == PEOPLE and len(sample.raters[0]) == 2
-    lmms = [
-        {
-            "doc_id": number,
-            "filtered_resps": ["Two."],
-            "human_score": person,
-            "doc_hash": f"000{number}",
-            "gpt_eval_llava_all": {"scores": form([9.0, float(judge)]), "review": "…"},
-        }
-        for number, (person, judge) in enumerate(zip(PEOPLE, JUDGE, strict=True))
-    ]
+    scored = [{"scores": form([9.0, float(score)]), "review": "…"} for score in JUDGE]
+    about = {"doc_id": range(4), "filtered_resps": [["Two."]] * 4, "doc_hash": ["0000", "0001", "0002", "0003"]}
+    lmms = rows_of(**about, human_score=PEOPLE, gpt_eval_llava_all=scored)
     sample = read(write_jsonl(tmp_path / "lmms.jsonl", lmms))
     assert sample.judges == {"gpt_eval_llava_all": pytest.approx(JUDGE)}
-    pairs = [{"id": row["id"], "human": row["id"] + 1, "gpt4": form([9, 3])} for row in rows]
+    pairs = rows_of(id=range(4), human=range(1, 5), gpt4=[form([9, 3])] * 4)
     with pytest.raises(UsageError, match=r"no judge's verdicts.*gpt4\.0, gpt4\.1"):
         read(write_jsonl(tmp_path / "two.jsonl", pairs))
     assert read(tmp_path / "two.jsonl", mapped=["gpt4.1=judge"]).judges == {"gpt4.1": pytest.approx([5.5] * 4)}
 
 
 def test_deepevals_last_run_and_labels_by_id_or_question(tmp_path: Path) -> None:
-    cases = [
-        {
-            "name": "test_sums",
-            "input": f"{number}?",
-            "actualOutput": "Two.",
-            "order": number,
-            "metricsData": [{"name": "GEval", "score": judge / 10}],
-        }
-        for number, judge in enumerate(JUDGE)
-    ]
+    metrics = [[{"name": "GEval", "score": judge / 10}] for judge in JUDGE]
+    about = {"name": "test_sums", "input": ["0?", "1?", "2?", "3?"], "order": range(4)}
+    cases = rows_of(**about, actualOutput="Two.", metricsData=metrics)
     (run := tmp_path / ".latest_test_run.json").write_text(json.dumps({"testRunData": {"testCases": cases}}), "utf-8")
     for columns in (["input"], ["name", "order"]):
-        rows = [
-            {**{name: case[name] for name in columns}, "human": person}
-            for case, person in zip(cases, PEOPLE, strict=True)
-        ]
-        tables.write_csv(path := tmp_path / "people.csv", rows[::-1])
+        rows = rows_of(**{name: about[name] for name in columns}, human=PEOPLE)
+        path = write_csv(tmp_path / "people.csv", rows[::-1])
         sample = read(path, run)
         assert sample.human.tolist() == PEOPLE[::-1]
         np.testing.assert_allclose(sample.judges["GEval"], [1 + 9 * judge / 10 for judge in JUDGE[::-1]])
@@ -194,16 +151,10 @@ def test_deepevals_last_run_and_labels_by_id_or_question(tmp_path: Path) -> None
 
 def test_an_id_may_be_one_part_of_a_composed_one_or_several_columns(tmp_path: Path) -> None:
     score = {"value": {"judge_rating": 0.5}, "prediction": "Two."}
-    reviews = [
-        {"index": number, "target": "2", "sample_score": {"score": score, "sample_id": number + 7}}
-        for number in range(4)
-    ]
-    judge = write_jsonl(tmp_path / "reviews.jsonl", reviews)
+    scores = [{"score": score, "sample_id": number} for number in range(7, 11)]
+    judge = write_jsonl(tmp_path / "reviews.jsonl", rows_of(index=range(4), target="2", sample_score=scores))
     for first in (0, 7):
-        tables.write_csv(
-            path := tmp_path / "people.csv",
-            [{"id": first + number, "human": person} for number, person in enumerate(PEOPLE)],
-        )
+        path = write_csv(tmp_path / "people.csv", rows_of(id=range(first, first + 4), human=PEOPLE))
         assert read(path, judge).judges == {"judge_rating": pytest.approx([5.5] * 4)}
     composed = table(tmp_path, human=PEOPLE, gpt4=JUDGE)
     options = ["question_id=id", "gpt4=id"]
@@ -229,11 +180,8 @@ TITLES = [["Ratings of March"], ["Rater:", "Ann", "", ""], ["Ratings", ""]]
 def test_the_header_stands_below_titles(tmp_path: Path, kind: str, titles: list[list[str]]) -> None:
     import openpyxl
 
-    rows = [
-        *titles,
-        ["id", "human", "gpt4", "note"],
-        *([f"r{n}", *scores, ""] for n, scores in enumerate(zip(PEOPLE, JUDGE, strict=True))),
-    ]
+    cells = zip(["r0", "r1", "r2", "r3"], PEOPLE, JUDGE, [""] * 4, strict=True)
+    rows = [*titles, ["id", "human", "gpt4", "note"], *cells]
     path = tmp_path / f"t.{kind}"
     if kind == "csv":
         path.write_text("".join(";".join(map(str, row)) + "\n" for row in rows), "utf-8")
@@ -261,12 +209,15 @@ def test_a_sheet_is_named_behind_a_colon(tmp_path: Path) -> None:
 
     path = write_xlsx(tmp_path / "t.xlsx", [{"id": "a", "human": 3, "gpt4": 4}, {"id": "b", "human": 9, "gpt4": 8}])
     book = openpyxl.load_workbook(path)
-    book.create_sheet("How to rate").append(["Rate from 1 to 10"])
     book.active.title = "March all"
+    empty = book.create_sheet("How to rate", 0)
     book.save(path)
-    with pytest.raises(UsageError, match=r"have rows; name the one meant, as in .*t\.xlsx:March all"):
+    assert read(path).human.tolist() == [3, 9], "the only sheet with rows, wherever it stands"
+    empty.append(["Rate from 1 to 10"])
+    book.save(path)
+    with pytest.raises(UsageError, match=r"t\.xlsx: the sheets How to rate, March all have rows; name the one"):
         read(path)
-    with pytest.raises(UsageError, match=r"t\.xlsx: no sheet 'April'; there are March all, How to rate"):
+    with pytest.raises(UsageError, match=r"t\.xlsx: no sheet 'April'; there are How to rate, March all"):
         read(Path(f"{path}:April"))
     assert read(Path(f"{path}:March all")).human.tolist() == [3, 9]
     for text, column in (
