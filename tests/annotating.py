@@ -6,13 +6,13 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import httpx
 import msgspec
 from conftest import ROOT, free_port, run, write_jsonl
+from lxml.html import document_fromstring
 from starlette.testclient import TestClient
 
 from critic.images import Images
@@ -53,29 +53,16 @@ def page_of(store: Store, root: Path | None = None) -> TestClient:
     return TestClient(Annotation(store, images).app(["testserver"]), follow_redirects=False)
 
 
-class Fields(HTMLParser):
+class Fields:
     """A page's form as a browser would send it, and all that is text."""
 
     def __init__(self, html: str) -> None:
-        super().__init__()
-        self.hidden: dict[str, str] = {}
+        page = document_fromstring(html)
+        self.text, self.tags = page.text_content(), [(node.tag, dict(node.attrib)) for node in page.iter("*")]
+        self.hidden = {node.get("name"): node.get("value") for node in page.xpath("//input[@type='hidden']")}
         self.choices: dict[str, list[str]] = {}
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        self.tags.append((tag, given))
-        if tag == "input" and given.get("type") == "hidden":
-            self.hidden[str(given["name"])] = str(given["value"])
-        if tag == "input" and given.get("type") == "radio":
-            self.choices.setdefault(str(given["name"]), []).append(str(given["value"]))
-        if tag == "textarea" and str(given["name"]).startswith("choice"):
-            self.choices[str(given["name"])] = ["in words"]
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
+        for node in page.xpath("//input[@type='radio'] | //textarea[starts-with(@name, 'choice')]"):
+            self.choices.setdefault(node.get("name"), []).append(node.get("value", "in words"))
 
 
 def fields(client: Any, rater: str, **query: object) -> Fields:
@@ -102,6 +89,15 @@ def exported(store: Store, name: str = "labels.jsonl") -> Path:
     path = store.path.with_name(name)
     run("critic", "annotate", "--db", store.path, "--export", path, code=0)
     return path
+
+
+def send(store: Store, form: str, folder: Path) -> None:
+    run("critic", "annotate", "--db", store.path, "--to", form, "--export", folder, code=0)
+
+
+def taken(store: Store, path: Path) -> str:
+    """Import labels, and return what was printed."""
+    return run("critic", "annotate", "--db", store.path, "--import", path, code=0).stdout
 
 
 def by_rater(store: Store, choose: Any) -> None:
