@@ -429,6 +429,16 @@ def settle_scores(scores: Collection[float], compares: bool) -> float:
     return most[0] if len(most) == 1 else _PREFERENCES["tie"]
 
 
+def settle_answers(answers: Iterable[Any], yes: Any = True, no: Any = False) -> bool | None:
+    """Return True if more raters answered `yes` than `no`, False if fewer did, or None for a tie.
+
+    >>> settle_answers(["yes", "no", "yes", "cannot say"], "yes", "no"), settle_answers([True, False, None])
+    (True, None)
+    """
+    count = Counter(answers)
+    return None if count[yes] == count[no] else count[yes] > count[no]
+
+
 _Line = tuple[str, dict[str, Any], dict[str, Any], bool]
 """A row: its location, its cells as read, the cleaned cells (no nulls, JSON parsed), and True if the file format has
 types (.jsonl)."""
@@ -491,11 +501,7 @@ def _merge_details(labels: Sequence[Row]) -> dict[str, Any]:
     reason."""
     scores = [label.criteria_scores for label in labels]
     criteria = {name: fmean(each[name] for each in scores if name in each) for name in dict.fromkeys(chain(*scores))}
-    answers = list[bool | None]()
-    for item in zip_longest(*(label.checklist_answers for label in labels)):
-        votes = [float(answer) for answer in item if answer is not None]
-        # A tie between yes and no is no answer.
-        answers.append({1.0: True, 0.0: False}.get(settle_scores(votes, True)) if votes else None)
+    answers = list(map(settle_answers, zip_longest(*(label.checklist_answers for label in labels))))
     reason = next((label.reason for label in labels if label.reason), None)
     details = {"criteria_scores": criteria, "checklist_answers": answers, "reason": reason}
     return {name: value for name, value in details.items() if value}

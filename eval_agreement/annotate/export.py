@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from critic import jsonl
 from critic.building.bench import correct
 from critic.errors import UsageError
+from critic.human_scored import settle_answers
 from critic.stages.totals import listed
 from critic.tables import write_csv
 from eval_agreement.annotate.schemes import OVERALL, SCHEMES, LabelItem, Scheme
@@ -101,7 +102,7 @@ def _list_collected(scheme: Scheme, labels: Sequence[RaterTask]) -> Iterator[dic
 def _list_reviewed(scheme: Scheme, labels: Sequence[RaterTask]) -> Iterator[dict[str, Any]]:
     """Yield the corrected row of a benchmark conversation, unless half of its raters or more reject it."""
     verdicts = {label.rater: label.verdict.choices[OVERALL] for label in labels}
-    if _find_majority([*verdicts.values()]):
+    if settle_answers(verdicts.values(), "yes", "no"):
         yield {**labels[0].item.row, "reviews": verdicts}
     else:
         print(f"left out: {labels[0].item.id!r} ({listed(Counter(verdicts.values()))})", file=sys.stderr)
@@ -129,23 +130,13 @@ def _score_checks(scheme: Scheme, choices: Mapping[str, Sequence[str]], labels: 
         count = Counter(label.verdict.choices.values())
         if answered := count["yes"] + count["no"]:
             scores[label.rater] = count["yes"] / answered
-    right = list(map(_find_majority, choices.values()))
+    right = [settle_answers(replies, "yes", "no") for replies in choices.values()]
     decided = [holds for holds in right if holds is not None]
     # If raters are divided on every item, the mean of their own scores stands in.
     score = fmean(decided or scores.values()) if scores else None
     votes = [[replies.count("yes"), replies.count("no")] for replies in choices.values()]
     checked = {"checklist_answers": right, "checklist_votes": votes}
     return {"human_score": score, "scale_min": 0, "scale_max": 1, **checked, "annotators": scores}
-
-
-def _find_majority(answers: Sequence[str]) -> bool | None:
-    """Return True if most raters answered yes, False if most answered no, or None for a tie.
-
-    >>> _find_majority(["yes", "yes", "no"]), _find_majority(["yes", "no"])
-    (True, None)
-    """
-    count = Counter(answers)
-    return None if count["yes"] == count["no"] else count["yes"] > count["no"]
 
 
 def _list_audit_rows(scheme: Scheme, labels: Sequence[RaterTask]) -> Iterator[dict[str, Any]]:
