@@ -374,6 +374,13 @@ def count_characters(messages: Sequence[Message]) -> int:
     return sum(len(message["content"]) for message in messages)
 
 
+def rows_of(**columns: Any) -> list[dict[str, Any]]:
+    """Rows of a table with these columns; a single value stands in each of them."""
+    import pandas as pd
+
+    return pd.DataFrame(columns).to_dict("records")  # type: ignore[no-any-return]
+
+
 def write_xlsx(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
     """A sheet with the columns of the first row."""
     import openpyxl

@@ -242,14 +242,11 @@ def _spread_lists(frame: pd.DataFrame) -> None:
         # Most columns are texts, which the first cell shows.
         if filled.empty or _read_list(filled.iloc[0]) is None:
             continue
-        lists = list(map(_read_list, frame[name]))
-        places = max(len(numbers or ()) for numbers in lists)
+        spread = pd.DataFrame([_read_list(cell) or [] for cell in frame[name]], frame.index, dtype=object)
         # Longer lists are coordinates or vectors, and a single text makes a column of texts.
-        if not 0 < places <= _PLACES or filled.map(_read_list).isna().any():
-            continue
-        for place in range(places):
-            column = f"{name}.{place}" if places > 1 else name
-            frame[column] = [numbers[place] if numbers and place < len(numbers) else None for numbers in lists]
+        if 0 < spread.shape[1] <= _PLACES and filled.map(_read_list).notna().all():
+            columns = spread.add_prefix(f"{name}.") if spread.shape[1] > 1 else spread.set_axis([name], axis=1)
+            frame[list(columns)] = columns
 
 
 def _read_list(cell: Any) -> list[float | None] | None:

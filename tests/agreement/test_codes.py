@@ -6,9 +6,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from conftest import write_jsonl
+from conftest import rows_of, write_csv, write_jsonl, write_xlsx
 
-from critic import tables
 from critic.errors import UsageError
 from critic.stats.verdicts import TIE, A, B
 from eval_agreement.reading.inputs import parse_codes, parse_map, parse_sources
@@ -22,12 +21,9 @@ WORDS = ["a", "tie", "b", "a", "b", "b"]
 def pairs(
     path: Path, people: list[Any], judge: list[Any], names: tuple[str, str] = ("response_a", "response_b")
 ) -> Path:
-    rows = [
-        {"id": f"p{number}", names[0]: "first", names[1]: "second answer", "human": person, "judge": verdict}
-        for number, (person, verdict) in enumerate(zip(people, judge, strict=True))
-    ]
-    tables.write_csv(path, rows)
-    return path
+    answers = dict(zip(names, ("first", "second answer"), strict=True))
+    ids = [f"p{number}" for number in range(len(people))]
+    return write_csv(path, rows_of(id=ids, **answers, human=people, judge=judge))
 
 
 @pytest.mark.parametrize("codes", [(0, 1, 2), (-1, 0, 1), (1, 2, 3), (1, 0.5, 0), (2, 0, -2)])
@@ -114,19 +110,16 @@ def conversation(number: int, style: str) -> Any:
 @pytest.mark.parametrize("style", ["messages", "pairs", "sharegpt", "json"])
 @pytest.mark.parametrize("first", [1, 0])
 def test_a_turn_is_audited_with_its_own_texts(tmp_path: Path, style: str, first: int) -> None:
-    rows = [
-        {"id": f"q{number}", "turn": turn, "conversation": conversation(number, style), "human": 1 + number, "judge": 2}
-        for number in range(4)
-        for turn in (first, first + 1)
-    ]
-    path = write_jsonl(tmp_path / "t.jsonl", rows)
+    numbers = [0, 0, 1, 1, 2, 2, 3, 3]
+    about = {"id": [f"q{number}" for number in numbers], "turn": [first, first + 1] * 4, "judge": 2}
+    talks = [conversation(number, style) for number in numbers]
+    path = write_jsonl(tmp_path / "t.jsonl", rows_of(**about, conversation=talks, human=numbers))
     kind, people, judges = guess([path], {})
     sample = read_scores(people, judges)
     assert kind == "score" and sample.ids[:2] == [f"q0/{first}", f"q0/{first + 1}"]
     texts = [(answer.question.prompt, answer.text) for answer in sample.responses if answer]
-    assert texts == [
-        each for number in range(4) for each in ((f"ask {number}", f"say {number}"), ("more", "word " * (number + 1)))
-    ]
+    assert texts[::2] == [(f"ask {number}", f"say {number}") for number in range(4)]
+    assert texts[1::2] == [("more", "word " * number) for number in range(1, 5)]
     assert len({*sample.group}) == 4, "turns of one conversation are one group"
 
 
@@ -146,10 +139,6 @@ def test_pairs_of_conversations_have_the_lengths_of_their_turn(tmp_path: Path) -
 
 
 def test_text_that_a_workbook_has_cut_is_a_note_of_the_audit(tmp_path: Path) -> None:
-    from conftest import write_xlsx
-
-    rows = [
-        {"id": f"{n}", "response": "x" * (40_000 if n == 1 else 9), "human": n + 1, "judge": 4 - n} for n in range(4)
-    ]
+    rows = rows_of(id=[*"abcd"], response=["x", "x" * 40_000, "x", "x"], human=[1, 2, 3, 4], judge=[4, 3, 2, 1])
     _, people, judges = guess([write_xlsx(tmp_path / "t.xlsx", rows)], {})
     assert any("t.xlsx:row 3 has a text of 32767 characters" in note for note in read_scores(people, judges).notes)

@@ -244,28 +244,27 @@ def test_what_cannot_be_audited_is_one_line(tmp_path: Path) -> None:
     jsonl.write(tmp_path / "late.jsonl", [verdict(0, "direct", 3, score=5.0)])
     jsonl.write(tmp_path / "off.jsonl", [verdict(0, "direct", 1, score=11.0)])
     table(tmp_path / "people.csv", "score", [("c0/own/direct/1", 5)])
-    judged = {
-        "pairs.jsonl": "pairs.jsonl: no verdict is a score; it holds other verdicts",
-        "mixed.jsonl:mood": "unknown protocol 'mood'; choose checklist, direct",
-        "mixed.jsonl:quality": "mixed.jsonl: no verdict by the protocol quality",
-        "twice.jsonl": "twice.jsonl:2: duplicate id 'c0/own/direct/1', first at twice.jsonl:1",
-        "two.jsonl": "two.jsonl:2: judged by 'k', line 1 by 'j'; one judge a file",
-        "late.jsonl": "late.jsonl:1: a verdict on turn 3 of a conversation that has 2",
-        "off.jsonl": "off.jsonl:1: conversation 'c0', turn 1, condition own: direct score 11; expected 1 to 10",
-    }
-    for file, message in judged.items():
-        done = run("critic", "audit", "--human", "people.csv", "--judge", f"ours={file}", cwd=tmp_path)
-        assert_one_line_error(done, message)
-    done = run("critic", "audit", "--human", "mixed.jsonl", "--judge", "ours=mixed.jsonl", cwd=tmp_path)
-    assert_one_line_error(done, "verdicts of several kinds (direct, pairwise); name one, as in mixed.jsonl:direct")
     jsonl.write(tmp_path / "grades.jsonl", grades(1))
+    jsonl.write(tmp_path / "mute.jsonl", [verdict(0, "pairwise", 1, failure="no_verdict")])
+    for files, message in {
+        "people.csv pairs.jsonl": "pairs.jsonl: no verdict is a score; it holds other verdicts",
+        "people.csv mixed.jsonl:mood": "unknown protocol 'mood'; choose checklist, direct",
+        "people.csv mixed.jsonl:quality": "mixed.jsonl: no verdict by the protocol quality",
+        "people.csv twice.jsonl": "twice.jsonl:2: duplicate id 'c0/own/direct/1', first at twice.jsonl:1",
+        "people.csv two.jsonl": "two.jsonl:2: judged by 'k', line 1 by 'j'; one judge a file",
+        "people.csv late.jsonl": "late.jsonl:1: a verdict on turn 3 of a conversation that has 2",
+        "people.csv off.jsonl": (
+            "off.jsonl:1: conversation 'c0', turn 1, condition own: direct score 11; expected 1 to 10"
+        ),
+        "mixed.jsonl mixed.jsonl": "verdicts of several kinds (direct, pairwise); name one, as in mixed.jsonl:direct",
+        "mute.jsonl pairs.jsonl": "mute.jsonl: no pair has a preference; an audit needs people's",
+        "pairs.jsonl pairs.jsonl --attacked pairs.jsonl": "--attacked says nothing about preferences",
+    }.items():
+        human, judge, *more = files.split()
+        words = ("--human", human, "--judge", f"ours={judge}", *more)
+        assert_one_line_error(run("critic", "audit", *words, cwd=tmp_path), message)
     done = run("critic", "audit", "grades.jsonl", cwd=tmp_path)
     assert_one_line_error(done, "grades.jsonl: no people's verdicts (sample.human); give --human FILE")
-    jsonl.write(tmp_path / "mute.jsonl", [verdict(0, "pairwise", 1, failure="no_verdict")])
-    done = run("critic", "audit", "--human", "mute.jsonl", "--judge", "ours=pairs.jsonl", cwd=tmp_path)
-    assert_one_line_error(done, "mute.jsonl: no pair has a preference; an audit needs people's")
-    words = ["--human", "pairs.jsonl", "--judge", "ours=pairs.jsonl", "--attacked", "pairs.jsonl"]
-    assert_one_line_error(run("critic", "audit", *words, cwd=tmp_path), "--attacked says nothing about preferences")
 
 
 ANSWERS = 40

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import write_csv, write_jsonl, write_xlsx
+from conftest import rows_of, write_csv, write_jsonl, write_xlsx
 
 from critic import tables
 from critic.errors import UsageError
@@ -18,11 +18,6 @@ from eval_agreement.reading.tables import Source
 from eval_agreement.sample import RatedSample
 
 PEOPLE, JUDGE = [2, 9, 5, 7], [3, 8, 5, 10]
-
-
-def rows_of(**columns: Any) -> list[dict[str, Any]]:
-    """Rows of a table with these columns; a single value stands in each of them."""
-    return pd.DataFrame(columns).to_dict("records")
 
 
 def table(folder: Path, **columns: list[Any]) -> Path:

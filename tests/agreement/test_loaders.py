@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
-from conftest import human_row, write_jsonl
+from conftest import human_row, rows_of, write_csv, write_jsonl
 
 from critic import human_scored
 from critic.errors import UsageError
@@ -85,17 +86,13 @@ def test_questions_of_labelled_answers_alone_give_no_corrected_mean(tmp_path: Pa
     people, judge = (np.clip(quality + random.normal(0, 0.5, 60), 1, 10).round(2) for _ in range(2))
     labelled = np.isin(np.arange(60) // 6, random.permutation(10)[:6])
 
+    about = pd.DataFrame({"id": range(60), "group": np.arange(60) // 6 + 100, "system": ["m0", "m1"] * 30})
+
     def found(given: str, of_judge: str = "") -> RatedFindings:
         """With the columns that people's file has for labelled rows, and the judge's for all."""
-        files: list[list[str]] = []
-        for columns, scores, rows in ((given, people, labelled), (of_judge, judge, labelled | True)):
-            about = {"group": lambda row: f",q{row // 6}", "system": lambda row: f",m{row % 2}"}
-            named = [name for name in about if name in columns]
-            cells = (
-                f"{row},{scores[row]}{''.join(about[name](row) for name in named)}" for row in np.flatnonzero(rows)
-            )
-            files.append([",".join(["id", "score", *named]), *cells])
-        sample = joined(tmp_path, *("\n".join(lines) for lines in files))
+        theirs = about.assign(score=people).loc[labelled, ["id", "score", *given.split()]]
+        ours = about.assign(score=judge)[["id", "score", *of_judge.split()]]
+        sample = joined(tmp_path, theirs.to_csv(index=False), ours.to_csv(index=False))
         return run_audit(sample, AuditRequest(within=1.0), MEASURES)
 
     (mean,) = (alone := found("group")).corrected.values()
@@ -238,9 +235,7 @@ def test_what_the_join_leaves_out_is_said(tmp_path: Path) -> None:
 def test_a_scale_is_found_alike_by_file_and_by_column(
     tmp_path: Path, people: list[float], judge: list[float], scales: list[tuple[float, float]]
 ) -> None:
-    path = tmp_path / "t.csv"
-    rows = [f"{number},{person},{score}\n" for number, (person, score) in enumerate(zip(people, judge, strict=True))]
-    path.write_text("".join(["id,human,gpt4\n", *rows]), "utf-8")
+    path = write_csv(tmp_path / "t.csv", rows_of(id=range(3), human=people, gpt4=judge))
     _, human, judges = guess([path], {})
     by_file = read_scores(human, judges)
     by_column = read_scores(Source(path, "human"), {"gpt4": Source(path, "gpt4")})
@@ -254,8 +249,7 @@ def test_a_scale_is_found_alike_by_file_and_by_column(
 
 @pytest.mark.parametrize("scores", [[1, 4, 5, 55], [1, 4, 99, 99], [3, 9, 7, -9]])
 def test_a_number_far_from_all_others_is_asked_about(tmp_path: Path, scores: list[float]) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text("".join(["id,human,gpt4\n", *(f"{row},{score},3\n" for row, score in enumerate(scores))]), "utf-8")
+    path = write_csv(tmp_path / "t.csv", rows_of(id=range(len(scores)), human=scores, gpt4=3))
     far = next(score for score in scores if not 0 <= score <= 10)
     line = scores.index(far) + 2
     for read in (
@@ -272,9 +266,8 @@ def test_rows_without_a_reference_are_audited(tmp_path: Path) -> None:
     rows = [human_row(number) for number in range(3)]
     rows[0] |= {"reference": None, "flags": ["no_reference"]}
     rows[1] |= {"reference": "", "human_score": rows[1]["scale_max"]}
-    write_jsonl(tmp_path / "people.jsonl", rows)
-    (tmp_path / "judge.csv").write_text("id,score\n" + "".join(f"{row['id']},5\n" for row in rows))
-    found = read_scores(Source(tmp_path / "people.jsonl"), {"ours": Source(tmp_path / "judge.csv")})
+    judge = write_csv(tmp_path / "judge.csv", rows_of(id=[row["id"] for row in rows], score=5))
+    found = read_scores(Source(write_jsonl(tmp_path / "people.jsonl", rows)), {"ours": Source(judge)})
     assert (found.ids, found.notes) == ([row["id"] for row in rows], [])
     assert [response.text for response in found.responses if response] == [row["response"] for row in rows]
 
@@ -295,6 +288,15 @@ def test_cells_that_say_that_they_are_empty_are_counted(tmp_path: Path) -> None:
         preferences(tmp_path, "id,preference\np,a\nq,None\n", "id,preference\np,b\n")
 
 
+PAIRS = """id,preference,rater,group,turn,response_a,response_b
+p,A,ann,g,1,xx,y
+p,tie,bob,g,1,xx,y
+q,b,ann,g,2,,zzz
+q,B,bob,g,2,,zzz
+r,tie,ann,h,1,k,k
+"""
+
+LABEL = "id,preference\np,a\n"
 MISTAKES: dict[str, tuple[str, str, str]] = {
     "no common id": (PEOPLE, "id,score\nx,3\n", "no id in common: the first holds 'a', the second 'x'"),
     "two scores of one id": ("id,score\na,4\na,5\n", JUDGE, "people.csv:3: 'a' has the score 5, but 4 before (several"),
@@ -325,6 +327,17 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
         "id,rater,score\na,x,3\na,y,4\n",
         "beside several raters a judge has one verdict",
     ),
+    "no such label": (PAIRS, "id,preference\np,c\n", "j.csv:2: preference 'c' is none of a, b, tie"),
+    "two labels of a judge": (PAIRS, "id,preference\np,a\np,b\n", "j.csv:3: 'p' has the preference b, but a before"),
+    "two labels": ("id,preference\np,a\np,b\n", LABEL, "preference b, but a before (several raters need a column"),
+    "some chances": (
+        "id,preference,label_probability\np,a,0.5\nq,b,\n",
+        LABEL,
+        "pairs.csv: label_probability is given for some labels, but not for that of 'q'",
+    ),
+    "no column of labels": (PAIRS, "id,score\np,3\n", "no column 'preference'"),
+    "an empty rater": ("id,preference,rater\np,a,x\np,b,\n", LABEL, "pairs.csv:3: the rater is empty"),
+    "nobody preferred": ("id,preference\np,\n", LABEL, "pairs.csv: no pair has a preference"),
 }
 
 
@@ -332,7 +345,7 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
 def test_mistakes_are_one_line_that_names_the_place(tmp_path: Path, mistake: str) -> None:
     people, judge, message = MISTAKES[mistake]
     with pytest.raises(UsageError) as caught:
-        joined(tmp_path, people, judge)
+        (preferences if "preference" in people else joined)(tmp_path, people, judge)
     assert message in f"{caught.value}\n" and "\n" not in str(caught.value)
 
 
@@ -343,15 +356,6 @@ def test_a_column_is_named_behind_a_colon(tmp_path: Path) -> None:
     texts = {"h.csv": ("h.csv", None), "h.csv:expert": ("h.csv", "expert"), str(odd): (str(odd), None)}
     for text, found in (texts | {f"{odd}:x": (str(odd), "x")}).items():
         assert (str(parse(text).path), parse(text).column) == found
-
-
-PAIRS = """id,preference,rater,group,turn,response_a,response_b
-p,A,ann,g,1,xx,y
-p,tie,bob,g,1,xx,y
-q,b,ann,g,2,,zzz
-q,B,bob,g,2,,zzz
-r,tie,ann,h,1,k,k
-"""
 
 
 def preferences(folder: Path, people: str, judge: str) -> Preferences:
@@ -373,32 +377,6 @@ def test_preferences_by_several_raters(tmp_path: Path) -> None:
     assert found.length_a is not None and found.length_a.tolist() == [2.0, 0.0, 1.0]
     alone = preferences(tmp_path, "id,preference\np,a\n", "id,preference\np,TIE\n")
     assert (list(alone.people), alone.judges["ours"].tolist(), alone.length_a) == (["people"], [TIE], None)
-
-
-@pytest.mark.parametrize(
-    ("people", "judge", "message"),
-    [
-        (PAIRS, "id,preference\np,c\n", "j.csv:2: preference 'c' is none of a, b, tie"),
-        (PAIRS, "id,preference\np,a\np,b\n", "j.csv:3: 'p' has the preference b, but a before"),
-        (
-            "id,preference\np,a\np,b\n",
-            "id,preference\np,a\n",
-            "preference b, but a before (several raters need a column",
-        ),
-        (
-            "id,preference,label_probability\np,a,0.5\nq,b,\n",
-            "id,preference\np,a\n",
-            "pairs.csv: label_probability is given for some labels, but not for that of 'q'",
-        ),
-        (PAIRS, "id,score\np,3\n", "no column 'preference'"),
-        ("id,preference,rater\np,a,x\np,b,\n", "id,preference\np,a\n", "pairs.csv:3: the rater is empty"),
-        ("id,preference\np,\n", "id,preference\np,a\n", "pairs.csv: no pair has a preference"),
-    ],
-)
-def test_mistakes_in_preferences_are_one_line(tmp_path: Path, people: str, judge: str, message: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        preferences(tmp_path, people, judge)
-    assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_what_the_join_of_preferences_leaves_out_is_said(tmp_path: Path) -> None:

@@ -195,6 +195,8 @@ def test_groups_of_questions_are_resampled() -> None:
         cells = dict(zip(raters.tables[0].head[1:], raters.tables[0].rows[0].cells, strict=True))
         assert bool(cells["as another rater"].small) == interval
         assert ("3 groups; an interval needs at least 5" in raters.readings[0]) != interval
+    (raters,) = build_sections(given[:30], {"a": (30, 30)}, "pointwise")
+    assert "not yet; no item is labelled by two raters" in raters.readings[0]
 
 
 @pytest.mark.parametrize("form", ["csv", "xlsx"])
@@ -232,12 +234,6 @@ def test_a_sheet_has_the_judges_rubric_in_the_items_language_and_formulas_as_tex
     assert [line["answer"] for line in lines] == ["'=A1"] * 2
     assert "9–10: does everything that was asked" in english and "Only the number decides" in english
     assert "9–10: " in chinese and "只看数目" in chinese
-
-
-def test_without_an_item_that_two_labelled_there_is_no_agreement_yet(tmp_path: Path) -> None:
-    store = planned(tmp_path, "--raters", 2)
-    by_rater(store, lambda rater, name, values: "7")
-    assert "not yet; no item is labelled by two raters" in owner_page(store)
 
 
 @pytest.mark.parametrize("form", ["csv", "xlsx"])
