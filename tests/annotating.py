@@ -163,18 +163,9 @@ def source(folder: Path, scheme: str) -> Path:
     # A VisIT-Bench sheet as well.
     labels |= {"instruction_category": "counting", "instruction": "Count.", "image_url": f"https://a.b/{SECRET}.png"}
     labels |= {"image_dense_caption": "Two kites.", "gpt4_prediction": "Two.", "human_ratings_gpt4_correct": True}
-    labels |= {"human_ratings_problem_in_caption": False}
-    rows = [
-        row(
-            n,
-            id=f"{SECRET}/{n}",
-            group=f"{SECRET}-{n // 2}",
-            system=f"{SECRET}{n % 2}",
-            image=f"{SECRET}.png",
-            **labels,
-        )
-        | {f"{SECRET}_score_1_10": 9.25}
-        for n in range(8)
-    ]
+    labels |= {"human_ratings_problem_in_caption": False, "image": f"{SECRET}.png", f"{SECRET}_score_1_10": 9.25}
+    rows = []
+    for n in range(8):
+        rows.append(row(n, id=f"{SECRET}/{n}", group=f"{SECRET}-{n // 2}", system=f"{SECRET}{n % 2}", **labels))
     (folder / f"{SECRET}.png").write_bytes((ROOT / "data/samples/convbench/images/fruit.png").read_bytes())
     return write_jsonl(folder / "rows.jsonl", rows)

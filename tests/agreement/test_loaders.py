@@ -52,10 +52,8 @@ def test_tables_are_joined_by_id(tmp_path: Path) -> None:
     assert found.length is not None and found.length[:3].tolist() == [4.0, 5.0, 0.0]
     labelled = found.labelled
     assert (labelled.ids, labelled.group) == (["a", "b", "c"], found.group[:3])
-    assert {name: mask.tolist() for name, mask in found.part_rows("task")} == {
-        "OCR": [True, False, True, False],
-        "Meme": [False, True, False, False],
-    }
+    masks = {name: mask.tolist() for name, mask in found.part_rows("task")}
+    assert masks == {"OCR": [True, False, True, False], "Meme": [False, True, False, False]}
 
 
 def test_what_a_line_of_an_id_says_holds_for_all_of_it_in_any_order(tmp_path: Path) -> None:
@@ -106,8 +104,8 @@ def test_questions_of_labelled_answers_alone_give_no_corrected_mean(tmp_path: Pa
     assert found("").corrected["all answers"].interval != pytest.approx(exact.interval)
 
     answerers = found("group system", "group").corrected
-    assert {*answerers} == {"m0", "m1"} and all("column system" in str(one.undefined) for one in answerers.values())
-    assert all(one.value for one in found("group system", "group system").corrected.values())
+    assert {*answerers} == {"m0", "m1"} and all("column system" in str(mean.undefined) for mean in answerers.values())
+    assert all(mean.value for mean in found("group system", "group system").corrected.values())
 
 
 def one_file(folder: Path, lines: str, *columns: tuple[str, str]) -> RatedSample:
@@ -129,9 +127,8 @@ def test_a_judge_may_stand_beside_several_raters(tmp_path: Path, order: int) -> 
     assert {*map(len, found.raters)} == {2} and sorted(found.human) == [3.0, 5.0, 8.0]
     single = one_file(tmp_path, f"{head}\na,r,4,5,g\nb,r,9,8,g\n")
     assert list(single.scores) == [5.0, 8.0] and single.raters == [{"r": 4.0}, {"r": 9.0}]
-    with pytest.raises(
-        UsageError, match=r"t\.csv:3: 'a' has the judge 6, but 5 before; beside several raters a judge has one"
-    ):
+    once = "; beside several raters a judge has one"
+    with pytest.raises(UsageError, match=rf"t\.csv:3: 'a' has the judge 6, but 5 before{once}"):
         one_file(tmp_path, f"{head}\na,ann,4,5,g\na,bob,4,6,g\n")
     pairs = ["p,ann,a,b", "p,bob,b,", "q,ann,a,a", "q,bob,a,a", "r,ann,a,"][::order]
     (tmp_path / "p.csv").write_text("\n".join(["id,rater,preference,judge", *pairs]), "utf-8")
@@ -140,9 +137,7 @@ def test_a_judge_may_stand_beside_several_raters(tmp_path: Path, order: int) -> 
     assert dict(zip(labels.ids, labels.judges["ours"].tolist(), strict=True)) == {"p": B, "q": A, "r": FAILED}
     with source.path.open("a", encoding="utf-8") as file:
         file.write("\nq,zoe,a,b")
-    with pytest.raises(
-        UsageError, match=r"p\.csv:7: 'q' has the judge b, but a before; beside several raters a judge has one"
-    ):
+    with pytest.raises(UsageError, match=rf"p\.csv:7: 'q' has the judge b, but a before{once}"):
         read_labels(source, {"ours": Source(source.path, "judge")}, "preference")
 
 
@@ -176,9 +171,9 @@ def test_columns_of_other_names_are_named_and_what_is_not_used_is_said(tmp_path:
     assert found.parts["answerer"] == ["m1", "m2", "m1"] and found.length is not None
     assert list(found.length) == [4.0, 12.0, 0.0]
     texts = found.labelled.rows(np.array([False, True, True])).responses
-    assert [(one.text, one.system) for one in texts if one] == [("a longer one", "m2"), ("", "m1")]
+    assert [(response.text, response.system) for response in texts if response] == [("a longer one", "m2"), ("", "m1")]
     found = joined(tmp_path, "id,score\na,3\nb,4\n", "id,score,text\nb,4,two\na,3,one\n")  # of the judge's file
-    assert [one and one.text for one in found.responses] == ["one", "two"]
+    assert [response and response.text for response in found.responses] == ["one", "two"]
 
 
 def test_two_columns_of_one_file_need_no_ids(tmp_path: Path) -> None:
@@ -240,8 +235,8 @@ def test_a_scale_is_found_alike_by_file_and_by_column(
     by_file = read_scores(human, judges)
     by_column = read_scores(Source(path, "human"), {"gpt4": Source(path, "gpt4")})
     assert [human.scale, judges["gpt4"].scale] == scales
-    for one, other in ((by_file.human, by_column.human), (by_file.scores, by_column.scores)):
-        np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(by_file.human, by_column.human)
+    np.testing.assert_array_equal(by_file.scores, by_column.scores)
     moved = [note for note in by_file.notes if "are moved onto" in note]
     assert moved == [note for note in by_column.notes if "are moved onto" in note]
     assert bool(moved) == (scales != [(1, 10), (1, 10)])
@@ -368,10 +363,8 @@ def preferences(folder: Path, people: str, judge: str) -> Preferences:
 def test_preferences_by_several_raters(tmp_path: Path) -> None:
     found = preferences(tmp_path, PAIRS, "id,preference\np,a\nq,\nz,a\n")
     assert (list(found.ids), list(found.group)) == (["p", "q", "r"], ["g", "g", "h"])
-    assert {name: column.tolist() for name, column in found.people.items()} == {
-        "ann": [A, B, TIE],
-        "bob": [TIE, B, UNASKED],
-    }
+    people = {name: column.tolist() for name, column in found.people.items()}
+    assert people == {"ann": [A, B, TIE], "bob": [TIE, B, UNASKED]}
     assert found.judges["ours"].tolist() == [A, FAILED, UNASKED]
     assert found.parts == {"turn": ["1", "2", "1"]}
     assert found.length_a is not None and found.length_a.tolist() == [2.0, 0.0, 1.0]

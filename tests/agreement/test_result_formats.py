@@ -5,8 +5,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from conftest import human_row, write_jsonl
+from conftest import human_row, rows_of, write_jsonl
 from conftest import run as run_program
 
 from critic.errors import UsageError
@@ -54,16 +55,14 @@ def test_a_file_of_each_tool_says_who_rated_what(name: str) -> None:
         sample = read_scores(people, judges)
         found = {"people": sample.human.tolist(), "judge": sample.scores.tolist()}
         assert found == SCORES
-        texts = [one and one.text for one in sample.responses][2:3]
+        texts = [response and response.text for response in sample.responses][2:3]
         assert texts == ([] if name in ("phoenix.json", "fastchat_single.jsonl") else ["I see 2 cats."])
         assert all(sample.group) == (name != "phoenix.json")
         notes = sample.notes
     else:
         pairs = read_labels(people, judges, kind)
-        found = {
-            "people": next(iter(pairs.people.values())).tolist(),
-            "judge": next(iter(pairs.judges.values())).tolist(),
-        }
+        (human,), (judge,) = pairs.people.values(), pairs.judges.values()
+        found = {"people": human.tolist(), "judge": judge.tolist()}
         assert found == LABELS[kind]
         notes = pairs.notes
     assert people.note in notes and not any("repeat" in note or "are not in" in note for note in notes), notes
@@ -83,11 +82,12 @@ def test_map_overrides_what_was_found(tmp_path: Path) -> None:
     kind, people, judges = guess([path], columns)
     sample = read_scores(people, judges)
     assert (kind, list(judges)) == ("score", ["second"]) and sample.human.tolist() == SCORES["judge"]
-    assert [one and one.text for one in sample.responses] == ["No 0", "No 1", "No 2", "No 3"]
+    assert [response and response.text for response in sample.responses] == ["No 0", "No 1", "No 2", "No 3"]
     assert sample.group == ["m"] * 4 and sample.scores.tolist() == [3.25, 5.5, 10.0, 5.5]
     assert read_scores(*guess([path], columns, [(0, 5), (1, 5)])[1:]).human.tolist()[0] == 8.2
     for highest, scale in {5: (1, 10), 4: (1, 5), 0: (0, 1)}.items():  # a judge that reaches half of people's is on it
-        table = write_jsonl(tmp_path / "t.jsonl", [{"human": one, "llm": min(one, highest)} for one in (1, 7, 10)])
+        rows = rows_of(human=[1, 7, 10], llm=np.minimum([1, 7, 10], highest))
+        table = write_jsonl(tmp_path / "t.jsonl", rows)
         assert guess([table], {})[2]["llm"].scale == scale
     with pytest.raises(UsageError, match="no column 'none'; there are doc_id"):
         guess([path], {"people": ["none"]})
@@ -100,16 +100,14 @@ def test_people_and_judges_may_stand_in_files_of_their_own(tmp_path: Path) -> No
     people, judge = tmp_path / "human.jsonl", tmp_path / "gpt4.jsonl"
     people.write_text("".join(lines[:4])), judge.write_text("".join(lines[4:]))
     kind, source, judges = guess([people, judge], {})
-    assert (kind, source.path, [one.path for one in judges.values()]) == ("preference", people, [judge])
-    assert {"judge: gpt-4; id: question_id" in note for note in read_labels(source, judges, kind).notes} == {
-        True,
-        False,
-    }
+    assert (kind, source.path) == ("preference", people) and [other.path for other in judges.values()] == [judge]
+    noted = ["judge: gpt-4; id: question_id" in note for note in read_labels(source, judges, kind).notes]
+    assert True in noted and False in noted
     # One of people's records and one of the judge's have the models the other way round.
     assert source.texts("response_a") == [f"I see {number} cats." for number in range(4)]
     orders = [("model_2", "model_2"), ("model_1", "model_2"), ("tie", "tie"), ("error", "model_2")]
     rows = [json.loads(line.replace("winner", "g1_winner")) for line in lines[4:]]
-    rows = [row | {"g1_winner": one, "g2_winner": two} for row, (one, two) in zip(rows, orders, strict=True)]
+    rows = [row | {"g1_winner": first, "g2_winner": second} for row, (first, second) in zip(rows, orders, strict=True)]
     kind, source, judges = guess([people, write_jsonl(judge, rows)], {})
     (codes,) = read_labels(source, judges, kind).judges.values()
     assert codes.tolist() == [A, TIE, TIE, FAILED]  # an error is no verdict

@@ -37,12 +37,8 @@ def test_it_holds_for_the_same_judge_and_no_other(tmp_path: Path) -> None:
     words: tuple[object, ...] = ("critic", "judge", rows, "--judge", judge, "--score", "argmax")
     assert run(*words, "--out", tmp_path / "judged.jsonl").returncode == 0
     certificate = certified(tmp_path, f"ours={tmp_path / 'judged.jsonl'}", "--gate", "mae<=9")
-    assert (
-        certificate.how.judge == "judge@1"
-        and list(certificate.how.prompts.values()) == ["pointwise"]
-        and certificate.kept
-    )
-    assert certificate.labels.rows == 60 and certificate.labels.raters == 2
+    assert certificate.how.judge == "judge@1" and list(certificate.how.prompts.values()) == ["pointwise"]
+    assert certificate.kept and certificate.labels.rows == 60 and certificate.labels.raters == 2
     again = run(*words, "--out", tmp_path / "again.jsonl", "--certificate", file)
     assert again.returncode == 0 and "judge@1, prompt pointwise@" in again.stdout and "mae<=9 kept" in again.stdout
     since = ("critic", "audit", tmp_path / "again.jsonl", "--since", file, "--out", tmp_path / "since")
@@ -108,21 +104,16 @@ def test_a_panel_is_certified_with_its_members(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("scheme", "protocol"), [("direct", "direct"), ("pairwise_conversation", "pairwise")])
 def test_judged_conversations_are_certified(tmp_path: Path, scheme: str, protocol: str) -> None:
-    talks, chosen = (
-        replies(tmp_path / "talks.jsonl", "ours", 12),
-        '"Rating":7' if scheme == "direct" else '"Verdict":"A"',
-    )
+    talks = replies(tmp_path / "talks.jsonl", "ours", 12)
+    chosen = '"Rating":7' if scheme == "direct" else '"Verdict":"A"'
     store = planned(tmp_path, "--scheme", scheme, rows=talks)
     by_rater(store, lambda rater, name, values: values[len(name) % 2])
     labels, judge = exported(store), script(tmp_path / "judge@1.jsonl", f'{{"Reason":"r",{chosen}}}')
     words = ("critic", "judge", talks, "--benchmark", "convbench", "--judge", judge, "--max-failed", 1)
     run(*words, "--protocol", protocol, "--out", tmp_path / "judged.jsonl", code=0)
     certificate = certified(tmp_path, "--human", labels, "--judge", f"ours={tmp_path / 'judged.jsonl'}:{protocol}")
-    assert (
-        certificate.how.judge == "judge@1"
-        and set(certificate.how.prompts.values()) == {f"{protocol}_turn", f"{protocol}_whole"}
-        and certificate.labels.rows == 48
-    )
+    assert certificate.how.judge == "judge@1" and certificate.labels.rows == 48
+    assert set(certificate.how.prompts.values()) == {f"{protocol}_turn", f"{protocol}_whole"}
     assert ("mae" if scheme == "direct" else "accuracy") in certificate.agreement
     file = ("--certificate", tmp_path / "c.json")
     held = run(*words, "--protocol", protocol, "--out", tmp_path / "again.jsonl", *file)
