@@ -7,41 +7,36 @@ from typing import Any
 
 import httpx
 import pytest
-from clients.inner import Inner
 from serving import layer
 
 
 @pytest.fixture
-def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., httpx.Response]:
+def build_layer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Build the layer before an inner server, with the settings of a text judge except for those that are given."""
+
+    def build(inner: Any, key: str = "", **settings: Any) -> Any:
+        usual = {"model": "judge@1", "aliases": ["gpt-4"], "contracts": [], "max_bytes": 10**6, "images": False}
+        monkeypatch.setenv(layer.SETTINGS, json.dumps(usual | settings))
+        monkeypatch.setenv("VLLM_API_KEY", key)
+        return layer.JudgeLayer(inner)
+
+    return build
+
+
+@pytest.fixture
+def ask(build_layer: Callable[..., Any]) -> Callable[..., httpx.Response]:
     """One request through the layer to an inner server."""
 
     def asking(
-        inner: Inner,
+        inner: Any,
         body: Any = None,
         *,
         path: str = "/v1/chat/completions",
         method: str = "POST",
         headers: dict[str, str] | None = None,
-        key: str | None = None,
-        max_bytes: int = 100_000,
-        images: bool = False,
-        about: dict[str, Any] | None = None,
-        as_learned: bool = False,
+        **settings: Any,
     ) -> httpx.Response:
-        settings: dict[str, Any] = {
-            "about": about or {},
-            "model": "judge@1",
-            "aliases": ["gpt-4"],
-            "contracts": [],
-            "max_bytes": max_bytes,
-            "images": images,
-            "as_learned": as_learned,
-        }
-        monkeypatch.setenv("CRITIC_SERVE_LAYER", json.dumps(settings))
-        monkeypatch.delenv("VLLM_API_KEY", raising=False)
-        if key:
-            monkeypatch.setenv("VLLM_API_KEY", key)
-        app = layer.JudgeLayer(inner)
+        app = build_layer(inner, **settings)
         content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
 
         async def once() -> httpx.Response:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -19,12 +20,8 @@ pytest_plugins = ["clients.asking"]
 HELLO = {"model": "gpt-4", "messages": [{"role": "user", "content": "hello"}]}
 
 
-def test_few_requests_are_prepared_at_once_and_all_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_requests_are_prepared_at_once_and_all_are_answered(build_layer: Callable[..., Any]) -> None:
     """As many as there are generate together; one that fails, or is left, makes room for the next."""
-    monkeypatch.setenv(
-        layer.SETTINGS, json.dumps({"model": "m", "aliases": [], "contracts": [], "max_bytes": 10**6, "images": False})
-    )
-    monkeypatch.delenv("VLLM_API_KEY", raising=False)
     preparing, generating, most = 0, 0, [0, 0]
     everyone = asyncio.Event()
 
@@ -46,7 +43,7 @@ def test_few_requests_are_prepared_at_once_and_all_are_answered(monkeypatch: pyt
         await respond(send, {})
 
     async def all_at_once() -> list[httpx.Response]:
-        app = layer.JudgeLayer(inner)
+        app = build_layer(inner)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://judge") as client:
             asking = [client.post("/v1/chat/completions", json={**HELLO, "seed": number}) for number in range(100)]
             return await asyncio.gather(*asking)

@@ -7,15 +7,15 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
 import pytest
-from clients.inner import Inner
-from serving import layer
+from clients.inner import Inner, respond
 
 uvicorn = pytest.importorskip("uvicorn", reason="needs a serve extra")
+pytest_plugins = ["clients.asking"]
 
 CHAT, KEY = "/v1/chat/completions", {"Authorization": "Bearer secret"}
 TURNS = [{"role": "user", "content": "hello"}]
@@ -36,24 +36,20 @@ def either(branch: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def url(build_layer: Callable[..., Any]) -> Iterator[str]:
     """A server of the layer before an inner one that answers at once."""
-    settings = {"model": "judge@1", "aliases": [], "contracts": [], "max_bytes": 32_000_000, "images": False}
-    monkeypatch.setenv(layer.SETTINGS, json.dumps(settings))
-    monkeypatch.setenv("VLLM_API_KEY", "secret")
     answering = Inner()
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
+    async def inner(scope: Any, receive: Any, send: Any) -> None:
         if scope["path"] == "/health":
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-            await send({"type": "http.response.body", "body": b""})
+            await respond(send, {})
         else:
             await answering(scope, receive, send)
 
+    app = build_layer(inner, key="secret", max_bytes=32_000_000)
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
-        config = uvicorn.Config(layer.JudgeLayer(app), log_level="error", lifespan="off", timeout_keep_alive=30)
-        server = uvicorn.Server(config)
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", timeout_keep_alive=30))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         while not server.started:
