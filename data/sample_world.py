@@ -122,19 +122,11 @@ class Rater(Struct, frozen=True):
 
 
 class WorldQuestion(Struct, frozen=True):
-    """A question with its scene, the true value of every slot (`truth`), and the texts made from them.
-
-    `blind` is True if no judge is shown its picture.
-    """
+    """A question with its scene, the true value of every slot (`truth`), and the columns that its rows share."""
 
     scene: Scene
     truth: Values
-    group: str
-    image: str
-    question: str
-    history: list[Turn]
-    reference: str | None
-    blind: bool = False
+    columns: dict[str, Any]
 
 
 class WorldAnswer(Struct, frozen=True, kw_only=True):
@@ -248,12 +240,12 @@ def draw_question(world: World, scene: Scene, number: int, draw: random.Random) 
     if scene.why and draw.random() < 0.4:
         reference.append(draw.choice(scene.why).format(**values))
     has_no_reference = scene.picture is not None and draw.random() < 0.5
-    about: dict[str, Any] = {"group": f"world/{scene.lang}/{scene.task}/{number:05d}"}
-    about["image"] = f"images/{number:06d}.png"
-    about["history"] = [Turn(user.format(**values), reply.format(**values)) for user, reply in scene.history]
-    about["reference"] = None if has_no_reference else world.phrases[scene.lang]["joint"].join(reference)
-    about["blind"] = scene.picture is not None and draw.random() < UNSEEN
-    return WorldQuestion(scene=scene, truth=values, question=question, **about)
+    columns = {"group": f"world/{scene.lang}/{scene.task}/{number:05d}", "lang": scene.lang, "task": scene.task}
+    columns |= {"category": CATEGORY_OF[scene.task], "question": question, "image": f"images/{number:06d}.png"}
+    history = [Turn(user.format(**values), reply.format(**values)) for user, reply in scene.history]
+    joined = None if has_no_reference else world.phrases[scene.lang]["joint"].join(reference)
+    flags = [BLIND] if scene.picture is not None and draw.random() < UNSEEN else []
+    return WorldQuestion(scene, values, {**columns, "history": history, "reference": joined, "flags": flags})
 
 
 def _draw_wrong_count(content: Content, facts: int, draw: random.Random) -> int:
@@ -343,13 +335,10 @@ def build_row(world: World, question: WorldQuestion, system: str, response: Worl
     """Return the row of an answer, with the scores of three or four raters and one reason."""
     names = sorted(draw.sample(list(world.raters), draw.choice([3, 3, 4])))
     scores = {name: float(world.raters[name].score(grade(question, response), draw)) for name in names}
-    scene, group = question.scene, question.group
-    about: dict[str, Any] = {"id": f"{group}/{list(world.systems).index(system):02d}", "group": group}
-    about |= {"lang": scene.lang, "task": scene.task, "question": question.question, "reference": question.reference}
-    about |= {"response": response.text, "system": system, "image": question.image, "history": question.history}
-    about |= {"human_score": round(fmean(scores.values()), 4), "scale_min": RATINGS[0], "scale_max": RATINGS[-1]}
-    about |= {"annotators": scores, "flags": [BLIND] if question.blind else [], "category": CATEGORY_OF[scene.task]}
-    return Row(**about, reason=word_reason(world, question, response, draw))
+    number = f"{question.columns['group']}/{list(world.systems).index(system):02d}"
+    own: dict[str, Any] = {"id": number, "response": response.text, "system": system, "annotators": scores}
+    own |= {"human_score": round(fmean(scores.values()), 4), "scale_min": RATINGS[0], "scale_max": RATINGS[-1]}
+    return Row(**question.columns, **own, reason=word_reason(world, question, response, draw))
 
 
 def edit(world: World, question: WorldQuestion, response: WorldAnswer, seed: str) -> dict[str, str] | None:
@@ -405,7 +394,7 @@ def label_conversations(
         answers = [response.said.get(fact) == truth[fact] for fact in scene.facts]
         checked = replace(scored_row, checklist=items, checklist_answers=answers)
         # A single exchange would be no conversation; the same beginning lets the answers be compared.
-        before = question.history or [Turn(*phrases["greeting"])]
+        before = scored_row.history or [Turn(*phrases["greeting"])]
         whole = replace(build_row(world, question, system, response, draw), id=f"{scored_row.id}/whole", history=before)
         labelled += [(question, response, each) for each in (checked, replace(whole, scope="conversation"))]
     return labelled
@@ -448,12 +437,12 @@ def main(
     for question, response, scored_row in scored:
         columns = msgspec.to_builtins(scored_row)
         if pictures:
-            columns |= {"image": None, "images": [question.image]}
+            columns |= {"image": None, "images": [scored_row.image]}
             columns["edit"] = edit(world, question, response, scored_row.id)
         lines.append(json.dumps(columns, ensure_ascii=False))
     out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     if pictures:
-        draw_all({question.image: question for question, _, _ in scored}, out.parent, seed)
+        draw_all({str(row.image): question for question, _, row in scored}, out.parent, seed)
     print(f"{out}: {len(scored)} rows, {questions} questions, external system {EXTERNAL}")
 
 
