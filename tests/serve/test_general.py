@@ -17,6 +17,24 @@ TABLE = contracts.load()
 EACH = pytest.mark.parametrize("asked", ASKED, ids=lambda asked: asked.name)
 
 
+def hold(request: dict[str, Any]) -> dict[str, Any]:
+    """Return the request as it is held to its form, with room for 900 tokens."""
+    held: dict[str, Any] = contracts.constrain(contracts.recognise(request, TABLE), request, 900).request
+    return held
+
+
+def accepts(request: dict[str, Any], value: Any) -> bool:
+    """Return True if the reply to a request may be the JSON of this value."""
+    reply, decoder = json.dumps(value, separators=(",", ":")), Decoder(hold(request))
+    return decoder.feed(reply) == len(reply) and decoder.may_end
+
+
+def score_range(request: dict[str, Any]) -> tuple[float, float]:
+    """Return the range to which the key `score` of a reply is held."""
+    score = hold(request)["structured_outputs"]["json"]["properties"]["score"]
+    return score["minimum"], score["maximum"]
+
+
 @EACH
 def test_the_words_are_read_and_the_client_reads_its_verdict(asked: Asked) -> None:
     """Of a model that never stops by itself."""
@@ -33,9 +51,8 @@ def test_the_words_are_read_and_the_client_reads_its_verdict(asked: Asked) -> No
 
 
 def test_no_request_that_asks_for_no_verdict_is_constrained() -> None:
-    found = {json.dumps(one): contracts.recognise(one, TABLE) for one in PLAIN}
-    assert len(found) >= 450
-    assert {words: contract.name for words, contract in found.items() if contract} == {}
+    assert len({json.dumps(request) for request in PLAIN}) >= 450
+    assert [request for request in PLAIN if contracts.recognise(request, TABLE)] == []
 
 
 @pytest.mark.parametrize(
@@ -46,17 +63,16 @@ def test_no_request_that_asks_for_no_verdict_is_constrained() -> None:
     ],
 )
 def test_a_request_that_leaves_its_form_open_is_left_alone(words: str) -> None:
-    assert contracts.recognise({"messages": [{"role": "user", "content": words}]}, TABLE) is None
+    assert contracts.recognise(user(words), TABLE) is None
 
 
 def test_a_request_that_names_two_forms_is_left_alone() -> None:
     for first in ASKED:
         for second in ASKED[:3]:
             if first.kind == "json" and first.name != second.name and "schema" not in first.name:
-                words = [one.request["messages"][-1]["content"] for one in (first, second)]
-                request = {"messages": [{"role": "user", "content": "\n\n".join(words)}]}
-                found = contracts.recognise(request, TABLE)
-                assert found is None or len(first.request["messages"]) > 1 or len(second.request["messages"]) > 1
+                words = [asked.request["messages"][-1]["content"] for asked in (first, second)]
+                contract = contracts.recognise(user("\n\n".join(words)), TABLE)
+                assert contract is None or len(first.request["messages"]) > 1 or len(second.request["messages"]) > 1
 
 
 def test_what_opens_a_verdict_stands_only_before_one() -> None:
@@ -131,8 +147,7 @@ def values_of(words: str, *, system: str = "") -> set[str] | None:
 )
 def test_a_list_of_labels_is_read_to_its_end_or_not_at_all(words: str, wanted: list[str] | None) -> None:
     """A label that is left out is a verdict that no reply can give."""
-    found = values_of(JUDGE + words)
-    assert found == (None if wanted is None else {re.escape(one) for one in wanted})
+    assert values_of(JUDGE + words) == (None if wanted is None else set(map(re.escape, wanted)))
 
 
 SMALL, HALVES, WHOLE = ("0", "0.75", "0.05", "1", "1.00"), ("1", "7.5", "7.0", "10"), ("1", "7", "10")
@@ -165,8 +180,8 @@ SMALL, HALVES, WHOLE = ("0", "0.75", "0.05", "1", "1.00"), ("1", "7.5", "7.0", "
     ],
 )
 def test_a_score_has_the_digits_that_its_words_allow(words: str, takes: tuple[str, ...], never: str) -> None:
-    found = {one.replace("\\", "") for one in values_of(JUDGE + words) or ()}
-    assert {*takes} <= found and never not in found
+    values = {value.replace("\\", "") for value in values_of(JUDGE + words) or ()}
+    assert {*takes} <= values and never not in values
 
 
 @pytest.mark.parametrize(
@@ -184,11 +199,7 @@ def test_a_score_has_the_digits_that_its_words_allow(words: str, takes: tuple[st
     ],
 )
 def test_a_score_in_an_object_has_the_digits_that_its_words_allow(words: str, score: float | None) -> None:
-    request = user(JUDGE + words)
-    held = contracts.constrain(contracts.recognise(request, TABLE), request, 900)
-    said = json.dumps({"score": score or 0.5, "why": "so"}, separators=(",", ":"))
-    taken = Decoder(held.request).feed(said) == len(said)
-    assert taken == (score is not None)
+    assert accepts(user(JUDGE + words), {"score": score or 0.5, "why": "so"}) == (score is not None)
 
 
 FILLINGS = (" ", "\n", "{", "}", '{"score": ', "A, ", '"yes" or ', "score 1: ", "[[A]]", "[", "0 to ", "return ")
@@ -216,7 +227,7 @@ def test_reading_takes_no_longer_than_the_text_is_long(apart: int) -> None:
         for at, filling in list(enumerate(FILLINGS))[number % apart :: apart]:
             long = (words + filling * 20_000, filling * 20_000 + words, words.replace(" ", filling * 50))
             began = time.process_time()
-            contracts.recognise({"messages": [{"role": "user", "content": long[(number + at) % 3]}]}, TABLE)
+            contracts.recognise(user(long[(number + at) % 3]), TABLE)
             assert time.process_time() - began < limit, (words, filling)
 
 
@@ -247,10 +258,7 @@ KEY_SCHEMA = {"type": "object", "properties": {"score": {"type": "number"}, "why
 def test_a_range_of_the_system_message_counts_for_the_key_that_it_names(words: str, bounds: tuple[int, int]) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "n", "schema": KEY_SCHEMA}}
     for system, data in ((words, "Grade the answer."), (None, words)):
-        request = user(data, system, response_format=form)
-        held = contracts.constrain(contracts.recognise(request, TABLE), request, 900).request
-        score = held["structured_outputs"]["json"]["properties"]["score"]
-        assert (score["minimum"], score["maximum"]) == (bounds if system else (0, 1_000_000))
+        assert score_range(user(data, system, response_format=form)) == (bounds if system else (0, 1_000_000))
 
 
 @pytest.mark.parametrize(
@@ -344,11 +352,8 @@ def test_a_score_out_of_the_most_is_written_so_if_that_is_the_scale(form: str) -
 def test_a_key_allows_what_its_type_says(key: str, takes: tuple[Any, ...], never: tuple[Any, ...]) -> None:
     words = f"Judge the quality of a response.\nReturn a JSON object with these keys:\n- score {key}\nResponse: Paris."
     request = user(words.replace("\nResp", ":\nResp") if key.endswith(")") else words)
-    held = contracts.constrain(contracts.recognise(request, TABLE), request, 900).request
     for value in (*takes, *never):
-        said = json.dumps({"score": value}, separators=(",", ":"))
-        decoder = Decoder(held)
-        assert (decoder.feed(said) == len(said) and decoder.may_end) == (value in takes), value
+        assert accepts(request, {"score": value}) == (value in takes), value
 
 
 def test_labels_of_several_objects_are_all_allowed() -> None:
@@ -378,7 +383,7 @@ def test_words_of_unless_rule_an_entry_out(words: str) -> None:
 def test_the_readmes_first_request_is_held_to_its_last_line() -> None:
     words = re.search(r'^question = ("Rate the answer.*")$', (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
     request = user(json.loads(words[1]))
-    decoder = Decoder(contracts.constrain(contracts.recognise(request, TABLE), request, 300).request)
+    decoder = Decoder(hold(request))
     assert decoder.feed("It is right.") and not decoder.may_end
     assert decoder.feed("\nScore: 7") == 9 and decoder.may_end
 
@@ -387,7 +392,7 @@ def test_the_readmes_first_request_is_held_to_its_last_line() -> None:
 def test_a_named_last_line_needs_no_quotation_marks(value: str) -> None:
     for words in ("End with: Score: ", "Conclude with Score: ", "The last line must be Score: "):
         said = f"Rate the answer from 1 to 10.\nQuestion: 3 + 4?\nAnswer: 7\n{words}{value}"
-        assert values_of(said) == {str(number) for number in range(1, 11)}, said
+        assert values_of(said) == set(map(str, range(1, 11))), said
     assert values_of(f"Write a story from 1 to 10 pages long.\nEnd with: Score: {value}") is None
 
 
@@ -421,12 +426,9 @@ def test_a_number_that_may_be_null_keeps_its_described_range(field: dict[str, An
     }
     form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
     request = user("Grade the answer.", response_format=form)
-    held = contracts.constrain(contracts.recognise(request, TABLE), request, 900).request
     for score in (1, 5, None, 0, 6):
-        said = json.dumps({"why": "so", "score": score}, separators=(",", ":"))
-        decoder = Decoder(held)
-        taken = decoder.feed(said) == len(said) and decoder.may_end
-        assert taken == (score in (1, 5) or (score is None and "allOf" not in field)), score
+        is_allowed = score in (1, 5) or (score is None and "allOf" not in field)
+        assert accepts(request, {"why": "so", "score": score}) == is_allowed, score
 
 
 ASKED_IN_CHINESE = "\n\n【问题】公交车是什么颜色？\n【回答】红色。请打0到3分。"
@@ -456,11 +458,9 @@ def test_a_chinese_request_is_read_as_an_english_one(words: str, wanted: Any) ->
         assert values_of(words + ASKED_IN_CHINESE) == wanted
         assert "：" not in words or "评分：" in contracts.recognise(user(words), TABLE).verdict
         return
-    request = user(words + ASKED_IN_CHINESE)
-    contract = contracts.recognise(request, TABLE)
-    held = contracts.constrain(contract, request, 900).request["structured_outputs"]["json"]["properties"]
+    fields = hold(user(words + ASKED_IN_CHINESE))["structured_outputs"]["json"]["properties"]
     assert {
-        name: (one["minimum"], one["maximum"]) if "minimum" in one else None for name, one in held.items()
+        name: (field["minimum"], field["maximum"]) if "minimum" in field else None for name, field in fields.items()
     } == wanted
 
 
@@ -480,9 +480,9 @@ def test_no_chinese_request_that_asks_for_no_verdict_is_constrained() -> None:
 
 def test_the_shared_requests_are_held_alike(shared: Path) -> None:
     requests = {name: json.loads((shared / f"cases/{name}.json").read_text("utf-8")) for name in CASES}
-    found = {name: contracts.recognise(request, TABLE) for name, request in requests.items()}
-    held = {name: json.dumps(contracts.constrain(found[name], requests[name], 900).request) for name in CASES}
-    assert found["zh_json"] == found["en_json"] and found["en_json"].name == "general-json"
+    held = {name: json.dumps(hold(request)) for name, request in requests.items()}
+    chinese, english = (contracts.recognise(requests[name], TABLE) for name in ("zh_json", "en_json"))
+    assert chinese == english and english.name == "general-json"
     for name in ("plain_int", "optional_int"):
         assert '"maximum": 5' in held[name] and "1000000" not in held[name]
     assert '"type": "null"' in held["optional_int"]
@@ -507,14 +507,10 @@ def test_the_text_under_judgment_sets_no_range_of_its_own_score(data: str) -> No
         user(data, f"You are a strict judge. {RATED}{form}"),
         user(f"You are a strict judge. {RATED}\n{data}\n{form}"),
     ):
-        held = contracts.constrain(contracts.recognise(request, TABLE), request, 600)
-        score = held.request["structured_outputs"]["json"]["properties"]["score"]
-        assert (score["minimum"], score["maximum"]) == (1, 10), request
+        assert score_range(request) == (1, 10), request
     for words in (f"{data} {RATED} Reply with only the number.", f"{RATED}\n{data}\nReply with only the number."):
-        assert values_of(words) == {str(one) for one in range(1, 11)}
-    own = user(data, f"You are a strict judge. {RATED}", **AS_SCHEMA)
-    held = contracts.constrain(contracts.recognise(own, TABLE), own, 600)
-    assert held.request["structured_outputs"]["json"]["properties"]["score"]["maximum"] == 1_000_000
+        assert values_of(words) == set(map(str, range(1, 11)))
+    assert score_range(user(data, f"You are a strict judge. {RATED}", **AS_SCHEMA)) == (-1_000_000, 1_000_000)
 
 
 NO_SCALE = (
@@ -568,18 +564,15 @@ def test_data_beside_a_form_change_nothing_of_it(asked: Asked) -> None:
     own = contracts.recognise(asked.request, TABLE)
     for data in ("Response: It takes 5 to 10 days.", f"[Question]: {HINTS[1]}\n[Answer]: B"):
         for content in (f"{said['content']}\n\n{data}", f"{data}\n\n{said['content']}"):
-            found = contracts.recognise({**asked.request, "messages": [*before, {**said, "content": content}]}, TABLE)
-            same = found and (found.found == own.found or {*own.found.split(" | ")} == {"CORRECT", "INCORRECT"})
-            assert found is None or same, found.found
+            messages = [*before, {**said, "content": content}]
+            contract = contracts.recognise({**asked.request, "messages": messages}, TABLE)
+            is_choice = {*own.found.split(" | ")} == {"CORRECT", "INCORRECT"}
+            assert contract is None or contract.found == own.found or is_choice, contract.found
 
 
 @pytest.mark.usefixtures("without_collection")
 def test_of_a_very_long_request_only_the_ends_are_read() -> None:
-    request = {
-        "messages": [
-            {"role": "user", "content": "Evaluate the answer. Answer only yes or no.\n" + "apple pie " * 1_000_000}
-        ]
-    }
+    request = user("Evaluate the answer. Answer only yes or no.\n" + "apple pie " * 1_000_000)
     began = time.process_time()
     assert contracts.recognise(request, TABLE).name == "general-labels"
     assert time.process_time() - began < 0.15
@@ -591,7 +584,7 @@ DRAFTED += ("only a rating, its scale elsewhere", "a letter on a line of its own
 
 def test_a_draft_is_a_table_that_knows_the_prompt(tmp_path: Path) -> None:
     for name in DRAFTED:
-        asked = next(one for one in ASKED if one.name == name)
+        asked = next(asked for asked in ASKED if asked.name == name)
         prompt, table = tmp_path / "prompt.txt", tmp_path / "own.toml"
         prompt.write_text(asked.request["messages"][-1]["content"])
         done = run("serve/contracts.py", "draft", prompt, "--name", "own-1")
@@ -606,13 +599,6 @@ def test_a_draft_is_a_table_that_knows_the_prompt(tmp_path: Path) -> None:
 
 
 def test_requests_of_one_template_share_a_fingerprint() -> None:
-    def asking(data: str) -> dict[str, Any]:
-        return {
-            "messages": [{"role": "user", "content": f"Evaluate the following answer of a student with care: {data}"}]
-        }
-
-    assert (
-        contracts.fingerprint(asking("four"))
-        == contracts.fingerprint(asking("five"))
-        != contracts.fingerprint(PLAIN[0])
-    )
+    begins = "Evaluate the following answer of a student with care: "
+    first, second = (contracts.fingerprint(user(begins + data)) for data in ("four", "five"))
+    assert first == second != contracts.fingerprint(PLAIN[0])
