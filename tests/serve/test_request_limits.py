@@ -91,6 +91,8 @@ REFUSED = {
     "branches": ({"structured_outputs": {"json": json.dumps({"anyOf": [{"const": 1}] * 3000})}}, "anyOf has 3,000"),
     "compared": (schema({"oneOf": [{"const": number} for number in range(65)]}), "oneOf has 65 entries; at most 64"),
     "patterns": (schema({"patternProperties": {f"^{at}": {} for at in range(65)}}), "patternProperties has 65"),
+    "least items": (schema({"type": "array", "minItems": 10**9}), "minItems of a schema is 1e+09; at most 99,999"),
+    "most items": ({"structured_outputs": {"json": '{"maxItems": 1e9}'}}, "maxItems of a schema is 1e+09"),
     "stop": ({"stop": ["x"] * 3000}, "stop has 3,000"),
     "regex": ({"structured_outputs": {"regex": "a" * 1_000_000}}, "at most 20,000"),
     "grammar": ({"structured_outputs": {"grammar": "a" * 1_000_000}}, "at most 20,000"),
@@ -112,6 +114,8 @@ REFUSED = {
 def test_what_costs_too_much_is_refused_at_once_and_health_is_answered(url: str) -> None:
     turns = {"messages": TURNS, "input": "hello"}
     bodies = [(json.dumps({**turns, **fields}).encode(), said) for fields, said in REFUSED.values()]
+    least, said = json.dumps({**turns, **REFUSED["least items"][0]}), REFUSED["least items"][1]
+    bodies += [(least.replace("minItems", "min\\u0049tems").encode(), said), (least.encode("utf-16"), said)]
     with asking_for_health(url) as waits, httpx.Client() as client:
         for body, said in bodies:
             for path in (CHAT, "/v1/completions", "/v1/responses"):
@@ -134,6 +138,8 @@ def test_what_costs_too_much_is_refused_at_once_and_health_is_answered(url: str)
         {"messages": [{"role": "user", "content": "half is \\ud800, a whole one \U0001f600"}]},
         {"messages": [{"role": "user", "content": json.dumps({"stop": ["x"] * 3000, "regex": "a" * 30_000})}]},
         {"messages": [{"role": "user", "content": '{"text": {"$ref": "#"}}'}]},
+        {"messages": [{"role": "user", "content": 'Answer: {"tags": {"maxItems": 1000000}}'}]},
+        {"metadata": {"said": '{"maxItems": 1000000}'}},
     ],
 )
 def test_what_stays_within_the_bounds_goes_on(url: str, fields: dict[str, Any]) -> None:
