@@ -4,7 +4,6 @@ import hashlib
 from typing import Any
 
 Request = dict[str, Any]
-Choice = dict[str, Any]
 Headers = list[tuple[bytes, bytes]]
 
 CUT_OFF = b'"finish_reason":"length"'
@@ -55,7 +54,7 @@ def parameters(request: Request) -> dict[str, Any]:
     raise ValueError(f"tool_choice names the function {name!r}, which tools does not define")
 
 
-def as_tool_call(choice: Choice, name: str, call_id: str) -> Choice:
+def as_tool_call(choice: dict[str, Any], name: str, call_id: str) -> dict[str, Any]:
     """Return a choice with its text turned into the arguments of a call of the function `name`.
 
     In a chunk of a stream the text is a piece of the arguments.

@@ -77,8 +77,11 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def sent(self) -> Request:
         """The request to send to vLLM, constrained and limited to `tokens` tokens."""
-        if self.constrained is not None and self.tokens is not None:
-            return with_limit(self.constrained.for_budget(self.tokens), self.tokens)
+        held = self.constrained
+        if held is not None and self.tokens is not None:
+            # A stream cannot be generated again, so it gets the limits at once.
+            is_tight = held.shorten is not None and self.stream and self.tokens < held.min_tokens
+            return self.shorten(self.tokens)[0] if is_tight else with_limit(held.request, self.tokens)
         # The client's own limit is kept unless the context leaves less.
         if self.tokens is not None and self.tokens < (read_limit(self.visible) or 0):
             return with_limit(self.visible, self.tokens)
@@ -99,11 +102,11 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """
         return self.constrained is not None and self.constrained.shorten is not None and not self.stream
 
-    def shorten(self, tokens: int) -> tuple[bytes, Limits]:
-        """Return the request body for a reply that ends within `tokens` tokens, and the limits that ensure this."""
+    def shorten(self, tokens: int) -> tuple[Request, Limits]:
+        """Return the request for a reply that ends within `tokens` tokens, and the limits that ensure this."""
         assert self.constrained is not None and self.constrained.shorten is not None
         request, limits = self.constrained.shorten(tokens)
-        return json.dumps(with_limit(request, tokens)).encode(), limits
+        return with_limit(request, tokens), limits
 
     @property
     def tool(self) -> str | None:

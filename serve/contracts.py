@@ -79,13 +79,6 @@ class ConstrainedRequest(NamedTuple):
     min_tokens: int
     shorten: Callable[[int], tuple[Request, Limits]] | None = None
 
-    def for_budget(self, tokens: int) -> Request:
-        """Return the request to send first if the reply may have up to `tokens` tokens."""
-        # A stream cannot be generated again, so it gets the limits at once.
-        if self.shorten is None or not self.request.get("stream") or tokens >= self.min_tokens:
-            return self.request
-        return self.shorten(tokens)[0]
-
 
 @lru_cache(256)
 def compile_frame(frame: str, greedy: tuple[str, ...]) -> regex.Pattern[str]:

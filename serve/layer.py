@@ -245,7 +245,6 @@ class JudgeLayer:
         return Refusal(HTTPStatus.BAD_REQUEST, "scoring_head", message)
 
     def _headers(self, request: dict[str, Any], contract: Contract | None = None, left_out: int = 0) -> Headers:
-        # The judge answers to its aliases and to no name, an adapter to its own.
         name = request.get("model")
         # An alias is no name of the judge; an adapter has its own.
         keeps_name = isinstance(name, str) and name.isprintable() and name not in self.settings.aliases
@@ -373,7 +372,7 @@ class JudgeLayer:
             if self.context is not None and budget is not None and budget.prompt is not None:
                 left = min(left, self.context - budget.prompt)
             shorter, limits = await asyncio.to_thread(request.shorten, left)
-            again = await self._capture(scope, shorter, receive)
+            again = await self._capture(scope, json.dumps(shorter).encode(), receive)
             # If the second try fails, the first reply is returned.
             if again.status == HTTPStatus.OK:
                 answer = again
