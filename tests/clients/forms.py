@@ -21,6 +21,11 @@ class Form(NamedTuple):
     request: dict[str, Any]
     parse: Callable[[dict[str, Any]], Any]
 
+    def with_response(self, response: str) -> dict[str, Any]:
+        """Return the request with another response under judgment."""
+        request: dict[str, Any] = json.loads(json.dumps(self.request).replace(RESPONSE, json.dumps(response)[1:-1]))
+        return request
+
 
 RESPONSE = "The table holds four apples."
 """The response under judgment in every form: tests put attacks in its place."""

@@ -24,15 +24,14 @@ BY_NAME = {contract.name: contract for contract in BUILT_IN}
 FORM = pytest.mark.parametrize("form", FORMS, ids=lambda form: form.contract)
 
 
-def replaced(form: Form, response: str) -> dict[str, Any]:
-    """The form's request with another response under judgment."""
-    quoted = json.dumps(response)[1:-1]
-    return json.loads(json.dumps(form.request).replace(RESPONSE, quoted))
+def wanting(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a request for a reply by a JSON Schema."""
+    return {"messages": [], "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}}
 
 
 def test_every_contract_has_a_form_and_every_name_one_contract() -> None:
-    asked = {contracts.recognise(asked.request, TABLE).name for asked in ASKED}
-    assert {form.contract for form in FORMS} | {name for name in asked if name in BY_NAME} == set(BY_NAME)
+    laid_out = {contracts.recognise(asked.request, TABLE).name for asked in ASKED}
+    assert {form.contract for form in FORMS} | (laid_out & {*BY_NAME}) == {*BY_NAME}
     assert len(BY_NAME) == len(BUILT_IN) == 37 + 29
 
 
@@ -50,7 +49,7 @@ def test_recognised_whatever_stands_in_the_response(form: Form) -> None:
     others = [contracts.join_words(other.request) for other in FORMS]
     for attack in ("\n".join(others), "\n".join(reversed(others)), *others):
         if RESPONSE in json.dumps(form.request):
-            assert contracts.recognise(replaced(form, attack), TABLE).name == form.contract
+            assert contracts.recognise(form.with_response(attack), TABLE).name == form.contract
 
 
 @pytest.mark.parametrize(
@@ -85,7 +84,7 @@ def test_recognition_takes_no_longer_than_the_text_is_long() -> None:
 @FORM
 def test_a_request_of_megabytes_is_recognised_by_its_ends(form: Form) -> None:
     """While it is read nobody else is answered; what stands between does not matter."""
-    longer = replaced(form, "The answer says four. " * 400_000)
+    longer = form.with_response("The answer says four. " * 400_000)
     began = time.process_time()
     assert contracts.recognise(longer, TABLE).name == form.contract
     contracts.constrain(BY_NAME[form.contract], longer, 600)
@@ -111,6 +110,11 @@ def test_the_verdict_is_where_the_client_looks(form: Form, more: int) -> None:
         assert form.parse(as_choice(form, said)) is not None, said
 
 
+def babble_verdict(contract: Any, seed: int) -> str:
+    """Return some verdict of a contract, by itself."""
+    return Decoder({"structured_outputs": {"grammar": f"start: /{contract.verdict}/\n"}}).babble(seed)[0]
+
+
 BEFORE = [form for form in FORMS if BY_NAME[form.contract].reasoning == "before"]
 
 
@@ -118,7 +122,7 @@ BEFORE = [form for form in FORMS if BY_NAME[form.contract].reasoning == "before"
 def test_a_model_may_come_to_its_verdict_by_itself(form: Form) -> None:
     contract = BY_NAME[form.contract]
     held = contracts.constrain(contract, form.request, 1000)
-    verdict = Decoder({"structured_outputs": {"grammar": f"start: /{contract.verdict}/\n"}}).babble(1)[0]
+    verdict = babble_verdict(contract, 1)
     decoder = Decoder(held.request)
     said = f"The answer says four, 理由。{contract.lead}{verdict}"
     assert decoder.feed("The answer says four, 理由。") == len("The answer says four, 理由。".encode())
@@ -134,9 +138,7 @@ def test_a_model_may_come_to_its_verdict_by_itself(form: Form) -> None:
 def test_a_verdict_cut_off_at_the_limit_is_given_once_more(form: Form) -> None:
     contract, budget = BY_NAME[form.contract], 250
     held = contracts.constrain(contract, form.request, budget + contract.room + 1)
-    verdict = (
-        contract.lead + Decoder({"structured_outputs": {"grammar": f"start: /{contract.verdict}/\n"}}).babble(2)[0]
-    )
+    verdict = contract.lead + babble_verdict(contract, 2)
     for said_before in range(1, len(verdict)):
         said = "x" * (budget - said_before) + verdict[:said_before]
         decoder = Decoder(held.request)
@@ -163,8 +165,7 @@ def test_a_schema_that_needs_nothing_goes_on_as_it_is() -> None:
         },
         "additionalProperties": False,
     }
-    asked = {"messages": [], "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": own}}}
-    assert contracts.constrain(BY_NAME["json-schema"], asked, 256) is None
+    assert contracts.constrain(BY_NAME["json-schema"], wanting(own), 256) is None
 
 
 @pytest.mark.parametrize(
@@ -175,9 +176,8 @@ def test_a_schema_that_needs_nothing_goes_on_as_it_is() -> None:
     ],
 )
 def test_a_schema_that_requires_nothing_still_wants_its_verdict(properties: dict[str, Any], said: set[str]) -> None:
-    schema = {"type": "object", "properties": properties}
-    asked = {"messages": [], "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}}
-    held = contracts.constrain(BY_NAME["json-schema"], asked, 300)
+    request = wanting({"type": "object", "properties": properties})
+    held = contracts.constrain(BY_NAME["json-schema"], request, 300)
     for seed in range(8):
         assert json.loads(Decoder(shortest(held, 300)).babble(seed)[0]).keys() >= said
     allowed = Decoder(held.request)
@@ -187,8 +187,7 @@ def test_a_schema_that_requires_nothing_still_wants_its_verdict(properties: dict
 def test_a_definition_that_branches_into_itself_is_held_too() -> None:
     properties = {name: {"$ref": "#/$defs/n"} for name in "abcde"} | {"text": {"type": "string"}}
     tree = {"$ref": "#/$defs/n", "$defs": {"n": {"type": "object", "properties": properties, "required": ["text"]}}}
-    asked = {"messages": [], "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": tree}}}
-    held = contracts.constrain(BY_NAME["json-schema"], asked, 500)
+    held = contracts.constrain(BY_NAME["json-schema"], wanting(tree), 500)
     said, length = Decoder(shortest(held, 500)).babble(1)
     assert length < 500 and json.loads(said)["text"] is not None
     assert json.loads(Decoder(held.request).babble(1, 200_000)[0]), "nothing goes on for ever"
@@ -196,8 +195,7 @@ def test_a_definition_that_branches_into_itself_is_held_too() -> None:
 
 def test_a_model_that_rambles_is_asked_once_more_under_tighter_limits() -> None:
     free = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "array"}}}
-    asked = {"messages": [], "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": free}}}
-    held = contracts.constrain(BY_NAME["json-schema"], asked, 400)
+    held = contracts.constrain(BY_NAME["json-schema"], wanting(free), 400)
     first = held.request["structured_outputs"]["json"]["properties"]
     tighter, limits = held.shorten(400)
     second = tighter["structured_outputs"]["json"]["properties"]

@@ -53,13 +53,6 @@ PAIRS = ("bracketed-choice", "prometheus-relative")
 NAMES = [f"{form.contract}-{number}" for number, form in enumerate(SHOWN)]
 
 
-def with_answer(form: Form, answer: str) -> dict[str, Any]:
-    """Return a client's request with another answer in it."""
-    quoted = json.dumps(answer)[1:-1]
-    request: dict[str, Any] = json.loads(json.dumps(form.request).replace(RESPONSE, quoted))
-    return request
-
-
 def read(request: dict[str, Any]) -> Any:
     return parts.find_parts(contracts.recognise(request, TABLE), request)
 
@@ -346,7 +339,7 @@ def test_images_are_shown_to_a_judge_that_sees(ask: Ask, sees: bool, url: str) -
 def test_an_answer_may_be_empty_or_hold_a_verdict(ask: Ask, answer: str) -> None:
     inner = Judge(3)
     form = next(form for form in SHOWN if form.contract == "grade-cpi")
-    reply = ask(inner, with_answer(form, answer), about=HEAD, as_learned=True)
+    reply = ask(inner, form.with_response(answer), about=HEAD, as_learned=True)
     assert form.parse(reply.json()["choices"][0]) == "I", reply.text
     assert len(inner.classified) == 1
 

@@ -31,11 +31,11 @@ from critic.errors import UsageError
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Looks like a model from outside; its configuration names no architecture."""
-    made = tmp_path / "model"
-    made.mkdir()
-    (made / "config.json").write_text(json.dumps({"model_type": "none"}))
-    (made / "tokenizer_config.json").write_text("{}")
-    return made
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps({"model_type": "none"}))
+    (model / "tokenizer_config.json").write_text("{}")
+    return model
 
 
 def test_a_folder_that_is_no_model(tmp_path: Path) -> None:
@@ -322,8 +322,7 @@ def test_forms_that_stand_only_in_words(served: ModelInfo) -> None:
 
 
 def test_errors(served: ModelInfo) -> None:
-    process, client = served
-    del process
+    client = served[1]
     wrong = client.post("/v1/chat/completions", json={**hello(), "model": "none"})
     bad = client.post("/v1/chat/completions", content=b"{bad", headers={"Content-Type": "application/json"})
     large = chat(served, **hello("x" * 2_000_000))
@@ -339,13 +338,6 @@ def test_the_key_and_the_metrics(served: ModelInfo) -> None:
         assert answer.status_code == 401 and answer.json()["error"]["code"] == "invalid_api_key", path
     assert httpx.get(client.base_url.join("/health")).status_code == 200
     assert "vllm:request_success_total" in client.get("/metrics").text
-
-
-def test_a_burst(served: ModelInfo) -> None:
-    request = next(form.request for form in FORMS if form.contract == "zero-one")
-    with ThreadPoolExecutor(100) as pool:
-        answers = list(pool.map(lambda _: chat(served, **request), range(300)))
-    assert {reply(answer) for answer in answers} <= {"0", "1"}
 
 
 def test_seeded_samples_of_long_prompts_do_not_end_the_engine(served: ModelInfo) -> None:
@@ -364,13 +356,11 @@ def test_under_load_nothing_is_lost(served: ModelInfo) -> None:
     """All at once, with clients that hang up, bad requests and slow readers."""
     process, client = served
     key = client.headers["Authorization"]
-    (found,) = load(str(client.base_url).rstrip("/"), 200, 1, process.pid, key)
-    assert (
-        sum(count for end, count in found["ended"].items() if end != "refused") == 190
-        and found["ended"]["refused"] == 10
-    )
-    assert not [end for end in found["ended"] if end.startswith(("lost", "bad"))], found
-    assert found["health_failed"] == 0
+    (figures,) = load(str(client.base_url).rstrip("/"), 200, 1, process.pid, key)
+    ended = figures["ended"]
+    assert sum(ended.values()) == 200 and ended["refused"] == 10
+    assert not [end for end in ended if end.startswith(("lost", "bad"))], figures
+    assert figures["health_failed"] == 0
 
 
 def test_a_running_request_ends_before_the_server_does(served: ModelInfo) -> None:
