@@ -12,18 +12,15 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from argparse import Namespace
-from collections.abc import Sequence
-from concurrent.futures import Future
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache, cached_property, lru_cache
 from importlib.metadata import distributions
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Any, Self
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic.backends import FAVOUR, NO_TEXT, ChatMessage, ModelInfo, Reply, Request, Token, count_images, identity
@@ -146,28 +143,11 @@ def build_environment(model: str, on_cpu: bool, log_level: str) -> dict[str, str
     return {name: value for name, value in variables.items() if name not in os.environ}
 
 
-def _build_future() -> Future[Any]:
-    """Return a future that the engine's thread completes, even if its caller gives up and cancels it."""
-    future = Future[Any]()
-    future.set_running_or_notify_cancel()
-    return future
-
-
-class _Job(Struct, frozen=True, eq=False):
-    """A request on its way to the engine.
-
-    `ids` are the prompt's tokens; if None, the engine's thread renders the prompt. Set `counted` to get only the number
-    of prompt tokens. `done` receives the result.
-    """
-
-    ids: list[int] | None
-    request: Request
-    counted: bool = False
-    done: Future[Any] = field(default_factory=_build_future)
-
-
 class VllmBackend:
     """Runs the model in `folder` with vLLM, in a thread of this process.
+
+    The engine has a thread of its own because PyTorch's number of threads is set per thread. Every call of the engine
+    waits for its turn there: requests are added between two steps.
 
     `extra` are additional command-line options of vLLM, or None. The engine starts when the context is entered. Raises
     UsageError if it does not start; `chat` raises it if the engine has died.
@@ -189,22 +169,32 @@ class VllmBackend:
         self.served = ModelInfo(
             name, None, True, processor, head, learned, identity.describe_head(facts).get("tie_band")
         )
-        self._jobs = SimpleQueue[_Job | None]()
-        self._problem: str | None = None
+        self._running = dict[str, asyncio.Future[Any]]()
+        self._stepping: asyncio.Task[None] | None = None
+        self._numbers = count()
         self._tokenizer: Any = None
         self._template_kwargs: dict[str, Any] = {}
         self._favours = True
 
     async def __aenter__(self) -> Self:
-        ready = _build_future()
-        self._thread = threading.Thread(target=self._run, args=(ready,), name="vllm", daemon=True)
-        self._thread.start()
-        await asyncio.wrap_future(ready)
+        self._thread = ThreadPoolExecutor(1, "vllm")
+        try:
+            self._engine = await self._in_thread(self._start)
+        # vLLM also exits on what it cannot run.
+        except (Exception, SystemExit) as error:
+            raise UsageError(f"vLLM cannot run {self.endpoint}: {one_line(error)}") from None
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._jobs.put(None)
-        await asyncio.to_thread(self._thread.join)
+        # An engine that has been shut down must not be stepped.
+        if self._stepping is not None:
+            self._stepping.cancel()
+        await self._in_thread(self._engine.engine_core.shutdown)
+        self._thread.shutdown()
+
+    def _in_thread(self, function: Callable[..., Any], *values: Any) -> Awaitable[Any]:
+        """Call a function in the engine's thread, after the calls that were handed over before."""
+        return asyncio.get_running_loop().run_in_executor(self._thread, function, *values)
 
     async def chat(self, request: Request) -> Reply:
         """Return the reply to a request.
@@ -219,15 +209,33 @@ class VllmBackend:
                 raise Refused("refused", f"{self.served.name} takes no images")
             ids = self._encode_prompt(request.messages, request.continue_final)
             self._check_length(ids)
-        return self._build_reply(await asyncio.wrap_future(self._submit(_Job(ids, request))))
+        name, reply = str(next(self._numbers)), asyncio.get_running_loop().create_future()
+        try:
+            await self._in_thread(self._admit, name, ids, request, reply)
+            if self._stepping is None or self._stepping.done():
+                self._stepping = asyncio.create_task(self._step_all())
+            output = await reply
+        except Refused:
+            raise
+        except Exception as error:
+            raise UsageError(f"vLLM stopped: {one_line(error)}; run the same command again to go on") from None
+        finally:
+            self._running.pop(name, None)
+        return self._build_reply(output)
 
-    def _submit(self, job: _Job) -> Future[Any]:
-        """Hand a job to the engine's thread and return the future of its output."""
-        self._jobs.put(job)
-        # Checked after the put: from then on the engine's thread answers every job or none.
-        if self._problem:
-            raise UsageError(self._problem)
-        return job.done
+    async def _step_all(self) -> None:
+        """Step the engine until no request is running. If it fails, all that are running get its error."""
+        try:
+            while self._running:
+                for output in await self._in_thread(self._engine.step):
+                    reply = self._running.get(output.request_id)
+                    # A caller may have given up meanwhile.
+                    if output.finished and reply is not None and not reply.done():
+                        self._running.pop(output.request_id).set_result(output)
+        except Exception as error:
+            for reply in [*self._running.values()]:
+                if not reply.done():
+                    reply.set_exception(error)
 
     def sees(self) -> bool | None:
         return self._sees
@@ -237,7 +245,7 @@ class VllmBackend:
         if not self._sees:
             return len(self._encode(self._render(messages)))
         request = Request(messages=messages, max_tokens=0)
-        return int(self._submit(_Job(None, request, counted=True)).result())
+        return len(self._thread.submit(self._render_images, request).result()["prompt_token_ids"])
 
     def _check_length(self, ids: Sequence[int]) -> None:
         """Raise Refused if a prompt of these token ids leaves no room for a reply in the context."""
@@ -307,33 +315,6 @@ class VllmBackend:
             completion_tokens=len(completion.token_ids),
         )
 
-    def _run(self, ready: Future[Any]) -> None:
-        """Run the engine: the main function of its thread. Set `ready` once it has started, or to the error.
-
-        It has a thread of its own because PyTorch's number of threads is set per thread.
-        """
-        try:
-            engine = self._start()
-        except BaseException as error:
-            self._problem = f"vLLM cannot run {self.endpoint}: {one_line(error)}"
-            ready.set_exception(UsageError(self._problem))
-            return
-        ready.set_result(None)
-        running: dict[str, _Job] = {}
-        try:
-            while self._admit(engine, running):
-                for output in engine.step():
-                    if output.finished:
-                        running.pop(output.request_id).done.set_result(output)
-        except Exception as error:
-            self._problem = f"vLLM stopped: {one_line(error)}; run the same command again to go on"
-            waiting = [self._jobs.get() for _ in range(self._jobs.qsize())]
-            # Nobody may wait for a job that no engine will finish.
-            for job in filter(None, [*running.values(), *waiting]):
-                job.done.set_exception(UsageError(self._problem))
-        finally:
-            engine.engine_core.shutdown()
-
     def _build_parser(self) -> Any:
         """Build vLLM's command-line parser."""
         # vLLM reads these variables when it is imported.
@@ -390,32 +371,20 @@ class VllmBackend:
         self.served = replace(self.served, context=engine.model_config.max_model_len)
         return engine
 
-    def _admit(self, engine: Any, running: dict[str, _Job]) -> bool:
-        """Pass waiting jobs to the engine; if it is idle, wait for one. Return False if the backend is being closed."""
-        while True:
-            try:
-                job = self._jobs.get(block=not running)
-            except Empty:
-                return True
-            if job is None:
-                return False
-            name = str(id(job))
-            try:
-                prompt = self._render_images(engine, job.request) if job.ids is None else {"prompt_token_ids": job.ids}
-                if job.counted:
-                    job.done.set_result(len(prompt["prompt_token_ids"]))
-                    continue
-                self._check_length(prompt["prompt_token_ids"])
-                engine.add_request(name, prompt, self._build_parameters(job.request))
-                running[name] = job
-            except Refused as error:
-                job.done.set_exception(error)
-            except ValueError as error:
-                job.done.set_exception(Refused("refused", one_line(error)))
-            except Exception:
-                # Settled with the others once the engine has ended.
-                running[name] = job
-                raise
+    def _admit(self, name: str, ids: list[int] | None, request: Request, reply: asyncio.Future[Any]) -> None:
+        """Pass a request to the engine, whose output `reply` receives. Called in the engine's thread.
+
+        `ids` are the prompt's tokens; None to render a prompt that may show images. Raises Refused if vLLM does not
+        take the request.
+        """
+        try:
+            prompt = self._render_images(request) if ids is None else {"prompt_token_ids": ids}
+            self._check_length(prompt["prompt_token_ids"])
+            self._engine.add_request(name, prompt, self._build_parameters(request))
+        except ValueError as error:
+            raise Refused("refused", one_line(error)) from None
+        # Only what the engine has taken is running: a step without a request would wait for ever.
+        self._running[name] = reply
 
     def _build_parameters(self, request: Request) -> Any:
         """Return vLLM's sampling parameters for a request, or its pooling parameters for a scoring head.
@@ -445,13 +414,13 @@ class VllmBackend:
             structured_outputs=form,
         )
 
-    def _render_images(self, engine: Any, request: Request) -> Any:
+    def _render_images(self, request: Request) -> Any:
         """Render the prompt of a model that accepts images, as vLLM's server does. Raises Refused if that fails."""
         from vllm.renderers.params import ChatParams, TokenizeParams  # noqa: PLC0415
 
         messages = request.messages[:-1] if request.continue_final else request.messages
         try:
-            _, (prompt,) = engine.renderer.render_chat(
+            _, (prompt,) = self._engine.renderer.render_chat(
                 [list(messages)],
                 ChatParams(
                     chat_template_kwargs={**self._template_kwargs, "add_generation_prompt": True, "tokenize": False}
