@@ -15,7 +15,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property
 from importlib.metadata import distributions
 from itertools import count, pairwise
 from pathlib import Path
@@ -177,7 +177,7 @@ class VllmBackend:
         self._favours = True
 
     async def __aenter__(self) -> Self:
-        self._thread = ThreadPoolExecutor(1, "vllm")
+        self._loop, self._thread = asyncio.get_running_loop(), ThreadPoolExecutor(1, "vllm")
         try:
             self._engine = await self._in_thread(self._start)
         # vLLM also exits on what it cannot run.
@@ -203,15 +203,14 @@ class VllmBackend:
         """
         if self.served.is_classifier and not request.classify:
             raise Refused("refused", NO_TEXT)
-        ids = None
-        if not self._sees:
-            if count_images(request.messages):
-                raise Refused("refused", f"{self.served.name} takes no images")
-            ids = self._encode_prompt(request.messages, request.continue_final)
-            self._check_length(ids)
+        if not self._sees and count_images(request.messages):
+            raise Refused("refused", f"{self.served.name} takes no images")
+        prompt, context = await self._render(request), self.served.context
+        if context is not None and (length := len(prompt["prompt_token_ids"])) >= context:
+            raise Refused("context_length_exceeded", f"the prompt has {length} tokens, the context {context}")
         name, reply = str(next(self._numbers)), asyncio.get_running_loop().create_future()
         try:
-            await self._in_thread(self._admit, name, ids, request, reply)
+            await self._in_thread(self._admit, name, prompt, request, reply)
             if self._stepping is None or self._stepping.done():
                 self._stepping = asyncio.create_task(self._step_all())
             output = await reply
@@ -242,35 +241,30 @@ class VllmBackend:
 
     def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
         """Return the number of tokens of a prompt. It blocks: call it outside the event loop's thread."""
-        if not self._sees:
-            return len(self._encode(self._render(messages)))
-        request = Request(messages=messages, max_tokens=0)
-        return len(self._thread.submit(self._render_images, request).result()["prompt_token_ids"])
+        rendered = asyncio.run_coroutine_threadsafe(self._render(Request(messages=messages, max_tokens=0)), self._loop)
+        return len(rendered.result()["prompt_token_ids"])
 
-    def _check_length(self, ids: Sequence[int]) -> None:
-        """Raise Refused if a prompt of these token ids leaves no room for a reply in the context."""
-        context = self.served.context
-        if context is not None and len(ids) >= context:
-            raise Refused("context_length_exceeded", f"the prompt has {len(ids)} tokens, the context {context}")
+    async def _render(self, request: Request) -> Any:
+        """Render and tokenize a prompt with the model's chat template, as vLLM's server does.
 
-    def _encode_prompt(self, messages: Sequence[ChatMessage], continue_final: bool) -> list[int]:
-        """Return a prompt's token ids. Set `continue_final` if the last message is to be continued.
-
-        A message to continue is tokenized separately from the prompt before it, as it was generated. If the tokenizer
-        treats the start of a text specially (SentencePiece adds a space), prompt and message are tokenized together if
-        that leaves the prompt's tokens unchanged.
+        A message to continue is tokenized separately from the prompt before it, as it was generated. Raises Refused if
+        that fails.
         """
-        if not continue_final:
-            return self._prompt_ids(self._render(messages))
-        before, full = self._render(messages[:-1]), self._render(messages, continue_final=True)
-        # Some templates close the last message differently if another follows.
-        if not full.startswith(before):
-            return self._encode(full)
-        first = self._prompt_ids(before)
-        if self._starts_alike:
-            return [*first, *self._encode(full[len(before) :])]
-        ids = self._encode(full)
-        return ids if ids[: len(first)] == first else [*first, *self._encode(full[len(before) :])]
+        from vllm.renderers.params import ChatParams, TokenizeParams  # noqa: PLC0415
+
+        messages = request.messages[:-1] if request.continue_final else request.messages
+        options = {**self._template_kwargs, "add_generation_prompt": True, "tokenize": False}
+        try:
+            _, (prompt,) = await self._engine.renderer.render_chat_async(
+                [list(messages)],
+                ChatParams(chat_template_kwargs=options),
+                TokenizeParams(max_total_tokens=None, add_special_tokens=False),
+            )
+        # A model's own image processor may raise anything.
+        except Exception as error:
+            raise Refused("refused", one_line(error)) from None
+        continuation = self._encode_continuation(request.messages[-1]["content"]) if request.continue_final else []
+        return {**prompt, "prompt_token_ids": [*prompt["prompt_token_ids"], *continuation]}
 
     def _encode_continuation(self, text: str) -> list[int]:
         """Return the token ids that a text has after a line end."""
@@ -280,13 +274,8 @@ class VllmBackend:
 
     @cached_property
     def _starts_alike(self) -> bool:
-        """True if the tokenizer encodes the start of a text as it does after a line end."""
+        """True if the tokenizer encodes the start of a text as it does after a line end; SentencePiece does not."""
         return self._encode('\n{"') == [*self._encode("\n"), *self._encode('{"')]
-
-    def _render(self, messages: Sequence[ChatMessage], continue_final: bool = False) -> str:
-        """Return the prompt as text, rendered with the model's chat template."""
-        options = {"add_generation_prompt": not continue_final, "continue_final_message": continue_final}
-        return str(self._tokenizer.apply_chat_template(messages, tokenize=False, **self._template_kwargs, **options))
 
     def _encode(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -357,8 +346,6 @@ class VllmBackend:
         # Batch as if nobody waited for a single reply: several times the batch of a server.
         engine = LLMEngine.from_engine_args(EngineArgs.from_cli_args(settings), UsageContext.LLM_CLASS)
         self.max_concurrency = engine.vllm_config.scheduler_config.max_num_seqs
-        # A second request on the same prompt needs its tokens again, while others are in flight.
-        self._prompt_ids = lru_cache(self.max_concurrency)(self._encode)
         self._tokenizer = engine.get_tokenizer()
         # Speculative decoding refuses a logit bias.
         self._favours = engine.vllm_config.speculative_config is None
@@ -371,15 +358,12 @@ class VllmBackend:
         self.served = replace(self.served, context=engine.model_config.max_model_len)
         return engine
 
-    def _admit(self, name: str, ids: list[int] | None, request: Request, reply: asyncio.Future[Any]) -> None:
-        """Pass a request to the engine, whose output `reply` receives. Called in the engine's thread.
+    def _admit(self, name: str, prompt: Any, request: Request, reply: asyncio.Future[Any]) -> None:
+        """Pass a request with its rendered prompt to the engine; `reply` receives the output.
 
-        `ids` are the prompt's tokens; None to render a prompt that may show images. Raises Refused if vLLM does not
-        take the request.
+        Called in the engine's thread. Raises Refused if vLLM does not take the request.
         """
         try:
-            prompt = self._render_images(request) if ids is None else {"prompt_token_ids": ids}
-            self._check_length(prompt["prompt_token_ids"])
             self._engine.add_request(name, prompt, self._build_parameters(request))
         except ValueError as error:
             raise Refused("refused", one_line(error)) from None
@@ -413,22 +397,3 @@ class VllmBackend:
             output_kind=RequestOutputKind.FINAL_ONLY,
             structured_outputs=form,
         )
-
-    def _render_images(self, request: Request) -> Any:
-        """Render the prompt of a model that accepts images, as vLLM's server does. Raises Refused if that fails."""
-        from vllm.renderers.params import ChatParams, TokenizeParams  # noqa: PLC0415
-
-        messages = request.messages[:-1] if request.continue_final else request.messages
-        try:
-            _, (prompt,) = self._engine.renderer.render_chat(
-                [list(messages)],
-                ChatParams(
-                    chat_template_kwargs={**self._template_kwargs, "add_generation_prompt": True, "tokenize": False}
-                ),
-                TokenizeParams(max_total_tokens=None, add_special_tokens=False),
-            )
-        # A model's own image processor may raise anything.
-        except Exception as error:
-            raise Refused("refused", one_line(error)) from None
-        continuation = self._encode_continuation(request.messages[-1]["content"]) if request.continue_final else []
-        return {**prompt, "prompt_token_ids": [*prompt["prompt_token_ids"], *continuation]}

@@ -471,7 +471,11 @@ def test_a_request_that_vllm_does_not_take_is_answered(error: Exception, monkeyp
     backend = VllmBackend(tmp_path)
     monkeypatch.setattr(backend, "_start", Engine)
     monkeypatch.setattr(backend, "_sees", False)
-    monkeypatch.setattr(backend, "_encode_prompt", lambda *_: [1, 2, 3])
+
+    async def render(_: Request) -> dict[str, list[int]]:
+        return {"prompt_token_ids": [1, 2, 3]}
+
+    monkeypatch.setattr(backend, "_render", render)
 
     async def answers() -> list[Any]:
         request = Request(messages=[{"role": "user", "content": "x"}], max_tokens=1)

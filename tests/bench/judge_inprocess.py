@@ -128,9 +128,7 @@ async def main() -> None:
             lengths = [len(output.outputs[0].token_ids) for output in verdicts]
             backend.asked.clear()
             judgments = await asyncio.to_thread(judge, whole)
-            jobs = [
-                (backend._encode_prompt(request.messages, request.continue_final), request) for request in backend.asked
-            ]
+            jobs = [((await backend._render(request))["prompt_token_ids"], request) for request in backend.asked]
             assert size.model or all(line.score is not None for line in judgments), [
                 line.verdict for line in judgments
             ][:3]
