@@ -167,14 +167,17 @@ class Images:
 
     def _check(self, data: bytes) -> tuple[bytes, str, bool]:
         """Decode an image. Return the bytes to send, their MIME type, and True if the image was shrunk."""
+        from PIL import ImageOps  # noqa: PLC0415 - not part of a plain installation
+
         with decode_image(data) as image:
             if self.resize_to is not None and image.width * image.height > self.resize_to:
-                return _shrink(image, self.resize_to), "image/png", True
+                return _encode(_shrink(ImageOps.exif_transpose(image), self.resize_to), "png"), "image/png", True
             # Pillow calls a JPEG with several pictures MPO.
             kind = "jpeg" if image.format == "MPO" else image.format.lower()
             # Browsers, in which people rated it, heed the camera's orientation tag; not every server does.
-            upright = data if image.getexif().get(ORIENTATION, 1) == 1 else _turn_upright(image, kind)
-            return upright, f"image/{kind}", False
+            if image.getexif().get(ORIENTATION, 1) != 1:
+                data = _encode(ImageOps.exif_transpose(image), kind)
+            return data, f"image/{kind}", False
 
 
 def import_pillow() -> Any:
@@ -248,27 +251,20 @@ def name_images(conversations: Iterable[Conversation]) -> tuple[list[Conversatio
     return named, uris
 
 
-def _turn_upright(image: Any, kind: str) -> bytes:
-    """Return the encoded image, rotated by its EXIF orientation, without that tag, in its own format (`kind`)."""
-    from PIL import ImageOps  # noqa: PLC0415 - not part of a plain installation
-
+def _encode(image: Any, kind: str) -> bytes:
+    """Return a Pillow image encoded in the format `kind`, with little or no loss."""
     out = io.BytesIO()
     quality: dict[str, dict[str, Any]] = {"jpeg": {"quality": 95}, "webp": {"lossless": True}}
-    ImageOps.exif_transpose(image).save(out, kind.upper(), **quality.get(kind, {}))
+    image.save(out, kind.upper(), **quality.get(kind, {}))
     return out.getvalue()
 
 
-def _shrink(image: Any, pixels: int) -> bytes:
-    """Return the image as a PNG, upright and shrunk to at most `pixels` pixels."""
-    from PIL import ImageOps  # noqa: PLC0415 - not part of a plain installation
-
-    upright = convert_to_8_bits(ImageOps.exif_transpose(image))
-    scale = math.sqrt(pixels / (upright.width * upright.height))
-    width = min(max(1, int(upright.width * scale)), pixels)
-    height = min(max(1, int(upright.height * scale)), pixels // width)
-    out = io.BytesIO()
-    upright.convert("RGB").resize((width, height)).save(out, "PNG")
-    return out.getvalue()
+def _shrink(image: Any, pixels: int) -> Any:
+    """Return a Pillow image as RGB, shrunk to at most `pixels` pixels."""
+    scale = math.sqrt(pixels / (image.width * image.height))
+    width = min(max(1, int(image.width * scale)), pixels)
+    height = min(max(1, int(image.height * scale)), pixels // width)
+    return convert_to_8_bits(image).convert("RGB").resize((width, height))
 
 
 def _decode_uri(uri: str, max_bytes: int) -> bytes:
