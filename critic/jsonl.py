@@ -215,7 +215,7 @@ def lock_folder(folder: Path) -> AbstractContextManager[None]:
 
 @contextmanager
 def replace_file(path: Path) -> Iterator[BinaryIO]:
-    """Yield a temporary file that replaces `path` after the body has finished.
+    """Yield a temporary file that replaces `path` after the body has finished; it is compressed if `path` ends in .gz.
 
     If the body fails, the temporary file is deleted; a crash leaves the old file or none. The old file's sidecar is
     deleted before the replacement. Raises UsageError if the file cannot be written, or if another process is writing
@@ -229,7 +229,10 @@ def replace_file(path: Path) -> Iterator[BinaryIO]:
             try:
                 file.truncate(0)
                 file.seek(0)
-                yield file
+                # Without a time stamp, so that the same records give the same bytes.
+                packed = gzip.GzipFile("", "wb", fileobj=file, mtime=0) if path.suffix == ".gz" else nullcontext(file)
+                with packed as unpacked:
+                    yield cast(BinaryIO, unpacked)
                 file.flush()
                 sidecar(path).unlink(missing_ok=True)
                 partial.replace(real)
@@ -248,21 +251,13 @@ def remove_on_failure(folder: Path) -> Iterator[None]:
         raise
 
 
-def _pack(file: BinaryIO, path: Path) -> AbstractContextManager[BinaryIO]:
-    """Return a context that yields `file`, or a gzip compressor that writes to it if `path` ends in .gz."""
-    if path.suffix == ".gz":
-        # Without a time stamp, so that the same records give the same bytes.
-        return cast(AbstractContextManager[BinaryIO], gzip.GzipFile("", "wb", fileobj=file, mtime=0))
-    return nullcontext(file)
-
-
 def write(path: Path, records: Iterable[Any]) -> int:
     """Write records to `path` and return their number. The old file is replaced only once the new one is complete.
 
     Raises UsageError if the file cannot be written, as all writing functions of this module do.
     """
     count = 0
-    with replace_file(path) as unpacked, _pack(unpacked, path) as file:
+    with replace_file(path) as file:
         for record in records:
             file.write(_encode_line(path, record))
             count += 1
@@ -271,7 +266,7 @@ def write(path: Path, records: Iterable[Any]) -> int:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file, replacing the old one only once the new one is complete."""
-    with replace_file(path) as plain, _pack(plain, path) as file:
+    with replace_file(path) as file:
         file.write(content)
 
 
