@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import json
 import sys
 import threading
 import time
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, assert_one_line_error, human_rows, run
+from conftest import ROOT, assert_one_line_error, human_rows, read_jsonl, run
 
 from critic import jsonl
 from critic.backends import Request, pool
@@ -65,7 +64,7 @@ def judge(data: Path, servers: list[StandIn], *words: object, code: int | None =
 
 
 def scores(path: Path) -> list[tuple[str, Any]]:
-    lines = [json.loads(line) for line in (path / "out.jsonl").read_text("utf-8").splitlines()]
+    lines = read_jsonl(path / "out.jsonl")
     return sorted((line["sample"]["id"], line.get("score")) for line in lines)
 
 
@@ -222,10 +221,6 @@ def test_a_wrong_list_of_endpoints_is_one_line(tmp_path: Path) -> None:
     words = ["critic", "judge", human_rows(tmp_path, 2), "--out", tmp_path / "o.jsonl", "--judge"]
     assert_one_line_error(run(*words, f"@{empty}"), "names no server")
     assert_one_line_error(run(*words, "@nowhere"), "no file of servers")
-
-
-def test_two_spellings_of_a_server_are_one_endpoint() -> None:
-    assert options.urls("http://a:1/v1/, http://b:1,http://a:1,http://b:1/v1") == ["http://a:1/v1", "http://b:1/v1"]
 
 
 def test_infer_asks_the_pool(tmp_path: Path, stands: Stands) -> None:

@@ -14,12 +14,13 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import ROOT, assert_one_line_error, command, human_row, run, run_apart, write_jsonl
+from conftest import ROOT, assert_one_line_error, command, human_row, read_jsonl, run, run_apart, write_jsonl
 
+from critic import jsonl
 from critic.backends import Reply, Request
 from critic.backends.ray import RayBackend
 from critic.backends.scripted import ScriptedBackend
@@ -88,58 +89,44 @@ def nodes_of(workers: list[int], cluster: Any) -> list[Any]:
 def assert_whole(path: Path, out: str = "out.jsonl") -> None:
     """Assert that the lines are those of a run without Ray: none lost, none doubled, none failed."""
     assert run(*judging(path, None, "alone.jsonl")).returncode == 0
-    lines, expected = ((path / name).read_text("utf-8").splitlines() for name in (out, "alone.jsonl"))
     # How often a row was asked for is what may differ.
-    assert [_drop_attempts(line) for line in sorted(lines)] == [
-        _drop_attempts(line) for line in sorted(expected)
-    ] and len(lines) == ROWS
+    lines, expected = (read_sorted(path / name) for name in (out, "alone.jsonl"))
+    assert lines == expected and len(lines) == ROWS
 
 
-def assert_ends_whole(process: "subprocess.Popen[str]", path: Path) -> None:
-    """Wait for a run that was disturbed; it must end well, with every line."""
-    _, stderr = process.communicate(timeout=180)
-    assert process.returncode == 0, stderr
-    assert_whole(path)
-
-
-def _drop_attempts(line: str) -> Any:
-    return {name: value for name, value in json.loads(line).items() if name != "attempts"}
+def read_sorted(path: Path) -> list[str]:
+    """Return the lines of a file in an order of their own, without times and numbers of attempts."""
+    return sorted(json.dumps({**line, "seconds": 0, "attempts": 0}, sort_keys=True) for line in read_jsonl(path))
 
 
 @slow
 def test_every_replica_judges_and_the_file_is_that_of_one_process(tmp_path: Path, cluster: Any) -> None:
     run_apart(*judging(tmp_path, cluster), code=0)
     assert_whole(tmp_path)
-    assert json.loads((tmp_path / "out.jsonl.run.json").read_text())["server"] == "ray: 2 x judge3"
+    assert jsonl.facts(tmp_path / "out.jsonl")["server"] == "ray: 2 x judge3"
 
 
 @slow
-def test_a_killed_worker_is_started_again_and_no_row_is_lost_or_doubled(tmp_path: Path, cluster: Any) -> None:
-    process = started(judging(tmp_path, cluster), tmp_path / "out.jsonl")
-    victim = workers()[0]
-    os.kill(victim, signal.SIGKILL)
-    assert_ends_whole(process, tmp_path)
-    facts = json.loads((tmp_path / "out.jsonl.run.json").read_text())
-    assert facts["retries"] >= 1 and facts["failed"] == {}
-
-
-@slow
-def test_a_killed_node_takes_no_row_with_it(tmp_path: Path, cluster: Any) -> None:
-    process = started(judging(tmp_path, cluster), tmp_path / "out.jsonl")
-    (node, *_) = nodes_of(workers(), cluster)
-    cluster.remove_node(node, allow_graceful=False)
-    assert_ends_whole(process, tmp_path)
-    cluster.add_node(num_cpus=1)
-    assert json.loads((tmp_path / "out.jsonl.run.json").read_text())["retries"] >= 1
-
-
-@slow
-def test_the_only_replica_is_waited_for(tmp_path: Path, cluster: Any) -> None:
-    words = [1 if word == 2 else word for word in judging(tmp_path, cluster)]
+@pytest.mark.parametrize("victim", ["worker", "node", "only replica"])
+def test_what_is_killed_takes_no_row_with_it(victim: str, tmp_path: Path, cluster: Any) -> None:
+    """A killed worker is started again; where it is the only one, it is waited for."""
+    words = judging(tmp_path, cluster)
+    if victim == "only replica":
+        words = [1 if word == 2 else word for word in words]
     process = started(words, tmp_path / "out.jsonl")
-    for victim in workers():
-        os.kill(victim, signal.SIGKILL)
-    assert_ends_whole(process, tmp_path)
+    if victim == "node":
+        (node, *_) = nodes_of(workers(), cluster)
+        cluster.remove_node(node, allow_graceful=False)
+    else:
+        for worker in workers()[: 1 if victim == "worker" else None]:
+            os.kill(worker, signal.SIGKILL)
+    _, stderr = process.communicate(timeout=180)
+    assert process.returncode == 0, stderr
+    assert_whole(tmp_path)
+    facts = jsonl.facts(tmp_path / "out.jsonl")
+    assert (facts["retries"] >= 1 or victim == "only replica") and facts["failed"] == {}
+    if victim == "node":
+        cluster.add_node(num_cpus=1)
 
 
 @slow
@@ -167,12 +154,8 @@ def test_conversations_and_their_replies_go_the_same_way(tmp_path: Path, cluster
         judge = ("critic", "judge", turns, "--benchmark", "convbench", "--out", judged, "--judge", replies(tmp_path))
         run_apart(*judge, "--max-failed", 1, *where, code=0)
 
-    def read_sorted(name: str) -> list[str]:
-        lines = [json.loads(line) for line in (tmp_path / name).read_text("utf-8").splitlines()]
-        return sorted(json.dumps({**each, "seconds": 0, "attempts": 0}, sort_keys=True) for each in lines)
-
-    assert read_sorted("ray.jsonl") == read_sorted("alone.jsonl")
-    assert read_sorted("ray-judged.jsonl") == read_sorted("alone-judged.jsonl")
+    for end in (".jsonl", "-judged.jsonl"):
+        assert read_sorted(tmp_path / f"ray{end}") == read_sorted(tmp_path / f"alone{end}")
 
 
 @slow
@@ -184,8 +167,7 @@ def test_a_checkpoint_judges_in_vllm_in_two_actors(tmp_path: Path, cluster: Any,
     by_way = {}
     for name, where in (("ray", on_ray), ("alone", ())):
         run_apart(*words, tmp_path / f"{name}.jsonl", *where, code=0)
-        lines = map(json.loads, (tmp_path / f"{name}.jsonl").read_text("utf-8").splitlines())
-        by_way[name] = {line["sample"]["id"]: line for line in lines}
+        by_way[name] = {line["sample"]["id"]: line for line in read_jsonl(tmp_path / f"{name}.jsonl")}
     assert by_way["ray"].keys() == by_way["alone"].keys() and len(by_way["ray"]) == 24
     for key, line in by_way["ray"].items():
         assert line["setup"]["judge"] == by_way["alone"][key]["setup"]["judge"] and "@" in line["setup"]["judge"]
@@ -235,11 +217,7 @@ class StandInRay(ModuleType):
             self.actors.append(Actor(self.exceptions.RayError, lambda: worker(make)))
             return self.actors[-1]
 
-        how = ModuleType("options")
-        how.remote = actor  # type: ignore[attr-defined]
-        module = ModuleType("remote")
-        module.options = lambda **_: how  # type: ignore[attr-defined]
-        return module
+        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=actor))
 
 
 class Actor:
@@ -265,9 +243,7 @@ class Actor:
                 asyncio.run_coroutine_threadsafe(self._do(getattr(self.worker, name)(*given), ref), self.loop)
             return ref
 
-        backend = ModuleType(name)
-        backend.remote = remote  # type: ignore[attr-defined]
-        return backend
+        return SimpleNamespace(remote=remote)
 
     async def _do(self, work: Coroutine[Any, Any, Any], ref: Ref) -> None:
         said = await work

@@ -1,7 +1,6 @@
 """Pretrained bases in vLLM: a writer and a head made from each of two small bases give transformers' own distribution,
 and replies of each base keep every contract."""
 
-import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from clients.forms import FORMS, Form
-from conftest import asked_of, needs, run_apart, serving
+from conftest import asked_of, needs, read_jsonl, run_apart, serving
 from probabilities import by_transformers
 
 from critic import human_scored
@@ -60,7 +59,7 @@ def test_the_distribution_is_exact(base: Path, objective: str, tmp_path: Path) -
     training.train(recipe, rows, judge, internal=False)
     how = ["--judge", judge, "--prompt", "pointwise_short", "--no-reason"]
     run_apart("critic", "judge", rows, "--out", out, *how, "--", "--dtype", "float32", code=0)
-    judged = {line["sample"]["id"]: line for line in map(json.loads, out.read_text("utf-8").splitlines())}
+    judged = {line["sample"]["id"]: line for line in read_jsonl(out)}
 
     responses = human_scored.load(rows).responses
     prompts = [asked_of("pointwise_short", each).messages for each in responses]

@@ -1,14 +1,13 @@
 """A scoring head in vLLM, in this process and behind its server: the same command gives transformers' own
 probabilities."""
 
-import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from conftest import asked_of, free_port, needs, run_apart, serving, write_jsonl
+from conftest import asked_of, free_port, needs, read_jsonl, run_apart, serving, write_jsonl
 from probabilities import by_transformers
 from tiny_vlm import build_qwen
 
@@ -48,7 +47,7 @@ def test_process_server_and_transformers_agree(head: Path, tmp_path: Path) -> No
     def judged(name: str, *words: str) -> dict[str, dict[str, Any]]:
         out = tmp_path / f"{name}.jsonl"
         run_apart("critic", "judge", str(rows), "--out", str(out), *words, code=0)
-        return {line["sample"]["id"]: line for line in map(json.loads, out.read_text("utf-8").splitlines())}
+        return {line["sample"]["id"]: line for line in read_jsonl(out)}
 
     with serving(head) as (_, url):
         served = judged("served", "--base-url", f"{url}/v1")

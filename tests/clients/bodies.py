@@ -34,32 +34,12 @@ WORDS = (
     "first then return " * 50,
 )
 FIELDS = (
-    *(
-        "model",
-        "messages",
-        "prompt",
-        "input",
-        "max_tokens",
-        "max_completion_tokens",
-        "n",
-        "temperature",
-        "top_p",
-        "top_k",
-    ),
-    *("seed", "stop", "stream", "logprobs", "top_logprobs", "bad_words", "allowed_token_ids", "logit_bias", "tools"),
-    *("tool_choice", "response_format", "structured_outputs", "guided_choice", "guided_json", "guided_regex", "text"),
-    *("min_tokens", "ignore_eos", "echo", "suffix", "use_beam_search", "chat_template_kwargs", "unknown", "metadata"),
-    *(
-        "query",
-        "documents",
-        "text_1",
-        "text_2",
-        "tokens",
-        "items",
-        "stream_options",
-        "continue_final_message",
-        "priority",
-    ),
+    *("model", "messages", "prompt", "input", "max_tokens", "max_completion_tokens", "n", "temperature", "top_p"),
+    *("top_k", "seed", "stop", "stream", "logprobs", "top_logprobs", "bad_words", "allowed_token_ids", "logit_bias"),
+    *("tools", "tool_choice", "response_format", "structured_outputs", "guided_choice", "guided_json", "guided_regex"),
+    *("text", "min_tokens", "ignore_eos", "echo", "suffix", "use_beam_search", "chat_template_kwargs", "unknown"),
+    *("metadata", "query", "documents", "text_1", "text_2", "tokens", "items", "stream_options"),
+    *("continue_final_message", "priority"),
 )
 
 
