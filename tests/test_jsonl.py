@@ -5,7 +5,6 @@ import json
 import resource
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -104,17 +103,9 @@ def test_half_a_character_in_a_line_is_replaced(tmp_path: Path, escaped: str, te
     assert [turn for _, turn in jsonl.read(path, Turn)] == [Turn(user=text, assistant="b")]
 
 
-@pytest.fixture
-def usual_depth() -> Iterator[None]:
-    """Restore Python's own recursion limit: libraries of other tests raise it, and then deeper lines can be read."""
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(1000)
-    yield
-    sys.setrecursionlimit(limit)
-
-
-@pytest.mark.usefixtures("usual_depth")
 def test_a_line_that_is_nested_too_deep_is_named(tmp_path: Path) -> None:
+    # Libraries of other tests raise the limit, and then deeper lines can be read.
+    sys.setrecursionlimit(1000)
     path = tmp_path / "turns.jsonl"
     for deep in ("[" * 2000 + "]" * 2000, '{"a":' * 50_000 + "1" + "}" * 50_000):
         path.write_text(f'{{"user": "a", "assistant": "b"}}\n{{"user": "a", "assistant": "b", "more": {deep}}}\n')

@@ -205,11 +205,8 @@ def embed_images(message: ChatMessage, uris: Mapping[str, str]) -> ChatMessage:
     """Return a message ready to be sent: each image name is replaced by its data URI from `uris`."""
     if isinstance(message["content"], str):
         return message
-
-    def embed(part: Mapping[str, Any]) -> Mapping[str, Any]:
-        return image_part(uris[part["image"]]) if part["type"] == "image" else part
-
-    return {**message, "content": [embed(part) for part in message["content"]]}
+    parts = [image_part(uris[part["image"]]) if part["type"] == "image" else part for part in message["content"]]
+    return {**message, "content": parts}
 
 
 def image_part(uri: str) -> dict[str, Any]:
