@@ -291,10 +291,11 @@ def relative_place(path: Path | str, beside: Path) -> str:
     working directory, or only its name if it is outside that too. Relative paths and other texts are returned
     unchanged.
 
-    >>> relative_place("/home/me/study/images", Path("/home/me/study/out"))
-    '../images'
-    >>> relative_place("/none/images", Path("/home/me"))
-    'images'
+    >>> beside = Path("/home/me/study")
+    >>> relative_place("/home/me/study/images", beside), relative_place("/home/me/images", beside)
+    ('images', '../images')
+    >>> relative_place("/data/images", beside), relative_place("images", beside), relative_place("http://h", beside)
+    ('images', 'images', 'http://h')
     """
     text, folder = str(path), os.path.abspath(beside)  # noqa: PTH100 - links would show where they lead
     if not os.path.isabs(text):  # noqa: PTH117 - an URL is no path

@@ -240,12 +240,3 @@ def test_what_a_full_disk_stops_leaves_what_was_there_and_nothing_else(suffix: s
         assert {file.name for file in tmp_path.iterdir()} == {path.name, jsonl.sidecar(path).name}
         assert [row for _, row in jsonl.read(path, dict[str, Any])] == [{"a": "old"}]
     assert jsonl.write(path, rows) == 4000 and [file.name for file in tmp_path.iterdir()] == [path.name]
-
-
-def test_places_are_relative_or_names() -> None:
-    beside = Path("/home/me/study")
-    assert [
-        jsonl.relative_place(path, beside) for path in ("/home/me/study/a", "/home/me/b", "/data/c", "d", "http://h")
-    ] == [
-        *("a", "../b", "c", "d", "http://h"),
-    ]

@@ -355,19 +355,15 @@ def test_replicas_that_cannot_start_or_are_two_judges_end_the_run(stand_in: Stan
             asyncio.run(go())
 
 
-def test_what_ray_cannot_do_is_said(tmp_path: Path) -> None:
+def test_what_ray_cannot_do_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_jsonl(tmp_path / "rows.jsonl", [human_row(1)])
     words = ["critic", "judge", tmp_path / "rows.jsonl", "--out", tmp_path / "out.jsonl"]
     url = run(*words, "--judge", "http://127.0.0.1:9/v1", "--engine", "ray")
     assert_one_line_error(url, "--engine ray runs a checkpoint folder itself: give no URL")
-    assert_one_line_error(run(*words, "--judge", replies(tmp_path), "--replicas", 2), "go with --engine ray")
-
-
-def test_without_ray_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "ray", None)
-    write_jsonl(tmp_path / "rows.jsonl", [human_row(1)])
-    words = ["critic", "judge", tmp_path / "rows.jsonl", "--out", tmp_path / "out.jsonl", "--engine", "ray"]
-    assert_one_line_error(run(*words, "--judge", replies(tmp_path)), "pip install 'critic[ray]'")
+    words += ["--judge", replies(tmp_path)]
+    assert_one_line_error(run(*words, "--replicas", 2), "go with --engine ray")
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert_one_line_error(run(*words, "--engine", "ray"), "pip install 'critic[ray]'")
 
 
 @pytest.mark.parametrize(
