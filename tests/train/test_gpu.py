@@ -34,8 +34,7 @@ def learned(recipe: recipe_keys.Recipe, rows: Path, device: str, dtype: torch.dt
         torch.nn.init.normal_(model.score.weight, std=0.1)  # a GPU would draw other numbers
     model = model.to(device, dtype)
     weighing = objective.weights(data.rows)
-    collate = batches_module.Batches(tokenizer.pad_token_id, weighing, objective, packing=recipe.packing)
-    loss: Any = 0.0
+    collate, loss = batches_module.Batches(tokenizer.pad_token_id, weighing, objective, packing=recipe.packing), 0.0
     for start in range(0, len(data.rows), size):
         batch = collate([*data.rows][start : start + size])
         given = {name: value.to(device) if torch.is_tensor(value) else value for name, value in batch.items()}
