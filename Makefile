@@ -21,8 +21,9 @@ PYTEST := $(BIN)/python -m pytest
 # a server stay in one of them (tests/conftest.py).
 AT_ONCE := -n 3 --dist loadscope --no-loadscope-reorder
 
-# train_6b wants real rows and a GPU; it says how it is run.
-BENCHES := $(filter-out tests/bench/train_6b.py,$(wildcard tests/bench/[a-z]*.py))
+# The others want real rows, a base or a GPU; each says how it is run.
+APART := train_6b train_prefix
+BENCHES := $(filter-out $(APART:%=tests/bench/%.py),$(wildcard tests/bench/[a-z]*.py))
 
 .PHONY: demo demo-vision bench-demo test check lint test-demo test-clients test-slow bench install clean
 

@@ -1,7 +1,7 @@
 """Collate rows of token ids (rows.py) into batches of tensors, with the weight of each token in the loss."""
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from operator import itemgetter
 from typing import Any, ClassVar
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from msgspec import Struct
 from numpy.typing import NDArray
-from packing import Node, build_prefix_tree, build_sequence
+from packing import LEAST, Node, build_prefix_tree, build_sequence
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 from vision import BLANK, SeeingTokenizer, list_images, number_images
@@ -108,27 +108,32 @@ class PromptCollation(Collation):
         }
 
 
-@dataclass
 class Batches:
     """Collates rows into a batch, padded on the right or packed into one sequence without padding (`packing`).
 
     - `pad`: id of the padding token.
     - `collation`: defines which parts of a row are shown and learned.
+    - `share`: True to store common prefixes of packed rows only once (packing.py).
     - `seeing`: the tokenizer of a model that sees images, whose batches also hold pixels; None for other models.
     - `several`: True if several processes train. Those whose rows have no image then get a white one.
     """
 
-    pad: int
-    weighing: Weights
-    collation: Collation = WHOLE_ROWS
-    packing: bool = field(default=False, kw_only=True)
-    seeing: SeeingTokenizer | None = field(default=None, kw_only=True)
-    several: bool = field(default=False, kw_only=True)
-
-    def __post_init__(self) -> None:
-        self.image_token = self.seeing.image_token_id if self.seeing is not None else -1
+    def __init__(
+        self,
+        pad: int,
+        weighing: Weights,
+        collation: Collation = WHOLE_ROWS,
+        *,
+        packing: bool = False,
+        share: bool = True,
+        seeing: SeeingTokenizer | None = None,
+        several: bool = False,
+    ) -> None:
+        self.pad, self.weighing, self.collation, self.share = pad, weighing, collation, share
+        self.seeing, self.several = seeing, several
+        self.image_token = seeing.image_token_id if seeing is not None else -1
         # Families that need token types for images cannot pack.
-        self.packing = self.packing or (self.collation.packs and not (self.seeing and self.seeing.types))
+        self.packing = packing or (collation.packs and not (seeing and seeing.types))
 
     def __call__(self, rows: list[Row]) -> dict[str, Any]:
         # All processes must call the vision part, or those that do would wait for ever.
@@ -177,10 +182,10 @@ class Batches:
         }
 
     def _packed(self, rows: list[Row]) -> dict[str, Any]:
-        """Return a batch of one sequence [1 × tokens], in which common prefixes are stored once."""
+        """Return a batch of one sequence [1 × tokens], in which common prefixes are stored once if `share` is True."""
         # The last token of a prompt stays with its row: the first of the verdict is learned from it.
         most = [row["source"] - 1 for row in rows]
-        nodes = build_prefix_tree(number_images(rows, self.image_token), most)
+        nodes = build_prefix_tree(number_images(rows, self.image_token), most, LEAST if self.share else math.inf)
         nodes, rows, extra = self.collation.branch(nodes, rows, self.weighing)
         behind = accumulate(node.end - node.start for node in nodes)
         last = {node.row: end - 1 for node, end in zip(nodes, behind, strict=True) if node.leaf}

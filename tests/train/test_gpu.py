@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from training import ON_GPU, losses, save_base, train, write_recipe, write_rows
 
+import attention  # isort: skip
+import export  # isort: skip
 import batches as batches_module  # isort: skip
 from objective_table import objective_of  # isort: skip
 import recipe_keys  # isort: skip
@@ -22,9 +24,8 @@ pytestmark = pytest.mark.gpu
 only_there = pytest.mark.skipif(not ON_GPU, reason="has kernels for GPUs alone; run with -m gpu")
 
 
-def learned(recipe: recipe_keys.Recipe, rows: Path, device: str, dtype: torch.dtype, size: int) -> torch.Tensor:
-    """The loss of all rows, `size` of them in a batch, and the gradient of everything that is trained, one behind the
-    other."""
+def learned(recipe: recipe_keys.Recipe, rows: Path, device: str, dtype: torch.dtype, share: bool) -> torch.Tensor:
+    """The loss of all rows, and the gradient of everything that is trained, one behind the other."""
     data, tokenizer = rows_module.prepare(recipe, rows, rows.parent / "cache", 1)
     tokens = objective_of(recipe).read_tokens(tokenizer)
     objective = objective_of(recipe, tokens)
@@ -33,12 +34,13 @@ def learned(recipe: recipe_keys.Recipe, rows: Path, device: str, dtype: torch.dt
     if recipe.objective == "head":
         torch.nn.init.normal_(model.score.weight, std=0.1)  # a GPU would draw other numbers
     model = model.to(device, dtype)
+    shared = attention.install(export.unwrap(model)) and share
     weighing = objective.weights(data.rows)
-    collate, loss = batches_module.Batches(tokenizer.pad_token_id, weighing, objective, packing=recipe.packing), 0.0
-    for start in range(0, len(data.rows), size):
-        batch = collate([*data.rows][start : start + size])
-        given = {name: value.to(device) if torch.is_tensor(value) else value for name, value in batch.items()}
-        loss += model(**given, num_items_in_batch=100).loss
+    collate = batches_module.Batches(tokenizer.pad_token_id, weighing, objective, packing=recipe.packing, share=shared)
+    given = {
+        name: each.to(device) if torch.is_tensor(each) else each for name, each in collate(list(data.rows)).items()
+    }
+    loss = model(**given, num_items_in_batch=100).loss
     loss.backward()
     gradients = [each.grad.flatten() for each in model.parameters() if each.grad is not None]
     return torch.cat([loss.detach()[None], *gradients]).float().cpu()
@@ -50,7 +52,7 @@ KINDS = ["sdpa", pytest.param("flex_attention", marks=only_there)]
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("objective", ["sft", "raft", "head"])
 def test_a_step_is_that_of_a_cpu(objective: str, kind: str, tmp_path: Path) -> None:
-    """Of rows that share what they begin with, against rows in fp32 one by one, padded where these may be."""
+    """Of rows that share what they begin with, against rows in fp32 that share nothing, padded where these may be."""
     rows = write_rows(tmp_path)
     changes: dict[str, Any] = {"tiny": None, "base": str(save_base(tmp_path / "base", rows)), "objective": objective}
 
@@ -58,11 +60,11 @@ def test_a_step_is_that_of_a_cpu(objective: str, kind: str, tmp_path: Path) -> N
         return recipes.read_recipe(write_recipe(tmp_path, **changes, packing=packing, attention=attention))
 
     plain = of(False, "eager" if objective == "sft" else "sdpa")
-    plain = learned(plain, rows, "cpu", torch.float32, size=1)
+    plain = learned(plain, rows, "cpu", torch.float32, share=False)
     device, dtype, most = ("cuda", torch.bfloat16, 0.05) if ON_GPU else ("cpu", torch.float32, 1e-5)
-    packed = learned(of(True, kind), rows, device, dtype, size=24)
-    assert packed[0] == pytest.approx(float(plain[0]), rel=most)
-    assert plain[1:].norm() > 1e-3 and (packed - plain)[1:].norm() < most * plain[1:].norm()
+    found = learned(of(True, kind), rows, device, dtype, share=True)
+    assert found[0] == pytest.approx(float(plain[0]), rel=most)
+    assert plain[1:].norm() > 1e-3 and (found - plain)[1:].norm() < most * plain[1:].norm()
 
 
 SWITCHES: dict[str, dict[str, Any]] = {
@@ -83,8 +85,8 @@ def test_with_a_package_for_gpus_it_learns_as_without(package: str, tmp_path: Pa
     switched = {**plain, **SWITCHES[package]}
     for name, changes in (("plain", {**plain, "lora": switched["lora"] and plain["lora"]}), ("switched", switched)):
         train(write_recipe(tmp_path, f"{name}.yaml", **changes), rows, tmp_path / name, internal=False)
-    (first, *_), (begun, *later) = losses(tmp_path / "plain"), losses(tmp_path / "switched")
-    assert begun == pytest.approx(first, rel=0.1 if package == "bitsandbytes" else 2e-3) and later[-1] < begun
+    (first, *_), (found, *later) = losses(tmp_path / "plain"), losses(tmp_path / "switched")
+    assert found == pytest.approx(first, rel=0.1 if package == "bitsandbytes" else 2e-3) and later[-1] < found
     before, after = (load_file(folder / "model.safetensors") for folder in (base, tmp_path / "switched"))
     assert {name: each.dtype for name, each in after.items()} == {name: each.dtype for name, each in before.items()}
     assert any(not torch.equal(each, after[name]) for name, each in before.items())

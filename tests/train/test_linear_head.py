@@ -57,7 +57,8 @@ def asked(made: SimpleNamespace) -> list[list[int]]:
     return found
 
 
-def test_the_loss_is_that_of_each_prompt_alone(made: SimpleNamespace) -> None:
+@pytest.mark.parametrize("share", [True, False])
+def test_the_loss_is_that_of_each_prompt_alone(made: SimpleNamespace, share: bool) -> None:
     rows = [made.data.rows[place] for place in range(len(made.data.rows))]
     weighing = objective_of(made.recipe).weights(made.data.rows)
     assert sum(weighing.by_rating[row["rating"]] for row in rows) == pytest.approx(len(rows))
@@ -68,7 +69,7 @@ def test_the_loss_is_that_of_each_prompt_alone(made: SimpleNamespace) -> None:
         logits = made.model(input_ids=torch.tensor([ids])).logits[0]
         logs = logits.log_softmax(-1)
         wanted = wanted - weighing.by_rating[row["rating"]] * (torch.tensor(row["people"]) * logs).sum()
-    batch = batches_module.Batches(made.tokenizer.pad_token_id, weighing, objective_of(made.recipe))(rows)
+    batch = batches_module.Batches(made.tokenizer.pad_token_id, weighing, objective_of(made.recipe), share=share)(rows)
     assert int((batch["labels"] >= 0).sum()) == len(rows)
     ours = made.model(**batch, num_items_in_batch=len(rows)).loss
     assert float(ours.detach()) == pytest.approx(float(wanted.detach()) / len(rows), rel=1e-5)

@@ -158,7 +158,7 @@ def test_packed_and_padded_are_the_rows_one_by_one(setup: Any, model: Any) -> No
     assert len({round(value, 4) for value in losses[:3]}) == 3  # the same text: the image decides
     packed = batch(setup, rows, packing=True)
     assert packed["pixel_values"].shape[1] < sum(len(row["images"]) for row in rows)
-    for given in (batch(setup, rows), packed):
+    for given in (batch(setup, rows), packed, batch(setup, rows, packing=True, share=False)):
         assert loss(model, given) == pytest.approx(sum(losses), rel=1e-5)
     # Rows that begin alike with another image share nothing from the image on.
     same = [{**rows[0], "images": ["green.png"]}, rows[0]]
