@@ -140,7 +140,7 @@ def instructions() -> list[Conversation]:
 
 
 def test_win_rates_against_the_reference(instructions: list[Conversation]) -> None:
-    scores = {"1": 1.0, "2": 0.5, "3": 1.0, "4": 0.0, "5": "no_verdict"}
+    scores: dict[str, float | str] = {"1": 1.0, "2": 0.5, "3": 1.0, "4": 0.0, "5": "no_verdict"}
     verdicts = [verdict(key, "m", score) for key, score in scores.items()]
     verdicts.append(verdict("1", "m", 0.0, opponent="other"))  # of the tournament
     (entry,) = visitbench.BENCHMARK.entries(run_of(verdicts), instructions)
@@ -156,7 +156,7 @@ def test_win_rates_against_the_reference(instructions: list[Conversation]) -> No
 
 
 def test_a_tournament_is_the_ratings_of_its_battles(instructions: list[Conversation]) -> None:
-    games = {
+    games: dict[str, tuple[str, str, float | str]] = {
         "1": ("a", "b", 1.0), "2": ("a", "b", 0.5), "4": ("b", "a", 1.0),
         "5": ("c", "a", 0.0), "6": ("c", "b", 1.0), "3": ("c", "b", "no_verdict"),
     }  # fmt: skip

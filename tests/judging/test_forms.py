@@ -416,7 +416,11 @@ def test_of_a_free_answer_nothing_is_the_value(text: str) -> None:
 
 
 def test_raters_of_an_answer_by_criteria_are_a_soft_label_too() -> None:
-    people = {"annotators": {"a": 3, "b": 5}, "criteria": {"clarity": "c"}, "criteria_scores": {"clarity": 4}}
+    people: dict[str, Any] = {
+        "annotators": {"a": 3, "b": 5},
+        "criteria": {"clarity": "c"},
+        "criteria_scores": {"clarity": 4},
+    }
     example = made("criteria", scored_response(human_score=4, reason="so", **people))
     assert example.target == '{"clarity":4,"Rating":4,"Reason":"so"}'
     assert example.label == [0, 0, 0.5, 0, 0.5, 0, 0, 0, 0, 0]

@@ -221,7 +221,7 @@ def test_shortening_keeps_the_order_and_the_limit(form: str, order: str, limit: 
     """Leave out earlier turns, then the reference, then the answers; of two the longer one first, then both alike."""
     prompt = load(form, "en")
     answers = long_answers(*(letter * LENGTHS[letter] for letter in order))
-    inputs = of_response(*answers)
+    inputs = of_response(answers[0], answers[1] if form == "pairwise" else None)
     fitted = truncate_to_fit(prompt, inputs, limit, count_characters)
     least = {"history": 0, "reference": FLOOR, "response": FLOOR}
     if limit < count_characters(render(prompt, inputs, least)):
