@@ -137,7 +137,8 @@ def read_object(text: str, *, wanted: bool) -> Schema | None:
     """Infer the JSON schema that a request asks for from the objects in its text.
 
     Return None if the text shows no object, and {} (any object) if its objects conflict or hold an unknown type.
-    `wanted`: the request's response_format requires an object, so that objects of which nothing is said count too.
+    `wanted`: True if the request's response_format requires an object. Then objects count even if the text does not say
+    that the reply should look like them.
     """
     try:
         schemas = [*objects(text, wanted)]
@@ -442,7 +443,11 @@ def _quoted(match: re.Match[str]) -> str:
 
 
 def _described(name: str, value: Any, text: str) -> Schema:
-    """Return the schema of the key `name`, whose value in the object shown is an example or a description."""
+    """Infer the schema of the key `name` from its value in an object that the request shows.
+
+    `value`: an example of the key's value, or a description of it. `text`: the request's text, in which the key's range
+    may stand.
+    """
     # Nested objects are read key by key.
     if isinstance(value, dict):
         return closed({key: _described(key, inner, text) for key, inner in value.items()})

@@ -124,9 +124,10 @@ def is_made(out: Path, facts: dict[str, Any]) -> bool:
 
 @contextmanager
 def build_folder(out: Path) -> Iterator[Path]:
-    """Yield the path of a folder to create and fill, which is renamed to `out` at the end of the block.
+    """Yield the path of a folder for the block to create and fill; rename that folder to `out` when the block ends.
 
-    Files next to it, such as downloads, are kept for the next attempt if this one fails or is killed.
+    If the block fails, the folder is deleted. If it fails or is killed, other files beside the yielded folder, such as
+    downloads, are kept for the next attempt.
     """
     # "." has no name to make another one of, and a link stays one.
     target = out.resolve()

@@ -30,12 +30,11 @@ def keep_memory() -> bool:
 
 
 def trim_memory(usual: int) -> int:
-    """Return free memory to the kernel if the process has grown too large. Return the usual size of the process in
-    bytes.
+    """Give free memory back to the kernel if the process has grown too large, and return its usual size in bytes.
 
-    `usual` is that size, or 0 if not yet known. Too large means 1.5 times `usual`, or any size if less than half of
-    `usual` is available. Batches of varying size fragment the memory; the process would grow to more than twice what a
-    step needs.
+    `usual`: the size that the first call returned, or 0 at the first call, which measures it. The process is too large
+    above 1.5 times `usual`, or at any size if the machine has less than half of `usual` available. Without this,
+    batches of varying size fragment the memory, and the process grows to more than twice what a step needs.
     """
     now: int = psutil.Process().memory_info().rss
     release = getattr(ctypes.CDLL(None), "malloc_trim", None)

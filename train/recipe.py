@@ -89,7 +89,10 @@ def _put(content: Any, override: str) -> None:
 
 
 def _with_nearest(message: str) -> str:
-    """Return msgspec's error message with the current names of keys, and the most similar key for an unknown one."""
+    """Rewrite msgspec's error message: name keys as in a recipe, and suggest the nearest key for an unknown one.
+
+    msgspec names some keys as older recipes and saved judges do (SAVED_AS).
+    """
     for name, saved in SAVED_AS.items():
         message = message.replace(f"`$.{saved}", f"`$.{name}")
     unknown = re.search(r"contains unknown field `([^`]+)`", message)

@@ -170,10 +170,10 @@ def is_classifier(facts: dict[str, Any]) -> bool:
 
 
 def describe_head(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields that a server publishes about a scoring head; {} for a judge that generates text.
+    """Return the fields that a server publishes about a judge's scoring head; {} for a judge that generates text.
 
-    `facts` are its training notes (`read_notes`). `gives` describes the head's output. A comparing head also has
-    `tie_band`: score differences up to it are ties.
+    The field `gives` describes the head's output. A head that compares answers also has the field `tie_band`: two
+    scores that differ by at most this are a tie. `facts`: the judge's training notes (`read_notes`).
     """
     if "tie_band" in facts:
         return {"gives": "one score of each answer that is compared", "tie_band": float(facts["tie_band"])}

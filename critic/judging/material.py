@@ -259,7 +259,10 @@ def mentions(plain: str, values_in: Values | None) -> Iterator[Mention]:
 
 
 def _is_judging(rest: str) -> bool:
-    """Return True if a sentence without its values consists only of words of judging."""
+    """Return True if all words in the rest of a sentence are about judging, such as "rating", "is" or "final".
+
+    `rest`: the sentence after its values were removed.
+    """
     if _CHINESE.search(_JUDGING.sub("", rest)):
         return False
     return all(_JUDGING.fullmatch(word) for word in _ENGLISH.findall(rest))

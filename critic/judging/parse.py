@@ -291,7 +291,10 @@ def _seek_rating(scale: Scale, key: str, criteria: bool) -> Sought:
     )
 
     def rated(sentence: str) -> tuple[list[float | str | None], str]:
-        """Return the numbers in a sentence (digits, words, stars) other than the scale's, and the rest of it."""
+        """Return the ratings that a sentence states (digits, words, stars), and the sentence without them.
+
+        Numbers that only name the scale, such as the 10 of "8 out of 10", are no ratings.
+        """
         sentence = out_of.sub(" ", sentence)
         numerals = [match[0] for match in _ANY_NUMBER.finditer(sentence)]
         # "One" is a pronoun as well.

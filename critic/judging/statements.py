@@ -248,9 +248,11 @@ class AnswerText:
         return structured + mentioned + [replace(statement, stands=False) for statement in doubts]
 
     def _read_mentions(self, sought: Sought, torn: list[_Torn]) -> Iterator[Statement]:
-        """Yield the verdicts that sentences mention.
+        """Yield a statement for each value that a sentence mentions as or beside a verdict.
 
-        Unless its sentence calls it a verdict, a value can only contradict others.
+        If its sentence does not call it a verdict, the statement does not stand: it is never the reply's verdict, but
+        it makes the reply contradictory if its value differs. `sought`: the verdict's values and how they are written.
+        `torn`: the unfinished JSON objects of the reply; values inside them are passed over.
         """
         for mention in mentions(self.plain, sought.mentioned):
             at, end = mention.start, mention.end

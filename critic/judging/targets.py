@@ -104,10 +104,10 @@ def _encode_answer(
 
 
 def _find_value_spans(example: Example) -> list[tuple[int, int]]:
-    """Return the character spans of the verdict's values in the example's target, without quotation marks.
+    """Return the character spans of the verdict's values in the example's target; quotation marks are outside them.
 
-    If there are several ratings, only the overall one counts. Quotation marks inside the reason are escaped, so no key
-    is found there.
+    If there are several ratings, only the overall one counts. The values are found by their quoted JSON keys. The
+    reason cannot hold such a key, because its quotation marks are escaped.
     """
     if example.free:
         return []

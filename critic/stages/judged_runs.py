@@ -155,7 +155,11 @@ def _join(runs: Iterable[Run]) -> list[Run]:
 
 
 def _name_apart(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs with unique names: the model; if that is not enough, with the judge; and then with the file."""
+    """Return the runs under unique names.
+
+    A run is named after its model. Runs that share a name also get the judge's name, and if they still share it, the
+    name of their file.
+    """
     runs = _lengthen_names(runs, lambda run: f"{run.name} by {run.judge}")
     stems = {run.path.stem for run in runs}
     # Files of one name lie in several folders.

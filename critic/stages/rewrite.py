@@ -93,8 +93,8 @@ def ask(questions: Path, endpoint: Endpoint, run: RunOptions) -> int:
 def apply(questions: Path, review: Path, out: Path) -> int:
     """Write all questions to `out`, each seed question followed by its accepted rewrites. Return the exit code.
 
-    A rewrite has the seed's row with a new prompt, and an id with the next free number of its group. Raises UsageError
-    if a line of the review has a seed that is missing or has another text in the questions.
+    A rewrite copies the seed's row with a new prompt. Its id takes the next free number in the seed's group. Raises
+    UsageError if a seed in the review is not among the questions, or if its text there differs.
     """
     rows = [row for _, row in jsonl.read(questions, dict[str, Any])]
     accepted, decisions = _decided(review, {row["question_id"]: row["prompt"] for row in rows})

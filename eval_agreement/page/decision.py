@@ -376,10 +376,10 @@ def decide_verdicts(
     half_width: float | None = None,
     accepted: Collection[str] = (),
 ) -> Decision:
-    """Decide on every judge of preferences or of yes/no verdicts.
+    """Decide for each judge of preferences or of yes/no verdicts how it may be used.
 
-    `outcomes`, `most_failed`, `accepted`: as in `decide_scores`. `half_width`: of a share (0..1); None for
-    SHARE_WITHIN.
+    `name`: the sample's name. `outcomes`, `most_failed`, `accepted`: as in `decide_scores`. `half_width`: precision for
+    which saved labels are counted, as the half-width of the interval of a share (0..1); SHARE_WITHIN if None.
     """
     judge, scorers = audit.sample.judge, audit.scorers
     result = scorers.agreement[judge]

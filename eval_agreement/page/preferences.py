@@ -164,7 +164,10 @@ def draw_differences(findings: Mapping[str, Sequence[PairedDifference]]) -> Iter
 
 
 def draw_kinds(findings: Mapping[str, VerdictKinds]) -> Iterator[Part]:
-    """Build each sample's part on the agreement of the judge under audit by property and value."""
+    """Build each sample's part of the page on kinds of items: how often the audited judge agrees with people on each.
+
+    A kind is one value of a property of the items, such as the language zh.
+    """
     for name, kinds in findings.items():
         tables = []
         for part, values in next(iter(kinds.values())).items():

@@ -82,7 +82,7 @@ def draw_breakdown(findings: Mapping[str, Breakdown]) -> Iterator[Part]:
 
 
 def draw_comparisons(findings: Mapping[str, Sequence[Comparison]]) -> Iterator[Part]:
-    """Build each sample's part on the differences of every pair of judges."""
+    """Build each sample's part of the page: for each pair of judges, how their agreement with people differs."""
     for name, comparisons in findings.items():
         tables = []
         for pair in comparisons:

@@ -168,7 +168,7 @@ def text_table(audits: Mapping[str, RatedFindings]) -> str:
 
 
 def _text_rows(findings: RatedFindings) -> list[list[str]]:
-    """Return the cells of a sample's text table, the heading first."""
+    """Return the rows of the table that the command prints for a sample: the heading, then a row for each judge."""
     rows = [["judge", "n", "failed", *(metric.name for metric in METRICS.values())]]
     for line in findings.scorers.lines:
         cells = [line.name, str(line.result.n), str(line.result.failed)]

@@ -64,9 +64,10 @@ def within(bounds: str) -> str:
 
 
 def build_section(key: str, parts: Iterable[Part], **values: object) -> list[Section]:
-    """Build the section `key` of `sections.toml`. Parts without readings and rows are left out.
+    """Build the section `key` of `sections.toml`; return [] if none of its parts has content.
 
-    `values`: values for placeholders in the section's texts. Returns [] if no part is left.
+    A part has content if it has readings or a table with rows; others are left out. `values`: values for the
+    placeholders in the section's texts.
     """
     kept = [part for part in parts if part.readings or any(table.rows for table in part.tables)]
     # What notes may name on every page. Metrics may have been added since this module was imported.

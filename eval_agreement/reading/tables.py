@@ -110,9 +110,9 @@ class Source:
 
     @property
     def frame(self) -> "pd.DataFrame":
-        """The data frame (`critic.tables.read_frame`), with columns also under their usual names.
+        """The table as a data frame (`critic.tables.read_frame`), with aliases for some columns.
 
-        These are the `mapped` ones, and texts of turns (`fill_turns`).
+        Each column in `mapped` also stands under the usual name of its field. `fill_turns` adds the texts of turns.
         """
         return self._filled[0]
 
