@@ -230,7 +230,7 @@ def ranks(entries: Sequence[LeaderboardRow], column: str) -> Places:
         if len({entry.system for entry in rows}) == len(rows):
             scores = {entry.name: entry.scores[column] for entry in rows}
             drawn = {name: sums.values(score) for name, score in scores.items() if not score.partly(len(score.parts))}
-            places |= sums.draws.places({name: values[1:] for name, values in drawn.items() if not np.isnan(values[0])})
+            places |= sums.draws.places({name: values for name, values in drawn.items() if not np.isnan(values[0])})
     return places
 
 

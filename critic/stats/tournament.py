@@ -103,7 +103,9 @@ class _Games:
             ratings=dict(zip(rated, points.tolist(), strict=True)),
             unrated=dict(unrated),
             intervals=intervals if complete else None,
-            places=self.draws.places(by_model) if complete else None,
+            places=self.draws.places(dict(zip(rated, np.column_stack([points, drawn]), strict=True)))
+            if complete
+            else None,
             undefined=undefined,
         )
 
