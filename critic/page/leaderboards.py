@@ -25,8 +25,8 @@ NOTE = "In small print 95 % intervals: bootstrap over groups."
 NOTE_OF_SEVERAL = (
     " Coverage is that of the score with the least. The mean is that of the models in the table; its interval is about "
     "these models. Models stand in the order of the first table. Ranks are by a table's first score: the best and the "
-    "worst that paired differences leave possible (95 %, corrected over all pairs: of 100 tables of equal models, 5 tell "
-    "any two apart); models that share one are tied."
+    "worst that paired differences leave possible (95 %, corrected over all pairs: in 5 of 100 tables of equal models "
+    "any two are told apart); models that share one are tied."
 )
 NOTE_OF_DIFFERENCES = (
     " Differences are paired, on what both models have; * where the interval leaves out 0, not corrected."

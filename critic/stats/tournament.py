@@ -89,8 +89,9 @@ class _Games:
         of `models`.
         """
         rated = [model for model in self.models if model not in unrated]
-        by_model = dict(zip(rated, drawn, strict=True))
-        intervals = {model: interval for model, values in by_model.items() if (interval := self.draws.interval(values))}
+        by_model = dict(zip(rated, np.column_stack([points, drawn]), strict=True))
+        bounds = {model: self.draws.interval(values[1:]) for model, values in by_model.items()}
+        intervals = {model: interval for model, interval in bounds.items() if interval}
         # Intervals for only some models would invite comparisons that they do not cover.
         complete, undefined = len(intervals) == len(rated), self.draws.too_few()
         if not complete and undefined is None:
@@ -103,9 +104,7 @@ class _Games:
             ratings=dict(zip(rated, points.tolist(), strict=True)),
             unrated=dict(unrated),
             intervals=intervals if complete else None,
-            places=self.draws.places(dict(zip(rated, np.column_stack([points, drawn]), strict=True)))
-            if complete
-            else None,
+            places=self.draws.places(by_model) if complete else None,
             undefined=undefined,
         )
 
