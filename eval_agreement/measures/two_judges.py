@@ -1,24 +1,32 @@
 """Two judges of the same answers, linked by anchors, the answers that both scored.
 
 `measure_change` splits a change of the mean into the judge's and the model's part; `convert` moves scores of one judge
-onto the other's scale. Every figure is a function of sums over answers, which are resampled by group.
+onto the other's scale: means of models by prediction-powered inference (`ppi`), with the anchors as labels.
 """
 
-from collections.abc import Mapping
+from collections import Counter
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from critic.errors import UsageError
 from critic.records import RATINGS
 from critic.stats.arrays import Floats, ratio
-from critic.stats.estimate import FEWEST_TO_DECIDE, Bootstrap, Estimate
+from critic.stats.estimate import FEWEST_TO_DECIDE, Bootstrap, Estimate, Places
 from eval_agreement.measures.compare import MARGINS
+from eval_agreement.measures.differences import compare_models
+from eval_agreement.measures.measure import AuditRequest
+from eval_agreement.measures.ppi import corrected_mean
 from eval_agreement.sample import RatedSample
+from eval_agreement.sentences import say
 
 MOST_OUTSIDE = 0.1
 """Largest share (0..1) of the scores to convert that may lie outside the range of the anchors' scores."""
+
+FEWEST_ANCHORS = 10
+"""Fewest questions with anchors of a model whose mean is converted. With fewer, intervals are too narrow."""
 
 KNOTS = (0.25, 0.5, 0.75)
 """Quantiles of the anchors' scores that are knots of the linear spline."""
@@ -27,7 +35,8 @@ KNOTS = (0.25, 0.5, 0.75)
 class Converted(Struct, frozen=True, kw_only=True):
     """A score converted to the other judge's scale: the mean of all answers, the mean of a model, or a single score.
 
-    `score`: the value before conversion. `mean`: the value after it.
+    `score`: the value before conversion. `mean`: the value after it; that of a single score is the mean of the scores
+    that answers with it are expected to get.
     `rank`: a model's best and worst possible place among the models, from 1; None for other lines.
     """
 
@@ -38,19 +47,24 @@ class Converted(Struct, frozen=True, kw_only=True):
 
 
 class Conversion(Struct, frozen=True, kw_only=True):
-    """Scores of judge `source` on the scale of judge `target`, fitted on `anchors` answers that both scored."""
+    """Scores of judge `source` on the scale of judge `target`, by `anchors` answers that both scored.
+
+    `cautions`: sentences on models whose anchors look like no random draw of their answers.
+    """
 
     source: str
     target: str
     anchors: int
     lines: list[Converted]
+    cautions: list[str]
 
     @property
     def reading(self) -> str:
         """The converted mean of all answers, as a sentence."""
-        low, high = self.lines[0].mean.interval or (np.nan, np.nan)
-        worth = f"{self.lines[0].mean.value:.2f} ({low:.2f} to {high:.2f})"
-        return f"A mean of {self.lines[0].score:.2f} by {self.source} is {worth} on the scale of {self.target}."
+        overall = self.lines[0].mean
+        if overall.interval is None:
+            return say("not_exchanged", conversion=self, why=overall.undefined)
+        return say("exchanged", conversion=self, score=self.lines[0].score, mean=overall)
 
 
 def convert_both_ways(sample: RatedSample, names: tuple[str, str]) -> list[Conversion]:
@@ -69,8 +83,10 @@ def convert_both_ways(sample: RatedSample, names: tuple[str, str]) -> list[Conve
 def convert(sample: RatedSample, names: tuple[str, str], source: Floats, target: Floats) -> Conversion:
     """Convert the scores `source` to the scale of `target`, both (n,), NaN if not scored.
 
-    `names`: the judges of `source` and `target`. The conversion is a linear spline with KNOTS, fitted by least squares
-    on the answers that both scored (anchors).
+    `names`: the judges of `source` and `target`. Answers that both scored (anchors) are the labels of prediction-powered
+    means, model by model: a line through all anchors would draw the models towards each other, because both judges err.
+    A model without enough anchors has no converted mean. Single scores are converted by the mean of the anchors with
+    that score, from a linear spline with KNOTS, fitted by least squares.
     Raises UsageError if there are too few anchors, or if too many scores to convert lie outside the anchors' range.
     """
     anchors, known = ~np.isnan(source + target), ~np.isnan(source)
@@ -79,68 +95,86 @@ def convert(sample: RatedSample, names: tuple[str, str], source: Floats, target:
         both = f"{names[0]} and {names[1]} both scored answers to {questions} questions"
         raise UsageError(f"{both}; a conversion takes {FEWEST_TO_DECIDE}")
     low, high = float(source[anchors].min()), float(source[anchors].max())
-    models = {"all": known}
-    for name, rows in sample.part_rows("answerer"):
-        if (rows & known).any():
-            models[name] = rows & known
+    models = {"all": known, **{name: rows & known for name, rows in sample.part_rows("answerer")}}
     for name, rows in models.items():
-        # Beyond the anchors the line would be extrapolated, and its intervals would not show it.
-        if (share := np.mean((source[rows] < low) | (source[rows] > high))) > MOST_OUTSIDE:
+        # Scores that no anchor has show that the anchors are no random draw.
+        if rows.any() and (share := np.mean((source[rows] < low) | (source[rows] > high))) > MOST_OUTSIDE:
             whose = f"{name}: {share:.0%} of the scores by {names[0]} lie outside {low:g} to {high:g}"
             raise UsageError(f"{whose}, where both scored answers; have {names[1]} score some of these")
-    knots = np.unique(np.quantile(source[anchors], KNOTS))
-    knots = knots[(knots > low) & (knots < high)]
-    draws = Bootstrap(sample.groups)
-    slopes, means = _resample_line(
-        draws,
-        source=np.where(known, source, 0),
-        target=np.where(anchors, target, 0),
-        anchors=anchors,
-        models=models,
-        knots=knots,
-    )
-    # The first column of means is that of all answers, which has no place among models.
-    places = draws.places(dict(zip(list(models)[1:], means[1:, 1:].T, strict=True)))
-    lines = []
-    for (name, rows), values in zip(models.items(), means.T, strict=True):
-        mean = draws.estimate(values, int(rows.sum()), undefined="no answers", groups=questions)
-        lines.append(Converted(name=name, score=float(source[rows].mean()), mean=mean, rank=places.get(name)))
-    levels = [score for score in RATINGS if low <= score <= high]
-    converted_levels = slopes @ _basis(np.array(levels, dtype=np.float64), knots)
-    n = int(anchors.sum())
-    for score, values in zip(levels, converted_levels.T, strict=True):
-        mean = draws.estimate(values, n, undefined="no answers", groups=questions)
-        lines.append(Converted(name=f"a score of {score}", score=score, mean=mean))
-    return Conversion(source=names[0], target=names[1], anchors=n, lines=lines)
+    answers = replace(sample, human=target, judges={names[0]: source}).rows(known)
+    # Ranks are those of the models over all tasks.
+    answers = replace(answers, parts={"answerer": answers.parts.get("answerer", [])})
+    lines, cautions = _convert_means(answers, target=names[1])
+    lines += _expect_scores(sample.rows(anchors), source[anchors], target[anchors])
+    facts = {"anchors": int(anchors.sum()), "lines": lines, "cautions": cautions}
+    return Conversion(source=names[0], target=names[1], **facts)
 
 
-def _resample_line(
-    draws: Bootstrap,
-    source: Floats,
-    target: Floats,
-    anchors: NDArray[np.bool_],
-    models: Mapping[str, NDArray[np.bool_]],
-    knots: Floats,
-) -> tuple[Floats, Floats]:
-    """Fit the linear spline in the sample and in each of R resamples.
+def _convert_means(answers: RatedSample, target: str) -> tuple[list[Converted], list[str]]:
+    """Return the converted means of all answers and of each model, and cautions on models' anchors.
 
-    `anchors`: mask of the rows to fit on. `models`: masks of the rows to average, by name. Rows without a score hold 0.
-    Returns the coefficients, (1 + R, 2 + knots), and each model's converted mean, (1 + R, models), the sample first.
+    `answers`: with the scores of judge `target` as `human`, NaN without one.
     """
+    anchored, times = ~np.isnan(answers.human), np.ones(len(answers.ids))
+    models = dict(answers.part_rows("answerer"))
+    lacking = dict[str, str]()
+    for name, rows in models.items():
+        anchors = rows & anchored
+        questions = len(np.unique(answers.groups[anchors]))
+        if questions < FEWEST_ANCHORS:
+            lacking[name] = say("few_anchors", target=target, model=name, questions=questions, fewest=FEWEST_ANCHORS)
+        # Shares of anchors may differ, but a model counts by its answers in the mean of all.
+        times[rows] = rows.sum() / max(anchors.sum(), 1)
+    places = _rank(answers.rows(~np.isin(answers.parts["answerer"], [*lacking]))) if models else {}
+    lines, cautions = list[Converted](), list[str]()
+    for name, rows in {"all": np.ones_like(anchored), **models}.items():
+        chosen = answers.rows(rows)
+        mean = corrected_mean(
+            chosen.human,
+            chosen.scores,
+            chosen.groups,
+            weight=times if models and name == "all" else None,
+            undefined="; ".join(lacking.values()) if name == "all" else lacking.get(name),
+        )
+        estimate = Estimate(value=mean.value, n=len(chosen.ids), interval=mean.interval, undefined=mean.undefined)
+        score = float(chosen.scores.mean())
+        lines.append(Converted(name=name, score=score, mean=estimate, rank=places.get(name)))
+        if mean.caution:
+            cautions.append(say("no_random_anchors", name=name, target=target, why=mean.caution))
+    return lines, cautions
+
+
+def _rank(answers: RatedSample) -> Places:
+    """Return the possible places of models by their converted means; empty if answers are not grouped by question."""
+    pairs = compare_models(answers, AuditRequest())
+    names = {name for pair in pairs for name in (pair.first, pair.second)}
+    shown = [pair for pair in pairs if pair.ahead]
+    wins = Counter(pair.ahead for pair in shown)
+    losses = Counter(pair.first if pair.ahead == pair.second else pair.second for pair in shown)
+    return {name: (1 + losses[name], len(names) - wins[name]) for name in names}
+
+
+def _expect_scores(anchors: RatedSample, source: Floats, target: Floats) -> list[Converted]:
+    """Return the score that an answer with each rating of the one judge is expected to get from the other.
+
+    `source`, `target`: both judges' scores of the anchors, (n,). The line is a spline with KNOTS, in the sample and in
+    each resample, fitted by the normal equations.
+    """
+    draws, (low, high) = Bootstrap(anchors.groups), (source.min(), source.max())
+    knots = np.unique(np.quantile(source, KNOTS))
+    knots = knots[(knots > low) & (knots < high)]
     basis = _basis(source, knots)
     k = len(basis)
-    # Sums over the anchors for the normal equations, then each model's sums of the basis.
-    columns = [left * right for left in basis * anchors for right in basis]
-    columns += [*(basis * target)]
-    for rows in models.values():
-        columns += [*(basis * rows)]
-    sums = draws.resample_sums(np.arange(len(source)), np.array(columns))
-    squares, products, totals = np.split(sums, [k * k, k * k + k], axis=1)
+    columns = [left * right for left in basis for right in basis] + [*(basis * target)]
+    squares, products = np.split(draws.resample_sums(np.arange(len(source)), np.array(columns)), [k * k], axis=1)
     # A resample without anchors on one side of a knot has no unique line; the pseudo-inverse takes the smallest.
-    inverse = np.linalg.pinv(squares.reshape(-1, k, k), hermitian=True)
-    slopes = np.einsum("rij,rj->ri", inverse, products)
-    totals = totals.reshape(len(sums), -1, k)
-    return slopes, ratio(np.einsum("rmi,ri->rm", totals, slopes), totals[:, :, 0])
+    slopes = np.einsum("rij,rj->ri", np.linalg.pinv(squares.reshape(-1, k, k), hermitian=True), products)
+    lines = []
+    for score in [score for score in RATINGS if low <= score <= high]:
+        values = (slopes @ _basis(np.array([float(score)]), knots))[:, 0]
+        mean = draws.estimate(values, len(source), undefined="no answers")
+        lines.append(Converted(name=f"a score of {score} (expected to get)", score=score, mean=mean))
+    return lines
 
 
 def _basis(scores: Floats, knots: Floats) -> Floats:

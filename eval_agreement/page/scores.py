@@ -313,5 +313,6 @@ def exchange_sections(conversions: list[Conversion]) -> list[Section]:
         by = f"by {conversion.anchors} answers that both scored"
         caption = f"{conversion.source}'s scores on {conversion.target}'s scale, {by}."
         table = _CONVERTED.table(caption, conversion.lines, axis=(1.0, 10.0), chart_column=3)
-        parts.append(Part(heading=f"{conversion.source} to {conversion.target}", tables=[table]))
+        heading = f"{conversion.source} to {conversion.target}"
+        parts.append(Part(heading=heading, readings=conversion.cautions, tables=[table]))
     return build_section("exchange", parts)

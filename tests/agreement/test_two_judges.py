@@ -2,6 +2,7 @@
 and as commands."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from conftest import assert_one_line_error, run
 from numpy.typing import NDArray
 
 from critic.stats import estimate
-from eval_agreement.measures.two_judges import convert, measure_change
+from eval_agreement.measures.two_judges import Conversion, convert, measure_change
 from eval_agreement.sample import RatedSample
 
 Floats = NDArray[np.float64]
@@ -86,12 +87,12 @@ def test_since_a_file(tmp_path: Path) -> None:
 
 
 def judged_twice(seed: int, questions: int = 150) -> tuple[Floats, Floats]:
-    """An old judge on whole scores, crowded at the upper end, and a new one that is stricter in the middle."""
+    """Two noisy judges of one truth, which neither sees: the new one has another scale, and an opinion of questions."""
     random = np.random.default_rng(seed)
-    quality = 5.5 + random.normal(0, 1, (questions, 1)) + [0, 0.6, 0.6] + random.normal(0, 0.8, (questions, 3))
-    old = np.clip(np.rint(1 + 9 / (1 + np.exp((5 - quality) / 1.2)) + random.normal(0, 0.7, (questions, 3))), 1, 10)
-    by_question = random.normal(0, 0.4, (questions, 1))
-    return old, 1 + 0.085 * old**2 + by_question + random.normal(0, 0.8, (questions, 3))
+    quality = 6 + random.normal(0, 1.2, (questions, 1)) + [-1, 0.6, 0.6] + random.normal(0, 0.8, (questions, 3))
+    old = quality + random.normal(0, 1.5, (questions, 3))
+    new = 1.2 * (quality - 5) + 4.6 + random.normal(0, 0.4, (questions, 1)) + random.normal(0, 0.8, (questions, 3))
+    return np.clip(np.rint(old), 1, 10), np.clip(np.rint(new), 1, 10)
 
 
 def anchored(seed: int, anchors: int = 60) -> RatedSample:
@@ -101,35 +102,60 @@ def anchored(seed: int, anchors: int = 60) -> RatedSample:
     return sample(old, new)
 
 
+def exchanged(data: RatedSample) -> Conversion:
+    return convert(data, ("old", "new"), data.human, data.scores)
+
+
 @pytest.mark.worlds
 @pytest.mark.parametrize("worlds", [120, pytest.param(1000, marks=pytest.mark.slow)])
 def test_converted_means_and_leaderboards_are_covered(worlds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worlds in which a line through the anchors held the means of the models in 28 to 77 of 100."""
     monkeypatch.setattr(estimate, "RESAMPLES", 400)
-    _, new = judged_twice(10**6, 200_000)
-    truths = [new.mean(), *new.mean(axis=0)]
+    old, new = judged_twice(10**6, 200_000)
+    truths = [new.mean(), *new.mean(axis=0), *(new[old == score].mean() for score in range(4, 10))]
     hits, apart = [], []
     for seed in range(worlds):
-        data = anchored(seed)
-        found = convert(data, ("old", "new"), data.human, data.scores).lines
-        hits.append([line.mean.interval[0] <= truth <= line.mean.interval[1]  # type: ignore[index]
-                     for line, truth in zip(found, truths, strict=False)])  # fmt: skip
-        ranks = {line.name: line.rank for line in found}
-        apart.append((ranks["a"] == (3, 3), ranks["b"] != ranks["c"]))
+        lines = {line.name: line for line in exchanged(anchored(seed)).lines}
+        names = ["all", "a", "b", "c", *(f"a score of {score} (expected to get)" for score in range(4, 10))]
+        ends = [lines[name].mean.interval or (np.nan, np.nan) for name in names]
+        hits.append([low <= truth <= high for (low, high), truth in zip(ends, truths, strict=True)])
+        apart.append((lines["a"].rank == (3, 3), lines["b"].rank != lines["c"].rank))
     covered = np.mean(hits, axis=0)
-    assert np.all(np.abs(covered - 0.95) <= (0.02 if worlds == 1000 else 0.06)), covered
+    assert np.all(np.abs(covered - 0.95) <= (0.03 if worlds == 1000 else 0.06)), covered
     assert np.mean(apart, axis=0)[0] > 0.9 and np.mean(apart, axis=0)[1] <= 0.08
 
 
 def test_anchors_as_uncertain_as_they_are() -> None:
     """With a fifth of the anchors the interval is much wider, though as many scores are converted."""
-    widths = []
-    for anchors in (150, 30):
-        data = anchored(3, anchors)
-        found = convert(data, ("old", "new"), data.human, data.scores)
-        widths.append(np.ptp(found.lines[0].mean.interval or 0))
-        scores = {line.score: line.mean.value for line in found.lines[4:]}
-        assert all(scores[score] == pytest.approx(1 + 0.085 * score**2, abs=0.5) for score in (4, 7, 10))
-    assert widths[1] > 1.25 * widths[0]
+    many, few = (exchanged(anchored(3, anchors)).lines[0].mean.interval or (0, 0) for anchors in (150, 30))
+    assert np.ptp(few) > 1.25 * np.ptp(many)
+
+
+def test_a_model_without_anchors_has_no_mean_and_odd_anchors_are_named() -> None:
+    data = anchored(5)
+    model, anchors = np.arange(450) % 3, np.flatnonzero(~np.isnan(data.scores))
+    data.scores[(model == 1) & (np.arange(450) // 3 != anchors[0] // 3)] = np.nan
+    lacking = exchanged(data)
+    lines = {line.name: line for line in lacking.lines}
+    assert lines["b"].mean.value is None and lines["b"].rank is None
+    why = "new scored answers to 1 questions by b, 10 are needed: have it score more"
+    assert lines["b"].mean.undefined == lines["all"].mean.undefined == why and why in lacking.reading
+    assert lines["a"].mean.interval and lines["a"].rank == (2, 2) and not lacking.cautions
+    # Of model c the new judge scored what the old one liked.
+    old, new = judged_twice(5)
+    new[60:, :2] = np.nan
+    new[old[:, 2] < 7, 2] = np.nan
+    (caution,) = exchanged(sample(old, new)).cautions
+    assert caution.startswith("c: do not rely on the converted mean. The labelled answers are no random draw")
+
+
+def test_unequal_shares_of_anchors_do_not_weigh_in_the_mean_of_all() -> None:
+    old, new = judged_twice(8, 2000)
+    part = new.copy()
+    part[100:, 1:] = np.nan
+    lines = convert(data := sample(old, part), ("old", "new"), data.human, data.scores).lines
+    assert lines[0].mean.value == pytest.approx(np.mean([line.mean.value for line in lines[1:4]]), abs=0.1)
+    assert lines[0].mean.value == pytest.approx(new.mean(), abs=0.2)
 
 
 def test_exchange_of_a_file(tmp_path: Path) -> None:
@@ -137,12 +163,13 @@ def test_exchange_of_a_file(tmp_path: Path) -> None:
     table(tmp_path / "old.csv", old)
     table(tmp_path / "new.csv", np.clip(new[:60], 1, 10))
     done = run(*AUDIT, "--judge", "new=new.csv", "--exchange", "old=old.csv", cwd=tmp_path)
-    assert done.returncode == 0 and "\nm              450" in done.stdout and "a score of 10" in done.stdout
+    assert done.returncode == 0 and re.search(r"\nm +450 ", done.stdout), done.stdout
+    assert "a score of 9 (expected to get)" in done.stdout
     assert "A mean of " in (tmp_path / "out/report.html").read_text()
     table(tmp_path / "low.csv", np.where(old < 7, np.maximum(old - 0.5, 1), 0))
     table(tmp_path / "few.csv", old[:19])
     for words, what in (
-        (("low=low.csv", "--exchange", "old=old.csv"), "all: 57% of the scores by old lie outside 2 to 6, where both"),
+        (("low=low.csv", "--exchange", "old=old.csv"), "all: 39% of the scores by old lie outside 1 to 6, where both"),
         (("few=few.csv", "--exchange", "old=old.csv"), "both scored answers to 19 questions; a conversion takes 20"),
         (("new=new.csv", "--exchange", "old.csv"), "--exchange 'old.csv': expected NAME=FILE"),
         (("new=new.csv", "--exchange", "new=old.csv"), "takes one other judge"),
