@@ -139,6 +139,12 @@ def main(
         Path | None,
         typer.Option(help="Earlier certificate or judged file; exit 1 if the judge changed or the model got worse."),
     ] = None,
+    looks: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Planned number of audits with --since, which share 5 % of false alarms; 52 for weekly."
+        ),
+    ] = None,
     exchange: Annotated[
         str | None, typer.Option(metavar="NAME=FILE[:COLUMN]", help="A retired judge's scores, to convert to --judge.")
     ] = None,
@@ -172,6 +178,8 @@ def main(
         raise UsageError("give files of judgments, or --human with --judge, not both")
     if unknown := set(accepted or []) - set(DOUBTS):
         raise UsageError(f"--accept {min(unknown)}: unknown; choose {', '.join(DOUBTS)}")
+    if looks and not since:
+        raise UsageError(f"--looks {looks} plans audits against an earlier one; name it with --since FILE")
     target = _Target(out=out, limits=[], max_failed=max_failed, certificate=certificate, accepted=accepted or ())
     mapped = inputs.parse_map(columns or [])
     codes = inputs.parse_codes(columns or [])
@@ -184,7 +192,7 @@ def main(
         _refuse({"--map CODE=": codes}, "scores, which --since and --exchange compare")
         named = [f"{name}={path}" for name, path in files.items()]
         then_and_now = _then_and_now(since, exchange, named or judge or [], mapped=mapped, scales=scale_of_each)
-        return _audit_two_judges(inputs.find_scores(then_and_now, mapped), target)
+        return _audit_two_judges(inputs.find_scores(then_and_now, mapped), target, looks)
     scales: dict[str, object] = {"--scale": scale, "--judge-scale": judge_scale}
     people, judges = inputs.parse_sources(human, judge or [], mapped, scale_of_each, codes)
     find = partial(inputs.find_sources, mapped=mapped, scales=scale_of_each, codes=codes)
@@ -427,17 +435,17 @@ def _then_and_now(
     return {before: old, **new}
 
 
-def _audit_two_judges(files: Files, target: _Target) -> int:
+def _audit_two_judges(files: Files, target: _Target, looks: int | None) -> int:
     """Compare two judges without people's labels, and return the exit code.
 
     `files`: the earlier and the later judge's file, by name. If the earlier name is "then", the code is 1 if the judge
-    changed.
+    changed. `looks`: the planned number of such comparisons, or None.
     """
     from eval_agreement.reading.loaders import read_two_judges  # noqa: PLC0415 - pandas: keeps --help fast
 
     before, name = files
     sample = read_two_judges(files[before], files[name], name)
-    change = measure_change(sample) if before == "then" else None
+    change = measure_change(sample, looks) if before == "then" else None
     conversions = [] if change else convert_both_ways(sample, (before, name))
     target.prepare(files[name].path, [])
     sections = change_sections(name, change) if change else exchange_sections(conversions)

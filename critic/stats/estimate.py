@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import scipy
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from critic.stats.arrays import Codes, Floats, Group, group_numbers
@@ -112,6 +113,18 @@ def detectable(interval: Interval, groups: int, tests: int = 1) -> float:
     tails = [(1 + LEVEL) / 2, 1 - (1 - LEVEL) / (2 * tests), POWER]
     half, first, second = scipy.special.stdtrit(groups - 1, tails)
     return float((interval[1] - interval[0]) / 2 * (first + second) / half)
+
+
+def widen(estimate: Estimate, groups: int, tests: int) -> Estimate:
+    """Return an estimate with the interval that `tests` tests which share the 5 % leave (Bonferroni), by Student's t.
+
+    `groups`: the number of groups. Percentiles so far out would rest on a handful of resamples.
+    """
+    if estimate.interval is None or estimate.value is None:
+        return estimate
+    usual, wide = scipy.special.stdtrit(groups - 1, [(1 + LEVEL) / 2, 1 - (1 - LEVEL) / (2 * tests)])
+    low, high = (estimate.value + wide / usual * (end - estimate.value) for end in estimate.interval)
+    return replace(estimate, interval=(float(low), float(high)))
 
 
 def _draw_blocks(groups: int, resamples: int, seed: int) -> Iterator[NDArray[np.uint8]]:
@@ -335,3 +348,14 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
         highest = max(highest, min(1.0, (len(tested) - rank) * p))
         adjusted[number] = highest
     return adjusted
+
+
+def count_unshown(adjusted: Sequence[float | None]) -> int:
+    """Return how many of a family's tests share the 5 % with one that is to be shown next, itself included; at least 1.
+
+    Holm's correction no longer counts the tests that are shown already. `adjusted`: the family's p-values by `holm`.
+
+    >>> count_unshown([0.01, None, 0.2, 0.6])
+    2
+    """
+    return max(1, sum(p is not None and p > 1 - LEVEL for p in adjusted))

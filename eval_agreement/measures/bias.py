@@ -18,7 +18,7 @@ from msgspec.structs import asdict, replace
 from numpy.typing import ArrayLike, NDArray
 
 from critic.stats.arrays import Floats, ratio
-from critic.stats.estimate import LEVEL, Estimate, holm
+from critic.stats.estimate import LEVEL, Estimate, count_unshown, detectable, holm
 from eval_agreement.judged_rows import JudgedRows
 from eval_agreement.measures.measure import AuditRequest
 from eval_agreement.metrics import half_up
@@ -40,8 +40,7 @@ class BiasEffect(Estimate, frozen=True, kw_only=True):
 
     - value: the effect in `unit`, on `n` judged rows (for an offset, the rows with `label`). `failed` rows have no
       judgment.
-    - p_value: of the hypothesis that the effect is 0. It is Holm-corrected within a family of labels; `detectable` is
-      not corrected.
+    - p_value: of the hypothesis that the effect is 0. It and `detectable` are Holm-corrected within a family of labels.
     - noise_explains: reliability (0..1) of human scores at or below which noise could cause the whole effect. None if
       noise cannot explain it, or if no effect is shown.
     - reading: the effect as a sentence.
@@ -127,7 +126,13 @@ def offsets(name: str, rows: JudgedRows, label: Sequence[str | None]) -> Offsets
         effect = _offset(rows, numbers[rows.kept] == number, label=labels[number], failed=failed)
         effects.append(replace(effect, name=name, about=effect.about.format(name=name)))
     # Two labels are one test: the offset of one is that of the other with its sign reversed.
-    return Offsets(name=name, effects=effects if len(labels) == 2 else _correct(effects))
+    if len(labels) > 2:
+        effects = _correct(effects)
+        tests = count_unshown([effect.p_value for effect in effects])
+        for at, effect in enumerate(effects):
+            needed = effect.interval and detectable(effect.interval, rows.resamples.groups, tests)
+            effects[at] = replace(effect, detectable=needed)
+    return Offsets(name=name, effects=effects)
 
 
 def _offset(rows: JudgedRows, has_label: NDArray[np.bool_], **facts: Any) -> BiasEffect:

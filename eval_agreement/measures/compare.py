@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from critic.stats.estimate import LEVEL, Bootstrap, CorrectedEstimate, Interval, holm
+from critic.stats.estimate import LEVEL, Bootstrap, CorrectedEstimate, Interval, count_unshown, detectable, holm
 from eval_agreement.measures.measure import AuditRequest
 from eval_agreement.metrics import METRICS, resampled
 from eval_agreement.sample import RatedSample
@@ -18,8 +18,8 @@ MARGINS = {"mae": 0.1, "pearson": 0.05}
 class MetricDifference(CorrectedEstimate, frozen=True, kw_only=True):
     """A metric of judge `first` minus the same metric of judge `second`.
 
-    - p_holm: p-value corrected over the pair's metrics. better: name of the judge ahead if p_holm is at most 5 %, else
-      None.
+    - p_holm, detectable: corrected over the pair's metrics. better: name of the judge ahead if p_holm is at most 5 %,
+      else None.
     - no_worse: True if the whole interval is within the margin in MARGINS; None without a margin or an interval.
     """
 
@@ -68,6 +68,7 @@ def compare(sample: RatedSample, first: str, second: str) -> Comparison:
     for (name, estimate), p in zip(estimates.items(), adjusted, strict=True):
         first_ahead = ((estimate.value or 0) > 0) != METRICS[name].lower_is_better
         ahead = first if first_ahead else second
+        needed = estimate.interval and detectable(estimate.interval, draws.groups, tests=count_unshown(adjusted))
         line = MetricDifference(
             metric=name,
             first=float(left_values[name][0]),
@@ -75,7 +76,7 @@ def compare(sample: RatedSample, first: str, second: str) -> Comparison:
             p_holm=p,
             better=ahead if p is not None and p <= 1 - LEVEL else None,
             no_worse=within_margin(name, estimate.interval),
-            **asdict(estimate),
+            **asdict(estimate) | {"detectable": needed},
         )
         lines.append(line)
     counts = {"n": int(both.sum()), "left_out": int((~both).sum()), "groups": draws.groups}

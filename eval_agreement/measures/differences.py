@@ -12,7 +12,7 @@ import scipy
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from critic.stats.estimate import LEVEL, CorrectedEstimate, detectable, holm
+from critic.stats.estimate import LEVEL, CorrectedEstimate, count_unshown, detectable, holm
 from eval_agreement.measures.measure import AuditRequest
 from eval_agreement.measures.ppi import Answers, answers_of, labels_for, parts_of
 from eval_agreement.sample import RatedSample
@@ -32,8 +32,10 @@ class ModelDifference(CorrectedEstimate, frozen=True, kw_only=True):
 
     - n: labels of both models. questions: number of questions that both answered.
     - task: the task compared, None for all questions. judge_only: the difference of the judge's mean scores.
-    - p_holm: p-value corrected over all pairs (and tasks). ahead: the better model if p_holm is at most 5 %, else None.
-    - needed: number of labels, sampled like the present ones, that detect a difference of TO_SEE with 80 % power.
+    - p_holm, detectable: corrected over all pairs (and tasks). ahead: the better model if p_holm is at most 5 %, else
+      None.
+    - needed: number of labels, sampled like the present ones, that show a difference of TO_SEE, corrected alike, in 80
+      of 100 such samples.
     """
 
     first: str
@@ -43,6 +45,10 @@ class ModelDifference(CorrectedEstimate, frozen=True, kw_only=True):
     judge_only: float | None = None
     ahead: str | None = None
     needed: float | None = None
+
+
+Pair = tuple[ModelDifference, Answers, Answers]
+"""Names of two models, and their answers to the questions that both answered."""
 
 
 def compare_models(sample: RatedSample, _: AuditRequest) -> list[ModelDifference]:
@@ -60,26 +66,28 @@ def compare_models(sample: RatedSample, _: AuditRequest) -> list[ModelDifference
     if sample.ungrouped or len(models) < 2:
         return []
 
-    def compare_pairs(rows: Rows, task: str | None) -> Iterator[ModelDifference]:
+    def list_pairs(rows: Rows, task: str | None) -> Iterator[Pair]:
         for (first, first_rows), (second, second_rows) in combinations(models.items(), 2):
             names = ModelDifference(first=first, second=second, task=task, n=0)
-            yield _difference(names, *_common_answers(sample, rows & first_rows, rows & second_rows))
+            yield names, *_common_answers(sample, rows & first_rows, rows & second_rows)
 
-    lines = _correct(compare_pairs(np.ones(len(sample.ids), dtype=bool), task=None))
+    lines = _compare_family(list_pairs(np.ones(len(sample.ids), dtype=bool), task=None))
     if len(sample.part_values("task")) > 1 and len(models) <= MOST_BY_TASK:
         # The tasks are a family of their own: overall differences do not pay for them.
-        lines += _correct(line for task, rows in sample.part_rows("task") for line in compare_pairs(rows, task))
+        lines += _compare_family(pair for task, rows in sample.part_rows("task") for pair in list_pairs(rows, task))
     return lines
 
 
-def _correct(lines: Iterable[ModelDifference]) -> list[ModelDifference]:
-    """Apply Holm's correction to the p-values of a family, and name the model ahead in each difference."""
-    family = list(lines)
-    corrected = []
-    for line, p in zip(family, holm([line.p_value for line in family]), strict=True):
+def _compare_family(pairs: Iterable[Pair]) -> list[ModelDifference]:
+    """Compare the pairs of a family, correct their p-values (Holm), and name the model ahead in each difference."""
+    family = list(pairs)
+    adjusted = holm([_difference(*pair).p_value for pair in family])
+    lines = []
+    for pair, p in zip(family, adjusted, strict=True):
+        line = _difference(*pair, tests=count_unshown(adjusted))
         ahead = line.second if (line.value or 0) > 0 else line.first
-        corrected.append(replace(line, p_holm=p, ahead=ahead if p is not None and p <= 1 - LEVEL else None))
-    return corrected
+        lines.append(replace(line, p_holm=p, ahead=ahead if p is not None and p <= 1 - LEVEL else None))
+    return lines
 
 
 def _common_answers(sample: RatedSample, *models: Rows) -> Iterator[Answers]:
@@ -97,8 +105,11 @@ def _common_answers(sample: RatedSample, *models: Rows) -> Iterator[Answers]:
         yield answers_of(sample.human[kept], sample.scores[kept], groups[kept], times)[0]
 
 
-def _difference(line: ModelDifference, first: Answers, second: Answers) -> ModelDifference:
-    """Return `line` with the difference and its statistics, computed from the answers of both models."""
+def _difference(line: ModelDifference, first: Answers, second: Answers, tests: int = 1) -> ModelDifference:
+    """Return `line` with the difference and its statistics, computed from the answers of both models.
+
+    `tests`: the number of tests that share the 5 %, for the effect and the labels that would show it.
+    """
     line = replace(line, n=first.n + second.n, questions=len(np.unique(first.member)))
     fewest = min(first, second, key=lambda side: side.groups)
     if fewest.too_few:
@@ -108,7 +119,7 @@ def _difference(line: ModelDifference, first: Answers, second: Answers) -> Model
     # Sums leave rounding errors, which would show models with the same scores to differ.
     value = round(both.value(both.lam), 12)
     half_width = round(fewest.quantile * variance**0.5, 12)
-    smallest = detectable((-half_width, half_width), fewest.groups)
+    smallest = detectable((-half_width, half_width), fewest.groups, tests)
     # The p-value is the interval read backwards, so that the two never contradict each other.
     t = np.inf * abs(value)
     if half_width:

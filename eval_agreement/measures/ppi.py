@@ -27,10 +27,10 @@ from eval_agreement.metrics import Indices, Scores, on_scale
 from eval_agreement.sample import RatedSample
 from eval_agreement.sentences import say
 
-_FAR, _FEWEST_GROUPS_TO_WARN = 5.0, 30
+_FAR, _FEWEST_GROUPS_TO_WARN = 3.0, 30
 """Distance between the judge's means of labelled and other answers, in standard errors, from which the labels do not
-look like a random draw; and the fewest groups on both sides to say so. With fewer groups, scores that crowd at 10
-lie as far apart by chance."""
+look like a random draw (with few groups as far out on Student's t); and the fewest groups on both sides to say so. With
+fewer groups, scores that crowd at 10 lie as far apart by chance."""
 
 _SHOWN_GAIN = 1.1
 """Ratio of effective labels to labels that must be reached to report a gain. A useless judge reaches less by chance."""
@@ -381,7 +381,8 @@ def _caution(sample: Answers, parts: Parts) -> str | None:
     # Weighted labels are known to be no simple random draw, and are corrected for it.
     if sample.weight is not None or min(sample.groups, unlabelled_groups) < _FEWEST_GROUPS_TO_WARN:
         return None
-    if abs(parts.excess) <= _FAR * error:
+    fewest = min(sample.groups, unlabelled_groups)
+    if abs(parts.excess) <= scipy.special.stdtrit(fewest - 1, scipy.special.ndtr(_FAR)) * error:
         return None
     return say("no_random_draw", far=abs(parts.excess), way="above" if parts.excess > 0 else "below")
 

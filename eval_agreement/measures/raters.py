@@ -103,7 +103,9 @@ class AlternativeAnnotator(Struct, frozen=True, kw_only=True):
     """Result of the alternative annotator test of a judge; `lines` has one test per rater.
 
     - omega: winning rate, the share of lines rejected. rho: mean `judge_advantage`.
-    - passes: True if omega is at least WINNING_RATE. left_out: number of raters with too few items or groups.
+    - over_constant: how much closer the judge is to the raters than a constant judge that gives their median rating, or
+      at the nominal level how much more often it agrees with them than one that gives their commonest verdict.
+    - passes: True if omega is at least WINNING_RATE, and `over_constant` is shown. left_out: number of raters with too few items or groups.
     - undefined: why there is no result, or None.
     """
 
@@ -112,6 +114,7 @@ class AlternativeAnnotator(Struct, frozen=True, kw_only=True):
     lines: list[RaterTest]
     omega: float | None = None
     rho: float | None = None
+    over_constant: Estimate | None = None
     passes: bool | None = None
     reading: str
     undefined: str | None = None
@@ -284,6 +287,8 @@ def alternative_annotator(
     if S(judge) >= S(rater), and W^h_ij = 1 if S(rater) >= S(judge). The hypothesis mean W^f_ij <= mean W^h_ij - epsilon
     is tested one-sidedly for each rater, by a t-test clustered by `group`, and corrected over raters.
 
+    Beside noisy raters a constant judge passes as well, so the judge must also be shown to beat a constant one.
+
     Raters with fewer than FEWEST_ITEMS items or FEWEST_BLOCKS groups are left out. The test is undefined with fewer
     than FEWEST_RATERS raters, on the median item or in all.
     """
@@ -321,9 +326,10 @@ def alternative_annotator(
     held = sum(line.rejected for line in lines)
     omega = held / len(lines)
     rho = float(np.mean([line.judge_advantage for line in lines]))
-    passes = omega >= WINNING_RATE
+    over_constant = _beat_constant(rated, level)
+    passes = omega >= WINNING_RATE and over_constant.side > 0
     reading = say(
-        "replaces",
+        "replaces" if passes or omega < WINNING_RATE else "replaces_no_constant",
         test=test,
         may="may" if passes else "may not",
         held=held,
@@ -333,7 +339,17 @@ def alternative_annotator(
         rho=rho,
         rater=float(np.mean([line.rater_advantage for line in lines])),
     )
-    return replace(test, omega=omega, rho=rho, passes=passes, reading=reading)
+    return replace(test, omega=omega, rho=rho, over_constant=over_constant, passes=passes, reading=reading)
+
+
+def _beat_constant(rated: RatedItems, level: Level) -> Estimate:
+    """Return how much closer the judge is to the raters of an item than the best constant judge, on average."""
+    if level == "nominal":
+        values, counts = np.unique(rated.score, return_counts=True)
+        gain = (rated.score == rated.judge[rated.item]) * 1.0 - (rated.score == values[counts.argmax()])
+    else:
+        gain = np.abs(rated.score - np.median(rated.score)) - np.abs(rated.score - rated.judge[rated.item])
+    return mean_estimate(gain, rated.group[rated.item], null=0.0)
 
 
 def _p_value(difference: Floats, group: Indices, epsilon: float) -> float:

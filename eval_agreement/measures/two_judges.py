@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from critic.errors import UsageError
 from critic.records import RATINGS
 from critic.stats.arrays import Floats, ratio
-from critic.stats.estimate import FEWEST_TO_DECIDE, Bootstrap, Estimate, Places
+from critic.stats.estimate import FEWEST_TO_DECIDE, Bootstrap, Estimate, Places, widen
 from eval_agreement.measures.compare import MARGINS
 from eval_agreement.measures.differences import compare_models
 from eval_agreement.measures.measure import AuditRequest
@@ -83,8 +83,9 @@ def convert_both_ways(sample: RatedSample, names: tuple[str, str]) -> list[Conve
 def convert(sample: RatedSample, names: tuple[str, str], source: Floats, target: Floats) -> Conversion:
     """Convert the scores `source` to the scale of `target`, both (n,), NaN if not scored.
 
-    `names`: the judges of `source` and `target`. Answers that both scored (anchors) are the labels of prediction-powered
-    means, model by model: a line through all anchors would draw the models towards each other, because both judges err.
+    `names`: the judges of `source` and `target`. Answers that both scored (anchors) are the labels of
+    prediction-powered means, model by model: a line through all anchors would draw the models towards each other,
+    because both judges err.
     A model without enough anchors has no converted mean. Single scores are converted by the mean of the anchors with
     that score, from a linear spline with KNOTS, fitted by least squares.
     Raises UsageError if there are too few anchors, or if too many scores to convert lie outside the anchors' range.
@@ -189,23 +190,28 @@ def _basis(scores: Floats, knots: Floats) -> Floats:
 class Change(Struct, frozen=True, kw_only=True):
     """A change of the mean score between two times, in points, split into two parts.
 
-    - judge: mean of now minus then, over the answers judged at both times. model: the rest of `total`; undefined
-      without new answers.
-    - holds: False if the judge has changed or the model has become worse by a margin that counts, or if there are too
+    - judge: mean of now minus then, over the answers judged at both times.
+    - model: mean change of the questions asked at both times, less the judge's part. With too few of these questions it
+      is the rest of `total`, which the model or the questions may have caused. Undefined without new answers.
+    - shared: number of questions asked at both times, of which the model's part is measured; 0 if it is the rest.
+    - holds: False if the judge has changed or scores have fallen otherwise by a margin that counts, or if there are too
       few questions to decide; else True.
     """
 
     total: Estimate
     judge: Estimate
     model: Estimate
+    shared: int
     holds: bool
     reading: str
 
 
-def measure_change(sample: RatedSample) -> Change:
+def measure_change(sample: RatedSample, looks: int | None = None) -> Change:
     """Measure the change from the earlier scores (the sample's `human`) to the present ones (its `scores`).
 
-    NaN is an answer not scored at that time. Raises UsageError if no answer was judged at both times.
+    NaN is an answer not scored at that time. `looks`: planned number of such audits, which share 5 % of false alarms in
+    equal parts (Bonferroni, valid however much they have in common); None for a single one, uncorrected.
+    Raises UsageError if no answer was judged at both times.
     """
     then, now = sample.human, sample.scores
     before, after = ~np.isnan(then), ~np.isnan(now)
@@ -216,29 +222,37 @@ def measure_change(sample: RatedSample) -> Change:
         )
     draws = Bootstrap(sample.groups)
     columns = [np.where(before, then, 0), np.where(again, now - then, 0), np.where(new, now, 0), before, again, new]
-    sums = draws.resample_sums(np.arange(len(then)), np.array(columns, dtype=np.float64)).T
-    mean_before, moved, mean_new = (ratio(total, count) for total, count in zip(sums[:3], sums[3:], strict=True))
-    groups = len(np.unique(sample.groups[again]))
+    by_group = np.array([np.bincount(draws.member, column) for column in columns])
+    # Question by question, so that neither other questions nor other numbers of answers look like another model.
+    both = (by_group[3] > 0) & (by_group[5] > 0)
+    paired = np.where(both, ratio(by_group[2], by_group[5]) - ratio(by_group[0], by_group[3]), 0)
+    sums = draws.resample_group_sums(np.array([*by_group, paired, both])).T
+    pairs = [(0, 3), (1, 4), (2, 5), (6, 7)]
+    mean_before, moved, mean_new, on_shared = (ratio(sums[total], sums[count]) for total, count in pairs)
     # Without new answers the whole change is the judge's; the mean of none, NaN, leaves the model's part undefined.
     total = mean_new - mean_before if new.any() else moved
-    by_model = total - moved if new.any() else mean_new
+    shared = int(both.sum()) if both.sum() >= FEWEST_TO_DECIDE else 0
+    by_model = on_shared - moved if shared else mean_new - mean_before - moved
 
     def estimate(values: Floats, rows: NDArray[np.bool_]) -> Estimate:
-        return draws.estimate(values, int(rows.sum()), undefined="no answer is new", null=0.0, groups=groups)
+        count = len(np.unique(sample.groups[rows]))
+        part = draws.estimate(values, int(rows.sum()), undefined="no answer is new", null=0.0, groups=count)
+        # The judge's part and the model's part are two tests.
+        return widen(part, count, tests=2 * looks) if looks else part
 
-    judge = estimate(moved, again)
-    model = estimate(by_model, new)
+    judge, model = estimate(moved, again), estimate(by_model, new)
     changes = []
     if _shown_side(judge) != 0:
         changes.append("the judge has changed")
     if _shown_side(model) < 0:
-        changes.append("the model has become worse")
+        changes.append(say("model_worse" if shared else "model_or_questions", questions=shared))
     # Few questions may hide a change: exit code 0 would say that there is none.
-    if groups < FEWEST_TO_DECIDE:
+    if (groups := len(np.unique(sample.groups[again]))) < FEWEST_TO_DECIDE:
         changes = [f"not decided: anchors on {groups} questions, {FEWEST_TO_DECIDE} are needed"]
     reading = f"{', and '.join(changes) or 'no change that counts is shown'} (by {MARGINS['mae']:g} points or more)"
+    reading += say("one_of_looks", looks=looks) if looks else say("single_look")
     overall = estimate(total, new if new.any() else again)
-    return Change(total=overall, judge=judge, model=model, holds=not changes, reading=reading)
+    return Change(total=overall, judge=judge, model=model, shared=shared, holds=not changes, reading=reading)
 
 
 def _shown_side(part: Estimate) -> int:

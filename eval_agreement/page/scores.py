@@ -301,7 +301,8 @@ _CONVERTED = Columns[Converted](
 
 def change_sections(name: str, change: Change) -> list[Section]:
     """Build the section on how a judge's scores changed between two times."""
-    parts = {"of the mean": change.total, "by the judge": change.judge, "by the model": change.model}
+    rest = "by the model" if change.shared or change.model.value is None else "by the model or the questions"
+    parts = {"of the mean": change.total, "by the judge": change.judge, rest: change.model}
     table = estimates("Mean score now less then, in points.", parts, lambda part: points(part, 2))
     return build_section("since", [Part(heading=name, readings=[change.reading], tables=[table])])
 

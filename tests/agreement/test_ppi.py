@@ -166,8 +166,8 @@ def test_edges() -> None:
     assert (constant.value, constant.interval, constant.effective) == (4.0, (4.0, 4.0), 30.0)
 
 
-@pytest.mark.parametrize(("apart", "rest", "warned"), [(4.9, 200, False), (5.1, 200, True), (9.0, 29, False)])
-def test_a_warning_takes_five_standard_errors_and_thirty_groups(apart: float, rest: int, warned: bool) -> None:
+@pytest.mark.parametrize(("apart", "rest", "warned"), [(2.9, 200, False), (3.2, 200, True), (9.0, 29, False)])
+def test_a_warning_takes_three_standard_errors_and_thirty_groups(apart: float, rest: int, warned: bool) -> None:
     spread = np.resize([1.0, -1.0], 100 + rest)  # of variance 1 on both sides, but for the one in 29
     spread[100:] -= spread[100:].mean()
     judge = 5.5 + spread

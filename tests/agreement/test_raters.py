@@ -298,3 +298,19 @@ def test_no_verdict_without_the_minimum_numbers(ratings: Any, judge: list[float]
     assert (result.omega, result.rho, result.passes) == (None, None, None)
     assert reason in (result.undefined or "")
     assert result.undefined is not None and result.undefined in result.reading
+
+
+@pytest.mark.parametrize("level", ["ordinal", "nominal"])
+def test_a_constant_judge_does_not_replace_noisy_raters(level: Any) -> None:
+    """By closeness only it would, at the default epsilon; a judge that knows the answers does."""
+    random = np.random.default_rng(5)
+    truth = random.integers(4, 8, 200) if level == "ordinal" else random.random(200) < 0.8
+    noisy = random.normal(0, 2, (4, 200)) if level == "ordinal" else random.random((4, 200)) < 0.15
+    scores = np.clip(np.rint(truth + noisy), 1, 10) if level == "ordinal" else truth ^ noisy.astype(bool)
+    ratings = [dict(zip("abcd", map(float, column), strict=True)) for column in scores.T]
+    knows = alternative_annotator(ratings, truth.astype(float), range(200), level=level)
+    constant = alternative_annotator(ratings, np.full(200, 6.0 if level == "ordinal" else 1.0), range(200), level=level)
+    nearly = np.where(np.arange(200) == 7, 5.0 if level == "ordinal" else 0.0, 6.0 if level == "ordinal" else 1.0)
+    assert knows.passes and knows.over_constant and knows.over_constant.side > 0
+    assert constant.omega == 1 and constant.passes is False and "than a constant judge" in constant.reading
+    assert alternative_annotator(ratings, nearly, range(200), level=level).passes is False

@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import assert_one_line_error, run
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from critic.stats import estimate
 from eval_agreement.measures.two_judges import Conversion, convert, measure_change
+from eval_agreement.page.scores import change_sections
 from eval_agreement.sample import RatedSample
 
 Floats = NDArray[np.float64]
@@ -57,6 +59,49 @@ def test_a_change_is_split_into_the_judge_s_and_the_model_s(judge: float, model:
     assert np.mean(holds) == pytest.approx(0.0 if judge or model else 0.95, abs=0.06)
 
 
+def asked_twice(seed: int, harder: float = 0.0, drop: float = 0.0, others: int = 0) -> RatedSample:
+    """Answers of then, half of them judged again, and new ones to the same questions, but for `others` harder ones."""
+    random = np.random.default_rng(seed)
+    hard = np.append(random.normal(0, 1, 80), random.normal(0, 1, others) - harder)
+    asked = np.append(np.arange(80 - others), np.arange(80, 80 + others))
+    then = 5.5 + hard[:80, None] + random.normal(0, 0.6, (80, 3))
+    again = np.where(np.arange(80)[:, None] < 40, then + random.normal(0, 0.3, (80, 3)), np.nan)
+    new = 5.5 + hard[asked, None] - drop + random.normal(0, 0.6, (80, 3))
+    both = sample(np.append(then, np.full((80, 3), np.nan), axis=0), np.append(again, new, axis=0))
+    both.group[:] = [f"q{number}" for number in np.append(np.arange(80), asked).repeat(3)]
+    return both
+
+
+def test_other_questions_are_not_taken_for_another_model() -> None:
+    """With half of the questions new and harder, those asked at both times tell; with all, nobody can."""
+    half = measure_change(asked_twice(3, harder=2.0, others=40))
+    assert half.total.side < 0 and half.holds and half.shared == 40 and half.model.side == 0
+    worse = measure_change(asked_twice(3, harder=-2.0, drop=0.7, others=40))
+    assert not worse.holds and "the model has become worse, on 40 questions asked at both times" in worse.reading
+    every = measure_change(asked_twice(3, harder=2.0, others=80))
+    assert not every.holds and every.shared == 0 and "the model has become worse, or the questions" in every.reading
+    (section,) = change_sections("j", every)
+    assert section.parts[0].tables[0].rows[2].name == "by the model or the questions"
+    # A question with more answers than before weighs no more.
+    data = asked_twice(4)
+    more = np.flatnonzero(np.isnan(data.human) & (data.scores < 5))[:40]
+    rows = np.append(np.arange(480), np.repeat(more, 5))
+    data = replace(data.rows(np.ones(480, dtype=bool)), **{name: [getattr(data, name)[row] for row in rows] for name in ("ids", "group")},
+                   human=data.human[rows], judges={"new": data.scores[rows]}, parts={})  # fmt: skip
+    assert measure_change(data).model.value == pytest.approx(measure_change(asked_twice(4)).model.value or 0, abs=0.1)
+
+
+@pytest.mark.worlds
+def test_looks_share_their_false_alarms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 500 looks without a cause about one in fifteen finds something, as one of 52 none; what is large is found."""
+    monkeypatch.setattr(estimate, "RESAMPLES", 400)
+    for looks, few, many in ((None, 0.03, 0.11), (52, 0.0, 0.004)):
+        alarms = np.mean([not measure_change(asked_twice(seed), looks).holds for seed in range(500)])
+        assert few <= alarms <= many, alarms
+    assert not measure_change(asked_twice(1, drop=1.0), 52).holds
+    assert "one of 52 planned looks" in measure_change(asked_twice(1), 52).reading
+
+
 def test_since_a_file(tmp_path: Path) -> None:
     old = np.random.default_rng(0).integers(2, 11, (150, 3)).astype(float)
     table(tmp_path / "old.csv", old)
@@ -75,6 +120,10 @@ def test_since_a_file(tmp_path: Path) -> None:
     assert "then.json: taken for a table; judge: score on 1..10; id: index" in results.stdout
     (tmp_path / "now.json").write_text(json.dumps([row | {"score": row["score"] / 10} for row in rows]))
     assert_one_line_error(run(*AUDIT, "now.json", "--since", "then.json", cwd=tmp_path), "several scales, those")
+    planned = run(*AUDIT, "--judge", "old=old.csv", "--since", "old.csv", "--looks", "52", cwd=tmp_path, code=0)
+    assert "one of 52 planned looks" in planned.stdout and "--looks 52" in same.stdout
+    unplanned = run(*AUDIT, "--human", "old.csv", "--judge", "o=old.csv", "--looks", "52", cwd=tmp_path)
+    assert_one_line_error(unplanned, "--looks 52 plans audits against an earlier one; name it with --since FILE")
     table(tmp_path / "other.csv", old, "another text")
     for words, what in (
         (("--judge", "o=other.csv"), "no answer was judged at both times"),
@@ -82,6 +131,7 @@ def test_since_a_file(tmp_path: Path) -> None:
         (("--judge", "o=old.csv", "--judge", "two=old.csv"), "takes one other judge"),
         (("--judge", "o=old.csv", "--map", "nothing=group"), "--map nothing=group: no table has such a column"),
         (("--judge", "o=none.csv"), "none.csv"),
+        (("--judge", "o=old.csv", "--looks", "0"), "--looks"),
     ):
         assert_one_line_error(run(*AUDIT, *words, "--since", "old.csv", cwd=tmp_path), what)
 

@@ -4,6 +4,7 @@ python tests/bench/audit_promises.py [NAME …]
 """
 
 import json
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from critic.stats.estimate import Bootstrap
+from eval_agreement.judged_rows import JudgedRows
 from eval_agreement.measures import two_judges
+from eval_agreement.measures.bias import offsets
+from eval_agreement.measures.compare import compare
+from eval_agreement.measures.differences import compare_models
+from eval_agreement.measures.measure import AuditRequest
 from eval_agreement.sample import RatedSample
 
 WORLDS = 400
@@ -30,7 +36,7 @@ def sample_of(human: Floats, judge: Floats, group: Any, **facts: Any) -> RatedSa
 
 
 def exchange(noise: float, anchors: int, whole: bool) -> dict[str, Any]:
-    """Four models, 120 questions, two noisy judges of one truth; the new judge scored `anchors` questions of each model.
+    """Four models, 120 questions, two noisy judges of one truth; the new one scored `anchors` questions a model.
 
     `whole`: the same questions for every model.
     """
@@ -54,8 +60,86 @@ def exchange(noise: float, anchors: int, whole: bool) -> dict[str, Any]:
         sample = sample_of(old, np.where(kept, new, np.nan), group, parts={"answerer": [f"m{each}" for each in model]})
         answers = sample_of(np.where(kept, new, np.nan), old, group, parts=sample.parts)
         lines, _ = two_judges._convert_means(answers, "new")
-        held.append([line.mean.interval[0] <= mean <= line.mean.interval[1] for line, mean in zip(lines, truth)])  # type: ignore[index]
+        ends = [line.mean.interval or (np.nan, np.nan) for line in lines]
+        held.append([low <= mean <= high for (low, high), mean in zip(ends, truth, strict=True)])
     return {"all": np.mean(held, axis=0)[0], "models": np.mean(held, axis=0)[1:].round(3).tolist()}
+
+
+def seen_models(models: int, questions: int, labelled: int) -> dict[str, float]:
+    """How many of 100 audits show a model's lead of the size that "needs … to show" named, among equal models."""
+
+    def world(seed: int, lead: float) -> RatedSample:
+        random = np.random.default_rng([4, seed])
+        quality = 5.5 + random.normal(0, 1, questions) + random.normal(0, 1, (models, questions))
+        quality[1] += lead
+        human, judge = quality, quality + random.normal(0, 1, quality.shape)
+        human = np.where(random.permutation(questions) < labelled, human, np.nan)
+        both = (np.clip(scores, 1, 10).ravel() for scores in (human, judge))
+        names = [f"m{number}" for number in range(models) for _ in range(questions)]
+        return sample_of(*both, np.tile(np.arange(questions), models), parts={"answerer": names})
+
+    def first_pair(seed: int, lead: float) -> Any:
+        return next(
+            line
+            for line in compare_models(world(seed, lead), AuditRequest())
+            if {line.first, line.second} == {"m0", "m1"}
+        )
+
+    named = [line.unseen for seed in range(40) if (line := first_pair(10**6 + seed, 0.0)).unseen]
+    return {
+        "needs": float(np.median(named)),
+        "shown": float(np.mean([first_pair(seed, np.median(named)).ahead is not None for seed in range(WORLDS)])),
+    }
+
+
+def seen_judges(groups: int, each: int) -> dict[str, float]:
+    """How many of 100 audits show a judge's error larger by the size that "needs … to show" named (7 metrics)."""
+
+    def line(seed: int, more: float) -> Any:
+        random = np.random.default_rng([5, seed])
+        group = np.repeat(np.arange(groups), each)
+        human = np.clip(5.5 + random.normal(0, 1.2, groups)[group] + random.normal(0, 1, len(group)), 1, 10)
+        first, second = human + random.normal(0, 1, (2, len(group)))
+        second = human + (second - human) * (1 + more / math.sqrt(2 / math.pi))
+        sample = sample_of(human, np.clip(first, 1, 10), group)
+        sample.judges["other"] = np.clip(second, 1, 10)
+        return next(each for each in compare(sample, "judge", "other").differences if each.metric == "mae")
+
+    named = [found.unseen for seed in range(40) if (found := line(10**6 + seed, 0.0)).unseen]
+    shown = [line(seed, float(np.median(named))).better is not None for seed in range(WORLDS)]
+    return {"needs": float(np.median(named)), "shown": float(np.mean(shown))}
+
+
+def seen_biases(labels: int, groups: int, each: int) -> dict[str, float]:
+    """How many of 100 audits show the offset of one task of the size that "needs … to show" named."""
+
+    def effect(seed: int, offset: float) -> Any:
+        random = np.random.default_rng([6, seed])
+        group = np.repeat(np.arange(groups), each)
+        human = on_scale(5.5 + random.normal(0, 1.2, groups)[group] + random.normal(0, 1, len(group)))
+        label = np.arange(groups)[group] % labels
+        judge = human + random.normal(0, 0.4, groups)[group] + random.normal(0, 1, len(group)) + offset * (label == 0)
+        found = offsets("task", JudgedRows(human, np.clip(judge, 1, 10), group), [f"t{number}" for number in label])
+        return next(each for each in found.effects if each.label == "t0")
+
+    named = [found.unseen for seed in range(40) if (found := effect(10**6 + seed, 0.0)).unseen]
+    shown = [(effect(seed, float(np.median(named))).p_value or 1) <= 0.05 for seed in range(WORLDS)]
+    return {"needs": float(np.median(named)), "shown": float(np.mean(shown))}
+
+
+def looks(planned: int | None, years: int = WORLDS, weeks: int = 52) -> dict[str, float]:
+    """Weekly looks at a model and a judge that stay as they are: years, and weeks, with a false alarm, of 100."""
+    alarms = np.zeros((years, weeks), dtype=bool)
+    group = np.tile(np.arange(80), 6)
+    for year in range(years):
+        random = np.random.default_rng([7, year])
+        quality, then = 6 + random.normal(0, 1, 80), np.full(480, np.nan)
+        then[:240] = on_scale(quality[group[:240]] + random.normal(0, 1, 240))
+        for week in range(weeks):
+            now = on_scale(quality[group] + random.normal(0, 1, 480))
+            now[:240] = np.where(group[:240] < 40, on_scale(then[:240] + random.normal(0, 0.4, 240)), np.nan)
+            alarms[year, week] = not two_judges.measure_change(sample_of(then, now, group), planned).holds
+    return {"years": float(alarms.any(axis=1).mean()), "weeks": float(alarms.mean())}
 
 
 def boards(models: int, questions: int) -> float:
@@ -86,6 +170,14 @@ DESIGNS: dict[str, Callable[[], Any]] = {
             (1.5, 20, False),
         )
     },
+    "seen models 3 100": lambda: seen_models(3, 100, 50),
+    "seen models 10 100": lambda: seen_models(10, 100, 100),
+    "seen judges 40 5": lambda: seen_judges(40, 5),
+    "seen judges 200 1": lambda: seen_judges(200, 1),
+    "seen biases 4": lambda: seen_biases(4, 120, 3),
+    "seen biases 12": lambda: seen_biases(12, 360, 2),
+    "looks 52": lambda: looks(52),
+    "looks none": lambda: looks(None, 20),
     "boards 20 100": lambda: boards(20, 100),
     "boards 20 25": lambda: boards(20, 25),
 }
