@@ -6,6 +6,7 @@ the more probable neighbour, up to a probability mass that split conformal predi
 the judge's own. If records lack them, they are the frequencies of human ratings of answers with the same judge score.
 """
 
+from collections.abc import Container
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ from msgspec import Struct, to_builtins
 from numpy.typing import NDArray
 
 from critic.records import RATINGS
-from critic.stats.arrays import Floats
-from critic.stats.estimate import Estimate
+from critic.stats.arrays import Floats, ratio
+from critic.stats.estimate import Bootstrap, Estimate
+from eval_agreement.measures.calibration import cross_fit, fit_map
 from eval_agreement.measures.measure import AuditRequest
 from eval_agreement.metrics import Indices, half_up, mean_estimate
 from eval_agreement.sample import FEWEST_FIT_GROUPS, FEWEST_ROWS, FOLDS, RatedSample, folds
@@ -26,6 +28,10 @@ CONFORMAL_LEVEL = 0.9
 NARROW = 2.0
 """Width of a prediction interval, in points from end to end, up to which the answer may be left to the judge."""
 
+SAME_RATING = 0.5
+"""Error, in points, up to which a score is rounded to the right rating. A judge with so small a mean error may be left
+rows that are no better than others."""
+
 _SMOOTHING = 1e-3
 """Probability mass spread evenly over all ratings, so that every rating has some when a set grows."""
 
@@ -35,6 +41,7 @@ class TaskWidths(Struct, frozen=True, kw_only=True):
 
     - coverage: share (0..1) of intervals that contain the human score. narrow: share at most NARROW wide.
     - width: median width in points.
+    - borrowed: True if the task has too few labels for intervals of its own, and takes those of all tasks.
     """
 
     task: str
@@ -42,28 +49,35 @@ class TaskWidths(Struct, frozen=True, kw_only=True):
     coverage: Estimate
     width: float
     narrow: Estimate
+    borrowed: bool = False
 
 
 class Widths(Struct, frozen=True, kw_only=True):
     """Prediction intervals at CONFORMAL_LEVEL, of all answers and by task.
 
     - own: True if they are based on the judge's own probabilities.
-    - routed_mae: mean absolute error if the judge rates the answers with intervals at most NARROW wide, and people the
-      others.
+    - left: share (0..1) of the answers that are left to the judge. None is, unless its error is shown to be lower than
+      that of people's median, and lower on these answers than on as many chosen at random.
+    - routed_mae: mean absolute error if the judge rates the answers left to it, and people the others.
     - random_mae: the same if the judge rates as many answers, chosen at random.
+    - recalibrated: True if the scores of rows.csv are recalibrated, because that brings them closer to people's.
     """
 
     own: bool
     tasks: list[TaskWidths]
+    left: float
+    recalibrated: bool
     routed_mae: float
     random_mae: float
     reading: str
 
 
 def measure_intervals(sample: RatedSample, _: AuditRequest) -> tuple[Widths, Floats] | tuple[None, None]:
-    """Return the finding on a sample's intervals, and their ends (2, n); None for both with too few groups or rows.
+    """Return the finding on a sample's intervals, and for each row its low and high end, score, and 1 if it is left.
 
-    Both are None if there are too few groups or rows. An answer's interval is derived from answers to other questions.
+    The second has shape (4, n). The score is recalibrated if that brings scores closer to people's. A row is left to
+    the judge (1) if this score lies inside an interval at most NARROW wide, to the nearest rating. Both are None if there are too few
+    groups or rows. An answer's interval and map are derived from answers to other questions.
     """
     judged, labelled = ~np.isnan(sample.scores), ~np.isnan(sample.human)
     known, group = judged & labelled, sample.groups
@@ -73,6 +87,7 @@ def measure_intervals(sample: RatedSample, _: AuditRequest) -> tuple[Widths, Flo
     own = _distributions(sample, judged)
     task = np.array(sample.parts.get("task") or [None] * len(judged), dtype=object)
     low, high = np.full((2, len(judged)), np.nan)
+    borrowed = set[str | None]()
     part = np.full(len(judged), -1)
     part[known] = fold
     # Fold -1 holds the rows without a human score: their intervals are made from all folds.
@@ -81,8 +96,53 @@ def measure_intervals(sample: RatedSample, _: AuditRequest) -> tuple[Widths, Flo
         # Human frequencies take half of the folds; the mass must be found on rows that these did not see.
         fit_on = np.zeros_like(known) if own is not None else others & (part % 2 == 0)
         probabilities = own if own is not None else _by_score(sample, fit_on)
-        low[at], high[at] = _intervals(probabilities, sample.human, task, others & ~fit_on, at)
-    return _summarise(sample, own is not None, known, low, high), np.stack([low, high])
+        made_on = others & ~fit_on
+        low[at], high[at] = _intervals(probabilities, sample.human, task, made_on, at)
+        borrowed |= {name for name in set(task[at]) if (made_on & (task == name)).sum() < FEWEST_ROWS}
+    score, recalibrated = _usable_scores(sample, known)
+    # Intervals end at ratings, so a score between two ratings is moved to the nearer one.
+    nearest = np.clip(score, low, high)
+    inside = (high - low <= NARROW) & (np.abs(score - nearest) <= SAME_RATING)
+    score = np.where(inside, nearest, score)
+    left = inside & _is_worth_leaving(sample, known, score=score, left=inside)
+    facts = {"own": own is not None, "recalibrated": recalibrated}
+    widths = _summarise(sample, known, np.stack([low, high, score, left]), borrowed, **facts)
+    return widths, np.stack([low, high, score, left])
+
+
+def _usable_scores(sample: RatedSample, known: NDArray[np.bool_]) -> tuple[Floats, bool]:
+    """Return the judge's scores (n,), recalibrated if that is shown to bring them closer to people's; and if it is.
+
+    `known`: mask of the rows with a judge's and a human score. Their maps are fitted on other folds.
+    """
+    human, judge, groups = sample.human[known], sample.scores[known], sample.groups[known]
+    mapped = cross_fit(human, judge, groups)
+    gain = mean_estimate(np.abs(judge - human) - np.abs(mapped - human), groups, null=0.0)
+    if gain.side <= 0:
+        return sample.scores, False
+    scores = fit_map(human, judge)(sample.scores)
+    scores[known] = mapped
+    return scores, True
+
+
+def _is_worth_leaving(sample: RatedSample, known: NDArray[np.bool_], *, score: Floats, left: NDArray[np.bool_]) -> bool:
+    """Return True if leaving rows to the judge is shown to be better than leaving as many chosen at random.
+
+    `score`: the judge's usable scores, (n,). `left`: mask of the rows to leave. In any case the judge must be shown to
+    err less than people's median; that is enough if every row is left, or if the judge hardly errs (SAME_RATING).
+    """
+    human, groups, left = sample.human[known], sample.groups[known], left[known]
+    error = np.abs(score[known] - human)
+    over_constant = mean_estimate(np.abs(np.median(human) - human) - error, groups, null=0.0)
+    if over_constant.side <= 0 or left.all():
+        return over_constant.side > 0
+    # Mean error of the rows left less that of all rows.
+    draws = Bootstrap(groups)
+    columns = np.array([np.ones(len(human)), left, error, error * left])
+    n, count, total, routed = draws.resample_sums(np.arange(len(human)), columns).T
+    gain = draws.estimate(total / n - ratio(routed, count), len(human), null=0.0)
+    same = (gain.value or 0.0) >= 0 and error[left].sum() <= SAME_RATING * left.sum()
+    return bool(left.any()) and (gain.side > 0 or bool(same))
 
 
 def interval_values(intervals: tuple[Widths | None, Floats | None]) -> dict[str, Any]:
@@ -169,11 +229,16 @@ def _quantile(needed: Floats) -> float:
     return float(np.sort(needed)[index]) if index < len(needed) else np.inf
 
 
-def _summarise(sample: RatedSample, own: bool, known: NDArray[np.bool_], low: Floats, high: Floats) -> Widths:
-    """Build the finding from the ends of the intervals. `known`: mask of the rows with a judge's and a human score."""
-    human = sample.human
-    width = high - low
-    error = np.abs(sample.scores - human)
+def _summarise(
+    sample: RatedSample, known: NDArray[np.bool_], ends: Floats, borrowed: Container[str | None], **facts: bool
+) -> Widths:
+    """Build the finding from the `ends` (low, high, score, left) of `measure_intervals`, (4, n).
+
+    `known`: mask of the rows with a judge's and a human score. `borrowed`: tasks without intervals of their own.
+    `facts`: further fields of the finding.
+    """
+    human, (low, high, score, is_left) = sample.human, ends
+    width, error, left = high - low, np.abs(score - human), is_left > 0
     narrow = width <= NARROW
     covered = (low <= human) & (human <= high)
 
@@ -181,7 +246,8 @@ def _summarise(sample: RatedSample, own: bool, known: NDArray[np.bool_], low: Fl
         group = sample.groups[rows]
         coverage = mean_estimate(covered[rows].astype(np.float64), group, share=True)
         kept = mean_estimate(narrow[rows].astype(np.float64), group, share=True)
-        return TaskWidths(task=task, n=coverage.n, coverage=coverage, width=float(np.median(width[rows])), narrow=kept)
+        median, pooled = float(np.median(width[rows])), task in borrowed
+        return TaskWidths(task=task, n=coverage.n, coverage=coverage, width=median, narrow=kept, borrowed=pooled)
 
     overall = summarise_task("all", known)
     tasks = [overall]
@@ -189,14 +255,20 @@ def _summarise(sample: RatedSample, own: bool, known: NDArray[np.bool_], low: Fl
         for name, rows in sample.part_rows("task"):
             if (rows & known).any():
                 tasks.append(summarise_task(name, rows & known))
-    share = float(narrow[known].mean())
-    routed = float(error[known & narrow].sum() / known.sum())
+    share = float(left[known].mean())
+    routed = float(error[known & left].sum() / known.sum())
     by_chance = float(error[known].mean() * share)
     at_least, at_most = overall.coverage.interval or (0.0, 1.0)
     reading = say("intervals", all=overall, low=at_least, high=at_most, times=10 * CONFORMAL_LEVEL)
     # The coverage is shown to miss the level, for instance because questions differ much.
     if at_most < CONFORMAL_LEVEL:
         reading += say("intervals_broken")
-    facts = {"share": share, "routed": routed, "by_chance": by_chance, "narrow": NARROW}
-    reading += say("narrow", error=routed / share, **facts) if share else say("none_narrow", **facts)
-    return Widths(own=own, tasks=tasks, routed_mae=routed, random_mae=by_chance, reading=reading)
+    if names := [task.task for task in tasks if task.borrowed]:
+        reading += say("intervals_borrowed", tasks=", ".join(names), fewest=FEWEST_ROWS)
+    values = {"share": share, "routed": routed, "by_chance": by_chance, "narrow": NARROW}
+    if share:
+        scores = "recalibrated scores" if facts["recalibrated"] else "scores"
+        reading += say("narrow", error=routed / share, scores=scores, **values)
+    else:
+        reading += say("narrow_no_better" if narrow[known].any() else "none_narrow", **values)
+    return Widths(tasks=tasks, left=share, routed_mae=routed, random_mae=by_chance, reading=reading, **facts)

@@ -105,7 +105,8 @@ class AlternativeAnnotator(Struct, frozen=True, kw_only=True):
     - omega: winning rate, the share of lines rejected. rho: mean `judge_advantage`.
     - over_constant: how much closer the judge is to the raters than a constant judge that gives their median rating, or
       at the nominal level how much more often it agrees with them than one that gives their commonest verdict.
-    - passes: True if omega is at least WINNING_RATE, and `over_constant` is shown. left_out: number of raters with too few items or groups.
+    - passes: True if omega is at least WINNING_RATE, and `over_constant` is shown to be above 0.
+    - left_out: number of raters with too few items or groups.
     - undefined: why there is no result, or None.
     """
 

@@ -60,7 +60,7 @@ def measure_savings(audits: Mapping[str, RatedFindings]) -> Savings | None:
         widths, _ = findings.widths
         if widths:
             overall = widths.tasks[0]
-            shares = np.array([1.0, overall.narrow.value or 0.0, widths.routed_mae, widths.random_mae])
+            shares = np.array([1.0, widths.left, widths.routed_mae, widths.random_mae])
             routed[name] = overall.n * shares
     if len(means) < 2:
         return None

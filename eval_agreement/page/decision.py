@@ -300,7 +300,7 @@ def _list_uses(line: Line, findings: RatedFindings, *, unaided: bool) -> str:
     # Intervals of single answers are those of the judge under audit.
     if widths and audited and not unaided:
         narrow = widths.tasks[0].narrow.value or 0.0
-        key = "single_scores" if narrow >= STRONG else "no_single_scores"
+        key = "single_scores" if widths.left >= STRONG else "no_single_scores"
         uses += say(key, share=share(narrow), narrow=NARROW)
     return uses
 

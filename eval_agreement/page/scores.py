@@ -211,7 +211,7 @@ def draw_intervals(findings: Mapping[str, tuple[Widths | None, Any]]) -> Iterato
 
 
 _WIDTHS = Columns[TaskWidths](
-    ("Task", lambda widths: widths.task.replace("_", " ")),
+    ("Task", lambda widths: widths.task.replace("_", " ") + " (intervals of all tasks)" * widths.borrowed),
     ("n", lambda widths: widths.n),
     ("hold people’s score", lambda widths: percent(widths.coverage)),
     ("median width", lambda widths: number(widths.width, 1)),

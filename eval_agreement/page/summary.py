@@ -19,7 +19,6 @@ from critic.stats.estimate import LEVEL, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MA
 from critic.tables import split_sheet
 from eval_agreement.measures.gate import Outcome
 from eval_agreement.measures.measure import RatedFindings, Table, written_values
-from eval_agreement.measures.prediction_intervals import NARROW
 from eval_agreement.measures.scorers import Kind, agreement_values
 from eval_agreement.metrics import METRICS
 from eval_agreement.reading.tables import Source
@@ -134,21 +133,18 @@ def summarise(audits: Mapping[str, RatedFindings], measures: Table, outcomes: Se
 
 
 def row_lines(audits: Mapping[str, RatedFindings]) -> list[dict[str, Any]]:
-    """Return the rows of rows.csv: score and interval of each answer, and who should rate it.
-
-    The judge should if the interval is at most NARROW wide.
-    """
+    """Return the rows of rows.csv: score and interval of each answer, and who should rate it (`measure_intervals`)."""
     lines = []
     for name, findings in audits.items():
-        sample, (_, ends) = findings.sample, findings.widths
+        sample, (_, rows) = findings.sample, findings.widths
         # Samples with too few questions have no intervals.
-        if ends is None:
+        if rows is None:
             continue
-        for key, score, low, high in zip(sample.ids, sample.scores, *ends, strict=True):
+        for key, low, high, score, left in zip(sample.ids, *rows, strict=True):
             line = {"sample": name, "id": key}
             for column, value in (("score", score), ("low", low), ("high", high)):
                 line[column] = "" if np.isnan(value) else f"{value:.4g}"
-            lines.append({**line, "rate_by": "judge" if high - low <= NARROW else "people"})
+            lines.append({**line, "rate_by": "judge" if left else "people"})
     return lines
 
 

@@ -190,7 +190,9 @@ def test_the_alternative_annotator_by_hand() -> None:
         assert line.p == pytest.approx(stats.t.cdf(t, line.n - 1), rel=1e-9)
         assert line.p == pytest.approx(stats.ttest_1samp(d, 0.2, alternative="less").pvalue, rel=1e-9)
     assert result.rho == pytest.approx((4 / 5 + 3 / 5 + 1) / 3)
-    assert (result.omega, result.passes, result.undefined) == (1.0, True, None)
+    # It does as well as each rater, but knows no more than a constant: 7, 5, 4, 5, 3 beside means of 6, 5, 4, 5, 7.
+    assert (result.omega, result.passes, result.undefined) == (1.0, False, None)
+    assert result.over_constant and result.over_constant.value == pytest.approx(-5 / 14)
     assert (result.left_out, result.epsilon) == (0, 0.2)
 
 
@@ -236,7 +238,7 @@ def test_of_verdicts_a_rater_is_as_close_as_so_many_others_say_the_same() -> Non
         assert (line.judge_advantage, line.rater_advantage) == pytest.approx(tuple(np.mean(wins, axis=0)))
     split, ties = np.tile([0.0, 0, 2, 2], (60, 1)), np.full(60, 1.0)
     assert alternative_annotator(split, ties, np.arange(60), level="nominal").passes is False
-    assert alternative_annotator(split, ties, np.arange(60)).passes is True  # as scores 1 is the mean of 0 and 2
+    assert alternative_annotator(split, ties, np.arange(60)).omega == 1  # as scores 1 is the mean of 0 and 2
 
 
 def test_the_variance_is_that_of_the_sums_of_groups() -> None:

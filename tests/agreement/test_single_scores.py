@@ -204,17 +204,50 @@ def test_no_row_is_measured_by_its_own_question(monkeypatch: pytest.MonkeyPatch,
 def test_noisy_rows_are_wide_and_routing_beats_chance() -> None:
     sample = world(np.random.default_rng(1), 1500, unlabelled=300)
     found, ends = measure_intervals(sample, AuditRequest())
-    assert found is not None and ends is not None and ends.shape == (2, 1500) and not np.isnan(ends).any()
+    assert found is not None and ends is not None and ends.shape == (4, 1500) and not np.isnan(ends).any()
     share = {task.task: task.narrow.value or 0 for task in found.tasks}
     width = {task.task: task.width for task in found.tasks}
     assert share["OCR"] > 0.9 and share["Meme"] < 0.4 and width["OCR"] < width["Counting"] < width["Meme"]
     known = ~np.isnan(sample.human)
     assert found.tasks[0].n == 1200 == known.sum()
-    error, narrow = np.abs(sample.scores - sample.human), np.ptp(ends, axis=0) <= NARROW
-    assert f"(mean error there {error[known & narrow].mean():.2f} points)" in found.reading
-    assert found.routed_mae == pytest.approx(error[known & narrow].sum() / 1200)
+    (low, high, score, left), narrow = ends, np.ptp(ends[:2], axis=0) <= NARROW
+    error, left = np.abs(score - sample.human), left > 0
+    assert np.array_equal(left, narrow & (low <= score) & (score <= high)) and found.left == left[known].mean()
+    assert (np.abs(score - sample.scores)[left] <= 0.5).all()
+    assert f"(mean error there {error[known & left].mean():.2f} points)" in found.reading
+    assert found.routed_mae == pytest.approx(error[known & left].sum() / 1200)
     assert found.routed_mae < 0.7 * found.random_mae
     assert narrow[~known].mean() == pytest.approx(share["all"], abs=0.1)
+
+
+@pytest.mark.parametrize("shift", [0.0, 3.0])
+def test_a_severe_judge_s_rows_are_left_to_it_recalibrated(shift: float) -> None:
+    """The score of rows.csv lies in its own interval; as the judge gave it, 3 points too low, it would not."""
+    random = np.random.default_rng(4)
+    sample = world(random, 900, own=False)
+    group, easy = np.arange(900), np.arange(900) < 450
+    human = np.clip(np.rint(random.uniform(4, 10, 900)), 1, 10)
+    judge = np.clip(human - shift + np.where(easy, 0, random.normal(0, 2, 900)), 1, 10)
+    sample = RatedSample(name="s", ids=sample.ids, human=human, judges={"j": judge}, group=[str(row) for row in group],
+                         parts={"task": ["easy" if row else "hard" for row in easy]})  # fmt: skip
+    found, ends = measure_intervals(sample, AuditRequest())
+    assert found is not None and ends is not None and found.recalibrated == (shift > 0)
+    low, high, score, left = ends
+    assert found.left > 0.1 and (low <= score)[left > 0].all() and (score <= high)[left > 0].all()
+    assert ("whose recalibrated scores" in found.reading) == (shift > 0) and found.routed_mae < found.random_mae
+
+
+def test_a_judge_that_knows_nothing_is_left_no_row_and_small_tasks_say_whose_intervals_they_have() -> None:
+    random = np.random.default_rng(7)
+    human = np.append(random.integers(5, 7, 300), random.integers(1, 11, 12)).astype(float)
+    sample = RatedSample(name="s", ids=[str(row) for row in range(312)], human=human, group=[None] * 312,
+                         judges={"j": random.integers(1, 11, 312).astype(float)},
+                         parts={"task": ["large"] * 300 + ["small"] * 12})  # fmt: skip
+    found, ends = measure_intervals(sample, AuditRequest())
+    assert found is not None and ends is not None
+    assert not ends[3].any() and found.left == 0 and "Leave no single answer to the judge" in found.reading
+    assert {task.task: task.borrowed for task in found.tasks} == {"all": False, "large": False, "small": True}
+    assert "Tasks with fewer than 20 labels" in found.reading and found.reading.count("small") == 1
 
 
 def test_sets_grow_to_the_likelier_neighbour() -> None:

@@ -4,6 +4,7 @@ and as commands."""
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,8 +87,8 @@ def test_other_questions_are_not_taken_for_another_model() -> None:
     data = asked_twice(4)
     more = np.flatnonzero(np.isnan(data.human) & (data.scores < 5))[:40]
     rows = np.append(np.arange(480), np.repeat(more, 5))
-    data = replace(data.rows(np.ones(480, dtype=bool)), **{name: [getattr(data, name)[row] for row in rows] for name in ("ids", "group")},
-                   human=data.human[rows], judges={"new": data.scores[rows]}, parts={})  # fmt: skip
+    repeated: dict[str, Any] = {name: [getattr(data, name)[row] for row in rows] for name in ("ids", "group")}
+    data = replace(data, **repeated, human=data.human[rows], judges={"new": data.scores[rows]}, parts={})
     assert measure_change(data).model.value == pytest.approx(measure_change(asked_twice(4)).model.value or 0, abs=0.1)
 
 
