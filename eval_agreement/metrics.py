@@ -10,13 +10,14 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+import scipy
 from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from critic.records import RATINGS
 from critic.stats.arrays import Floats, Group, distinct, group_numbers, ratio
-from critic.stats.estimate import SEED, Bootstrap, Estimate, Interval
+from critic.stats.estimate import LEVEL, SEED, Bootstrap, Estimate, Interval, span_both
 from eval_agreement.pairs import Cells, PairSums, around, exact_kendall, exact_spearman, kendall, pearson, spearman
 
 Scores = Sequence[float | None] | NDArray[np.floating] | NDArray[np.integer]
@@ -31,6 +32,9 @@ STRICT_RANGES: tuple[Range, ...] = ((1, 1), (2, 2), (3, 3), (4, 5), (6, 6), (7, 
 
 _LOW, _HIGH = RATINGS[0], RATINGS[-1]
 _DECIMALS, _DUST = 12, 1e-9
+
+RARE, RARE_SHARE = 10, 0.2
+"""Errors are rare if fewer groups than RARE, and a smaller share of the groups, have a mean error above the sample's."""
 
 
 class Metric(Struct, frozen=True, kw_only=True):
@@ -121,13 +125,15 @@ class Agreement(Struct, frozen=True, kw_only=True):
 
     `agreement.mae` is short for `agreement.estimates["mae"].value`: points (0..9), a share (0..1), or a number in
     -1..1. It is None if and only if `undefined` has a reason. `groups`: number of groups used for the 95 % intervals;
-    None if no intervals were requested.
+    None if no intervals were requested. `rare`: number of groups that hold most errors, if they are so few that the
+    intervals are widened; else None.
     """
 
     n: int
     failed: int
     estimates: Mapping[str, Estimate]
     groups: int | None = None
+    rare: int | None = None
 
     def __getattr__(self, name: str) -> float | None:
         """Return a metric's value. Raises AttributeError if there is no metric of that name."""
@@ -202,6 +208,7 @@ def measured(
 
     `group`: the question of each row, or any other cluster. `weight` (n,): 1 / chance of being labelled. With it,
     values and intervals estimate those of all rows, labelled or not (Hájek 1971).
+    If errors are rare, the interval also spans Student's, with as many degrees of freedom as groups hold the errors.
     A metric has no interval if it is undefined in more than a tenth of the resamples, if it is the same in all, or with
     fewer than FEWEST_GROUPS groups. Raises ValueError as `agreement` does.
     """
@@ -214,11 +221,28 @@ def measured(
     # Weights are those of the rows that are left.
     (values,) = resampled(people, [judged], draws, None if weight is None else weight[used])
     reason = _no_correlation(people, judged)
+    rare = _count_rare(np.abs(people - judged), draws.member)
     estimates = {}
     for name, metric in METRICS.items():
         estimate = draws.estimate(values[name], len(people), undefined=reason, share=metric.share, null=metric.null)
+        if rare:
+            # The resamples do not know that the next sample may have errors on more groups.
+            far = scipy.special.stdtrit(rare, (1 + LEVEL) / 2) * np.nanstd(values[name][1:])
+            least, most = (0.0, 1.0) if metric.share else (0.0, np.inf) if metric.null is None else (-1.0, 1.0)
+            low, high = values[name][0] - far, values[name][0] + far
+            estimate = span_both(estimate, (max(float(low), least), min(float(high), most)))
         estimates[name] = _varying(estimate)
-    return Agreement(**about, estimates=estimates)
+    return Agreement(**about, estimates=estimates, rare=rare)
+
+
+def _count_rare(error: Floats, member: Indices) -> int | None:
+    """Return the number of groups that hold most errors if they are few (RARE, RARE_SHARE), else None.
+
+    `error`: of each row, (n,). `member`: number of each row's group, from 0.
+    """
+    sizes = np.bincount(member)
+    count = int((np.bincount(member, error) > sizes * error.mean() + _DUST).sum())
+    return count if 0 < count < min(RARE, RARE_SHARE * len(sizes)) else None
 
 
 def mean_estimate(

@@ -127,6 +127,13 @@ def widen(estimate: Estimate, groups: int, tests: int) -> Estimate:
     return replace(estimate, interval=(float(low), float(high)))
 
 
+def span_both(estimate: Estimate, other: Interval | None) -> Estimate:
+    """Return an estimate whose interval also spans the interval `other`; unchanged if either is missing."""
+    if estimate.interval is None or other is None:
+        return estimate
+    return replace(estimate, interval=(min(estimate.interval[0], other[0]), max(estimate.interval[1], other[1])))
+
+
 def _draw_blocks(groups: int, resamples: int, seed: int) -> Iterator[NDArray[np.uint8]]:
     """Yield how often each group is drawn in each resample, in blocks of shape (G, r)."""
     random = np.random.default_rng(seed)
@@ -289,6 +296,20 @@ class Bootstrap:
             furthest = ((1 - LEVEL) / 2) ** (1 / groups)
             return (furthest, 1.0) if low else (0.0, 1 - furthest)
         return float(low), float(high)
+
+    def exact_share(self, values: Floats) -> Interval | None:
+        """Return the exact interval of a share (Clopper and Pearson 1934), or None with fewer than FEWEST_GROUPS groups.
+
+        `values`: the share in the sample, then in each resample. The number of trials is that of the independent rows
+        with the variance of the resamples (Korn and Graubard 1998, "Confidence intervals for proportions with small
+        expected number of positive counts"), or that of the groups if the resamples do not vary.
+        """
+        share, spread = float(values[0]), float(np.nanvar(values[1:])) if self.enough else 0.0
+        trials = min(share * (1 - share) / spread, len(self.member)) if spread > 1e-12 else self.groups
+        hits, tail = share * trials, (1 - LEVEL) / 2
+        low = scipy.special.betaincinv(hits, trials - hits + 1, tail) if hits > 0 else 0.0
+        high = scipy.special.betaincinv(hits + 1, trials - hits, 1 - tail) if hits < trials else 1.0
+        return (float(low), float(high)) if self.enough else None
 
     def places(self, drawn: Mapping[str, Floats]) -> Places:
         """Return the range of possible places of each name. `drawn`: its value in the sample, then in each resample.

@@ -12,7 +12,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from critic.stats.arrays import Floats, Group, group_numbers, ratio
-from critic.stats.estimate import Bootstrap, Estimate
+from critic.stats.estimate import Bootstrap, Estimate, span_both
 
 Integers = NDArray[np.intp]
 Codes = NDArray[np.int8]
@@ -111,6 +111,8 @@ class VerdictAgreement(Struct, frozen=True, kw_only=True):
 def verdict_agreement(people: Codes, judge: Codes, group: Group, weight: Floats | None = None) -> VerdictAgreement:
     """Return the agreement of the judge with people, two columns of codes of shape (n,), over items with both labels.
 
+    The intervals of accuracy and kappa also span the exact one of as many trials, for kappa at the sample's chance of
+    agreeing by chance.
     `group`: each item's resampling group. `weight`, shape (n,): 1 divided by each item's chance of being labelled; None
     if all chances are equal.
     """
@@ -132,16 +134,25 @@ def verdict_agreement(people: Codes, judge: Codes, group: Group, weight: Floats 
 
     # Column 0 is the sample, the others its resamples.
     n, decided = counts.sum(axis=0), DECIDED @ counts
+    equal = ratio(EQUAL @ counts, n)
+    accuracy = estimate(equal, n, "no items")
+    agreed = estimate(kappa(counts), n, "both sides give every item the same verdict", share=False)
+    # With few items, or few errors, resamples vary too little: without an error not at all.
+    if agreed.interval and (exact := draws.exact_share(equal)):
+        by_side = counts[:, 0].reshape(LABELS, LABELS) / n[0]
+        differ_by_chance = 1 - by_side.sum(axis=0) @ by_side.sum(axis=1)
+        low, high = (1 - (1 - end) / differ_by_chance for end in exact)
+        accuracy, agreed = span_both(accuracy, exact), span_both(agreed, (max(low, -1.0), high))
     no_decision = "one side or the other says tie on every item"
     return VerdictAgreement(
         n=len(cell),
         failed=failures(people, judge),
         unasked=int(((people != UNASKED) & (judge == UNASKED)).sum()),
         table=np.bincount(cell, minlength=LABELS**2).reshape(LABELS, LABELS).tolist(),
-        accuracy=estimate(ratio(EQUAL @ counts, n), n, "no items"),
+        accuracy=accuracy,
         decided=estimate(ratio((EQUAL & DECIDED) @ counts, decided), decided, no_decision),
         coverage=estimate(ratio(decided, n), n, "no items"),
-        kappa=estimate(kappa(counts), n, "both sides give every item the same verdict", share=False),
+        kappa=agreed,
     )
 
 

@@ -76,8 +76,8 @@ def measure_intervals(sample: RatedSample, _: AuditRequest) -> tuple[Widths, Flo
     """Return the finding on a sample's intervals, and for each row its low and high end, score, and 1 if it is left.
 
     The second has shape (4, n). The score is recalibrated if that brings scores closer to people's. A row is left to
-    the judge (1) if this score lies inside an interval at most NARROW wide, to the nearest rating. Both are None if there are too few
-    groups or rows. An answer's interval and map are derived from answers to other questions.
+    the judge (1) if this score lies inside an interval at most NARROW wide, to the nearest rating. Both are None if
+    there are too few groups or rows. An answer's interval and map are derived from answers to other questions.
     """
     judged, labelled = ~np.isnan(sample.scores), ~np.isnan(sample.human)
     known, group = judged & labelled, sample.groups

@@ -354,6 +354,8 @@ def _list_steps(name: str, findings: RatedFindings, accepted: Collection[str]) -
     questions = "without groups by question" if ungrouped else f"to {judge.groups} questions"
     facts = {"trivial": trivial, "questions": questions, "pearson": number(judge.pearson)}
     yield say("of_scores", name=name, who=who, judge=judge, within=_mae_interval(judge), **facts)
+    if judge.rare:
+        yield say("rare_errors", who=who, rare=judge.rare, questions=judge.groups)
     if doubts := [doubt.text for doubt in findings.doubts[who] if doubt.name in accepted]:
         yield say("step_accepted", doubts="; ".join(doubts))
     if recalibration := findings.recalibration.get(who):
