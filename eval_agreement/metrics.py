@@ -34,7 +34,7 @@ _LOW, _HIGH = RATINGS[0], RATINGS[-1]
 _DECIMALS, _DUST = 12, 1e-9
 
 RARE, RARE_SHARE = 10, 0.2
-"""Errors are rare if fewer groups than RARE, and a smaller share of the groups, have a mean error above the sample's."""
+"""Errors are rare if fewer groups than RARE, and a smaller share of them, have a mean error above the sample's."""
 
 
 class Metric(Struct, frozen=True, kw_only=True):

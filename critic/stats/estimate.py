@@ -298,7 +298,7 @@ class Bootstrap:
         return float(low), float(high)
 
     def exact_share(self, values: Floats) -> Interval | None:
-        """Return the exact interval of a share (Clopper and Pearson 1934), or None with fewer than FEWEST_GROUPS groups.
+        """Return the exact interval of a share (Clopper and Pearson 1934), or None with too few groups.
 
         `values`: the share in the sample, then in each resample. The number of trials is that of the independent rows
         with the variance of the resamples (Korn and Graubard 1998, "Confidence intervals for proportions with small

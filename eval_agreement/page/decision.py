@@ -16,9 +16,9 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from critic.page.blocks import interval, listed, number, share, shares
-from critic.stats.arrays import Floats
+from critic.stats.arrays import Floats, group_numbers
 from critic.stats.estimate import FEWEST_TO_DECIDE, LEVEL, Estimate, detectable
-from critic.stats.verdicts import LABELS, A, B, Codes
+from critic.stats.verdicts import LABELS, A, B, Codes, labelled
 from eval_agreement.measures.bias import BiasEffect, Biases
 from eval_agreement.measures.calibration import Recalibration
 from eval_agreement.measures.compare import MARGINS
@@ -287,9 +287,13 @@ def _list_uses(line: Line, findings: RatedFindings, *, unaided: bool) -> str:
     audited = line.name == findings.sample.judge
     plan: LabelPlan | None = findings.plan
     half_width = plan.half_width if plan else POINTS_WITHIN
-    labels = _count_labels(findings.sample.labelled.human, r=line.result.pearson or 0.0, half_width=half_width)
+    sample = findings.sample
+    both = ~np.isnan(sample.human + sample.judges[line.name])
+    scores = sample.human[both], sample.judges[line.name][both], sample.groups[both]
+    rows = len(sample.ids) if sample.grouped and len(sample.ids) > len(sample.labelled.ids) else 0
+    labels = _count_labels(*scores, half_width=half_width, rows=rows)
     if audited and plan and plan.with_judge and plan.without_judge:
-        labels = plan.with_judge, plan.without_judge
+        labels = plan.with_judge, plan.without_judge, rows
     uses = _say_saving(labels, quantity="a mean of people's scores", size=f"±{half_width:g} points")
     if _is_strong(line.name, findings) and len(findings.sample.labelled.part_values("answerer")) > 1:
         favoured = _list_favoured(
@@ -480,10 +484,10 @@ def _save_shares(judge: str, audit: Findings[Preferences], half_width: float) ->
 
     It is the share of yes verdicts, or answer A's win rate (ties count half).
     """
-    table = np.array(audit.scorers.agreement[judge].table)
-    # The verdicts of people and judge, item by item: codes 0, 1, 2 for a, tie, b become 0, 1/2, 1.
-    pairs = np.repeat(np.argwhere(table >= 0), table.ravel(), axis=0) / 2
-    labels = _count_labels(pairs[:, 0], r=float(np.corrcoef(pairs.T)[0, 1]), half_width=half_width)
+    people, verdicts = audit.sample.verdict, audit.sample.verdicts[judge]
+    both = labelled(people, verdicts)
+    # Codes 0, 1, 2 for a, tie, b become 0, 1/2, 1.
+    labels = _count_labels(people[both] / 2, verdicts[both] / 2, audit.sample.groups[both], half_width=half_width)
     answers = "yes" if audit.scorers.yes_or_no else "verdicts for a (ties half)"
     return _say_saving(labels, quantity=f"the share of people's {answers}", size=f"±{100 * half_width:g} %")
 
@@ -505,20 +509,31 @@ def _why_undecided(who: str, lost: int, total: int, groups: int, *, most_failed:
     return say("too_few_questions", who=who, groups=groups, fewest=FEWEST_TO_DECIDE, more=more) if more > 0 else ""
 
 
-def _count_labels(labels: Floats, *, r: float, half_width: float) -> tuple[int, int]:
-    """Return how many such labels a mean takes with a judge of correlation `r`, and without.
+def _count_labels(
+    human: Floats, judge: Floats, groups: NDArray[np.intp], *, half_width: float, rows: int = 0
+) -> tuple[int, int, int]:
+    """Return how many labels, drawn in groups like these, a mean takes with the judge and without; and `rows` or 0.
 
-    It is (1.96 deviation / half_width)² without, and 1 - r² of it with the judge (PPI++ if all is judged).
+    `human`, `judge`, `groups`: (n,). `rows`: number of answers that may be labelled; 0 for any number, or if they are
+    too few. It is n times the clustered variance of the mean, over (half_width / 1.96)², without the judge. With it the
+    share (1 - r²) / (1 - r² labels / rows) is left (PPI++), r over groups.
     """
-    needed = (1.96 * float(labels.std()) / half_width) ** 2
-    return ceil((1 - r**2) * needed), ceil(needed)
+    members = group_numbers(groups)
+    people, judged = (np.bincount(members, scores - scores.mean()) for scores in (human, judge))
+    needed = float(people @ people) / max(len(human), 1) * (1.96 / half_width) ** 2
+    multiple = np.clip(people @ judged / (judged @ judged), 0, 1) if judged.any() else 0.0
+    left = float(((people - multiple * judged) ** 2).sum() / (people @ people)) if people.any() else 1.0
+    rows = rows if needed <= rows else 0
+    share = left / (1 - (1 - left) * needed / rows) if rows and left else left
+    return ceil(share * needed), ceil(needed), rows
 
 
-def _say_saving(labels: tuple[int, int], *, quantity: str, size: str) -> str:
-    """Say how many `labels` a mean takes with the judge and without."""
-    with_judge, labels_only = (max(FEWEST_TO_DECIDE, count) for count in labels)
+def _say_saving(labels: tuple[int, int, int], *, quantity: str, size: str) -> str:
+    """Say how many labels a mean takes with the judge and without. `labels`: as `_count_labels` returns them."""
+    with_judge, labels_only = (max(FEWEST_TO_DECIDE, count) for count in labels[:2])
     key = "saves" if with_judge <= (1 - LEAST_SAVED) * labels_only else "saves_nothing"
-    return say(key, what=quantity, size=size, with_judge=with_judge, labels_only=labels_only)
+    beside = say("of_answers", rows=labels[2]) if labels[2] else say("of_any_answers")
+    return say(key, what=quantity, size=size, with_judge=with_judge, labels_only=labels_only) + beside
 
 
 def _tasks_to_avoid(metric: str, tasks: Mapping[str, Estimate], does: str) -> str:

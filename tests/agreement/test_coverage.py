@@ -173,12 +173,14 @@ def one_giant_question(random: Any) -> World:
 
 
 BARS: dict[Make, tuple[float, ...]] = {
-    rare_errors: (0.813, 0.823, 0.819, 0.812, 0.855, 0.851, 0.826),
+    rare_errors: (0.91, 0.92, 0.92, 0.91, 0.915, 0.925, 0.92),
     one_giant_question: (0.936, 0.935, 0.95, 0.945, 0.947, 0.935, 0.935),
     six_groups: (0.914, 0.899, 0.921, 0.904, 0.915, 0.944, 0.962),
     six_groups_whole: (0.923, 0.958, 0.957, 0.908, 0.915, 0.944, 0.948),
 }
-"""What each metric's interval covered, in the order of METRICS, in 1,000 worlds with 500 resamples each."""
+"""What each metric's interval covered, in the order of METRICS, in 1,000 worlds with 500 resamples each.
+
+Rare errors: 2026-11-28, with the wider of two intervals; by resamples only they held the truth in 81 to 86 of 100."""
 
 
 @functools.cache

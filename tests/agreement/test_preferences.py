@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from scipy import stats
 
 from critic.stats.estimate import Estimate
 from critic.stats.verdicts import FAILED, TIE, UNASKED, A, B, Codes, both_orders, codes, majority, verdict_agreement
@@ -421,3 +422,20 @@ def test_the_matrix_has_a_row_and_a_column_for_each_scorer() -> None:
     for pair in findings.matrix.overall:
         line = table.rows[names.index(pair.first)]
         assert line.cells[names.index(pair.second)].text == percent(pair.equal).text
+
+
+@pytest.mark.parametrize("errors", [0, 1, 3])
+def test_kappa_is_never_certain_with_few_items(errors: int) -> None:
+    """25 verdicts: without an error every resample is perfect, and with few they vary too little."""
+    people = np.where(np.arange(25) < 15, A, B).astype(np.int8)
+    judge = np.where(np.arange(25) < errors, B, people).astype(np.int8)
+    found = verdict_agreement(people, judge, range(25))
+    exact = stats.binomtest(25 - errors, 25).proportion_ci(method="exact")
+    low, high = found.accuracy.interval or (0, 0)
+    assert low <= exact.low + 1e-3 and high >= exact.high - 1e-3
+    low, high = found.kappa.interval or (0, 0)
+    chance = 1 - (0.6 * (0.6 - errors / 25) + 0.4 * (0.4 + errors / 25))
+    assert low <= 1 - (1 - exact.low) / chance + 2e-2 and (high == 1) == (errors == 0)
+    # Five copies of each item in a group are no more items.
+    many = verdict_agreement(np.repeat(people, 5), np.repeat(judge, 5), np.arange(25).repeat(5)).kappa.interval
+    assert many == pytest.approx(found.kappa.interval, abs=0.06)
