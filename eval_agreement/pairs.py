@@ -201,7 +201,7 @@ def exact_kendall(cells: Cells) -> float:
     ties = [float((np.bincount(side, cells.weight) ** 2).sum()) for side in (human, judge)]
     # Twice the weight of the pairs that differ on both sides, less four times that of the discordant ones.
     top = total - sum(ties) + float(cells.weight @ cells.weight) - 4 * discordant
-    return top / float(np.sqrt((total - ties[0]) * (total - ties[1])))
+    return float(top / np.sqrt((total - ties[0]) * (total - ties[1])))
 
 
 def around(exact: float, values: Floats) -> Floats:

@@ -291,3 +291,16 @@ def test_intervals_do_not_depend_on_the_order_of_rows() -> None:
     order = rng.permutation(60)
     shuffled = measured(human[order], judge[order], [group[number] for number in order]).interval
     assert shuffled == measured(human, judge, group).interval
+
+
+def test_rare_errors_widen_intervals_and_are_counted() -> None:
+    """Errors on 2 of 40 groups: the interval reaches as far as Student's with 2 degrees of freedom; spread, they do not."""
+    group = np.repeat(np.arange(40), 5)
+    human = np.resize([3.0, 5, 6, 8, 9], 200)
+    rare = measured(human, np.where(group < 2, human - 2, human), group)
+    spread = measured(human, human - np.resize([0.0, 0, 1], 200), group)
+    assert rare.rare == 2 and spread.rare is None
+    (low, high), value = rare.interval["mae"] or (0, 0), rare.mae
+    error = 2 * math.sqrt(0.05 * 0.95 / 40)
+    assert value == pytest.approx(0.1) and low == 0 and high == pytest.approx(0.1 + 4.303 * error, rel=0.05)
+    assert (rare.interval["pearson"] or (0, 0))[1] == 1
