@@ -516,11 +516,11 @@ def _count_labels(
 
     `human`, `judge`, `groups`: (n,). `rows`: number of answers that may be labelled; 0 for any number, or if they are
     too few. It is n times the clustered variance of the mean, over (half_width / 1.96)², without the judge. With it the
-    share (1 - r²) / (1 - r² labels / rows) is left (PPI++), r over groups.
+    share (1 - r²) / (1 - r² labels / rows) is left (PPI++).
     """
-    members = group_numbers(groups)
-    people, judged = (np.bincount(members, scores - scores.mean()) for scores in (human, judge))
-    needed = float(people @ people) / max(len(human), 1) * (1.96 / half_width) ** 2
+    people, judged = human - human.mean(), judge - judge.mean()
+    by_group = np.bincount(group_numbers(groups), people)
+    needed = float(by_group @ by_group) / max(len(human), 1) * (1.96 / half_width) ** 2
     multiple = np.clip(people @ judged / (judged @ judged), 0, 1) if judged.any() else 0.0
     left = float(((people - multiple * judged) ** 2).sum() / (people @ people)) if people.any() else 1.0
     rows = rows if needed <= rows else 0

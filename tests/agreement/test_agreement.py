@@ -294,7 +294,7 @@ def test_intervals_do_not_depend_on_the_order_of_rows() -> None:
 
 
 def test_rare_errors_widen_intervals_and_are_counted() -> None:
-    """Errors on 2 of 40 groups: the interval reaches as far as Student's with 2 degrees of freedom; spread, they do not."""
+    """Errors on 2 of 40 groups: the interval reaches as far as Student's with 2 degrees of freedom."""
     group = np.repeat(np.arange(40), 5)
     human = np.resize([3.0, 5, 6, 8, 9], 200)
     rare = measured(human, np.where(group < 2, human - 2, human), group)

@@ -17,6 +17,7 @@ from eval_agreement.measures import gate
 from eval_agreement.measures.calibration import cross_fit, recalibrate
 from eval_agreement.measures.measure import AuditRequest, run_audit
 from eval_agreement.measures.preferences import Preferences
+from eval_agreement.page import decision
 from eval_agreement.page.decision import Decision, decide_scores, decide_verdicts
 from eval_agreement.preference_measures import PREFERENCE_MEASURES
 from eval_agreement.sample import RatedSample, folds
@@ -441,3 +442,16 @@ def test_the_reviewed_files_are_decided_rightly(name: str, tmp_path: Path) -> No
         pytest.skip("the shared cases are not here")
     done = run("critic", "audit", file, "--out", "out", cwd=tmp_path)
     assert re.search(f"{Path(name).stem}: {REVIEWED[name]}", done.stdout), done.stdout
+
+
+def test_labels_are_counted_with_their_groups_and_the_answers_at_hand() -> None:
+    """Questions that share all of their variance, with five answers each, take five times the labels of single ones."""
+    random = np.random.default_rng(3)
+    quality = random.normal(5.5, 1.5, 200)
+    human, judge = quality.repeat(5), (quality + random.normal(0, 0.5, 200)).repeat(5)
+    single = decision._count_labels(human, judge, np.arange(1000), half_width=0.2)
+    grouped = decision._count_labels(human, judge, np.arange(200).repeat(5), half_width=0.2)
+    assert single[1] == np.ceil((1.96 * human.std() / 0.2) ** 2) and grouped[1] == pytest.approx(5 * single[1], abs=5)
+    # Of few answers the judge saves less, and nothing if all must be labelled.
+    few, many = (decision._count_labels(human, judge, np.arange(1000), half_width=0.2, rows=n) for n in (250, 100_000))
+    assert single[0] <= many[0] < few[0] <= few[1] == single[1] and (few[2], single[2]) == (250, 0)
