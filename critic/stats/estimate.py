@@ -131,7 +131,8 @@ def span_both(estimate: Estimate, other: Interval | None) -> Estimate:
     """Return an estimate whose interval also spans the interval `other`; unchanged if either is missing."""
     if estimate.interval is None or other is None:
         return estimate
-    return replace(estimate, interval=(min(estimate.interval[0], other[0]), max(estimate.interval[1], other[1])))
+    low, high = min(estimate.interval[0], other[0]), max(estimate.interval[1], other[1])
+    return replace(estimate, interval=(float(low), float(high)))
 
 
 def _draw_blocks(groups: int, resamples: int, seed: int) -> Iterator[NDArray[np.uint8]]:
