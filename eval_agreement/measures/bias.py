@@ -130,7 +130,9 @@ def offsets(name: str, rows: JudgedRows, label: Sequence[str | None]) -> Offsets
         effects = _correct(effects)
         tests = count_unshown([effect.p_value for effect in effects])
         for at, effect in enumerate(effects):
-            needed = effect.interval and detectable(effect.interval, rows.resamples.groups, tests)
+            # The label's own groups, of which there are fewer, decide how far an offset scatters.
+            groups = len(np.unique(rows.resamples.member[numbers[rows.kept] == code[effect.label]]))
+            needed = effect.interval and detectable(effect.interval, groups, tests)
             effects[at] = replace(effect, detectable=needed)
     return Offsets(name=name, effects=effects)
 

@@ -141,9 +141,10 @@ def test_gate_can_be_about_one_sample() -> None:
 def test_gate_on_preferences_counts_pairs_not_asked_about() -> None:
     people, judge = codes(["a", "b"] * 20), codes([*["a", "b"] * 18, "a", "a", None, "failed"])
     held = check(
-        parse("accuracy>=0.9,kappa>=0.99,failed<=0.05,failed<=0.04", PREFERENCES),
+        parse("accuracy>=0.86,kappa>=0.99,failed<=0.05,failed<=0.04", PREFERENCES),
         {"x": of_preferences(verdict_agreement(people, judge, list(range(40))), 40)},
     )
+    # With 37 of 38 equal it is 86 % at least, by the exact interval; of resamples 92 %.
     assert [line.holds for line in held] == [True, False, True, False]
     with pytest.raises(UsageError, match="no metric 'mae'; there are accuracy, decided"):
         parse("mae<=1", PREFERENCES)
