@@ -16,6 +16,9 @@ from critic.stats.arrays import Floats, group_numbers
 FOLDS, FEWEST_FIT_GROUPS, FEWEST_ROWS = 5, 10, 20
 """Number of folds for cross-fitting; fewest groups to fit on; fewest rows in a fold."""
 
+NARROW = 2.0
+"""Width of a prediction interval, in points from end to end, up to which the answer may be left to the judge."""
+
 PARTS: dict[str, Callable[[Response], str | None]] = {
     "task": lambda response: response.question.task,
     "category": lambda response: response.question.category,

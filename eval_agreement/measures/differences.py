@@ -69,7 +69,8 @@ def compare_models(sample: RatedSample, _: AuditRequest) -> list[ModelDifference
     def list_pairs(rows: Rows, task: str | None) -> Iterator[Pair]:
         for (first, first_rows), (second, second_rows) in combinations(models.items(), 2):
             names = ModelDifference(first=first, second=second, task=task, n=0)
-            yield names, *_common_answers(sample, rows & first_rows, rows & second_rows)
+            answers = _common_answers(sample, rows & first_rows, rows & second_rows)
+            yield names, next(answers), next(answers)
 
     lines = _compare_family(list_pairs(np.ones(len(sample.ids), dtype=bool), task=None))
     if len(sample.part_values("task")) > 1 and len(models) <= MOST_BY_TASK:

@@ -19,14 +19,11 @@ from critic.stats.estimate import Bootstrap, Estimate
 from eval_agreement.measures.calibration import cross_fit, fit_map
 from eval_agreement.measures.measure import AuditRequest
 from eval_agreement.metrics import Indices, half_up, mean_estimate
-from eval_agreement.sample import FEWEST_FIT_GROUPS, FEWEST_ROWS, FOLDS, RatedSample, folds
+from eval_agreement.sample import FEWEST_FIT_GROUPS, FEWEST_ROWS, FOLDS, NARROW, RatedSample, folds
 from eval_agreement.sentences import say
 
 CONFORMAL_LEVEL = 0.9
 """Share of answers whose human score must lie in the prediction interval."""
-
-NARROW = 2.0
-"""Width of a prediction interval, in points from end to end, up to which the answer may be left to the judge."""
 
 SAME_RATING = 0.5
 """Error, in points, up to which a score is rounded to the right rating. A judge with so small a mean error may be left

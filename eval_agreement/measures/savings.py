@@ -8,8 +8,7 @@ from msgspec import Struct
 from critic.stats.arrays import Floats
 from eval_agreement.measures.measure import RatedFindings
 from eval_agreement.measures.ppi import answers_of
-from eval_agreement.measures.prediction_intervals import NARROW
-from eval_agreement.sample import RatedSample
+from eval_agreement.sample import NARROW, RatedSample
 from eval_agreement.sentences import say
 
 

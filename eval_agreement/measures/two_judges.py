@@ -107,8 +107,8 @@ def convert(sample: RatedSample, names: tuple[str, str], source: Floats, target:
     answers = replace(answers, parts={"answerer": answers.parts.get("answerer", [])})
     lines, cautions = _convert_means(answers, target=names[1])
     lines += _expect_scores(sample.rows(anchors), source[anchors], target[anchors])
-    facts = {"anchors": int(anchors.sum()), "lines": lines, "cautions": cautions}
-    return Conversion(source=names[0], target=names[1], **facts)
+    count = int(anchors.sum())
+    return Conversion(source=names[0], target=names[1], anchors=count, lines=lines, cautions=cautions)
 
 
 def _convert_means(answers: RatedSample, target: str) -> tuple[list[Converted], list[str]]:
@@ -126,7 +126,9 @@ def _convert_means(answers: RatedSample, target: str) -> tuple[list[Converted], 
             lacking[name] = say("few_anchors", target=target, model=name, questions=questions, fewest=FEWEST_ANCHORS)
         # Shares of anchors may differ, but a model counts by its answers in the mean of all.
         times[rows] = rows.sum() / max(anchors.sum(), 1)
-    places = _rank(answers.rows(~np.isin(answers.parts["answerer"], [*lacking]))) if models else {}
+    places = (
+        _rank(answers.rows(np.array([name not in lacking for name in answers.parts["answerer"]]))) if models else {}
+    )
     lines, cautions = list[Converted](), list[str]()
     for name, rows in {"all": np.ones_like(anchored), **models}.items():
         chosen = answers.rows(rows)

@@ -26,12 +26,12 @@ from eval_agreement.measures.doubts import Doubt
 from eval_agreement.measures.gate import Outcome
 from eval_agreement.measures.measure import Findings, RatedFindings
 from eval_agreement.measures.ppi import LabelPlan
-from eval_agreement.measures.prediction_intervals import NARROW
 from eval_agreement.measures.preferences import Preferences
 from eval_agreement.measures.raters import AlternativeAnnotator, BesideRaters, RaterAgreement
 from eval_agreement.measures.scorers import Line, Scorers
 from eval_agreement.metrics import METRICS, Agreement
 from eval_agreement.page.words import part_name, within
+from eval_agreement.sample import NARROW
 from eval_agreement.sentences import say
 
 POINTS_WITHIN, SHARE_WITHIN = 0.2, 0.05

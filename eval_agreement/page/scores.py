@@ -14,13 +14,14 @@ from eval_agreement.measures.calibration import Calibration
 from eval_agreement.measures.compare import MARGINS, Comparison, MetricDifference
 from eval_agreement.measures.differences import TO_SEE, ModelDifference
 from eval_agreement.measures.ppi import CorrectedMean, LabelPlan
-from eval_agreement.measures.prediction_intervals import CONFORMAL_LEVEL, NARROW, TaskWidths, Widths
+from eval_agreement.measures.prediction_intervals import CONFORMAL_LEVEL, TaskWidths, Widths
 from eval_agreement.measures.raters import BesideRaters
 from eval_agreement.measures.savings import Savings
 from eval_agreement.measures.scorers import Breakdown, Line, Scorers
 from eval_agreement.measures.two_judges import Change, Conversion, Converted
 from eval_agreement.metrics import METRICS, Agreement
 from eval_agreement.page.words import build_section, estimates, p_text, part_name, people_part, percent, points
+from eval_agreement.sample import NARROW
 
 MOST_UNFOLDED = 15
 """Largest number of rows of a table that is not folded."""
