@@ -10,15 +10,84 @@ from pathlib import Path
 from typing import Any, cast
 
 import msgspec
+import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from critic import jsonl
-from critic.errors import UsageError, quoted
-from critic.records import JudgeConfig, Judgment
+from critic.errors import UsageError, encode, quoted
+from critic.records import RATINGS, JudgeConfig, Judgment
+from critic.stats.arrays import Floats
 from critic.stats.estimate import Estimate
 
 QUOTED = ("mae", "pearson", "accuracy", "kappa")
 """Measures of agreement in the line to quote, if they were measured."""
+
+
+class ScoreMap(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A monotone map from a judge's scores to people's, on 1..10: linear between points, constant outside them.
+
+    `judge`: the points' judge scores, ascending. `people`: the expected human score at each, non-decreasing.
+    `by`: a property of answers ("lang" or "task") whose values have maps of their own, in `parts`; "" for one map.
+    Values without a map in `parts` use this one.
+
+    >>> ScoreMap(judge=[1, 3], people=[2, 6])(np.array([2.0, 9.0])).tolist()
+    [4.0, 6.0]
+    """
+
+    judge: list[float]
+    people: list[float]
+    by: str = ""
+    parts: dict[str, "ScoreMap"] = {}
+
+    def __call__(self, scores: Floats) -> Floats:
+        """Return the expected human score for each judge score, (n,), clipped to 1..10."""
+        return np.clip(np.interp(scores, self.judge, self.people), RATINGS[0], RATINGS[-1])
+
+    @property
+    def digest(self) -> str:
+        """A hash of the map, which judgments record."""
+        return hashlib.sha256(encode(self)).hexdigest()[:16]
+
+
+def part_value(judgment: Judgment, part: str) -> str | None:
+    """Return a judgment's value of the property `part`, "lang" or "task"; None if it is unknown."""
+    if part == "lang":
+        return judgment.conversation.lang
+    asked = judgment.sample.asked if part == "task" else None
+    return asked.task if asked else None
+
+
+def row_key(judgment: Judgment) -> str:
+    """Return a hash of the judged question and answer, by which a map's certificate names the rows it was fitted on.
+
+    Ids are no part of it: other files use the same ones for other answers. A whole conversation has only its id.
+    """
+    asked = judgment.sample.asked
+    subject = [asked.prompt, judgment.sample.answer] if asked else [judgment.id]
+    return hashlib.sha256(encode(subject)).hexdigest()[:12]
+
+
+class FittedMap(Struct, frozen=True, kw_only=True):
+    """A map of a judge's scores, with what it was fitted on and how well the judge then agrees with people.
+
+    `rows`, `groups`: numbers of labelled answers and questions. `keys`: their hashes (`row_key`).
+    `agreement`: measures by name. Each fifth of the questions was mapped by a map fitted on the others ("folds").
+    """
+
+    map: ScoreMap
+    rows: int
+    groups: int
+    keys: list[str]
+    agreement: dict[str, Estimate]
+
+    def apply(self, judgment: Judgment) -> Judgment:
+        """Return a judgment with its score mapped and the raw score beside it. A failure has neither."""
+        setup = replace(judgment.setup, recalibrated=self.map.digest)
+        if judgment.score is None:
+            return replace(judgment, setup=setup)
+        own = self.map.parts.get(part_value(judgment, self.map.by) or "", self.map)
+        return replace(judgment, setup=setup, score=float(own(np.array(judgment.score))), raw_score=judgment.score)
 
 
 class HowJudged(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -30,6 +99,7 @@ class HowJudged(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `processors`: model name -> hash of its tokenizer, chat template and image processor.
     `learned`: the prompt forms that the judge was trained in; empty if unknown. "head" stands for a scoring head.
     `answered_by`: the model names that the replies report.
+    `recalibrated`: hash of the map that was applied to its scores; "" if none was.
     """
 
     judge: str
@@ -39,6 +109,7 @@ class HowJudged(Struct, frozen=True, kw_only=True, omit_defaults=True):
     processors: dict[str, str] = field(default_factory=dict)
     learned: list[str] = field(default_factory=list)
     answered_by: list[str] = field(default_factory=list)
+    recalibrated: str = ""
 
     @classmethod
     def of(cls, judgments: Iterable[Judgment], processors: Mapping[str, str]) -> "HowJudged":
@@ -58,8 +129,9 @@ class HowJudged(Struct, frozen=True, kw_only=True, omit_defaults=True):
                 setup=select_sampling(judgment.setup),
                 processors=dict(processors),
                 answered_by=answered_by,
+                recalibrated=judgment.setup.recalibrated,
             )
-            ways[msgspec.json.encode([how.judge, how.members, how.setup])] = how
+            ways[msgspec.json.encode([how.judge, how.members, how.setup, how.recalibrated])] = how
             prompts[judgment.prompt_hash] = judgment.prompt
             names = set(judgment.answered_by).union(*(member.answered_by for member in judgment.members))
             answered_by += sorted(names - {*answered_by})
@@ -69,10 +141,10 @@ class HowJudged(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def select_sampling(setup: JudgeConfig) -> dict[str, Any]:
-    """Return a judge's setup as a dict, without the keys `judge` and `pointwise_prompt`."""
+    """Return a judge's setup as a dict, without the keys `judge`, `pointwise_prompt` and `recalibrated`."""
     sampling = msgspec.to_builtins({name: getattr(setup, name) for name in setup.__struct_fields__})
     # Those are compared by hashes: a name may stay while the weights or the text change.
-    del sampling["judge"], sampling["pointwise_prompt"]
+    del sampling["judge"], sampling["pointwise_prompt"], sampling["recalibrated"]
     return cast(dict[str, Any], sampling)
 
 
@@ -97,6 +169,9 @@ class Certificate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     `gate`: the limits requested with --gate, as sentences.
     `kept`: True if the judge is within all of these limits.
     `labels` and `judged`: the files that were compared. `date`: the day of the audit.
+    `recalibration`: the map for `critic judge --recalibrate`, or None. If the judge was audited with a map
+    (`how.recalibrated`), it is that one; else it was fitted on these labels.
+    `folds`: True if the judge was recalibrated by maps fitted on other folds of these labels, and not by its own map.
     """
 
     how: HowJudged
@@ -106,19 +181,30 @@ class Certificate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     kept: bool
     date: str
     judged: JudgedFile
+    recalibration: FittedMap | None = None
+    folds: bool = False
 
-    def line(self) -> str:
-        """Return the result in one line that can be quoted in a paper: judge, prompts, measures, labels and gate."""
-        measured = []
+    def line(self, recalibrated: bool = False) -> str:
+        """Return the result in one line that can be quoted in a paper: judge, prompts, measures, labels and gate.
+
+        `recalibrated`: True if the judge is used with the map in `recalibration`.
+        """
+        measured, agreement, judge, gate = [], self.agreement, self.how.judge, self.gate
+        if recalibrated and self.recalibration:
+            judge = f"{judge} recalibrated by a map fitted on {self.recalibration.rows} answers"
+            # The audit of the judge without its map has other figures, and a gate that says nothing on the pair.
+            if not self.how.recalibrated:
+                agreement, gate = self.recalibration.agreement, []
+            judge += " (figures from folds)" if self.folds or not self.how.recalibrated else ""
         for name in QUOTED:
-            estimate = self.agreement.get(name)
+            estimate = agreement.get(name)
             if estimate is not None and estimate.value is not None:
                 bounds = " [{:.2f}, {:.2f}]".format(*estimate.interval) if estimate.interval else ""
                 measured.append(f"{name} {estimate.value:.2f}{bounds}")
         who = f"{self.labels.raters} raters" if self.labels.raters > 1 else "people"
         labels = f"{self.labels.rows} answers labelled by {who} (labels {self.labels.sha256[:8]}), {self.date}"
         prompts = ", ".join(sorted(f"{name}@{digest[:8]}" for digest, name in self.how.prompts.items()))
-        return "; ".join([f"{self.how.judge}, prompt {prompts}: {', '.join(measured)} on {labels}", *self.gate])
+        return "; ".join([f"{judge}, prompt {prompts}: {', '.join(measured)} on {labels}", *gate])
 
 
 def read(path: Path) -> tuple[Certificate, str]:
@@ -129,6 +215,14 @@ def read(path: Path) -> tuple[Certificate, str]:
         return msgspec.json.decode(content, type=Certificate), hashlib.sha256(content).hexdigest()
     except (OSError, msgspec.DecodeError) as error:
         raise UsageError(f"--certificate {path}: no certificate of critic audit: {error}") from None
+
+
+def read_map(path: Path) -> FittedMap:
+    """Return the map in a certificate. Raises UsageError if it has none."""
+    certificate, _ = read(path)
+    if certificate.recalibration is None:
+        raise UsageError(f"--recalibrate {path}: it holds no map: its judge gives no scores, or on too few questions")
+    return certificate.recalibration
 
 
 def is_certificate(path: Path) -> bool:
@@ -160,27 +254,35 @@ def print_quotable(
     prompts: Mapping[str, str],
     setup: JudgeConfig,
     members: Sequence[str] = (),
+    recalibration: FittedMap | None = None,
 ) -> None:
     """Print the quotable line of the certificate at `path`, after checking that it is about this judge.
 
     `processors`: model name -> processor hash; `prompts`: prompt hash -> prompt name.
-    `members`: the judges of a panel; empty for a single judge.
+    `members`: the judges of a panel; empty for a single judge. `recalibration`: the map that is applied, or None.
 
     Raises UsageError if judge, prompts, setup or members differ from the certificate (`check_certificate`).
     """
     now = {"judge": setup.judge, "members": list(members), "setup": select_sampling(setup)}
-    print(check_certificate(path, processors, prompts, **now).line())
+    applied = recalibration.map.digest if recalibration else ""
+    certificate = check_certificate(path, processors, prompts, recalibrated=applied, **now)
+    print(certificate.line(recalibrated=bool(applied)))
 
 
 def check_certificate(path: Path, processors: Mapping[str, str], prompts: Mapping[str, str], **now: Any) -> Certificate:
     """Return the certificate at `path` if it was made for the same judge, prompts and settings.
 
-    `now` holds current values of fields of HowJudged, by name. Prints warnings to standard error: about unknown
-    processors, changed labels, and a judge that missed its gate. Raises UsageError naming the first difference.
+    `now` holds current values of fields of HowJudged, by name. A certificate of a judge without a map also holds for
+    the judge with the map that it contains. Prints warnings to standard error: about unknown processors, changed
+    labels, and a judge that missed its gate. Raises UsageError naming the first difference.
     """
     certificate, _ = read(path)
-    how, labels = certificate.how, Path(certificate.labels.file)
-    setup = now.pop("setup", {})
+    how, labels, fitted = certificate.how, Path(certificate.labels.file), certificate.recalibration
+    setup, applied = now.pop("setup", {}), now.pop("recalibrated", how.recalibrated)
+    if applied not in (how.recalibrated, fitted and fitted.map.digest):
+        remedy = "audit again" if applied else f"add --recalibrate {path}"
+        now_used = "with another map" if applied else "without it"
+        raise UsageError(f"--certificate {path}: made of the judge with its map, now used {now_used}; {remedy}")
     facts = [(name, getattr(how, name), value) for name, value in now.items()]
     facts += [(name, how.setup.get(name), value) for name, value in setup.items()]
     facts += [("prompt", list(how.prompts), f"{name}@{key}") for key, name in prompts.items() if key not in how.prompts]
@@ -195,7 +297,8 @@ def check_certificate(path: Path, processors: Mapping[str, str], prompts: Mappin
     # The certificate stays true of the old labels, so this is only a warning.
     if labels.is_file() and jsonl.sha256(labels) != certificate.labels.sha256:
         warnings.append(f"{labels} has changed since; audit again")
-    if not certificate.kept:
+    # A gate on scores without the map says nothing on those with it.
+    if not certificate.kept and applied == how.recalibrated:
         warnings.append("the judge did not keep its gate")
     for warning in warnings:
         print(f"--certificate {path}: {warning}", file=sys.stderr)

@@ -460,6 +460,7 @@ class JudgeConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `sight`: which turns the judge of a turn sees.
     `battles`: which of several models are compared; None if the first is compared with all others.
     `unlearned`: names of the forms in use that the judge was not trained on, comma-separated; "" if none.
+    `recalibrated`: hash of the map that was applied to the scores (`certificate.ScoreMap`); "" if none was.
     """
 
     judge: str
@@ -474,6 +475,7 @@ class JudgeConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
     sight: TurnContext = "before"
     battles: Pairing | None = None
     unlearned: str = ""
+    recalibrated: str = ""
 
 
 def describe_difference(before: JudgeConfig, now: JudgeConfig, where: str = "now") -> str:
@@ -589,6 +591,7 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `score`: the result, None exactly if `verdict.failure` is set. A rating gives 1..10 (`setup.score_kind`). A
         comparison gives 1 if the sample's answer is better, 0 if the other is, 0.5 for a tie. Yes gives 1 and no 0; a
         checklist gives the share of yes.
+    `raw_score`: the score before recalibration; None if none was applied.
     `members`: a panel's single judgments, without the fields they share. `score` and `verdict.rating` are then
         aggregates over the members, and `verdict.distribution` is their mean.
     `calls`: the requests, if a form or protocol needs several.
@@ -610,6 +613,7 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     protocol: str | None = None
     judging: str = "standard"
     score: float | None = None
+    raw_score: float | None = None
     unread: bool = False
     unjudged: int = 0
     asked: str | None = None
@@ -668,6 +672,11 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def opponent(self) -> str | None:
         return self.sample.opponent
+
+    @property
+    def own_score(self) -> float | None:
+        """The judge's score before recalibration."""
+        return self.score if self.raw_score is None else self.raw_score
 
     @property
     def failure(self) -> Failure | None:

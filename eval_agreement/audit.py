@@ -23,6 +23,7 @@ from critic.page.blocks import Section, as_text
 from critic.records import Judgment
 from critic.tables import Kind
 from eval_agreement.measures import gate
+from eval_agreement.measures.calibration import check_unseen
 from eval_agreement.measures.doubts import DOUBTS
 from eval_agreement.measures.image_grounding import Looking
 from eval_agreement.measures.injection import Injection
@@ -148,6 +149,9 @@ def main(
     exchange: Annotated[
         str | None, typer.Option(metavar="NAME=FILE[:COLUMN]", help="A retired judge's scores, to convert to --judge.")
     ] = None,
+    use_folds: Annotated[
+        bool, typer.Option("--folds", help="Audit a recalibrated judge by maps fitted on other folds of these labels.")
+    ] = False,
     max_failed: Annotated[float, typer.Option(min=0, max=1, help="Exit with 3 if a larger share failed.")] = 0.02,
     accepted: Annotated[
         list[str] | None,
@@ -188,6 +192,7 @@ def main(
     # A comparison of two judges needs no people, so the options about people are refused.
     if since or exchange:
         unused: dict[str, object] = {"--human": human, "--gate": gates, "--certificate": certificate, "--train": train}
+        unused["--folds"] = use_folds
         _refuse({**unused, "--attacked": attacked, "--target-half-width": within}, "two judges of the same answers")
         _refuse({"--map CODE=": codes}, "scores, which --since and --exchange compare")
         named = [f"{name}={path}" for name, path in files.items()]
@@ -204,16 +209,16 @@ def main(
     target = replace(target, limits=gate.parse(gates, _GATED[kind]) if gates is not None else [])
     # Verdicts have no scale, and the trivial judges that are fitted on rows give scores.
     if kind != "score":
-        _refuse({"--train": train, "--attacked": attacked, **scales}, _MANY[kind])
+        _refuse({"--train": train, "--attacked": attacked, "--folds": use_folds, **scales}, _MANY[kind])
         if within and within >= 1:
             raise UsageError(f"--target-half-width {within:g}: of {_MANY[kind]} it is that of a share, as in 0.05")
         request = AuditRequest(epsilon=epsilon, within=within)
         return _write(_audit_labels(sources, kind, request, target), target)
-    samples = _read_samples(sources)
+    samples = _read_samples(sources, use_folds)
     training = human_scored.load(train).responses if train else []
     if train and not training:
         raise UsageError(f"{train}: no usable row to fit the baselines on")
-    request = AuditRequest(training=training, epsilon=epsilon, within=within)
+    request = AuditRequest(training=training, epsilon=epsilon, within=within, use_folds=use_folds)
     return _write(_audit_scores(samples, request, train, inputs.read_attacks(attacked or []), target), target)
 
 
@@ -260,8 +265,11 @@ def _find_sources(
     return "score", sources
 
 
-def _read_samples(sources: Tables) -> list[tuple[RatedSample, Files]]:
-    """Read the samples of scores, each with its files by scorer. Raises UsageError if there are none."""
+def _read_samples(sources: Tables, use_folds: bool) -> list[tuple[RatedSample, Files]]:
+    """Read the samples of scores, each with its files by scorer.
+
+    Raises UsageError if there are none, or as `check_unseen` does (`use_folds`).
+    """
     from eval_agreement.reading.loaders import read_judgments, read_scores  # noqa: PLC0415 - pandas: keeps --help fast
 
     if not sources:
@@ -273,9 +281,14 @@ def _read_samples(sources: Tables) -> list[tuple[RatedSample, Files]]:
         else:
             # A file of judgments holds a sample per criterion.
             samples += [(sample, {sample.judge: people}) for sample in read_judgments(name, people.path)]
+    checked = []
     for sample, files in samples:
         inputs.check_no_attacks(sample.ids, next(iter(files.values())).path)
-    return samples
+        judged = {name: file.path for name, file in files.items() if name != PEOPLE and file.content == "judgments"}
+        checked.append((check_unseen(sample, judged, use_folds=use_folds), files))
+    if use_folds and all(before is after for (before, _), (after, _) in zip(samples, checked, strict=True)):
+        raise UsageError("--folds: no judge was recalibrated (critic judge --recalibrate)")
+    return checked
 
 
 def _audit_scores(
@@ -328,6 +341,8 @@ def _audit_scores(
             rows=len(first.labelled.ids),
             raters=len(set[str]().union(*first.raters)),
             agreement=agreements[first.name].estimates,
+            recalibration=audits[first.name].recalibration.get(first.judge),
+            folds=request.use_folds,
         ),
         outcomes=outcomes,
         content=content | {"provenance": summary.provenance(origin, train, request.training)},

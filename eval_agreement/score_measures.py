@@ -7,7 +7,7 @@ from msgspec import to_builtins
 
 from eval_agreement.judged_rows import JudgedRows
 from eval_agreement.measures.bias import measure_biases
-from eval_agreement.measures.calibration import Calibration, calibrate, recalibrate
+from eval_agreement.measures.calibration import Calibration, calibrate, fitted_values, recalibrate
 from eval_agreement.measures.compare import compare_judges
 from eval_agreement.measures.differences import compare_models
 from eval_agreement.measures.doubts import find_score_doubts
@@ -31,9 +31,10 @@ def _compare_with_raters(sample: RatedSample, request: AuditRequest) -> BesideRa
 
 
 MEASURES: dict[str, Measure[RatedSample]] = {
-    # Only the decision reads these two, so that summary.json leaves them out.
+    # Only the decision reads it, so that summary.json leaves it out.
     "doubts": Measure(find=find_score_doubts, write=lambda _: {}),
-    "recalibration": Measure(find=recalibrate, write=lambda _: {}),
+    # Its map goes to the certificate as well.
+    "recalibration": Measure(find=recalibrate, write=fitted_values),
     "scorers": Measure(find=measure_scorers, section="agreement", draw=scores.draw_scorers, write=scorer_values),
     "by": Measure(find=break_down, section="parts", draw=scores.draw_breakdown, write=breakdown_values),
     "comparisons": Measure(find=compare_judges, section="judges", draw=scores.draw_comparisons),

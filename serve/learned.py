@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import regex
 from api_formats import Headers, Refusal, called, forced_tool, list_parts, read_limit
 from chat_request import ChatRequest
@@ -25,6 +26,7 @@ from parts import RequestParts, find_parts
 from critic.backends import ChatMessage, ModelInfo
 from critic.backends.openai import OpenAIBackend
 from critic.building.replies import is_in_language
+from critic.certificate import FittedMap
 from critic.errors import loads
 from critic.images import Images
 from critic.judging.forms import ONE_SIDE, Form, form_of, rates
@@ -161,7 +163,12 @@ class LearnedJudge:
         # The names of images are data URIs: none is looked for in the folder.
         images = Images(Path(__file__).parent) if shows else None
         setup = JudgeConfig(judge=self.backend.served.name, score_kind="expected", pointwise_prompt=form)
-        return Judge(self.backend, setup, TOKENS, images=images, needs=None)
+        judge = Judge(self.backend, setup, TOKENS, images=images, needs=None)
+        how = self.about.get("certificate", {}).get("how", {})
+        # What was certified is the judge with its map, in the forms that were audited.
+        if how.get("recalibrated") and form in how["prompts"].values():
+            judge.recalibrate(msgspec.convert(self.about["certificate"]["recalibration"], FittedMap))
+        return judge
 
     def _reply(self, request: ChatRequest, form: str, text: str, judgments: list[Judgment]) -> tuple[Headers, bytes]:
         """Return the headers and body of a reply with the composed `text`, in the format of vLLM's replies."""

@@ -120,6 +120,8 @@ class Benchmark(Struct, frozen=True, kw_only=True):
             for name, option in PAPER_SETTINGS.items()
             if getattr(run.setup, name) != getattr(paper, name)
         ]
+        if run.setup.recalibrated:
+            words.append("recalibrated ratings")
         if not run.setup.decoding.reason:
             words.append("no reasons")
         if run.battles and not all(map(self.scored, run.battles)):

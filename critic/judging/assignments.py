@@ -175,12 +175,13 @@ def turn_judgments(
 def _build_turn_judgment(line: Judgment, form: str, first: records.Position | None) -> records.TurnJudgment:
     turn, lang = line.turn or 0, line.conversation.lang
     calls = [call for call in line.calls if call.first == first]
-    if not calls and line.score is not None:  # people's, or in the order in which the judge was not asked
-        side = line.score if first == "model" else 1 - line.score
-        return records.TurnJudgment(turn, graded(line.score) if first is None else preferred(side))
+    score = line.own_score
+    if not calls and score is not None:  # people's, or in the order in which the judge was not asked
+        side = score if first == "model" else 1 - score
+        return records.TurnJudgment(turn, graded(score) if first is None else preferred(side))
     verdict = next((call.value for call in reversed(calls) if call.value is not None), None)
     if first is None and verdict is not None:  # a grade that was read is none where its scoring failed
-        verdict = None if line.score is None else graded(line.score)
+        verdict = None if score is None else graded(score)
     # A comparison that could not be read counts as a tie, and is shown as what it counts.
     if verdict is None:
         return records.TurnJudgment(turn, load(form, lang).tie if line.unread else UNJUDGED[lang])

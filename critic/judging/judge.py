@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from critic import records
 from critic.backends import Backend, Reply, find_failure
+from critic.certificate import FittedMap
 from critic.errors import Refused, Transient
 from critic.images import ImageError, Images
 from critic.judging import distribution, forms
@@ -83,10 +84,17 @@ class Judge:
             shown = replace(setup.decoding, images="show", max_image_pixels=images.resize_to)
             setup = replace(setup, decoding=shown)
         self.backend, self.setup, self.max_tokens = backend, setup, max_tokens
+        self.recalibration: FittedMap | None = None
         self.images, self.sees = images, images is not None
         # A head that scores answers one at a time decides comparisons by a score of each side.
         self.scores_sides = backend.served.tie_band is not None
         self.grader = Grader(backend, setup.score_kind, max_tokens, setup.decoding, needs)
+
+    def recalibrate(self, recalibration: FittedMap | None) -> None:
+        """Apply a map to all scores from now on; None changes nothing."""
+        if recalibration is not None:
+            self.recalibration = recalibration
+            self.setup = replace(self.setup, recalibrated=recalibration.map.digest)
 
     def prepare(self, planned: PlannedVerdict) -> PreparedVerdict:
         """Build the requests of a planned verdict. If it has a protocol, render the prompts, whose hash is recorded."""
@@ -133,7 +141,7 @@ class Judge:
             paid, failed = prepared.requests[0].paid, Verdict(failure=error.failure)
             result = JudgeResult(verdict=failed, calls=paid, detail=str(error), attempts=error.tries)
         calls, tokens = result.calls, records.sum_usage(result.calls)
-        return Judgment(
+        judgment = Judgment(
             sample=planned.sample,
             setup=self.current_setup,
             prompt=planned.form,
@@ -154,6 +162,7 @@ class Judge:
             images=min((call.images for call in calls), default=0),
             answered_by=list(dict.fromkeys(call.answered_by for call in calls if call.answered_by)),
         )
+        return self.recalibration.apply(judgment) if self.recalibration else judgment
 
     def hash_prompt(self, form: str) -> str:
         """Return one hash of all wordings of the prompt that this judge gets for `form`."""

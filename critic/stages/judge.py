@@ -61,7 +61,7 @@ def main(
     # AlignMMBench's answers name no benchmark, but come with its questions.
     named = benchmark or (None if mapped else benchmark_of(responses, questions))
     benchmark = named or ("alignmmbench" if questions else None)
-    run = endpoint.run_options(out, certificate)
+    run = endpoint.run_options(out, certificate, how.recalibrate)
     # `critic serve` listens there.
     if not (how.judge or endpoint.base_url):
         endpoint = replace(endpoint, base_url=DEFAULT_URL)

@@ -102,7 +102,9 @@ def judge_conversations(
     forms = list_forms(whole, judge.setup)
     if run.certificate is not None:
         prompts = dict(zip(map(judge.hash_prompt, forms), forms, strict=True))
-        print_quotable(run.certificate, collect_processors([judge.backend]), prompts, judge.setup)
+        print_quotable(
+            run.certificate, collect_processors([judge.backend]), prompts, judge.setup, (), run.recalibration
+        )
     sources = {
         "replies": describe_source(replies),
         "benchmark": benchmark,

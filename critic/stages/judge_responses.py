@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from critic import jsonl
@@ -181,7 +182,8 @@ def judge_rows(
     if run.certificate is not None:
         shown_setup = replace(first.setup, judge=panel or first.setup.judge)
         prompts = {first.hash_prompt(form): form}
-        print_quotable(run.certificate, collect_processors(backends), prompts, shown_setup, names if several else ())
+        about = prompts, shown_setup, names if several else (), run.recalibration
+        print_quotable(run.certificate, collect_processors(backends), *about)
     if not several:
         return JudgeResponses(run, first, responses, source).run()
     with growing(run.out) as out:
@@ -207,19 +209,23 @@ def _judge_panel(
             raise UsageError(f"{run.out}: judged by {before}, now by {now}; choose another --out")
     members = []
     for number, judge in enumerate(judges, 1):
-        beside = replace(run, out=run.out.with_name(f"{run.out.stem}.{number}{run.out.suffix}"))
+        # The scores of a panel are mapped, and not those of its members.
+        path = run.out.with_name(f"{run.out.stem}.{number}{run.out.suffix}")
+        beside = replace(run, out=path, recalibration=None)
         members.append(JudgeResponses(beside, judge, responses, source))
         members[-1].run()
     first, *others = [{line.sample.key: line for _, line in jsonl.read(each.out, Judgment)} for each in members]
     # A row has the panel's verdict in the order of the first member's file.
     lines = ([judgment, *(other[key] for other in others)] for key, judgment in first.items())
-    jsonl.write(run.out, (panel_judgment(judgments, how, panel) for judgments in lines))
+    joint = (panel_judgment(judgments, how, panel) for judgments in lines)
+    jsonl.write(run.out, map(run.recalibration.apply, joint) if run.recalibration else joint)
     facts = {
         "responses": source,
         "judge": panel,
         "aggregate": how,
         "members": [{"judge": member.judge.setup.judge, "file": str(member.out)} for member in members],
         "processors": collect_processors(member.judge.backend for member in members),
+        "recalibration": msgspec.to_builtins(run.recalibration),
     }
     # What one member's server lacks is missing in the panel's scores.
     facts |= join_facts([jsonl.facts(member.out) for member in members])

@@ -33,6 +33,7 @@ class JudgeSamples(Stage[Item, Judgment]):
 
     def __init__(self, run: RunOptions, judge: "Judge", wanted: Collection[Any], source: dict[str, Any]) -> None:
         super().__init__(run, Judgment, judge.backend, wanted)
+        judge.recalibrate(run.recalibration)
         self.judge, self._answered = judge, dict[tuple[str, str | None], Judgment]()
         if run.certificate is not None:
             self.certified_by = certificate.read(run.certificate)[0].how.answered_by
@@ -45,6 +46,7 @@ class JudgeSamples(Stage[Item, Judgment]):
             "learned": [*judge.backend.served.forms, *(["head"] if judge.backend.served.is_classifier else [])],
             "max_tokens": judge.max_tokens,
             "images": judge.images.facts() if judge.images else None,
+            "recalibration": msgspec.to_builtins(run.recalibration),
         }
 
     def key(self, record: Judgment) -> Hashable:

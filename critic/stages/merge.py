@@ -26,6 +26,7 @@ from critic.stages.totals import RunSummary, sum_judgments, sum_replies
 HOW = (
     *("responses", "replies", "conversations", "benchmark", "protocols", "judgings", "forms", "against", "system"),
     *("sampling", "judge", "aggregate", "model", "processors", "learned", "prompt", "setup", "max_tokens"),
+    "recalibration",
 )
 """Facts in the sidecars that must be equal in all shards."""
 

@@ -18,6 +18,7 @@ from critic.backends.address import normalize_url, redact_url
 from critic.backends.middleware import Budget, Cached, Limited, walk_layers
 from critic.backends.scripted import from_file
 from critic.backends.vllm import VllmBackend, count_gpus, list_devices
+from critic.certificate import read_map
 from critic.cli import RARELY_NEEDED
 from critic.errors import UsageError, one_line, replace_surrogates
 from critic.images import MAX_BYTES, Images
@@ -233,6 +234,9 @@ class JudgeOptions(Struct, frozen=True, kw_only=True):
     no_reason: Annotated[bool, verdicts("--no-reason", help="Ask for the rating only: much faster.")] = False
     force_form: Annotated[bool, verdicts("--force-form", help="Ask in a form that the judge did not learn.")] = False
     temperature: Annotated[float, rare(min=0, help="Sampling temperature; each row has its own seed.")] = 0.0
+    recalibrate: Annotated[
+        Path | None, verdicts(metavar="FILE", help="Map ratings to people's scale, by the map of this certificate.")
+    ] = None
     seed: Annotated[int, rare(help="Seed for random orders and battles.")] = 0
     battles: Annotated[records.Pairing | None, rare(help="Which of several models are compared.")] = None
     reference_free: Annotated[bool, rare("--reference-free", help="Compare models without a reference.")] = False
@@ -302,14 +306,16 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     ray_address: Annotated[str | None, cluster(metavar="HOST:PORT", help="Address, or auto.  [RAY_ADDRESS]")] = None
     replicas: Annotated[int, cluster(min=1, help="Number of actors, each with its own GPUs.")] = 1
 
-    def run_options(self, out: Path, certificate: Path | None = None) -> RunOptions:
-        """Return the options for running a stage. Raises UsageError for an invalid --shard."""
+    def run_options(self, out: Path, certificate: Path | None = None, recalibrate: Path | None = None) -> RunOptions:
+        """Return the options for running a stage. Raises UsageError for an invalid --shard, or if no map is there."""
         return RunOptions(
             out=out,
             concurrency=self.concurrency,
             max_failed=self.max_failed,
             retry_failed=self.retry_failed,
-            certificate=certificate,
+            # A map is one judge's: only the judge of its certificate is accepted.
+            certificate=certificate or recalibrate,
+            recalibration=read_map(recalibrate) if recalibrate else None,
             shard=Shard.read(self.shard),
         )
 

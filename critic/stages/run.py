@@ -18,6 +18,7 @@ from critic import jsonl, tables
 from critic.backends import Backend
 from critic.backends.middleware import list_unsupported, walk_layers
 from critic.backends.vllm import VllmBackend
+from critic.certificate import FittedMap
 from critic.errors import UsageError, encode, one_line, quoted
 from critic.stages.totals import RunSummary
 
@@ -68,6 +69,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     `max_failed`: share of failures (0..1) above which the exit code is 3.
     `retry_failed`: True to repeat requests whose records in the file are failures.
     `certificate`: certificate of the only judge that is accepted, or None.
+    `recalibration`: the map to apply to ratings, or None.
     `shard`: the part of the groups to work on; None for all.
     """
 
@@ -76,6 +78,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     max_failed: float
     retry_failed: bool
     certificate: Path | None = None
+    recalibration: FittedMap | None = None
     shard: Shard | None = None
 
     def takes(self, group: str) -> bool:

@@ -1,20 +1,25 @@
 """Calibration of a judge: the mean human score at each judge score, and an isotonic map, evaluated on other groups."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy
-from msgspec import Struct, field
+from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from critic.records import RATINGS
+from critic import jsonl
+from critic.certificate import FittedMap, ScoreMap, part_value, row_key
+from critic.errors import UsageError
+from critic.records import RATINGS, Judgment
 from critic.stats.arrays import Floats, ratio
 from critic.stats.estimate import Estimate
 from eval_agreement.judged_rows import JudgedRows
 from eval_agreement.measures.baselines import trivial
 from eval_agreement.measures.measure import AuditRequest
-from eval_agreement.metrics import half_up, mean_estimate
+from eval_agreement.metrics import half_up, mean_estimate, measured
 from eval_agreement.sample import FEWEST_FIT_GROUPS, FEWEST_ROWS, FOLDS, RatedSample, folds
 from eval_agreement.sentences import say
 
@@ -62,10 +67,6 @@ class Calibration(Struct, frozen=True, kw_only=True):
     readings: list[str] = field(default_factory=list)
 
 
-Map = Callable[[Floats], Floats]
-"""A function from judge scores (n,) to expected human scores (n,), clipped to 1..10."""
-
-
 def calibrate(rows: JudgedRows) -> Calibration:
     """Measure the mean human score at each judge score, and how an isotonic map changes the judge's errors.
 
@@ -85,7 +86,7 @@ def calibrate(rows: JudgedRows) -> Calibration:
     return replace(calibration, before=before, after=after, change=change, readings=readings)
 
 
-def fit_map(human: Floats, judge: Floats) -> Map:
+def fit_map(human: Floats, judge: Floats) -> ScoreMap:
     """Fit an isotonic map from judge scores to human scores, (n,) each.
 
     It is linear between the judge scores in the data and constant outside them.
@@ -97,10 +98,13 @@ def fit_map(human: Floats, judge: Floats) -> Map:
     mean = np.bincount(position, human) / times
     # Scores seen more than once are one point of their mean, with their number as weight.
     steps = scipy.optimize.isotonic_regression(mean, weights=times).x
-    return lambda scores: np.clip(np.interp(scores, seen, steps), RATINGS[0], RATINGS[-1])
+    # Within a step the points between its ends add nothing.
+    same = np.r_[False, np.diff(steps) == 0]
+    ends = ~(same & np.r_[same[1:], False])
+    return ScoreMap(judge=seen[ends].tolist(), people=steps[ends].tolist())
 
 
-def fit_line(human: Floats, judge: Floats) -> Map:
+def fit_line(human: Floats, judge: Floats) -> ScoreMap:
     """Fit a non-decreasing line from judge scores to human scores, (n,) each, clipped to 1..10.
 
     If human scores do not rise with the judge's, the line is their mean.
@@ -110,7 +114,8 @@ def fit_line(human: Floats, judge: Floats) -> Map:
     """
     spread = judge - judge.mean()
     slope = max(float(ratio(spread @ human, spread @ spread, empty=0)), 0.0)
-    return lambda scores: np.clip(human.mean() + slope * (scores - judge.mean()), RATINGS[0], RATINGS[-1])
+    ends = [float(RATINGS[0]), float(RATINGS[-1])]
+    return ScoreMap(judge=ends, people=[float(human.mean() + slope * (end - judge.mean())) for end in ends])
 
 
 def cross_fit(human: Floats, judge: Floats, group: NDArray[np.intp]) -> Floats:
@@ -118,15 +123,19 @@ def cross_fit(human: Floats, judge: Floats, group: NDArray[np.intp]) -> Floats:
 
     Maps are isotonic, or lines if a fold has few rows. `group`: the group of each row, (n,).
     """
-    fold = folds(group)
-    # With few rows an isotonic map follows single ones.
-    fit = fit_map if np.bincount(fold, minlength=FOLDS).min() >= FEWEST_ROWS else fit_line
+    fold, fit = folds(group), choose_fit(group)
     mapped = np.empty(len(human))
     # A map measured on the rows that it was fitted on would always seem to help.
     for number in range(FOLDS):
         held_out = fold == number
         mapped[held_out] = fit(human[~held_out], judge[~held_out])(judge[held_out])
     return mapped
+
+
+def choose_fit(group: NDArray[np.intp]) -> Callable[[Floats, Floats], ScoreMap]:
+    """Return the function that fits a map on rows of these groups, (n,): isotonic, or a line if they are few."""
+    # With few rows an isotonic map follows single ones.
+    return fit_map if np.bincount(folds(group), minlength=FOLDS).min() >= FEWEST_ROWS else fit_line
 
 
 class Recalibration(Struct, frozen=True, kw_only=True):
@@ -137,6 +146,8 @@ class Recalibration(Struct, frozen=True, kw_only=True):
     - helps: squared error before the map minus squared error after it.
     - over, over_judges: squared error of each trivial or other judge, recalibrated alike, minus this judge's.
     - by: property (such as language) with a separate map per value, used if that reduces the error; None for one map.
+    - fitted: the map fitted on all rows, for `critic judge --recalibrate`; None for judges that are not under audit, and
+      for one that was recalibrated already.
     """
 
     error: float
@@ -145,6 +156,7 @@ class Recalibration(Struct, frozen=True, kw_only=True):
     over: dict[str, Estimate]
     over_judges: dict[str, Estimate]
     by: str | None = None
+    fitted: FittedMap | None = None
 
 
 def recalibrate(sample: RatedSample, request: AuditRequest) -> dict[str, Recalibration]:
@@ -157,7 +169,86 @@ def recalibrate(sample: RatedSample, request: AuditRequest) -> dict[str, Recalib
         judged = sample.labelled.rows(~np.isnan(scores))
         if len(np.unique(judged.groups)) >= FEWEST_FIT_GROUPS:
             results[name] = _recalibrate(judged, name, request)
+    # A map on top of a map would hide the raw scores.
+    raw = all(judgment is None or judgment.raw_score is None for judgment in sample.judgments)
+    if raw and (found := results.get(sample.judge)):
+        judged = sample.labelled.rows(~np.isnan(sample.labelled.scores))
+        results[sample.judge] = replace(found, fitted=_fit_whole(judged, found.by))
     return results
+
+
+def _fit_whole(sample: RatedSample, by: str | None) -> FittedMap:
+    """Fit the map of the judge under audit on a sample that holds only rows that it judged.
+
+    `by`: the property whose values get maps of their own, or None. Agreement is measured with maps fitted on other
+    folds.
+    """
+    judgments = [judgment for judgment in sample.judgments if judgment]
+    # When it judges, the judge knows a property only as its own records have it.
+    if by and [part_value(judgment, by) for judgment in judgments] != sample.parts[by]:
+        by = None
+    parts = {}
+    for value, rows in sample.part_rows(by or ""):
+        if len(np.unique(sample.groups[rows])) >= FEWEST_FIT_GROUPS:
+            parts[value] = choose_fit(sample.groups[rows])(sample.human[rows], sample.scores[rows])
+    mapped = _cross_fit_by_part(sample, sample.scores, by)
+    return FittedMap(
+        map=replace(choose_fit(sample.groups)(sample.human, sample.scores), by=by or "", parts=parts),
+        rows=len(sample.ids),
+        groups=len(np.unique(sample.groups)),
+        keys=sorted({row_key(judgment) for judgment in judgments}),
+        agreement=dict(measured(sample.human, mapped, sample.groups, sample.weight).estimates),
+    )
+
+
+def fitted_values(results: Mapping[str, Recalibration]) -> dict[str, Any]:
+    """Return the map of the judge under audit as JSON values, without the hashes of the rows."""
+    fitted = next((result.fitted for result in results.values() if result.fitted), None)
+    return {"recalibration": fitted and {**to_builtins(fitted), "keys": None}}
+
+
+def check_unseen(sample: RatedSample, files: Mapping[str, Path], *, use_folds: bool) -> RatedSample:
+    """Check that judges were not recalibrated by maps that were fitted on labelled answers of the sample.
+
+    `files`: the judges' files of judgments, by judge name. With `use_folds`, raw scores of recalibrated judges are
+    mapped anew, each fold by a map fitted on the others. Returns the sample, which is a new one if scores were mapped.
+    Raises UsageError if a map was fitted on labelled answers, or if that is unknown.
+    """
+    labelled = ~np.isnan(sample.human)
+    # A map is one of overall scores, not of single criteria.
+    for name, path in files.items() if sample.criterion is None else ():
+        by_id = {judgment.id: judgment for _, judgment in jsonl.read(path, Judgment)}
+        rows = [by_id.get(key) for key in sample.ids]
+        if not any(row and row.setup.recalibrated for row in rows):
+            continue
+        applied = jsonl.facts(path).get("recalibration")
+        keys = set(applied["keys"] if applied else ())
+        seen = labelled & [row is not None and row_key(row) in keys for row in rows]
+        what = f"its map was fitted on {seen.sum()} of the {labelled.sum()} answers with people's scores"
+        if not applied:
+            what = f"{jsonl.sidecar(path).name} is gone, which says on which answers its map was fitted"
+        if use_folds:
+            sample = _map_by_folds(sample, name, rows, applied["map"].get("by") if applied else None)
+            sample.notes.append(f"{name}: {what}; its scores are by maps fitted on other folds (--folds)")
+        elif seen.any() or not applied:
+            raise UsageError(
+                f"{path}: {what}; audit it on others, or with --folds by maps fitted on other folds of them"
+            )
+    return sample
+
+
+def _map_by_folds(sample: RatedSample, name: str, rows: Sequence[Judgment | None], by: str | None) -> RatedSample:
+    """Return the sample with the judge's raw scores mapped by folds. `by`: as in ScoreMap, or None.
+
+    `rows`: the judgment of each answer, or None. Raises UsageError if there are too few questions to fit maps on.
+    """
+    raw = np.array([row.raw_score if row else None for row in rows], dtype=np.float64)
+    known = ~np.isnan(sample.human) & ~np.isnan(raw)
+    if (groups := len(np.unique(sample.groups[known]))) < FEWEST_FIT_GROUPS:
+        raise UsageError(f"--folds: {name} has labels on {groups} questions, and maps take {FEWEST_FIT_GROUPS}")
+    scores = sample.judges[name].copy()
+    scores[known] = _cross_fit_by_part(sample.rows(known), raw[known], by)
+    return replace(sample, judges={**sample.judges, name: scores}, notes=[*sample.notes])
 
 
 def _recalibrate(sample: RatedSample, name: str, request: AuditRequest) -> Recalibration:
@@ -194,13 +285,13 @@ def _recalibrate(sample: RatedSample, name: str, request: AuditRequest) -> Recal
     )
 
 
-def _cross_fit_by_part(sample: RatedSample, judge: Floats, part: str) -> Floats:
+def _cross_fit_by_part(sample: RatedSample, judge: Floats, part: str | None) -> Floats:
     """Map a judge's scores (n,) to human scores with a separate map for each value of the property `part`.
 
-    Values in fewer than FEWEST_FIT_GROUPS groups use the map of all rows.
+    Without a `part` there is one map. Values in fewer than FEWEST_FIT_GROUPS groups use the map of all rows.
     """
     mapped = cross_fit(sample.human, judge, sample.groups)
-    for _, rows in sample.part_rows(part):
+    for _, rows in sample.part_rows(part or ""):
         if len(np.unique(sample.groups[rows])) >= FEWEST_FIT_GROUPS:
             mapped[rows] = cross_fit(sample.human[rows], judge[rows], sample.groups[rows])
     return mapped

@@ -27,11 +27,13 @@ class AuditRequest(Struct, frozen=True, kw_only=True):
     - training: rows to fit trivial judges on.
     - epsilon: allowance of the alternative annotator test, 0..1.
     - within: half width of the interval to plan labels for, in points or as a share of verdicts; None for no plan.
+    - use_folds: scores of recalibrated judges come from maps fitted on other folds.
     """
 
     training: Sequence[Response] = ()
     epsilon: float = EPSILON
     within: float | None = None
+    use_folds: bool = False
 
 
 class Measure(Struct, Generic[Sample], frozen=True, kw_only=True):

@@ -12,11 +12,12 @@ import numpy as np
 from msgspec import Struct
 
 from critic import jsonl
-from critic.certificate import Certificate, HowJudged, JudgedFile, Labels
+from critic.certificate import Certificate, FittedMap, HowJudged, JudgedFile, Labels
 from critic.errors import UsageError
 from critic.records import Judgment, Response
 from critic.stats.estimate import LEVEL, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY, SEED, Estimate
 from critic.tables import split_sheet
+from eval_agreement.measures.calibration import Recalibration
 from eval_agreement.measures.gate import Outcome
 from eval_agreement.measures.measure import RatedFindings, Table, written_values
 from eval_agreement.measures.scorers import Kind, agreement_values
@@ -75,17 +76,26 @@ def how_judged(judged: Path, judgments: Iterable[Judgment | None]) -> HowJudged:
 
 
 class Certified(Struct, frozen=True, kw_only=True):
-    """What a certificate states: the judged file, the file of labels, its labelled rows and raters, the agreement."""
+    """What a certificate states: the judged file, the file of labels, its labelled rows and raters, the agreement.
+
+    `recalibration`: the recalibration of the judge, whose map is certified; None without one. `folds`: as in Certificate.
+    """
 
     judged: Path
     labels: Path
     rows: int
     raters: int
     agreement: Mapping[str, Estimate]
+    recalibration: Recalibration | None = None
+    folds: bool = False
 
 
 def write_certificate(path: Path, how: HowJudged, certified: Certified, outcomes: Sequence[Outcome]) -> None:
     """Write the certificate of a judge, with today's date (UTC)."""
+    fitted = certified.recalibration.fitted if certified.recalibration else None
+    # A judge that was recalibrated is certified with the map that was applied.
+    if how.recalibrated and (applied := jsonl.facts(certified.judged).get("recalibration")):
+        fitted = msgspec.convert(applied, FittedMap)
     certificate = Certificate(
         how=how,
         labels=Labels(
@@ -99,6 +109,8 @@ def write_certificate(path: Path, how: HowJudged, certified: Certified, outcomes
         kept=all(outcome.holds for outcome in outcomes),
         date=datetime.now(UTC).date().isoformat(),
         judged=JudgedFile(file=str(certified.judged), sha256=jsonl.sha256(split_sheet(certified.judged)[0])),
+        recalibration=fitted,
+        folds=certified.folds,
     )
     jsonl.write_json(path, msgspec.to_builtins(certificate))
 
