@@ -20,7 +20,7 @@ from critic.records import RATINGS, JudgeConfig, Judgment
 from critic.stats.arrays import Floats
 from critic.stats.estimate import Estimate
 
-QUOTED = ("mae", "pearson", "accuracy", "kappa")
+QUOTED = ("mae", "pearson", "accuracy", "kappa", "changed")
 """Measures of agreement in the line to quote, if they were measured."""
 
 
@@ -84,10 +84,12 @@ class FittedMap(Struct, frozen=True, kw_only=True):
     def apply(self, judgment: Judgment) -> Judgment:
         """Return a judgment with its score mapped and the raw score beside it. A failure has neither."""
         setup = replace(judgment.setup, recalibrated=self.map.digest)
-        if judgment.score is None:
-            return replace(judgment, setup=setup)
         own = self.map.parts.get(part_value(judgment, self.map.by) or "", self.map)
-        return replace(judgment, setup=setup, score=float(own(np.array(judgment.score))), raw_score=judgment.score)
+        first, *repeats = (
+            each if each.score is None else replace(each, score=float(own(np.array(each.score))), raw_score=each.score)
+            for each in (judgment, *judgment.repeats)
+        )
+        return replace(first, setup=setup, repeats=repeats)
 
 
 class HowJudged(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -141,10 +143,11 @@ class HowJudged(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def select_sampling(setup: JudgeConfig) -> dict[str, Any]:
-    """Return a judge's setup as a dict, without the keys `judge`, `pointwise_prompt` and `recalibrated`."""
+    """Return a judge's setup as a dict, without `judge`, `pointwise_prompt`, `recalibrated` and `repeat`."""
     sampling = msgspec.to_builtins({name: getattr(setup, name) for name in setup.__struct_fields__})
     # Those are compared by hashes: a name may stay while the weights or the text change.
-    del sampling["judge"], sampling["pointwise_prompt"], sampling["recalibrated"]
+    # A judge that is asked once is the one that was asked twice: the first verdict counts.
+    del sampling["judge"], sampling["pointwise_prompt"], sampling["recalibrated"], sampling["repeat"]
     return cast(dict[str, Any], sampling)
 
 
@@ -171,6 +174,7 @@ class Certificate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     `labels` and `judged`: the files that were compared. `date`: the day of the audit.
     `recalibration`: the map for `critic judge --recalibrate`, or None. If the judge was audited with a map
     (`how.recalibrated`), it is that one; else it was fitted on these labels.
+    `audits`: the number of this audit among those of the same labels (the ledger beside --out).
     `folds`: True if the judge was recalibrated by maps fitted on other folds of these labels, and not by its own map.
     """
 
@@ -183,6 +187,7 @@ class Certificate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     judged: JudgedFile
     recalibration: FittedMap | None = None
     folds: bool = False
+    audits: int = 1
 
     def line(self, recalibrated: bool = False) -> str:
         """Return the result in one line that can be quoted in a paper: judge, prompts, measures, labels and gate.
@@ -203,8 +208,22 @@ class Certificate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
                 measured.append(f"{name} {estimate.value:.2f}{bounds}")
         who = f"{self.labels.raters} raters" if self.labels.raters > 1 else "people"
         labels = f"{self.labels.rows} answers labelled by {who} (labels {self.labels.sha256[:8]}), {self.date}"
+        labels += f", {name_audit(self.audits)}"
+        # How much the judge itself varies is no part of an interval over questions.
+        once = "changed" not in agreement or agreement["changed"].value is None
+        labels += ", the judge taken as fixed" if once else ""
         prompts = ", ".join(sorted(f"{name}@{digest[:8]}" for digest, name in self.how.prompts.items()))
         return "; ".join([f"{judge}, prompt {prompts}: {', '.join(measured)} on {labels}", *gate])
+
+
+def name_audit(number: int) -> str:
+    """Return which audit of the same labels one is.
+
+    >>> name_audit(3), name_audit(12)
+    ('third audit on these labels', 'audit 12 on these labels')
+    """
+    words = ("first", "second", "third", "fourth", "fifth")
+    return f"{words[number - 1]} audit on these labels" if number <= len(words) else f"audit {number} on these labels"
 
 
 def read(path: Path) -> tuple[Certificate, str]:

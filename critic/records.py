@@ -460,6 +460,7 @@ class JudgeConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `sight`: which turns the judge of a turn sees.
     `battles`: which of several models are compared; None if the first is compared with all others.
     `unlearned`: names of the forms in use that the judge was not trained on, comma-separated; "" if none.
+    `repeat`: how often each verdict was asked for; the first one counts.
     `recalibrated`: hash of the map that was applied to the scores (`certificate.ScoreMap`); "" if none was.
     """
 
@@ -476,6 +477,7 @@ class JudgeConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
     battles: Pairing | None = None
     unlearned: str = ""
     recalibrated: str = ""
+    repeat: int = 1
 
 
 def describe_difference(before: JudgeConfig, now: JudgeConfig, where: str = "now") -> str:
@@ -594,6 +596,7 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `raw_score`: the score before recalibration; None if none was applied.
     `members`: a panel's single judgments, without the fields they share. `score` and `verdict.rating` are then
         aggregates over the members, and `verdict.distribution` is their mean.
+    `repeats`: the further judgments of the same sample (`setup.repeat`), as in `members`. Tokens include theirs.
     `calls`: the requests, if a form or protocol needs several.
     `asked`: a hash of the requests; judgments of a conversation with the same hash share their calls, whose tokens
         count once. None if there was no request.
@@ -627,6 +630,7 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     images: int = 0
     answered_by: list[str] = field(default_factory=list)
     members: list["Judgment"] = field(default_factory=list)
+    repeats: list["Judgment"] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
 
     def check(self) -> None:

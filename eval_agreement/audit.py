@@ -17,10 +17,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from critic import human_scored, jsonl, tables
-from critic.certificate import HowJudged, find_judged_file, is_certificate
+from critic.certificate import HowJudged, find_judged_file, is_certificate, name_audit
 from critic.errors import UsageError
 from critic.page.blocks import Section, as_text
 from critic.records import Judgment
+from critic.stats.verdicts import UNASKED
 from critic.tables import Kind
 from eval_agreement.measures import gate
 from eval_agreement.measures.calibration import check_unseen
@@ -85,6 +86,7 @@ class _Audited(Struct, frozen=True, kw_only=True):
     `content`: values of summary.json. `verdicts`: sentences by sample. `printed`: lines for the terminal.
     `how`, `certified`: contents of the certificate, or None. `outcomes`: results of the gate.
     `failed`: (failed verdicts, all verdicts) by sample.
+    `labels`: id and label of each labelled answer, for the ledger.
     `findings`: by sample, for the worst disagreements on the page.
     """
 
@@ -99,6 +101,7 @@ class _Audited(Struct, frozen=True, kw_only=True):
     outcomes: Sequence[gate.Outcome] = ()
     failed: Mapping[str, tuple[int, int]] = {}
     findings: Mapping[str, RatedFindings] = {}
+    labels: Sequence[tuple[str, float]] = ()
 
 
 def main(
@@ -309,7 +312,9 @@ def _audit_scores(
     # The first sample's judge is the one that is certified, and under attack.
     how = target.prepare(judged, first.judgments)
     audits = {sample.name: run_audit(sample, request, MEASURES) for sample, _ in samples}
-    agreements = {name: findings.scorers.judge for name, findings in audits.items()}
+    agreements = {}
+    for name, findings in audits.items():
+        agreements[name] = gate.with_repeats(findings.scorers.judge, findings.repeats.changed)
     outcomes = gate.check(target.limits, agreements)
     savings = measure_savings(audits)
     decisions, verdicts = {}, {}
@@ -351,6 +356,7 @@ def _audit_scores(
         printed=list(_list_printed(audits, sections, decisions, looks, savings)),
         failed={name: (judge.failed, judge.n + judge.failed) for name, judge in agreements.items()},
         findings=audits,
+        labels=[*zip(first.labelled.ids, first.labelled.human.tolist(), strict=True)],
     )
 
 
@@ -372,6 +378,8 @@ def _list_printed(
         yield from (f"{name}: {note}" if len(audits) > 1 else note for note in findings.sample.notes)
     for name, decision in decisions.items():
         yield from (f"{name}: {sentence}" for sentence in decision.judges)
+        if audits[name].repeats.times > 1:
+            yield f"{name}: {audits[name].repeats.reading}"
     for path, looking in looks.items():
         yield f"{path}: {looking.reading}"
     if savings:
@@ -395,7 +403,8 @@ def _audit_labels(sources: Tables, kind: Kind, request: AuditRequest, target: _T
     audit = run_audit(sample, request, PREFERENCE_MEASURES)
     scorers = audit.scorers
     result = scorers.agreement[judge]
-    gated = gate.of_preferences(result, scorers.groups, **scorers.rates.get(judge, {}))
+    rates = {**scorers.rates.get(judge, {}), "changed": audit.repeats.changed}
+    gated = gate.of_preferences(result, scorers.groups, **rates)
     outcomes = gate.check(target.limits, {name: gated})
     decision = decide_verdicts(name, audit, outcomes, target.max_failed, request.within, target.accepted)
     verdicts = [*decision.judges, *decision.steps]
@@ -413,13 +422,14 @@ def _audit_labels(sources: Tables, kind: Kind, request: AuditRequest, target: _T
             labels=people.path,
             rows=scorers.rated,
             raters=scorers.raters,
-            agreement={"accuracy": result.accuracy, "decided": result.decided, "kappa": result.kappa},
+            agreement=gated.estimates,
         ),
         outcomes=outcomes,
         content=content | {"gate": summary.gate_values(outcomes), "provenance": origin},
         verdicts={name: verdicts},
         sections=preference_sections(name, audit, gate_part(outcomes)),
-        printed=[*verdicts, *sample.notes],
+        printed=[*verdicts, *([audit.repeats.reading] if audit.repeats.times > 1 else []), *sample.notes],
+        labels=[(key, int(code)) for key, code in zip(sample.ids, sample.verdict, strict=True) if code != UNASKED],
         # A judge that was not asked about an item has not judged it either.
         failed={name: (result.failed + result.unasked, result.n + result.failed + result.unasked)},
     )
@@ -496,8 +506,6 @@ def _write(audited: _Audited, target: _Target) -> int:
     outcomes = audited.outcomes
     # Absolute paths would say where the user works, and differ between machines.
     content = jsonl.hide_places(audited.content, target.out)
-    if target.certificate and audited.how and audited.certified:
-        summary.write_certificate(target.certificate, audited.how, audited.certified, outcomes)
     jsonl.write_json(target.out / "summary.json", content)
     page = report.write(
         target.out,
@@ -509,6 +517,13 @@ def _write(audited: _Audited, target: _Target) -> int:
         about=audited.about,
     )
     print(*audited.printed, sep="\n", end="\n\n")
+    # A ledger that cannot be written must not cost the other results.
+    number = summary.count_audits(target.out, audited.labels) if audited.labels else 1
+    if number > 1:
+        print(f"This is the {name_audit(number)}.")
+    if target.certificate and audited.how and audited.certified:
+        certified = replace(audited.certified, audits=number)
+        summary.write_certificate(target.certificate, audited.how, certified, outcomes)
     for outcome in outcomes:
         print(f"gate: {outcome.text}", file=sys.stdout if outcome.holds else sys.stderr)
     print(target.out / "summary.json", page, sep="\n")

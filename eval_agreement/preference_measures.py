@@ -10,8 +10,9 @@ from eval_agreement.measures import preferences as verdicts
 from eval_agreement.measures.doubts import find_verdict_doubts
 from eval_agreement.measures.measure import Findings, Measure, draw_parts
 from eval_agreement.measures.preferences import Preferences
+from eval_agreement.measures.repeats import measure_verdict_repeats
 from eval_agreement.page import preferences as page
-from eval_agreement.page.words import build_sections
+from eval_agreement.page.words import build_sections, draw_repeats
 
 PREFERENCE_MEASURES: dict[str, Measure[Preferences]] = {
     # Only the decision reads it, so that summary.json leaves it out.
@@ -20,6 +21,7 @@ PREFERENCE_MEASURES: dict[str, Measure[Preferences]] = {
     "scorers": Measure(
         find=verdicts.measure_verdicts, section="preferences", draw=page.draw_verdicts, write=to_builtins
     ),
+    "repeats": Measure(find=measure_verdict_repeats, section="preferences", draw=draw_repeats),
     "beside": Measure(find=verdicts.compare_with_raters, section="people", draw=page.draw_people),
     "matrix": Measure(find=verdicts.measure_matrix, section="matrix", draw=page.draw_matrix),
     "position": Measure(find=verdicts.measure_positions, section="position", draw=page.draw_positions),

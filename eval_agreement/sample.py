@@ -44,6 +44,7 @@ class RatedSample(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     - judges: each judge's scores by name, (n,), NaN if the judgment failed. The first judge is under audit.
     - group: name of the question or image that rows share; None for a group of its own.
     - parts: by property (such as language), the value for each row. length: characters, (n,).
+    - repeats: scores of the judge under audit when it was asked again, (n, K); None if it was asked once.
     - probability: chance of each labelled row to be labelled, (n,); None if it is the same for all.
     - responses, judgments: the records that the rows come from, or empty.
     - notes: sentences on rows left out. criterion: the criterion scored; None for overall scores.
@@ -57,6 +58,7 @@ class RatedSample(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     raters: list[dict[str, float]] = field(default_factory=list)
     parts: dict[str, list[str | None]] = field(default_factory=dict)
     length: Floats | None = None
+    repeats: Floats | None = None
     probability: Floats | None = None
     responses: list[Response | None] = field(default_factory=list)
     judgments: list[Judgment | None] = field(default_factory=list)

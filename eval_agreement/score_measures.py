@@ -15,8 +15,10 @@ from eval_agreement.measures.measure import AuditRequest, Measure
 from eval_agreement.measures.ppi import measure_corrected_means, plan_labels
 from eval_agreement.measures.prediction_intervals import interval_values, measure_intervals
 from eval_agreement.measures.raters import BesideRaters, beside_raters
+from eval_agreement.measures.repeats import measure_score_repeats
 from eval_agreement.measures.scorers import break_down, breakdown_values, measure_scorers, scorer_values
 from eval_agreement.page import scores
+from eval_agreement.page.words import draw_repeats
 from eval_agreement.sample import RatedSample
 
 
@@ -36,6 +38,7 @@ MEASURES: dict[str, Measure[RatedSample]] = {
     # Its map goes to the certificate as well.
     "recalibration": Measure(find=recalibrate, write=fitted_values),
     "scorers": Measure(find=measure_scorers, section="agreement", draw=scores.draw_scorers, write=scorer_values),
+    "repeats": Measure(find=measure_score_repeats, section="agreement", draw=draw_repeats),
     "by": Measure(find=break_down, section="parts", draw=scores.draw_breakdown, write=breakdown_values),
     "comparisons": Measure(find=compare_judges, section="judges", draw=scores.draw_comparisons),
     # Its three findings have names of their own in summary.json.

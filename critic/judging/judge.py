@@ -107,32 +107,52 @@ class Judge:
         digest = hashlib.sha256(msgspec.json.encode(shown)).hexdigest()[:16]
         return replace(prepared, requests=requests, asked=digest)
 
-    def _build_requests(self, planned: PlannedVerdict) -> list[JudgeRequest]:
+    def _build_requests(self, planned: PlannedVerdict, again: int = 0) -> list[JudgeRequest]:
+        """Build the requests of a verdict. `again`: how often it was asked for already."""
         sample, material = planned.sample, planned.material
         if material is None:
             return []
         request = inquiry(planned.form, sample.conversation.lang, material, self.sees)
         if self.setup.decoding.temperature:
-            request = replace(request, seed=int.from_bytes(hashlib.sha256(sample.key.encode()).digest()[:3]))
+            seed = int.from_bytes(hashlib.sha256(sample.key.encode()).digest()[:3])
+            request = replace(request, seed=seed + again)
         if not request.form.pair:
             return [request]
         requests = []
-        for first in self._draw_orders(planned):
+        for first in self._draw_orders(planned, again):
             requests.append(replace(request, first=first, material=in_order(request.prompt, material, first)))
         return requests
 
-    def _draw_orders(self, planned: PlannedVerdict) -> tuple[Position, ...]:
-        """Return which side stands first in each request of a comparison. A random order is the same in every run."""
+    def _draw_orders(self, planned: PlannedVerdict, again: int) -> tuple[Position, ...]:
+        """Return which side stands first in each request of a comparison. A random order is the same in every run.
+
+        It is the other one each time that the verdict is asked for `again`.
+        """
         sample = planned.sample
         if self.setup.order == "both":
             return records.PLAYERS
         # The turns of a conversation and the whole have one order, hence no turn's number here.
         named = self.setup.seed, sample.system, sample.id, sample.condition, "", planned.judging, sample.opponent
         words = "/".join(map(str, named))
-        return (records.PLAYERS[hashlib.sha256(words.encode()).digest()[0] % 2],)
+        return (records.PLAYERS[(hashlib.sha256(words.encode()).digest()[0] + again) % 2],)
 
     async def verdict_on(self, prepared: PreparedVerdict) -> Judgment:
-        """Return the judgment of a prepared verdict: a score or a failure. Server and image errors become failures."""
+        """Return the judgment of a prepared verdict: a score or a failure. Server and image errors become failures.
+
+        If verdicts are asked for several times, the first one counts. The others meet another batch, since other
+        verdicts are asked for meanwhile, another seed (unless decoding is greedy), or another order.
+        """
+        judgment, repeats = await self._judge_once(prepared), list[Judgment]()
+        for again in range(1, self.setup.repeat if prepared.requests else 1):
+            requests = self._build_requests(prepared.planned, again)
+            repeats.append(await self._judge_once(replace(prepared, requests=requests)))
+        if repeats:
+            usage = records.sum_usage([judgment, *repeats])
+            judgment = replace(judgment, repeats=[each.part for each in repeats], **usage)
+        return self.recalibration.apply(judgment) if self.recalibration else judgment
+
+    async def _judge_once(self, prepared: PreparedVerdict) -> Judgment:
+        """Return the judgment of one verdict, without a map."""
         planned = prepared.planned
         try:
             result = await self._ask(prepared)
@@ -141,7 +161,7 @@ class Judge:
             paid, failed = prepared.requests[0].paid, Verdict(failure=error.failure)
             result = JudgeResult(verdict=failed, calls=paid, detail=str(error), attempts=error.tries)
         calls, tokens = result.calls, records.sum_usage(result.calls)
-        judgment = Judgment(
+        return Judgment(
             sample=planned.sample,
             setup=self.current_setup,
             prompt=planned.form,
@@ -162,7 +182,6 @@ class Judge:
             images=min((call.images for call in calls), default=0),
             answered_by=list(dict.fromkeys(call.answered_by for call in calls if call.answered_by)),
         )
-        return self.recalibration.apply(judgment) if self.recalibration else judgment
 
     def hash_prompt(self, form: str) -> str:
         """Return one hash of all wordings of the prompt that this judge gets for `form`."""
@@ -312,6 +331,7 @@ def panel_judgment(members: Sequence[Judgment], how: Aggregation, name: str) -> 
         detail=detail,
         shortened={},
         members=[member.part for member in members],
+        repeats=[panel_judgment(each, how, name).part for each in zip(*(one.repeats for one in members), strict=True)],
         calls=[],
         answered_by=[],
         images=min(member.images for member in members),

@@ -65,6 +65,8 @@ def main(
     # `critic serve` listens there.
     if not (how.judge or endpoint.base_url):
         endpoint = replace(endpoint, base_url=DEFAULT_URL)
+    if how.repeat > 1 and endpoint.cache is not None:
+        raise UsageError(f"--repeat {how.repeat} asks anew, where --cache would repeat what it holds: leave out one")
     is_panel = len(how.judge or []) > 1
     if aggregate != "mean" and not is_panel:
         raise UsageError(f"--aggregate {aggregate} makes one score of those of several --judge")

@@ -102,9 +102,8 @@ def judge_conversations(
     forms = list_forms(whole, judge.setup)
     if run.certificate is not None:
         prompts = dict(zip(map(judge.hash_prompt, forms), forms, strict=True))
-        print_quotable(
-            run.certificate, collect_processors([judge.backend]), prompts, judge.setup, (), run.recalibration
-        )
+        about = prompts, judge.setup, (), run.recalibration
+        print_quotable(run.certificate, collect_processors([judge.backend]), *about)
     sources = {
         "replies": describe_source(replies),
         "benchmark": benchmark,
@@ -209,6 +208,7 @@ def _usual_setup(how: JudgeOptions, benchmark: str, chosen: Sequence[str]) -> Ju
         score_kind=how.score or "argmax",
         order=how.order or base.order,
         seed=how.seed,
+        repeat=how.repeat,
         battles=how.battles,
         reference_backed=not how.reference_free,
         pointwise_prompt=how.answer_form,

@@ -170,7 +170,8 @@ def judge_rows(
     # Log probabilities are needed for a score that is named, or that was certified by them.
     needs = f"--score {how.score}" if how.score else str(run.certificate) if run.certificate else None
     tokens = how.max_tokens or (options.TOKENS_OF_STEPS if how.prompt == options.EVERY_REASON_FIRST else options.TOKENS)
-    setup = JudgeConfig(judge="", score_kind=how.score or "expected", decoding=decoding, pointwise_prompt=form)
+    kind = how.score or "expected"
+    setup = JudgeConfig(judge="", score_kind=kind, decoding=decoding, pointwise_prompt=form, repeat=how.repeat)
     judges = []
     for backend in backends:
         # Each member of a panel has learned forms of its own.

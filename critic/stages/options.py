@@ -237,6 +237,7 @@ class JudgeOptions(Struct, frozen=True, kw_only=True):
     recalibrate: Annotated[
         Path | None, verdicts(metavar="FILE", help="Map ratings to people's scale, by the map of this certificate.")
     ] = None
+    repeat: Annotated[int, verdicts(min=1, metavar="K", help="Ask for each verdict K times; the first counts.")] = 1
     seed: Annotated[int, rare(help="Seed for random orders and battles.")] = 0
     battles: Annotated[records.Pairing | None, rare(help="Which of several models are compared.")] = None
     reference_free: Annotated[bool, rare("--reference-free", help="Compare models without a reference.")] = False

@@ -136,7 +136,8 @@ def sum_judgments(records: Iterable[Judgment], out: Path, unit: str) -> RunSumma
             counts["without_an_answer"] += 1
         elif (name := (judgment.conversation.id, judgment.asked)) not in requests:
             requests.add(name)
-            for call in judgment.calls:
+            # The calls of repeats are not in the record, but their tokens are.
+            for call in [judgment] if judgment.repeats else judgment.calls:
                 spent.add(call)
     facts = {f"{unit}s": count, "failed": dict(failures), **counts, "shortened_prompts": dict(spent.shortened)}
     facts |= {"asked": len(requests)} if requests else {}

@@ -146,8 +146,8 @@ class Recalibration(Struct, frozen=True, kw_only=True):
     - helps: squared error before the map minus squared error after it.
     - over, over_judges: squared error of each trivial or other judge, recalibrated alike, minus this judge's.
     - by: property (such as language) with a separate map per value, used if that reduces the error; None for one map.
-    - fitted: the map fitted on all rows, for `critic judge --recalibrate`; None for judges that are not under audit, and
-      for one that was recalibrated already.
+    - fitted: the map fitted on all rows, for `critic judge --recalibrate`. It is None for judges that are not under
+      audit, and for one that was recalibrated already.
     """
 
     error: float
@@ -231,9 +231,7 @@ def check_unseen(sample: RatedSample, files: Mapping[str, Path], *, use_folds: b
             sample = _map_by_folds(sample, name, rows, applied["map"].get("by") if applied else None)
             sample.notes.append(f"{name}: {what}; its scores are by maps fitted on other folds (--folds)")
         elif seen.any() or not applied:
-            raise UsageError(
-                f"{path}: {what}; audit it on others, or with --folds by maps fitted on other folds of them"
-            )
+            raise UsageError(f"{path}: {what}; audit it on others, or with --folds by maps fitted on other folds")
     return sample
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from critic.errors import UsageError
 from critic.stats.estimate import FEWEST_TO_DECIDE, Estimate
@@ -14,8 +15,9 @@ _LIMIT = re.compile(
     r"\s*(?:(?P<sample>[^:,<>=]+):)?\s*(?P<metric>\w+)\s*(?P<sign><=|>=)\s*(?P<value>-?(?:\d+\.?\d*|\.\d+)(?:e-?\d+)?)\s*"
 )
 
-PREFERENCES = ("accuracy", "decided", "kappa", "failed")
-"""Metrics that a limit on preferences may name; `failed` is the share (0..1) of pairs without a verdict."""
+PREFERENCES = ("accuracy", "decided", "kappa", "changed", "failed")
+"""Metrics that a limit on preferences may name. `changed` is the share (0..1) of verdicts that change when the judge is
+asked again, and `failed` that of pairs without a verdict."""
 
 YES_OR_NO = (*PREFERENCES, "sensitivity", "specificity")
 """Metrics that a limit on yes/no verdicts may name."""
@@ -24,10 +26,16 @@ YES_OR_NO = (*PREFERENCES, "sensitivity", "specificity")
 def of_preferences(result: VerdictAgreement, groups: int, **rates: Estimate) -> Agreement:
     """Convert the agreement on preferences or yes/no verdicts to an Agreement for `check`.
 
-    Items that the judge was not asked about count as failed. `rates`: sensitivity and specificity, if any.
+    Items that the judge was not asked about count as failed. `rates`: sensitivity and specificity, if any, and the
+    share of verdicts that change.
     """
     estimates = {"accuracy": result.accuracy, "decided": result.decided, "kappa": result.kappa, **rates}
     return Agreement(n=result.n, failed=result.failed + result.unasked, estimates=estimates, groups=groups)
+
+
+def with_repeats(result: Agreement, changed: Estimate) -> Agreement:
+    """Return an agreement with the share of verdicts that change as a further estimate."""
+    return replace(result, estimates={**result.estimates, "changed": changed})
 
 
 class Limit(Struct, frozen=True):
@@ -40,8 +48,8 @@ class Limit(Struct, frozen=True):
     @property
     def sign(self) -> str:
         """`<=` if lower is better, else `>=`."""
-        lower = self.metric == "failed" or (self.metric in METRICS and METRICS[self.metric].lower_is_better)
-        return "<=" if lower else ">="
+        metric = METRICS.get(self.metric)
+        return "<=" if self.metric in ("changed", "failed") or (metric and metric.lower_is_better) else ">="
 
 
 class Outcome(Struct, frozen=True):
@@ -57,13 +65,13 @@ class Outcome(Struct, frozen=True):
 def parse(text: str, names: Sequence[str] = ()) -> list[Limit]:
     """Parse limits `[SAMPLE:]METRIC<=NUMBER` or `[SAMPLE:]METRIC>=NUMBER`, separated by commas.
 
-    `names`: the metrics allowed; empty for those of scores and `failed`.
+    `names`: the metrics allowed; empty for those of scores, `changed` and `failed`.
     Raises UsageError for a malformed limit, an unknown metric, or a sign in the wrong direction (mae>=0.9).
 
     >>> parse("mae<=0.9, people.csv:failed<=0.02")
     [Limit(metric='mae', value=0.9, sample=None), Limit(metric='failed', value=0.02, sample='people.csv')]
     """
-    names = names or (*METRICS, "failed")
+    names = names or (*METRICS, "changed", "failed")
     limits = []
     for part in text.split(","):
         match = _LIMIT.fullmatch(part)
@@ -120,7 +128,9 @@ def _outcome(sample: str, limit: Limit, result: Agreement) -> Outcome:
         bound = estimate.interval[1 if lower else 0] if estimate.interval and enough else None
         shown = "undefined" if estimate.value is None else f"{estimate.value:.3f}"
         shown += "" if estimate.interval is None else f" [{estimate.interval[0]:.3f}, {estimate.interval[1]:.3f}]"
-        if estimate.value is not None:
+        if limit.metric == "changed":
+            reason = estimate.undefined or reason
+        elif estimate.value is not None:
             reason = "no interval" if enough else f"{groups} questions, {FEWEST_TO_DECIDE} are needed"
     holds = bound is not None and (bound <= limit.value if lower else bound >= limit.value)
     undecided = "" if bound is not None else f" (not decided: {reason})"

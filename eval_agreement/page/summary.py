@@ -1,9 +1,11 @@
 """The results of an audit as JSON values, rows and plain text; its provenance; its certificate."""
 
+import hashlib
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,8 @@ from msgspec import Struct
 
 from critic import jsonl
 from critic.certificate import Certificate, FittedMap, HowJudged, JudgedFile, Labels
-from critic.errors import UsageError
+from critic.errors import UsageError, encode
+from critic.page.blocks import share
 from critic.records import Judgment, Response
 from critic.stats.estimate import LEVEL, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY, SEED, Estimate
 from critic.tables import split_sheet
@@ -24,6 +27,9 @@ from eval_agreement.measures.scorers import Kind, agreement_values
 from eval_agreement.metrics import METRICS
 from eval_agreement.reading.tables import Source
 from eval_agreement.sample import RatedSample
+
+LEDGER_HASHES, LEDGER_SAME = 128, 0.8
+"""Number of hashes by which the ledger knows labels; share (0..1) of equal labels from which two sets are the same."""
 
 
 def sample_facts(sample: RatedSample, files: Mapping[str, Source], training: Sequence[Response]) -> dict[str, Any]:
@@ -78,7 +84,8 @@ def how_judged(judged: Path, judgments: Iterable[Judgment | None]) -> HowJudged:
 class Certified(Struct, frozen=True, kw_only=True):
     """What a certificate states: the judged file, the file of labels, its labelled rows and raters, the agreement.
 
-    `recalibration`: the recalibration of the judge, whose map is certified; None without one. `folds`: as in Certificate.
+    `recalibration`: the recalibration of the judge, whose map is certified; None without one.
+    `folds`, `audits`: as in Certificate.
     """
 
     judged: Path
@@ -88,6 +95,25 @@ class Certified(Struct, frozen=True, kw_only=True):
     agreement: Mapping[str, Estimate]
     recalibration: Recalibration | None = None
     folds: bool = False
+    audits: int = 1
+
+
+def count_audits(out: Path, labels: Iterable[tuple[str, float]]) -> int:
+    """Record an audit in the ledger `audits.jsonl` beside the output folder; return its number on the same labels.
+
+    `labels`: id and label of each labelled answer. Labels are the same if LEDGER_SAME of them are. That is estimated
+    from the LEDGER_HASHES smallest hashes (Broder 1997, "On the resemblance and containment of documents"), which are
+    all that the ledger holds of them. Raises UsageError if the ledger cannot be read or written.
+    """
+    path = out.resolve().parent / "audits.jsonl"
+    now = sorted({hashlib.sha256(encode(label)).hexdigest()[:12] for label in labels})[:LEDGER_HASHES]
+    number = 1
+    for _, line in jsonl.read(path, dict[str, Any]) if path.is_file() else ():
+        both = set(sorted({*now, *line["labels"]})[:LEDGER_HASHES])
+        number += len(both & {*now} & {*line["labels"]}) >= LEDGER_SAME * len(both)
+    with jsonl.Appender(path) as ledger:
+        ledger.append({"date": datetime.now(UTC).date().isoformat(), "labels": now})
+    return number
 
 
 def write_certificate(path: Path, how: HowJudged, certified: Certified, outcomes: Sequence[Outcome]) -> None:
@@ -111,6 +137,7 @@ def write_certificate(path: Path, how: HowJudged, certified: Certified, outcomes
         judged=JudgedFile(file=str(certified.judged), sha256=jsonl.sha256(split_sheet(certified.judged)[0])),
         recalibration=fitted,
         folds=certified.folds,
+        audits=certified.audits,
     )
     jsonl.write_json(path, msgspec.to_builtins(certificate))
 
@@ -187,6 +214,10 @@ def _text_rows(findings: RatedFindings) -> list[list[str]]:
                 text += f" [{estimate.interval[0]:.2f}, {estimate.interval[1]:.2f}]"
             cells.append(text)
         rows.append(cells)
+    # Only the judge under audit was asked again.
+    if findings.repeats.times > 1:
+        rows[0].append("changed")
+        rows[1].append(share(findings.repeats.changed.value))
     return rows
 
 
@@ -196,9 +227,9 @@ def _align(rows: Sequence[Sequence[str]]) -> list[str]:
     >>> _align([["judge", "n"], ["ours", "12"]])
     ['judge  n', 'ours   12']
     """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]
     lines = []
     for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
         lines.append("  ".join(cells).rstrip())
     return lines

@@ -1,11 +1,12 @@
 """Parts that all audit pages share: formats of p-values and estimates, sections, single raters and the gate."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from critic.page.blocks import Columns, Part, Section, Table, TableCell, interval, number, row, share, shares
 from critic.stats.estimate import FEWEST_GROUPS, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY, Estimate
 from eval_agreement.measures.gate import Outcome
 from eval_agreement.measures.raters import BesideRaters, RaterTest
+from eval_agreement.measures.repeats import Repeats
 from eval_agreement.metrics import METRICS
 from eval_agreement.sentences import say, texts_of
 
@@ -94,6 +95,13 @@ def build_sections(parts: Mapping[str, Iterable[Part]], **values: object) -> lis
 def gate_part(outcomes: Sequence[Outcome]) -> Part:
     """Build the part on the gate, which is empty without limits."""
     return Part(readings=[outcome.text for outcome in outcomes])
+
+
+def draw_repeats(findings: Mapping[str, Repeats]) -> Iterator[Part]:
+    """Build each sample's part on how often the judge changes its verdicts, or that it was asked once."""
+    for name, repeats in findings.items():
+        rows = {"verdicts that change": repeats.changed} if repeats.times > 1 else {}
+        yield Part(heading=name, readings=[repeats.reading], tables=[estimates("Asked again.", rows, percent)])
 
 
 _RATERS = Columns[RaterTest](

@@ -28,6 +28,7 @@ class AuditItem(Struct, frozen=True, kw_only=True):
     - kind "preference" (between answers a and b) or "yes or no" (yes is a, no is b): `labels` holds the judge's verdict
       with a shown first and the one with b shown first, or a single verdict if the order is irrelevant or unknown.
       "failed" is a failed judgment, None an order that was not judged.
+    - repeats: the judge's further scores, or labels, if it was asked several times.
     - human, raters, human_label: people's score (with each rater's) or verdict. others: further judges' scores by
       column.
     - group: cluster for resampling. parts: properties to break agreement down by. length, length_b: characters of the
@@ -41,6 +42,7 @@ class AuditItem(Struct, frozen=True, kw_only=True):
     group: str
     score: float | None = None
     labels: tuple[Label | None, ...] = ()
+    repeats: tuple[Any, ...] = ()
     human: float | None = None
     raters: dict[str, float] = field(default_factory=dict)
     human_label: Label | None = None
@@ -67,7 +69,13 @@ def items_of(judgment: Judgment) -> list[AuditItem]:
     if judgment.protocol is not None:
         parts |= {"condition": sample.condition, "protocol": judgment.protocol, "judging": judgment.judging}
     base = replace(base, id=judgment.id, parts=parts, length=_length(sample), judgment=judgment, score=judgment.score)
-    return [_item(base, part, judgment, form) for part in form.kind.audited(judgment)]
+    items = [_item(base, part, judgment, form) for part in form.kind.audited(judgment)]
+    repeats = []
+    for again in judgment.repeats:
+        # Without calls a label is that of both orders together.
+        own = replace(judgment, verdict=again.verdict, score=again.score, calls=[], repeats=[])
+        repeats.append({item.id: item.score if item.kind == "score" else item.labels[0] for item in items_of(own)})
+    return [replace(item, repeats=tuple(each.get(item.id) for each in repeats)) for item in items]
 
 
 def _length(sample: Sample) -> int | None:

@@ -1,13 +1,14 @@
 """Read samples from files. Any file becomes a data frame (`Labels`) indexed by id; two frames make a sample.
 
 A sample is a `RatedSample` or `Preferences`. The frame's columns (None if unknown) are `human`, `score` (on 1..10),
-`labels`, `raters` (labels by rater), `group`, `length`, `length_b`, `probability`, `response` and `judgment`. All other
-columns are parts, by which agreement is broken down.
+`labels`, `repeats`, `raters` (labels by rater), `group`, `length`, `length_b`, `probability`, `response` and
+`judgment`. All other columns are parts, by which agreement is broken down.
 """
 
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -39,7 +40,7 @@ _THINGS: dict[Kind, str] = {"score": "answer", "preference": "pair", "yes or no"
 _PEOPLES = ("human", "human_label", "score", "labels", "raters", "probability")
 """Columns that are filled only from people's file."""
 
-_NOT_PARTS = (*_PEOPLES, "group", "length", "length_b", "response", "judgment")
+_NOT_PARTS = (*_PEOPLES, "group", "length", "length_b", "response", "judgment", "repeats")
 
 _CHOSEN = ("protocol", "condition", "judging", "turn")
 """Parts of judged conversations for which people may have judged only some values. For answers this is the
@@ -193,6 +194,7 @@ def read_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Pref
         length_a=length_a if has_lengths else None,
         length_b=length_b if has_lengths else None,
         yes_or_no=kind == "yes or no",
+        repeats=np.stack([codes(again) for again in _list_repeats(people)], axis=1) if _list_repeats(people) else None,
         weight=weight,
         notes=notes,
     )
@@ -380,7 +382,7 @@ def _read_about(source: Source, keys: list[str], sides: Sequence[str]) -> Labels
             texts = [answers, _first_texts(source, keys, "question"), _first_texts(source, keys, "reference")]
             about = (_listed(rows[name]) for name in ("task", "group", "answerer"))
             rows["response"] = list(map(_build_response, rows.index, *texts, *about))
-    unknown = ("human", "score", "length_b", "probability", "response", "judgment")
+    unknown = ("human", "score", "length_b", "probability", "response", "judgment", "repeats")
     return rows.assign(**{name: None for name in unknown if name not in rows})
 
 
@@ -468,7 +470,7 @@ def _join(people: Labels, judge: Labels, ids: list[str]) -> Labels:
     fillable = [column for column in rows if column not in own]
     rows[fillable] = rows[fillable].where(rows[fillable].notna(), judge.reindex(index=ids, columns=fillable))
     rows["raters"] = [raters if isinstance(raters, dict) else {} for raters in rows["raters"]]
-    rows["judgment"] = judge["judgment"].reindex(ids)
+    rows[["judgment", "repeats"]] = judge[["judgment", "repeats"]].reindex(ids)
     return rows
 
 
@@ -486,9 +488,16 @@ def _build_sample(name: str, rows: Labels, judges: Mapping[str, Any]) -> RatedSa
         parts={part: _listed(rows[part]) for part in rows if part not in _NOT_PARTS},
         length=None if np.isnan(length).all() else length,
         probability=None if np.isnan(probability).all() else probability,
+        repeats=np.array(_list_repeats(rows), dtype=np.float64).T if _list_repeats(rows) else None,
         responses=_listed(rows["response"]) if rows["response"].notna().any() else [],
         judgments=_listed(rows["judgment"]) if rows["judgment"].notna().any() else [],
     )
+
+
+def _list_repeats(rows: Labels) -> list[tuple[Any, ...]]:
+    """Return the judge's scores or labels of each further time that it was asked, (n,) each; None if missing."""
+    repeats = [each if isinstance(each, tuple) else () for each in rows["repeats"]]
+    return list(zip_longest(*repeats))
 
 
 def _floats(column: Any) -> Floats:
