@@ -414,6 +414,10 @@ def _audit_labels(sources: Tables, kind: Kind, request: AuditRequest, target: _T
         **summary.file_facts({PEOPLE: people, **files}),
     }
     origin = summary.provenance({name: facts})
+    sections = preference_sections(name, audit, gate_part(outcomes))
+    # All labels and no models: what people gave is all that is to be said.
+    rates = [replace(part, note="") for part in sections if part.key == "rates"]
+    shown = [as_text(rates)] if sample.models or any(rate.unlabelled for rate in audit.rates) else []
     return _Audited(
         title=f"Audit of {judge}",
         how=how,
@@ -427,8 +431,8 @@ def _audit_labels(sources: Tables, kind: Kind, request: AuditRequest, target: _T
         outcomes=outcomes,
         content=content | {"gate": summary.gate_values(outcomes), "provenance": origin},
         verdicts={name: verdicts},
-        sections=preference_sections(name, audit, gate_part(outcomes)),
-        printed=[*verdicts, *([audit.repeats.reading] if audit.repeats.times > 1 else []), *sample.notes],
+        sections=sections,
+        printed=[*shown, *verdicts, *([audit.repeats.reading] if audit.repeats.times > 1 else []), *sample.notes],
         labels=[(key, int(code)) for key, code in zip(sample.ids, sample.verdict, strict=True) if code != UNASKED],
         # A judge that was not asked about an item has not judged it either.
         failed={name: (result.failed + result.unasked, result.n + result.failed + result.unasked)},

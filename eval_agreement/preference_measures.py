@@ -10,6 +10,7 @@ from eval_agreement.measures import preferences as verdicts
 from eval_agreement.measures.doubts import find_verdict_doubts
 from eval_agreement.measures.measure import Findings, Measure, draw_parts
 from eval_agreement.measures.preferences import Preferences
+from eval_agreement.measures.rates import measure_shares
 from eval_agreement.measures.repeats import measure_verdict_repeats
 from eval_agreement.page import preferences as page
 from eval_agreement.page.words import build_sections, draw_repeats
@@ -23,6 +24,7 @@ PREFERENCE_MEASURES: dict[str, Measure[Preferences]] = {
     ),
     "repeats": Measure(find=measure_verdict_repeats, section="preferences", draw=draw_repeats),
     "beside": Measure(find=verdicts.compare_with_raters, section="people", draw=page.draw_people),
+    "rates": Measure(find=measure_shares, section="rates", draw=page.draw_rates),
     "matrix": Measure(find=verdicts.measure_matrix, section="matrix", draw=page.draw_matrix),
     "position": Measure(find=verdicts.measure_positions, section="position", draw=page.draw_positions),
     "length": Measure(find=verdicts.measure_lengths, section="length", draw=page.draw_lengths),

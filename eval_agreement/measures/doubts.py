@@ -18,8 +18,8 @@ from eval_agreement.measures.preferences import Preferences
 from eval_agreement.sample import RatedSample
 from eval_agreement.sentences import say
 
-DOUBTS = ("equal", "rater", "reversed", "scale", "labels", "ids")
-"""Names of doubts, which --accept takes."""
+DOUBTS = ("equal", "rater", "reversed", "scale", "labels", "ids", "unfit")
+"""Names of doubts, which --accept takes. "unfit": labels that cannot test a judge (page/decision.py)."""
 
 FEWEST_ROWS = 10
 """Fewest rows that two columns are compared on."""

@@ -43,6 +43,7 @@ class Preferences(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     - judges[name]: (n, 2), the verdict with answer a shown first and with b first; or (n,) if order is irrelevant.
     - parts[property]: n names, to break agreement down by. length_a, length_b: (n,), in the same unit.
     - yes_or_no: True if an item is a single answer and a verdict is yes (A) or no (B).
+    - models: names of the two models of each pair, None if unknown; empty if no pair names any.
     - repeats: verdicts of the judge under audit when it was asked again, (n, K); None if it was asked once.
     - weight: 1 / chance of being labelled, (n,), NaN if not labelled; None if all had the same chance.
     """
@@ -55,6 +56,7 @@ class Preferences(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     length_a: Floats | None = None
     length_b: Floats | None = None
     yes_or_no: bool = False
+    models: Sequence[tuple[str | None, str | None]] = ()
     repeats: Codes | None = None
     weight: Floats | None = None
     notes: list[str] = field(default_factory=list)

@@ -92,7 +92,7 @@ def decide_scores(
     if judge.mae is None:
         return Decision(judges=[say("every_failed", name=name, n=judge.failed)], steps=[])
     labelled = findings.sample.labelled
-    unfit = _why_unfit(labelled.human, labelled.groups, findings.beside.raters, things="answers", unit="score")
+    unfit = _why_unfit(labelled.human, labelled.groups, findings.beside.raters, accepted, things="answers", unit="score")
     # Limits are those of the judge under audit.
     broken = {findings.sample.judge: _broken_gate(outcome for outcome in outcomes if outcome.sample == name)}
     decided = {}
@@ -147,16 +147,28 @@ def _mae_interval(result: Agreement) -> str:
     return within(interval(result.interval.get("mae")))
 
 
-def _why_unfit(labels: Floats | Codes, groups: Any, raters: RaterAgreement | None, *, things: str, unit: str) -> str:
-    """Return why the labels (n,) cannot test any judge, or "" if they can.
+def _why_unfit(
+    labels: Floats | Codes,
+    groups: Any,
+    raters: RaterAgreement | None,
+    accepted: Collection[str],
+    *,
+    things: str,
+    unit: str,
+) -> str:
+    """Return why the labels (n,) cannot test any judge, or "" if they can, or if the user has `accepted` that.
 
     `groups`: (n,). `raters`: the raters' agreement, or None. `things`, `unit`: words for the items and their labels.
     """
     values, counts = np.unique(labels, return_counts=True)
     others = len(np.unique(groups[labels != values[counts.argmax()]]))
+    # Of a single value nothing can be decided, whatever is accepted.
+    if "unfit" in accepted and others:
+        return ""
     if others < FEWEST_OTHERS:
         counted = {"same": counts.max(), "n": len(labels), "more": FEWEST_OTHERS - others}
-        return say("one_value", things=things, unit=unit, **counted)
+        option = "decide all the same with --accept unfit" if others else "name another column with --map COLUMN=people"
+        return say("one_value", things=things, unit=unit, option=option, **counted)
     # Raters who hardly agree measure little that a judge could find.
     low, _ = (raters and raters.people.interval) or (1.0, 1.0)
     if raters and (low <= 0 or _find_reliability(raters, unknown=1.0) < UNFIT):
@@ -393,7 +405,7 @@ def decide_verdicts(
         return Decision(judges=[say("no_verdicts", name=name, who=judge, why=result.accuracy.undefined)], steps=[])
     rated = audit.sample.verdict < LABELS
     labels, beside = audit.sample.verdict[rated], audit.beside.get(judge, BesideRaters())
-    unfit = _why_unfit(labels, audit.sample.groups[rated], beside.raters, things=scorers.things, unit="verdict")
+    unfit = _why_unfit(labels, audit.sample.groups[rated], beside.raters, accepted, things=scorers.things, unit="verdict")
     broken = {judge: _broken_gate(outcomes)}
     decided = {}
     # A judge without a kappa comes last.

@@ -19,6 +19,7 @@ from eval_agreement.measures.preferences import (
     VerdictScorers,
 )
 from eval_agreement.measures.raters import BesideRaters
+from eval_agreement.measures.rates import Rate
 from eval_agreement.page.words import estimates, p_text, part_name, people_part, percent, points
 
 _WEIGHTED = (
@@ -108,6 +109,27 @@ def _matrix_table(caption: str, pairs: list[PairAgreement]) -> Table:
         # Nobody is compared with themselves, and people's verdict not with its own raters.
         rows.append(row(first, *(cells.get((first, second), "–") for second in names)))
     return Table(caption=caption, head=["", *names], rows=rows)
+
+
+_RATES = Columns[Rate](
+    ("Share of", lambda rate: rate.name),
+    ("corrected", lambda rate: percent(rate.corrected)),
+    ("people's labels only", lambda rate: percent(rate.people)),
+    ("judge only", lambda rate: percent(rate.judge)),
+    ("by the judge's error rates", lambda rate: percent(rate.inverted)),
+    ("labels", lambda rate: rate.labelled),
+    ("without", lambda rate: rate.unlabelled),
+    bar=lambda rate: bar(rate.corrected.value, rate.corrected.interval),
+    strong=lambda _: True,
+    model=lambda rate: rate.name,
+)
+
+
+def draw_rates(findings: Mapping[str, Sequence[Rate]]) -> Iterator[Part]:
+    """Build each sample's part on shares of yes, or win rates, by people's labels and the judge's verdicts."""
+    for name, rates in findings.items():
+        caption = "Drawn from 0 to 1; a tie counts half."
+        yield Part(heading=name, tables=[_RATES.table(caption, rates, axis=(0.0, 1.0), chart_column=2)])
 
 
 def draw_positions(findings: Mapping[str, Mapping[str, Mapping[str, Estimate]]]) -> Iterator[Part]:

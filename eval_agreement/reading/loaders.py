@@ -40,7 +40,10 @@ _THINGS: dict[Kind, str] = {"score": "answer", "preference": "pair", "yes or no"
 _PEOPLES = ("human", "human_label", "score", "labels", "raters", "probability")
 """Columns that are filled only from people's file."""
 
-_NOT_PARTS = (*_PEOPLES, "group", "length", "length_b", "response", "judgment", "repeats")
+SIDES = ("model_a", "model_b")
+"""Columns of a table with the names of a pair's models."""
+
+_NOT_PARTS = (*_PEOPLES, "group", "length", "length_b", "response", "judgment", "repeats", *SIDES)
 
 _CHOSEN = ("protocol", "condition", "judging", "turn")
 """Parts of judged conversations for which people may have judged only some values. For answers this is the
@@ -177,7 +180,9 @@ def read_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Pref
     ids, rated = list(people.index), list(people["raters"])
     notes += column_notes([human, *judges.values()], COLUMNS[kind], bool(people["group"].notna().any()))
     length_a, length_b = _floats(people["length"]), _floats(people["length_b"])
-    has_lengths = not np.isnan([length_a, length_b]).any()
+    # Lengths are needed of the labelled pairs only.
+    labelled = np.array([bool(verdicts) for verdicts in rated])
+    has_lengths = not np.isnan([length_a[labelled], length_b[labelled]]).any()
     weight = None
     # Labels sampled with unequal chances are weighted by 1 / chance.
     if people["probability"].notna().any():
@@ -194,6 +199,7 @@ def read_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Pref
         length_a=length_a if has_lengths else None,
         length_b=length_b if has_lengths else None,
         yes_or_no=kind == "yes or no",
+        models=_list_models(people),
         repeats=np.stack([codes(again) for again in _list_repeats(people)], axis=1) if _list_repeats(people) else None,
         weight=weight,
         notes=notes,
@@ -237,13 +243,16 @@ def _read(human: Source, judges: Mapping[str, Source], kind: Kind) -> tuple[Labe
             both = f"the first holds {people_id}, the second {judged_id}; --map COLUMN=id names their column"
             raise UsageError(f"{human.path} and {source.path} have no id in common: {both}")
     ids, first = list(people.index), next(iter(by_judge.values()))
-    # Answers that only the judge scored count in corrected means; of preferences there are none.
+    # Items that only the judge has count in corrected means and shares.
+    settled = set(ids)
     if kind == "score":
-        settled = set(ids)
         # Rows that people scored, but that cannot be used.
         if human.content == "human-scored rows":
             settled |= {str(row.get("id")) for _, row in jsonl.read(human.path, dict[str, Any])}
         ids += [key for key in first.index if key not in settled]
+    else:
+        # Without its question an item could not be told from labelled ones about the same.
+        ids += [key for key in first.index[first["group"].notna()] if key not in settled]
     for name, judge in by_judge.items():
         notes += _unmatched(people.index, judge.index, ids, kind=kind, judge=name)
     return _join(people, first, ids), by_judge, notes
@@ -368,7 +377,7 @@ def _read_about(source: Source, keys: list[str], sides: Sequence[str]) -> Labels
     `keys`: the id of each row. `sides`: suffixes of the columns of answers.
     """
     limits = {"label_probability": (1e-9, 1.0), **{f"length{side}": (0.0, math.inf) for side in sides}}
-    cells: dict[str, list[Any]] = {name: source.texts(name) for name in ("group", *PART_COLUMNS)}
+    cells: dict[str, list[Any]] = {name: source.texts(name) for name in ("group", *PART_COLUMNS, *SIDES)}
     cells |= {name: source.numbers(name, ends) for name, ends in limits.items() if name in source.frame}
     rows = _merge_rows(source, pd.DataFrame(cells, index=keys, dtype=object))
     rows = rows.rename(columns={**PART_COLUMNS, "label_probability": "probability", "length_a": "length"})
@@ -492,6 +501,16 @@ def _build_sample(name: str, rows: Labels, judges: Mapping[str, Any]) -> RatedSa
         responses=_listed(rows["response"]) if rows["response"].notna().any() else [],
         judgments=_listed(rows["judgment"]) if rows["judgment"].notna().any() else [],
     )
+
+
+def _list_models(rows: Labels) -> list[tuple[str | None, str | None]]:
+    """Return the names of each pair's models, by a table's columns or by judgments; [] if none is known."""
+    models = list(zip(*(_listed(rows[side]) if side in rows else [None] * len(rows) for side in SIDES), strict=True))
+    for number, judgment in enumerate(_listed(rows["judgment"])):
+        # Of an opponent without a name, which is the reference, nothing is counted.
+        if judgment:
+            models[number] = (judgment.sample.system, judgment.opponent)
+    return models if any(None not in pair for pair in models) else []
 
 
 def _list_repeats(rows: Labels) -> list[tuple[Any, ...]]:

@@ -48,7 +48,7 @@ TEXTS = ("response", "text")
 """Names of the response column; the first that exists counts."""
 
 USED = {
-    *("id", "rater", "group", *PART_COLUMNS, "question", "reference", "label_probability"),
+    *("id", "rater", "group", *PART_COLUMNS, "model_a", "model_b", "question", "reference", "label_probability"),
     *(f"{name}{which}" for name in ("length", *TEXTS) for which in ("", "_a", "_b")),
 }
 """Columns that an audit reads beside the scores."""

@@ -1,0 +1,66 @@
+"""How often the 95 % intervals of corrected shares hold the truth, in simulated worlds: `python tests/bench/rates_coverage.py 1000`.
+
+A world has 1,000 items, some with a label drawn at random. Answers to one question share a part of their truth and of the
+judge's errors where a design has groups. Ends in one JSON line: share of worlds by design, labels and method.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from eval_agreement.measures.ppi import Answers
+from eval_agreement.measures.rates import WORTH, _correct, _invert, _Items
+
+ITEMS = 1000
+DESIGNS = {
+    "good judge": ((0.4, 0.0, 0.6), [[0.9, 0, 0.1], [0, 1, 0], [0.1, 0, 0.9]], 1),
+    "says yes too often": ((0.4, 0.0, 0.6), [[0.95, 0, 0.05], [0, 1, 0], [0.4, 0, 0.6]], 1),
+    "rare yes": ((0.08, 0.0, 0.92), [[0.8, 0, 0.2], [0, 1, 0], [0.05, 0, 0.95]], 1),
+    "preferences with ties": ((0.4, 0.2, 0.4), [[0.8, 0.1, 0.1], [0.3, 0.4, 0.3], [0.1, 0.1, 0.8]], 1),
+    "five answers a question": ((0.4, 0.0, 0.6), [[0.85, 0, 0.15], [0, 1, 0], [0.2, 0, 0.8]], 5),
+}
+
+
+def world(random, shares, errors, each, labels):
+    """Return an items' world: codes of both sides, UNASKED where people gave no label, and groups."""
+    groups = ITEMS // each
+    group = np.repeat(np.arange(groups), each)
+    # A question's answers are alike: half of them follow a common draw.
+    common = random.random(ITEMS) < (0.5 if each > 1 else 0.0)
+    draw = np.where(common, random.random(groups)[group], random.random(ITEMS))
+    truth = np.searchsorted(np.cumsum(shares), draw).clip(0, 2)
+    slip = np.where(common, random.random(groups)[group], random.random(ITEMS))
+    judge = (np.cumsum(errors, axis=1)[truth] < slip[:, None]).sum(axis=1).clip(0, 2)
+    chosen = random.permutation(groups)[: labels // each]
+    return np.where(np.isin(group, chosen), truth, 4), judge, group
+
+
+def coverage(worlds: int, seed: int = 1) -> dict[str, dict[str, float]]:
+    result = {}
+    for name, (shares, errors, each) in DESIGNS.items():
+        true = float(np.dot(shares, WORTH))
+        for labels in (25, 50, 100, 200):
+            held = {"corrected": 0, "inverted": 0, "width": 0.0, "width inverted": 0.0, "labels' width": 0.0}
+            inverted = 0
+            for stream in np.random.SeedSequence(seed).spawn(worlds):
+                people, judge, group = world(np.random.default_rng(stream), shares, errors, each, labels)
+                labelled = people < 3
+                human = np.where(labelled, WORTH[people % 3], 0.0)
+                one = _correct(Answers(human, WORTH[judge], labelled, group, None))
+                other = _invert(_Items(people, judge, group, np.ones(ITEMS)))
+                for key, estimate in (("corrected", one), ("inverted", other)):
+                    low, high = estimate.interval or (2.0, 2.0)
+                    held[key] += low <= true <= high
+                    held["width" if key == "corrected" else "width inverted"] += high - low
+                inverted += other.interval is not None
+            row = {"corrected": held["corrected"] / worlds, "inverted": held["inverted"] / max(inverted, 1)}
+            row |= {"width": round(held["width"] / worlds, 3), "width inverted": round(held["width inverted"] / max(inverted, 1), 3)}
+            result[f"{name}, {labels}"] = row | {"defined": inverted / worlds}
+    return result
+
+
+if __name__ == "__main__":
+    print(json.dumps(coverage(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)))
