@@ -121,9 +121,10 @@ def _invert(items: _Items) -> Estimate:
     of_kind /= of_kind.sum(axis=0)
     hits, judged = given[:, None] == seen, items.judge[:, None] == seen
     matrix = hits.T @ of_kind
-    inverse = np.linalg.pinv(matrix)
-    if np.linalg.norm(inverse, 2) > 1 / WEAKEST:
+    # Nor do fewer kinds of verdicts than people give tell theirs apart.
+    if len(seen) < len(kinds) or np.linalg.svd(matrix, compute_uv=False).min() < WEAKEST:
         return Estimate(n=len(rows), undefined="the judge hardly tells people's verdicts apart")
+    inverse = np.linalg.pinv(matrix)
     shares = inverse @ judged.mean(axis=0)
     gain = WORTH[kinds] @ inverse
     # What each item, and each label, adds to the estimate less its expectation. Groups are independent.

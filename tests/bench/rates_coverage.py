@@ -1,12 +1,14 @@
-"""How often the 95 % intervals of corrected shares hold the truth, in simulated worlds: `python tests/bench/rates_coverage.py 1000`.
+"""How often the 95 % intervals of corrected shares hold the truth in simulated worlds: `rates_coverage.py [WORLDS]`.
 
-A world has 1,000 items, some with a label drawn at random. Answers to one question share a part of their truth and of the
-judge's errors where a design has groups. Ends in one JSON line: share of worlds by design, labels and method.
+A world has 1,000 items, some with a label drawn at random. Where a design has groups, answers to one question share a
+part of their truth and of the judge's errors. Ends in one JSON line: coverage and mean width by design and labels.
 """
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +26,7 @@ DESIGNS = {
 }
 
 
-def world(random, shares, errors, each, labels):
+def world(random: Any, shares: Any, errors: Any, each: int, labels: int) -> tuple[Any, Any, Any]:
     """Return an items' world: codes of both sides, UNASKED where people gave no label, and groups."""
     groups = ITEMS // each
     group = np.repeat(np.arange(groups), each)
@@ -38,15 +40,16 @@ def world(random, shares, errors, each, labels):
     return np.where(np.isin(group, chosen), truth, 4), judge, group
 
 
-def coverage(worlds: int, seed: int = 1) -> dict[str, dict[str, float]]:
+def coverage(worlds: int, labels: Sequence[int] = (25, 50, 100, 200)) -> dict[str, dict[str, float]]:
+    """Return coverage and mean width of both intervals by design and number of labels."""
     result = {}
     for name, (shares, errors, each) in DESIGNS.items():
         true = float(np.dot(shares, WORTH))
-        for labels in (25, 50, 100, 200):
-            held = {"corrected": 0, "inverted": 0, "width": 0.0, "width inverted": 0.0, "labels' width": 0.0}
+        for drawn in labels:
+            held = {"corrected": 0, "inverted": 0, "width": 0.0, "width inverted": 0.0}
             inverted = 0
-            for stream in np.random.SeedSequence(seed).spawn(worlds):
-                people, judge, group = world(np.random.default_rng(stream), shares, errors, each, labels)
+            for stream in np.random.SeedSequence(1).spawn(worlds):
+                people, judge, group = world(np.random.default_rng(stream), shares, errors, each, drawn)
                 labelled = people < 3
                 human = np.where(labelled, WORTH[people % 3], 0.0)
                 one = _correct(Answers(human, WORTH[judge], labelled, group, None))
@@ -57,10 +60,11 @@ def coverage(worlds: int, seed: int = 1) -> dict[str, dict[str, float]]:
                     held["width" if key == "corrected" else "width inverted"] += high - low
                 inverted += other.interval is not None
             row = {"corrected": held["corrected"] / worlds, "inverted": held["inverted"] / max(inverted, 1)}
-            row |= {"width": round(held["width"] / worlds, 3), "width inverted": round(held["width inverted"] / max(inverted, 1), 3)}
-            result[f"{name}, {labels}"] = row | {"defined": inverted / worlds}
+            row |= {"width": held["width"] / worlds, "width inverted": held["width inverted"] / max(inverted, 1)}
+            result[f"{name}, {drawn}"] = row | {"defined": inverted / worlds}
     return result
 
 
 if __name__ == "__main__":
-    print(json.dumps(coverage(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)))
+    rows = coverage(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)
+    print(json.dumps({name: {key: round(value, 3) for key, value in row.items()} for name, row in rows.items()}))
