@@ -11,7 +11,6 @@ from eval_agreement.measures.doubts import find_verdict_doubts
 from eval_agreement.measures.measure import Findings, Measure, draw_parts
 from eval_agreement.measures.preferences import Preferences
 from eval_agreement.measures.rates import measure_shares
-from eval_agreement.measures.repeats import measure_verdict_repeats
 from eval_agreement.page import preferences as page
 from eval_agreement.page.words import build_sections, draw_repeats
 
@@ -22,7 +21,7 @@ PREFERENCE_MEASURES: dict[str, Measure[Preferences]] = {
     "scorers": Measure(
         find=verdicts.measure_verdicts, section="preferences", draw=page.draw_verdicts, write=to_builtins
     ),
-    "repeats": Measure(find=measure_verdict_repeats, section="preferences", draw=draw_repeats),
+    "repeats": Measure(find=verdicts.measure_verdict_repeats, section="preferences", draw=draw_repeats),
     "beside": Measure(find=verdicts.compare_with_raters, section="people", draw=page.draw_people),
     "rates": Measure(find=measure_shares, section="rates", draw=page.draw_rates),
     "matrix": Measure(find=verdicts.measure_matrix, section="matrix", draw=page.draw_matrix),

@@ -30,6 +30,7 @@ from critic.stats.verdicts import (
 )
 from eval_agreement.measures.measure import AuditRequest
 from eval_agreement.measures.raters import BesideRaters, beside_raters
+from eval_agreement.measures.repeats import Repeats, compare_repeats
 from eval_agreement.metrics import mean_estimate
 
 PEOPLE, LONGER, CONSTANT = "people", "longer", "constant"
@@ -371,3 +372,13 @@ def compare_with_raters(sample: Preferences, request: AuditRequest) -> dict[str,
         verdicts = np.where(judge < LABELS, judge, np.nan)
         results[name] = beside_raters(ratings, verdicts, sample.groups, epsilon=request.epsilon, level="nominal")
     return results
+
+
+def measure_verdict_repeats(sample: Preferences, _: AuditRequest) -> Repeats:
+    """Measure how many verdicts of the judge under audit change when it is asked again."""
+    first = sample.verdicts[sample.judge]
+    codes: Codes = np.column_stack([first] if sample.repeats is None else [first, sample.repeats])
+    verdicts = np.where(codes < LABELS, codes, np.nan)
+    equal = np.where(np.isnan(verdicts), np.nan, verdicts == sample.verdict[:, None])
+    equal[sample.verdict == UNASKED] = np.nan
+    return compare_repeats(verdicts, equal, sample.groups, "the share of people's verdicts that it gives")

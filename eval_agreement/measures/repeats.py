@@ -6,9 +6,7 @@ from msgspec import Struct
 from critic.page.blocks import share, shares
 from critic.stats.arrays import Floats, ratio
 from critic.stats.estimate import Estimate
-from critic.stats.verdicts import LABELS, UNASKED, Codes
 from eval_agreement.measures.measure import AuditRequest
-from eval_agreement.measures.preferences import Preferences
 from eval_agreement.metrics import Indices, half_up, mean_estimate
 from eval_agreement.sample import RatedSample
 from eval_agreement.sentences import say
@@ -30,20 +28,12 @@ class Repeats(Struct, frozen=True, kw_only=True):
 def measure_score_repeats(sample: RatedSample, _: AuditRequest) -> Repeats:
     """Measure how many whole ratings (half up) of the judge under audit change when it is asked again."""
     scores: Floats = np.column_stack([sample.scores] if sample.repeats is None else [sample.scores, sample.repeats])
-    return _measure(half_up(scores), np.abs(scores - sample.human[:, None]), sample.groups, "the mean absolute error")
+    return compare_repeats(
+        half_up(scores), np.abs(scores - sample.human[:, None]), sample.groups, "the mean absolute error"
+    )
 
 
-def measure_verdict_repeats(sample: Preferences, _: AuditRequest) -> Repeats:
-    """Measure how many verdicts of the judge under audit change when it is asked again."""
-    first = sample.verdicts[sample.judge]
-    codes: Codes = np.column_stack([first] if sample.repeats is None else [first, sample.repeats])
-    verdicts = np.where(codes < LABELS, codes, np.nan)
-    equal = np.where(np.isnan(verdicts), np.nan, verdicts == sample.verdict[:, None])
-    equal[sample.verdict == UNASKED] = np.nan
-    return _measure(verdicts, equal, sample.groups, "the share of people's verdicts that it gives")
-
-
-def _measure(verdicts: Floats, agreement: Floats, groups: Indices, name: str) -> Repeats:
+def compare_repeats(verdicts: Floats, agreement: Floats, groups: Indices, name: str) -> Repeats:
     """Compare each column of `verdicts` (n, times) with the first. `agreement`: that with people, called `name`."""
     times = verdicts.shape[1]
     if times == 1:

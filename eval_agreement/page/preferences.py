@@ -5,6 +5,7 @@
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from critic.page.blocks import Columns, Part, Table, TableRow, bar, row, share
 from critic.stats.estimate import Estimate
@@ -19,8 +20,11 @@ from eval_agreement.measures.preferences import (
     VerdictScorers,
 )
 from eval_agreement.measures.raters import BesideRaters
-from eval_agreement.measures.rates import Rate
 from eval_agreement.page.words import estimates, p_text, part_name, people_part, percent, points
+
+if TYPE_CHECKING:
+    # Its measure imports those of this page, and is imported by the table of measures.
+    from eval_agreement.measures.rates import Rate
 
 _WEIGHTED = (
     "each label stands for 1 / label_probability {things}: agreement, ties, differences and trivial judges are those "
@@ -111,7 +115,7 @@ def _matrix_table(caption: str, pairs: list[PairAgreement]) -> Table:
     return Table(caption=caption, head=["", *names], rows=rows)
 
 
-_RATES = Columns[Rate](
+_RATES = Columns["Rate"](
     ("Share of", lambda rate: rate.name),
     ("corrected", lambda rate: percent(rate.corrected)),
     ("people's labels only", lambda rate: percent(rate.people)),
@@ -125,7 +129,7 @@ _RATES = Columns[Rate](
 )
 
 
-def draw_rates(findings: Mapping[str, Sequence[Rate]]) -> Iterator[Part]:
+def draw_rates(findings: Mapping[str, Sequence["Rate"]]) -> Iterator[Part]:
     """Build each sample's part on shares of yes, or win rates, by people's labels and the judge's verdicts."""
     for name, rates in findings.items():
         caption = "Drawn from 0 to 1; a tie counts half."
