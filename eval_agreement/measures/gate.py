@@ -15,7 +15,7 @@ _LIMIT = re.compile(
     r"\s*(?:(?P<sample>[^:,<>=]+):)?\s*(?P<metric>\w+)\s*(?P<sign><=|>=)\s*(?P<value>-?(?:\d+\.?\d*|\.\d+)(?:e-?\d+)?)\s*"
 )
 
-PREFERENCES = ("accuracy", "decided", "kappa", "changed", "failed")
+PREFERENCES = ("accuracy", "decided", "kappa", "failed", "changed")
 """Metrics that a limit on preferences may name. `changed` is the share (0..1) of verdicts that change when the judge is
 asked again, and `failed` that of pairs without a verdict."""
 
@@ -71,7 +71,7 @@ def parse(text: str, names: Sequence[str] = ()) -> list[Limit]:
     >>> parse("mae<=0.9, people.csv:failed<=0.02")
     [Limit(metric='mae', value=0.9, sample=None), Limit(metric='failed', value=0.02, sample='people.csv')]
     """
-    names = names or (*METRICS, "changed", "failed")
+    names = names or (*METRICS, "failed", "changed")
     limits = []
     for part in text.split(","):
         match = _LIMIT.fullmatch(part)
