@@ -361,3 +361,14 @@ def test_the_judge_is_shown_the_reference_and_the_turn_before(ask: Ask, about: d
         prompt = json.dumps(inner.classified or json.loads(inner.chats[0]), ensure_ascii=False)
         for text in (shown.question, shown.reference, shown.answer, shown.answer_1, shown.rubric.split("\n")[0]):
             assert not text or text in prompt, (form.contract, text)
+
+
+@pytest.mark.parametrize(
+    ("recalibrated", "form", "rating"), [("d", "pointwise_short", "9"), ("", "pointwise_short", "3"), ("d", "x", "3")]
+)
+def test_a_judge_certified_with_its_map_is_served_with_it(ask: Ask, recalibrated: str, form: str, rating: str) -> None:
+    """Not one that was audited without a map, nor in another form."""
+    fitted = {"map": {"judge": [1, 10], "people": [9, 9]}, "rows": 1, "groups": 1, "keys": [], "agreement": {}}
+    how = {"judge": "judge@1", "recalibrated": recalibrated, "prompts": {"h": form}}
+    about = {**WRITER, "certificate": {"how": how, "recalibration": fitted}}
+    assert rate(text_of(ask(Judge(3), user(README), about=about, as_learned=True))) == rating
