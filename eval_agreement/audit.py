@@ -415,9 +415,7 @@ def _audit_labels(sources: Tables, kind: Kind, request: AuditRequest, target: _T
     }
     origin = summary.provenance({name: facts})
     sections = preference_sections(name, audit, gate_part(outcomes))
-    # All labels and no models: what people gave is all that is to be said.
-    win_rates = [replace(part, note="") for part in sections if part.key == "rates"]
-    shown = [as_text(win_rates)] if sample.models or any(rate.unlabelled for rate in audit.rates) else []
+    shown = [as_text([replace(part, note="")]) for part in sections if part.key == "rates"]
     return _Audited(
         title=f"Audit of {judge}",
         how=how,

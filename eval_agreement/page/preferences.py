@@ -132,8 +132,10 @@ _RATES = Columns["Rate"](
 def draw_rates(findings: Mapping[str, Sequence["Rate"]]) -> Iterator[Part]:
     """Build each sample's part on shares of yes, or win rates, by people's labels and the judge's verdicts."""
     for name, rates in findings.items():
-        caption = "Drawn from 0 to 1; a tie counts half."
-        yield Part(heading=name, tables=[_RATES.table(caption, rates, axis=(0.0, 1.0), chart_column=2)])
+        # One share of items that are all labelled is people's, and has nothing to be corrected.
+        if len(rates) > 1 or any(rate.unlabelled for rate in rates):
+            caption = "Drawn from 0 to 1; a tie counts half."
+            yield Part(heading=name, tables=[_RATES.table(caption, rates, axis=(0.0, 1.0), chart_column=2)])
 
 
 def draw_positions(findings: Mapping[str, Mapping[str, Mapping[str, Estimate]]]) -> Iterator[Part]:

@@ -98,10 +98,11 @@ def gate_part(outcomes: Sequence[Outcome]) -> Part:
 
 
 def draw_repeats(findings: Mapping[str, Repeats]) -> Iterator[Part]:
-    """Build each sample's part on how often the judge changes its verdicts, or that it was asked once."""
+    """Build each sample's part on how often the judge changes its verdicts, if it was asked several times."""
     for name, repeats in findings.items():
-        rows = {"verdicts that change": repeats.changed} if repeats.times > 1 else {}
-        yield Part(heading=name, readings=[repeats.reading], tables=[estimates("Asked again.", rows, percent)])
+        if repeats.times > 1:
+            table = estimates("Asked again.", {"verdicts that change": repeats.changed}, percent)
+            yield Part(heading=name, readings=[repeats.reading], tables=[table])
 
 
 _RATERS = Columns[RaterTest](
