@@ -28,7 +28,7 @@ from eval_agreement.measures.calibration import check_unseen
 from eval_agreement.measures.doubts import DOUBTS
 from eval_agreement.measures.image_grounding import Looking
 from eval_agreement.measures.injection import Injection
-from eval_agreement.measures.measure import EPSILON, AuditRequest, RatedFindings, draw_parts, run_audit, written_values
+from eval_agreement.measures.measure import RatedFindings, draw_parts, run_audit, written_values
 from eval_agreement.measures.preferences import PEOPLE
 from eval_agreement.measures.savings import Savings, measure_savings
 from eval_agreement.measures.two_judges import convert_both_ways, measure_change
@@ -41,7 +41,7 @@ from eval_agreement.preference_measures import PREFERENCE_MEASURES, preference_s
 from eval_agreement.reading import inputs
 from eval_agreement.reading.audit_items import read_items
 from eval_agreement.reading.tables import SCALE, Mapped, Source
-from eval_agreement.sample import RatedSample
+from eval_agreement.sample import EPSILON, AuditRequest, RatedSample
 from eval_agreement.score_measures import MEASURES
 
 _SCALE = "{:g}:{:g}".format(*SCALE)

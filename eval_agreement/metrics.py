@@ -15,13 +15,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from critic.records import RATINGS
 from critic.stats.arrays import Floats, Group, distinct, group_numbers, ratio
 from critic.stats.estimate import LEVEL, SEED, Bootstrap, Estimate, Interval, span_both
 from eval_agreement.pairs import Cells, PairSums, around, exact_kendall, exact_spearman, kendall, pearson, spearman
+from eval_agreement.sample import Indices, Scores, on_scale
 
-Scores = Sequence[float | None] | NDArray[np.floating] | NDArray[np.integer]
-Indices = NDArray[np.intp]
 Range = tuple[int, int]
 
 FUZZY_RANGES: tuple[Range, ...] = ((1, 2), (3, 5), (6, 8), (9, 10))
@@ -30,8 +28,7 @@ FUZZY_RANGES: tuple[Range, ...] = ((1, 2), (3, 5), (6, 8), (9, 10))
 STRICT_RANGES: tuple[Range, ...] = ((1, 1), (2, 2), (3, 3), (4, 5), (6, 6), (7, 8), (9, 10))
 """AlignMMBench §5.2: the bands of the scoring rubric. Both ends included."""
 
-_LOW, _HIGH = RATINGS[0], RATINGS[-1]
-_DECIMALS, _DUST = 12, 1e-9
+_DUST = 1e-9
 
 RARE, RARE_SHARE = 10, 0.2
 """Errors are rare if fewer groups than RARE, and a smaller share of them, have a mean error above the sample's."""
@@ -151,19 +148,6 @@ class Agreement(Struct, frozen=True, kw_only=True):
     def interval(self) -> dict[str, Interval | None]:
         """95 % interval of each metric by name, None if undefined; empty if no intervals were requested."""
         return {} if self.groups is None else {name: estimate.interval for name, estimate in self.estimates.items()}
-
-
-def on_scale(scores: Scores, whose: str) -> Floats:
-    """Convert scores to an array with NaN for None. Raises ValueError for a score outside 1..10.
-
-    `whose`: "human" or "judge", for the message.
-    """
-    values = np.asarray(scores, dtype=np.float64)
-    off = (values < _LOW) | (values > _HIGH)
-    if off.any():
-        raise ValueError(f"{whose} score {values[off][0]:g} is outside {_LOW}..{_HIGH}")
-    # Arithmetic leaves rounding errors (1.1 + 2.2 != 3.3), which would make ties and constant samples look varied.
-    return np.round(values, _DECIMALS)
 
 
 def paired(human: Scores, judge: Scores, group: Group) -> tuple[Floats, Floats, NDArray[np.bool_]]:

@@ -1,4 +1,4 @@
-"""The sample that an audit works on: scored answers, one row per answer; and folds of whole groups."""
+"""The sample that an audit works on: scored answers, one row per answer; the audit's options; folds of whole groups."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -10,8 +10,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from critic.records import Judgment, Response
+from critic.records import RATINGS, Judgment, Response
 from critic.stats.arrays import Floats, group_numbers
+
+Scores = Sequence[float | None] | NDArray[np.floating] | NDArray[np.integer]
+Indices = NDArray[np.intp]
 
 FOLDS, FEWEST_FIT_GROUPS, FEWEST_ROWS = 5, 10, 20
 """Number of folds for cross-fitting; fewest groups to fit on; fewest rows in a fold."""
@@ -35,6 +38,39 @@ _SINGLE = "\0"
 def own_groups(groups: Sequence[str | None], ids: Sequence[str]) -> list[str]:
     """Return the group name of each row. A row without a group gets one of its own."""
     return [group or _SINGLE + key for group, key in zip(groups, ids, strict=True)]
+
+
+def on_scale(scores: Scores, whose: str) -> Floats:
+    """Convert scores to an array with NaN for None. Raises ValueError for a score outside 1..10.
+
+    `whose`: "human" or "judge", for the message.
+    """
+    values = np.asarray(scores, dtype=np.float64)
+    off = (values < RATINGS[0]) | (values > RATINGS[-1])
+    if off.any():
+        raise ValueError(f"{whose} score {values[off][0]:g} is outside {RATINGS[0]}..{RATINGS[-1]}")
+    # Arithmetic leaves rounding errors (1.1 + 2.2 != 3.3), which would make ties and constant samples look varied.
+    return np.round(values, 12)
+
+
+EPSILON = 0.2
+"""Allowance of the alternative annotator test for the cost of people: 0.2 for experts, 0.15 for skilled raters, 0.1 for
+a crowd (Calderon et al. 2025)."""
+
+
+class AuditRequest(Struct, frozen=True, kw_only=True):
+    """The options that measures depend on.
+
+    - training: rows to fit trivial judges on.
+    - epsilon: allowance of the alternative annotator test, 0..1.
+    - within: half width of the interval to plan labels for, in points or as a share of verdicts; None for no plan.
+    - use_folds: scores of recalibrated judges come from maps fitted on other folds.
+    """
+
+    training: Sequence[Response] = ()
+    epsilon: float = EPSILON
+    within: float | None = None
+    use_folds: bool = False
 
 
 class RatedSample(Struct, frozen=True, kw_only=True, eq=False, dict=True):

@@ -11,7 +11,7 @@ from eval_agreement.measures.calibration import Calibration, calibrate, fitted_v
 from eval_agreement.measures.compare import compare_judges
 from eval_agreement.measures.differences import compare_models
 from eval_agreement.measures.doubts import find_score_doubts
-from eval_agreement.measures.measure import AuditRequest, Measure
+from eval_agreement.measures.measure import Measure
 from eval_agreement.measures.ppi import measure_corrected_means, plan_labels
 from eval_agreement.measures.prediction_intervals import interval_values, measure_intervals
 from eval_agreement.measures.raters import BesideRaters, beside_raters
@@ -19,7 +19,7 @@ from eval_agreement.measures.repeats import measure_score_repeats
 from eval_agreement.measures.scorers import break_down, breakdown_values, measure_scorers, scorer_values
 from eval_agreement.page import scores
 from eval_agreement.page.words import draw_repeats
-from eval_agreement.sample import RatedSample
+from eval_agreement.sample import AuditRequest, RatedSample
 
 
 def _calibrate_labelled(sample: RatedSample, _: AuditRequest) -> Calibration:

@@ -7,9 +7,8 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from critic.stats.estimate import LEVEL, Bootstrap, CorrectedEstimate, Interval, count_unshown, detectable, holm
-from eval_agreement.measures.measure import AuditRequest
 from eval_agreement.metrics import METRICS, resampled
-from eval_agreement.sample import RatedSample
+from eval_agreement.sample import AuditRequest, RatedSample
 
 MARGINS = {"mae": 0.1, "pearson": 0.05}
 """Non-inferiority margins by metric, in the metric's own unit."""

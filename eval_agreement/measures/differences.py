@@ -13,9 +13,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from critic.stats.estimate import LEVEL, CorrectedEstimate, count_unshown, detectable, holm
-from eval_agreement.measures.measure import AuditRequest
 from eval_agreement.measures.ppi import Answers, answers_of, labels_for, parts_of
-from eval_agreement.sample import RatedSample
+from eval_agreement.sample import AuditRequest, RatedSample
 
 Rows = NDArray[np.bool_]
 """Mask of rows, (n,)."""

@@ -13,9 +13,8 @@ from critic.page.blocks import number
 from critic.records import RATINGS
 from critic.stats.arrays import Floats, distinct, group_numbers
 from critic.stats.verdicts import LABELS
-from eval_agreement.measures.measure import AuditRequest
 from eval_agreement.measures.preferences import Preferences
-from eval_agreement.sample import RatedSample
+from eval_agreement.sample import AuditRequest, RatedSample
 from eval_agreement.sentences import say
 
 DOUBTS = ("equal", "rater", "reversed", "scale", "labels", "ids", "unfit")

@@ -4,36 +4,15 @@ The measures of an audit are listed in two tables: `eval_agreement/score_measure
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 from msgspec import Struct, to_builtins
 
 from critic.page.blocks import Part
-from critic.records import Response
-from eval_agreement.sample import RatedSample
+from eval_agreement.sample import AuditRequest, RatedSample
 
 Sample = TypeVar("Sample")
-
-
-EPSILON = 0.2
-"""Allowance of the alternative annotator test for the cost of people: 0.2 for experts, 0.15 for skilled raters, 0.1 for
-a crowd (Calderon et al. 2025)."""
-
-
-class AuditRequest(Struct, frozen=True, kw_only=True):
-    """The options that measures depend on.
-
-    - training: rows to fit trivial judges on.
-    - epsilon: allowance of the alternative annotator test, 0..1.
-    - within: half width of the interval to plan labels for, in points or as a share of verdicts; None for no plan.
-    - use_folds: scores of recalibrated judges come from maps fitted on other folds.
-    """
-
-    training: Sequence[Response] = ()
-    epsilon: float = EPSILON
-    within: float | None = None
-    use_folds: bool = False
 
 
 class Measure(Struct, Generic[Sample], frozen=True, kw_only=True):

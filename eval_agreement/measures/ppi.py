@@ -22,9 +22,7 @@ from numpy.typing import NDArray
 
 from critic.stats.arrays import Floats, Group, group_numbers
 from critic.stats.estimate import FEWEST_GROUPS, LEVEL, Interval
-from eval_agreement.measures.measure import AuditRequest
-from eval_agreement.metrics import Indices, Scores, on_scale
-from eval_agreement.sample import RatedSample
+from eval_agreement.sample import AuditRequest, Indices, RatedSample, Scores, on_scale
 from eval_agreement.sentences import say
 
 _FAR, _FEWEST_GROUPS_TO_WARN = 3.0, 30

@@ -28,10 +28,10 @@ from critic.stats.verdicts import (
     rows_of,
     verdict_agreement,
 )
-from eval_agreement.measures.measure import AuditRequest
 from eval_agreement.measures.raters import BesideRaters, beside_raters
 from eval_agreement.measures.repeats import Repeats, compare_repeats
 from eval_agreement.metrics import mean_estimate
+from eval_agreement.sample import AuditRequest
 
 PEOPLE, LONGER, CONSTANT = "people", "longer", "constant"
 """Names used in an audit for people's verdict and for the two trivial judges."""

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from critic.records import RATINGS
 from critic.stats.arrays import Floats, Group, group_numbers
 from critic.stats.estimate import Bootstrap, Estimate
-from eval_agreement.measures.measure import EPSILON
 from eval_agreement.metrics import Indices, half_up, mean_estimate
+from eval_agreement.sample import EPSILON
 from eval_agreement.sentences import say
 
 Level = Literal["ordinal", "nominal"]

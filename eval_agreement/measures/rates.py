@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from critic.stats.arrays import Floats, group_numbers
 from critic.stats.estimate import FEWEST_GROUPS, LEVEL, Estimate
 from critic.stats.verdicts import LABELS, Integers, rows_of
-from eval_agreement.measures.measure import AuditRequest
 from eval_agreement.measures.ppi import Answers, parts_of
 from eval_agreement.measures.preferences import Preferences
 from eval_agreement.metrics import Indices, mean_estimate
+from eval_agreement.sample import AuditRequest
 
 Mask = NDArray[np.bool_]
 

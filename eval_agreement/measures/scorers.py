@@ -9,10 +9,9 @@ from msgspec.structs import replace
 from critic.stats.arrays import Floats
 from eval_agreement.measures.baselines import trivial
 from eval_agreement.measures.compare import Comparison, compare
-from eval_agreement.measures.measure import AuditRequest
 from eval_agreement.measures.raters import leave_one_out
 from eval_agreement.metrics import Agreement, measured
-from eval_agreement.sample import RatedSample
+from eval_agreement.sample import AuditRequest, RatedSample
 
 Kind = Literal["judge", "other", "people", "baseline"]
 

@@ -9,9 +9,8 @@ from critic.stats.verdicts import codes, verdict_agreement
 from eval_agreement import METRICS, agreement
 from eval_agreement.measures.compare import compare, compare_judges
 from eval_agreement.measures.gate import PREFERENCES, Limit, check, of_preferences, parse
-from eval_agreement.measures.measure import AuditRequest
 from eval_agreement.metrics import measured
-from eval_agreement.sample import RatedSample
+from eval_agreement.sample import AuditRequest, RatedSample
 
 
 def sample(seed: int = 0, noise: tuple[float, ...] = (0.5, 2.0), n: int = 300) -> RatedSample:

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from eval_agreement.measures.differences import ModelDifference, compare_models
-from eval_agreement.measures.measure import AuditRequest
 from eval_agreement.measures.ppi import corrected_mean
-from eval_agreement.sample import RatedSample
+from eval_agreement.sample import AuditRequest, RatedSample
 
 Floats = NDArray[np.float64]
 TRUTH = {("a", "b"): 0.0, ("a", "c"): 0.5, ("b", "c"): 0.5}

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from critic.stats import estimate
 from critic.stats.verdicts import A, B, verdict_agreement
 from eval_agreement.measures.baselines import trivial
-from eval_agreement.measures.measure import AuditRequest, run_audit
+from eval_agreement.measures.measure import run_audit
 from eval_agreement.measures.ppi import corrected_mean
 from eval_agreement.measures.preferences import Preferences
 from eval_agreement.metrics import measured
@@ -19,7 +19,7 @@ from eval_agreement.page.decision import decide_verdicts
 from eval_agreement.preference_measures import PREFERENCE_MEASURES, preference_sections
 from eval_agreement.reading.loaders import read_labels
 from eval_agreement.reading.tables import Source
-from eval_agreement.sample import RatedSample
+from eval_agreement.sample import AuditRequest, RatedSample
 
 
 def world(rng: np.random.Generator, n: int) -> tuple[Any, Any, Any, Any]:

@@ -12,7 +12,7 @@ from scipy import stats
 
 from critic.stats.estimate import Estimate
 from critic.stats.verdicts import FAILED, TIE, UNASKED, A, B, Codes, both_orders, codes, majority, verdict_agreement
-from eval_agreement.measures.measure import AuditRequest, Findings, run_audit
+from eval_agreement.measures.measure import Findings, run_audit
 from eval_agreement.measures.preferences import (
     Preferences,
     VerdictScorers,
@@ -25,6 +25,7 @@ from eval_agreement.measures.preferences import (
 )
 from eval_agreement.page.words import percent
 from eval_agreement.preference_measures import PREFERENCE_MEASURES, preference_sections
+from eval_agreement.sample import AuditRequest
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 

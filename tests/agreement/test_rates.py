@@ -8,9 +8,9 @@ import pytest
 from bench.rates_coverage import DESIGNS, coverage
 from conftest import run
 
-from eval_agreement.measures.measure import AuditRequest
 from eval_agreement.measures.preferences import Preferences
 from eval_agreement.measures.rates import Rate, measure_shares
+from eval_agreement.sample import AuditRequest
 
 
 def rates(people: list[int], judge: list[int], **fields: object) -> dict[str, Rate]:

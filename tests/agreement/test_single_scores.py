@@ -17,10 +17,9 @@ from eval_agreement.judged_rows import JudgedRows
 from eval_agreement.measures import calibration
 from eval_agreement.measures import prediction_intervals as intervals
 from eval_agreement.measures.calibration import calibrate, fit_map
-from eval_agreement.measures.measure import AuditRequest
 from eval_agreement.measures.prediction_intervals import NARROW, _nested_sets, _quantile, measure_intervals
 from eval_agreement.metrics import half_up
-from eval_agreement.sample import RatedSample
+from eval_agreement.sample import AuditRequest, RatedSample
 
 Floats = NDArray[np.float64]
 Answers = tuple[Floats, Floats, NDArray[np.intp]]

@@ -18,8 +18,7 @@ from eval_agreement.measures import two_judges
 from eval_agreement.measures.bias import offsets
 from eval_agreement.measures.compare import compare
 from eval_agreement.measures.differences import compare_models
-from eval_agreement.measures.measure import AuditRequest
-from eval_agreement.sample import RatedSample
+from eval_agreement.sample import AuditRequest, RatedSample
 
 WORLDS = 400
 Floats = NDArray[np.float64]

@@ -276,7 +276,7 @@ def test_people_may_write_what_ends_a_turn(tmp_path: Path) -> None:
 def test_answers_to_one_question_and_labels_of_one_row_meet(tmp_path: Path) -> None:
     """Whatever the epoch's order, in which each example comes once; a second label then costs two tokens."""
     recipe = write_recipe(tmp_path, labels={"people": 1, "gpt4": 0.25}, forms={"pointwise": 1.0}, together=True)
-    recipe.write_text(recipe.read_text().replace("train_sampling_strategy: group_by_length", "logging_first_step: true"))
+    recipe.write_text(recipe.read_text().replace("train_sampling_strategy: group_by_length", "disable_tqdm: true"))
     answers = [{**row, "group": f"question {n % 5}"} for n, row in enumerate(two_judges())]
     data, _ = prepared(recipe, write_rows(tmp_path, answers), tmp_path / "cache")
     order, rows = torch.Generator(), all_rows(data)
