@@ -108,7 +108,7 @@ def detectable(interval: Interval, groups: int, tests: int = 1) -> float:
     the 5 %; with two, the first quantile is that at 98.75 %.
 
     >>> round(detectable((-0.1, 0.1), groups=100), 3), round(detectable((-0.1, 0.1), groups=100, tests=10), 3)
-    (0.143, 0.188)
+    (0.143, 0.187)
     """
     tails = [(1 + LEVEL) / 2, 1 - (1 - LEVEL) / (2 * tests), POWER]
     half, first, second = scipy.special.stdtrit(groups - 1, tails)

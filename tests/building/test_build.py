@@ -610,7 +610,7 @@ def test_checklists_by_two_models_say_how_far_these_agree(small: Callable[..., S
 
     project = small("multiverse", "--blind", 2)
     done = project.build("--second", scripted(other).url, code=0)
-    assert "two models, 36 checklist items: equal answers 0.50 0.50–0.50, kappa" in done.stdout, done.stdout
+    assert "two models, 36 checklist items: equal answers 0.50 0.12–0.88, kappa" in done.stdout, done.stdout
     agreement = json.loads((project.out / "checklist_agreement.json").read_text("utf-8"))
     assert agreement["items"]["table"] == [[18, 0, 18], [0, 0, 0], [0, 0, 0]] and len(agreement["disputed"]) == 18
     notes = {row["note"] for _, row in tables.rows(project.out / "review/sheet.csv")}
