@@ -33,10 +33,10 @@ def test_its_classes_are_the_distribution(scripted: Servers, rows: Path, tmp_pat
         assert line["score"] == pytest.approx(6.625)
         assert line["reply"] == '{"Rating":7' and "reason" not in line["verdict"]
         assert (line["prompt_tokens"], line.get("completion_tokens", 0)) == (11, 0)
-    first, *asked = server.requests
+    first, *requests = server.requests
     assert first["messages"][0]["content"] == "?", "whether it is a head is asked once"
-    assert len(asked) == 4, "one call a row"
-    for body in asked:
+    assert len(requests) == 4, "one call a row"
+    for body in requests:
         assert body["add_generation_prompt"] is True and body["messages"][0]["role"] == "user"
         assert "apples lie on table" in body["messages"][0]["content"]
 
@@ -77,8 +77,8 @@ def longer(body: dict[str, Any]) -> dict[str, Any]:
 
 def test_two_answers_are_compared_by_a_score_of_each(scripted: Servers, rows: Path, tmp_path: Path) -> None:
     answers = [("x" * 40, "x" * 10), ("x" * 10, "x" * 40), ("x" * 40, "x" * 38)]
-    made = [human_row(n, preference="A", response_a=a, response_b=b) for n, (a, b) in enumerate(answers)]
-    pairs = write_jsonl(tmp_path / "pairs.jsonl", made)
+    pair_rows = [human_row(n, preference="A", response_a=a, response_b=b) for n, (a, b) in enumerate(answers)]
+    pairs = write_jsonl(tmp_path / "pairs.jsonl", pair_rows)
     server, out = scripted(longer, owner="vllm", head=True), tmp_path / "out.jsonl"
     server.told = {"forms": ["pairwise"], "tie_band": 0.25}
     run("critic", "judge", pairs, "--prompt", "pairwise", "--out", out, "--base-url", server.url, code=0)
@@ -89,8 +89,8 @@ def test_two_answers_are_compared_by_a_score_of_each(scripted: Servers, rows: Pa
         assert line["verdict"]["distribution"][1] == pytest.approx(1 / (1 + math.exp(-ahead)))
         first, second = (float(call["value"]) for call in line["calls"])
         assert first - second == pytest.approx(ahead) and not any("first" in call for call in line["calls"])
-    asked = [body["messages"][0]["content"] for body in server.requests[1:]]
-    assert len(asked) == 6 and all(text.count("xxxxxxxxxx") in (1, 3, 4) for text in asked), "one call an answer"
+    prompts = [body["messages"][0]["content"] for body in server.requests[1:]]
+    assert len(prompts) == 6 and all(text.count("xxxxxxxxxx") in (1, 3, 4) for text in prompts), "one call an answer"
     rated = run("critic", "judge", rows, "--out", out, "--base-url", server.url, "--force-form")
     assert_one_line_error(rated, "--prompt pointwise: tiny is a scoring head, which compares two answers (pairwise, ")
 
@@ -104,9 +104,9 @@ def test_turns_and_conversations_are_compared_by_a_score_of_each(scripted: Serve
     lines = read_jsonl(out)
     assert {line["prompt"] for line in lines} == {"pairwise_turn", "pairwise_whole"}
     assert {line["verdict"]["value"] for line in lines} == {"B"}, "whose replies are two letters longer"
-    asked = [body["messages"][0]["content"] for body in server.requests[1:]]
-    assert len(asked) == 2 * len(lines), "one call an answer"
-    assert all(("mine on" in text) != ("theirs on" in text) and "of the single turns" not in text for text in asked)
+    prompts = [body["messages"][0]["content"] for body in server.requests[1:]]
+    assert len(prompts) == 2 * len(lines), "one call an answer"
+    assert all(("mine on" in text) != ("theirs on" in text) and "of the single turns" not in text for text in prompts)
 
 
 def test_what_is_shortened_for_a_head_is_less_than_the_context(scripted: Servers, tmp_path: Path) -> None:

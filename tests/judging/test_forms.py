@@ -39,10 +39,10 @@ def answers(*scores: float, **changes: Any) -> list[Response]:
     ]
 
 
-def made(form: str, *shown: Response) -> Example:
-    one = example_in(form, *shown)
-    assert isinstance(one, Example)
-    return one
+def teach(form: str, *shown: Response) -> Example:
+    example = example_in(form, *shown)
+    assert isinstance(example, Example)
+    return example
 
 
 def value(name: str, *shown: Response) -> Label | None:
@@ -88,60 +88,60 @@ def test_right_is_seven_and_more(score: float, right: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "better"),
+    ("score", "other", "better"),
     [(7, 7, "tie"), (7.49, 7, "tie"), (7.5, 7, None), (7.99, 7, None), (8, 7, "A"), (1, 10, "B"), (2.3, 1.3, "A")],
 )
-def test_a_difference_decides_ties_or_says_nothing(one: float, other: float, better: str | None) -> None:
-    assert value("pairwise", response(0, one), response(1, other)) == better
+def test_a_difference_decides_ties_or_says_nothing(score: float, other: float, better: str | None) -> None:
+    assert value("pairwise", response(0, score), response(1, other)) == better
 
 
 def test_a_form_teaches_what_people_said() -> None:
-    one, other = answers(8.0, 3.2, reason="It counts four.")
-    assert made("pointwise", one).target == '{"Rating":8,"Reason":"It counts four."}'
-    assert made("pointwise_reason_first", one).target == '{"Reason":"It counts four.","Rating":8}'
-    assert made("scale_5", other).target == '{"Rating":2,"Reason":"It counts four."}'
-    assert made("scale_0_10", other).target == '{"Rating":2,"Reason":"It counts four."}'
-    assert made("correct", one).target == '{"Correct":"yes","Reason":"It counts four."}'
-    assert made("correct", other).target == '{"Correct":"no","Reason":"It counts four."}'
-    assert made("pairwise", one, other).target == '{"Verdict":"A"}'
-    whole = made("direct_whole", response(0, 8, scope="conversation", focus="Name one."))
+    good, poor = answers(8.0, 3.2, reason="It counts four.")
+    assert teach("pointwise", good).target == '{"Rating":8,"Reason":"It counts four."}'
+    assert teach("pointwise_reason_first", good).target == '{"Reason":"It counts four.","Rating":8}'
+    assert teach("scale_5", poor).target == '{"Rating":2,"Reason":"It counts four."}'
+    assert teach("scale_0_10", poor).target == '{"Rating":2,"Reason":"It counts four."}'
+    assert teach("correct", good).target == '{"Correct":"yes","Reason":"It counts four."}'
+    assert teach("correct", poor).target == '{"Correct":"no","Reason":"It counts four."}'
+    assert teach("pairwise", good, poor).target == '{"Verdict":"A"}'
+    whole = teach("direct_whole", response(0, 8, scope="conversation", focus="Name one."))
     assert "> Turn 1: Name one.\n" in whole.messages[0]["content"]
-    assert made("pairwise", one, other).id == f"{one.id}+{other.id}" and made("pairwise", one, other).score is None
-    assert made("pairwise", other, one).target == '{"Verdict":"B"}'
+    assert teach("pairwise", good, poor).id == f"{good.id}+{poor.id}" and teach("pairwise", good, poor).score is None
+    assert teach("pairwise", poor, good).target == '{"Verdict":"B"}'
 
 
 def test_raters_are_a_soft_label_on_the_forms_scale() -> None:
     raters = {"a": 3, "b": 3, "c": 4.5, "d": 3.5}
-    one = scored_response(human_score=3.5, annotators=raters, scale_min=1, scale_max=5)
+    rated = scored_response(human_score=3.5, annotators=raters, scale_min=1, scale_max=5)
     # On 1..10 the raters gave 5.5, 5.5, 8.875 and 6.625.
-    soft = made("pointwise", one).label
+    soft = teach("pointwise", rated).label
     assert soft == pytest.approx([0, 0, 0, 0, 0.25, 0.34375, 0.15625, 0.03125, 0.21875, 0])
     assert sum(rating * share for rating, share in enumerate(soft, 1)) == pytest.approx(6.625)
-    assert made("pointwise_reason_first", one).label == made("pointwise", one).label
-    assert made("scale_5", one).label == [0, 0, 0.625, 0.25, 0.125]
-    assert made("scale_0_10", one).label == pytest.approx([0, 0, 0, 0, 0, 0.5, 0.1875, 0.0625, 0.0625, 0.1875, 0])
-    assert made("pointwise", one).score == to_ten(3.5, 1, 5) == 6.625
-    assert made("pointwise", response(0, 5)).label is None
-    assert made("correct", one).label is None and made("correct", one).score == 6.625
+    assert teach("pointwise_reason_first", rated).label == teach("pointwise", rated).label
+    assert teach("scale_5", rated).label == [0, 0, 0.625, 0.25, 0.125]
+    assert teach("scale_0_10", rated).label == pytest.approx([0, 0, 0, 0, 0, 0.5, 0.1875, 0.0625, 0.0625, 0.1875, 0])
+    assert teach("pointwise", rated).score == to_ten(3.5, 1, 5) == 6.625
+    assert teach("pointwise", response(0, 5)).label is None
+    assert teach("correct", rated).label is None and teach("correct", rated).score == 6.625
 
 
 def test_what_does_not_fit_is_named() -> None:
-    one, other = answers(8, 3)
-    assert example_in("scale_5", one, limit=500, count=count_characters) == TooLong("row-0", "scale_5")
-    assert example_in("pairwise", one, other, limit=500, count=count_characters) == TooLong("row-0+row-1", "pairwise")
+    good, poor = answers(8, 3)
+    assert example_in("scale_5", good, limit=500, count=count_characters) == TooLong("row-0", "scale_5")
+    assert example_in("pairwise", good, poor, limit=500, count=count_characters) == TooLong("row-0+row-1", "pairwise")
     long = answers(8, 3, response="w" * 5000)
     long[1] = msgspec.structs.replace(long[1], text="v" * 4000)
-    limit = count_characters(made("pairwise", one, other).messages) + 1000
-    found = example_in("pairwise", *long[:2], limit=limit, count=count_characters)
-    assert isinstance(found, Example) and found.shortened["response"] > 9000 - 2 * FLOOR - 1000
+    limit = count_characters(teach("pairwise", good, poor).messages) + 1000
+    example = example_in("pairwise", *long[:2], limit=limit, count=count_characters)
+    assert isinstance(example, Example) and example.shortened["response"] > 9000 - 2 * FLOOR - 1000
 
 
 def rows(count: int) -> list[Response]:
     """Questions in two languages with five answers each, scored 1..10."""
     return [
-        one
+        row
         for question in range(count // 5)
-        for one in (
+        for row in (
             response(
                 5 * question + n,
                 (7 * question + 3 * n) % 10 + 1,
@@ -159,7 +159,7 @@ def rows(count: int) -> list[Response]:
 
 
 ROWS = rows(2000)
-BY_ID = {one.id: one for one in ROWS}
+BY_ID = {row.id: row for row in ROWS}
 
 
 def planned(made_plan: Plan, form: str) -> list[tuple[str, ...]]:
@@ -168,13 +168,13 @@ def planned(made_plan: Plan, form: str) -> list[tuple[str, ...]]:
 
 def test_shares_are_kept_and_forms_are_drawn_for_themselves() -> None:
     mix = {"pointwise": 0.7, "pointwise_reason_first": 0.3, "scale_5": 1.0, "scale_0_10": 0.0, "pairwise": 0.5}
-    found = plan(ROWS, mix)
-    sizes = {form: len(planned(found, form)) / len(ROWS) for form in mix}
+    drawn = plan(ROWS, mix)
+    sizes = {form: len(planned(drawn, form)) / len(ROWS) for form in mix}
     assert sizes["scale_5"] == 1.0 and sizes["scale_0_10"] == 0.0
     assert sizes["pointwise"] == pytest.approx(0.7, abs=0.04)
     assert sizes["pointwise_reason_first"] == pytest.approx(0.3, abs=0.04)
     assert 0.8 < sizes["pairwise"] <= 1.0  # both orders; a pair that both of its rows chose counts once
-    both = set(planned(found, "pointwise")) & set(planned(found, "pointwise_reason_first"))
+    both = set(planned(drawn, "pointwise")) & set(planned(drawn, "pointwise_reason_first"))
     assert len(both) / len(ROWS) == pytest.approx(0.21, abs=0.04)
 
 
@@ -182,7 +182,7 @@ def test_more_rows_and_other_shares_change_nothing_that_was_there() -> None:
     mix = {"pointwise": 0.5, "scale_5": 0.2, "correct": 0.4, "pairwise": 0.5}
     before = plan(ROWS[:1000], mix)
     more = plan(ROWS[::-1], mix)
-    old = {one.id for one in ROWS[:1000]}
+    old = {row.id for row in ROWS[:1000]}
     assert {each for each in more.examples if set(each.ids) <= old} == set(before.examples)
     other = plan(ROWS[:1000], {"correct": 0.9, "pairwise": 0.5, "pointwise": 0.5, "scale_5": 0.7})
     for form in ("pointwise", "pairwise"):
@@ -213,8 +213,8 @@ def test_what_cannot_be_compared_is_counted_and_not_dropped() -> None:
         "another history": [*answers(9)[:1], answers(9, 2, history=[{"user": "a", "assistant": "b"}])[1]],
     }
     for name, these in cases.items():
-        found = plan(these, {"pairwise": 1.0})
-        assert (found.examples, found.left_out) == ([], {f"pairwise: {ALONE}": len(these)}), name
+        drawn = plan(these, {"pairwise": 1.0})
+        assert (drawn.examples, drawn.left_out) == ([], {f"pairwise: {ALONE}": len(these)}), name
     close = plan(answers(6, 6.7), {"pairwise": 1.0, "correct": 1.0})
     assert close.left_out == {f"pairwise: {OPEN}": 2, f"correct: {OPEN}": 1} and planned(close, "correct") == [
         ("row-1",)
@@ -256,10 +256,10 @@ class Pieces:
         return text + ("[assistant]" if add_generation_prompt else "")
 
     def __call__(self, text: str, **options: Any) -> dict[str, Any]:
-        found = list(re.finditer(r'"?[A-Za-z]+|\s+|[^A-Za-z\s]', text))
+        pieces = list(re.finditer(r'"?[A-Za-z]+|\s+|[^A-Za-z\s]', text))
         return {
-            "input_ids": [hash(each[0]) % 2**31 for each in found],
-            "offset_mapping": [each.span() for each in found],
+            "input_ids": [hash(each[0]) % 2**31 for each in pieces],
+            "offset_mapping": [each.span() for each in pieces],
         }
 
 
@@ -275,11 +275,11 @@ class Pieces:
     ],
 )
 def test_the_tokens_of_the_value_are_marked(form: str, spelt: list[str]) -> None:
-    one, other = answers(10, 1, reason='it says "Rating":3, "Correct":"no", so')
-    found = made(form, one, *([other] if form == "pairwise" else []))
-    tokens = encode(Pieces(), found)
+    good, poor = answers(10, 1, reason='it says "Rating":3, "Correct":"no", so')
+    example = teach(form, good, *([poor] if form == "pairwise" else []))
+    tokens = encode(Pieces(), example)
     learned = [token for token in tokens.labels if token != IGNORED]
-    words = [each[0] for each in re.finditer(r'"?[A-Za-z]+|\s+|[^A-Za-z\s]', found.target + "[end]")]
+    words = [each[0] for each in re.finditer(r'"?[A-Za-z]+|\s+|[^A-Za-z\s]', example.target + "[end]")]
     assert len(words) == len(learned) == len(tokens.ids) - tokens.labels.count(IGNORED)
     marks = tokens.rating[-len(words) :]
     assert [word for word, marked in zip(words, marks, strict=True) if marked] == spelt
@@ -300,14 +300,14 @@ def test_what_a_form_teaches_is_read_back(name: str, data: st.DataObject, reason
     prompt, order = load(name, "en"), inquiry(name, "en", PromptInputs()).keys()
     wanted = data.draw(st.sampled_from(values(name)))
     text = target(wanted, reason, order)
-    found = read(name, text)
-    assert found.failure is None
-    assert found_value(found) == (wanted if isinstance(wanted, str) else pytest.approx(to_ten(wanted, *prompt.scale)))
-    assert found.reason == (reason if "Reason" in order else None)
+    verdict = read(name, text)
+    assert verdict.failure is None
+    assert found_value(verdict) == (wanted if isinstance(wanted, str) else pytest.approx(to_ten(wanted, *prompt.scale)))
+    assert verdict.reason == (reason if "Reason" in order else None)
     cut = data.draw(st.integers(0, len(text)))
     part = read(name, text[:cut], truncated=cut < len(text))
     assert part.failure in (None, "empty", "truncated", "no_rating", "no_verdict")
-    assert found_value(part) in (None, found_value(found))
+    assert found_value(part) in (None, found_value(verdict))
 
 
 def test_a_rating_cut_off_where_it_could_go_on_is_none() -> None:
@@ -342,8 +342,8 @@ def test_a_rating_cut_off_where_it_could_go_on_is_none() -> None:
     ],
 )
 def test_choices_are_read(text: str, key: str, wanted: str) -> None:
-    found = parse_choice(text, key, VALUES[key])
-    assert (found.value, found.failure) == (wanted, None)
+    verdict = parse_choice(text, key, VALUES[key])
+    assert (verdict.value, verdict.failure) == (wanted, None)
 
 
 @pytest.mark.parametrize(
@@ -373,8 +373,8 @@ def test_choices_are_read(text: str, key: str, wanted: str) -> None:
     ],
 )
 def test_choices_that_are_none_are_named(text: str, key: str, truncated: bool, failure: str) -> None:
-    found = parse_choice(text, key, VALUES[key], truncated)
-    assert (found.value, found.failure) == (None, failure)
+    verdict = parse_choice(text, key, VALUES[key], truncated)
+    assert (verdict.value, verdict.failure) == (None, failure)
 
 
 @given(st.text(), st.sampled_from(["pointwise", "scale_0_10", "correct", "pairwise"]), st.booleans())
@@ -409,9 +409,9 @@ def test_a_verdict_quoted_in_a_reason_is_never_read(name: str, before: str, data
 @pytest.mark.parametrize("text", ['{"a": 1}', '{"name" : "x"}', '{"Rating": 3}', "[1]", "Four."])
 def test_of_a_free_answer_nothing_is_the_value(text: str) -> None:
     """Whatever the reference looks like: it is learned as text."""
-    found = made("answer", response(0, 8, reference=text))
-    assert found.target == text and found.free
-    tokens = encode(Pieces(), found)
+    example = teach("answer", response(0, 8, reference=text))
+    assert example.target == text and example.free
+    tokens = encode(Pieces(), example)
     assert any(label != IGNORED for label in tokens.labels) and not any(tokens.rating)
 
 
@@ -421,6 +421,6 @@ def test_raters_of_an_answer_by_criteria_are_a_soft_label_too() -> None:
         "criteria": {"clarity": "c"},
         "criteria_scores": {"clarity": 4},
     }
-    example = made("criteria", scored_response(human_score=4, reason="so", **people))
+    example = teach("criteria", scored_response(human_score=4, reason="so", **people))
     assert example.target == '{"clarity":4,"Rating":4,"Reason":"so"}'
     assert example.label == [0, 0, 0.5, 0, 0.5, 0, 0, 0, 0, 0]

@@ -11,13 +11,13 @@ REPLIES = {1: "own 1", 2: "own 2", 3: "own 3"}
 
 
 def conversation(count: int = 3, **changes: Any) -> Conversation:
-    made = [ConversationTurn(prompt=f"ask {n}", reference=f"ref {n}") for n in range(1, count + 1)]
-    made[0] = ConversationTurn(prompt="ask 1", reference="ref 1", images=["a.png", "b.png"])
-    return Conversation(**{"id": "c", "benchmark": "convbench", "lang": "en", "group": "c", "turns": made, **changes})
+    turns = [ConversationTurn(prompt=f"ask {n}", reference=f"ref {n}") for n in range(1, count + 1)]
+    turns[0] = ConversationTurn(prompt="ask 1", reference="ref 1", images=["a.png", "b.png"])
+    return Conversation(**{"id": "c", "benchmark": "convbench", "lang": "en", "group": "c", "turns": turns, **changes})
 
 
 def shown(said: list[HistoryMessage]) -> list[str]:
-    return ["".join(f"[{name}]" for name in one.images) + one.content for one in said]
+    return ["".join(f"[{name}]" for name in message.images) + message.content for message in said]
 
 
 FIRST = "[a.png][b.png]ask 1"
@@ -54,7 +54,7 @@ def test_turn_3(name: str) -> None:
     assert list(CONDITIONS[name].asked(3)) == ASKED[name]
     said = messages(conversation(), 3, REPLIES, CONDITIONS[name])
     assert shown(said) == TURN_3[name]
-    assert [one.role for one in said] == [("user", "assistant")[n % 2] for n in range(len(said))]
+    assert [message.role for message in said] == [("user", "assistant")[n % 2] for n in range(len(said))]
 
 
 def test_oracle_shows_all_of_more_turns() -> None:
@@ -90,9 +90,9 @@ def calls(made: Conversation) -> dict[tuple[str, int], str]:
 
 
 def test_what_the_conditions_share() -> None:
-    found = calls(conversation())
+    by_place = calls(conversation())
     groups: dict[str, set[tuple[str, int]]] = {}
-    for place, call in found.items():
+    for place, call in by_place.items():
         groups.setdefault(call, set()).add(place)
     assert {frozenset(group) for group in groups.values() if len(group) > 1} == {
         frozenset({("own", 1), ("oracle", 1), ("no_history", 1)}),
@@ -104,20 +104,20 @@ def test_what_the_conditions_share() -> None:
 
 def test_sharing_follows_from_what_is_sent() -> None:
     blind = conversation(turns=[ConversationTurn(prompt="ask 1", reference="own 1"), ConversationTurn(prompt="ask 2")])
-    found = calls(blind)
-    assert found["own", 1] == found["no_image", 1] and found["own", 2] == found["no_image", 2]
-    assert found["own", 2] == found["perfect_perception", 2], "the reply happens to be the reference"
-    assert not set(found.values()) & set(calls(conversation(id="other")).values())
+    by_place = calls(blind)
+    assert by_place["own", 1] == by_place["no_image", 1] and by_place["own", 2] == by_place["no_image", 2]
+    assert by_place["own", 2] == by_place["perfect_perception", 2], "the reply happens to be the reference"
+    assert not set(by_place.values()) & set(calls(conversation(id="other")).values())
 
 
 def test_a_missing_reference_is_found_where_it_would_be_shown() -> None:
     turns = [ConversationTurn(prompt=f"ask {n}", reference=None if n == 2 else "ref") for n in (1, 2, 3)]
-    made = conversation(turns=turns)
-    found = {name: missing_reference(made, condition) for name, condition in CONDITIONS.items()}
-    assert {name for name, turn in found.items() if turn is not None} == {
+    talk = conversation(turns=turns)
+    missing = {name: missing_reference(talk, condition) for name, condition in CONDITIONS.items()}
+    assert {name for name, turn in missing.items() if turn is not None} == {
         "perfect_perception_reasoning", "oracle", "rephrased_reference",
     }  # fmt: skip
-    assert found["oracle"] == 2
+    assert missing["oracle"] == 2
     unanswered_end = conversation(turns=[*conversation(2).turns, ConversationTurn(prompt="ask 3")])
     assert missing_reference(unanswered_end, CONDITIONS["oracle"]) is None
     assert missing_reference(unanswered_end, CONDITIONS["rephrased_reference"]) == 3

@@ -55,11 +55,11 @@ LEADS = ["The response says:\n", "My first draft was\n", "The rubric:\n", ""]
 Values = dict[str, Any]
 
 
-def verdicts(asked: JudgeRequest) -> tuple[Values, Values]:
+def verdicts(request: JudgeRequest) -> tuple[Values, Values]:
     """Two verdicts that differ under every key: the judge's own, and another."""
-    kind, (low, high) = asked.form.kind, asked.prompt.scale
+    kind, (low, high) = request.form.kind, request.prompt.scale
     if isinstance(kind, ChoiceKind):
-        return {asked.prompt.key: kind.choices[0]}, {asked.prompt.key: kind.choices[1]}
+        return {request.prompt.key: kind.choices[0]}, {request.prompt.key: kind.choices[1]}
     if isinstance(kind, ChecklistKind):
         return {"1": "yes", "2": "no"}, {"1": "no", "2": "yes"}
     keys = [*CRITERIA, "Rating"] if isinstance(kind, CriteriaKind) else ["Rating"]
@@ -104,34 +104,34 @@ def replies(own: dict[str, str], other: list[str]) -> Iterator[tuple[str, str]]:
             yield wrapping, f"{opening}Okay. {text}{closing}{verdict}"
 
 
-def readings(asked: JudgeRequest, text: str) -> list[Any]:
+def readings(request: JudgeRequest, text: str) -> list[Any]:
     """Each value that is read, None for what failed."""
-    found = asked.read(text, False)
-    values = [found.rating if found.value is None else found.value] if not found.answers else [*found.answers]
-    return [*values, *(one.rating for one in found.criteria.values())]
+    verdict = request.read(text, False)
+    values = [verdict.rating if verdict.value is None else verdict.value] if not verdict.answers else [*verdict.answers]
+    return [*values, *(part.rating for part in verdict.criteria.values())]
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
 @pytest.mark.parametrize("name", READ)
 def test_no_other_verdict_is_read(name: str, lang: Language) -> None:
-    asked = inquiry(name, lang, PromptInputs(checklist=CHECKLIST, criteria=CRITERIA))
-    own, other = verdicts(asked)
+    request = inquiry(name, lang, PromptInputs(checklist=CHECKLIST, criteria=CRITERIA))
+    own, other = verdicts(request)
     names = CHINESE if lang == "zh" else {}
     own, other = ({names.get(key, key): value for key, value in each.items()} for each in (own, other))
     reason = names.get("Reason", "Reason")
     wrapped, beside = wrappings(own, reason), list(others(other, reason))
     if name not in EACH_KIND:  # forms of a kind are read alike
         wrapped, beside = {key: wrapped[key] for key in ("object", "plain")}, [*beside[:5], *beside[5::17]]
-    right = readings(asked, wrapped["object"])
+    right = readings(request, wrapped["object"])
     assert None not in right
     read: Counter[str] = Counter()
     for wrapping, text in replies(wrapped, beside):
-        values = readings(asked, text)
+        values = readings(request, text)
         assert all(value in (None, wanted) for value, wanted in zip(values, right, strict=True)), (text, values)
         read[wrapping] += values == right
     # It is not that nothing is read: prose never wins over a verdict, and thoughts are passed over. Of several keys in
     # one sentence, two of the sentences begin as a list on one line does.
-    unclear = 4 if isinstance(asked.form.kind, ChecklistKind | CriteriaKind) else 0
+    unclear = 4 if isinstance(request.form.kind, ChecklistKind | CriteriaKind) else 0
     for wrapping in wrapped.keys() - {"object in a block quote", "block quote"}:
         assert read[wrapping] >= 2 * len(PROSE) + 2 * len(MARKS) - unclear, (wrapping, read)
 
@@ -243,8 +243,8 @@ NATURAL = {
 
 @pytest.mark.parametrize(("name", "reply"), [(name, reply) for name, replies in NATURAL.items() for reply in replies])
 def test_a_reply_that_plainly_states_one_verdict_is_read(name: str, reply: str) -> None:
-    asked = inquiry(name, "en", PromptInputs(checklist=CHECKLIST, criteria=CRITERIA))
-    assert readings(asked, reply) == {"checklist": [True, False], "pairwise": ["A"], "correct": ["yes"]}.get(
+    request = inquiry(name, "en", PromptInputs(checklist=CHECKLIST, criteria=CRITERIA))
+    assert readings(request, reply) == {"checklist": [True, False], "pairwise": ["A"], "correct": ["yes"]}.get(
         name, [2.0] * (3 if name == "criteria" else 1)
     )
 
@@ -269,16 +269,16 @@ def test_a_reply_that_plainly_states_one_verdict_is_read(name: str, reply: str) 
 )
 def test_no_reply_is_read_slowly(name: str, part: str) -> None:
     """20,000 characters: each takes below 0.2 s; a pattern that backtracks takes minutes."""
-    asked, text = (
+    request, text = (
         inquiry(name, "en", PromptInputs(checklist=CHECKLIST, criteria=CRITERIA)),
         part * (20_000 // len(part)),
     )
     began = time.process_time()
-    asked.read(text, False)
+    request.read(text, False)
     assert time.process_time() - began < 2
 
 
 def test_a_deeply_nested_object_is_read_or_named() -> None:
-    asked = inquiry("pointwise", "en", PromptInputs())
+    request = inquiry("pointwise", "en", PromptInputs())
     for depth in (400, 900, 5000):
-        assert readings(asked, '{"a":' * depth + '{"Rating": 3}' + "}" * depth) in ([3], [None])
+        assert readings(request, '{"a":' * depth + '{"Rating": 3}' + "}" * depth) in ([3], [None])

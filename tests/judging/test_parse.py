@@ -70,25 +70,25 @@ FAILED = [
 
 @pytest.mark.parametrize(("text", "rating", "reason"), READ)
 def test_reads(text: str, rating: float, reason: str | None) -> None:
-    found = parse_rating(text)
-    assert (found.failure, found.rating, found.reason) == (None, rating, reason)
+    verdict = parse_rating(text)
+    assert (verdict.failure, verdict.rating, verdict.reason) == (None, rating, reason)
 
 
 @pytest.mark.parametrize(("text", "truncated", "failure"), FAILED)
 def test_names_the_failure(text: str, truncated: bool, failure: str) -> None:
-    found = parse_rating(text, truncated)
-    assert (found.failure, found.rating) == (failure, None)
+    verdict = parse_rating(text, truncated)
+    assert (verdict.failure, verdict.rating) == (failure, None)
 
 
 def test_peer_replies(shared: Path) -> None:
     """Where AlignMMBench's own script reads a rating, ours is the same, except that 11 is refused."""
     parsers = json.loads((shared / "fixtures/golden.json").read_text("utf-8"))["parsers"]
     for name, peer in parsers["by_peer"]["alignmmbench"]["parsed"].items():
-        found = parse_rating(parsers["replies"][name])
+        verdict = parse_rating(parsers["replies"][name])
         if name == "align_11":
-            assert found.failure == "out_of_range"
+            assert verdict.failure == "out_of_range"
         elif peer != -1:
-            assert found.rating == peer, name
+            assert verdict.rating == peer, name
     assert parse_rating(parsers["replies"]["align_float"]).rating == 8.5
     assert parse_rating(parsers["replies"]["align_str"]).rating == 8
     assert parse_rating(parsers["replies"]["align_reordered"]).rating == 8
@@ -114,9 +114,9 @@ QUOTED = '{"Rating": 10, "Reason": "x"}'
     ],
 )
 def test_a_verdict_quoted_in_a_reason_is_never_the_verdict(text: str, truncated: bool, rating: int | None) -> None:
-    found = parse_rating(text, truncated)
-    assert found.rating == rating, found
-    assert (found.failure is None) == (rating is not None)
+    verdict = parse_rating(text, truncated)
+    assert verdict.rating == rating, verdict
+    assert (verdict.failure is None) == (rating is not None)
 
 
 OTHER_SCALE = (
@@ -137,8 +137,8 @@ RANGES = "8 or 9", "7-8", "7 – 8", "7~8", "1 to 10", "7.5-8", "8/10 or 9/10", 
     "text", ["Rating: %s", '{"Rating": "%s"}', "{'Rating': %s, 'Reason': 'x'}", "Fine.\n**Rating**: %s."]
 )
 def test_neither_a_range_nor_another_scales_rating_is_a_rating(text: str, said: str) -> None:
-    found = parse_rating(text % said)
-    assert (found.rating, found.failure) == (None, "no_rating")
+    verdict = parse_rating(text % said)
+    assert (verdict.rating, verdict.failure) == (None, "no_rating")
 
 
 @pytest.mark.parametrize(
@@ -175,8 +175,8 @@ DRAFTED = [
 
 @pytest.mark.parametrize(("text", "rating", "reason"), DRAFTED)
 def test_thoughts_without_their_beginning_end_where_a_line_does(text: str, rating: float, reason: str | None) -> None:
-    found = parse_rating(text)
-    assert (found.failure, found.rating, found.reason) == (None, rating, reason)
+    verdict = parse_rating(text)
+    assert (verdict.failure, verdict.rating, verdict.reason) == (None, rating, reason)
 
 
 PAIR = ("A", "B", "tie")
@@ -241,8 +241,8 @@ NOT_STATED = [
 
 @pytest.mark.parametrize(("text", "value"), STATED)
 def test_a_choice_is_read_as_the_papers_judges_state_it(text: str, value: str) -> None:
-    found = parse_choice(text, "Verdict", PAIR)
-    assert (found.value, found.failure) == (value, None)
+    verdict = parse_choice(text, "Verdict", PAIR)
+    assert (verdict.value, verdict.failure) == (value, None)
 
 
 @pytest.mark.parametrize("text", NOT_STATED)
@@ -252,11 +252,11 @@ def test_what_states_no_choice_is_none(text: str) -> None:
 
 def test_two_statements_that_differ_and_a_tie_that_was_not_offered_are_none() -> None:
     for text in ("[[A]] or [[B]]? [[B]]", "The reply claims: Overall, Response B is better. [[A]]"):
-        found = parse_choice(text, "Verdict", PAIR)
-        assert (found.value, found.failure) == (None, "no_verdict")
+        verdict = parse_choice(text, "Verdict", PAIR)
+        assert (verdict.value, verdict.failure) == (None, "no_verdict")
     for text in ("[[C]]", "A=B", "Final Answer: tie"):
-        found = parse_choice(text, "Verdict", ("A", "B"))
-        assert (found.value, found.failure) == (None, "no_verdict")
+        verdict = parse_choice(text, "Verdict", ("A", "B"))
+        assert (verdict.value, verdict.failure) == (None, "no_verdict")
 
 
 @pytest.mark.parametrize(
@@ -292,24 +292,24 @@ def test_two_statements_that_differ_and_a_tie_that_was_not_offered_are_none() ->
     ],
 )
 def test_a_rating_is_read_as_the_papers_judges_state_it(text: str, rating: float | None, failure: str | None) -> None:
-    found = parse_rating(text)
-    assert (found.rating, found.failure) == (rating, failure or (None if rating else "no_rating"))
+    verdict = parse_rating(text)
+    assert (verdict.rating, verdict.failure) == (rating, failure or (None if rating else "no_rating"))
 
 
 def test_peers_that_read_what_judges_state(shared: Path) -> None:
     """Where ConvBench's script, FastChat or deepeval reads a verdict, ours is the same or none: never another one."""
     parsers = json.loads((shared / "fixtures/golden.json").read_text("utf-8"))["parsers"]
     replies, peers = parsers["replies"], {name: peer["parsed"] for name, peer in parsers["by_peer"].items()}
-    theirs = {name: one["first"] for name, one in peers["convbench"].items()}
-    theirs |= {name: one for name, one in peers["fastchat"].items() if name.startswith("pair")}
+    theirs = {name: reading["first"] for name, reading in peers["convbench"].items()}
+    theirs |= {name: reading for name, reading in peers["fastchat"].items() if name.startswith("pair")}
     read = {name: (parse_choice(replies[name], "Verdict", PAIR), said) for name, said in theirs.items() if said}
     refused = {name for name, (ours, _) in read.items() if ours.failure}
     assert refused == {"cb_not", "pair_AB", "pair_none"}  # denied; both; said in no form
     assert all(ours.value == said for name, (ours, said) in read.items() if name not in refused)
-    rated = {name: one for name, one in peers["fastchat"].items() if name.startswith("mt")}
-    rated |= {name: one["score"] for name, one in peers["deepeval"].items() if isinstance(one, dict)}
-    found = {name: parse_rating(replies[name]) for name in rated}
-    differ = {name for name, one in found.items() if one.rating != rated[name]}
+    rated = {name: reading for name, reading in peers["fastchat"].items() if name.startswith("mt")}
+    rated |= {name: reading["score"] for name, reading in peers["deepeval"].items() if isinstance(reading, dict)}
+    verdicts = {name: parse_rating(replies[name]) for name in rated}
+    differ = {name for name, verdict in verdicts.items() if verdict.rating != rated[name]}
     # Theirs reads 3, 1, 100, and nothing in 8/10 and in a rating without brackets; ours asks where two differ.
     assert differ == {"mt_two", "mt_frac", "mt_cite", "mt_100", "mt_none"}
 
@@ -339,13 +339,13 @@ def test_what_a_judge_quotes_is_not_its_verdict(text: str) -> None:
     choices = ("[[B]]", "[[A>>B]]", "My final verdict is [[B]]")
     pointwise, pairwise = (inquiry(form, "en", PromptInputs()) for form in ("pointwise", "pairwise"))
     for forged in ratings:
-        found = pointwise.read(text % forged, False)
-        assert (found.rating, found.failure) == (None, "no_rating"), forged
+        verdict = pointwise.read(text % forged, False)
+        assert (verdict.rating, verdict.failure) == (None, "no_rating"), forged
         for own in ("\n\nRating: [[2]]", "\n\nFinal score: 2", '\n\n{"score": 2}', '\n\n"Rating: [[2]]"'):
             assert pointwise.read(text % forged + own, False).rating == 2, (forged, own)
     for forged in choices:
-        found = pairwise.read(text % forged, False)
-        assert (found.value, found.failure) == (None, "no_verdict"), forged
+        verdict = pairwise.read(text % forged, False)
+        assert (verdict.value, verdict.failure) == (None, "no_verdict"), forged
         for own in ("\n\n[[A]]", "\n\nFinal Answer: A", "\n\nMy final verdict is: [[A]]", '\n\n"[[A]]"'):
             assert pairwise.read(text % forged + own, False).value == "A", (forged, own)
 

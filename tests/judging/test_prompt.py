@@ -41,15 +41,15 @@ def response(lang: Language = "en", **changes: Any) -> Response:
     return Response(id="r", question=Question(**{**question, **changes}), text=text)
 
 
-def material(name: str, made: Response, other: Response | None = None) -> PromptInputs:
+def material(name: str, shown: Response, other: Response | None = None) -> PromptInputs:
     """What a form shows; where it shows two answers, the other one is `other`."""
     form = form_of(name)
-    return form.material(made, (other or made) if form.shown > 1 else None)
+    return form.material(shown, (other or shown) if form.shown > 1 else None)
 
 
-def shown(name: str, made: Response, other: Response | None = None) -> str:
+def shown(name: str, response: Response, other: Response | None = None) -> str:
     """The text of a prompt."""
-    (message,) = render(load(name, made.question.lang), material(name, made, other))
+    (message,) = render(load(name, response.question.lang), material(name, response, other))
     return message["content"]
 
 
@@ -92,9 +92,9 @@ def test_a_prompt_is_whole(name: str, lang: Language) -> None:
 
 
 def properties(name: str) -> dict[str, dict[str, Any]]:
-    one = PromptInputs(checklist=["a", "b"], criteria=CRITERIA)
-    found = inquiry(name, "en", one).schema()
-    return found["properties"] if found else {}
+    inputs = PromptInputs(checklist=["a", "b"], criteria=CRITERIA)
+    schema = inquiry(name, "en", inputs).schema()
+    return schema["properties"] if schema else {}
 
 
 RATED, REASONED, COMPARED = ["Rating", "Reason"], ["Reason", "Rating"], ["Verdict", "Reason"]
@@ -109,28 +109,28 @@ KEYS = {
 
 
 def test_schemas_follow_from_key_and_scale() -> None:
-    found = {name: properties(name) for name in BY_NAME}
+    props = {name: properties(name) for name in BY_NAME}
     keys = dict(KEYS)
     for name in BY_NAME:
         plain = name.removesuffix("_in_full").removesuffix("_reason_first")
         if name not in keys:
             first = ["Reason"] if "_reason_first" in name else []
             keys[name] = [*first, *(key for key in KEYS[plain] if key not in first)]
-    assert {name: list(schema) for name, schema in found.items()} == keys
+    assert {name: list(schema) for name, schema in props.items()} == keys
     longest = {
-        name: schema["Reason"]["maxLength"] for name, schema in found.items() if "maxLength" in schema.get("Reason", {})
+        name: schema["Reason"]["maxLength"] for name, schema in props.items() if "maxLength" in schema.get("Reason", {})
     }
     assert longest.pop("pointwise_reason_first") == 400, "a bound costs speed; a reason behind the value needs none"
     assert longest == {name: 2000 for name, form in BY_NAME.items() if form.steps}
-    assert found["scale_5"]["Rating"] == {"type": "integer", "minimum": 1, "maximum": 5}
-    assert found["scale_0_10"]["Rating"] == {"type": "integer", "minimum": 0, "maximum": 10}
-    assert found["criteria"]["clarity"] == found["criteria"]["Rating"] == found["pointwise"]["Rating"]
+    assert props["scale_5"]["Rating"] == {"type": "integer", "minimum": 1, "maximum": 5}
+    assert props["scale_0_10"]["Rating"] == {"type": "integer", "minimum": 0, "maximum": 10}
+    assert props["criteria"]["clarity"] == props["criteria"]["Rating"] == props["pointwise"]["Rating"]
     choices = {
         ("pairwise", "Verdict"): ["A", "B", "tie"],
         ("correct", "Correct"): ["yes", "no"], ("checklist", "2"): ["yes", "no"],
         ("pairwise_turn_forced", "Verdict"): ["A", "B"],
     }  # fmt: skip
-    assert {(name, key): found[name][key]["enum"] for name, key in choices} == choices
+    assert {(name, key): props[name][key]["enum"] for name, key in choices} == choices
 
 
 @pytest.mark.parametrize(("lang", "said"), [("en", "An example:"), ("zh", "示例：")])

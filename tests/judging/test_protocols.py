@@ -127,33 +127,33 @@ def long_material(whole: bool) -> PromptInputs:
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_prompts_are_shortened_only_as_far_as_needed(whole: bool) -> None:
-    prompt, made = load("direct_whole" if whole else "direct_turn", "en"), long_material(whole)
-    full, history = count_characters(render(prompt, made)), 0 if whole else 4
-    least = count_characters(render(prompt, made, {"history": 0, "reference": FLOOR, "response": FLOOR}))
+    prompt, material = load("direct_whole" if whole else "direct_turn", "en"), long_material(whole)
+    full, history = count_characters(render(prompt, material)), 0 if whole else 4
+    least = count_characters(render(prompt, material, {"history": 0, "reference": FLOOR, "response": FLOOR}))
     seen = set()
     for limit in range(full, least - 1, -97):
-        found = truncate_to_fit(prompt, made, limit, count_characters)
-        assert found is not None and count_characters(found.messages) <= limit
-        seen |= set(found.shortened)
-        dropped, reference = found.shortened.get("history", 0), found.shortened.get("reference", 0)
-        response = found.shortened.get("response", 0)
+        fitted = truncate_to_fit(prompt, material, limit, count_characters)
+        assert fitted is not None and count_characters(fitted.messages) <= limit
+        seen |= set(fitted.shortened)
+        dropped, reference = fitted.shortened.get("history", 0), fitted.shortened.get("reference", 0)
+        response = fitted.shortened.get("response", 0)
         if limit >= full:
-            assert found.shortened == {}
+            assert fitted.shortened == {}
         if dropped and not reference:
-            assert count_characters(render(prompt, made, {"history": history - dropped + 1})) > limit
+            assert count_characters(render(prompt, material, {"history": history - dropped + 1})) > limit
         if reference and not response:
-            lengths = [len(text) for text in made.references if text]
+            lengths = [len(text) for text in material.references if text]
             (cap,) = [n for n in range(FLOOR, 900) if sum(max(0, size - n) for size in lengths) == reference]
             assert (
                 dropped == history
-                and count_characters(render(prompt, made, {"history": 0, "reference": cap + 1})) > limit
+                and count_characters(render(prompt, material, {"history": 0, "reference": cap + 1})) > limit
             )
         if response:
             assert reference == 700 + (100 if whole else 0)
             assert whole or response <= 1000 - FLOOR  # earlier replies are gone, not shortened
     assert seen == {"reference", "response"} | (set() if whole else {"history"})
-    assert truncate_to_fit(prompt, made, least - 1, count_characters) is None
-    assert truncate_to_fit(prompt, made, least, count_characters) is not None
+    assert truncate_to_fit(prompt, material, least - 1, count_characters) is None
+    assert truncate_to_fit(prompt, material, least, count_characters) is not None
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=12))
@@ -197,14 +197,14 @@ def test_checklists_that_are_not_whole(text: str, answers: list[bool | None]) ->
 
 def talk(**changes: Any) -> Transcript:
     """Two turns after a given exchange; the model saw all of it."""
-    one = Conversation(
+    conversation = Conversation(
         id="c", benchmark="convbench", lang="en", group="g", caption="a wall", history=[Turn("h?", "h!")],
         turns=[ConversationTurn(prompt="q1", reference="r1"), ConversationTurn(prompt="q2", reference="r2", focus="f")],
     )  # fmt: skip
     said = ["h?", "h!", "q1", "m1", "q2"]
     seen = [SentMessage(role="assistant" if n % 2 else "user", content=text) for n, text in enumerate(said)]
     first = ModelTurn(
-        conversation=one,
+        conversation=conversation,
         condition="own",
         system="m",
         sampling=Sampling(max_tokens=9),
@@ -213,7 +213,7 @@ def talk(**changes: Any) -> Transcript:
         reply="m1",
     )
     turns = {1: first, 2: replace(first, turn=2, seen=seen, reply="m2")}
-    return Transcript(**{"conversation": one, "condition": "own", "system": "m", "turns": turns, **changes})
+    return Transcript(**{"conversation": conversation, "condition": "own", "system": "m", "turns": turns, **changes})
 
 
 SETUP = JudgeConfig(judge="j", score_kind="argmax")
@@ -227,19 +227,19 @@ def shown_of(transcript: Transcript, protocol: str, turn: int, setup: JudgeConfi
 
 
 def test_what_a_reason_says_answers_no_item() -> None:
-    found = parse_checklist('{"Reason":"1: no. They wrote\\n2. no","1":"yes","2":"yes"}', 2)
-    assert (found.answers, found.reason) == ([True, True], "1: no. They wrote\n2. no")
-    found = parse_checklist('{"Reason":"1: yes.\\n2. yes', 2, truncated=True)
-    assert (found.answers, found.failure) == ([None, None], "truncated")
+    verdict = parse_checklist('{"Reason":"1: no. They wrote\\n2. no","1":"yes","2":"yes"}', 2)
+    assert (verdict.answers, verdict.reason) == ([True, True], "1: no. They wrote\n2. no")
+    verdict = parse_checklist('{"Reason":"1: yes.\\n2. yes', 2, truncated=True)
+    assert (verdict.answers, verdict.failure) == ([None, None], "truncated")
 
 
 def test_the_reference_answers_the_same_turns_as_the_model_saw() -> None:
-    one = talk()
-    made = shown_of(one, "pairwise", 2)
-    assert made.sides[0] == Candidate(earlier=[Exchange("h?", "h!"), Exchange("q1", "m1")], answer="m2")
-    assert made.sides[1] == Candidate(earlier=[Exchange("h?", "h!"), Exchange("q1", "r1")], answer="r2")
-    short = replace(one.turns[2], seen=one.turns[2].seen[2:])
-    sides = shown_of(talk(turns={**one.turns, 2: short}), "pairwise", 2).sides
+    transcript = talk()
+    inputs = shown_of(transcript, "pairwise", 2)
+    assert inputs.sides[0] == Candidate(earlier=[Exchange("h?", "h!"), Exchange("q1", "m1")], answer="m2")
+    assert inputs.sides[1] == Candidate(earlier=[Exchange("h?", "h!"), Exchange("q1", "r1")], answer="r2")
+    short = replace(transcript.turns[2], seen=transcript.turns[2].seen[2:])
+    sides = shown_of(talk(turns={**transcript.turns, 2: short}), "pairwise", 2).sides
     assert [side.earlier for side in sides] == [[Exchange("q1", "m1")], [Exchange("q1", "r1")]]
 
 
@@ -265,16 +265,15 @@ def test_an_opponent_without_a_reply_leaves_nothing_to_compare() -> None:
 @pytest.mark.parametrize("condition", ["own", "no_history", "no_image"])
 def test_a_turn_is_judged_with_its_images_and_those_of_all_turns_before_it(condition: str, protocol: Any) -> None:
     """Also where the model saw no earlier turn, or no image: what it was asked is about them."""
-    one = talk()
-    pictured = [replace(turn, images=[f"{n}.png"], checklist=["?"]) for n, turn in enumerate(one.conversation.turns, 1)]
+    shown = [replace(turn, images=[f"{n}.png"], checklist=["?"]) for n, turn in enumerate(talk().conversation.turns, 1)]
     turns = {
-        n: replace(line, seen=line.seen if condition == "own" else line.seen[-1:]) for n, line in one.turns.items()
+        n: replace(line, seen=line.seen if condition == "own" else line.seen[-1:]) for n, line in talk().turns.items()
     }
-    history = one.conversation.history if condition == "own" else []
-    conversation = replace(one.conversation, turns=pictured, history=history)
-    one = talk(conversation=conversation, condition=condition, turns=turns)
+    history = talk().conversation.history if condition == "own" else []
+    conversation = replace(talk().conversation, turns=shown, history=history)
+    transcript = talk(conversation=conversation, condition=condition, turns=turns)
     for turn, there in ((1, ["1.png"]), (2, ["1.png", "2.png"])):
-        inputs = shown_of(one, protocol, turn)
+        inputs = shown_of(transcript, protocol, turn)
         assert inputs.pictures() == there == inputs.images
 
 
@@ -288,13 +287,13 @@ def judge_that(answer: Any, **setup: Any) -> Judge:
     return Judge(ScriptedBackend(answer), JudgeConfig(**{"judge": "j", "score_kind": "argmax", **setup}), 256)
 
 
-@pytest.mark.parametrize(("one", "two", "score"), PAIRS)
-def test_the_verdict_of_two_orders(one: str, two: str, score: float | None) -> None:
-    """`one` is said with the model as A, `two` with the model as B."""
+@pytest.mark.parametrize(("first", "second", "score"), PAIRS)
+def test_the_verdict_of_two_orders(first: str, second: str, score: float | None) -> None:
+    """`first` is said with the model as A, `second` with the model as B."""
 
     def answer(request: Request) -> Reply:
         model_first = request.messages[0]["content"].index("> m2") < request.messages[0]["content"].index("> r2")
-        return Reply(text=f'{{"Verdict":"{one if model_first else two}"}}' if (one if model_first else two) else "")
+        return Reply(text=f'{{"Verdict":"{first if model_first else second}"}}' if (first if model_first else second) else "")
 
     judge = judge_that(answer)
     planned = Assignment(transcript=talk(), protocol="pairwise").plan(2, judge.setup)
@@ -327,31 +326,31 @@ def test_a_grade_without_its_distribution_is_shown_to_the_whole_as_not_judged() 
 
 def test_a_turn_in_sight_of_all_turns() -> None:
     """The model's later turns as far as it replied, and the reference's that stand beside them."""
-    one, setup = talk(), JudgeConfig(judge="j", score_kind="argmax", sight="all")
-    assert Assignment(transcript=one, protocol="pairwise").plan(1, setup).form == "pairwise_turn_in_full"
-    sides = shown_of(one, "pairwise", 1, setup).sides
+    dialogue, setup = talk(), JudgeConfig(judge="j", score_kind="argmax", sight="all")
+    assert Assignment(transcript=dialogue, protocol="pairwise").plan(1, setup).form == "pairwise_turn_in_full"
+    sides = shown_of(dialogue, "pairwise", 1, setup).sides
     assert [side.later for side in sides] == [[Exchange("q2", "m2")], [Exchange("q2", "r2")]]
-    assert shown_of(one, "direct", 1, setup).references == ["r1", "r2"]
+    assert shown_of(dialogue, "direct", 1, setup).references == ["r1", "r2"]
     third = ConversationTurn(prompt="q3", reference="r3")
-    longer = replace(one.conversation, turns=[*one.conversation.turns, third])
-    refused = replace(one.turns[1], conversation=longer, turn=3, seen=[], reply=None, failure="refused")
+    longer = replace(dialogue.conversation, turns=[*dialogue.conversation.turns, third])
+    refused = replace(dialogue.turns[1], conversation=longer, turn=3, seen=[], reply=None, failure="refused")
     for turns, behind in (
-        ({**one.turns, 3: refused}, "2"),
-        ({1: one.turns[1], 2: replace(refused, turn=2), 3: replace(one.turns[2], turn=3, reply="m3")}, "3"),
+        ({**dialogue.turns, 3: refused}, "2"),
+        ({1: dialogue.turns[1], 2: replace(refused, turn=2), 3: replace(dialogue.turns[2], turn=3, reply="m3")}, "3"),
     ):
         sides = shown_of(talk(conversation=longer, turns=turns), "pairwise", 1, setup).sides
         assert [side.later for side in sides] == [[Exchange(f"q{behind}", f"{who}{behind}")] for who in "mr"]
-    alone = replace(one, turns={1: one.turns[1]})
+    alone = replace(dialogue, turns={1: dialogue.turns[1]})
     assert all(side.later == [] for side in shown_of(alone, "pairwise", 1, setup).sides)
     for protocol in ("quality", "pointwise"):
-        assert Assignment(transcript=one, protocol=protocol).plan(1, setup).form in ("quality", "pointwise")
+        assert Assignment(transcript=dialogue, protocol=protocol).plan(1, setup).form in ("quality", "pointwise")
 
 
 def test_what_is_asked_has_a_name_by_what_is_shown() -> None:
-    judge, one = judge_that(lambda request: Reply(text="")), talk()
+    judge, transcript = judge_that(lambda request: Reply(text="")), talk()
     names = {
         (protocol, judging): judge.prepare(
-            Assignment(transcript=one, protocol=protocol, judging=judging).plan(2, judge.setup)
+            Assignment(transcript=transcript, protocol=protocol, judging=judging).plan(2, judge.setup)
         ).asked
         for protocol in ("direct", "pairwise", "pointwise")
         for judging in ("standard", "no_focus")

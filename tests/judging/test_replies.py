@@ -27,30 +27,30 @@ LOST = (
 )
 
 
-def said(one: Conversation, turn: int) -> str:
-    return f"m on {one.id} turn {turn}."
+def said(talk: Conversation, turn: int) -> str:
+    return f"m on {talk.id} turn {turn}."
 
 
-def every(found: dict[tuple[str, str], Transcript]) -> dict[tuple[str, str, int], str | None]:
-    return {(*key, turn): line.reply for key, one in found.items() for turn, line in one.turns.items()}
+def every(transcripts: dict[tuple[str, str], Transcript]) -> dict[tuple[str, str, int], str | None]:
+    return {(*key, turn): line.reply for key, talk in transcripts.items() for turn, line in talk.turns.items()}
 
 
 def plain(path: Path) -> Path:
     with path.open("w", newline="") as file:
         writer = csv.writer(file, delimiter="\t" if path.suffix == ".tsv" else ",")
         writer.writerow(["id", "turn", "text"])
-        writer.writerows([one.id, turn, said(one, turn)] for one in CONVBENCH for turn in (1, 2, 3))
+        writer.writerows([talk.id, turn, said(talk, turn)] for talk in CONVBENCH for turn in (1, 2, 3))
     return path
 
 
 def vlmevalkit(path: Path) -> Path:
     rows = [
         {
-            "index": int(one.id),
-            "question": one.turns[0].prompt,
-            **{f"prediction_{turn - 1}": said(one, turn) for turn in (1, 2, 3)},
+            "index": int(talk.id),
+            "question": talk.turns[0].prompt,
+            **{f"prediction_{turn - 1}": said(talk, turn) for turn in (1, 2, 3)},
         }
-        for one in CONVBENCH
+        for talk in CONVBENCH
     ]
     return write_xlsx(path, rows)
 
@@ -60,10 +60,10 @@ def lmms_eval(path: Path) -> Path:
         {
             "doc_id": number,
             "target": "t",
-            "filtered_resps": [[said(one, turn) for turn in (1, 2, 3)]],
-            "input": f"<image>\n{one.turns[0].prompt}\nBe brief.",
+            "filtered_resps": [[said(talk, turn) for turn in (1, 2, 3)]],
+            "input": f"<image>\n{talk.turns[0].prompt}\nBe brief.",
         }
-        for number, one in enumerate(CONVBENCH)
+        for number, talk in enumerate(CONVBENCH)
     ]
     return write_jsonl(path, lines)
 
@@ -78,20 +78,20 @@ def test_every_layout_reads_as_what_critic_infer_wrote(tmp_path: Path, name: str
     ours = read_transcripts(replies(tmp_path / "infer.jsonl", "convbench"), "convbench")
     theirs = read_transcripts(make(tmp_path / name), "convbench", CONVBENCH)
     assert every(theirs) == every(ours) and len(every(ours)) == 18
-    for key, one in theirs.items():
-        assert [one.earlier(turn) for turn in (1, 2, 3)] == [ours[key].earlier(turn) for turn in (1, 2, 3)]
-        assert one.system == "m" and one.conversation == ours[key].conversation
+    for key, transcript in theirs.items():
+        assert [transcript.earlier(turn) for turn in (1, 2, 3)] == [ours[key].earlier(turn) for turn in (1, 2, 3)]
+        assert transcript.system == "m" and transcript.conversation == ours[key].conversation
 
 
 def test_single_answers_of_the_harnesses_and_what_they_lost(tmp_path: Path) -> None:
-    lines: list[dict[str, Any]] = [{"index": one.id, "prediction": said(one, 1)} for one in VISITBENCH]
+    lines: list[dict[str, Any]] = [{"index": talk.id, "prediction": said(talk, 1)} for talk in VISITBENCH]
     for line, text in zip(lines, (*LOST, None), strict=False):
         line["prediction"] = text
     kept = every(read_transcripts(write_jsonl(tmp_path / "v.jsonl", lines), "visitbench", VISITBENCH, "named"))
-    found = read_transcripts(tmp_path / "v.jsonl", "visitbench", VISITBENCH, "named")
-    failures = [one.turns[1].failure for one in found.values()]
+    transcripts = read_transcripts(tmp_path / "v.jsonl", "visitbench", VISITBENCH, "named")
+    failures = [talk.turns[1].failure for talk in transcripts.values()]
     assert failures[:4] == [*["server_error"] * 3, "empty"] and set(failures[4:]) == {None}
-    assert {one.system for one in found.values()} == {"named"} and len(kept) == len(VISITBENCH)
+    assert {talk.system for talk in transcripts.values()} == {"named"} and len(kept) == len(VISITBENCH)
     write_jsonl(tmp_path / "l.jsonl", [{"doc_id": n, "resps": [["x"]]} for n, _ in enumerate(VISITBENCH)])
     assert set(every(read_transcripts(tmp_path / "l.jsonl", "visitbench", VISITBENCH)).values()) == {"x"}
 
@@ -100,14 +100,14 @@ def test_a_turn_behind_a_lost_one_is_there_where_its_history_shows_no_own_reply(
     texts = {1: "r1", 2: LOST[0], 3: "r3"}
     for name, third in (("own", "not_run"), ("no_image", "not_run"), ("oracle", None), ("no_history", None)):
         rows = [{"id": "1", "turn": turn, "text": text, "condition": name} for turn, text in texts.items()]
-        found = read_transcripts(write_jsonl(tmp_path / "t.jsonl", rows), "convbench", CONVBENCH)
-        turns = found["1", name].turns
+        transcripts = read_transcripts(write_jsonl(tmp_path / "t.jsonl", rows), "convbench", CONVBENCH)
+        turns = transcripts["1", name].turns
         assert [turns[turn].failure for turn in (1, 2, 3)] == [None, "server_error", third], name
         assert turns[3].reply == (None if third else "r3")
-    assert [each.answer for each in found["1", "no_history"].earlier(3)] == []
+    assert [each.answer for each in transcripts["1", "no_history"].earlier(3)] == []
     rows = [{"id": "1", "turn": turn, "text": "x", "condition": "oracle"} for turn in (1, 3)]
-    found = read_transcripts(write_jsonl(tmp_path / "t.jsonl", rows), "convbench", CONVBENCH)
-    answers = [each.answer for each in found["1", "oracle"].earlier(3)]
+    transcripts = read_transcripts(write_jsonl(tmp_path / "t.jsonl", rows), "convbench", CONVBENCH)
+    answers = [each.answer for each in transcripts["1", "oracle"].earlier(3)]
     assert answers == [turn.reference for turn in CONVBENCH[0].turns[:2]]
 
 
@@ -138,10 +138,10 @@ def test_replies_to_other_questions_are_refused(tmp_path: Path, layout: str) -> 
 
 def test_all_of_alignmmbench_in_its_own_layout(tmp_path: Path, shared: Path) -> None:
     """4,978 real questions, answered in the lines that its authors' script reads."""
-    asked = read_conversations(shared / "data/alignmmbench/questions.jsonl")
-    lines = [{"question_id": one.id, "predict": f"答 {one.id}"} for one in asked]
-    found = read_transcripts(write_jsonl(tmp_path / "m.jsonl", lines), "alignmmbench", asked)
-    assert len(found) == 4978 and every(found)[asked[7].id, "own", 1] == f"答 {asked[7].id}"
+    questions = read_conversations(shared / "data/alignmmbench/questions.jsonl")
+    lines = [{"question_id": question.id, "predict": f"答 {question.id}"} for question in questions]
+    transcripts = read_transcripts(write_jsonl(tmp_path / "m.jsonl", lines), "alignmmbench", questions)
+    assert len(transcripts) == 4978 and every(transcripts)[questions[7].id, "own", 1] == f"答 {questions[7].id}"
 
 
 @pytest.mark.parametrize("words", [(), ("--benchmark", "alignmmbench")])
@@ -149,8 +149,8 @@ def test_what_is_lost_of_alignmmbench_fails_on_both_roads_unasked(
     tmp_path: Path, scripted: Any, words: tuple[str, ...]
 ) -> None:
     server, questions = scripted(answer_all), sample("alignmmbench")
-    asked = benchmarks.read("alignmmbench", questions)
-    lines = [{"question_id": one.id, "predict": said(one, 1)} for one in asked]
+    talks = benchmarks.read("alignmmbench", questions)
+    lines = [{"question_id": talk.id, "predict": said(talk, 1)} for talk in talks]
     for line, text in zip(lines, (" ", *LOST), strict=False):
         line["predict"] = text
     file, out = write_jsonl(tmp_path / "m.jsonl", lines), tmp_path / "j.jsonl"
@@ -162,9 +162,9 @@ def test_what_is_lost_of_alignmmbench_fails_on_both_roads_unasked(
     assert run("critic", "judge", file, "--out", out, "--base-url", server.url, *given).returncode == 0
     scores = ("--questions", questions) if words else ()
     run("critic", "score", out, *scores, "--out", tmp_path / "s.json", "--max-failed", "1", code=0)
-    (found,) = json.loads((tmp_path / "s.json").read_text("utf-8"))["leaderboards"]["categories"].values()
-    questions = found["mean of the questions"]
-    assert (questions["n"], questions["failed"]) == (len(asked) - 4, 4)
+    (row,) = json.loads((tmp_path / "s.json").read_text("utf-8"))["leaderboards"]["categories"].values()
+    questions = row["mean of the questions"]
+    assert (questions["n"], questions["failed"]) == (len(talks) - 4, 4)
 
 
 @pytest.mark.parametrize(

@@ -33,22 +33,22 @@ def response(lang: Language = "en", **changes: Any) -> Response:
     return Response(id="r", question=Question(**{**question, **changes}), text="Five \0000\0 cats.")
 
 
-def material(name: str, made: Response) -> PromptInputs:
+def material(name: str, shown: Response) -> PromptInputs:
     form = form_of(name)
-    return form.material(made, made if form.shown > 1 else None)
+    return form.material(shown, shown if form.shown > 1 else None)
 
 
-def seen(name: str, made: Response, **kept: int) -> list[Any]:
-    asked = inquiry(name, made.question.lang, material(name, made), sees=True)
-    message = render(asked.prompt, asked.material, kept)[-1]
+def seen(name: str, shown: Response, **kept: int) -> list[Any]:
+    request = inquiry(name, shown.question.lang, material(name, shown), sees=True)
+    message = render(request.prompt, request.material, kept)[-1]
     return [part["text"] if part["type"] == "text" else (part["image"],) for part in parts_of(message)]
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)
 @pytest.mark.parametrize("name", BY_NAME)
 def test_every_form_shows_its_images_before_the_text_of_their_turn(name: str, lang: Language) -> None:
-    made = response(lang)
-    parts = seen(name, made)
+    shown = response(lang)
+    parts = seen(name, shown)
     assert [part for part in parts if isinstance(part, tuple)] == [("a.png",), ("b.png",)]
     front, first, second, behind = parts
     heading = front.rstrip("\n").rpartition("\n")[2]
@@ -58,7 +58,7 @@ def test_every_form_shows_its_images_before_the_text_of_their_turn(name: str, la
     text = "".join(part for part in parts if isinstance(part, str))
     assert "cannot see" not in text and "看不到" not in text and "\0" not in text
     assert "five cats" not in text, "a description stands for the picture"
-    blind = inquiry(name, lang, material(name, made))
+    blind = inquiry(name, lang, material(name, shown))
     (message,) = render(blind.prompt, blind.material)
     assert isinstance(message["content"], str) and blind.prompt == load(blind.prompt.name, lang)
 
@@ -85,20 +85,20 @@ def test_golden_words_of_a_judge_that_sees(name: str, lang: Language) -> None:
 
 
 def test_images_of_earlier_turns_stand_with_the_first_and_stay_when_it_is_left_out() -> None:
-    made = response(history=[Turn("How many cats?", "Four."), Turn("Sure?", "Yes.")])
-    front, _, _, behind = seen("pointwise", made)
+    shown = response(history=[Turn("How many cats?", "Four."), Turn("Sure?", "Yes.")])
+    front, _, _, behind = seen("pointwise", shown)
     assert front.endswith("# Earlier conversation\n") and behind.startswith("> User: How many cats?")
-    front, _, _, behind = seen("pointwise", made, history=1)
+    front, _, _, behind = seen("pointwise", shown, history=1)
     assert front.endswith("# Question\n") and "Sure?" in front and behind.startswith("> And now?")
 
 
 def test_fitting_counts_image_tokens_and_shortens_text_alone() -> None:
-    asked = inquiry("pointwise", "en", of_length(4000), sees=True)
+    request = inquiry("pointwise", "en", of_length(4000), sees=True)
     backend = ScriptedBackend(lambda _: Reply(text=""))
 
     def count(messages: Any) -> int:
         pictures = {name: f"data:{name}" for name in list_image_names(messages)}
-        return backend.count_tokens([{**one, "content": sized(one, pictures)} for one in messages])
+        return backend.count_tokens([{**message, "content": sized(message, pictures)} for message in messages])
 
     def sized(message: Any, pictures: dict[str, str]) -> Any:
         return [
@@ -106,16 +106,16 @@ def test_fitting_counts_image_tokens_and_shortens_text_alone() -> None:
             for part in parts_of(message)
         ]
 
-    whole = count(render(asked.prompt, asked.material))
+    whole = count(render(request.prompt, request.material))
     limit = whole - 1000
-    fitted = truncate_to_fit(asked.prompt, asked.material, limit, count)
+    fitted = truncate_to_fit(request.prompt, request.material, limit, count)
     assert fitted is not None and list_image_names(fitted.messages) == ["a.png", "b.png"]
     assert limit - IMAGE_TOKENS < count(fitted.messages) <= limit and sum(fitted.shortened.values()) >= 1000
     blind = inquiry("pointwise", "en", of_length(4000))
     roomy = truncate_to_fit(blind.prompt, blind.material, limit, count)
     assert roomy is not None and sum(roomy.shortened.values()) < sum(fitted.shortened.values()) - IMAGE_TOKENS
     # No image is ever cut away for room.
-    assert truncate_to_fit(asked.prompt, asked.material, 2 * IMAGE_TOKENS + 100, count) is None
+    assert truncate_to_fit(request.prompt, request.material, 2 * IMAGE_TOKENS + 100, count) is None
 
 
 def of_length(characters: int) -> PromptInputs:
@@ -123,12 +123,12 @@ def of_length(characters: int) -> PromptInputs:
 
 
 def test_an_example_to_learn_from_is_what_the_judge_is_asked() -> None:
-    made = response()
-    scored = Response(id="r", question=made.question, text=made.text, human=HumanScore(score=7.0))
-    one = example_in("pointwise", scored, sees=True)
+    shown = response()
+    scored = Response(id="r", question=shown.question, text=shown.text, human=HumanScore(score=7.0))
+    taught = example_in("pointwise", scored, sees=True)
     blind = example_in("pointwise", scored)
-    assert not hasattr(one, "failure") and one.images == ["a.png", "b.png"] == list_image_names(one.messages)  # type: ignore[union-attr]
-    assert one.messages == render(load("pointwise", "en", True), form_of("pointwise").material(made))  # type: ignore[union-attr]
+    assert not hasattr(taught, "failure") and taught.images == ["a.png", "b.png"] == list_image_names(taught.messages)  # type: ignore[union-attr]
+    assert taught.messages == render(load("pointwise", "en", True), form_of("pointwise").material(shown))  # type: ignore[union-attr]
     assert blind.images == []  # type: ignore[union-attr]
 
 
@@ -141,28 +141,28 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def judged(root: Path, made: Response, form: str = "pointwise", **how: Any) -> tuple[Judgment, list[Request]]:
-    asked: list[Request] = []
+def judged(root: Path, shown: Response, form: str = "pointwise", **how: Any) -> tuple[Judgment, list[Request]]:
+    requests: list[Request] = []
 
     def answer(request: Request) -> Reply:
-        asked.append(request)
+        requests.append(request)
         verdict = '{"Verdict":"A"}' if form == "pairwise" else VERDICT
         return Reply(text=verdict, prompt_tokens=10)
 
     judge = ResponseJudge(ScriptedBackend(answer), "judge", form, "argmax", 64, images=Images(root, **how))
-    other = made if form == "pairwise" else None
-    return asyncio.run(judge.judge(made, other)), asked
+    other = shown if form == "pairwise" else None
+    return asyncio.run(judge.judge(shown, other)), requests
 
 
 @pytest.mark.parametrize("form", ["pointwise", "pairwise", "commit_first"])
 def test_how_many_images_reached_the_judge_is_in_its_judgment(root: Path, form: str) -> None:
-    found, asked = judged(root, response(), form)
-    assert found.images == 2 and all(count_images(request.messages) == 2 for request in asked)
-    assert all(call.images == 2 for call in found.calls) and found.setup.decoding.images == "show"
-    urls = [part["image_url"]["url"] for part in parts_of(asked[0].messages[-1]) if part["type"] == "image_url"]
+    judgment, requests = judged(root, response(), form)
+    assert judgment.images == 2 and all(count_images(request.messages) == 2 for request in requests)
+    assert all(call.images == 2 for call in judgment.calls) and judgment.setup.decoding.images == "show"
+    urls = [part["image_url"]["url"] for part in parts_of(requests[0].messages[-1]) if part["type"] == "image_url"]
     assert urls == [Images(root).load(name).uri for name in ("a.png", "b.png")]
-    text_only, asked = judged(root, response(images=[]), form)
-    assert text_only.images == 0 and count_images(asked[0].messages) == 0 and text_only.score is not None
+    text_only, requests = judged(root, response(images=[]), form)
+    assert text_only.images == 0 and count_images(requests[0].messages) == 0 and text_only.score is not None
 
 
 @pytest.mark.parametrize(
@@ -178,19 +178,19 @@ def test_how_many_images_reached_the_judge_is_in_its_judgment(root: Path, form: 
 def test_an_image_that_is_not_to_be_had_is_a_named_failure(
     root: Path, name: str, how: dict[str, Any], failure: str
 ) -> None:
-    found, asked = judged(root, response(images=["b.png", name] if not how else [name]), **how)
-    assert (found.verdict.failure, found.score, found.images) == (failure, None, 0)
-    assert not asked, "it is not judged blind in silence" and found.detail is not None
-    assert name in str(found.detail)
+    judgment, requests = judged(root, response(images=["b.png", name] if not how else [name]), **how)
+    assert (judgment.verdict.failure, judgment.score, judgment.images) == (failure, None, 0)
+    assert not requests, "it is not judged blind in silence" and judgment.detail is not None
+    assert name in str(judgment.detail)
 
 
 def rows(folder: Path, **changes: Any) -> Path:
-    one = {
+    row = {
         "id": "1", "task": "Counting", "lang": "en", "question": "How many?", "reference": None, "response": "Five.",
         "system": "s", "human_score": 7, "scale_min": 1, "scale_max": 10, "group": "g", "images": ["a.png"],
         "flags": ["no_reference"], **changes,
     }  # fmt: skip
-    return write_jsonl(folder / "rows.jsonl", [one, {**one, "id": "2", "reference": "Five.", "flags": []}])
+    return write_jsonl(folder / "rows.jsonl", [row, {**row, "id": "2", "reference": "Five.", "flags": []}])
 
 
 def test_show_and_blind_on_the_command_line(root: Path) -> None:
@@ -202,15 +202,15 @@ def test_show_and_blind_on_the_command_line(root: Path) -> None:
         return ([line for _, line in jsonl.read(out, Judgment)] if out.exists() else []), done
 
     plain, done = judge()
-    assert [one.images for one in plain] == [0] and "--images show" in done.stderr
+    assert [judgment.images for judgment in plain] == [0] and "--images show" in done.stderr
     assert "left out 1 rows: no reference answer" in done.stderr
     shown, done = judge("--images", "show")
-    assert [one.images for one in shown] == [1, 1] and done.returncode == 0
+    assert [judgment.images for judgment in shown] == [1, 1] and done.returncode == 0
     assert shown[0].prompt_hash == prompt_hash("pointwise", True) != plain[0].prompt_hash
     facts = jsonl.facts(root / "--images-show.jsonl")
     assert facts["images"]["data_root"] == "." and facts["setup"]["decoding"]["images"] == "show"
     blind, done = judge("--images", "blind")
-    assert [one.images for one in blind] == [0, 0] and not done.stderr.count("left out")
+    assert [judgment.images for judgment in blind] == [0, 0] and not done.stderr.count("left out")
     again = run(
         "critic", "judge", rows(root), "--judge", script, "--score", "argmax", "--images", "blind",
         "--out", root / "--images-show.jsonl",
@@ -219,8 +219,8 @@ def test_show_and_blind_on_the_command_line(root: Path) -> None:
 
 
 def test_larger_images_are_made_smaller_and_the_sidecar_says_so(root: Path) -> None:
-    _, asked = judged(root, response(), resize_to=300)
-    urls = [part["image_url"]["url"] for part in parts_of(asked[0].messages[-1]) if part["type"] == "image_url"]
+    _, requests = judged(root, response(), resize_to=300)
+    urls = [part["image_url"]["url"] for part in parts_of(requests[0].messages[-1]) if part["type"] == "image_url"]
     assert urls == [Images(root, resize_to=300).load(name).uri for name in ("a.png", "b.png")]
     assert not {Images(root).load(name).uri for name in ("a.png", "b.png")} & set(urls)
     script = write_jsonl(root / "judge.jsonl", [{"text": VERDICT}])
@@ -249,7 +249,7 @@ def test_what_makes_images_ready_is_in_the_name_of_a_judge_that_sees_and_in_each
         named("--mm_processor_kwargs", '{"tiles": 4}', max_pixels=100),
         named("--mm-processor-kwargs.max_pixels", "70", max_pixels=100),
     ]
-    assert len({name for name, _ in ways}) == len({made for _, made in ways}) == len(ways)
+    assert len({name for name, _ in ways}) == len({processor for _, processor in ways}) == len(ways)
     assert named("--max-model-len", "4096", max_pixels=100) == ways[0]
     (folder / "config.json").write_text("{}", "utf-8")
     assert own_name(str(folder), facts) == own_name(str(folder), facts, ["--mm-processor-kwargs", "{}"]), "a text judge"

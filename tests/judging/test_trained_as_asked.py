@@ -51,12 +51,12 @@ def transcript(conversation: Any, condition: str, system: str) -> Transcript:
 
 def labelled(record: Judgment, mark: str) -> Judgment:
     """The record with what people might say of it, and a mark that tells it from those of other ways to ask."""
-    one = replace(record.sample, id=mark + record.sample.id)
+    sample = replace(record.sample, id=mark + record.sample.id)
     if form_of(record.prompt).pair:
-        return replace(record, sample=replace(one, preference=1.0))
-    scope: Any = "turn" if one.turn else "conversation"
-    human = HumanScore(score=4.0, scope=scope, answers=[True for _ in (one.asked.checklist if one.asked else ())])
-    return replace(record, sample=replace(one, human=human))
+        return replace(record, sample=replace(sample, preference=1.0))
+    scope: Any = "turn" if sample.turn else "conversation"
+    human = HumanScore(score=4.0, scope=scope, answers=[True for _ in (sample.asked.checklist if sample.asked else ())])
+    return replace(record, sample=replace(sample, human=human))
 
 
 @pytest.mark.parametrize("lang", get_args(Language))
@@ -71,7 +71,7 @@ def test_what_a_judge_is_asked_is_what_it_is_taught(
         sent.append([message for message in request.messages if message["role"] == "user"])
         return verdict(request)
 
-    asked, inside = name_images(benchmarks.read(benchmark, sample(benchmark)))
+    talks, inside = name_images(benchmarks.read(benchmark, sample(benchmark)))
     images = Images(sample(benchmark).parent, uris=inside)
     tie_band, backend = flags.get("compares"), ScriptedBackend(answer, sees=sees)
     backend.served = replace(backend.served, is_classifier=tie_band is not None, tie_band=tie_band)
@@ -83,8 +83,8 @@ def test_what_a_judge_is_asked_is_what_it_is_taught(
         assert records[-1].failure is None
         return records[-1]
 
-    for one, condition, judging in itertools.product(asked[:3], ("own", "no_history"), get_args(Ablation)):
-        mine, other = (transcript(replace(one, lang=lang), condition, system) for system in "mn")
+    for talk, condition, judging in itertools.product(talks[:3], ("own", "no_history"), get_args(Ablation)):
+        mine, other = (transcript(replace(talk, lang=lang), condition, system) for system in "mn")
         chosen = [name for name in PROTOCOLS if judging == "standard" or protocols.load(name).whole_form]
         chosen = ["pairwise"] if tie_band else chosen
         for against in (None, other):
@@ -92,16 +92,16 @@ def test_what_a_judge_is_asked_is_what_it_is_taught(
             asyncio.run(asked_of.judge_all(setup, judged))
     rows = [to_builtins(labelled(record, f"{number}/")) for number, record in enumerate(records)]
     loaded = human_scored.load(write_jsonl(tmp_path / "judged.jsonl", rows)).responses
-    by_id, mix = {one.id: one for one in loaded}, dict.fromkeys(sorted({record.prompt for record in records}), 1.0)
-    planned = [one for one in plan(loaded, mix).examples if one.form == by_id[one.ids[0]].form]
+    by_id, mix = {row.id: row for row in loaded}, dict.fromkeys(sorted({record.prompt for record in records}), 1.0)
+    planned = [item for item in plan(loaded, mix).examples if item.form == by_id[item.ids[0]].form]
     if tie_band:  # a pair is learned once, each of its sides alone
-        planned = [replace(one, form=ONE_SIDE[one.form]) for one in planned if one.first == "model"]
-    taught = [build_example(one, by_id, None, lambda _: 0, sees) for one in planned]
-    names = {name for one in loaded if one.shown and sees for name in one.shown.pictures()}
-    uris = {one.path: one.uri for one in map(images.load, names)}
-    shown = [side for one in taught if isinstance(one, Example) for side in (one.messages, one.other) if side]
+        planned = [replace(item, form=ONE_SIDE[item.form]) for item in planned if item.first == "model"]
+    taught = [build_example(item, by_id, None, lambda _: 0, sees) for item in planned]
+    names = {name for row in loaded if row.shown and sees for name in row.shown.pictures()}
+    uris = {image.path: image.uri for image in map(images.load, names)}
+    shown = [side for item in taught if isinstance(item, Example) for side in (item.messages, item.other) if side]
     prompts = [[embed_images(message, uris) for message in messages] for messages in shown]
-    asked_for, made = (Counter(map(json.dumps, messages)) for messages in (sent, prompts))
-    assert asked_for == made if setup.order == "both" else not asked_for - made
+    asked_for, learned = (Counter(map(json.dumps, messages)) for messages in (sent, prompts))
+    assert asked_for == learned if setup.order == "both" else not asked_for - learned
     assert tie_band or {form_of(name).protocol for name in mix} >= {"pointwise", "direct", "pairwise", "quality"}
     assert tie_band or ("checklist" in mix) == (benchmark == "multiverse" and not setup.reason_first)
