@@ -38,26 +38,26 @@ async def judged(url: str, rows: list[Response], decoding: SamplingParams) -> li
     backend = OpenAIBackend(url, connections=CONCURRENCY)
     backend.choose(None)
     judge = Judge(backend, JudgeConfig(judge="judge", score_kind="expected", decoding=decoding), REPLY_TOKENS)
-    waiting, found = iter(ordered(rows)), []
+    waiting, judgments = iter(ordered(rows)), []
 
     async def work() -> None:
         for row in waiting:
-            found.append(await judge.verdict_on(judge.prepare(plan_response("pointwise", row))))
+            judgments.append(await judge.verdict_on(judge.prepare(plan_response("pointwise", row))))
 
     async with backend:
         await asyncio.gather(*(work() for _ in range(CONCURRENCY)))
-    return found
+    return judgments
 
 
 async def posted(url: str, messages: list[list[Message]], alternatives: int = 0, probed: bool = False) -> list[object]:
     backend = OpenAIBackend(url, connections=CONCURRENCY)
     backend.choose(None)
-    connector, waiting, found = aiohttp.TCPConnector(limit=CONCURRENCY), iter(messages), []
+    connector, waiting, replies = aiohttp.TCPConnector(limit=CONCURRENCY), iter(messages), []
     async with backend, aiohttp.ClientSession(headers=BARE, connector=connector, raise_for_status=True) as client:
 
         async def post(body: dict[str, Any]) -> None:
             async with client.post(f"{url}/chat/completions", json=body) as answer:
-                found.append(await answer.json())
+                replies.append(await answer.json())
 
         async def work() -> None:
             for each in waiting:
@@ -69,26 +69,26 @@ async def posted(url: str, messages: list[list[Message]], alternatives: int = 0,
                     await post(backend._build_body(behind))
 
         await asyncio.gather(*(work() for _ in range(CONCURRENCY)))
-    return found
+    return replies
 
 
 def main() -> None:
     model = Path(sys.argv[2]) if sys.argv[1:2] == ["--model"] else None
     rows = responses()
-    with tempfile.TemporaryDirectory() as made, socket.socket() as probe:
-        folder = model or checkpoint(Path(made), rows)
+    with tempfile.TemporaryDirectory() as scratch, socket.socket() as probe:
+        folder = model or checkpoint(Path(scratch), rows)
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
         probe.close()
-        words = [sys.executable, "serve/judge.py", str(folder), "--port", port, "--log", f"{made}/serve.log"]
+        words = [sys.executable, "serve/judge.py", str(folder), "--port", port, "--log", f"{scratch}/serve.log"]
         server = subprocess.Popen([*words, "--stop-with-parent"], stdout=subprocess.PIPE, text=True)
         assert server.stdout is not None
         try:
             url = server.stdout.readline().split()[1]
             messages = prompts(ordered(rows))
             greedy, alone = SamplingParams(), SamplingParams(reason=False)
-            found = asyncio.run(judged(url, rows, greedy))
-            assert model or all(line.score is not None for line in found), [line.verdict for line in found][:3]
+            judgments = asyncio.run(judged(url, rows, greedy))
+            assert model or all(line.score is not None for line in judgments), [line.verdict for line in judgments][:3]
             works = {
                 "judge": lambda: asyncio.run(judged(url, rows, greedy)),
                 "client_verdicts": lambda: asyncio.run(posted(url, messages)),

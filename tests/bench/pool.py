@@ -56,17 +56,17 @@ def judged(backend: Backend, count: int, concurrency: int | None = None) -> floa
 
 
 def opened(servers: list[StandIn], **how: Any) -> Backend:
-    return options.Endpoint(**how).connect(",".join(one.url for one in servers), None)
+    return options.Endpoint(**how).connect(",".join(server.url for server in servers), None)
 
 
 def spread() -> tuple[float, float]:
     """Judgments a second by one endpoint and by four."""
     servers = [StandIn(SECONDS, SLOTS) for _ in range(5)]
-    one = judged(opened(servers[:1]), 240, 8)
+    single = judged(opened(servers[:1]), 240, 8)
     four = judged(opened(servers[1:]), 960, 32)
     for server in servers:
         server.close()
-    return one, four
+    return single, four
 
 
 class Trial:
@@ -90,8 +90,8 @@ class Trial:
         before = None if limit is None else lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
         self.process = subprocess.Popen(words, stderr=log, stdout=log, text=True, preexec_fn=before)  # noqa: PLW1509
         if harm is not None:
-            already = sum(one.asked for one in self.servers)
-            while self.process.poll() is None and sum(one.asked for one in self.servers) < already + 15:
+            already = sum(server.asked for server in self.servers)
+            while self.process.poll() is None and sum(server.asked for server in self.servers) < already + 15:
                 time.sleep(0.005)
             harm(self)
         return self.process.wait(300)
@@ -101,42 +101,42 @@ class Trial:
         self.process.send_signal(number)
 
     def close(self) -> None:
-        for one in self.servers:
-            one.close()
+        for server in self.servers:
+            server.close()
 
     def counted(self) -> tuple[int, int, Counter[str]]:
         """Rows lost and doubled, and failures by name."""
         # A line that ends in nothing was torn, and is cut off by the next run.
         written = self.out.read_bytes().split(b"\n")[:-1] if self.out.is_file() else []
         lines = [json.loads(line) for line in written]
-        found = Counter(line["sample"]["id"] for line in lines)
+        copies = Counter(line["sample"]["id"] for line in lines)
         named = [line for line in lines if "score" in line or line["verdict"].get("failure")]
         failures = Counter(line["verdict"]["failure"] for line in lines if "score" not in line)
-        return FAULT_ROWS - len({line["sample"]["id"] for line in named}), found.total() - len(found), failures
+        return FAULT_ROWS - len({line["sample"]["id"] for line in named}), copies.total() - len(copies), failures
 
 
 def _row(number: int) -> dict[str, Any]:
     human = {"human_score": 5, "scale_min": 1, "scale_max": 10}
-    asked = {
+    question = {
         "task": "t",
         "lang": "en",
         "question": f"What is {number // 4}?",
         "reference": "so",
         "group": f"{number // 4}",
     }
-    return {"id": f"r{number}", "response": f"answer {number}", "system": "s", **asked, **human}
+    return {"id": f"r{number}", "response": f"answer {number}", "system": "s", **question, **human}
 
 
 def fault(name: str, seconds: float | None = None, which: slice = slice(1)) -> Callable[[Trial], None]:
     """The endpoints do so from then on, or for some seconds."""
 
     def harm(trial: Trial) -> None:
-        for one in trial.servers[which]:
-            one.fault = name
+        for server in trial.servers[which]:
+            server.fault = name
         if seconds is not None:
             time.sleep(seconds)
-            for one in trial.servers[which]:
-                one.fault = None
+            for server in trial.servers[which]:
+                server.fault = None
 
     return harm
 
@@ -156,8 +156,8 @@ def killed_and_back(trial: Trial) -> None:
 
 
 def all_but_one_killed(trial: Trial) -> None:
-    for one in trial.servers[:2]:
-        one.close()
+    for server in trial.servers[:2]:
+        server.close()
 
 
 def slow(trial: Trial) -> None:
@@ -230,7 +230,7 @@ def broken(name: str, folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    one, four = spread()
+    single, four = spread()
     names = ["another judge at the start", "endpoint dead at the start", "disk full", *FAULTS]
     faults = dict[str, dict[str, Any]]()
     for name in names:
@@ -239,10 +239,10 @@ def main() -> None:
             print(f"{name:<32} {faults[name]}", flush=True)
     result = {
         "name": "pool",
-        "ratio": round(four / one, 2),
+        "ratio": round(four / single, 2),
         "faults": len(faults),
-        "lost": sum(one["lost"] for one in faults.values()),
-        "doubled": sum(one["doubled"] for one in faults.values()),
+        "lost": sum(outcome["lost"] for outcome in faults.values()),
+        "doubled": sum(outcome["doubled"] for outcome in faults.values()),
     }
     print(json.dumps(result))
 

@@ -123,20 +123,20 @@ async def _work(url: str, requests: Requests) -> None:
 def work(url: str, make: Any, sent: bool, offset: list[int]) -> None:
     """Some requests that no server has seen: vLLM keeps what it has read. The bare server gets them as `sent` on."""
     offset[0] += REQUESTS
-    made = [make(offset[0] + number) for number in range(REQUESTS)]
-    asyncio.run(_work(url, [as_sent(request) for request in made] if sent else made))
+    requests = [make(offset[0] + number) for number in range(REQUESTS)]
+    asyncio.run(_work(url, [as_sent(request) for request in requests] if sent else requests))
 
 
 class Nothing:
     """An inner server that answers at once."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if asked := scope["method"] == "POST":
+        if posted := scope["method"] == "POST":
             await receive()
         models, message = {"data": [{"max_model_len": 4096}]}, {"role": "assistant", "content": "x"}
         reply = {"id": "1", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": json.dumps(reply if asked else models).encode()})
+        await send({"type": "http.response.body", "body": json.dumps(reply if posted else models).encode()})
 
 
 def layers_own(request: dict[str, Any], repeats: int = 40) -> float:
@@ -178,9 +178,9 @@ def main() -> None:
             works["null"] = partial(work, bare, passed_on, True, counter)
             laps(works, 1)  # warms up
             took = laps(works, given.rounds)
-    found = {name: ratios(took, f"{name} bare", name) for name in KINDS}
-    found["null"] = ratios(took, "passed_on bare", "null")
-    result: dict[str, Any] = {"name": "serve_middleware", "ratio": min(found[name]["ratio"] for name in KINDS), **found}
+    rates = {name: ratios(took, f"{name} bare", name) for name in KINDS}
+    rates["null"] = ratios(took, "passed_on bare", "null")
+    result: dict[str, Any] = {"name": "serve_middleware", "ratio": min(rates[name]["ratio"] for name in KINDS), **rates}
     result["layer_ms"] = {name: round(1000 * layers_own(make(7)), 2) for name, make in KINDS.items()}
     result["load"] = os.getloadavg()[0]
     print(json.dumps(result))

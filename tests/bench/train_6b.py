@@ -56,8 +56,8 @@ VARIANTS = {
 def make_base(folder: Path, train: Path) -> None:
     loaded = human_scored.load(train).responses[:2000]
     by_id = {response.id: response for response in loaded}
-    made = [build_example(each, by_id, None, lambda _: 0) for each in plan(loaded, {"pointwise": 1.0}).examples]
-    texts = [(each.messages[0]["content"], each.target) for each in made if not isinstance(each, TooLong)]
+    examples = [build_example(each, by_id, None, lambda _: 0) for each in plan(loaded, {"pointwise": 1.0}).examples]
+    texts = [(each.messages[0]["content"], each.target) for each in examples if not isinstance(each, TooLong)]
     spec = TinySpec(vocab_size=6000, hidden_size=0, intermediate_size=0, layers=0, heads=0)
     tokenizer: PreTrainedTokenizerFast = train_tokenizer(texts, spec)
     tokenizer.save_pretrained(folder)
@@ -73,12 +73,12 @@ def make_base(folder: Path, train: Path) -> None:
 
 def members(group: int) -> list[int]:
     """The processes of a group that still run."""
-    found = []
+    running = []
     for process in psutil.process_iter():
         with contextlib.suppress(ProcessLookupError, psutil.Error):
             if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process.pid)
-    return found
+                running.append(process.pid)
+    return running
 
 
 def end_all(program: "subprocess.Popen[bytes]", patience: float = 60.0) -> None:
@@ -112,14 +112,14 @@ def measure(
     changes = [f"base={base}", f"training.max_steps={steps}", "training.logging_steps=1", *settings]
     for change in changes:
         words += ["--set", change]
-    log, found = out.with_suffix(".log"), out / "loss.jsonl"
+    log, losses = out.with_suffix(".log"), out / "loss.jsonl"
     lines: list[str] = []
     with log.open("w") as file:
         program = subprocess.Popen(words, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
         end = time.monotonic() + timeout
         while program.poll() is None and time.monotonic() < end and len(lines) < steps:
             time.sleep(1.0)
-            lines = found.read_text("utf-8").splitlines() if found.is_file() else []
+            lines = losses.read_text("utf-8").splitlines() if losses.is_file() else []
         end_all(program)  # writing 12 GB is not what is measured
     return [json.loads(line) for line in lines]
 
@@ -153,7 +153,7 @@ def main() -> None:
         results[name]["memory_gib"] = max(step.get("memory_gib", 0.0) for step in steps)
         results[name]["steps"] = len(steps)
         print(f"{name}: {results[name]}", flush=True)
-    full = [found["mfu"] for name, found in results.items() if name.startswith("full") and "mfu" in found]
+    full = [measured["mfu"] for name, measured in results.items() if name.startswith("full") and "mfu" in measured]
     print(json.dumps({"name": "train_6b", "ratio": max(full) if full else None, "variants": results}))
 
 

@@ -24,7 +24,7 @@ def cell(value: float, n: int) -> Aggregate:
 
 def mismatches(rows: list[dict[str, Any]], tolerance: dict[str, float], n: int) -> dict[tuple[str, str], float]:
     """The derived cells that are not as printed, with what follows from the printed judged cells."""
-    found = {}
+    wrong = {}
     for row in rows:
         cells = {
             name: combine([(by, cell(row[part], n)) for part, by in weights.items()])
@@ -34,8 +34,8 @@ def mismatches(rows: list[dict[str, Any]], tolerance: dict[str, float], n: int) 
         for name, computed in cells.items():
             assert computed.value is not None
             if abs(computed.value - row[name]) > tolerance["R" if name.startswith("R") else "delta"]:
-                found[row["model"], name] = round(computed.value, 2)
-    return found
+                wrong[row["model"], name] = round(computed.value, 2)
+    return wrong
 
 
 def test_convbench_tables_1_and_8(shared: Path) -> None:
@@ -54,7 +54,7 @@ def test_convbench_table_1_from_verdicts(shared: Path) -> None:
     paper = published(shared, "convbench")
     rows, count = paper["pairwise_win_rate_percent"], paper["conversations"]
     turns = [ConversationTurn(prompt="?", reference="!", task="task")] * 3
-    asked = [
+    talks = [
         Conversation(id=str(number), benchmark="convbench", lang="en", group=str(number), turns=turns)
         for number in range(count)
     ]
@@ -66,7 +66,7 @@ def test_convbench_table_1_from_verdicts(shared: Path) -> None:
             for name, where in convbench.CELLS.items()
             for number in range(count)
         ]
-        scores = {convbench.HEADINGS[name]: one for name, one in convbench.scores(verdicts, asked, "pairwise").items()}
+        scores = {convbench.HEADINGS[key]: cell for key, cell in convbench.scores(verdicts, talks, "pairwise").items()}
         assert list(scores) == list(convbench.HEADINGS.values())
         entries.append(LeaderboardRow(key="t", caption="", system=row["model"], name=row["model"], scores=scores))
     (board,) = leaderboards(entries, baseline="GPT4V")
@@ -74,17 +74,17 @@ def test_convbench_table_1_from_verdicts(shared: Path) -> None:
     wrong = set()
     for row in rows:
         for name, heading in convbench.HEADINGS.items():
-            found = board.standings[row["model"]][heading]
-            assert found.value is not None and found.low == pytest.approx(found.value) == found.high
-            assert found.coverage == 1
+            standing = board.standings[row["model"]][heading]
+            assert standing.value is not None and standing.low == pytest.approx(standing.value) == standing.high
+            assert standing.coverage == 1
             tolerance = {"R": paper["tolerance"]["R"], "d": paper["tolerance"]["delta"], "S": 0.0051}[name[0]]
-            if abs(found.value - row[name]) > tolerance:
+            if abs(standing.value - row[name]) > tolerance:
                 wrong.add((row["model"], name))
     # The delta of a misprinted cell follows the misprint, so it is off from the truth with it.
-    listed = {(one["row"], one["cell"]) for one in paper["known_errata"]}
+    listed = {(error["row"], error["cell"]) for error in paper["known_errata"]}
     assert wrong - {("BLIP2-FLAN-T5-XL", "delta_S3_tilde")} == listed
     assert len(listed) == 6
-    means = {heading: one.value for heading, one in board.standings[MEAN].items()}
+    means = {heading: standing.value for heading, standing in board.standings[MEAN].items()}
     expected = {"S1": 15.76, "S2": 15.70, "S3": 12.82, "Ŝ2−S2": 10.875, "S̃3−Ŝ3": 5.007}
     assert {name: means[name] for name in expected} == pytest.approx(expected, abs=0.02)
     less = board.standings["BLIP2-FLAN-T5-XL"]["S1"].difference
@@ -97,25 +97,25 @@ def test_multiverse_table_2(shared: Path) -> None:
     wrong = []
     for row in paper["per_turn"]:
         turns = {("c", number): value for number, value in enumerate(row["turns"], 1)}
-        found = multiverse.turn_means(turns, {str(turn[1]): {turn: "c"} for turn in turns})
-        average, slope = (aggregate_of(found[name]) for name in ("average", "slope"))
+        means = multiverse.turn_means(turns, {str(turn[1]): {turn: "c"} for turn in turns})
+        average, slope = (aggregate_of(means[name]) for name in ("average", "slope"))
         assert average.value is not None and slope.value is not None
         if abs(average.value - row["average"]) > paper["tolerance"]["average"]:
             wrong.append((row["model"], "average"))
         if abs(slope.value - row["slope"]) > paper["tolerance"]["slope"]:
             wrong.append((row["model"], "slope"))
-    assert wrong == [(one["row"], one["cell"]) for one in paper.get("known_errata", [])]
+    assert wrong == [(error["row"], error["cell"]) for error in paper.get("known_errata", [])]
 
 
 def test_alignmmbench_table_3(shared: Path) -> None:
     paper = published(shared, "alignmmbench")
     assert len(paper["leaderboard"]) == 17
     for row in paper["leaderboard"]:
-        asked = [
+        talks = [
             Conversation(id=task, lang="zh", group=task, turns=[ConversationTurn(prompt="?", task=task)])
             for task in row["tasks"]
         ]
-        mean = alignmmbench.scores(row["tasks"], asked)["mean of tasks"]
+        mean = alignmmbench.scores(row["tasks"], talks)["mean of tasks"]
         assert len(mean.parts) == mean.of == 13
         # Half a hundredth from rounding the tasks, and another from rounding their mean.
         assert aggregate_of(mean).value == pytest.approx(row["average"], abs=0.01)
@@ -126,7 +126,7 @@ def test_multiverse_table_3(shared: Path) -> None:
     paper = published(shared, "multiverse")
     turns = [ConversationTurn(prompt="?", reference="!", checklist=["?"])]
     goals = list(next(iter(paper["per_goal"].values())))
-    asked = [
+    talks = [
         Conversation(id=goal, benchmark="multiverse", lang="en", group=goal, turns=turns, goal=goal) for goal in goals
     ]
     entries = []
@@ -137,8 +137,8 @@ def test_multiverse_table_3(shared: Path) -> None:
             for protocol, score in (("checklist", row[goal] / 100), ("quality", 10.0))
         ]
         run = run_of(verdicts, system=model)
-        entries += (name_row(row, run) for row in multiverse.BENCHMARK.entries(run, asked))
-    board = next(one for one in leaderboards(entries) if one.key == "goal-score-oracle")
+        entries += (name_row(row, run) for row in multiverse.BENCHMARK.entries(run, talks))
+    board = next(table for table in leaderboards(entries) if table.key == "goal-score-oracle")
     for model, row in paper["per_goal"].items():
         assert {goal: board.standings[model][goal].value for goal in goals} == pytest.approx(row)
     means = {goal: board.standings[MEAN][goal].value or 0 for goal in goals}

@@ -35,20 +35,20 @@ def sample_rows() -> list[Row]:
 
 
 def test_the_sample_is_read_whole() -> None:
-    rows, found = sample_rows(), benchmarks.read("multiverse", SAMPLE)
-    assert len(rows) == len(found) == 6
-    for row, one in zip(rows, found, strict=True):
+    rows, talks = sample_rows(), benchmarks.read("multiverse", SAMPLE)
+    assert len(rows) == len(talks) == 6
+    for row, talk in zip(rows, talks, strict=True):
         user, assistant = row["conversation"][::2], row["conversation"][1::2]
-        assert (one.id, one.goal, one.domain) == (row["index"], row["main_goal_category"], row["image_main_category"])
-        assert [turn.prompt for turn in one.turns] == [said["utterance"] for said in user]
-        assert [turn.reference for turn in one.turns] == [said["utterance"] for said in assistant]
-        assert [turn.checklist for turn in one.turns] == [
+        assert (talk.goal, talk.domain) == (row["main_goal_category"], row["image_main_category"])
+        assert (talk.id, [turn.prompt for turn in talk.turns]) == (row["index"], [said["utterance"] for said in user])
+        assert [turn.reference for turn in talk.turns] == [said["utterance"] for said in assistant]
+        assert [turn.checklist for turn in talk.turns] == [
             [item["question"] for item in said["checklist"]] for said in user
         ]
-        assert {turn.task for turn in one.turns} == {row["main_task_category"]}
-        assert [turn.images for turn in one.turns] == [[row["image"]]] + [[]] * (len(user) - 1)
-    assert {len(one.turns) for one in found} == {3, 4}
-    assert {one.lang for one in found} == {"zh", "en"}
+        assert {turn.task for turn in talk.turns} == {row["main_task_category"]}
+        assert [turn.images for turn in talk.turns] == [[row["image"]]] + [[]] * (len(user) - 1)
+    assert {len(talk.turns) for talk in talks} == {3, 4}
+    assert {talk.lang for talk in talks} == {"zh", "en"}
 
 
 def transposed(items: list[Row]) -> dict[str, list[Any]]:
@@ -69,8 +69,8 @@ def as_parquet(rows: list[Row], path: Path) -> Path:
 
 def test_parquet_with_embedded_images_says_the_same(tmp_path: Path) -> None:
     rows = sample_rows()
-    found = multiverse.read_conversations(as_parquet(rows, tmp_path / "train.parquet"))
-    for row, ours, theirs in zip(rows, found, multiverse.read_conversations(SAMPLE), strict=True):
+    talks = multiverse.read_conversations(as_parquet(rows, tmp_path / "train.parquet"))
+    for row, ours, theirs in zip(rows, talks, multiverse.read_conversations(SAMPLE), strict=True):
         (embedded,) = ours.turns[0].images
         head, content = embedded.split(",", 1)
         assert head == "data:image/png;base64"
@@ -87,8 +87,8 @@ def test_a_checklist_may_be_with_the_answer_or_with_both(tmp_path: Path) -> None
             assistant["checklist"] = user["checklist"]
             if number % 2:
                 user["checklist"] = None
-    found = multiverse.read_conversations(write_jsonl(tmp_path / "moved.jsonl", rows))
-    assert found == multiverse.read_conversations(SAMPLE)
+    talks = multiverse.read_conversations(write_jsonl(tmp_path / "moved.jsonl", rows))
+    assert talks == multiverse.read_conversations(SAMPLE)
 
 
 def said(number: int, **changes: Any) -> Change:
@@ -172,30 +172,30 @@ def verdicts_of(judged: Judged) -> list[Judgment]:
     ]
 
 
-def scores(verdicts: list[Judgment], asked: list[Conversation]) -> dict[str, dict[str, Aggregate]]:
+def scores(verdicts: list[Judgment], talks: list[Conversation]) -> dict[str, dict[str, Aggregate]]:
     """By table and column, of one model."""
-    entries = multiverse.BENCHMARK.entries(run_of(verdicts), asked)
+    entries = multiverse.BENCHMARK.entries(run_of(verdicts), talks)
     return {entry.key: {name: aggregate_of(score) for name, score in entry.scores.items()} for entry in entries}
 
 
 @given(st.randoms(use_true_random=False), st.lists(st.integers(1, 4), min_size=1, max_size=7))
 def test_scores_are_those_of_brute_force(luck: random.Random, lengths: list[int]) -> None:
-    asked = conversations(lengths)
+    talks = conversations(lengths)
     judged: Judged = {}
     expected: dict[tuple[str, int], float | None] = {}
-    for one in asked:
-        for turn in range(1, len(one.turns) + 1):
-            expected[one.id, turn] = None
+    for talk in talks:
+        for turn in range(1, len(talk.turns) + 1):
+            expected[talk.id, turn] = None
             if luck.random() < 0.1:
                 continue  # never judged
             ratio = luck.choice([0.0, 0.25, 1.0, None])
             quality = luck.choice([1, 7, 10, None])
-            judged["oracle", one.id, turn] = ratio, quality
+            judged["oracle", talk.id, turn] = ratio, quality
             if ratio is not None and quality is not None:
-                expected[one.id, turn] = ratio * quality * 10
+                expected[talk.id, turn] = ratio * quality * 10
     assume(judged)
-    found = scores(verdicts_of(judged), asked)
-    columns = found["turn-score-oracle"]
+    tables = scores(verdicts_of(judged), talks)
+    columns = tables["turn-score-oracle"]
     turns = [columns[f"turn {turn}"] for turn in range(1, max(lengths) + 1)]
     assert len(columns) == len(turns) + (2 if len(turns) > 1 else 1)
     ranges = []
@@ -221,61 +221,61 @@ def test_scores_are_those_of_brute_force(luck: random.Random, lengths: list[int]
             for bit in range(2 ** len(ranges))
         ]
         assert slope.low == pytest.approx(min(corners)) and slope.high == pytest.approx(max(corners))
-    for part, name in (("goal", lambda one: one.goal), ("task", lambda one: one.turns[0].task)):
-        table = {**found[f"{part}-score-oracle"]}
+    for part, name in (("goal", lambda talk: talk.goal), ("task", lambda talk: talk.turns[0].task)):
+        table = {**tables[f"{part}-score-oracle"]}
         assert table.pop("all").asked == sum(cell.asked for cell in table.values()) == sum(lengths)
         for key, cell in table.items():
-            members = {one.id for one in asked if name(one) == key}
+            members = {talk.id for talk in talks if name(talk) == key}
             known = [score for (who, _), score in expected.items() if who in members and score is not None]
             assert cell.value == (pytest.approx(fmean(known)) if known else None)
 
 
 def test_what_was_judged_by_one_protocol_failed_in_nothing(tmp_path: Path) -> None:
-    asked = [one for one in scoring.MULTI if one[0] == "quality"]
-    file = scoring.judged(tmp_path / "j.jsonl", "multiverse", asked, lambda v: "empty" if v.turn == 2 else 6.0)
+    turns = [turn for turn in scoring.MULTI if turn[0] == "quality"]
+    file = scoring.judged(tmp_path / "j.jsonl", "multiverse", turns, lambda v: "empty" if v.turn == 2 else 6.0)
     summary, _, _ = scoring.scored(tmp_path / "out", "multiverse", file, "--max-failed", "1")
     measures = summary["leaderboards"]["measures-own"]["m"]
-    found = {name: (one["n"], one["failed"], one["asked"]) for name, one in measures.items()}
-    assert found == {"score": (0, 0, 23), "completion": (0, 0, 23), "quality": (17, 6, 23)}
+    counts = {name: (cell["n"], cell["failed"], cell["asked"]) for name, cell in measures.items()}
+    assert counts == {"score": (0, 0, 23), "completion": (0, 0, 23), "quality": (17, 6, 23)}
 
 
 def test_what_a_condition_does_not_ask_is_not_missing(tmp_path: Path) -> None:
     """`single_turn` asks the last turn alone, the fourth or the third; these are one row."""
     talks = multiverse.read_conversations(sample("multiverse"))
     assert {len(talk.turns) for talk in talks} == {3, 4}
-    asked = [(protocol, "single_turn", turn) for protocol in ("checklist", "quality") for turn in (3, 4)]
+    turns = [(protocol, "single_turn", turn) for protocol in ("checklist", "quality") for turn in (3, 4)]
     score = {"checklist": 0.5, "quality": 6.0}
-    file = scoring.judged(tmp_path / "all.jsonl", "multiverse", asked, lambda v: score[v.protocol] - (v.turn == 4) / 4)
-    last = {(one.id, len(one.turns)) for one in talks}
+    file = scoring.judged(tmp_path / "all.jsonl", "multiverse", turns, lambda v: score[v.protocol] - (v.turn == 4) / 4)
+    last = {(talk.id, len(talk.turns)) for talk in talks}
     lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
-    kept = [one for one in lines if (one["sample"]["id"], one["sample"]["turn"]) in last]
+    kept = [line for line in lines if (line["sample"]["id"], line["sample"]["turn"]) in last]
     summary, _, printed = scoring.scored(tmp_path / "out", "multiverse", write_jsonl(tmp_path / "m.jsonl", kept))
-    expected = fmean({3: 0.5 * 60, 4: 0.25 * 57.5}[len(one.turns)] for one in talks)
+    expected = fmean({3: 0.5 * 60, 4: 0.25 * 57.5}[len(talk.turns)] for talk in talks)
     board = summary["leaderboards"]["turn-score-single_turn"]["m"]
     assert list(board) == ["average", "turn last"]
-    for one in board.values():
-        assert (one["value"], one["n"], one["asked"]) == (pytest.approx(expected), len(talks), len(talks))
+    for cell in board.values():
+        assert (cell["value"], cell["n"], cell["asked"]) == (pytest.approx(expected), len(talks), len(talks))
     assert summary["leaderboards"]["goal-score-single_turn"]["m"]["all"]["asked"] == len(talks)
-    items = sum(len(one.turns[-1].aspects) for one in talks)
+    items = sum(len(talk.turns[-1].aspects) for talk in talks)
     aspects = summary["leaderboards"]["aspect-completion-single_turn"]["m"]
-    assert sum(one["asked"] for name, one in aspects.items() if name != "all") == items
+    assert sum(cell["asked"] for name, cell in aspects.items() if name != "all") == items
     assert "with what is missing" not in printed
 
 
 def test_the_oracle_effect_is_paired() -> None:
-    asked = conversations([4] * 9 + [3])
+    talks = conversations([4] * 9 + [3])
     judged: Judged = {}
-    for one in asked:
-        for turn in range(1, len(one.turns) + 1):
-            judged["own", one.id, turn] = 0.5, 6
-            judged["oracle", one.id, turn] = 0.5, 6 + (turn > 1)
+    for talk in talks:
+        for turn in range(1, len(talk.turns) + 1):
+            judged["own", talk.id, turn] = 0.5, 6
+            judged["oracle", talk.id, turn] = 0.5, 6 + (turn > 1)
     judged["own", "0", 3] = None, 6
-    found = multiverse.oracle_effect(verdicts_of(judged), asked)
-    assert list(found) == ["all", "turn 1", "turn 2", "turn 3", "turn 4"]
-    turns = [aggregate_of(found[f"turn {turn}"]) for turn in range(1, 5)]
+    effect = multiverse.oracle_effect(verdicts_of(judged), talks)
+    assert list(effect) == ["all", "turn 1", "turn 2", "turn 3", "turn 4"]
+    turns = [aggregate_of(effect[f"turn {turn}"]) for turn in range(1, 5)]
     assert [turn.value for turn in turns] == [0, 5, 5, 5]
     assert [(turn.n, turn.failed) for turn in turns] == [(10, 0), (10, 0), (9, 1), (9, 0)]
-    whole = aggregate_of(found["all"])
+    whole = aggregate_of(effect["all"])
     assert (whole.n, whole.failed, whole.value) == (38, 1, pytest.approx(28 * 5 / 38))
 
 
@@ -285,10 +285,10 @@ def test_fits_are_those_of_scipy() -> None:
     qualities = [int(value) for value in np.clip(np.round(5 + 3 * np.array(ratios) + random.normal(0, 1, 40)), 1, 10)]
     judged: Judged = {("oracle", str(n), 1 + n % 2): (ratios[n], qualities[n]) for n in range(40)}
     judged["oracle", "failed", 1] = None, 5
-    found, line = multiverse.ratio_against_quality([verdicts_of(judged)]), stats.linregress(ratios, qualities)
-    assert (found.n, found.slope) == (40, pytest.approx(line.slope))
-    assert found.r_squared == pytest.approx(line.rvalue**2)
-    assert found.interval[0] < found.r_squared < found.interval[1]
+    fit, line = multiverse.ratio_against_quality([verdicts_of(judged)]), stats.linregress(ratios, qualities)
+    assert (fit.n, fit.slope) == (40, pytest.approx(line.slope))
+    assert fit.r_squared == pytest.approx(line.rvalue**2)
+    assert fit.interval[0] < fit.r_squared < fit.interval[1]
     even = verdicts_of({("oracle", str(n), 1): (0.5, n + 1) for n in range(5)})
     assert multiverse.ratio_against_quality([even]) == multiverse.Fit(n=5)
     assert multiverse.ratio_against_quality([]) == multiverse.Fit(n=0)
@@ -296,15 +296,15 @@ def test_fits_are_those_of_scipy() -> None:
     both, twice = multiverse.ratio_against_quality([verdicts_of(judged), even]), [verdicts_of(judged)] * 2
     assert both.r_squared == pytest.approx(stats.linregress([*ratios, *[0.5] * 5], [*qualities, 1, 2, 3, 4, 5])[2] ** 2)
     pooled = multiverse.ratio_against_quality(twice)
-    assert (pooled.n, pooled.interval) == (80, pytest.approx(found.interval))
+    assert (pooled.n, pooled.interval) == (80, pytest.approx(fit.interval))
 
 
 def test_the_aspects_of_checklist_items_are_read_and_scored(tmp_path: Path) -> None:
     """Completion by main aspect is the share of yes among its items, wherever they stand; a judgment that
     failed leaves its items without an answer."""
-    asked = multiverse.read_conversations(SAMPLE)
-    for row, one in zip(sample_rows(), asked, strict=True):
-        for said_, turn in zip(row["conversation"][::2], one.turns, strict=True):
+    talks = multiverse.read_conversations(SAMPLE)
+    for row, talk in zip(sample_rows(), talks, strict=True):
+        for said_, turn in zip(row["conversation"][::2], talk.turns, strict=True):
             assert turn.aspects == [(item["main_criteria"], item["sub_criteria"]) for item in said_["checklist"]]
     draw = random.Random(3)
 
@@ -315,21 +315,21 @@ def test_the_aspects_of_checklist_items_are_read_and_scored(tmp_path: Path) -> N
 
     file = scoring.judged(tmp_path / "j.jsonl", "multiverse", scoring.MULTI, score)
     (run,) = read_runs([file], "multiverse").runs
-    found = {key: aggregate_of(one) for key, one in multiverse.completion_of_aspects(run, "oracle", asked).items()}
-    assert set(found) == {"Correctness", "Completeness", "Clarity"}
-    for main, score_ in found.items():
+    shares = {key: aggregate_of(share) for key, share in multiverse.completion_of_aspects(run, "oracle", talks).items()}
+    assert set(shares) == {"Correctness", "Completeness", "Clarity"}
+    for main, score_ in shares.items():
         given, items = [], 0
         for judged in run.turns:
             if judged.protocol == "checklist" and judged.condition == "oracle":
                 aspects = judged.conversation.turns[(judged.turn or 0) - 1].aspects
-                mine = [place for place, (one, _) in enumerate(aspects) if one == main]
+                mine = [place for place, (aspect, _) in enumerate(aspects) if aspect == main]
                 items += len(mine)
                 given += [judged.verdict.answers[place] for place in mine] if judged.verdict.answers else []
         assert score_.asked == items and score_.n == len(given) < items
         assert score_.value == pytest.approx(100 * fmean(map(bool, given)))
     summary, page, _ = scoring.scored(tmp_path / "out", "multiverse", file, code=3)
     facts = summary["leaderboards"]["aspect-completion-oracle"]["m"]
-    assert facts["Correctness"]["value"] == found["Correctness"].value
+    assert facts["Correctness"]["value"] == shares["Correctness"].value
     boards = summary["leaderboards"]
     assert "Completion by aspect" in page
     assert boards["history-effect"]["m"]["all"]["asked"] == 23 and len(boards["history-effect"]) == 1

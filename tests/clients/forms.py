@@ -37,8 +37,8 @@ def text(choice: dict[str, Any]) -> str:
 
 def grade(letters: str) -> Callable[[dict[str, Any]], Any]:
     def parse(choice: dict[str, Any]) -> str | None:
-        found = re.search(r"(?is).*(?<!\w)GRADE(?!\w)\s*:\s*(\w*)", text(choice))
-        return found[1] if found and found[1] in list(letters) else None
+        match = re.search(r"(?is).*(?<!\w)GRADE(?!\w)\s*:\s*(\w*)", text(choice))
+        return match[1] if match and match[1] in list(letters) else None
 
     return parse
 
@@ -57,8 +57,8 @@ def one_of(*words: str) -> Callable[[dict[str, Any]], Any]:
 
 def rubric(*keys: str) -> Callable[[dict[str, Any]], Any]:
     def parse(choice: dict[str, Any]) -> Any:
-        found = re.search(r"\{.*\}", text(choice), re.DOTALL)
-        scores = json.loads(found[0]) if found else {}
+        match = re.search(r"\{.*\}", text(choice), re.DOTALL)
+        scores = json.loads(match[0]) if match else {}
         return scores if list(scores) == list(keys) and all(0 <= scores[key] <= 10 for key in keys) else None
 
     return parse
@@ -82,24 +82,24 @@ def dictionary(choice: dict[str, Any]) -> Any:
 
 
 def bracketed(choice: dict[str, Any]) -> int | None:
-    found = re.findall(r"\[\[(\d+\.?\d*)\]\]", text(choice))
-    return int(found[0]) if len(found) == 1 and 1 <= int(found[0]) <= 10 else None
+    ratings = re.findall(r"\[\[(\d+\.?\d*)\]\]", text(choice))
+    return int(ratings[0]) if len(ratings) == 1 and 1 <= int(ratings[0]) <= 10 else None
 
 
 def bracketed_pair(choice: dict[str, Any]) -> Any:
-    found = re.search(r"\[\[(\d+),\s?(\d+)\]\]", text(choice))
-    return found and found.groups()
+    match = re.search(r"\[\[(\d+),\s?(\d+)\]\]", text(choice))
+    return match and match.groups()
 
 
 def bracketed_choice(choice: dict[str, Any]) -> str | None:
-    found = [letter for letter in "ABC" if f"[[{letter}]]" in text(choice)]
-    return found[0] if len(found) == 1 else None
+    letters = [letter for letter in "ABC" if f"[[{letter}]]" in text(choice)]
+    return letters[0] if len(letters) == 1 else None
 
 
 def result(values: str) -> Callable[[dict[str, Any]], Any]:
     def parse(choice: dict[str, Any]) -> str | None:
-        found = re.search(rf"\[RESULT\]\s*([{values}])\s*$", text(choice))
-        return found[1] if found else None
+        match = re.search(rf"\[RESULT\]\s*([{values}])\s*$", text(choice))
+        return match[1] if match else None
 
     return parse
 
@@ -112,18 +112,18 @@ def ranking(choice: dict[str, Any]) -> Any:
 
 
 def best_output(choice: dict[str, Any]) -> Any:
-    found = re.search(r"(?i)output \([ab]\)", choice["message"]["tool_calls"][0]["function"]["arguments"])
-    return found and found[0]
+    match = re.search(r"(?i)output \([ab]\)", choice["message"]["tool_calls"][0]["function"]["arguments"])
+    return match and match[0]
 
 
 def better(choice: dict[str, Any]) -> str | None:
-    found = [letter for letter in "ab" if f"response {letter} is better" in text(choice).lower()]
-    return found[0] if len(found) == 1 else None
+    letters = [letter for letter in "ab" if f"response {letter} is better" in text(choice).lower()]
+    return letters[0] if len(letters) == 1 else None
 
 
 def rating(choice: dict[str, Any]) -> Any:
-    found = re.search(r"Rating:(\d+)\.", text(choice))
-    return found and found[1]
+    match = re.search(r"Rating:(\d+)\.", text(choice))
+    return match and match[1]
 
 
 def extracted(choice: dict[str, Any]) -> str | None:
@@ -135,15 +135,15 @@ def extracted(choice: dict[str, Any]) -> str | None:
 
 
 def final_rating(choice: dict[str, Any]) -> str | None:
-    found = re.fullmatch(r"Final Rating: (\d+)|(Unknown)", text(choice))
-    return found and (found[1] or found[2])
+    match = re.fullmatch(r"Final Rating: (\d+)|(Unknown)", text(choice))
+    return match and (match[1] or match[2])
 
 
 def last_identifier(choice: dict[str, Any]) -> str | None:
-    found = re.search(r"m or M\?\n([mM])$", text(choice))
-    if found and "logprobs" in choice and choice["logprobs"]["content"][-1]["token"] != found[1]:
+    match = re.search(r"m or M\?\n([mM])$", text(choice))
+    if match and "logprobs" in choice and choice["logprobs"]["content"][-1]["token"] != match[1]:
         return None
-    return found and found[1]
+    return match and match[1]
 
 
 def python_ranks(choice: dict[str, Any]) -> Any:

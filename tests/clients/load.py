@@ -63,8 +63,8 @@ def held(request: dict[str, Any]) -> dict[str, Any]:
     """What the judge's layer makes of a request."""
     sys.path.insert(0, str(Path(__file__).parents[2] / "serve"))
     contracts = importlib.import_module("contracts")
-    made: dict[str, Any] = contracts.constrain(contracts.recognise(request, contracts.load()), request, 24).request
-    return made
+    limited: dict[str, Any] = contracts.constrain(contracts.recognise(request, contracts.load()), request, 24).request
+    return limited
 
 
 async def one(client: httpx.AsyncClient, number: int, graded: dict[str, Any]) -> str:
@@ -121,7 +121,7 @@ def memory(pid: int) -> float:
 def load(
     url: str, requests: int, rounds: int, pid: int | None, key: str = "", graded: dict[str, Any] = GRADED
 ) -> list[dict[str, Any]]:
-    found = []
+    results = []
     for turn in range(rounds):
         words = [sys.executable, __file__, url, "--probe"]
         with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as prober:
@@ -132,9 +132,9 @@ def load(
         shown = {"requests": requests, "seconds": round(seconds, 1), "ended": ended}
         shown |= {"health_p50": round(took[len(took) // 2], 1), "health_p99": round(took[int(len(took) * 0.99)], 1)}
         shown |= {"health_failed": took.count(-1), "probes": len(took), "memory": memory(pid) if pid else None}
-        found.append(shown)
+        results.append(shown)
         print(json.dumps(shown), flush=True)
-    return found
+    return results
 
 
 if __name__ == "__main__":

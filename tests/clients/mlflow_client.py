@@ -21,10 +21,10 @@ from mlflow.metrics.genai import EvaluationExample, answer_correctness, answer_r
 QUESTION, ANSWER, TRUTH = "How many apples lie on the table?", "I see four apples.", "Four apples."
 
 
-def metric(made: Any) -> Any:
+def metric(graded: Any) -> Any:
     """What a metric read for the one answer."""
-    targets = [pd.Series([TRUTH])] if made.name == "answer_correctness" else []
-    return made.eval_fn(pd.Series([ANSWER]), {}, pd.Series([QUESTION]), *targets).scores[0]
+    targets = [pd.Series([TRUTH])] if graded.name == "answer_correctness" else []
+    return graded.eval_fn(pd.Series([ANSWER]), {}, pd.Series([QUESTION]), *targets).scores[0]
 
 
 def main(url: str) -> None:

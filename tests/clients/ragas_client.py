@@ -28,9 +28,9 @@ CONTEXTS = ["Four red apples lie on a table."]
 
 async def main(url: str) -> None:
     llm = llm_factory("gpt-4", client=AsyncOpenAI(base_url=url, api_key="none", timeout=120), max_tokens=1024)
-    asked = {"user_input": QUESTION, "response": ANSWER}
+    exchange = {"user_input": QUESTION, "response": ANSWER}
     calls = {
-        "AnswerAccuracy": lambda: AnswerAccuracy(llm=llm).ascore(**asked, reference=TRUTH),
+        "AnswerAccuracy": lambda: AnswerAccuracy(llm=llm).ascore(**exchange, reference=TRUTH),
         "ContextPrecision": lambda: ContextPrecisionWithReference(llm=llm).ascore(
             user_input=QUESTION, reference=TRUTH, retrieved_contexts=CONTEXTS
         ),
@@ -39,11 +39,11 @@ async def main(url: str) -> None:
         ),
         "ContextRelevance": lambda: ContextRelevance(llm=llm).ascore(user_input=QUESTION, retrieved_contexts=CONTEXTS),
         "FactualCorrectness": lambda: FactualCorrectness(llm=llm).ascore(response=ANSWER, reference=TRUTH),
-        "Faithfulness": lambda: Faithfulness(llm=llm).ascore(**asked, retrieved_contexts=CONTEXTS),
+        "Faithfulness": lambda: Faithfulness(llm=llm).ascore(**exchange, retrieved_contexts=CONTEXTS),
         "ResponseGroundedness": lambda: ResponseGroundedness(llm=llm).ascore(
             response=ANSWER, retrieved_contexts=CONTEXTS
         ),
-        "RubricsScore": lambda: RubricsScoreWithReference(llm=llm).ascore(**asked, reference=TRUTH),
+        "RubricsScore": lambda: RubricsScoreWithReference(llm=llm).ascore(**exchange, reference=TRUTH),
     }
     for name, call in calls.items():
         try:

@@ -28,7 +28,7 @@ def make_judge(folder: Path, forms: Sequence[str] = (), head: bool = False) -> P
     from transformers import PreTrainedTokenizerFast
 
     pieces = ByteLevelBPETokenizer()
-    requests = [form.request for form in FORMS] + [asked.request for asked in ASKED] + PLAIN
+    requests = [form.request for form in FORMS] + [form.request for form in ASKED] + PLAIN
     texts = [json.dumps(request, ensure_ascii=False) for request in requests]
     pieces.train_from_iterator(texts, VOCABULARY, special_tokens=SPECIAL_TOKENS, show_progress=False)
     tokenizer = PreTrainedTokenizerFast(

@@ -26,9 +26,9 @@ def pair(number: int, **changes: Any) -> dict[str, Any]:
 
 
 def taught(responses: list[Response], **mix: float) -> list[Example]:
-    by_id = {one.id: one for one in responses}
-    made = [build_example(one, by_id, None, lambda _: 0) for one in plan(responses, mix).examples]
-    return [one for one in made if isinstance(one, Example)]
+    by_id = {response.id: response for response in responses}
+    examples = [build_example(item, by_id, None, lambda _: 0) for item in plan(responses, mix).examples]
+    return [example for example in examples if isinstance(example, Example)]
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
@@ -44,23 +44,23 @@ def test_preferences_are_split_and_taught_in_both_orders(tmp_path: Path, suffix:
     assert_one_line_error(done, "rows share an image, or question and")
     assert run(PROGRAM, path, "--map", "winner=preference", "--out", tmp_path / "o").returncode == 0
     read = human_scored.load(tmp_path / "o/train.jsonl").responses
-    assert 50 < len(read) < 60 and {one.preference: one.human for one in read} == dict.fromkeys(WORDS.values())
+    assert 50 < len(read) < 60 and {answer.preference: answer.human for answer in read} == dict.fromkeys(WORDS.values())
     said = {1.0: ["A", "B"], 0.0: ["B", "A"], 0.5: ["tie", "tie"]}
-    for one in read:
-        assert one.preference == WORDS[pair(int(one.id[1:]))["winner"]]
-        examples = taught([one], pairwise=1.0)
-        assert [json.loads(example.target)["Verdict"] for example in examples] == said[one.preference]
+    for answer in read:
+        assert answer.preference == WORDS[pair(int(answer.id[1:]))["winner"]]
+        examples = taught([answer], pairwise=1.0)
+        assert [json.loads(example.target)["Verdict"] for example in examples] == said[answer.preference]
         texts = [example.messages[0]["content"] for example in examples]
-        assert [text.index(f"> {one.text}\n") < text.index("> b\n") for text in texts] == [True, False]
+        assert [text.index(f"> {answer.text}\n") < text.index("> b\n") for text in texts] == [True, False]
     forced, rated = plan(read, {"pairwise_turn_forced": 1.0}), plan(read, {"pointwise": 1.0})
-    assert len(forced.examples) == 2 * sum(one.preference != 0.5 for one in read)
+    assert len(forced.examples) == 2 * sum(answer.preference != 0.5 for answer in read)
     assert rated.examples == [] and "two answers that were compared" in str(rated.left_out)
 
 
 def test_a_sheet_of_pairs_keeps_numbers_and_empty_answers(tmp_path: Path) -> None:
     path = write_xlsx(tmp_path / "p.xlsx", [pair(1, response_a=3, response_b="", preference="A")])
-    (one,) = human_scored.load(path, own=human_scored.OwnColumns()).responses
-    assert one.other is not None and (one.text, one.other.text, one.preference) == ("3", "", 1.0)
+    (row,) = human_scored.load(path, own=human_scored.OwnColumns()).responses
+    assert row.other is not None and (row.text, row.other.text, row.preference) == ("3", "", 1.0)
 
 
 def test_lines_of_several_raters_are_one_row(tmp_path: Path) -> None:
@@ -114,14 +114,14 @@ def test_a_table_with_a_column_for_each_rater(tmp_path: Path) -> None:
 
 
 def test_judged_pairs_of_scored_answers_are_as_far_apart_as_their_scores(tmp_path: Path) -> None:
-    one, other = (human_scored.build_response(Row(**human_row(n, human_score=7.0 + n)), {}) for n in (0, 1))
+    answer, other = (human_scored.build_response(Row(**human_row(n, human_score=7.0 + n)), {}) for n in (0, 1))
     setup = JudgeConfig(judge="j", score_kind="argmax")
-    judged = Judgment(sample=Sample.of(one, other), setup=setup, verdict=Verdict(), prompt="pairwise")
+    judged = Judgment(sample=Sample.of(answer, other), setup=setup, verdict=Verdict(), prompt="pairwise")
     jsonl.write(tmp_path / "judged.jsonl", [judged])
     (read,) = human_scored.load(tmp_path / "judged.jsonl").responses
     assert read.preference == pytest.approx(0.5 - 1 / 18)
-    pair = replace(one, id="p", text="z", system="s", other=other, preference=1.0, human=None)
-    assert len(taught([one, pair], pairwise=1.0)) == 2, "nothing is compared with what is a pair"
+    pair = replace(answer, id="p", text="z", system="s", other=other, preference=1.0, human=None)
+    assert len(taught([answer, pair], pairwise=1.0)) == 2, "nothing is compared with what is a pair"
 
 
 def test_scores_of_answers_and_of_conversations_are_not_compared(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_grades_of_conversations_teach_the_prompts_of_their_protocol(tmp_path: P
     run("critic", "import-grades", write_csv(tmp_path / "g.csv", rows), *words, code=0)
     read = human_scored.load(tmp_path / "p.jsonl").responses
     mix = {"direct_turn_in_full": 1.0, "direct_whole_reason_first": 1.0, "pairwise_whole": 1.0}
-    turn, whole, *pairs = (one.messages[0]["content"] for one in taught(read, **mix))
+    turn, whole, *pairs = (example.messages[0]["content"] for example in taught(read, **mix))
     assert "m on 1 turn 3." in turn and "> Turn 1: 4\n" in whole and all("n on 2 turn 3." in text for text in pairs)
     assert ["> Turn 2: A\n" in text for text in pairs] == [True, False] and "> Turn 2: B\n" in pairs[1]
     assert plan(read, {"direct_turn": 1.0}).examples == []
@@ -196,8 +196,8 @@ def test_pairs_that_were_annotated_are_rows_to_learn_from(tmp_path: Path) -> Non
     for rater in store.counts():
         label_all(page_of(store), rater)
     read = human_scored.load(exported(store)).responses
-    assert len(read) == 4 and all(one.preference in (0.0, 1.0) for one in read)
-    assert {one.text for one in read} < {row["response"] for row in rows} and read[0].question.reference == "r"
+    assert len(read) == 4 and all(answer.preference in (0.0, 1.0) for answer in read)
+    assert {answer.text for answer in read} < {row["response"] for row in rows} and read[0].question.reference == "r"
 
 
 def test_a_later_turns_row_has_the_images_of_the_turns_before_it(tmp_path: Path) -> None:

@@ -81,11 +81,11 @@ def test_a_given_history_comes_first_and_has_the_image() -> None:
     assert shown(messages(given_one, 1, {}, CONDITIONS["no_image"])) == ["was 1", *history[1:], "ask 1"]
 
 
-def calls(made: Conversation) -> dict[tuple[str, int], str]:
+def calls(talk: Conversation) -> dict[tuple[str, int], str]:
     return {
-        (name, turn): call_id(made, messages(made, turn, REPLIES, condition))
+        (name, turn): call_id(talk, messages(talk, turn, REPLIES, condition))
         for name, condition in CONDITIONS.items()
-        for turn in condition.asked(len(made.turns))
+        for turn in condition.asked(len(talk.turns))
     }
 
 

@@ -292,8 +292,8 @@ def test_the_verdict_of_two_orders(first: str, second: str, score: float | None)
     """`first` is said with the model as A, `second` with the model as B."""
 
     def answer(request: Request) -> Reply:
-        model_first = request.messages[0]["content"].index("> m2") < request.messages[0]["content"].index("> r2")
-        return Reply(text=f'{{"Verdict":"{first if model_first else second}"}}' if (first if model_first else second) else "")
+        ahead = request.messages[0]["content"].index("> m2") < request.messages[0]["content"].index("> r2")
+        return Reply(text=f'{{"Verdict":"{first if ahead else second}"}}' if (first if ahead else second) else "")
 
     judge = judge_that(answer)
     planned = Assignment(transcript=talk(), protocol="pairwise").plan(2, judge.setup)

@@ -61,9 +61,9 @@ def test_columns_that_say_nothing_are_left_out() -> None:
     }
     rows = [row(name, *cells, bar=Bar(1.5, None)) for name, cells in said.items()]
     table = Table(caption="Counts.", head=["", "p", "n", "MAE", "range"], rows=rows, axis=(0, 2), chart_column=4)
-    made = lean(table)
-    assert (made.head, made.caption, made.chart_column) == (["", "MAE", "range"], "Counts. In each row: n 3.", 2)
-    assert [len(one.cells) for one in made.rows] == [2, 2, 2]
+    leaner = lean(table)
+    assert (leaner.head, leaner.caption, leaner.chart_column) == (["", "MAE", "range"], "Counts. In each row: n 3.", 2)
+    assert [len(row.cells) for row in leaner.rows] == [2, 2, 2]
     assert lean(replace(table, rows=rows[:2])).head == lean(table, merge=False).head == ["", "n", "MAE", "range"]
     assert lean(replace(table, rows=[])).head == table.head
 
@@ -76,11 +76,11 @@ def test_columns_make_rows_whose_bars_share_an_axis() -> None:
         bar=lambda pair: Bar(pair[1], (pair[1] - 1, pair[1] + 1)),
         strong=lambda pair: pair[1] < 0,
     )
-    made = columns.table("c", [("a", 1.5), ("b", -0.04)], axis=(-5, 5), chart_column=2)
-    assert made.head == ["name", "twice", "n"] and [one.strong for one in made.rows] == [False, True]
-    assert [cell.text for one in made.rows for cell in one.cells] == ["3.0", "3", "−0.1", "3"]
-    assert axis_of(one.bar for one in made.rows) == (0.0, 2.5)
-    assert axis_of((one.bar for one in made.rows), centred=True) == (-2.5, 2.5)
+    table = columns.table("c", [("a", 1.5), ("b", -0.04)], axis=(-5, 5), chart_column=2)
+    assert table.head == ["name", "twice", "n"] and [row.strong for row in table.rows] == [False, True]
+    assert [cell.text for row in table.rows for cell in row.cells] == ["3.0", "3", "−0.1", "3"]
+    assert axis_of(row.bar for row in table.rows) == (0.0, 2.5)
+    assert axis_of((row.bar for row in table.rows), centred=True) == (-2.5, 2.5)
 
 
 def test_ticks_differ_and_hold_every_bar() -> None:
