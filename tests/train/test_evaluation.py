@@ -103,20 +103,20 @@ def scores_of(shares: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("made", [whole, TWO])
 def test_the_log_says_what_the_folder_does(made: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     done: Whole = made(tmp_path_factory)
-    found = evaluations(done.out)
-    assert list(found) == [2, 4, 6, 8]
+    metrics = evaluations(done.out)
+    assert list(metrics) == [2, 4, 6, 8]
     notes = json.loads((done.out / "best/critic.json").read_text("utf-8"))
     best = notes["steps"]
-    assert best == min(found, key=lambda step: found[step]["mae"])
-    assert len({each["mae"] for each in found.values()}) == 4
+    assert best == min(metrics, key=lambda step: metrics[step]["mae"])
+    assert len({each["mae"] for each in metrics.values()}) == 4
     for folder, step in ((done.out / "best", best), (done.out, 8)):
         shares, people = judged(folder, done.rows)
         by_hand = figures_by_hand(scores_of(shares), people)
-        assert found[step] == pytest.approx(by_hand, abs=1e-4), folder
+        assert metrics[step] == pytest.approx(by_hand, abs=1e-4), folder
         facts = json.loads((folder / "critic.json").read_text("utf-8"))
-        assert facts["evaluation"] == {"step": step, **found[step]}
+        assert facts["evaluation"] == {"step": step, **metrics[step]}
         assert facts["set"] == "ema"
-        assert f"| mae | {found[step]['mae']:.3f} |" in (folder / "README.md").read_text("utf-8")
+        assert f"| mae | {metrics[step]['mae']:.3f} |" in (folder / "README.md").read_text("utf-8")
     assert {line["step"] for line in logged(done.out) if "loss" in line} == set(range(1, 9)), "no loss is hidden by it"
 
 
@@ -128,8 +128,8 @@ def test_without_an_average_the_models_own_weights_are_judged(tmp_path: Path) ->
     out = tmp_path / "out"
     run = train(write_recipe(tmp_path, **changes), rows, out)
     assert run.stdout.count("  1 refused\n") == 3
-    found = evaluations(out)
-    assert list(found) == [1, 2, 3]
+    metrics = evaluations(out)
+    assert list(metrics) == [1, 2, 3]
     best = json.loads((out / "best/critic.json").read_text("utf-8"))
     raw = get_fp32_state_dict_from_zero_checkpoint(str(out / f"checkpoint-{best['steps']}"))
     saved = load_file(out / "best/model.safetensors")
@@ -137,7 +137,7 @@ def test_without_an_average_the_models_own_weights_are_judged(tmp_path: Path) ->
     held = write_rows(tmp_path, sample_rows()[:16], "held.jsonl")
     shares, people = judged(out / "best", held)
     by_hand = figures_by_hand(scores_of(shares), people)
-    assert found[best["steps"]] == pytest.approx({k: v for k, v in by_hand.items() if not np.isnan(v)}, abs=1e-4)
+    assert metrics[best["steps"]] == pytest.approx({k: v for k, v in by_hand.items() if not np.isnan(v)}, abs=1e-4)
 
 
 def test_tensorboard_has_the_curves(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -166,14 +166,14 @@ def held(tokenizer: Any, path: Path, limit: int = 2000, **changes: Any) -> Any:
 
 
 def test_rows_held_out_are_the_first_that_fit(tokenizer: Any, tmp_path: Path) -> None:
-    made = [*sample_rows(6), human_row(90, question="8" * 6000), *(human_row(n) for n in range(91, 95))]
-    path = write_rows(tmp_path, made)
-    found = held(tokenizer, path, rows=8)
-    assert found.refused == ["row-90"] and len(found.rows) == len(found.human) == 7
-    assert [row["length"] for row in found.rows] == sorted(row["length"] for row in found.rows)
-    every = [row["input_ids"] for row in found.rows]
+    written = [*sample_rows(6), human_row(90, question="8" * 6000), *(human_row(n) for n in range(91, 95))]
+    path = write_rows(tmp_path, written)
+    held_out = held(tokenizer, path, rows=8)
+    assert held_out.refused == ["row-90"] and len(held_out.rows) == len(held_out.human) == 7
+    assert [row["length"] for row in held_out.rows] == sorted(row["length"] for row in held_out.rows)
+    every = [row["input_ids"] for row in held_out.rows]
     scores = [response.human.score for response in human_scored.load(path).responses[:8] if response.human]
-    assert sorted(found.human) == sorted([*scores[:6], scores[7]])
+    assert sorted(held_out.human) == sorted([*scores[:6], scores[7]])
     assert all(tokenizer.decode(ids).endswith('<|assistant|>\n{"Rating":1') for ids in every)
     with pytest.raises(UsageError, match="no row to evaluate: of 11 none fits into 10 source"):
         held(tokenizer, path, 10)
@@ -184,14 +184,14 @@ def test_behind_a_one_stands_what_the_form_s_verdict_goes_on_with(
     tokenizer: Any, tmp_path: Path, form: str, ends: bool, next_: str
 ) -> None:
     tokens = rating_tokens(tokenizer)
-    found = evaluation.read_held_out(write_rows(tmp_path), spec(), tokenizer, tokens, 2000, form)
-    assert found.ends == ends
+    held_out = evaluation.read_held_out(write_rows(tmp_path), spec(), tokenizer, tokens, 2000, form)
+    assert held_out.ends == ends
     model, texts = tiny_model("llama", "sdpa", len(tokenizer)), map(tokenizer.decode, range(len(tokenizer)))
     zero = tokenizer("0", add_special_tokens=False).input_ids
     may_follow = zero + [token for token, text in enumerate(texts) if re.fullmatch(next_, text)]
-    rows = found.rows[:3]
+    rows = held_out.rows[:3]
     for row, shares in zip(
-        rows, evaluation.compute_distributions(model, rows, tokens, 2, 0, ends=found.ends), strict=True
+        rows, evaluation.compute_distributions(model, rows, tokens, 2, 0, ends=held_out.ends), strict=True
     ):
         with torch.no_grad():
             behind = model(torch.tensor([row["input_ids"]])).logits[0, -1].double()[may_follow].softmax(-1)
@@ -205,10 +205,10 @@ def distributions_to(file: Path, rows: list[Any], sizes: list[int], vocabulary: 
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed()
     model = tiny_model("llama", "sdpa", vocabulary).train()
-    found = [evaluation.compute_distributions(model, rows, tokens, size, 0).tolist() for size in sizes]
+    shares = [evaluation.compute_distributions(model, rows, tokens, size, 0).tolist() for size in sizes]
     assert model.training
     if torch.distributed.get_rank() == 0:
-        file.write_text(json.dumps(found), "utf-8")
+        file.write_text(json.dumps(shares), "utf-8")
 
 
 def test_batches_and_processes_change_nothing(tokenizer: Any, tmp_path: Path) -> None:
@@ -226,9 +226,9 @@ def test_batches_and_processes_change_nothing(tokenizer: Any, tmp_path: Path) ->
 
 
 def test_what_is_not_defined_is_left_out() -> None:
-    one = np.eye(10)[[4, 4, 4]]
-    found = evaluation.compute_metrics(evaluation.rate_by_expectation(one), [5.0, 5.0, 6.0])
-    assert found == pytest.approx({"n": 3.0, "mae": 1 / 3, "fuzzy": 2 / 3, "strict": 2 / 3, "qwk": 0.0})
+    fives = np.eye(10)[[4, 4, 4]]
+    metrics = evaluation.compute_metrics(evaluation.rate_by_expectation(fives), [5.0, 5.0, 6.0])
+    assert metrics == pytest.approx({"n": 3.0, "mae": 1 / 3, "fuzzy": 2 / 3, "strict": 2 / 3, "qwk": 0.0})
     spread = evaluation.rate_by_expectation(np.eye(10)[[0, 4, 9]])
     assert set(evaluation.compute_metrics(spread, [5.0, 5.0, 5.0])) == {"n", "mae", "fuzzy", "strict", "qwk"}
 
@@ -239,8 +239,8 @@ def test_all_scores_equal_trains(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, balance=1.0, training={"max_steps": 2}, objective="raft")
     done = train(recipe, rows, tmp_path / "out")
     assert "warning: every row has the score 6 (8 rows, on 1..10)" in done.stderr
-    (found,) = evaluations(tmp_path / "out").values()
-    assert set(found) == {"n", "mae", "fuzzy", "strict", "qwk"}
+    (metrics,) = evaluations(tmp_path / "out").values()
+    assert set(metrics) == {"n", "mae", "fuzzy", "strict", "qwk"}
     assert "pearson" not in (tmp_path / "out/README.md").read_text("utf-8")
 
 
@@ -268,11 +268,11 @@ def test_a_judge_beside_its_base_has_intervals_and_what_is_worse() -> None:
     base = [score + (0.5 if n % 3 else -0.25) for n, score in enumerate(human)]
     judge = [2 * score - human[n] for n, score in enumerate(base)]
     rows = evaluation.HeldOut([], human, [], [f"group {n // 2}" for n in range(80)])
-    found = evaluation.compare_with_base(rows, base, judge)
-    mae = found["metrics"]["mae"]
+    compared = evaluation.compare_with_base(rows, base, judge)
+    mae = compared["metrics"]["mae"]
     assert mae["judge"][0] == pytest.approx(np.abs(np.array(judge) - human).mean()) and len(mae["judge"]) == 3
     assert mae["difference"][0] == pytest.approx(mae["judge"][0] - mae["base"][0]) and mae["difference"][1] > 0
-    assert {"mae", "pearson"} <= {*found["worse"]} and not evaluation.compare_with_base(rows, judge, base)["worse"]
+    assert {"mae", "pearson"} <= {*compared["worse"]} and not evaluation.compare_with_base(rows, judge, base)["worse"]
     assert "pearson" not in evaluation.compare_with_base(rows, [5.0] * 80, judge)["worse"], "undefined of a constant"
 
 
@@ -281,9 +281,9 @@ def test_foreign_rows_are_none_that_are_trained_on_and_enough_to_decide() -> Non
     prompts = [{"input_ids": [n, 7], "source": 2, "images": ["a"]} for n in range(20)]
     groups = [f"g{n}" for n in range(20)]
     rows = [evaluation.HeldOut(prompts[:count], [], [], groups[:count], behind=1) for count in (19, 20)]
-    one, none = "20 groups, of which 1 are trained on", "nothing"
+    shared, none = "20 groups, of which 1 are trained on", "nothing"
     others = [(1, "x", 3, "b", none), (1, "x", 99, "a", none), (0, "x", 99, "a", "19 groups")]
-    for which, group, token, image, says in [*others, (1, "g1", 99, "a", one), (1, "x", 3, "a", one)]:
+    for which, group, token, image, says in [*others, (1, "g1", 99, "a", shared), (1, "x", 3, "a", shared)]:
         row = {"input_ids": [[token, 1, 2]], "source": [1], "group": [group], "images": [[image]]}
         refused = pytest.raises(UsageError, match=f"foreign: rows: {says}")
         with nullcontext() if says == none else refused:
@@ -308,9 +308,9 @@ def test_the_judge_is_the_best_of_those_that_harm_no_foreign_rows(harms: bool, t
     foreign = write_rows(tmp_path, two_kinds(harms, id="f", group="foreign", question="Say"), "foreign.jsonl")
     changes: dict[str, Any] = {"objective": "head", "ema": None, "evaluation": {"every": 4}, "foreign": str(foreign)}
     run = train(recipe := write_recipe(tmp_path, **changes), rows, out)
-    found, notes = evaluations(out), json.loads((out / "critic.json").read_text("utf-8"))
-    assert list(found) == [0, 4, 8] and found[8]["mae"] < found[4]["mae"] < found[0]["mae"]
-    assert found[8]["foreign_mae"] != found[0]["foreign_mae"] and notes["steps"] == notes["evaluation"]["step"]
+    metrics, notes = evaluations(out), json.loads((out / "critic.json").read_text("utf-8"))
+    assert list(metrics) == [0, 4, 8] and metrics[8]["mae"] < metrics[4]["mae"] < metrics[0]["mae"]
+    assert metrics[8]["foreign_mae"] != metrics[0]["foreign_mae"] and notes["steps"] == notes["evaluation"]["step"]
     first, second = (load_file(folder / "model.safetensors") for folder in (out, out / "best"))
     assert all(torch.equal(each, second[name]) for name, each in first.items())
     card = (out / "README.md").read_text("utf-8")
@@ -323,6 +323,6 @@ def test_the_judge_is_the_best_of_those_that_harm_no_foreign_rows(harms: bool, t
     (out / "critic.json").unlink()
     for step in range(5, 9):
         shutil.rmtree(out / f"checkpoint-{step}")
-    assert "step 8 is not kept" in train(recipe, rows, out).stdout and evaluations(out) == found
+    assert "step 8 is not kept" in train(recipe, rows, out).stdout and evaluations(out) == metrics
     write_rows(tmp_path, two_kinds(False)[:20], "foreign.jsonl")
     refused(start(recipe, rows, out), f"{out} holds a judge made with another data")

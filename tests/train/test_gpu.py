@@ -62,9 +62,9 @@ def test_a_step_is_that_of_a_cpu(objective: str, kind: str, tmp_path: Path) -> N
     plain = of(False, "eager" if objective == "sft" else "sdpa")
     plain = learned(plain, rows, "cpu", torch.float32, share=False)
     device, dtype, most = ("cuda", torch.bfloat16, 0.05) if ON_GPU else ("cpu", torch.float32, 1e-5)
-    found = learned(of(True, kind), rows, device, dtype, share=True)
-    assert found[0] == pytest.approx(float(plain[0]), rel=most)
-    assert plain[1:].norm() > 1e-3 and (found - plain)[1:].norm() < most * plain[1:].norm()
+    ours = learned(of(True, kind), rows, device, dtype, share=True)
+    assert ours[0] == pytest.approx(float(plain[0]), rel=most)
+    assert plain[1:].norm() > 1e-3 and (ours - plain)[1:].norm() < most * plain[1:].norm()
 
 
 SWITCHES: dict[str, dict[str, Any]] = {
@@ -85,8 +85,8 @@ def test_with_a_package_for_gpus_it_learns_as_without(package: str, tmp_path: Pa
     switched = {**plain, **SWITCHES[package]}
     for name, changes in (("plain", {**plain, "lora": switched["lora"] and plain["lora"]}), ("switched", switched)):
         train(write_recipe(tmp_path, f"{name}.yaml", **changes), rows, tmp_path / name, internal=False)
-    (first, *_), (found, *later) = losses(tmp_path / "plain"), losses(tmp_path / "switched")
-    assert found == pytest.approx(first, rel=0.1 if package == "bitsandbytes" else 2e-3) and later[-1] < found
+    (first, *_), (start, *later) = losses(tmp_path / "plain"), losses(tmp_path / "switched")
+    assert start == pytest.approx(first, rel=0.1 if package == "bitsandbytes" else 2e-3) and later[-1] < start
     before, after = (load_file(folder / "model.safetensors") for folder in (base, tmp_path / "switched"))
     assert {name: each.dtype for name, each in after.items()} == {name: each.dtype for name, each in before.items()}
     assert any(not torch.equal(each, after[name]) for name, each in before.items())

@@ -35,7 +35,7 @@ HEAD: dict[str, Any] = {"objective": "head", "evaluation": None, "ema": None}
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+def env(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     """Tokenized rows, and a random model with a scoring head."""
     folder = tmp_path_factory.mktemp("head")
     recipe = recipes.read_recipe(write_recipe(folder, **HEAD, balance=0.5))
@@ -47,42 +47,42 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     return SimpleNamespace(recipe=recipe, file=rows, data=data, tokenizer=tokenizer, model=model)
 
 
-def asked(made: SimpleNamespace) -> list[list[int]]:
+def prompt_ids(env: SimpleNamespace) -> list[list[int]]:
     """The prompts as they are judged."""
-    found = []
-    for response in human_scored.load(made.file).responses:
-        one = example_in("pointwise", response)
-        assert isinstance(one, Example)
-        found.append(source_ids(made.tokenizer, one.messages))
-    return found
+    prompts = []
+    for response in human_scored.load(env.file).responses:
+        example = example_in("pointwise", response)
+        assert isinstance(example, Example)
+        prompts.append(source_ids(env.tokenizer, example.messages))
+    return prompts
 
 
 @pytest.mark.parametrize("share", [True, False])
-def test_the_loss_is_that_of_each_prompt_alone(made: SimpleNamespace, share: bool) -> None:
-    rows = [made.data.rows[place] for place in range(len(made.data.rows))]
-    weighing = objective_of(made.recipe).weights(made.data.rows)
+def test_the_loss_is_that_of_each_prompt_alone(env: SimpleNamespace, share: bool) -> None:
+    rows = [env.data.rows[place] for place in range(len(env.data.rows))]
+    weighing = objective_of(env.recipe).weights(env.data.rows)
     assert sum(weighing.by_rating[row["rating"]] for row in rows) == pytest.approx(len(rows))
     assert len(set(weighing.by_rating)) > 3
     wanted = torch.zeros(())
-    for row, ids in zip(rows, asked(made), strict=True):
+    for row, ids in zip(rows, prompt_ids(env), strict=True):
         assert row["input_ids"][: len(ids)] == ids, "what is trained is what is asked"
-        logits = made.model(input_ids=torch.tensor([ids])).logits[0]
+        logits = env.model(input_ids=torch.tensor([ids])).logits[0]
         logs = logits.log_softmax(-1)
         wanted = wanted - weighing.by_rating[row["rating"]] * (torch.tensor(row["people"]) * logs).sum()
-    batch = batches_module.Batches(made.tokenizer.pad_token_id, weighing, objective_of(made.recipe), share=share)(rows)
+    batch = batches_module.Batches(env.tokenizer.pad_token_id, weighing, objective_of(env.recipe), share=share)(rows)
     assert int((batch["labels"] >= 0).sum()) == len(rows)
-    ours = made.model(**batch, num_items_in_batch=len(rows)).loss
+    ours = env.model(**batch, num_items_in_batch=len(rows)).loss
     assert float(ours.detach()) == pytest.approx(float(wanted.detach()) / len(rows), rel=1e-5)
 
 
-def test_held_out_rows_are_judged_by_the_head(made: SimpleNamespace) -> None:
+def test_held_out_rows_are_judged_by_the_head(env: SimpleNamespace) -> None:
     spec = recipe_keys.EvaluationSpec(every=1)
-    held = evaluation.read_held_out(made.file, spec, made.tokenizer, None, 2000)
-    assert sorted(row["input_ids"] for row in held.rows) == sorted(asked(made))
-    shares = evaluation.compute_distributions(made.model, held.rows, None, 4, made.tokenizer.pad_token_id)
-    for row, one in zip(held.rows, shares, strict=True):
-        alone = made.model(input_ids=torch.tensor([row["input_ids"]])).logits[0].softmax(-1)
-        assert one == pytest.approx(alone.detach().numpy(), abs=1e-6)
+    held = evaluation.read_held_out(env.file, spec, env.tokenizer, None, 2000)
+    assert sorted(row["input_ids"] for row in held.rows) == sorted(prompt_ids(env))
+    shares = evaluation.compute_distributions(env.model, held.rows, None, 4, env.tokenizer.pad_token_id)
+    for row, distribution in zip(held.rows, shares, strict=True):
+        alone = env.model(input_ids=torch.tensor([row["input_ids"]])).logits[0].softmax(-1)
+        assert distribution == pytest.approx(alone.detach().numpy(), abs=1e-6)
 
 
 def test_the_folder_is_a_model_with_ten_classes(tmp_path: Path) -> None:
@@ -94,8 +94,8 @@ def test_the_folder_is_a_model_with_ten_classes(tmp_path: Path) -> None:
     config = json.loads((out / "config.json").read_text("utf-8"))
     assert config["architectures"] == ["LlamaForSequenceClassification"]
     assert config["id2label"] == {str(place): str(rating) for place, rating in enumerate(RATINGS)}
-    found = transformers.AutoModelForSequenceClassification.from_pretrained(out)
-    assert found.score.out_features == len(RATINGS)
+    judge = transformers.AutoModelForSequenceClassification.from_pretrained(out)
+    assert judge.score.out_features == len(RATINGS)
     assert not (out / "generation_config.json").exists()
     assert "pipeline_tag: text-classification" in (out / "README.md").read_text("utf-8")
     assert any("eval_mae" in line for line in (out / "loss.jsonl").read_text("utf-8").splitlines())
@@ -106,8 +106,8 @@ def test_the_name_is_the_one_by_which_vllm_knows_the_family(tmp_path: Path) -> N
     config = transformers.Gemma3TextConfig(architectures=["Gemma3TextForSequenceClassification"], id2label={0: "1"})
     config.save_pretrained(tmp_path)
     export._name_as_vllm_does(tmp_path / "config.json")
-    found = json.loads((tmp_path / "config.json").read_text("utf-8"))
-    assert found["architectures"] == ["Gemma3ForSequenceClassification"] and found["id2label"] == {"0": "1"}
+    saved = json.loads((tmp_path / "config.json").read_text("utf-8"))
+    assert saved["architectures"] == ["Gemma3ForSequenceClassification"] and saved["id2label"] == {"0": "1"}
 
 
 @pytest.mark.e2e
@@ -129,22 +129,22 @@ def test_adapters_bring_the_head_with_them(tmp_path: Path) -> None:
 
 @pytest.mark.e2e
 def test_a_new_head_finds_every_rating_alike_likely_and_an_old_one_is_kept(
-    made: SimpleNamespace, tmp_path: Path
+    env: SimpleNamespace, tmp_path: Path
 ) -> None:
     """Under ZeRO-3 too, where a process holds parts of the weights."""
     plain, scored, judge = (tmp_path / name for name in ("plain", "scored", "judge"))
     for folder, classes in ((plain, {}), (scored, OBJECTIVES["head"].head_config())):
-        model = tiny.random_model(made.recipe.tiny, made.tokenizer, 2100, classes)
+        model = tiny.random_model(env.recipe.tiny, env.tokenizer, 2100, classes)
         model.save_pretrained(folder)
-        made.tokenizer.save_pretrained(folder)
+        env.tokenizer.save_pretrained(folder)
     on_base = {**HEAD, "tiny": None}
     for folder, head in ((plain, torch.zeros_like(model.score.weight)), (scored, model.score.weight)):
         recipe = recipes.read_recipe(write_recipe(tmp_path, **on_base, base=str(folder)))
-        assert torch.equal(training_run.build_model(recipe, made.tokenizer, None).score.weight.float(), head)
+        assert torch.equal(training_run.build_model(recipe, env.tokenizer, None).score.weight.float(), head)
     sharded = {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}
     training = {"max_steps": 1, "learning_rate": 0.0}
     whole = write_recipe(tmp_path, **on_base, base=str(plain), training=training, deepspeed=sharded)
-    train(whole, made.file, judge, internal=False)
+    train(whole, env.file, judge, internal=False)
     weights = load_file(judge / "model.safetensors")
     assert not weights["score.weight"].any() and weights["model.embed_tokens.weight"].any()
 
@@ -158,12 +158,12 @@ def rows_of_two_kinds() -> list[dict[str, Any]]:
     return rows
 
 
-def test_a_fitted_head_is_a_regression_on_what_the_model_makes(made: SimpleNamespace, tmp_path: Path) -> None:
-    data, tokenizer = rows_module.prepare(made.recipe, write_rows(tmp_path, rows_of_two_kinds()), tmp_path / "cache", 1)
-    model = tiny.random_model(made.recipe.tiny, tokenizer, 2000, OBJECTIVES["head"].head_config())
+def test_a_fitted_head_is_a_regression_on_what_the_model_makes(env: SimpleNamespace, tmp_path: Path) -> None:
+    data, tokenizer = rows_module.prepare(env.recipe, write_rows(tmp_path, rows_of_two_kinds()), tmp_path / "cache", 1)
+    model = tiny.random_model(env.recipe.tiny, tokenizer, 2000, OBJECTIVES["head"].head_config())
     counted = [1.0, 0.25, 0.25, 1.0] * 6
     rows = data.rows.remove_columns("weight").add_column("weight", counted)
-    found, loss = linear_head.fit_head(model, rows, 100, 0, tokenizer.pad_token_id, tmp_path / "kept")
+    head, loss = linear_head.fit_head(model, rows, 100, 0, tokenizer.pad_token_id, tmp_path / "kept")
     hidden, people = [], []
     for row in rows:
         ids = torch.tensor([row["input_ids"][: row["source"]]])
@@ -176,15 +176,15 @@ def test_a_fitted_head_is_a_regression_on_what_the_model_makes(made: SimpleNames
     known = np.repeat(classes, len(features))
     weight = np.concatenate([shares[:, each] for each in classes])
     penalty = min(
-        linear_head.STRENGTHS, key=lambda one: float(np.abs(said_by(one, repeated, known, weight, scale, found)))
+        linear_head.STRENGTHS, key=lambda penalty: float(np.abs(said_by(penalty, repeated, known, weight, scale, head)))
     )
-    assert said_by(penalty, repeated, known, weight, scale, found) < 1e-3
+    assert said_by(penalty, repeated, known, weight, scale, head) < 1e-3
     assert loss < 1.3 < np.log(10), "the two kinds are told apart"
-    rarest = found[[1, 7, 8][int(np.argmin([weight[known == each].sum() for each in classes]))]]
-    assert all(torch.equal(found[rating], rarest) for rating in range(10) if rating not in classes)
+    rarest = head[[1, 7, 8][int(np.argmin([weight[known == each].sum() for each in classes]))]]
+    assert all(torch.equal(head[rating], rarest) for rating in range(10) if rating not in classes)
 
 
-def test_a_fit_that_was_killed_goes_on(made: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fit_that_was_killed_goes_on(env: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was computed before is not computed again, and what was half written counts as nothing."""
     monkeypatch.setattr(linear_head, "_PART", 5)
     computed = list[int]()
@@ -197,20 +197,20 @@ def test_a_fit_that_was_killed_goes_on(made: SimpleNamespace, tmp_path: Path, mo
         return evaluation.compute_last_hidden(model, ids, size, pad)
 
     monkeypatch.setattr(linear_head, "compute_last_hidden", counted)
-    rows, pad = made.data.rows, made.tokenizer.pad_token_id
+    rows, pad = env.data.rows, env.tokenizer.pad_token_id
     with pytest.raises(KeyboardInterrupt):
-        linear_head.compute_features(made.model, rows, pad, tmp_path / "kept")
-    found = linear_head.compute_features(made.model, rows, pad, tmp_path / "kept")
+        linear_head.compute_features(env.model, rows, pad, tmp_path / "kept")
+    computed_again = linear_head.compute_features(env.model, rows, pad, tmp_path / "kept")
     assert computed == [5, 5, 2], "of twelve rows"
-    for row, one in zip(rows, found, strict=True):
+    for row, features in zip(rows, computed_again, strict=True):
         ids = torch.tensor([row["input_ids"][: row["source"]]])
-        assert one == pytest.approx(made.model.model(ids).last_hidden_state[0, -1].detach().numpy(), abs=1e-5)
+        assert features == pytest.approx(env.model.model(ids).last_hidden_state[0, -1].detach().numpy(), abs=1e-5)
 
 
-def said_by(penalty: float, features: Any, known: Any, weight: Any, scale: Any, found: torch.Tensor) -> float:
+def said_by(penalty: float, features: Any, known: Any, weight: Any, scale: Any, head: torch.Tensor) -> float:
     """How far a head is from the regression with a penalty."""
     fitted = LogisticRegression(C=penalty, fit_intercept=False, max_iter=500).fit(features, known, sample_weight=weight)
-    return float(np.abs(fitted.coef_ / scale - found[fitted.classes_].numpy()).max())
+    return float(np.abs(fitted.coef_ / scale - head[fitted.classes_].numpy()).max())
 
 
 NO_STEP = {"max_steps": -1, "num_train_epochs": 0}
@@ -239,9 +239,9 @@ def test_training_begins_with_the_fitted_head(stage: int, changes: dict[str, Any
     tokenizer = transformers.AutoTokenizer.from_pretrained(out)
     said = dict[float, list[float]]({2.0: [], 8.5: []})
     for response in human_scored.load(rows).responses:
-        one = example_in("pointwise", response)
-        assert isinstance(one, Example) and response.human is not None
-        likely = judge(torch.tensor([source_ids(tokenizer, one.messages)])).logits[0].detach().softmax(-1)
+        example = example_in("pointwise", response)
+        assert isinstance(example, Example) and response.human is not None
+        likely = judge(torch.tensor([source_ids(tokenizer, example.messages)])).logits[0].detach().softmax(-1)
         said[response.human.score].append(float(likely @ torch.arange(1.0, 11.0)))
     assert max(said[2.0]) < min(said[8.5]) - 0.5
     changes |= {"base": str(out)}
@@ -250,12 +250,12 @@ def test_training_begins_with_the_fitted_head(stage: int, changes: dict[str, Any
     )
 
 
-def test_what_a_probe_cannot_do(made: SimpleNamespace, tmp_path: Path) -> None:
+def test_what_a_probe_cannot_do(env: SimpleNamespace, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="probe is for a scoring head"):
         recipes.read_recipe(write_recipe(tmp_path, probe=10))
     alike = [{**row, "human_score": 7.0} for row in rows_of_two_kinds()]
-    data, tokenizer = rows_module.prepare(made.recipe, write_rows(tmp_path, alike), tmp_path / "cache", 1)
-    model = tiny.random_model(made.recipe.tiny, tokenizer, 2000, OBJECTIVES["head"].head_config())
+    data, tokenizer = rows_module.prepare(env.recipe, write_rows(tmp_path, alike), tmp_path / "cache", 1)
+    model = tiny.random_model(env.recipe.tiny, tokenizer, 2000, OBJECTIVES["head"].head_config())
     with pytest.raises(UsageError, match="one rating"):
         linear_head.fit_head(model, data.rows, 100, 0, tokenizer.pad_token_id, tmp_path / "kept")
     of_groups = {"people": [[float(place % 3 == rating) for rating in range(10)] for place in range(30)]}

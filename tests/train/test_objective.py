@@ -41,7 +41,7 @@ EACH_FAMILY = pytest.mark.parametrize("family", FAMILIES)
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+def env(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     """Tokenized rows in every form, the tokenizer, and five rows of different lengths, the last without a rating."""
     folder = tmp_path_factory.mktemp("objective")
     people = [*sample_rows(12), *(dict(row, id=f"pair-{row['id']}") for row in pairs_of_answers(8))]
@@ -52,8 +52,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     several = next(row for row in rated if len([share for share in row["people"] if share]) == 3)
     half = next(row for row in rated if len([share for share in row["people"] if share]) == 2)
     ten = next(row for row in rated if row["rating"] == 10)
-    one = next(row for row in rated if row["rating"] == 1)
-    chosen = [several, ten, half, one, next(row for row in every if row["form"] == "pairwise")]
+    lowest = next(row for row in rated if row["rating"] == 1)
+    chosen = [several, ten, half, lowest, next(row for row in every if row["form"] == "pairwise")]
     assert len({row["length"] for row in chosen}) >= 4
     return SimpleNamespace(
         recipe=recipe,
@@ -66,8 +66,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     )
 
 
-def batches(made: SimpleNamespace, weighing: Any = None, **options: Any) -> Any:
-    return batches_module.Batches(made.tokenizer.pad_token_id, weighing or made.uneven, **options)
+def batches(env: SimpleNamespace, weighing: Any = None, **options: Any) -> Any:
+    return batches_module.Batches(env.tokenizer.pad_token_id, weighing or env.uneven, **options)
 
 
 def gradients(model: Any, loss: torch.Tensor) -> list[torch.Tensor]:
@@ -79,17 +79,17 @@ def gradients(model: Any, loss: torch.Tensor) -> list[torch.Tensor]:
 def same(ours: list[torch.Tensor], others: list[torch.Tensor]) -> None:
     scale = max(float(each.abs().max()) for each in others)
     assert scale > 1e-3
-    for one, other in zip(ours, others, strict=True):
-        assert float((one - other).abs().max()) < 2e-5 * scale
+    for mine, other in zip(ours, others, strict=True):
+        assert float((mine - other).abs().max()) < 2e-5 * scale
 
 
 @EACH_ATTENTION
 @EACH_FAMILY
-def test_the_loss_is_transformers_own(made: SimpleNamespace, family: str, attention: str) -> None:
-    batch = batches(made, made.even)(made.rows)
+def test_the_loss_is_transformers_own(env: SimpleNamespace, family: str, attention: str) -> None:
+    batch = batches(env, env.even)(env.rows)
     weights = batch.pop("weights")
     assert bool((weights[batch["labels"] != IGNORED] == 1).all())
-    model = tiny_model(family, attention, len(made.tokenizer))
+    model = tiny_model(family, attention, len(env.tokenizer))
     plain = model(**batch, use_cache=False).loss
     wanted = gradients(model, plain)
     objective_with().install(model)
@@ -101,28 +101,28 @@ def test_the_loss_is_transformers_own(made: SimpleNamespace, family: str, attent
     assert model(**batch, weights=weights, num_items_in_batch=2 * count).loss.item() == pytest.approx(
         plain.item() / 2, rel=1e-6
     )
-    assert model(input_ids=batch["input_ids"]).logits.shape[-1] == len(made.tokenizer)
+    assert model(input_ids=batch["input_ids"]).logits.shape[-1] == len(env.tokenizer)
 
 
 @EACH_ATTENTION
 @EACH_FAMILY
-def test_packed_padded_and_alone_are_one(made: SimpleNamespace, family: str, attention: str) -> None:
-    model = tiny_model(family, attention, len(made.tokenizer)).train()
+def test_packed_padded_and_alone_are_one(env: SimpleNamespace, family: str, attention: str) -> None:
+    model = tiny_model(family, attention, len(env.tokenizer)).train()
     objective_with().install(model)
-    alone = torch.stack([model(**batches(made)([row]), num_items_in_batch=9).loss for row in made.rows]).sum()
+    alone = torch.stack([model(**batches(env)([row]), num_items_in_batch=9).loss for row in env.rows]).sum()
     wanted = gradients(model, alone)
     for packing in (False, True) if attention == "sdpa" else (False,):
-        together = model(**batches(made, packing=packing)(made.rows), num_items_in_batch=9).loss
+        together = model(**batches(env, packing=packing)(env.rows), num_items_in_batch=9).loss
         assert together.item() == pytest.approx(alone.item(), rel=2e-6)
         same(gradients(model, together), wanted)
 
 
 @pytest.mark.parametrize(("packing", "name"), [(False, "sft"), (True, "sft"), (True, "raft")])
-def test_parts_are_the_whole(made: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, packing: bool, name: str) -> None:
-    model = tiny_model("llama", "sdpa", len(made.tokenizer))
-    objective = objective_with(name, made.tokens)
+def test_parts_are_the_whole(env: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, packing: bool, name: str) -> None:
+    model = tiny_model("llama", "sdpa", len(env.tokenizer))
+    objective = objective_with(name, env.tokens)
     objective.install(model)
-    batch = batches(made, collation=objective, packing=packing)(made.rows)
+    batch = batches(env, collation=objective, packing=packing)(env.rows)
     whole = model(**batch).loss
     wanted = gradients(model, whole)
     learned = int((batch["labels"] != IGNORED).sum())
@@ -150,32 +150,30 @@ class Sizes(TorchDispatchMode):
         return out
 
 
-def test_logits_of_all_tokens_are_never_in_memory(made: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny_model("llama", "sdpa", len(made.tokenizer))
-    batch = batches(made)(made.rows)
+def test_logits_of_all_tokens_are_never_in_memory(env: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("llama", "sdpa", len(env.tokenizer))
+    batch = batches(env)(env.rows)
     learned, tokens = int((batch["labels"] != IGNORED).sum()), batch["input_ids"].numel()
     assert learned < tokens / 2
 
     def most(**options: Any) -> int:
-        with Sizes(len(made.tokenizer)) as sizes:
+        with Sizes(len(env.tokenizer)) as sizes:
             model(**options).loss.backward()
         return sizes.most
 
     plain = {name: value for name, value in batch.items() if name != "weights"}
-    assert most(**plain) >= tokens - len(made.rows)
+    assert most(**plain) >= tokens - len(env.rows)
     objective_with().install(model)
     assert most(**batch) == learned
     monkeypatch.setattr(sft, "rows_at_once", lambda _: 8)
     assert most(**batch) == 8
-    raft = tiny_model("llama", "sdpa", len(made.tokenizer))
-    objective = objective_with("raft", made.tokens)
+    raft = tiny_model("llama", "sdpa", len(env.tokenizer))
+    objective = objective_with("raft", env.tokens)
     objective.install(raft)
     model = raft
-    rated = [row for row in made.rows if row["rating"]]
+    rated = [row for row in env.rows if row["rating"]]
     monkeypatch.setattr(sft, "rows_at_once", lambda _: 1)
-    assert len(rated) > 1 and most(**batches(made, collation=objective)(made.rows)) == 2, (
-        "behind a rating and behind a 1"
-    )
+    assert len(rated) > 1 and most(**batches(env, collation=objective)(env.rows)) == 2, "behind a rating and behind a 1"
 
 
 class Waits(TorchDispatchMode):
@@ -189,12 +187,12 @@ class Waits(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("kind", ["squared", "rps"])
-def test_a_micro_batch_waits_for_nothing(made: SimpleNamespace, kind: Literal["squared", "rps"]) -> None:
-    model = tiny_model("llama", "sdpa", len(made.tokenizer)).train()
-    counts = throughput.Meter(model, made.tokenizer.pad_token_id)
-    objective = objective_with("raft", made.tokens, raft=RaftSpec(kind=kind))
+def test_a_micro_batch_waits_for_nothing(env: SimpleNamespace, kind: Literal["squared", "rps"]) -> None:
+    model = tiny_model("llama", "sdpa", len(env.tokenizer)).train()
+    counts = throughput.Meter(model, env.tokenizer.pad_token_id)
+    objective = objective_with("raft", env.tokens, raft=RaftSpec(kind=kind))
     objective.install(model)
-    batch = batches(made, collation=objective)(made.rows)
+    batch = batches(env, collation=objective)(env.rows)
     with Waits():
         counts.add(batch)
         model(**batch, num_items_in_batch=torch.tensor(9)).loss.backward()
@@ -240,17 +238,17 @@ def raft_by_hand(model: Any, rows: list[dict[str, Any]], weighing: Any, tokens: 
     ("family", "attention", "kind"), [("llama", "sdpa", "squared")] + [(family, "sdpa", "rps") for family in FAMILIES]
 )
 def test_raft_is_sft_and_the_error_of_the_distribution(
-    made: SimpleNamespace, family: str, attention: str, kind: Literal["squared", "rps"]
+    env: SimpleNamespace, family: str, attention: str, kind: Literal["squared", "rps"]
 ) -> None:
-    model = tiny_model(family, attention, len(made.tokenizer)).train()
-    by_hand = raft_by_hand(model, made.rows, made.uneven, made.tokens, kind)
+    model = tiny_model(family, attention, len(env.tokenizer)).train()
+    by_hand = raft_by_hand(model, env.rows, env.uneven, env.tokens, kind)
     objective_with().install(model)
-    cross_entropy = model(**batches(made)(made.rows), num_items_in_batch=50).loss
+    cross_entropy = model(**batches(env)(env.rows), num_items_in_batch=50).loss
     wanted = gradients(model, cross_entropy + 4.0 * by_hand / 50)
-    raft = tiny_model(family, attention, len(made.tokenizer)).train()
-    objective = objective_with("raft", made.tokens, raft=RaftSpec(kind=kind, weight=4.0))
+    raft = tiny_model(family, attention, len(env.tokenizer)).train()
+    objective = objective_with("raft", env.tokens, raft=RaftSpec(kind=kind, weight=4.0))
     objective.install(raft)
-    loss = raft(**batches(made, collation=objective)(made.rows), num_items_in_batch=50).loss
+    loss = raft(**batches(env, collation=objective)(env.rows), num_items_in_batch=50).loss
     assert by_hand.item() > 0.1
     assert loss.item() - cross_entropy.item() == pytest.approx(4.0 * by_hand.item() / 50, rel=2e-4)
     same(gradients(raft, loss), wanted)
@@ -283,11 +281,11 @@ def test_the_distribution_by_its_definition(numbers: list[float]) -> None:
     for last, follows in ((None, [21, 22]), (torch.tensor([False]), [21, 22]), (torch.tensor([True]), [23])):
         ten = second[20] / (second[20] + second[follows].sum())
         raw = np.array([first[10] * (1 - ten), *first[11:19], first[10] * ten])
-        found = rating_tokens.log_distribution(two_tokens(), at_rating, behind, last).exp()[0].numpy()
-        assert found == pytest.approx(raw / raw.sum(), abs=2e-6)
+        shares = rating_tokens.log_distribution(two_tokens(), at_rating, behind, last).exp()[0].numpy()
+        assert shares == pytest.approx(raw / raw.sum(), abs=2e-6)
     raw = first[10:20]
-    found = rating_tokens.log_distribution(one_token(), at_rating, None).exp()[0].numpy()
-    assert found == pytest.approx(raw / raw.sum(), abs=2e-6)
+    shares = rating_tokens.log_distribution(one_token(), at_rating, None).exp()[0].numpy()
+    assert shares == pytest.approx(raw / raw.sum(), abs=2e-6)
 
 
 @pytest.mark.parametrize("sure", [-200.0, 200.0])
@@ -326,17 +324,17 @@ def tokenizer_that_isolates(pattern: str, texts: list[str], size: int = 320) -> 
 VERDICTS = [target(rating, "") for rating in range(1, 11)]
 
 
-def test_ratings_however_a_tokenizer_spells_them(made: SimpleNamespace) -> None:
-    digits = rating_tokens.rating_tokens(made.tokenizer)
-    assert [made.tokenizer.decode([token]) for token in digits.first] == [*"123456789", "1"]
-    assert made.tokenizer.decode([digits.zero]) == "0"
-    assert made.tokenizer.decode(digits.before) == '{"Rating":'
-    going_on = {made.tokenizer.decode([token]) for token in digits.going_on}
+def test_ratings_however_a_tokenizer_spells_them(env: SimpleNamespace) -> None:
+    digits = rating_tokens.rating_tokens(env.tokenizer)
+    assert [env.tokenizer.decode([token]) for token in digits.first] == [*"123456789", "1"]
+    assert env.tokenizer.decode([digits.zero]) == "0"
+    assert env.tokenizer.decode(digits.before) == '{"Rating":'
+    going_on = {env.tokenizer.decode([token]) for token in digits.going_on}
     assert {",", ',"Reason":"'} <= going_on and all(text[0] == "," and "\n" not in text for text in going_on)
-    assert {made.tokenizer.decode([token])[0] for token in digits.ending} == {"}"}
+    assert {env.tokenizer.decode([token])[0] for token in digits.ending} == {"}"}
     whole = tokenizer_that_isolates("10|[0-9]", VERDICTS)
-    found = rating_tokens.rating_tokens(whole)
-    assert found.zero is None and [whole.decode([token]) for token in found.first] == [str(n) for n in range(1, 11)]
+    tokens = rating_tokens.rating_tokens(whole)
+    assert tokens.zero is None and [whole.decode([token]) for token in tokens.first] == [str(n) for n in range(1, 11)]
     with pytest.raises(UsageError, match="does not spell the ratings"):
         rating_tokens.rating_tokens(tokenizer_that_isolates('[":]+[0-9]+', VERDICTS[:3]))
 
@@ -367,17 +365,17 @@ def test_raft_where_ten_is_one_token(kind: Literal["squared", "rps"]) -> None:
     assert loss.item() - plain.item() == pytest.approx(0.4 * by_hand.item(), rel=2e-4)
 
 
-def test_the_value_counts_more_in_every_form(made: SimpleNamespace) -> None:
+def test_the_value_counts_more_in_every_form(env: SimpleNamespace) -> None:
     recipe = msgspec.convert(recipe_with(forms=MIX, rating_weight=5.0), FullRecipe)
-    weighing = objective_of(recipe).weights(made.data.rows)
+    weighing = objective_of(recipe).weights(env.data.rows)
     values: dict[str, set[str]] = {}
-    for row in made.data.rows:
-        batch = batches(made, weighing)([row])
+    for row in env.data.rows:
+        batch = batches(env, weighing)([row])
         labels, shares = batch["labels"][0].tolist(), batch["weights"][0].tolist()
         learned = [(share, label) for share, label in zip(shares, labels, strict=True) if label != IGNORED]
         light = min(share for share, _ in learned)
         assert {round(share / light, 4) for share, _ in learned} == {1.0, 5.0}
-        heavy = made.tokenizer.decode([label for share, label in learned if share > light])
+        heavy = env.tokenizer.decode([label for share, label in learned if share > light])
         values.setdefault(row["form"], set()).add(heavy)
     assert values["pointwise"] == values["pointwise_reason_first"] == {"1", "2", "5", "6", "7", "9", "10"}
     assert values["scale_5"] <= {*"12345"} and len(values["scale_5"]) >= 4
@@ -387,12 +385,12 @@ def test_the_value_counts_more_in_every_form(made: SimpleNamespace) -> None:
 @pytest.mark.parametrize("balance", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("rating_weight", [1.0, 4.0])
 def test_weights_average_one_and_balance_the_ratings(
-    made: SimpleNamespace, balance: float, rating_weight: float
+    env: SimpleNamespace, balance: float, rating_weight: float
 ) -> None:
     recipe = msgspec.convert(recipe_with(forms=MIX, rating_weight=rating_weight, balance=balance), FullRecipe)
-    weighing = objective_of(recipe).weights(made.data.rows)
-    every = [made.data.rows[place] for place in range(len(made.data.rows))]
-    batch = batches(made, weighing)(every)
+    weighing = objective_of(recipe).weights(env.data.rows)
+    every = [env.data.rows[place] for place in range(len(env.data.rows))]
+    batch = batches(env, weighing)(every)
     learned = batch["labels"] != IGNORED
     assert float(batch["weights"][learned].mean()) == pytest.approx(1.0, rel=1e-5)
     counts = {k: sum(row["rating"] == k for row in every) for k in range(1, 11)}

@@ -95,8 +95,8 @@ def learning(raft: Any) -> Any:
 
 
 def packed(rows: list[dict[str, Any]], raft: Any, **options: Any) -> dict[str, Any]:
-    found: dict[str, Any] = batches_module.Batches(0, WEIGHING, learning(raft), packing=True, **options)(rows)
-    return found
+    batch: dict[str, Any] = batches_module.Batches(0, WEIGHING, learning(raft), packing=True, **options)(rows)
+    return batch
 
 
 def off(ours: torch.Tensor, model: Any, plain: torch.Tensor, reference: Any) -> tuple[float, float]:
@@ -181,9 +181,9 @@ def test_large_keys_cost_a_cpu_no_precision_in_bf16() -> None:
     plain = torch.nn.functional.scaled_dot_product_attention(*exact, attn_mask=mask.double(), enable_gqa=True)
     for result in (ours.transpose(1, 2), plain):
         (result * torch.linspace(-1, 1, 32, dtype=result.dtype)).sum().backward()
-    found = [ours.transpose(1, 2), *(each.grad for each in given)]
+    results = [ours.transpose(1, 2), *(each.grad for each in given)]
     wanted = [plain, *(each.grad for each in exact)]
-    assert all((a - b).norm().item() < 0.02 * b.norm().item() for a, b in zip(found, wanted, strict=True))
+    assert all((a - b).norm().item() < 0.02 * b.norm().item() for a, b in zip(results, wanted, strict=True))
 
 
 def test_the_window_is_by_position(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,16 +233,16 @@ def test_layers_that_keep_a_state_do_not_pack() -> None:
 def test_held_out_rows_are_judged_as_alone(batch: list[dict[str, Any]], family: str, zero: int | None) -> None:
     tokens = rating_tokens.RatingTokens([3], [*range(10, 19), 10 if zero else 19], zero, [21, 22], [23])
     rows = [row["input_ids"][: row["source"] + 2] + ([10] if zero else []) for row in batch]
-    asked = [batches_module.build_prompt_row(ids, [], []) for ids in rows]
+    prompts = [batches_module.build_prompt_row(ids, [], []) for ids in rows]
     model = tiny_model(family, "sdpa", VOCABULARY)
     computed: list[int] = []
     model.model.register_forward_pre_hook(
         lambda _, __, given: computed.append(given["input_ids"].numel()), with_kwargs=True
     )
     for size in (2, 3, 16):
-        found = torch.tensor(evaluation.compute_distributions(model, asked, tokens, size, 0))
+        distributions = torch.tensor(evaluation.compute_distributions(model, prompts, tokens, size, 0))
         plain = tiny_model(family, "sdpa", VOCABULARY)
-        for ids, shares in zip(rows, found, strict=True):
+        for ids, shares in zip(rows, distributions, strict=True):
             logits = plain(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
             behind = logits[-1:] if zero else None
             wanted = rating_tokens.log_distribution(tokens, logits[-2:-1] if zero else logits[-1:], behind).exp()[0]
@@ -260,17 +260,17 @@ def test_on_two_processes_it_learns_as_rows_one_by_one(lora: Any, stages: tuple[
     changes |= {"objective": "raft", "packing": True, "global_batch": 8, "rating_weight": 3.0, "balance": 0.5}
     # A learning rate at which rounding does not grow within three steps.
     steps: dict[str, Any] = {"max_steps": 3, "save_steps": 3, "learning_rate": 1e-3}
-    found = {}
+    runs = {}
     for stage, size, processes in [(1, 1, 1), *((stage, 4, 2) for stage in stages)]:
         training = {**steps, "per_device_train_batch_size": size, "gradient_checkpointing": size > 1}
         zero = {"zero_optimization": {"stage": stage}}
         recipe = write_recipe(tmp_path, f"{stage}-{size}.yaml", **changes, training=training, deepspeed=zero)
         train(recipe, rows, tmp_path / f"{stage}-{size}", processes=processes)
-        found[stage, size] = logged(tmp_path / f"{stage}-{size}")
-    alone = found.pop((1, 1))
-    assert len(found) == len(stages) and {"loss", "grad_norm"} <= set(alone[0])
+        runs[stage, size] = logged(tmp_path / f"{stage}-{size}")
+    alone = runs.pop((1, 1))
+    assert len(runs) == len(stages) and {"loss", "grad_norm"} <= set(alone[0])
     assert any("eval_mae" in line for line in alone)
-    for lines in found.values():
+    for lines in runs.values():
         for line, wanted in zip(lines, alone, strict=True):
             assert line == pytest.approx(wanted, rel=1e-4, abs=1e-4)
 
@@ -281,10 +281,10 @@ ROWS = st.lists(WORDS.map(lambda words: [token for word in words for token in wo
 
 def paths(tree: packing.Tree) -> list[torch.Tensor]:
     """The places of all tokens that a segment's last one sees, for each segment."""
-    found: list[torch.Tensor] = []
+    seen: list[torch.Tensor] = []
     for own, parent in zip(torch.arange(sum(tree.lengths)).split(tree.lengths), tree.parents, strict=True):
-        found.append(torch.cat([found[parent], own]) if parent >= 0 else own)
-    return found
+        seen.append(torch.cat([seen[parent], own]) if parent >= 0 else own)
+    return seen
 
 
 @given(ROWS, st.integers(1, 20))
@@ -320,10 +320,10 @@ def test_calls_look_at_paths(rows: list[list[int]], in_vain: int, window: int | 
     for length, path in zip(tree.lengths, paths(tree), strict=True):
         looks = range(len(path) - length, len(path))
         wanted += [path[max(0, at + 1 - (window or at + 1)) : at + 1].tolist() for at in looks]
-    found = []
+    visible = []
     for mask, looked_at in zip(tree.masks(window, places), tree.keys(places), strict=True):
-        found += [looked_at[row == 0, 0].int().tolist() for row in mask[0, 0]]
-    assert found == wanted
+        visible += [looked_at[row == 0, 0].int().tolist() for row in mask[0, 0]]
+    assert visible == wanted
     mask = packing._build_block_mask(tree.spans, window, tile=4)
     count = len(wanted)
     seen = flex_attention.create_mask(mask.mask_mod, 1, 1, count, count, device="cpu")[0, 0]
@@ -367,11 +367,11 @@ def test_a_step_keeps_its_rows() -> None:
     order = [(number * 7) % 23 for number in range(23)]
     data = type("Rows", (), {"__getitem__": lambda _, place: {"input_ids": rows[place]}})()
     met = loop.PrefixSharingSampler(order, data, 9, 3)
-    found = list(met)
+    places = list(met)
     assert len(met) == 23 and met.sampler is order
     for start in (0, 9, 18):
-        assert sorted(found[start : start + 9]) == sorted(order[start : start + 9])
-        kinds = [{place % 3 for place in found[at : at + 3]} for at in range(start, min(start + 9, 21), 3)]
+        assert sorted(places[start : start + 9]) == sorted(order[start : start + 9])
+        kinds = [{place % 3 for place in places[at : at + 3]} for at in range(start, min(start + 9, 21), 3)]
         assert sum(map(len, kinds)) < 3 * len(kinds)
 
 
@@ -382,10 +382,10 @@ def test_other_processes_make_the_same_batches(batch: list[dict[str, Any]]) -> N
         loader = DataLoader(batch, 2, sampler=range(7, -1, -1), collate_fn=collate, num_workers=workers, **options)
         return [*loader, *loader]
 
-    for one, other in zip(loaded(0), loaded(2), strict=True):
-        trees = one.pop("tree"), other.pop("tree")
+    for own, other in zip(loaded(0), loaded(2), strict=True):
+        trees = own.pop("tree"), other.pop("tree")
         assert trees[0].calls == trees[1].calls and torch.equal(trees[0].spans, trees[1].spans)
-        assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+        assert own.keys() == other.keys() and all(torch.equal(own[name], other[name]) for name in own)
 
 
 def test_the_meter_counts_a_prefix_once(batch: list[dict[str, Any]]) -> None:

@@ -34,13 +34,13 @@ GRADES = (4.0, 2.0, 0.0, -1.0, -4.0, 1.0, 0.0, -2.0)
 
 def preferences(graded: bool = True) -> list[dict[str, Any]]:
     """Pairs whose first answer people find better by -4..4; what is good is long."""
-    made = []
+    rows = []
     for n, grade in enumerate(GRADES):
         row = human_row(n, group=f"group-{n}", human_score=grade, scale_min=-4, scale_max=4)
         row |= {"response_a": "very " * int(4 + grade) + "red.", "response_b": "very " * int(4 - grade) + "red, I see."}
         row |= {} if graded else {"preference": "tie" if grade == 0 else "A" if grade > 0 else "B"}
-        made.append(row)
-    return made
+        rows.append(row)
+    return rows
 
 
 def ready(folder: Path, rows: list[dict[str, Any]], **changes: Any) -> SimpleNamespace:
@@ -54,32 +54,32 @@ def ready(folder: Path, rows: list[dict[str, Any]], **changes: Any) -> SimpleNam
 @pytest.mark.parametrize(("graded", "margin"), [(True, 0.5), (True, 0.0), (False, 0.5)])
 def test_the_loss_is_that_of_both_answers_alone(tmp_path: Path, graded: bool, margin: float) -> None:
     """Each as it is asked for; graded preferences have margins above that of the slightest, others have none."""
-    made = ready(tmp_path, preferences(graded), margin=margin)
-    rows, wanted = [*made.data.rows], torch.zeros(())
-    for row, response, grade in zip(rows, load(made.file).responses, GRADES, strict=True):
+    setup = ready(tmp_path, preferences(graded), margin=margin)
+    rows, wanted = [*setup.data.rows], torch.zeros(())
+    for row, response, grade in zip(rows, load(setup.file).responses, GRADES, strict=True):
         assert response.other is not None
         scores = []
-        asked = split_sides(inquiry("pairwise", "en", form_of("pairwise").material(response, response.other)))
-        for one, ids in zip(asked, (row["input_ids"][: row["source"]], row["other_ids"]), strict=True):
-            assert ids == source_ids(made.tokenizer, one.messages), "trained as asked"
-            scores.append(made.model(input_ids=torch.tensor([ids])).logits[0, 0])
+        sides = split_sides(inquiry("pairwise", "en", form_of("pairwise").material(response, response.other)))
+        for side, ids in zip(sides, (row["input_ids"][: row["source"]], row["other_ids"]), strict=True):
+            assert ids == source_ids(setup.tokenizer, side.messages), "trained as asked"
+            scores.append(setup.model(input_ids=torch.tensor([ids])).logits[0, 0])
         # The slightest preference is a quarter of the largest; at the largest three quarters are left above it.
         apart = margin * max(0.0, abs(grade) / 4 - 0.25) if graded else 0.0
         for sign in [1.0] * (grade >= 0) + [-1.0] * (grade <= 0):
             wanted = wanted - logsigmoid(sign * (scores[0] - scores[1]) - apart) / (1 + (grade == 0))
-    weighing = objective_of(made.recipe).weights(made.data.rows)
-    batch = batches_module.Batches(made.tokenizer.pad_token_id, weighing, objective_of(made.recipe))(rows)
+    weighing = objective_of(setup.recipe).weights(setup.data.rows)
+    batch = batches_module.Batches(setup.tokenizer.pad_token_id, weighing, objective_of(setup.recipe))(rows)
     assert int((batch["labels"] >= 0).sum()) == len(rows), "a pair is one example"
     alone = sum(row["source"] + len(row["other_ids"]) for row in rows)
     assert batch["input_ids"].numel() < 0.7 * alone, "what both prompts begin with is computed once"
-    ours = made.model(**batch, num_items_in_batch=len(rows)).loss
+    ours = setup.model(**batch, num_items_in_batch=len(rows)).loss
     assert float(ours.detach()) == pytest.approx(float(wanted.detach()) / len(rows), rel=1e-5)
 
 
 def test_graded_answers_to_one_question_are_pairs(tmp_path: Path) -> None:
-    made = ready(tmp_path, pairs_of_answers(6))
-    assert len(made.data.rows) == 3, "each pair once"
-    for row in made.data.rows:  # of each question the answer with the odd number is the better one
+    setup = ready(tmp_path, pairs_of_answers(6))
+    assert len(setup.data.rows) == 3, "each pair once"
+    for row in setup.data.rows:  # of each question the answer with the odd number is the better one
         odd = int(row["id"].partition("+")[0].removeprefix("row-")) % 2
         assert row["people"] == [pytest.approx(7 / 9 if odd else -7 / 9)]
     with pytest.raises(UsageError, match="no other answer to the same question"):
@@ -87,9 +87,9 @@ def test_graded_answers_to_one_question_are_pairs(tmp_path: Path) -> None:
 
 
 def test_each_form_that_compares_shows_the_answers_in_its_own_words(tmp_path: Path) -> None:
-    made = ready(tmp_path, preferences(), forms={"pairwise": 1.0, "pairwise_turn": 1.0})
-    assert Counter(made.data.rows["form"]) == {"pointwise_short": 8, "direct_turn": 8}, "each pair once a form"
-    assert [*rows_module.prompt_hashes(made.recipe)] == ["direct_turn", "pointwise_short"]
+    setup = ready(tmp_path, preferences(), forms={"pairwise": 1.0, "pairwise_turn": 1.0})
+    assert Counter(setup.data.rows["form"]) == {"pointwise_short": 8, "direct_turn": 8}, "each pair once a form"
+    assert [*rows_module.prompt_hashes(setup.recipe)] == ["direct_turn", "pointwise_short"]
 
 
 def test_the_band_is_where_most_pairs_get_peoples_verdict() -> None:
@@ -117,16 +117,16 @@ def test_a_killed_run_ends_as_a_folder_with_one_score_and_a_band(tmp_path: Path)
     assert (config["architectures"], config["id2label"]) == (["LlamaForSequenceClassification"], {"0": "score"})
     assert config["problem_type"] == "regression", "vLLM gives the score as it is"
     # What rates can be the base of what compares, but for its head.
-    made = ready(tmp_path, preferences())
-    tiny.random_model(made.recipe.tiny, made.tokenizer, 2100, OBJECTIVES["head"].head_config()).save_pretrained(base)
-    made.tokenizer.save_pretrained(base)
+    setup = ready(tmp_path, preferences())
+    tiny.random_model(setup.recipe.tiny, setup.tokenizer, 2100, OBJECTIVES["head"].head_config()).save_pretrained(base)
+    setup.tokenizer.save_pretrained(base)
     adapted = write_recipe(tmp_path, "lora.yaml", **PAIRS | {"tiny": None, "base": str(base), "lora": {"r": 2}})
     assert not export.unwrap(
-        training_run.build_model(recipes.read_recipe(adapted), made.tokenizer, None)
+        training_run.build_model(recipes.read_recipe(adapted), setup.tokenizer, None)
     ).score.weight.any()
     assert "ties: scores at most" in train(adapted, rows, tmp_path / "adapted", internal=False).stdout
-    found = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "adapted")
-    assert found.score.out_features == 1
+    judge = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "adapted")
+    assert judge.score.out_features == 1
 
 
 def test_preferences_are_nothing_for_a_recipe_that_rates(tmp_path: Path) -> None:

@@ -85,8 +85,8 @@ def test_more_tokens_than_the_base_has_places_for(tmp_path: Path) -> None:
 def test_a_judge_is_served_with_no_more_than_its_positions(tmp_path_factory: pytest.TempPathFactory) -> None:
     out = whole(tmp_path_factory).out
     words = vllm.build_options(str(out), json.loads((out / "critic.json").read_text("utf-8")), on_cpu=False)
-    asked = int(words[words.index("--max-model-len") + 1])
-    assert asked <= preflight.read_served_tokens(str(out))
+    served = int(words[words.index("--max-model-len") + 1])
+    assert served <= preflight.read_served_tokens(str(out))
 
 
 def use_of(path: Path, whole: float, trained: float, *changes: str) -> tuple[int, int]:

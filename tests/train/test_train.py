@@ -120,8 +120,8 @@ def test_every_recipe_is_shared_out_over_any_number_of_processes(
 def test_a_gpu_is_kept_busy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(trainer_args, "cpu_count", lambda: 16)
     for section, processes, ahead in (({}, 1, (4, 4)), ({}, 8, (1, 16)), ({"dataloader_num_workers": 0}, 1, (0, None))):
-        made = trainer_args._overlap_batches(section, 16, processes)
-        settings = transformers.TrainingArguments(str(tmp_path), use_cpu=True, **made)
+        options = trainer_args._overlap_batches(section, 16, processes)
+        settings = transformers.TrainingArguments(str(tmp_path), use_cpu=True, **options)
         assert (settings.dataloader_num_workers, settings.dataloader_prefetch_factor) == ahead
         assert settings.accelerator_config.non_blocking and settings.dataloader_persistent_workers is (ahead[0] > 0)
 
@@ -148,8 +148,8 @@ def test_liger_is_used_where_it_can_be(monkeypatch: pytest.MonkeyPatch, tmp_path
 def test_gradients_of_adapters_are_added_up_in_fp32(tmp_path: Path) -> None:
     for lora, bf16, wanted in (({"r": 4}, True, "fp32"), (None, True, None), ({"r": 4}, False, None)):
         changes: dict[str, Any] = {"tiny": None, "base": "x", "lora": lora, "deepspeed": {"bf16": {"enabled": bf16}}}
-        made = trainer_args._deepspeed_config(recipes.read_recipe(write_recipe(tmp_path, **changes)))
-        assert made.get("data_types", {}).get("grad_accum_dtype") == wanted
+        settings = trainer_args._deepspeed_config(recipes.read_recipe(write_recipe(tmp_path, **changes)))
+        assert settings.get("data_types", {}).get("grad_accum_dtype") == wanted
 
 
 PASSED_ON = [
@@ -263,11 +263,11 @@ def test_learning_rates_are_numbers_however_they_are_written(tmp_path: Path, num
 
 def test_overrides(tmp_path: Path) -> None:
     words = ["keep=7", "tiny.layers=5", "training.lr_scheduler_kwargs.a=b", "forms={scale_5: 0.5}", "ema=null"]
-    found = recipes.read_recipe(write_recipe(tmp_path), [*words, "raft.weight=9", "keep=8"])
-    assert found.keep == 8 and found.tiny is not None and found.tiny.layers == 5
-    assert objective_of(found).own("raft").weight == 9
-    assert found.training["lr_scheduler_kwargs"] == {"a": "b"} and found.forms == {"scale_5": 0.5}
-    assert found.ema is None
+    recipe = recipes.read_recipe(write_recipe(tmp_path), [*words, "raft.weight=9", "keep=8"])
+    assert recipe.keep == 8 and recipe.tiny is not None and recipe.tiny.layers == 5
+    assert objective_of(recipe).own("raft").weight == 9
+    assert recipe.training["lr_scheduler_kwargs"] == {"a": "b"} and recipe.forms == {"scale_5": 0.5}
+    assert recipe.ema is None
     # As YAML 1.2 has it: a word where 1.1 reads false.
     assert recipes.read_recipe(write_recipe(tmp_path), ["training.save_strategy=no"]).training["save_strategy"] == "no"
     assert recipes.read_recipe(write_recipe(tmp_path), ["packing=true"]).packing is True
@@ -358,7 +358,7 @@ def test_rows_of_ones_own_are_handed_on_with_our_columns(handed: list[list[str]]
     assert done.returncode == 0 and "left out 1 rows: no score by people" in done.stderr
     (given,) = handed
     rows = human_scored.load(Path(given[given.index("--train") + 1])).responses
-    assert [one.human.score for one in rows] == [1.0, 3.25, 5.5, 7.75, 10.0]
+    assert [row.human.score for row in rows] == [1.0, 3.25, 5.5, 7.75, 10.0]
     assert given[given.index("--data-root") + 1] == str(tmp_path) and "--map" not in given
 
 
@@ -570,8 +570,8 @@ def test_launched_on_two_processes_it_learns_as_on_one(nodes: Nodes, tmp_path: P
     changes: dict[str, Any] = {"evaluation": None, "ema": None, "global_batch": 8, "forms": MIX, "objective": "raft"}
     changes |= {"rating_weight": 3.0, "balance": 0.5}
     steps = {"max_steps": 4, "save_steps": 4, "train_sampling_strategy": "random"}
-    one = write_recipe(tmp_path, "one.yaml", **changes, training={**steps, "per_device_train_batch_size": 8})
-    train(one, rows, tmp_path / "one", internal=False)
+    recipe = write_recipe(tmp_path, "one.yaml", **changes, training={**steps, "per_device_train_batch_size": 8})
+    train(recipe, rows, tmp_path / "one", internal=False)
     two = write_recipe(tmp_path, "two.yaml", **changes, training={**steps, "per_device_train_batch_size": 2})
     runs = [launched(two, rows, tmp_path / "two", *where) for where in nodes(tmp_path, str(free_port()))]
     said = [run.communicate(timeout=300) for run in runs]
@@ -587,8 +587,8 @@ def test_launched_on_two_processes_it_learns_as_on_one(nodes: Nodes, tmp_path: P
 
 @pytest.mark.e2e
 def test_one_row_trains_and_refused_ones_are_named(tmp_path: Path) -> None:
-    one = human_row(0, reason="Three.")
-    rows = write_rows(tmp_path, [one, human_row(90, reason="9" * 900), human_row(91, question="8" * 6000)])
+    row = human_row(0, reason="Three.")
+    rows = write_rows(tmp_path, [row, human_row(90, reason="9" * 900), human_row(91, question="8" * 6000)])
     run = train(write_recipe(tmp_path, training={"max_steps": 2}), rows, tmp_path / "out")
     assert "1 examples, 2 refused as too long (row-90 (pointwise), row-91 (pointwise)" in run.stdout
     facts = json.loads((tmp_path / "out/critic.json").read_text("utf-8"))
@@ -649,17 +649,17 @@ def test_the_meter_counts_layers_below_the_first_adapter_once(tmp_path: Path) ->
     tokenizer = tokenizer_for(write_rows(tmp_path))
     ids, labels = torch.full((1, 9), 7), torch.full((1, 9), -100)
     labels[0, 6:] = 7
-    found = []
+    flops = []
     for wanted in (r".*_proj", r".*layers\.[23]\..*_proj"):
         model = get_peft_model(random_model(spec, tokenizer, 100), LoraConfig(r=2, target_modules=wanted))
         watched = throughput.Meter(model, tokenizer.pad_token_id)
         watched.add({"input_ids": ids, "labels": labels})
-        found.append(float(watched.flops))
+        flops.append(float(watched.flops))
     layer, head = 2 * (4 * 32 * 32 + 3 * 32 * 64 + 2 * 32) * 9, 2 * 32 * len(tokenizer) * 3
     attention = 2 * 32 * 9 * 9
     # What lies before the first adapter in its own layer hands no gradient on either.
-    assert found[0] == pytest.approx(2 * (4 * layer + head) + 3 * 4 * attention, rel=0.02)
-    assert found[1] == pytest.approx(2 * layer + 2 * (2 * layer + head) + (2 + 3 * 2) * attention, rel=0.02)
+    assert flops[0] == pytest.approx(2 * (4 * layer + head) + 3 * 4 * attention, rel=0.02)
+    assert flops[1] == pytest.approx(2 * layer + 2 * (2 * layer + head) + (2 + 3 * 2) * attention, rel=0.02)
 
 
 def test_the_meter_counts_what_is_computed(tmp_path: Path) -> None:
@@ -733,5 +733,5 @@ def test_a_card_tells_of_the_agreement() -> None:
     facts |= {"data": {}, "prompts": {}, "set": "ema", "evaluation": None}
     assert "in the forms pointwise (6), scale_5 (3); 4 steps of 4 rows" in export.render_card(facts)
     assert export.render_card(facts).endswith("\nIt was not evaluated while it was trained.\n")
-    found = {"step": 4, "n": 9.0, "mae": 1.25}
-    assert export.render_card(facts | {"evaluation": found}).endswith("\n| mae | 1.250 |\n")
+    metrics = {"step": 4, "n": 9.0, "mae": 1.25}
+    assert export.render_card(facts | {"evaluation": metrics}).endswith("\n| mae | 1.250 |\n")
