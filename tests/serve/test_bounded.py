@@ -29,21 +29,21 @@ PUNCTUATION = "\n\"'`()[]{}<>|,.:*#-/ "
 
 def expressions() -> dict[str, Any]:
     """Return every expression that reads a request's words, by where it stands."""
-    found: dict[str, Any] = {"data": contracts.load().data}
+    named: dict[str, Any] = {"data": contracts.load().data}
     for entry in contracts.load().tables[-1]:
-        found |= {f"{entry.name}.asks": entry.pattern} if entry.pattern else {}
+        named |= {f"{entry.name}.asks": entry.pattern} if entry.pattern else {}
         keys = (entry.keys.section, entry.keys.each) if entry.keys else ()
-        found |= {f"{entry.name}.keys{at}": regex.compile(key, regex.DOTALL) for at, key in enumerate(keys)}
+        named |= {f"{entry.name}.keys{at}": regex.compile(key, regex.DOTALL) for at, key in enumerate(keys)}
     for module in MODULES:
         for name, value in vars(module).items():
             several = value if isinstance(value, list) else [value]
-            found |= {
+            named |= {
                 f"{module.__name__}.{name}{at}": expression
                 for at, expression in enumerate(several)
                 if isinstance(expression, regex.Pattern)
             }
-        found |= {f"phrase {phrase}": regex.compile(phrase) for phrase, _ in getattr(module, "PHRASES", [])}
-    return found
+        named |= {f"phrase {phrase}": regex.compile(phrase) for phrase, _ in getattr(module, "PHRASES", [])}
+    return named
 
 
 def own_words(pattern: str) -> list[str]:

@@ -292,5 +292,5 @@ def test_result_files_of_their_own_writers_are_audited(name: str, tmp_path: Path
         *(f"{usual}: {path}" for usual, path in named.items() if path),
     ]
     assert not [fact for fact in facts if fact not in done.stdout], (written["version"], done.stdout)
-    found = json.loads((tmp_path / "out/summary.json").read_text("utf-8"))["people.csv"]
-    assert (found["n"], found["failed"], found["mae"]) == (6, 0, 0.0)
+    summary = json.loads((tmp_path / "out/summary.json").read_text("utf-8"))["people.csv"]
+    assert (summary["n"], summary["failed"], summary["mae"]) == (6, 0, 0.0)

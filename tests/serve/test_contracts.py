@@ -30,7 +30,7 @@ def wanting(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_every_contract_has_a_form_and_every_name_one_contract() -> None:
-    laid_out = {contracts.recognise(asked.request, TABLE).name for asked in ASKED}
+    laid_out = {contracts.recognise(form.request, TABLE).name for form in ASKED}
     assert {form.contract for form in FORMS} | (laid_out & {*BY_NAME}) == {*BY_NAME}
     assert len(BY_NAME) == len(BUILT_IN) == 37 + 29
 

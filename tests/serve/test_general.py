@@ -70,15 +70,15 @@ def test_a_request_that_names_two_forms_is_left_alone() -> None:
     for first in ASKED:
         for second in ASKED[:3]:
             if first.kind == "json" and first.name != second.name and "schema" not in first.name:
-                words = [asked.request["messages"][-1]["content"] for asked in (first, second)]
+                words = [form.request["messages"][-1]["content"] for form in (first, second)]
                 contract = contracts.recognise(user("\n\n".join(words)), TABLE)
                 assert contract is None or len(first.request["messages"]) > 1 or len(second.request["messages"]) > 1
 
 
 def test_what_opens_a_verdict_stands_only_before_one() -> None:
     """A client takes the first that it meets."""
-    asked = next(asked for asked in ASKED if asked.name == "a score in tags")
-    decoder = Decoder(contracts.constrain(contracts.recognise(asked.request, TABLE), asked.request, 300).request)
+    form = next(form for form in ASKED if form.name == "a score in tags")
+    decoder = Decoder(contracts.constrain(contracts.recognise(form.request, TABLE), form.request, 300).request)
     assert decoder.feed("It is right, <b>so</b> <score>") == 30
     assert decoder.feed("9") == 0 and decoder.feed("4</score>") == 9 and decoder.may_end
 
@@ -222,8 +222,8 @@ def test_reading_takes_no_longer_than_the_text_is_long(apart: int) -> None:
     began = time.process_time()
     assert sum(1 for _ in range(1_000_000)) == 1_000_000
     limit = 0.25 * max(1.0, (time.process_time() - began) / 0.05)
-    for number, asked in enumerate(ASKED):
-        words = asked.request["messages"][-1]["content"]
+    for number, form in enumerate(ASKED):
+        words = form.request["messages"][-1]["content"]
         for at, filling in list(enumerate(FILLINGS))[number % apart :: apart]:
             long = (words + filling * 20_000, filling * 20_000 + words, words.replace(" ", filling * 50))
             began = time.process_time()
@@ -234,12 +234,12 @@ def test_reading_takes_no_longer_than_the_text_is_long(apart: int) -> None:
 @pytest.mark.usefixtures("without_collection")
 def test_the_words_of_a_form_repeated_are_read_as_fast_as_other_text() -> None:
     """Each expression is tried on its own words; with nested gaps it would take minutes."""
-    for asked in ASKED:
-        words = contracts.join_words(asked.request)
+    for form in ASKED:
+        words = contracts.join_words(form.request)
         for text in (words * 2_000, "Judge the answer.\n" + words.split("\n")[-1] * 2_000):
             began = time.process_time()
             contracts.recognise(user(text), TABLE)
-            assert time.process_time() - began < 1.5, asked.name
+            assert time.process_time() - began < 1.5, form.name
 
 
 KEY_SCHEMA = {"type": "object", "properties": {"score": {"type": "number"}, "why": {"type": "string"}}}
@@ -584,15 +584,15 @@ DRAFTED += ("only a rating, its scale elsewhere", "a letter on a line of its own
 
 def test_a_draft_is_a_table_that_knows_the_prompt(tmp_path: Path) -> None:
     for name in DRAFTED:
-        asked = next(asked for asked in ASKED if asked.name == name)
+        form = next(form for form in ASKED if form.name == name)
         prompt, table = tmp_path / "prompt.txt", tmp_path / "own.toml"
-        prompt.write_text(asked.request["messages"][-1]["content"])
+        prompt.write_text(form.request["messages"][-1]["content"])
         done = run("serve/contracts.py", "draft", prompt, "--name", "own-1")
         table.write_text(done.stdout)
-        contract = contracts.recognise(asked.request, contracts.load([table]))
+        contract = contracts.recognise(form.request, contracts.load([table]))
         assert contract.name == "own-1", done.stdout
-        said, _ = Decoder(contracts.constrain(contract, asked.request, 300).request).babble(1)
-        assert asked.parse(said) is not None
+        said, _ = Decoder(contracts.constrain(contract, form.request, 300).request).babble(1)
+        assert form.parse(said) is not None
     assert_one_line_error(run("serve/contracts.py", "draft", prompt, "--name", "My Check"), "My Check")
     prompt.write_text("Say something about the answer that is given here.")
     assert "No form was found" in run("serve/contracts.py", "draft", prompt).stdout

@@ -336,7 +336,7 @@ def test_an_adapter_is_another_judge_than_the_one_that_is_told_of(ask: Ask) -> N
             await respond(send, listed)
 
     listed = ask(Listing(), method="GET", path="/v1/models", about={"certificate": "c"}).json()["data"]
-    assert [one.get("certificate") for one in listed] == ["c", "c", None]
+    assert [model.get("certificate") for model in listed] == ["c", "c", None]
 
 
 @pytest.mark.parametrize(
@@ -390,7 +390,7 @@ def test_a_json_reply_that_was_cut_off_is_asked_for_once_more_in_short(ask: Ask)
     inner = Rambling("{...", '{"why":"x"}')
     answer = ask(inner, {**OBJECT, "max_tokens": 200})
     assert answer.json()["choices"][0]["message"]["content"] == '{"why":"x"}' and len(inner.chats) == 2
-    lengths = [json.loads(one)["structured_outputs"]["json"]["properties"]["why"]["maxLength"] for one in inner.chats]
+    lengths = [json.loads(chat)["structured_outputs"]["json"]["properties"]["why"]["maxLength"] for chat in inner.chats]
     assert lengths[0] == 600 and lengths[1] < 40 and f"characters={lengths[1]}," in answer.headers["x-critic-limits"]
     inner = Inner()
     ask(inner, OBJECT)
@@ -500,13 +500,13 @@ def test_images_that_the_judge_cannot_see_are_left_out_and_counted(ask: Ask) -> 
 
 
 def test_contracts_and_unknown_forms_are_counted(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Any] = []
-    monkeypatch.setattr(layer.JudgeLayer, "_authorised", lambda self, scope: not made.append(self))  # type: ignore[func-returns-value]
+    layers: list[Any] = []
+    monkeypatch.setattr(layer.JudgeLayer, "_authorised", lambda self, scope: not layers.append(self))  # type: ignore[func-returns-value]
     unknown = {"messages": [{"role": "user", "content": "Judge the answer as you like, in a haiku."}]}
     counted = layer.Counter()
     for request in (HELLO, FORMS[0].request, unknown, unknown):
         ask(Inner(), request)
-        counted.update(made[-1].counts)
+        counted.update(layers[-1].counts)
     asked_for = contracts.fingerprint(unknown)
     assert counted == {("requests", "none"): 3, ("requests", FORMS[0].contract): 1, ("unknown_forms", asked_for): 2}
     monkeypatch.setattr(layer, "Counter", lambda: counted)

@@ -28,11 +28,11 @@ def test_notes_of_a_training_that_are_none_are_one_line(tmp_path: Path, text: st
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A judge of text, from outside."""
-    made = tmp_path / "judge"
-    made.mkdir()
+    judge = tmp_path / "judge"
+    judge.mkdir()
     for name in ("config.json", "tokenizer_config.json"):
-        (made / name).write_text("{}")
-    return made
+        (judge / name).write_text("{}")
+    return judge
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +43,10 @@ def parser() -> Any:
 
 def names(parser: Any) -> dict[str, list[str]]:
     """The guarded settings of the parser and what they are called on the command line."""
-    found = {action.dest: action.option_strings for action in parser._actions if action.dest in options.GUARDED}
-    assert found.keys() == options.GUARDED.keys(), "vLLM has another name for one"
-    assert {"host", "port", "uds", "root_path", "api_key"} <= found.keys()
-    return found
+    flags = {action.dest: action.option_strings for action in parser._actions if action.dest in options.GUARDED}
+    assert flags.keys() == options.GUARDED.keys(), "vLLM has another name for one"
+    assert {"host", "port", "uds", "root_path", "api_key"} <= flags.keys()
+    return flags
 
 
 def spellings(name: str) -> Iterator[list[str]]:
@@ -58,11 +58,11 @@ def spellings(name: str) -> Iterator[list[str]]:
 def moved(parser: Any, extra: list[str]) -> list[str]:
     """The guarded settings that vLLM would start with other than ours."""
     try:
-        found = vars(parser.parse_args([*OURS, *extra, *options.LAYER]))
+        settings = vars(parser.parse_args([*OURS, *extra, *options.LAYER]))
     except SystemExit:
         return []
     wanted = vars(parser.parse_args([*OURS, *options.LAYER]))
-    return [name for name in (*options.GUARDED, "middleware") if found[name] != wanted[name]]
+    return [name for name in (*options.GUARDED, "middleware") if settings[name] != wanted[name]]
 
 
 def test_no_spelling_moves_the_server_or_its_key(parser: Any) -> None:
@@ -110,8 +110,8 @@ def test_an_adapter_over_another_revision_is_refused(parser: Any, tmp_path: Path
 )
 def test_engines_and_processes_are_counted_before_the_dashes(parser: Any, extra: list[str]) -> None:
     ours = [*OURS, "--data-parallel-size", "2"]
-    found = parser.parse_args([*ours, *options.LAYER])
-    assert (found.data_parallel_size, found.api_server_count) == (2, None), "None: as many as engines"
+    settings = parser.parse_args([*ours, *options.LAYER])
+    assert (settings.data_parallel_size, settings.api_server_count) == (2, None), "None: as many as engines"
     with pytest.raises(UsageError, match="--gpus N"):
         options.check(parser, ours, extra)
 
@@ -144,10 +144,10 @@ class Plain:
     """A parser that takes `--name=value`, the value in JSON, and knows our own default."""
 
     def parse_args(self, words: list[str]) -> Namespace:
-        found: dict[str, Any] = dict.fromkeys((*options.GUARDED, *OTHERS))
-        found |= {"middleware": options.LAYER[1:], "override_generation_config": {"temperature": 0.0}}
+        settings: dict[str, Any] = dict.fromkeys((*options.GUARDED, *OTHERS))
+        settings |= {"middleware": options.LAYER[1:], "override_generation_config": {"temperature": 0.0}}
         said = (word.removeprefix("--").partition("=") for word in words if "=" in word)
-        return Namespace(**found | {name: json.loads(value) for name, _, value in said})
+        return Namespace(**settings | {name: json.loads(value) for name, _, value in said})
 
 
 def test_each_setting_that_makes_another_judge_is_known_to_vllm(parser: Any) -> None:
@@ -160,10 +160,10 @@ def test_a_setting_that_makes_another_judge_is_in_its_name(name: str, folder: Pa
         return own_name(str(folder), FACTS, extra, options.check(Plain(), OURS, [*extra]))
 
     plain = named()
-    one, other = (f'--{name}={{"temperature": 0, "other": {value}}}' for value in (1, 2))
-    assert len({plain, named(one), named(other)}) == 3
+    cold, other = (f'--{name}={{"temperature": 0, "other": {value}}}' for value in (1, 2))
+    assert len({plain, named(cold), named(other)}) == 3
     assert plain == named("--max_num_seqs=8") == own_name(str(folder), FACTS)
-    assert named(one) == named(one, "--gpu_memory_utilization=0.5")
+    assert named(cold) == named(cold, "--gpu_memory_utilization=0.5")
 
 
 def test_a_file_that_makes_another_judge_is_known_by_what_is_in_it(folder: Path, tmp_path: Path) -> None:
@@ -191,8 +191,8 @@ def test_a_parser_that_lost_the_layer_is_not_trusted() -> None:
     class Parser:
         def parse_args(self, words: list[str]) -> Namespace:
             lost = [] if "--odd" in words else options.LAYER[1:]
-            found = dict.fromkeys((*options.GUARDED, *OTHERS))
-            return Namespace(**found, middleware=lost)
+            settings = dict.fromkeys((*options.GUARDED, *OTHERS))
+            return Namespace(**settings, middleware=lost)
 
     options.check(Parser(), OURS, ["--even"])
     with pytest.raises(UsageError, match="layer"):

@@ -35,10 +35,10 @@ class Params(SimpleNamespace):
 
 def told(whole: bool, *positions: dict[str, float], **params: Any) -> tuple[Any, list[list[int]], float | None]:
     """The alternatives of a reply that writes the first of each position, what the engine was asked, and `ten`."""
-    room, asked = token_budget.TokenBudget(lambda: None, whole=whole), list[list[int]]()
+    room, prompts = token_budget.TokenBudget(lambda: None, whole=whole), list[list[int]]()
 
     async def generate(_: Any, prompt: Any, params: Any, name: str, **how: Any) -> AsyncIterator[Any]:
-        asked.append(prompt["prompt_token_ids"])
+        prompts.append(prompt["prompt_token_ids"])
         second = name.endswith("-ten")
         assert not second or (params.max_tokens, params.structured_outputs.regex, how["lora"]) == (1, "[0,].*", "a")
         written = flat({"0": 0.25, ',"': 0.75}) if second else flat(*positions)
@@ -52,7 +52,7 @@ def told(whole: bool, *positions: dict[str, float], **params: Any) -> tuple[Any,
         return [reply async for reply in replies][-1]
 
     reply = asyncio.run(all_of())
-    return [list(reply.outputs[0].logprobs[at]) for at in range(len(positions))], asked, room.ten
+    return [list(reply.outputs[0].logprobs[at]) for at in range(len(positions))], prompts, room.ten
 
 
 BEGUN: list[dict[str, float]] = [{'{"': 0.9, "0": 0.1}, {"Rating": 0.9, "3": 0.1}, {'":': 0.9, "0": 0.1}]
@@ -69,15 +69,15 @@ END: list[dict[str, float]] = [{',"': 0.8, "}": 0.2}, {"3": 0.9, "0": 0.1}]
     ],
 )
 def test_what_a_one_goes_on_with_is_asked_for_where_it_is_open(rating: dict[str, float], asks: bool) -> None:
-    shown, asked, ten = told(True, *BEGUN, rating, *END)
-    assert asked == ([[90], [90, 0, 1, 2, 5]] if asks else [[90]])
+    shown, prompts, ten = told(True, *BEGUN, rating, *END)
+    assert prompts == ([[90], [90, 0, 1, 2, 5]] if asks else [[90]])
     assert ten == (pytest.approx(0.25) if asks else None)
     assert list(map(len, shown)) == [1, 1, 1, 2, 2, 1] and shown[3] == [TEXTS.index(text) for text in rating]
 
 
 def test_who_does_not_ask_gets_what_vllm_gives() -> None:
     for whole, params in ((False, {}), (True, {"n": 2}), (True, {"logprobs": None})):
-        shown, asked, ten = told(whole, *BEGUN, {"7": 0.7, "1": 0.3}, *END, **params)
-        assert set(map(len, shown)) == {2} and len(asked) == 1 and ten is None
-    shown, asked, ten = told(True, *BEGUN[:2], *END)  # no rating
-    assert set(map(len, shown)) == {2} and len(asked) == 1 and ten is None
+        shown, prompts, ten = told(whole, *BEGUN, {"7": 0.7, "1": 0.3}, *END, **params)
+        assert set(map(len, shown)) == {2} and len(prompts) == 1 and ten is None
+    shown, prompts, ten = told(True, *BEGUN[:2], *END)  # no rating
+    assert set(map(len, shown)) == {2} and len(prompts) == 1 and ten is None

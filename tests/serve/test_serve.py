@@ -313,10 +313,10 @@ def test_a_schema_left_open_gives_whole_replies(served: ModelInfo) -> None:
 
 def test_forms_that_stand_only_in_words(served: ModelInfo) -> None:
     with ThreadPoolExecutor(len(ASKED)) as pool:
-        answers = list(pool.map(lambda asked: chat(served, **{"max_tokens": 200, **asked.request}), ASKED))
-    for asked, answer in zip(ASKED, answers, strict=True):
-        assert answer.headers["x-critic-contract"] != "none", asked.name
-        assert asked.parse(answer.json()["choices"][0]["message"]["content"]) is not None, (asked.name, answer.text)
+        answers = list(pool.map(lambda form: chat(served, **{"max_tokens": 200, **form.request}), ASKED))
+    for form, answer in zip(ASKED, answers, strict=True):
+        assert answer.headers["x-critic-contract"] != "none", form.name
+        assert form.parse(answer.json()["choices"][0]["message"]["content"]) is not None, (form.name, answer.text)
     metrics = served[1].get("/metrics").text
     assert 'critic_requests_total{contract="general-json"}' in metrics and "vllm:" in metrics
 
