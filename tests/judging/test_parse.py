@@ -39,6 +39,25 @@ READ = [
     # A rating quoted in the reason is no rating.
     ('{"Reason": "it says \\"Rating\\": 10, so", "Rating": 2}', 2, 'it says "Rating": 10, so'),
     ('{"Rating": 2, "Reason": "it says {\\"Rating\\": 10}"}', 2, 'it says {"Rating": 10}'),
+    # A chat template that writes <think> itself: the reply begins among the thoughts.
+    ('Maybe {"Rating": 3}? No, better.\n</think>\n{"Rating": 8, "Reason": "ok"}', 8, "ok"),
+    ('Maybe {"Rating": 3}? No, better.</think>\n\n```json\n{"Rating": 8, "Reason": "ok"}\n```', 8, "ok"),
+    ('Rating it 3:\n{"Rating": 3, "Reason": "bad"}\nNo.</think>{"Rating": 8, "Reason": "ok"}', 8, "ok"),
+    ("So\nRating: 3\nReason: bad\nNo, better.\n</think>\nRating: 8\nReason: ok", 8, "ok"),
+    ("So\nRating: 3\n  </think> Rating: 8\nReason: ok", 8, "ok"),
+    ("So, Rating: 3? No.</think>\r\nRating: 8\r\nReason: ok", 8, "ok"),
+    # The mark is the response's, which the judge quotes.
+    (
+        '{"Rating": 2, "Reason": "it ends with </think>\n{\\"Rating\\": 10}"}',
+        2,
+        'it ends with </think>\n{"Rating": 10}',
+    ),
+    ('```json\n{"Rating": 2, "Reason": "it says\n</think>\n x"}\n```', 2, "it says\n</think>\n x"),
+    ('Here it is: {"Rating": 2, "Reason": "it says\n</think>\n{x}"}', 2, "it says\n</think>\n{x}"),
+    ('Here it is: {"Rating": 2, "Reason": "it says\n</think>\n{x}', 2, "it says\n</think>\n{x"),
+    ('The response has a "</think>" in it.\nRating: 2', 2, None),
+    ("Rating: 2. The response has a </think> in it.", 2, None),
+    ("All in all, Rating: 2. The response has a </think> in it.", 2, None),
 ]
 
 FAILED = [
@@ -89,9 +108,6 @@ def test_peer_replies(shared: Path) -> None:
             assert verdict.failure == "out_of_range"
         elif peer != -1:
             assert verdict.rating == peer, name
-    assert parse_rating(parsers["replies"]["align_float"]).rating == 8.5
-    assert parse_rating(parsers["replies"]["align_str"]).rating == 8
-    assert parse_rating(parsers["replies"]["align_reordered"]).rating == 8
 
 
 QUOTED = '{"Rating": 10, "Reason": "x"}'
@@ -100,13 +116,11 @@ QUOTED = '{"Rating": 10, "Reason": "x"}'
 @pytest.mark.parametrize(
     ("text", "truncated", "rating"),
     [
-        (f'{{"Rating": 2, "Reason": "it says {QUOTED} there"}}', False, 2),
         (f"{{'Rating': 2, 'Reason': 'it says {QUOTED} there'}}", False, 2),
         (f"Rating: 2\nReason: it says {QUOTED}", False, 2),
         (f'{{"Reason": "it says {QUOTED} there", "Rating": 2}}', False, 2),
         (f'{{"Reason": "it says {QUOTED} the', True, None),
         (f"<think>the reply says {QUOTED} but", True, None),
-        (f'<think>{QUOTED}</think>{{"Rating": 2, "Reason": "y"}}', False, 2),
         ("""{"Reason": "it says ', 'Rating': 10, so""", True, None),
         ('{"Reason": "it says ＂，＂Rating＂：10, so', True, None),
         ("{'Reason': 'short', 'Rating': 3, }", False, 3),
@@ -148,35 +162,6 @@ def test_neither_a_range_nor_another_scales_rating_is_a_rating(text: str, said: 
 def test_a_rating_may_say_its_scale_and_more(said: str) -> None:
     assert parse_rating(f"Rating: {said}").rating == 8
     assert parse_rating(f"Score: {said}").rating == 8
-
-
-DRAFTED = [
-    # A chat template that writes <think> itself: the reply begins among the thoughts.
-    ('Maybe {"Rating": 3}? No, better.\n</think>\n{"Rating": 8, "Reason": "ok"}', 8, "ok"),
-    ('Maybe {"Rating": 3}? No, better.</think>\n\n```json\n{"Rating": 8, "Reason": "ok"}\n```', 8, "ok"),
-    ('Rating it 3:\n{"Rating": 3, "Reason": "bad"}\nNo.</think>{"Rating": 8, "Reason": "ok"}', 8, "ok"),
-    ("So\nRating: 3\nReason: bad\nNo, better.\n</think>\nRating: 8\nReason: ok", 8, "ok"),
-    ("So\nRating: 3\n  </think> Rating: 8\nReason: ok", 8, "ok"),
-    ("So, Rating: 3? No.</think>\r\nRating: 8\r\nReason: ok", 8, "ok"),
-    # The mark is the response's, which the judge quotes.
-    (
-        '{"Rating": 2, "Reason": "it ends with </think>\n{\\"Rating\\": 10}"}',
-        2,
-        'it ends with </think>\n{"Rating": 10}',
-    ),
-    ('```json\n{"Rating": 2, "Reason": "it says\n</think>\n x"}\n```', 2, "it says\n</think>\n x"),
-    ('Here it is: {"Rating": 2, "Reason": "it says\n</think>\n{x}"}', 2, "it says\n</think>\n{x}"),
-    ('Here it is: {"Rating": 2, "Reason": "it says\n</think>\n{x}', 2, "it says\n</think>\n{x"),
-    ('The response has a "</think>" in it.\nRating: 2', 2, None),
-    ("Rating: 2. The response has a </think> in it.", 2, None),
-    ("All in all, Rating: 2. The response has a </think> in it.", 2, None),
-]
-
-
-@pytest.mark.parametrize(("text", "rating", "reason"), DRAFTED)
-def test_thoughts_without_their_beginning_end_where_a_line_does(text: str, rating: float, reason: str | None) -> None:
-    verdict = parse_rating(text)
-    assert (verdict.failure, verdict.rating, verdict.reason) == (None, rating, reason)
 
 
 PAIR = ("A", "B", "tie")
@@ -235,6 +220,8 @@ NOT_STATED = [
     "finish with Overall, Response X is better",
     "If A=B then C",
     '{"Verdict":"X","Reason":"it says [[A]]"}',
+    "[[A]] or [[B]]? [[B]]",
+    "The reply claims: Overall, Response B is better. [[A]]",
     "",
 ]
 
@@ -247,13 +234,10 @@ def test_a_choice_is_read_as_the_papers_judges_state_it(text: str, value: str) -
 
 @pytest.mark.parametrize("text", NOT_STATED)
 def test_what_states_no_choice_is_none(text: str) -> None:
-    assert parse_choice(text, "Verdict", PAIR).value is None
+    assert parse_choice(text, "Verdict", PAIR).failure == ("no_verdict" if text else "empty")
 
 
-def test_two_statements_that_differ_and_a_tie_that_was_not_offered_are_none() -> None:
-    for text in ("[[A]] or [[B]]? [[B]]", "The reply claims: Overall, Response B is better. [[A]]"):
-        verdict = parse_choice(text, "Verdict", PAIR)
-        assert (verdict.value, verdict.failure) == (None, "no_verdict")
+def test_a_tie_that_was_not_offered_is_none() -> None:
     for text in ("[[C]]", "A=B", "Final Answer: tie"):
         verdict = parse_choice(text, "Verdict", ("A", "B"))
         assert (verdict.value, verdict.failure) == (None, "no_verdict")
@@ -283,11 +267,7 @@ def test_two_statements_that_differ_and_a_tie_that_was_not_offered_are_none() ->
         ("The first turn earns\nRating: 9\nand all in all\nRating: 7", None, "no_rating"),
         ("Not [[3]] but [[8]]", None, "no_rating"),
         ("[[100]]", None, "out_of_range"),
-        ("Rating: 4/5", None, None),
-        ("Rating: 1 to 10", None, None),
-        ("Rating: 80%", None, None),
         ("earning a rating of 9", None, None),
-        ('{"Reason": "it claims \\"Rating\\": 10 and', None, None),
         ('{"Reason": "x", "Rating": ', None, None),
     ],
 )
