@@ -134,6 +134,21 @@ def test_a_large_request_is_refused_unread(ask: Ask) -> None:
     assert ask(Inner(), HELLO, max_bytes=len(json.dumps(HELLO))).status_code == 200
 
 
+def sent(inner: Inner) -> Any:
+    return json.loads(inner.chats[0])
+
+
+def refuse_as_too_long(ask: Ask, tokens: int, request: dict[str, Any], headers: Any = None) -> str:
+    """Return the message of a request that is refused in OpenAI's shape before it costs anything."""
+    inner = Inner(tokens=tokens)
+    answer = ask(inner, request, headers=headers)
+    error = answer.json()["error"]
+    assert answer.status_code == 400 and inner.chats == []
+    assert error["code"] == "context_length_exceeded" and "context_length_exceeded" in error["message"]
+    assert error["type"] == "invalid_request_error"
+    return str(error["message"])
+
+
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
 def test_a_reply_gets_what_the_prompt_leaves(ask: Ask, name: str) -> None:
     long = {"messages": [{"role": "user", "content": "x" * 900}]}
@@ -173,10 +188,7 @@ def test_a_prompt_is_counted_again_only_if_it_leaves_too_little(
             enough = BY_NAME[contract].least_tokens - contracts.LEAST_REASONING + contracts.REASONING_TOKENS
             short = 1000 - tokens < min(limit or 1000, enough)
             assert sent == (2 if short else 1) and (again == held) == (not short)
-    full = Inner(tokens=999)
-    answer = ask(full, request)
-    assert answer.status_code == 400 and full.chats == []
-    assert answer.json()["error"]["code"] == "context_length_exceeded" and "999 in the messages" in answer.text
+    assert "999 in the messages" in refuse_as_too_long(ask, 999, request)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -193,12 +205,7 @@ def test_a_request_that_does_not_fit_is_refused_before_it_costs_anything(ask: As
     """Cut off, a form of the client's own would be worth nothing: it gets all that it asks for."""
     long = {"messages": [{"role": "user", "content": "x" * 900}], **constraint}
     for tokens, wish, headers in ((990, 100, None), (400, 601, OURS)):
-        inner = Inner(tokens=tokens)
-        answer = ask(inner, {**long, "max_tokens": wish}, headers=headers)
-        assert answer.status_code == 400 and inner.chats == []
-        error = answer.json()["error"]
-        assert error["code"] == "context_length_exceeded" and "context_length_exceeded" in error["message"]
-        assert error["type"] == "invalid_request_error"
+        refuse_as_too_long(ask, tokens, {**long, "max_tokens": wish}, headers=headers)
     inner = Inner(tokens=400)
     assert ask(inner, {**long, "max_tokens": 601}).status_code == (400 if constraint else 200)
 
@@ -209,9 +216,7 @@ def test_more_than_the_whole_context_is_only_a_limit(ask: Ask, limit: int) -> No
     inner = Inner(tokens=20)
     assert ask(inner, {**HELLO, "max_tokens": limit}).status_code == 200
     assert json.loads(inner.chats[0]) == {**HELLO, "max_tokens": 980}
-    inner = Inner(tokens=1000)
-    answer = ask(inner, {**HELLO, "max_tokens": limit})
-    assert answer.json()["error"]["code"] == "context_length_exceeded" and inner.chats == []
+    refuse_as_too_long(ask, 1000, {**HELLO, "max_tokens": limit})
 
 
 def test_under_a_contract_only_the_verdict_must_fit(ask: Ask) -> None:
@@ -220,10 +225,7 @@ def test_under_a_contract_only_the_verdict_must_fit(ask: Ask) -> None:
     assert ask(inner, request).status_code == 200
     sent = json.loads(inner.chats[0])
     assert sent["max_tokens"] == 100 and "max_tokens=87]" in sent["structured_outputs"]["grammar"]
-    inner = Inner(tokens=1000 - BY_NAME["grade-ci"].least_tokens + 1)
-    answer = ask(inner, request)
-    assert answer.status_code == 400 and inner.chats == []
-    assert "context_length_exceeded" in answer.json()["error"]["message"]
+    refuse_as_too_long(ask, 1000 - BY_NAME["grade-ci"].least_tokens + 1, request)
 
 
 @pytest.mark.parametrize(
@@ -432,10 +434,6 @@ TOOL = {"type": "function", "function": {"name": "grade", "parameters": PARAMETE
 OTHER = {"type": "function", "function": {"name": "skip", "parameters": {"type": "object", "properties": {}}}}
 WORDS = {"messages": [{"role": "user", "content": "Score it from 1 to 5."}], "max_tokens": 200}
 CALL = '{"score":3,"why":"so"}'
-
-
-def sent(inner: Inner) -> Any:
-    return json.loads(inner.chats[0])
 
 
 def test_the_only_tool_is_called(ask: Ask) -> None:

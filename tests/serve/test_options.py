@@ -188,12 +188,6 @@ def test_a_judge_of_text_whose_template_or_tokenizer_was_changed_has_another_nam
 
 
 def test_a_parser_that_lost_the_layer_is_not_trusted() -> None:
-    class Parser:
-        def parse_args(self, words: list[str]) -> Namespace:
-            lost = [] if "--odd" in words else options.LAYER[1:]
-            settings = dict.fromkeys((*options.GUARDED, *OTHERS))
-            return Namespace(**settings, middleware=lost)
-
-    options.check(Parser(), OURS, ["--even"])
+    options.check(Plain(), OURS, ["--even=1"])
     with pytest.raises(UsageError, match="layer"):
-        options.check(Parser(), OURS, ["--odd"])
+        options.check(Plain(), OURS, ["--middleware=[]"])
