@@ -381,52 +381,33 @@ def test_judges_are_not_compared_with_people(fixed: str, tmp_path: Path) -> None
     assert not said[1.0] & said[0.5] and len(said[1.0]) == len(said[0.5]) == (12 if fixed == "pairwise" else 0)
 
 
+JUDGED_TWICE = two_judges()[:6]
+OUTSIDE = [*JUDGED_TWICE[:2], JUDGED_TWICE[2] | {"gpt4_score_1_10": 55}]
+TOO_LONG = r"no row fits into max_source_tokens 2000 and max_target_tokens 100"
+
+
 @pytest.mark.parametrize(
-    ("change", "labels", "message"),
+    ("changes", "human_rows", "message"),
     [
-        ({"gpt4_score_1_10": 55}, {"people": 1, "gpt4": 1}, r"rows.jsonl:3: gpt4_score_1_10 55 is outside 1\.\.10"),
-        ({}, {"people": 1, "gpt3": 1}, r"rows.jsonl: no row has gpt3_score_1_10; .*: gpt4_score_1_10"),
-        ({}, {"people": 1, "gpt4": -0.3}, "`float` >= 0.0"),
-        ({}, {"people": 0}, "no usable row"),
-        ({}, {"people": float("nan")}, "`float` >= 0.0"),
-        ({}, {"people": "much"}, "labels"),
+        ({"labels": {"people": 1, "gpt4": 1}}, OUTSIDE, r"rows.jsonl:3: gpt4_score_1_10 55 is outside 1\.\.10"),
+        ({"labels": {"people": 1, "gpt3": 1}}, JUDGED_TWICE, "rows.jsonl: no row has gpt3_score.*: gpt4_score_1_10"),
+        ({"labels": {"people": 1, "gpt4": -0.3}}, JUDGED_TWICE, "`float` >= 0.0"),
+        ({"labels": {"people": 0}}, JUDGED_TWICE, "no usable row"),
+        ({"labels": {"people": float("nan")}}, JUDGED_TWICE, "`float` >= 0.0"),
+        ({"labels": {"people": "much"}}, JUDGED_TWICE, "labels"),
+        ({}, [], "empty"),
+        ({}, [human_row(0, reference=None)], "no usable row"),
+        ({}, [human_row(0, question="8" * 6000)], TOO_LONG),
+        ({}, [human_row(0, reason="9" * 900)], TOO_LONG),
+        ({"forms": {"checklist": 1.0}}, sample_rows(), r"no row .* forms \(checklist: 1\): 24 checklist: .+"),
+        ({"forms": {"pointwise": 1e-9}}, sample_rows(), r"no row for the recipe's forms \(pointwise: 1e-09\)$"),
     ],
 )
-def test_labels_that_are_wrong(change: Any, labels: Any, message: str, tmp_path: Path) -> None:
-    human_rows = two_judges()[:6]
-    human_rows[2] |= change
+def test_nothing_to_learn_from(changes: Any, human_rows: list[dict[str, Any]], message: str, tmp_path: Path) -> None:
+    """In one line, and nothing is kept of it: labels that are wrong, rows of no use, forms that no row teaches."""
     with pytest.raises(UsageError, match=message) as caught:
-        prepared(write_recipe(tmp_path, labels=labels), write_rows(tmp_path, human_rows), tmp_path / "cache")
-    assert "\n" not in str(caught.value)
-    assert not entries(tmp_path / "cache")
-
-
-@pytest.mark.parametrize(
-    ("human_rows", "message"),
-    [
-        ([], "empty"),
-        ([human_row(0, reference=None)], "no usable row"),
-        ([human_row(0, question="8" * 6000)], "no row fits into max_source_tokens 2000 and max_target_tokens 100"),
-        ([human_row(0, reason="9" * 900)], "no row fits"),
-    ],
-)
-def test_nothing_to_learn_from(human_rows: list[dict[str, Any]], message: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=message):
-        prepared(write_recipe(tmp_path), write_rows(tmp_path, human_rows), tmp_path / "cache")
-    assert not entries(tmp_path / "cache")
-
-
-@pytest.mark.parametrize(
-    ("forms", "message"),
-    [
-        ({"checklist": 1.0}, r"no row for the recipe's forms \(checklist: 1\): 24 checklist: .+"),
-        ({"pointwise": 1e-9}, r"no row for the recipe's forms \(pointwise: 1e-09\)$"),
-    ],
-)
-def test_no_row_for_the_forms(forms: dict[str, float], message: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=message):
-        prepared(write_recipe(tmp_path, forms=forms), write_rows(tmp_path), tmp_path / "cache")
-    assert not entries(tmp_path / "cache")
+        prepared(write_recipe(tmp_path, **changes), write_rows(tmp_path, human_rows), tmp_path / "cache")
+    assert "\n" not in str(caught.value) and not entries(tmp_path / "cache")
 
 
 def test_the_cache_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
