@@ -76,7 +76,9 @@ def draw_verdicts(findings: Mapping[str, VerdictScorers]) -> Iterator[Part]:
             for key, rate in rates_of.items():
                 rates[f"{judge}: {key}" if len(scorers.rates) > 1 else key] = rate
         caption = "Share found of people's yes (sensitivity) and of people's no (specificity)."
-        tables.append(estimates(caption, rates, percent))
+        # Preferences have no yes and no.
+        if rates:
+            tables.append(estimates(caption, rates, percent))
         readings = [*scorers.notes, *([_WEIGHTED.format(things=scorers.things)] if scorers.weighted else [])]
         yield Part(heading=name, tables=tables, readings=readings)
 
