@@ -156,17 +156,6 @@ def verdict_agreement(people: Codes, judge: Codes, group: Group, weight: Floats 
     )
 
 
-def breakdown(
-    people: Codes, judge: Codes, group: Group, part: Sequence[str], weight: Floats | None = None
-) -> dict[str, VerdictAgreement]:
-    """Return `verdict_agreement` for each value of `part` (one value per item), largest part first."""
-    members = group_numbers(group)
-    return {
-        value: verdict_agreement(people[rows], judge[rows], members[rows], None if weight is None else weight[rows])
-        for value, rows in rows_of(part).items()
-    }
-
-
 def rows_of(part: Sequence[str]) -> dict[str, Integers]:
     """Return the row numbers of each value in `part`, largest part first, equal sizes by name.
 

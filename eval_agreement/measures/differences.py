@@ -96,11 +96,9 @@ def _common_answers(sample: RatedSample, *models: Rows) -> Iterator[Answers]:
     `models`: two masks of rows.
     """
     groups, weight = sample.groups, sample.weight
-    common = np.zeros((2, groups.max() + 1), dtype=bool)
-    for has_group, rows in zip(common, models, strict=True):
-        has_group[groups[rows]] = True
+    common = np.intersect1d(*(groups[rows] for rows in models))
     for rows in models:
-        kept = rows & np.logical_and(*common)[groups]
+        kept = rows & np.isin(groups, common)
         times = None if weight is None else weight[kept]
         yield answers_of(sample.human[kept], sample.scores[kept], groups[kept], times)[0]
 

@@ -20,7 +20,6 @@ from critic.stats.verdicts import (
     Integers,
     VerdictAgreement,
     both_orders,
-    breakdown,
     failures,
     kappa,
     labelled,
@@ -351,11 +350,12 @@ VerdictKinds = dict[str, dict[str, dict[str, VerdictAgreement]]]
 
 def break_down_verdicts(sample: Preferences, _: AuditRequest) -> VerdictKinds:
     """Measure each judge's agreement with people on the items with each value of each property."""
-    by: VerdictKinds = {}
-    for name, judge in sample.verdicts.items():
-        by[name] = {}
-        for part, values in sample.parts.items():
-            by[name][part] = breakdown(sample.verdict, judge, sample.groups, values, sample.weight)
+    by: VerdictKinds = {name: {part: {} for part in sample.parts} for name in sample.verdicts}
+    for (name, judge), (part, values) in product(sample.verdicts.items(), sample.parts.items()):
+        for value, rows in rows_of(values).items():
+            weight = None if sample.weight is None else sample.weight[rows]
+            agreement = verdict_agreement(sample.verdict[rows], judge[rows], sample.groups[rows], weight)
+            by[name][part][value] = agreement
     return by
 
 

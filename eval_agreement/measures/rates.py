@@ -7,8 +7,6 @@ labelled ones. Its interval is by the delta method, by group, with one more item
 Prev. Vet. Med. 113).
 """
 
-from typing import NamedTuple
-
 import numpy as np
 import scipy
 from msgspec import Struct
@@ -49,15 +47,6 @@ class Rate(Struct, frozen=True, kw_only=True):
     inverted: Estimate
 
 
-class _Items(NamedTuple):
-    """Items with a judge's verdict, (n,): codes of both sides (people's at least LABELS: no label), groups, weights."""
-
-    people: Integers
-    judge: Integers
-    groups: Indices
-    weight: Floats
-
-
 def measure_shares(sample: Preferences, _: AuditRequest) -> list[Rate]:
     """Measure the share of yes, overall and by answerer; or each model's win rate, or else that of the answers a.
 
@@ -92,7 +81,7 @@ def _measure_rate(name: str, sample: Preferences, rows: Mask, turned: Mask) -> R
         people=mean_estimate(human, groups, share=True, weight=weight),
         judge=mean_estimate(WORTH[judge], groups, share=True),
         corrected=_correct(Answers(np.nan_to_num(human), WORTH[judge], labelled, groups, chances)),
-        inverted=_invert(_Items(people, judge, groups, weight)),
+        inverted=_invert(people, judge=judge, member=groups, weight=weight),
     )
 
 
@@ -106,20 +95,24 @@ def _correct(answers: Answers) -> Estimate:
     return _estimate(parts.value(parts.lam), parts.variance(parts.lam) + unseen, answers.n, answers.groups)
 
 
-def _invert(items: _Items) -> Estimate:
-    """Correct a share by the inverse of the judge's confusion matrix."""
-    rows = np.flatnonzero(items.people < LABELS)
-    groups, kinds, seen = len(np.unique(items.groups[rows])), np.unique(items.people[rows]), np.unique(items.judge)
+def _invert(people: Integers, judge: Integers, member: Indices, weight: Floats) -> Estimate:
+    """Correct a share by the inverse of the judge's confusion matrix.
+
+    `people`, `judge`: codes of verdicts, (n,). People's are at least LABELS without a label, the judge's are labels.
+    `member`: number of each item's group. `weight`: of each item.
+    """
+    rows = np.flatnonzero(people < LABELS)
+    groups, kinds, seen = len(np.unique(member[rows])), np.unique(people[rows]), np.unique(judge)
     if groups < FEWEST_GROUPS or len(kinds) < 2:
         return Estimate(n=len(rows), undefined=f"people's labels are of {len(kinds)} kinds, in {groups} groups")
     # One more item in each cell of the matrix, in a group of its own: no rate is then known to be 0 or 1.
-    truth = np.r_[items.people[rows], np.repeat(kinds, len(seen))]
-    given = np.r_[items.judge[rows], np.tile(seen, len(kinds))]
-    group = np.r_[items.groups[rows], len(items.groups) + np.arange(len(kinds) * len(seen))]
-    times = np.r_[items.weight[rows] / items.weight[rows].mean(), np.ones(len(kinds) * len(seen))]
+    truth = np.r_[people[rows], np.repeat(kinds, len(seen))]
+    given = np.r_[judge[rows], np.tile(seen, len(kinds))]
+    group = np.r_[member[rows], len(member) + np.arange(len(kinds) * len(seen))]
+    times = np.r_[weight[rows] / weight[rows].mean(), np.ones(len(kinds) * len(seen))]
     of_kind = np.where(truth[:, None] == kinds, times[:, None], 0.0)
     of_kind /= of_kind.sum(axis=0)
-    hits, judged = given[:, None] == seen, items.judge[:, None] == seen
+    hits, judged = given[:, None] == seen, judge[:, None] == seen
     matrix = hits.T @ of_kind
     # Nor do fewer kinds of verdicts than people give tell theirs apart.
     if len(seen) < len(kinds) or np.linalg.svd(matrix, compute_uv=False).min() < WEAKEST:
@@ -130,7 +123,7 @@ def _invert(items: _Items) -> Estimate:
     # What each item, and each label, adds to the estimate less its expectation. Groups are independent.
     of_items = (judged - judged.mean(axis=0)) @ gain / len(judged)
     of_labels = -(of_kind @ shares) * ((hits - matrix.T[np.searchsorted(kinds, truth)]) @ gain)
-    by_group = np.bincount(np.r_[items.groups, group], np.r_[of_items, of_labels])
+    by_group = np.bincount(np.r_[member, group], np.r_[of_items, of_labels])
     return _estimate(float(WORTH[kinds] @ shares), float(by_group @ by_group), len(rows), groups)
 
 

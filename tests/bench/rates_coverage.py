@@ -14,7 +14,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from eval_agreement.measures.ppi import Answers
-from eval_agreement.measures.rates import WORTH, _correct, _invert, _Items
+from eval_agreement.measures.rates import WORTH, _correct, _invert
 
 ITEMS = 1000
 DESIGNS = {
@@ -53,7 +53,7 @@ def coverage(worlds: int, labels: Sequence[int] = (25, 50, 100, 200)) -> dict[st
                 labelled = people < 3
                 human = np.where(labelled, WORTH[people % 3], 0.0)
                 one = _correct(Answers(human, WORTH[judge], labelled, group, None))
-                other = _invert(_Items(people, judge, group, np.ones(ITEMS)))
+                other = _invert(people, judge=judge, member=group, weight=np.ones(ITEMS))
                 for key, estimate in (("corrected", one), ("inverted", other)):
                     low, high = estimate.interval or (2.0, 2.0)
                     held[key] += low <= true <= high
