@@ -1,6 +1,7 @@
 """What a single score means, against brute force and simulated judges: recalibration, and an interval for each row."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from scipy.stats import norm
 
 from critic.records import Judgment, Question, Response, Verdict
 from eval_agreement.judged_rows import JudgedRows
-from eval_agreement.measures import calibration
 from eval_agreement.measures import prediction_intervals as intervals
-from eval_agreement.measures.calibration import calibrate, fit_map
+from eval_agreement.measures import score_maps
+from eval_agreement.measures.calibration import calibrate
 from eval_agreement.measures.prediction_intervals import NARROW, _nested_sets, _quantile, measure_intervals
+from eval_agreement.measures.score_maps import fit_map
 from eval_agreement.metrics import half_up
 from eval_agreement.sample import AuditRequest, RatedSample
 
@@ -85,9 +87,9 @@ def test_no_row_meets_a_map_that_saw_its_group(monkeypatch: pytest.MonkeyPatch) 
     judge = 1 + group / 10
     human = np.clip(judge + np.random.default_rng(9).normal(0, 0.3, 180), 1, 10)
     maps: list[list[set[float]]] = []
-    fit = calibration.fit_map
+    fit = score_maps.fit_map
 
-    def spied(human: Floats, judge: Floats) -> calibration.Map:
+    def spied(human: Floats, judge: Floats) -> Callable[[Floats], Floats]:
         made, met = fit(human, judge), [set(judge.tolist())]
         maps.append(met)
 
@@ -97,7 +99,7 @@ def test_no_row_meets_a_map_that_saw_its_group(monkeypatch: pytest.MonkeyPatch) 
 
         return predict
 
-    monkeypatch.setattr(calibration, "fit_map", spied)
+    monkeypatch.setattr(score_maps, "fit_map", spied)
     calibrate(JudgedRows(human, judge, group))
     for made_on, measured_on in maps:
         assert measured_on.isdisjoint(made_on)
