@@ -159,19 +159,16 @@ class _Sums:
         """
         # The mappings live as long as the table, so their identities are safe keys.
         key = id(part.verdicts), id(part.asked), other and (id(other.verdicts), id(other.asked))
-        if key not in self._columns:
-            self._columns[key] = self._sum_by_group(part, other)
-        return self._columns[key]
-
-    def _sum_by_group(self, part: Term, other: Term | None) -> _Column:
-        """Sum a term's verdicts by group and resample the groups. `other` is as in `of`."""
+        if key in self._columns:
+            return self._columns[key]
         by_group = np.zeros((2, len(self._number)))
         for key, group in part.asked.items():
             value = part.verdicts.get(key)
             if value is not None and (other is None or (key in other.asked and other.verdicts.get(key) is not None)):
                 by_group[:, self._number[group]] += value, 1
         total, n = self.draws.resample_group_sums(by_group).T
-        return _Column(total, n, by_group[1] > 0)
+        self._columns[key] = _Column(total, n, by_group[1] > 0)
+        return self._columns[key]
 
     def values(self, score: Score, others: Sequence[Term] = ()) -> Floats:
         """Return the score of the sample and of each resample, shape (1 + R,); NaN if a part has no verdict.

@@ -90,14 +90,14 @@ def _compare_family(pairs: Iterable[Pair]) -> list[ModelDifference]:
     return lines
 
 
-def _common_answers(sample: RatedSample, *models: Rows) -> Iterator[Answers]:
+def _common_answers(sample: RatedSample, first: Rows, second: Rows) -> Iterator[Answers]:
     """Yield each model's answers to the questions that both models answered. Both use the same group numbers.
 
-    `models`: two masks of rows.
+    `first`, `second`: masks of the models' rows.
     """
     groups, weight = sample.groups, sample.weight
-    common = np.intersect1d(*(groups[rows] for rows in models))
-    for rows in models:
+    common = np.intersect1d(groups[first], groups[second])
+    for rows in (first, second):
         kept = rows & np.isin(groups, common)
         times = None if weight is None else weight[kept]
         yield answers_of(sample.human[kept], sample.scores[kept], groups[kept], times)[0]

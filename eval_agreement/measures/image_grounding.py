@@ -163,20 +163,14 @@ def looking(judgments: Sequence[Judgment]) -> Looking:
         judges={"seeing": scores[injection.CLEAN], BLIND: scores[BLIND]},
         group=[judgment.conversation.group for judgment in clean],
     )
-    effects = []
-    for arm, aim in ((SWAPPED, "another image"), (EDITED, "one fact edited")):
+
+    def measure_arm(arm: str, aim: str) -> injection.VariantEffect:
         # Only right answers have these arms.
         rows = np.array([key in judged[arm] for key in ids], dtype=bool)
-        effect = injection.measure_variant(
-            arm,
-            aim=aim,
-            variant=scores[arm][rows],
-            clean=scores[injection.CLEAN][rows],
-            group=sample.groups[rows],
-            threshold=-NOTICED,
-        )
-        effects.append(effect)
-    swap, edit = effects
+        pair = {"variant": scores[arm][rows], "clean": scores[injection.CLEAN][rows]}
+        return injection.measure_variant(arm, aim=aim, group=sample.groups[rows], threshold=-NOTICED, **pair)
+
+    swap, edit = measure_arm(SWAPPED, aim="another image"), measure_arm(EDITED, aim="one fact edited")
     differences = compare(sample.labelled, "seeing", BLIND).differences
     return Looking(
         judge=clean[0].judge,

@@ -374,12 +374,11 @@ def _interval(sample: Answers, parts: Parts, lam: float) -> Interval:
 
 def _caution(sample: Answers, parts: Parts) -> str | None:
     """Return a warning if the judge's mean on the labelled answers is too far off for a random draw, or None."""
-    unlabelled_groups = len(np.unique(sample.member[~sample.labelled]))
-    error = float(np.sqrt(parts.excess_by_group @ parts.excess_by_group))
+    fewest = min(sample.groups, len(np.unique(sample.member[~sample.labelled])))
     # Weighted labels are known to be no simple random draw, and are corrected for it.
-    if sample.weight is not None or min(sample.groups, unlabelled_groups) < _FEWEST_GROUPS_TO_WARN:
+    if sample.weight is not None or fewest < _FEWEST_GROUPS_TO_WARN:
         return None
-    fewest = min(sample.groups, unlabelled_groups)
+    error = np.linalg.norm(parts.excess_by_group)
     if abs(parts.excess) <= scipy.special.stdtrit(fewest - 1, scipy.special.ndtr(_FAR)) * error:
         return None
     return say("no_random_draw", far=abs(parts.excess), way="above" if parts.excess > 0 else "below")

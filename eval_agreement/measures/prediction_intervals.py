@@ -17,7 +17,7 @@ from critic.records import RATINGS
 from critic.stats.arrays import Floats, ratio
 from critic.stats.estimate import Bootstrap, Estimate
 from eval_agreement.measures.score_maps import cross_fit, fit_map
-from eval_agreement.metrics import Indices, half_up, mean_estimate
+from eval_agreement.metrics import half_up, mean_estimate
 from eval_agreement.sample import FEWEST_FIT_GROUPS, FEWEST_ROWS, FOLDS, NARROW, AuditRequest, RatedSample, folds
 from eval_agreement.sentences import say
 
@@ -171,7 +171,7 @@ def _by_score(sample: RatedSample, fit_on: NDArray[np.bool_]) -> Floats:
     return np.asarray((counts / counts.sum(axis=1, keepdims=True))[score])
 
 
-def _nested_sets(probabilities: Floats) -> tuple[Indices, Indices, Floats]:
+def _nested_sets(probabilities: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp], Floats]:
     """Return ten nested sets of ratings for each row: lowest rating, highest rating and probability mass, (n, 10) each.
 
     >>> low, high, mass = _nested_sets(np.array([[0, 0, 0.1, 0.6, 0.3, 0, 0, 0, 0, 0]]))

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from critic.records import RATINGS
 from critic.stats.arrays import Floats, Group, group_numbers
 from critic.stats.estimate import Bootstrap, Estimate
-from eval_agreement.metrics import Indices, half_up, mean_estimate
-from eval_agreement.sample import EPSILON
+from eval_agreement.metrics import half_up, mean_estimate
+from eval_agreement.sample import EPSILON, Indices
 from eval_agreement.sentences import say
 
 Level = Literal["ordinal", "nominal"]
@@ -180,16 +180,13 @@ def collect_ratings(ratings: Ratings, judge: Judge | None, group: Group) -> Rate
     scores = np.zeros(len(ratings)) if judge is None else np.asarray(judge, dtype=np.float64)
     judged, several = ~np.isnan(scores), sizes > 1
     kept = judged & several
-    rater: list[int] = []
-    score: list[float] = []
-    for index in np.flatnonzero(kept).tolist():
-        rater += [number[name] for name in ratings[index]]
-        score += ratings[index].values()
+    given = [(number[name], score) for index in np.flatnonzero(kept) for name, score in ratings[index].items()]
+    rater, score = np.array(given, dtype=np.float64).reshape(-1, 2).T
     return RatedItems(
         names=names,
         item=np.repeat(np.arange(int(kept.sum())), sizes[kept]),
-        rater=np.array(rater, dtype=np.intp),
-        score=np.asarray(np.round(score, _DECIMALS), dtype=np.float64),
+        rater=rater.astype(np.intp),
+        score=np.round(score, _DECIMALS),
         judge=np.round(scores[kept], _DECIMALS),
         group=group_numbers(group)[kept],
         single=int((judged & ~several).sum()),

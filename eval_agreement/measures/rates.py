@@ -17,8 +17,8 @@ from critic.stats.estimate import FEWEST_GROUPS, LEVEL, Estimate
 from critic.stats.verdicts import LABELS, Integers, rows_of
 from eval_agreement.measures.ppi import Answers, parts_of
 from eval_agreement.measures.preferences import Preferences
-from eval_agreement.metrics import Indices, mean_estimate
-from eval_agreement.sample import AuditRequest
+from eval_agreement.metrics import mean_estimate
+from eval_agreement.sample import AuditRequest, Indices
 
 Mask = NDArray[np.bool_]
 

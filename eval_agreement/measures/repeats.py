@@ -6,8 +6,8 @@ from msgspec import Struct
 from critic.page.blocks import share, shares
 from critic.stats.arrays import Floats, ratio
 from critic.stats.estimate import Estimate
-from eval_agreement.metrics import Indices, half_up, mean_estimate
-from eval_agreement.sample import AuditRequest, RatedSample
+from eval_agreement.metrics import half_up, mean_estimate
+from eval_agreement.sample import AuditRequest, Indices, RatedSample
 from eval_agreement.sentences import say
 
 

@@ -71,11 +71,10 @@ def measure_scorers(sample: RatedSample, request: AuditRequest) -> Scorers:
 
 def _scorer_lines(sample: RatedSample, baselines: Mapping[str, tuple[Floats, str]]) -> Iterator[Line]:
     """Yield the judge under audit, other judges, people and trivial judges, in this order, with their agreement."""
-    kind: Kind = "judge"
-    about = "the judge under audit"
     for name, scores in sample.judges.items():
-        yield Line(kind, name, about, _agreement(sample, scores))
-        kind, about = "other", "another judge"
+        audited = name == sample.judge
+        about = "the judge under audit" if audited else "another judge"
+        yield Line("judge" if audited else "other", name, about, _agreement(sample, scores))
     yield from people(sample)
     for name, (scores, description) in baselines.items():
         yield Line("baseline", name, description, _agreement(sample, scores))

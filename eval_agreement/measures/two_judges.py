@@ -101,10 +101,10 @@ def convert(sample: RatedSample, names: tuple[str, str], source: Floats, target:
         if rows.any() and (share := np.mean((source[rows] < low) | (source[rows] > high))) > MOST_OUTSIDE:
             whose = f"{name}: {share:.0%} of the scores by {names[0]} lie outside {low:g} to {high:g}"
             raise UsageError(f"{whose}, where both scored answers; have {names[1]} score some of these")
-    answers = replace(sample, human=target, judges={names[0]: source}).rows(known)
     # Ranks are those of the models over all tasks.
-    answers = replace(answers, parts={"answerer": answers.parts.get("answerer", [])})
-    lines, cautions = _convert_means(answers, target=names[1])
+    parts = {"answerer": sample.parts.get("answerer", [])}
+    answers = replace(sample, human=target, judges={names[0]: source}, parts=parts)
+    lines, cautions = _convert_means(answers.rows(known), target=names[1])
     lines += _expect_scores(sample.rows(anchors), source[anchors], target[anchors])
     count = int(anchors.sum())
     return Conversion(source=names[0], target=names[1], anchors=count, lines=lines, cautions=cautions)
