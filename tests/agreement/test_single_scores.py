@@ -18,10 +18,10 @@ from eval_agreement.judged_rows import JudgedRows
 from eval_agreement.measures import prediction_intervals as intervals
 from eval_agreement.measures import score_maps
 from eval_agreement.measures.calibration import calibrate
-from eval_agreement.measures.prediction_intervals import NARROW, _nested_sets, _quantile, measure_intervals
+from eval_agreement.measures.prediction_intervals import _nested_sets, _quantile, measure_intervals
 from eval_agreement.measures.score_maps import fit_map
 from eval_agreement.metrics import half_up
-from eval_agreement.sample import AuditRequest, RatedSample
+from eval_agreement.sample import NARROW, AuditRequest, RatedSample
 
 Floats = NDArray[np.float64]
 Answers = tuple[Floats, Floats, NDArray[np.intp]]
