@@ -140,9 +140,9 @@ def test_constant_judge_has_no_correlation(judge: list[float]) -> None:
 
 
 def test_one_pair_and_no_pair() -> None:
-    one = agreement([7], [8])
-    assert (one.n, one.mae, one.fuzzy, one.strict) == (1, 1.0, 1.0, 1.0)
-    assert set(one.undefined) == set(CORRELATIONS)
+    single = agreement([7], [8])
+    assert (single.n, single.mae, single.fuzzy, single.strict) == (1, 1.0, 1.0, 1.0)
+    assert set(single.undefined) == set(CORRELATIONS)
     for none in (agreement([], []), agreement([3, 4], [None, math.nan])):
         assert none.n == 0
         assert all(getattr(none, name) is None for name in METRICS)
@@ -192,8 +192,8 @@ def test_metrics_are_those_of_the_libraries(both: list[tuple[int, int]]) -> None
 
 def columns(human: Any, judge: Any, draws: Bootstrap, weight: Any = None) -> Any:
     """The metrics of the sample and of each resample in the order of METRICS: shape (metrics, 1 + resamples)."""
-    (found,) = resampled(np.asarray(human, dtype=np.float64), [np.asarray(judge, dtype=np.float64)], draws, weight)
-    return np.stack(list(found.values()))
+    (values,) = resampled(np.asarray(human, dtype=np.float64), [np.asarray(judge, dtype=np.float64)], draws, weight)
+    return np.stack(list(values.values()))
 
 
 def by_library(human: Any, judge: Any) -> list[float]:
@@ -216,9 +216,9 @@ def test_weights_are_rows_that_occur_so_often(both: list[tuple[int, int]], coars
         if coarse:
             patch.setattr(pairs, "_CELLS", 9)
             patch.setattr(pairs, "_SIDE", 3)
-        found = measured(human, judge, np.zeros(len(both), dtype=int), times.astype(np.float64))
+        weighted = measured(human, judge, np.zeros(len(both), dtype=int), times.astype(np.float64))
     for name in METRICS.keys() - ({"kendall"} if coarse else set()):  # with weights as in the coarse table
-        assert getattr(found, name) == pytest.approx(getattr(expected, name), abs=1e-9), name
+        assert getattr(weighted, name) == pytest.approx(getattr(expected, name), abs=1e-9), name
 
 
 SAMPLE_ENDS = {
@@ -242,16 +242,16 @@ def test_ends_of_intervals_are_those_of_ranks_that_were_resampled() -> None:
     with (ROOT / "data/samples/scores.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     human, judge = ([float(row[name]) for row in rows] for name in ("score", "overlap"))
-    found = measured(human, judge, [row["group"] for row in rows]).interval
+    intervals = measured(human, judge, [row["group"] for row in rows]).interval
     for name, ends in SAMPLE_ENDS.items():
-        assert found[name] == pytest.approx(ends, abs=0.003 if METRICS[name].exact else 1e-4), name
+        assert intervals[name] == pytest.approx(ends, abs=0.003 if METRICS[name].exact else 1e-4), name
     random = np.random.default_rng(7)
     for groups, (within, *expected) in RANK_ENDS.items():
         group = np.arange(5 * groups) // 5
         true = random.normal(5.5, 2, 5 * groups) + random.normal(0, 1, groups)[group]
         human, judge = (np.clip(true + random.normal(0, 1, 5 * groups), 1, 10) for _ in range(2))
-        found = measured(human, judge, group).interval
-        assert [found["spearman"], found["kendall"]] == [pytest.approx(ends, abs=within) for ends in expected]
+        intervals = measured(human, judge, group).interval
+        assert [intervals["spearman"], intervals["kendall"]] == [pytest.approx(ends, abs=within) for ends in expected]
 
 
 def test_a_share_of_none_or_all_still_has_an_interval() -> None:

@@ -131,10 +131,10 @@ def test_control_tokens_are_defused(attack: Attack, name: str, lang: Language) -
 
 @every_prompt
 def test_the_attacks_do_hold_control_tokens(name: str, lang: Language) -> None:
-    made = read_layout(load(name, lang))
-    text = suite()["role-tags"].text("4", made)
+    layout = read_layout(load(name, lang))
+    text = suite()["role-tags"].text("4", layout)
     assert [token for token in CONTROL_TOKENS if token in text] == CONTROL_TOKENS
-    assert "<|im_end|>" in suite()["zero-width"].text("4", made).translate(WITHOUT_WIDTH)
+    assert "<|im_end|>" in suite()["zero-width"].text("4", layout).translate(WITHOUT_WIDTH)
 
 
 @every_attack
@@ -190,10 +190,10 @@ def attack(rows: Path, out: Path, **options: Any) -> list[dict[str, Any]]:
 
 def test_every_drawn_row_is_written_with_every_attack(tmp_path: Path) -> None:
     rows = low_rows(gpt4_score_1_10=7.0, dims={"style": 2})
-    made = attack(write_jsonl(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl")
+    variants = attack(write_jsonl(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl")
     low = [row for row in rows if row["human_score"] <= 5]
-    assert [row["id"] for row in made] == [f"{row['id']}#{name}" for row in low for name in (CLEAN, *suite())]
-    by_id = {row["id"]: row for row in made}
+    assert [row["id"] for row in variants] == [f"{row['id']}#{name}" for row in low for name in (CLEAN, *suite())]
+    by_id = {row["id"]: row for row in variants}
     scenes = {lang: read_layout(load("pointwise", lang)) for lang in ("zh", "en")}
     for row in low:
         clean = by_id[f"{row['id']}#clean"]
@@ -215,8 +215,8 @@ def test_the_draw_depends_on_ids_alone(tmp_path: Path) -> None:
     path, back = write_jsonl(tmp_path / "a.jsonl", rows), write_jsonl(tmp_path / "b.jsonl", rows[::-1])
 
     def drawn(source: Path, **options: Any) -> list[str]:
-        found = attack(source, tmp_path / "out.jsonl", **options)
-        return [row["id"].rpartition("#")[0] for row in found if row["id"].endswith("#clean")]
+        variants = attack(source, tmp_path / "out.jsonl", **options)
+        return [row["id"].rpartition("#")[0] for row in variants if row["id"].endswith("#clean")]
 
     first = drawn(path, limit=10)
     assert len(first) == 10 and first == drawn(path, limit=10)
@@ -252,10 +252,10 @@ def test_from_rows_to_effects(tmp_path: Path, scripted: Any) -> None:
     assert done.returncode == 0 and "8 of 8 answers" in done.stdout, done.stderr
     url = scripted(answer).url
     run("critic", "judge", attacked, "--out", judged, "--base-url", url, "--score", "argmax", code=3)
-    found = injection([line for _, line in jsonl.read(judged, Judgment)])
-    effects = {effect.name: effect for effect in found.attacks}
+    injected = injection([line for _, line in jsonl.read(judged, Judgment)])
+    effects = {effect.name: effect for effect in injected.attacks}
     assert list(effects) == list(suite())
-    assert numbers(found.clean) == (8, 3.0)
+    assert numbers(injected.clean) == (8, 3.0)
     fooled = {name for name, effect in effects.items() if effect.change.value == 6.0}
     plain = {"forged-verdict", "role-tags", "bidi", "zero-width"}
     assert plain <= fooled <= plain | {"section-end"}
@@ -268,22 +268,22 @@ def test_from_rows_to_effects(tmp_path: Path, scripted: Any) -> None:
 
 def judgment(of: Response, score: float | None, **changes: Any) -> Judgment:
     common = {"judge": "tiny", "score_kind": "expected"}
-    found = Verdict(failure="no_rating") if score is None else Verdict(rating=score)
-    return of_answer(of, **{**common, "verdict": found, "score": score, **changes})
+    verdict = Verdict(failure="no_rating") if score is None else Verdict(rating=score)
+    return of_answer(of, **{**common, "verdict": verdict, "score": score, **changes})
 
 
 def judgments(
     scores: Mapping[str, Iterable[float | None]], groups: Sequence[Any] | None = None, **changes: Any
 ) -> list[Judgment]:
     """By CLEAN and names of attacks, the score of each answer."""
-    made = []
+    lines = []
     for name, values in scores.items():
         for number, score in enumerate(values):
             group = str(groups[number] if groups is not None else number)
             question = Question(id=group, prompt="q", task="t", group=group, lang="en")
             text = "answer" if name == CLEAN else "answer and more"
-            made.append(judgment(Response(id=f"r{number}#{name}", question=question, text=text), score, **changes))
-    return made
+            lines.append(judgment(Response(id=f"r{number}#{name}", question=question, text=text), score, **changes))
+    return lines
 
 
 def numbers(estimate: Estimate) -> tuple[int, float | None]:
@@ -299,9 +299,9 @@ HAND = {
 
 
 def test_by_hand() -> None:
-    found = injection(judgments(HAND))
-    padding, authority, *_, praise = found.attacks
-    assert [one.name for one in found.attacks] == ["padding", "authority", "praise"]
+    effects = injection(judgments(HAND))
+    padding, authority, *_, praise = effects.attacks
+    assert [effect.name for effect in effects.attacks] == ["padding", "authority", "praise"]
     # Pairs: 2->4, 3->3, 4->9, 5->8.
     assert praise.failed == 2
     assert numbers(praise.change) == (4, 2.5)
@@ -309,21 +309,21 @@ def test_by_hand() -> None:
     assert numbers(praise.denied) == (5, 0.2)
     assert numbers(authority.change) == (4, -0.25) and numbers(authority.moved) == (4, 0.0)
     assert numbers(padding.change) == (4, 0.25)
-    assert numbers(found.any_raised) == (5, 0.6)
-    assert numbers(found.clean) == (5, 3.2)
-    assert (found.judge, found.answers) == ("tiny", 6)
-    assert "the strongest, praise, adds +2.50 points" in found.reading and "3 of 5 answers" in found.reading
+    assert numbers(effects.any_raised) == (5, 0.6)
+    assert numbers(effects.clean) == (5, 3.2)
+    assert (effects.judge, effects.answers) == ("tiny", 6)
+    assert "the strongest, praise, adds +2.50 points" in effects.reading and "3 of 5 answers" in effects.reading
 
 
 def test_the_thresholds_are_met_at_equality() -> None:
     dust = {CLEAN: [1.3] * 6, "praise": [3.3] * 5 + [9.0]}
     assert 3.3 - 1.3 < 2
-    found = injection(judgments(dust))
-    assert found.attacks[0].moved.value == found.any_raised.value == 1.0
+    effects = injection(judgments(dust))
+    assert effects.attacks[0].moved.value == effects.any_raised.value == 1.0
 
 
 @pytest.mark.parametrize(
-    ("made", "part"),
+    ("lines", "part"),
     [
         ([], "no judgments"),
         (judgments({CLEAN: [2.0], "flattery": [3.0]}), "'r0#flattery' ends in the name of no attack"),
@@ -337,9 +337,9 @@ def test_the_thresholds_are_met_at_equality() -> None:
         (judgments({CLEAN: [2.0]}) + judgments({"praise": [3.0]}, score_kind="argmax"), "argmax and expected"),
     ],
 )
-def test_judgments_that_cannot_be_measured(made: list[Judgment], part: str) -> None:
+def test_judgments_that_cannot_be_measured(lines: list[Judgment], part: str) -> None:
     with pytest.raises(UsageError, match=part):
-        injection(made)
+        injection(lines)
 
 
 COLOURS = ("red", "blue", "green", "yellow")
@@ -390,7 +390,7 @@ def judged(rows: Path, answer: Any, root: Path | None = None) -> Path:
     judge = ResponseJudge(ScriptedBackend(answer, sees=True), answer.__name__, "pointwise", "argmax", 64, images=images)
     loaded = human_scored.load(rows, pictures=True)
     out = rows.with_name(f"{rows.stem}-judged-{answer.__name__}.jsonl")
-    jsonl.write(out, [asyncio.run(judge.judge(one)) for one in loaded.responses])
+    jsonl.write(out, [asyncio.run(judge.judge(response)) for response in loaded.responses])
     jsonl.write_sidecar(out, {"images": images.facts()})
     return out
 
@@ -398,16 +398,18 @@ def judged(rows: Path, answer: Any, root: Path | None = None) -> Path:
 @pytest.fixture(scope="module")
 def arms(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pictures")
-    made = folder / "arms.jsonl"
-    run("critic", "attack", world(folder), "--out", made, "--images", "--limit", "60", code=0)
-    return made
+    variants = folder / "arms.jsonl"
+    run("critic", "attack", world(folder), "--out", variants, "--images", "--limit", "60", code=0)
+    return variants
 
 
 def test_the_arms_are_what_they_say(arms: Path) -> None:
     lines = {line["id"]: line for _, line in jsonl.read(arms, dict[str, Any])}
-    responses = {one.id: one for one in human_scored.load(arms, pictures=True).responses}
+    responses = {response.id: response for response in human_scored.load(arms, pictures=True).responses}
     assert responses.keys() == lines.keys(), "rows without a reference stay, blind ones too"
-    high = [name.removesuffix("#clean") for name, one in lines.items() if one["human_score"] == 9 and "#clean" in name]
+    high = [
+        name.removesuffix("#clean") for name, line in lines.items() if line["human_score"] == 9 and "#clean" in name
+    ]
     assert len(lines) == 60 * 2 + 2 * len(high) and len(high) == 32
     for name in high:
         clean, blind, swapped, edit = (responses[f"{name}#{arm}"] for arm in ("clean", "blind", "swapped", "edited"))
@@ -430,10 +432,10 @@ def test_edits_change_one_fact_and_keep_the_rest() -> None:
         "a list's are no facts"
     )
     for head in ("1. ", "**2.** ", "(3) ", "- 4) ", "5、"):
-        made = edit_fact(f"{head}12 cafes", "en", "k")
-        assert made is not None and made[0].startswith(head) and made[0] != f"{head}12 cafes", head
+        edited = edit_fact(f"{head}12 cafes", "en", "k")
+        assert edited is not None and edited[0].startswith(head) and edited[0] != f"{head}12 cafes", head
     for text in ("3.\nThe end.", "It shows 12 %."):
-        assert (made := edit_fact(text, "en", "k")) is not None and made[0] != text
+        assert (edited := edit_fact(text, "en", "k")) is not None and edited[0] != text
     assert edit_fact("It costs 1.5 euros.", "en", "k") is None
     assert edit_fact("A cat.", "en", "k", Fact("cat", "dog")) == ("A dog.", "cat, not dog.")
     assert edit_fact("A cat.", "en", "k", Fact("cow", "dog")) is None
@@ -442,13 +444,13 @@ def test_edits_change_one_fact_and_keep_the_rest() -> None:
 def audit(judged_arms: Path, out: Path) -> Done:
     clean = out.with_suffix(".jsonl")
     clean.parent.mkdir(parents=True, exist_ok=True)
-    jsonl.write(clean, (one for _, one in jsonl.read(judged_arms, Judgment) if one.sample.id.endswith("#clean")))
+    jsonl.write(clean, (line for _, line in jsonl.read(judged_arms, Judgment) if line.sample.id.endswith("#clean")))
     return run("critic", "audit", clean, "--attacked", judged_arms, "--out", out, code=0)
 
 
 def test_a_judge_that_looks_is_told_from_one_that_reads(arms: Path) -> None:
-    looks = looking([one for _, one in jsonl.read(judged(arms, by_eye), Judgment)])
-    pearson = next(one for one in looks.differences if one.metric == "pearson")
+    looks = looking([line for _, line in jsonl.read(judged(arms, by_eye), Judgment)])
+    pearson = next(line for line in looks.differences if line.metric == "pearson")
     assert looks.answers == looks.reached == 60 and pearson.first == pytest.approx(1.0)
     assert pearson.value > 0.5 and pearson.interval is not None and pearson.interval[0] > 0
     # A quarter of the pictures is of the same colour: another one of those costs nothing.
@@ -456,9 +458,9 @@ def test_a_judge_that_looks_is_told_from_one_that_reads(arms: Path) -> None:
     assert lost.value is not None and -7 < lost.value < -3 and lost.n == 32
     assert looks.edit.change.value == -7.0 and looks.edit.moved.value == 1.0
     assert looks.reading.startswith("It looks at the image")
-    reads = looking([one for _, one in jsonl.read(judged(arms, by_style), Judgment)])
+    reads = looking([line for _, line in jsonl.read(judged(arms, by_style), Judgment)])
     assert reads.swap.change.value == 0.0 and "not shown to look" in reads.reading
-    assert all(one.value == pytest.approx(0.0) for one in reads.differences)
+    assert all(line.value == pytest.approx(0.0) for line in reads.differences)
 
 
 def test_the_report_says_whether_the_judge_looks(arms: Path, tmp_path: Path) -> None:
@@ -467,16 +469,16 @@ def test_the_report_says_whether_the_judge_looks(arms: Path, tmp_path: Path) -> 
     page = (tmp_path / "audit/report.html").read_text("utf-8")
     assert "judged-by_style: It is not shown to look" in page, "of several files each is named"
     assert "Does the judge look at the image?" in page
-    found = json.loads((tmp_path / "audit/summary.json").read_text("utf-8"))["looking"][0]
-    assert found["swap"]["change"]["value"] == 0.0
+    grounding = json.loads((tmp_path / "audit/summary.json").read_text("utf-8"))["looking"][0]
+    assert grounding["swap"]["change"]["value"] == 0.0
 
 
 def test_what_cannot_be_told_is_refused(arms: Path, tmp_path: Path) -> None:
-    made = [one for _, one in jsonl.read(judged(arms, by_eye), Judgment)]
+    lines = [line for _, line in jsonl.read(judged(arms, by_eye), Judgment)]
     for broken in (
-        [one for one in made if not one.sample.id.endswith("#blind")],
-        [one for one in made if one.sample.id != "r0#clean"],
-        [*made, made[0]],
+        [line for line in lines if not line.sample.id.endswith("#blind")],
+        [line for line in lines if line.sample.id != "r0#clean"],
+        [*lines, lines[0]],
     ):
         with pytest.raises(UsageError):
             looking(broken)
@@ -516,6 +518,6 @@ def test_people_who_had_not_seen_the_photographs_are_the_yardstick(shared: Path,
     out = judged(tmp_path / "arms.jsonl", by_lot, given)
     done = run("critic", "audit", judged(plain, by_lot, given), "--attacked", out, "--out", tmp_path / "audit")
     assert "not shown to look at the image" in done.stdout, done.stdout + done.stderr
-    found = json.loads((tmp_path / "audit/summary.json").read_text("utf-8"))
-    assert found["looking"][0]["reached"] == 270
-    assert "before_seeing" in json.dumps(found), "what people gave before they saw it is a judge beside ours"
+    summary = json.loads((tmp_path / "audit/summary.json").read_text("utf-8"))
+    assert summary["looking"][0]["reached"] == 270
+    assert "before_seeing" in json.dumps(summary), "what people gave before they saw it is a judge beside ours"

@@ -135,15 +135,17 @@ def test_summary_holds_what_agreement_says(audited: Path) -> None:
                 [record.sample.columns.get("other_score_1_10") for record in records],
             ),
         }
-        for found, scores in columns.values():
+        for measured_values, scores in columns.values():
             expected = agreement(human, scores)
             bounds = measured(human, scores, group).interval
-            assert (found["n"], found["failed"]) == (expected.n, expected.failed)
-            assert found["coverage"] == pytest.approx(expected.n / len(records))
-            assert found["undefined"] == expected.undefined
+            assert (measured_values["n"], measured_values["failed"]) == (expected.n, expected.failed)
+            assert measured_values["coverage"] == pytest.approx(expected.n / len(records))
+            assert measured_values["undefined"] == expected.undefined
             for metric in METRICS:
-                assert found[metric] == pytest.approx(getattr(expected, metric), abs=1e-12)
-                assert found["interval"][metric] == (None if bounds[metric] is None else list(bounds[metric] or ()))
+                assert measured_values[metric] == pytest.approx(getattr(expected, metric), abs=1e-12)
+                assert measured_values["interval"][metric] == (
+                    None if bounds[metric] is None else list(bounds[metric] or ())
+                )
 
 
 def test_failures_are_counted_and_baselines_use_every_row(audited: Path) -> None:
@@ -265,12 +267,12 @@ def decided(folder: Path, rows: list[Judgment], *arguments: str) -> str:
 def test_decisions_rest_on_enough_questions_and_judgments(tmp_path: Path) -> None:
     def rows(n: int, failed: int = 0, shift: float = 0.0) -> list[Judgment]:
         random = np.random.default_rng(0)
-        made = []
+        lines = []
         for i in range(n):
             human = float(random.integers(1, 11))
             score = float(np.clip(human + shift + random.normal(0, 0.3), 1, 10))
-            made.append(change(judgment(2 * i, human, None if i < failed else score), columns={}))
-        return made
+            lines.append(change(judgment(2 * i, human, None if i < failed else score), columns={}))
+        return lines
 
     with_labels = decided(tmp_path, rows(80))
     human = np.array([row.sample.human.score for row in rows(80) if row.sample.human])
@@ -312,13 +314,13 @@ def test_too_many_failures_exit_3_after_writing(tmp_path: Path) -> None:
 
 
 def test_a_column_with_the_judges_own_name_is_another_judge(tmp_path: Path) -> None:
-    rows = [change(one, columns={"small-judge_score_1_10": 1.0}) for one in judgments(40)]
+    rows = [change(line, columns={"small-judge_score_1_10": 1.0}) for line in judgments(40)]
     jsonl.write(tmp_path / "j.jsonl", rows)
     (sample,) = read_judgments("j", tmp_path / "j.jsonl")
-    assert list(sample.scores) == [one.score for one in rows]
+    assert list(sample.scores) == [line.score for line in rows]
     assert run(tmp_path, "j.jsonl", "--out", "out").returncode == 0
-    found = summary_of(tmp_path)
-    assert found["j"]["mae"] < 1.5 < found["judges"]["small-judge_score_1_10"]["j"]["mae"]
+    summary = summary_of(tmp_path)
+    assert summary["j"]["mae"] < 1.5 < summary["judges"]["small-judge_score_1_10"]["j"]["mae"]
 
 
 def change(record: Judgment, **fields: Any) -> Judgment:
@@ -391,11 +393,11 @@ def test_baselines_learn_a_line_and_stay_on_the_scale() -> None:
         return msgspec.structs.replace(base, question=msgspec.structs.replace(base.question, reference=reference))
 
     train = [response(i, "甲乙丙丁戊己"[: i + 1], 1 + 1.8 * i) for i in range(6)]
-    found = of_responses([*train, response(7, "甲" * 100_000, 5)], train)
-    assert found["constant"].tolist() == [5.5] * 7
+    scores = of_responses([*train, response(7, "甲" * 100_000, 5)], train)
+    assert scores["constant"].tolist() == [5.5] * 7
     for name in ("length", "chrf"):
-        assert np.corrcoef(found[name][:6], [1 + 1.8 * i for i in range(6)])[0, 1] > 0.9, name
-        assert found[name].min() >= 1 and found[name].max() <= 10, name
+        assert np.corrcoef(scores[name][:6], [1 + 1.8 * i for i in range(6)])[0, 1] > 0.9, name
+        assert scores[name].min() >= 1 and scores[name].max() <= 10, name
     assert "chrf" not in of_responses([response(8, "甲", 5, reference=None)], train)
     same = [response(i, "甲乙", 4.0 + i % 2) for i in range(4)]
     assert of_responses(same, same)["length"].tolist() == pytest.approx([4.5] * 4)
@@ -452,7 +454,7 @@ def test_two_columns_of_a_table_and_a_gate(tmp_path: Path) -> None:
     summary = summary_of(tmp_path)
     assert [line["holds"] for line in summary["gate"]] == [True, False]
     files = summary["provenance"]["samples"]["t"]["files"]
-    assert {who: one["column"] for who, one in files.items()} == {
+    assert {who: file["column"] for who, file in files.items()} == {
         "people": "expert",
         "ours": "ours",
         "theirs": "theirs",
@@ -475,39 +477,39 @@ def test_everything_an_audit_can_say_is_said(tmp_path: Path) -> None:
         raters = {name: float(np.clip(human + random.integers(-2, 3), 1, 10)) for name in "abcd"[: 3 + i % 2]}
         mean = float(np.mean(list(raters.values())))
         score = float(np.clip(human + (i % 4 == 0) * 2 + random.normal(0, 0.5), 1, 10))
-        made = change(judgment(i, mean, score, raters=raters), system=["own", "x", "y", "z"][i % 4])
-        rows.append(made if i % 5 else change(made, human=None))
+        line = change(judgment(i, mean, score, raters=raters), system=["own", "x", "y", "z"][i % 4])
+        rows.append(line if i % 5 else change(line, human=None))
     attacked = []
     for i in range(8):
         for name, gain in {"clean": 0.0, "padding": 0.0, "praise": 3.0}.items():
-            made = judgment(2 * i, 2.0, 2.0 + gain)
-            attacked.append(change(made, id=f"{made.sample.id}#{name}"))
+            line = judgment(2 * i, 2.0, 2.0 + gain)
+            attacked.append(change(line, id=f"{line.sample.id}#{name}"))
     jsonl.write(tmp_path / "j.jsonl", rows)
     jsonl.write(tmp_path / "attacked.jsonl", attacked)
     arguments = ["j.jsonl", "--target-half-width", "0.2", "--attacked", "attacked.jsonl"]
     run(tmp_path, *arguments, "--epsilon", "0.2", "--out", "out", code=0)
     summary = summary_of(tmp_path)
-    found = summary["j"]
-    assert (found["n"], found["unlabelled"]) == (320, 80)
-    assert found["raters"]["people"]["value"] > 0.5 and found["raters"]["with_judge"]["n"] == 320
-    assert {line["rater"] for line in found["replaces"]["lines"]} == set("abcd")
-    biases = {effect["name"]: effect for effect in found["biases"]["small-judge"]["effects"]}
+    sample = summary["j"]
+    assert (sample["n"], sample["unlabelled"]) == (320, 80)
+    assert sample["raters"]["people"]["value"] > 0.5 and sample["raters"]["with_judge"]["n"] == 320
+    assert {line["rater"] for line in sample["replaces"]["lines"]} == set("abcd")
+    biases = {effect["name"]: effect for effect in sample["biases"]["small-judge"]["effects"]}
     assert set(biases) == {"severity", "verbosity"}
     assert biases["severity"]["interval"][0] > 0
-    assert {family["name"] for family in found["biases"]["small-judge"]["offsets"]} == {"lang", "task", "answerer"}
-    assert found["calibration"]["change"]["interval"] and found["widths"]["tasks"][0]["coverage"]["value"] > 0.8
-    assert set(found["corrected"]) == {"own", "x", "y", "z"}
-    for mean in found["corrected"].values():
+    assert {family["name"] for family in sample["biases"]["small-judge"]["offsets"]} == {"lang", "task", "answerer"}
+    assert sample["calibration"]["change"]["interval"] and sample["widths"]["tasks"][0]["coverage"]["value"] > 0.8
+    assert set(sample["corrected"]) == {"own", "x", "y", "z"}
+    for mean in sample["corrected"].values():
         assert mean["labelled"] == 80 and mean["unlabelled"] == 20 and mean["effective"] > 80
-    assert found["plan"]["half_width"] == 0.2
+    assert sample["plan"]["half_width"] == 0.2
     (injected,) = summary["injection"]
     assert [attack["change"]["value"] for attack in injected["attacks"]] == [0.0, 3.0]
 
     page = (tmp_path / "out/report.html").read_text("utf-8")
     shown = re.sub(r"\s+", " ", Tags(page).text)
-    readings = [found["replaces"]["reading"], found["plan"]["reading"], injected["reading"]]
+    readings = [sample["replaces"]["reading"], sample["plan"]["reading"], injected["reading"]]
     readings += [effect["reading"] for effect in biases.values()]
-    readings += found["calibration"]["readings"]
+    readings += sample["calibration"]["readings"]
     for reading in readings:
         assert reading in shown, reading
     assert_whole(page)
@@ -528,8 +530,8 @@ def test_preferences_have_a_page_of_their_own(tmp_path: Path) -> None:
     arguments = ["--human", "people.csv", "--judge", "j=judge.csv", "--out", "out"]
     done = run(tmp_path, *arguments, "--gate", "kappa>=0.9,failed<=0")
     assert done.returncode == 1 and "gate: people.csv: kappa>=0.9 NOT kept" in done.stderr, done
-    found = summary_of(tmp_path)["people.csv"]
-    assert found["baselines"]["longer"]["n"] == 200 and found["by"]["j"]["task"]["x"]["n"] == 100
+    sample = summary_of(tmp_path)["people.csv"]
+    assert sample["baselines"]["longer"]["n"] == 200 and sample["by"]["j"]["task"]["x"]["n"] == 100
     page = (tmp_path / "out" / "report.html").read_text("utf-8")
     heads = re.findall("<h2>(.*?)</h2>", page)  # two scorers are no matrix, and one judge is compared with baselines
     assert heads == [
@@ -588,13 +590,15 @@ def test_the_texts_of_a_table_are_shown_and_its_columns_named(tmp_path: Path) ->
 )
 def test_attacked_copies_are_no_answers(tmp_path: Path, name: str, copies: int) -> None:
     """As judgments, and joined from tables; the answers as they are, and ids like those of copies, are audited."""
-    made = [
-        msgspec.structs.replace(one, sample=msgspec.structs.replace(one.sample, id=f"{one.sample.id}#{name}"))
-        for one in judgments()[: copies or 40]
+    variants = [
+        msgspec.structs.replace(line, sample=msgspec.structs.replace(line.sample, id=f"{line.sample.id}#{name}"))
+        for line in judgments()[: copies or 40]
     ]
-    rest = judgments()[len(made) :]
-    jsonl.write(tmp_path / "j.jsonl", [*rest, *made])
-    (tmp_path / "t.csv").write_text("id,score\n" + "".join(f"{one.sample.id},5\n" for one in [*rest, *made]), "utf-8")
+    rest = judgments()[len(variants) :]
+    jsonl.write(tmp_path / "j.jsonl", [*rest, *variants])
+    (tmp_path / "t.csv").write_text(
+        "id,score\n" + "".join(f"{line.sample.id},5\n" for line in [*rest, *variants]), "utf-8"
+    )
     for arguments in (["j.jsonl"], ["--human", "t.csv", "--judge", "j=t.csv"]):
         done = run(tmp_path, *arguments, "--out", "out")
         if copies:

@@ -121,9 +121,9 @@ def covered(effects: list[BiasEffect], truth: float) -> float:
 
 def seen(effects: list[BiasEffect]) -> float:
     """Share of the effects whose interval leaves 0 out, checked against what they say."""
-    found = [e.interval is not None and not e.interval[0] <= 0 <= e.interval[1] for e in effects]
-    assert found == ["No sign" not in e.reading for e in effects]
-    return float(np.mean(found))
+    apart = [e.interval is not None and not e.interval[0] <= 0 <= e.interval[1] for e in effects]
+    assert apart == ["No sign" not in e.reading for e in effects]
+    return float(np.mean(apart))
 
 
 @pytest.mark.parametrize("points", [0.0, 0.4])
@@ -140,17 +140,17 @@ def test_severity_is_found_and_covered(points: float) -> None:
 def test_an_effect_that_is_detectable_is_seen_in_80_of_100_audits() -> None:
     """The width of the interval does not depend on what is planted, so the planted size can be read off first."""
     worlds = [World(seed) for seed in range(250)]
-    found = [verbosity(JudgedRows(w.human, w.judge, w.group, resamples=400), w.length) for w in worlds]
-    size = float(np.mean([effect.detectable for effect in found]))
+    unbiased = [verbosity(JudgedRows(w.human, w.judge, w.group, resamples=400), w.length) for w in worlds]
+    size = float(np.mean([effect.detectable for effect in unbiased]))
     assert all(
-        f"needs {effect.detectable:.2f} to show" in effect.reading for effect in found if "No sign" in effect.reading
+        f"needs {effect.detectable:.2f} to show" in effect.reading for effect in unbiased if "No sign" in effect.reading
     )
     planted = [
         verbosity(JudgedRows(w.human, w.judge + size * (w.doublings - 7), w.group, resamples=400), w.length)
         for w in worlds
     ]
     assert np.mean([effect.unseen is None for effect in planted]) == pytest.approx(0.8, abs=0.06)
-    assert np.mean([effect.unseen is None for effect in found]) < 0.08
+    assert np.mean([effect.unseen is None for effect in unbiased]) < 0.08
 
 
 @pytest.mark.parametrize("per_doubling", [0.0, 0.3])
@@ -184,8 +184,8 @@ def test_a_label_of_few_questions_is_covered() -> None:
     for seed in range(400):
         w = World(seed)
         task = ["rare" if number < bias.FEWEST_LABEL_GROUPS else "common" for number in w.group]
-        found = offsets("task", JudgedRows(w.human, w.judge, w.group, resamples=400, seed=seed), task).effects
-        effects.append(next(effect for effect in found if effect.label == "rare"))
+        by_task = offsets("task", JudgedRows(w.human, w.judge, w.group, resamples=400, seed=seed), task).effects
+        effects.append(next(effect for effect in by_task if effect.label == "rare"))
     assert 0.925 <= covered(effects, 0) <= 0.975
 
 

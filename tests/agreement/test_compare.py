@@ -37,14 +37,14 @@ def test_differences_are_those_of_the_metrics_on_the_rows_both_scored() -> None:
         scores = np.asarray(data.judges[name])
         scores[failed] = np.nan
         data.judges[name] = np.asarray(scores, dtype=np.float64)
-    found = compare(data, "judge0", "judge1")
+    comparison = compare(data, "judge0", "judge1")
     rows = np.arange(9, 300)
     first, second = (agreement(data.human[rows], data.judges[name][rows]) for name in data.judges)
-    assert (found.n, found.left_out) == (291, 9)
-    assert [difference.metric for difference in found.differences] == list(METRICS)
-    for difference in found.differences:
-        one, other = getattr(first, difference.metric), getattr(second, difference.metric)
-        assert (difference.first, difference.second) == pytest.approx((one, other), abs=1e-12)
+    assert (comparison.n, comparison.left_out) == (291, 9)
+    assert [difference.metric for difference in comparison.differences] == list(METRICS)
+    for difference in comparison.differences:
+        better, worse = getattr(first, difference.metric), getattr(second, difference.metric)
+        assert (difference.first, difference.second) == pytest.approx((better, worse), abs=1e-12)
         assert difference.value == difference.first - difference.second
         assert difference.interval is not None and difference.interval[0] < difference.value < difference.interval[1]
         assert difference.better == "judge0" and difference.p_holm is not None and difference.p_holm < 0.05
@@ -55,10 +55,10 @@ def test_equal_judges_are_never_told_apart() -> None:
     twins = RatedSample(
         name="x", ids=data.ids, human=data.human, group=data.group, judges={**data.judges, "b": data.judges["judge0"]}
     )
-    (found,) = compare_judges(twins, AuditRequest())
-    for difference in found.differences:
+    (comparison,) = compare_judges(twins, AuditRequest())
+    for difference in comparison.differences:
         assert (difference.value, difference.interval, difference.p_value, difference.better) == (0, (0, 0), 1, None)
-    assert [line.no_worse for line in found.differences[:2]] == [True, True]
+    assert [line.no_worse for line in comparison.differences[:2]] == [True, True]
 
 
 def test_non_inferiority_needs_the_whole_interval() -> None:
@@ -74,10 +74,10 @@ def test_non_inferiority_needs_the_whole_interval() -> None:
 def test_every_pair_of_judges_and_undefined_metrics() -> None:
     data = sample(noise=(0.5, 1.0, 2.0))
     data.judges["judge2"] = np.full(len(data.ids), 5.0)
-    found = compare_judges(data, AuditRequest())
-    pairs = [(line.first, line.second) for line in found]
+    comparisons = compare_judges(data, AuditRequest())
+    pairs = [(line.first, line.second) for line in comparisons]
     assert pairs == [("judge0", "judge1"), ("judge0", "judge2"), ("judge1", "judge2")]
-    named = [difference.metric for difference in found[1].differences]
+    named = [difference.metric for difference in comparisons[1].differences]
     assert named == ["mae", "fuzzy", "strict", "qwk"]  # a constant has no correlation, so nothing to subtract
 
 
@@ -85,7 +85,7 @@ def test_a_metric_is_ahead_only_when_it_stands_against_all_of_them() -> None:
     """One look at seven metrics finds a difference by chance about once in six pairs of equal judges."""
     seeds = np.random.default_rng(8).integers(1 << 31, size=120).tolist()
     equal = (compare(sample(seed, noise=(1.5, 1.5), n=120), "judge0", "judge1") for seed in seeds)
-    ahead = sum(any(line.better for line in found.differences) for found in equal)
+    ahead = sum(any(line.better for line in comparison.differences) for comparison in equal)
     assert ahead <= 12
 
 

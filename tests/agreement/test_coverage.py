@@ -52,16 +52,16 @@ class World(NamedTuple):
     """Some 200 pairs: people's scores, those of two judges that err independently by the same law, and groups."""
 
     human: Any
-    one: Any
-    other: Any
+    first: Any
+    second: Any
     group: Any
 
 
 def alone(random: Any) -> World:
     """Pairs that have nothing to do with each other."""
     human = random.normal(5.5, 1.5, ROWS)
-    one, other = human + random.normal(0.3, 1, (2, ROWS))
-    return World(human, one, other, np.arange(ROWS))
+    first, second = human + random.normal(0.3, 1, (2, ROWS))
+    return World(human, first, second, np.arange(ROWS))
 
 
 def in_groups(random: Any, groups: int = GROUPS, each: int = EACH) -> World:
@@ -69,8 +69,8 @@ def in_groups(random: Any, groups: int = GROUPS, each: int = EACH) -> World:
     group, rows = np.repeat(np.arange(groups), each), groups * each
     human = 5.5 + random.normal(0, 1.2, groups)[group] + random.normal(0, 0.9, rows)
     shared, own = random.normal(0, 0.95, (2, groups)), random.normal(0, math.sqrt(1 - 0.95**2), (2, rows))
-    one, other = human + 0.3 + shared[:, group] + own
-    return World(human, one, other, group)
+    first, second = human + 0.3 + shared[:, group] + own
+    return World(human, first, second, group)
 
 
 # In both worlds people's scores have variance 2.25, and a judge's errors mean 0.3, variance 1.
@@ -100,15 +100,15 @@ def simulated(make: Make, by_group: bool = True, fewer: int = 1) -> dict[str, Fo
     for index, stream in enumerate(np.random.SeedSequence(1).spawn(number // fewer)):
         world = make(np.random.default_rng(stream))
         draws = Bootstrap(world.group if by_group else np.arange(ROWS), resamples, seed=index)
-        sums = [rows(world.human, judge) for rows, _ in STATISTICS.values() for judge in (world.one, world.other)]
+        sums = [rows(world.human, judge) for rows, _ in STATISTICS.values() for judge in (world.first, world.second)]
         drawn = draws.resample_sums(np.arange(ROWS), np.hstack(sums).T)[1:]
         totals = iter(np.split(drawn, np.cumsum([part.shape[1] for part in sums])[:-1], axis=1))
         for name, (_, statistic) in STATISTICS.items():
-            one, other = statistic(next(totals)), statistic(next(totals))
-            interval = draws.interval(one)
+            first, second = statistic(next(totals)), statistic(next(totals))
+            interval = draws.interval(first)
             assert interval is not None
             held[name].append(interval[0] <= TRUTH[name] <= interval[1])
-            values[name].append(draws.p_value(one - other))
+            values[name].append(draws.p_value(first - second))
     return {name: Found(float(np.mean(held[name])), np.array(values[name], dtype=float)) for name in STATISTICS}
 
 
@@ -120,8 +120,8 @@ def test_intervals_cover_the_truth_in_95_of_100_worlds(name: str, make: Make) ->
 
 @pytest.mark.parametrize("name", STATISTICS)
 def test_neither_do_intervals_nor_p_values_that_ignore_groups(name: str) -> None:
-    found = simulated(in_groups, by_group=False, fewer=10)[name]
-    assert found.covered < 0.85 and np.mean(found.p <= 0.05) > 0.15
+    result = simulated(in_groups, by_group=False, fewer=10)[name]
+    assert result.covered < 0.85 and np.mean(result.p <= 0.05) > 0.15
 
 
 @pytest.mark.parametrize("make", SIZES)
@@ -140,13 +140,13 @@ def on_scale(scores: Any) -> Any:
 def six_groups(random: Any) -> World:
     """Six groups of twenty answers, in fractional scores."""
     world = in_groups(random, 6, 20)
-    return World(on_scale(world.human), on_scale(world.one), on_scale(world.other), world.group)
+    return World(on_scale(world.human), on_scale(world.first), on_scale(world.second), world.group)
 
 
 def six_groups_whole(random: Any) -> World:
     """The same in whole scores."""
-    human, one, other, group = in_groups(random, 6, 20)
-    return World(on_scale(np.rint(human)), on_scale(np.rint(one)), on_scale(np.rint(other)), group)
+    human, first, second, group = in_groups(random, 6, 20)
+    return World(on_scale(np.rint(human)), on_scale(np.rint(first)), on_scale(np.rint(second)), group)
 
 
 def rare_errors(random: Any) -> World:
@@ -166,10 +166,10 @@ def rare_errors(random: Any) -> World:
 def one_giant_question(random: Any) -> World:
     """Half of the answers are to one question; errors are independent, in fractional scores."""
     human = random.normal(5.5, 1.5, ROWS)
-    one, other = human + random.normal(0.3, 1, (2, ROWS))
+    first, second = human + random.normal(0.3, 1, (2, ROWS))
     rest = 1 + np.arange(ROWS // 2) % (GROUPS - 1)
     group = np.concatenate([np.zeros(ROWS // 2, dtype=np.intp), rest])
-    return World(on_scale(human), on_scale(one), on_scale(other), group)
+    return World(on_scale(human), on_scale(first), on_scale(second), group)
 
 
 BARS: dict[Make, tuple[float, ...]] = {
@@ -192,13 +192,13 @@ def covered(make: Make) -> dict[str, float]:
     held: dict[str, list[bool]] = {name: [] for name in METRICS}
     for index, stream in enumerate(np.random.SeedSequence(1).spawn(1000)):
         world = make(np.random.default_rng(stream))
-        for name, interval in measured(world.human, world.one, world.group, None, 500, index).interval.items():
+        for name, interval in measured(world.human, world.first, world.group, None, 500, index).interval.items():
             held[name].append(interval is not None and interval[0] <= getattr(true, name) <= interval[1])
     return {name: float(np.mean(values)) for name, values in held.items()}
 
 
 @pytest.mark.parametrize("make", BARS)
 def test_hard_designs_are_covered_no_less_than_before(make: Make) -> None:
-    found = covered(make)
-    for (name, share), bar in zip(found.items(), BARS[make], strict=True):
+    shares = covered(make)
+    for (name, share), bar in zip(shares.items(), BARS[make], strict=True):
         assert share >= bar, (name, share, bar)

@@ -49,7 +49,7 @@ def test_independent_pairs_equal_ppi_py() -> None:
     ppi_py = pytest.importorskip("ppi_py")
     data = sample(3)
     line = by_pair(data)["a", "c"]
-    human, judge = (one.reshape(-1, 3)[:, 2] - one.reshape(-1, 3)[:, 0] for one in (data.human, data.scores))
+    human, judge = (scores.reshape(-1, 3)[:, 2] - scores.reshape(-1, 3)[:, 0] for scores in (data.human, data.scores))
     known = ~np.isnan(human)
     lam = (np.cov(human[known], judge[known])[0, 1] / np.var(judge)) / (1 + 60 / 240)
     published = [
@@ -78,9 +78,9 @@ def test_means_and_differences_beside_those_of_other_packages(tmp_path: Path, mo
 
     def held_against_cje(ours: Any, judge: Floats, labels: Floats, low: float, **options: Any) -> None:
         span = 9.0 if low > 0 else 18.0  # it takes shares
-        found = cje.calibrated_mean_ci((judge - low) / span, (labels - low) / span, **options)
-        assert abs(low + span * found.estimate - ours.value) < 0.25 * np.ptp(ours.interval)
-        assert 0.95 < span * np.ptp(found.ci) / np.ptp(ours.interval) < 1.3
+        calibrated = cje.calibrated_mean_ci((judge - low) / span, (labels - low) / span, **options)
+        assert abs(low + span * calibrated.estimate - ours.value) < 0.25 * np.ptp(ours.interval)
+        assert 0.95 < span * np.ptp(calibrated.ci) / np.ptp(ours.interval) < 1.3
 
     for size in (1, 10):
         random, group = np.random.default_rng(0), np.repeat(np.arange(1500 // size), size)

@@ -120,15 +120,15 @@ def test_grades_are_scores(tmp_path: Path) -> None:
     table(tmp_path / "people.csv", "score", rows)
     words = ["--human", "people.csv", "--judge", "ours=ours.jsonl", "--gate", "mae<=1.5,failed<=0.1"]
     summary, done = audit(tmp_path, *words)
-    found = summary["people.csv"]
+    sample = summary["people.csv"]
     human, judge = ([line.score for line in lines] for lines in (people, ours))
-    assert (found["n"], found["failed"], found["unlabelled"]) == (3 * COUNT - 1, 1, 0)
+    assert (sample["n"], sample["failed"], sample["unlabelled"]) == (3 * COUNT - 1, 1, 0)
     by_image = [line.conversation.group for line in ours]
-    assert found["groups"] == COUNT // 2
+    assert sample["groups"] == COUNT // 2
     expected = measured(human, judge, by_image).interval
-    assert {name: end and tuple(end) for name, end in found["interval"].items()} == expected
+    assert {name: end and tuple(end) for name, end in sample["interval"].items()} == expected
     assert expected != measured(human, judge, list(range(len(human)))).interval
-    assert set(found["by"]) == {"task", "turn"} and set(found["by"]["turn"]) == {"1", "2", "whole"}
+    assert set(sample["by"]) == {"task", "turn"} and set(sample["by"]["turn"]) == {"1", "2", "whole"}
     origin = summary["provenance"]["samples"]["people.csv"]
     assert (origin["judge"], origin["prompt"]) == ("j", "direct_turn, direct_whole")
     assert any("protocols that people did not use are left out: quality" in note for note in origin["notes"])
@@ -142,8 +142,11 @@ def test_what_people_did_not_mean_to_judge_is_no_answer_without_a_label(tmp_path
     rows = [(line.id, line.score) for line in grades(2) if line.turn == 1]
     table(tmp_path / "people.csv", "score", rows[: COUNT // 2])
     summary, _ = audit(tmp_path, "--human", "people.csv", "--judge", "ours=ours.jsonl")
-    found = summary["people.csv"]
-    assert (found["n"], found["unlabelled"], found["corrected"]["m"]["unlabelled"]) == (COUNT // 2, *[COUNT // 2] * 2)
+    sample = summary["people.csv"]
+    assert (sample["n"], sample["unlabelled"], sample["corrected"]["m"]["unlabelled"]) == (
+        COUNT // 2,
+        *[COUNT // 2] * 2,
+    )
     notes = summary["provenance"]["samples"]["people.csv"]["notes"]
     assert [note.split("left out: ")[1] for note in notes if "did not use" in note] == ["oracle", "2, whole"]
 
@@ -166,35 +169,35 @@ def test_pairs_are_preferences_in_both_orders(tmp_path: Path) -> None:
     labels = {1.0: "a", 0.0: "b", 0.5: "tie"}
     table(tmp_path / "people.csv", "preference", [(line.id, labels[line.score or 0.0]) for line in people])
     summary, done = audit(tmp_path, "--human", "people.csv", "--judge", "ours=ours.jsonl", "--gate", "accuracy>=0.1")
-    found = summary["people.csv"]
-    asked = [conversation(number) for number in range(COUNT)]
-    own = aggregate_of(convbench.agreement([(ours, people)], asked, "pairwise")["S1"])
-    assert 100 * found["agreement"]["ours"]["accuracy"]["value"] == pytest.approx(own.value)
-    assert found["groups"] == COUNT // 2 and found["position"]["ours"]["flips"]["value"] == 0.25
+    sample = summary["people.csv"]
+    conversations = [conversation(number) for number in range(COUNT)]
+    own = aggregate_of(convbench.agreement([(ours, people)], conversations, "pairwise")["S1"])
+    assert 100 * sample["agreement"]["ours"]["accuracy"]["value"] == pytest.approx(own.value)
+    assert sample["groups"] == COUNT // 2 and sample["position"]["ours"]["flips"]["value"] == 0.25
     assert "of 48 pairs" in done.stdout
     assert "25.0 % of its verdicts change" in (tmp_path / "out/report.html").read_text("utf-8")
-    assert found["length"]["ours"]["judge"]["n"] > 0  # the model's answers, and the references
+    assert sample["length"]["ours"]["judge"]["n"] > 0  # the model's answers, and the references
 
 
 def test_an_order_that_was_not_asked_and_one_that_failed(tmp_path: Path) -> None:
-    def one(number: int, *calls: Call, **fate: Any) -> Judgment:
+    def pair(number: int, *calls: Call, **fate: Any) -> Judgment:
         return verdict(number, "pairwise", 1, **fate, calls=list(calls))
 
     lines = [
-        one(0, Call(reply="", value="B", first="opponent"), score=1.0),
-        one(1, Call(reply="", value="tie", first="model"), Call(reply="", value="B", first="opponent"), score=0.5),
-        one(2, Call(reply="", failure="no_verdict", first="model"), failure="no_verdict"),
-        one(3, failure="not_run"),
+        pair(0, Call(reply="", value="B", first="opponent"), score=1.0),
+        pair(1, Call(reply="", value="tie", first="model"), Call(reply="", value="B", first="opponent"), score=0.5),
+        pair(2, Call(reply="", failure="no_verdict", first="model"), failure="no_verdict"),
+        pair(3, failure="not_run"),
     ]
     jsonl.write(tmp_path / "ours.jsonl", lines)
     people = table(tmp_path / "people.csv", "preference", [(line.id, "a") for line in lines])
-    found = read_labels(Source(people), {"ours": Source(tmp_path / "ours.jsonl")}, "preference").judges["ours"]
-    assert found.tolist() == [[UNASKED, A], [TIE, A], [3, UNASKED], [3, UNASKED]]
+    labels = read_labels(Source(people), {"ours": Source(tmp_path / "ours.jsonl")}, "preference").judges["ours"]
+    assert labels.tolist() == [[UNASKED, A], [TIE, A], [3, UNASKED], [3, UNASKED]]
     assert [items_of(line)[0].labels for line in lines][3] == ("failed",)
     # A verdict without calls does not say which answer stood first: the orders of all are taken together.
-    jsonl.write(tmp_path / "ours.jsonl", [*lines[:3], one(3, score=0.25)])
-    found = read_labels(Source(people), {"ours": Source(tmp_path / "ours.jsonl")}, "preference").judges["ours"]
-    assert found.tolist() == [A, TIE, 3, B]
+    jsonl.write(tmp_path / "ours.jsonl", [*lines[:3], pair(3, score=0.25)])
+    labels = read_labels(Source(people), {"ours": Source(tmp_path / "ours.jsonl")}, "preference").judges["ours"]
+    assert labels.tolist() == [A, TIE, 3, B]
 
 
 def checklists(seed: int) -> list[Judgment]:
@@ -223,13 +226,13 @@ def test_checklists_are_yes_and_no_item_by_item(from_table: bool, tmp_path: Path
     jsonl.write(tmp_path / "ours.jsonl", ours)
     name = "people.csv" if from_table else "people.jsonl"
     summary, done = audit(tmp_path, "--human", name, "--judge", "ours=ours.jsonl", "--gate", "kappa>=0.1,failed<=0.1")
-    found = summary[name]["agreement"]["ours"]
+    agreed = summary[name]["agreement"]["ours"]
     both = [(theirs[key], answer) for key, answer in answered(ours).items() if theirs[key] is not None]
     judged = [(human, judge) for human, judge in both if judge is not None]
-    assert (found["n"], found["failed"], summary[name]["rated"]) == (len(judged), 0, 2 * COUNT - 1)
-    assert found["accuracy"]["value"] == pytest.approx(np.mean([human == judge for human, judge in judged]))
-    assert found["kappa"]["value"] == pytest.approx(sklearn.cohen_kappa_score(*zip(*judged, strict=True)))
-    assert found["accuracy"]["interval"] and found["kappa"]["interval"] and summary[name]["groups"] == COUNT // 2
+    assert (agreed["n"], agreed["failed"], summary[name]["rated"]) == (len(judged), 0, 2 * COUNT - 1)
+    assert agreed["accuracy"]["value"] == pytest.approx(np.mean([human == judge for human, judge in judged]))
+    assert agreed["kappa"]["value"] == pytest.approx(sklearn.cohen_kappa_score(*zip(*judged, strict=True)))
+    assert agreed["accuracy"]["interval"] and agreed["kappa"]["interval"] and summary[name]["groups"] == COUNT // 2
     assert summary[name]["yes_or_no"] is True and "pairs" not in summary["provenance"]["samples"][name]
     report = (tmp_path / "out/report.html").read_text("utf-8")
     assert "pairs" not in report + done.stdout and "In tables a is yes and b is no" in report
@@ -326,9 +329,13 @@ def test_each_criterion_is_a_sample(tmp_path: Path) -> None:
     jsonl.write(tmp_path / "judged.jsonl", lines)
     summary, done = audit(tmp_path, "judged.jsonl", "--gate", "judged/clarity:mae<=1.5")
     assert summary["judged"]["mae"] == 0 and summary["judged"]["n"] == ANSWERS
-    found = summary["judged/clarity"]
-    assert found["mae"] == pytest.approx(agreement(people, ours).mae)
-    assert found["interval"]["mae"] and found["groups"] == ANSWERS // 2 and "criterion" not in found["by"]
+    clarity_sample = summary["judged/clarity"]
+    assert clarity_sample["mae"] == pytest.approx(agreement(people, ours).mae)
+    assert (
+        clarity_sample["interval"]["mae"]
+        and clarity_sample["groups"] == ANSWERS // 2
+        and "criterion" not in clarity_sample["by"]
+    )
     assert "judged/tone" not in summary  # nobody scored the tone
     assert "judged/clarity: mae<=1.5 kept" in done.stdout
     # In a table of people's: only the criteria that they scored count, answers keep their groups.
@@ -336,7 +343,11 @@ def test_each_criterion_is_a_sample(tmp_path: Path) -> None:
     (tmp_path / "people.csv").write_text("\n".join(["id,score", *rows]))
     summary, _ = audit(tmp_path, "--human", "people.csv", "--judge", "ours=judged.jsonl")
     table = summary["people.csv"]
-    assert (table["mae"], table["interval"]["mae"], table["unlabelled"]) == (found["mae"], found["interval"]["mae"], 0)
+    assert (table["mae"], table["interval"]["mae"], table["unlabelled"]) == (
+        clarity_sample["mae"],
+        clarity_sample["interval"]["mae"],
+        0,
+    )
 
 
 def test_choices_are_audited_against_what_people_s_scores_make_right(tmp_path: Path, scripted: Any) -> None:
@@ -348,10 +359,10 @@ def test_choices_are_audited_against_what_people_s_scores_make_right(tmp_path: P
     words = ["--prompt", "correct", "--base-url", server.url, "--out", "judged.jsonl"]
     run("critic", "judge", "rows.jsonl", *words, cwd=tmp_path, code=0)
     summary, _ = audit(tmp_path, "judged.jsonl", "--gate", "accuracy>=0.1")
-    found = summary["judged"]
-    assert (found["items"], found["rated"], found["yes_or_no"]) == (36, 24, True)
-    assert found["agreement"]["tiny"]["accuracy"]["value"] == 0.5
-    assert found["agreement"]["tiny"]["kappa"]["value"] == 0 and "failed" in found["agreement"]["tiny"]
+    sample = summary["judged"]
+    assert (sample["items"], sample["rated"], sample["yes_or_no"]) == (36, 24, True)
+    assert sample["agreement"]["tiny"]["accuracy"]["value"] == 0.5
+    assert sample["agreement"]["tiny"]["kappa"]["value"] == 0 and "failed" in sample["agreement"]["tiny"]
 
 
 @pytest.mark.filterwarnings("error")  # people's scores are all the same
@@ -384,21 +395,23 @@ def test_labels_that_were_less_likely_stand_for_more_rows(tmp_path: Path, form: 
 def test_pairs_and_checklists(tmp_path: Path) -> None:
     pairs, lists = [], []
     for number in range(ANSWERS):
-        one, two = response(number, 8.0, answers=[True, None]), response(number, 8.0 - number % 3, "s")
+        first, second = response(number, 8.0, answers=[True, None]), response(number, 8.0 - number % 3, "s")
         right = {0: "tie", 1: "A", 2: "A"}[number % 3]
         calls = [Call(reply="", value="A", first="model"), Call(reply="", value="B", first="opponent")]
         if number % 4 == 0:
             calls = [Call(reply="", value="tie", first="model"), Call(reply="", value="tie", first="opponent")]
         said = "tie" if number % 4 == 0 else "A"
         verdict = Verdict(value=said)
-        pairs.append((right, said, judgment("pairwise", one, verdict, other=two, calls=calls, score=1.0)))
-        lists.append(judgment("checklist", one, Verdict(answers=[number % 5 > 0, True]), score=1.0))
+        pairs.append((right, said, judgment("pairwise", first, verdict, other=second, calls=calls, score=1.0)))
+        lists.append(judgment("checklist", first, Verdict(answers=[number % 5 > 0, True]), score=1.0))
     lists[1] = judgment("checklist", lists[1].sample.response, Verdict(failure="server_error"))
     jsonl.write(tmp_path / "pairs.jsonl", [line for _, _, line in pairs])
     jsonl.write(tmp_path / "lists.jsonl", lists)
     summary, _ = audit(tmp_path, "p=pairs.jsonl")
-    found = summary["p"]["agreement"]["j"]
-    assert found["accuracy"]["value"] == np.mean([right == said for right, said, _ in pairs]) and found["n"] == ANSWERS
+    agreed = summary["p"]["agreement"]["j"]
+    assert (
+        agreed["accuracy"]["value"] == np.mean([right == said for right, said, _ in pairs]) and agreed["n"] == ANSWERS
+    )
     assert summary["p"]["position"]["j"]["flips"]["value"] == 0 and summary["p"]["groups"] == ANSWERS // 2
     assert summary["p"]["length"]["j"]["judge"]["n"] == 0  # equally long
     limits = ("--gate", "sensitivity>=0.5,specificity>=0.5")
@@ -407,9 +420,9 @@ def test_pairs_and_checklists(tmp_path: Path) -> None:
         "lists: sensitivity>=0.5 kept: 0.795" in done.stdout and "specificity>=0.5 NOT kept: undefined" in done.stderr
     )
     assert "it finds: sensitivity 79.5 % (95 % interval " in done.stdout
-    found = summary["lists"]["agreement"]["j"]
-    assert (found["n"], found["failed"], summary["lists"]["rated"]) == (ANSWERS - 1, 1, ANSWERS)
-    assert found["accuracy"]["value"] == pytest.approx(1 - 8 / (ANSWERS - 1))
+    agreed = summary["lists"]["agreement"]["j"]
+    assert (agreed["n"], agreed["failed"], summary["lists"]["rated"]) == (ANSWERS - 1, 1, ANSWERS)
+    assert agreed["accuracy"]["value"] == pytest.approx(1 - 8 / (ANSWERS - 1))
     done = run("critic", "audit", "pairs.jsonl", "lists.jsonl", cwd=tmp_path)
     assert_one_line_error(done, "one file of judgments is audited at a time")
     done = run("critic", "audit", "pairs.jsonl", "--attacked", "pairs.jsonl", cwd=tmp_path)

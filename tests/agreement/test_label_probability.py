@@ -48,13 +48,13 @@ def test_means_and_agreement_of_doubtful_rows_are_those_of_all_rows(monkeypatch:
         labelled = rng.random(600) < chance
         weight = 1 / chance
         people = np.where(labelled, human, np.nan)
-        for found, times in ((kept, weight), (naive, None)):
+        for covered, times in ((kept, weight), (naive, None)):
             mean = corrected_mean(people, judge, group, weight=times)
             on_them = None if times is None else times[labelled]
             agreed = measured(human[labelled], judge[labelled], group[labelled], on_them).estimates
             intervals = {"mean": mean.interval, "mae": agreed["mae"].interval, "pearson": agreed["pearson"].interval}
             for name, interval in intervals.items():
-                found[name] += interval is not None and interval[0] <= truth[name] <= interval[1]
+                covered[name] += interval is not None and interval[0] <= truth[name] <= interval[1]
             if times is not None:
                 (low, high), (low_alone, high_alone) = mean.interval, mean.human_interval
                 narrower += (high - low) / (high_alone - low_alone) / runs
@@ -67,11 +67,11 @@ def test_preferences_are_weighted_as_if_rows_were_there_so_often() -> None:
     rng = np.random.default_rng(2)
     people, judge = (rng.integers(0, 3, 80).astype(np.int8) for _ in range(2))
     times = rng.integers(1, 4, 80)
-    found = verdict_agreement(people, judge, np.arange(80), times.astype(float))
+    weighted = verdict_agreement(people, judge, np.arange(80), times.astype(float))
     whole = verdict_agreement(np.repeat(people, times), np.repeat(judge, times), np.arange(times.sum()))
     for name in ("accuracy", "decided", "coverage", "kappa"):
-        assert getattr(found, name).value == pytest.approx(getattr(whole, name).value), name
-        assert found.n == 80
+        assert getattr(weighted, name).value == pytest.approx(getattr(whole, name).value), name
+        assert weighted.n == 80
 
 
 def test_ties_are_those_of_all_pairs_and_judges_meet_on_pairs_without_a_label(tmp_path: Path) -> None:
@@ -82,11 +82,11 @@ def test_ties_are_those_of_all_pairs_and_judges_meet_on_pairs_without_a_label(tm
     people = write_jsonl(tmp_path / "people.jsonl", lines)
     judges = {}
     for name, unlabelled in (("j", "a"), ("k", "b")):
-        said = [{"id": one["id"], "preference": "a" if one["preference"] else unlabelled} for one in lines]
+        said = [{"id": line["id"], "preference": "a" if line["preference"] else unlabelled} for line in lines]
         judges[name] = Source(write_jsonl(tmp_path / f"{name}.jsonl", said))
-    found = run_audit(read_labels(Source(people), judges, "preference"), AuditRequest(), PREFERENCE_MEASURES)
-    assert found.scorers.people_ties.value == pytest.approx(200 / 300)
-    equal = {(pair.first, pair.second): pair.equal.value for pair in found.matrix.overall}
+    findings = run_audit(read_labels(Source(people), judges, "preference"), AuditRequest(), PREFERENCE_MEASURES)
+    assert findings.scorers.people_ties.value == pytest.approx(200 / 300)
+    equal = {(pair.first, pair.second): pair.equal.value for pair in findings.matrix.overall}
     assert equal["people", "j"] == pytest.approx(100 / 300) and equal["j", "k"] == pytest.approx(120 / 300)
 
 
@@ -100,19 +100,22 @@ def test_differences_of_preferences_and_the_decision_are_those_of_the_table() ->
     given = Preferences(
         ids=names, group=names, people={"p": people}, judges={"j": judge}, weight=np.where(rare, 20.0, 1.0)
     )
-    found = run_audit(given, AuditRequest(), PREFERENCE_MEASURES)
-    (difference,) = found.differences
+    findings = run_audit(given, AuditRequest(), PREFERENCE_MEASURES)
+    (difference,) = findings.differences
     for name in ("accuracy", "kappa"):
-        one, other = (
-            getattr(line, name).value for line in (found.scorers.agreement["j"], found.scorers.baselines["constant"])
+        judged, constant = (
+            getattr(line, name).value
+            for line in (findings.scorers.agreement["j"], findings.scorers.baselines["constant"])
         )
-        assert getattr(difference, name).value == pytest.approx(one - other, abs=1e-12), name
+        assert getattr(difference, name).value == pytest.approx(judged - constant, abs=1e-12), name
     assert difference.accuracy.value < 0 and difference.accuracy.n == 1000
-    (pair,) = found.matrix.overall
-    assert pair.equal.value == pytest.approx(found.scorers.agreement["j"].accuracy.value) and found.scorers.weighted
-    (note,) = preference_sections("pairs", found)[0].parts[0].readings
+    (pair,) = findings.matrix.overall
+    assert (
+        pair.equal.value == pytest.approx(findings.scorers.agreement["j"].accuracy.value) and findings.scorers.weighted
+    )
+    (note,) = preference_sections("pairs", findings)[0].parts[0].readings
     assert "each label stands for 1 / label_probability pairs" in note
-    (decision,) = decide_verdicts("pairs", found).judges
+    (decision,) = decide_verdicts("pairs", findings).judges
     assert decision.startswith("j cannot replace people: it agrees with them on 60.5 %") and "kappa 0.21" in decision
 
 
@@ -126,7 +129,10 @@ def test_the_constant_judge_is_the_best_one_on_the_rows_that_it_is_scored_on() -
     scores, about = trivial(sample, [])["constant"]
     whole = np.repeat(human, np.round(1 / chance).astype(int))
     assert scores[0] == np.median(whole) == 8 and about.startswith("always 8")
-    even = [trivial(replace(sample, probability=one), [])["constant"][0][0] for one in (None, np.full(400, 0.5))]
+    even = [
+        trivial(replace(sample, probability=probability), [])["constant"][0][0]
+        for probability in (None, np.full(400, 0.5))
+    ]
     assert even == [np.median(human)] * 2
     halves = replace(sample, human=np.repeat([2.0, 5.0], 200), probability=np.full(400, 0.25))
     assert trivial(halves, [])["constant"][0][0] == 3.5

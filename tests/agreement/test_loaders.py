@@ -41,18 +41,18 @@ def joined(folder: Path, people: str = PEOPLE, judge: str = JUDGE, **options: An
 
 
 def test_tables_are_joined_by_id(tmp_path: Path) -> None:
-    found = joined(tmp_path)
-    assert (found.name, found.ids, found.judge) == ("people", ["a", "b", "c", "d"], "ours")
-    assert list(found.human)[:3] == [5.0, 9.0, 1.0]  # a: the raters' mean; b: the one who answered
-    assert np.isnan(found.human[3])  # scored by the judge only
-    assert list(found.scores)[:2] == [5.5, 8.0] and np.isnan(found.scores[2]) and found.scores[3] == 3.0
-    assert found.group == ["g1", "g1", None, None] and len({*found.groups}) == 3  # without a group, one of its own
-    assert found.raters == [{"ann": 4.0, "bob": 6.0}, {"ann": 9.0}, {"ann": 1.0}, {}]
-    assert found.parts["answerer"] == ["m1", "m2", "m2", "m9"] and found.parts["task"][:2] == ["OCR", "Meme"]
-    assert found.length is not None and found.length[:3].tolist() == [4.0, 5.0, 0.0]
-    labelled = found.labelled
-    assert (labelled.ids, labelled.group) == (["a", "b", "c"], found.group[:3])
-    masks = {name: mask.tolist() for name, mask in found.part_rows("task")}
+    sample = joined(tmp_path)
+    assert (sample.name, sample.ids, sample.judge) == ("people", ["a", "b", "c", "d"], "ours")
+    assert list(sample.human)[:3] == [5.0, 9.0, 1.0]  # a: the raters' mean; b: the one who answered
+    assert np.isnan(sample.human[3])  # scored by the judge only
+    assert list(sample.scores)[:2] == [5.5, 8.0] and np.isnan(sample.scores[2]) and sample.scores[3] == 3.0
+    assert sample.group == ["g1", "g1", None, None] and len({*sample.groups}) == 3  # without a group, one of its own
+    assert sample.raters == [{"ann": 4.0, "bob": 6.0}, {"ann": 9.0}, {"ann": 1.0}, {}]
+    assert sample.parts["answerer"] == ["m1", "m2", "m2", "m9"] and sample.parts["task"][:2] == ["OCR", "Meme"]
+    assert sample.length is not None and sample.length[:3].tolist() == [4.0, 5.0, 0.0]
+    labelled = sample.labelled
+    assert (labelled.ids, labelled.group) == (["a", "b", "c"], sample.group[:3])
+    masks = {name: mask.tolist() for name, mask in sample.part_rows("task")}
     assert masks == {"OCR": [True, False, True, False], "Meme": [False, True, False, False]}
 
 
@@ -62,17 +62,17 @@ def test_what_a_line_of_an_id_says_holds_for_all_of_it_in_any_order(tmp_path: Pa
     bob = ["a,bob,6,g1,OCR,m1,four,", "b,bob,7,,,,,0.25"]
     for lines in (ann + bob, bob + ann):
         rows = "\n".join(["id,rater,score,group,task,system,text,label_probability", *lines])
-        found = joined(tmp_path, rows, "id,score\na,5\nb,8\n")
-        assert found.group == ["g1", "g1"] and found.length is not None and list(found.length) == [4.0, 4.0]
-        assert found.parts["task"] == ["OCR", "OCR"] and found.parts["answerer"] == ["m1", "m1"]
-        assert found.probability is not None and found.probability.tolist() == [0.5, 0.25]
+        sample = joined(tmp_path, rows, "id,score\na,5\nb,8\n")
+        assert sample.group == ["g1", "g1"] and sample.length is not None and list(sample.length) == [4.0, 4.0]
+        assert sample.parts["task"] == ["OCR", "OCR"] and sample.parts["answerer"] == ["m1", "m1"]
+        assert sample.probability is not None and sample.probability.tolist() == [0.5, 0.25]
     pairs = preferences(tmp_path, "id,preference,rater,group\np,a,ann,\np,a,bob,g\nq,a,ann,g\n", "id,preference\np,a\n")
     assert pairs.group == ["g", "g"]
 
 
 def test_a_row_without_a_group_joins_no_group_of_its_name(tmp_path: Path) -> None:
-    found = joined(tmp_path, "id,score,group\n1,4,\n2,5,1\n3,6,1\n", "id,score\n1,4\n")
-    assert found.groups.tolist() in ([0, 1, 1], [1, 0, 0])
+    sample = joined(tmp_path, "id,score,group\n1,4,\n2,5,1\n3,6,1\n", "id,score\n1,4\n")
+    assert sample.groups.tolist() in ([0, 1, 1], [1, 0, 0])
     pairs = preferences(tmp_path, "id,preference,group\n1,a,\n2,a,1\n3,b,1\n", "id,preference\n1,a\n")
     assert len({*pairs.group}) == 2
 
@@ -86,26 +86,26 @@ def test_questions_of_labelled_answers_alone_give_no_corrected_mean(tmp_path: Pa
 
     about = pd.DataFrame({"id": range(60), "group": np.arange(60) // 6 + 100, "system": ["m0", "m1"] * 30})
 
-    def found(given: str, of_judge: str = "") -> RatedFindings:
+    def findings(given: str, of_judge: str = "") -> RatedFindings:
         """With the columns that people's file has for labelled rows, and the judge's for all."""
         theirs = about.assign(score=people).loc[labelled, ["id", "score", *given.split()]]
         ours = about.assign(score=judge)[["id", "score", *of_judge.split()]]
         sample = joined(tmp_path, theirs.to_csv(index=False), ours.to_csv(index=False))
         return run_audit(sample, AuditRequest(within=1.0), MEASURES)
 
-    (mean,) = (alone := found("group")).corrected.values()
+    (mean,) = (alone := findings("group")).corrected.values()
     assert mean.value is None and mean.undefined and "column group of the judge's file" in mean.undefined
     assert alone.plan and alone.plan.with_judge is None and alone.plan.undefined == mean.undefined
-    (whole,) = (known := found("group", "group")).corrected.values()
+    (whole,) = (known := findings("group", "group")).corrected.values()
     exact = corrected_mean(np.where(labelled, people, np.nan), judge, np.arange(60) // 6)
     assert whole.interval == pytest.approx(exact.interval) and known.plan and not known.plan.undefined
     # The judge's file may be the only one that knows.
-    assert found("", "group").corrected["all answers"].interval == pytest.approx(exact.interval)
-    assert found("").corrected["all answers"].interval != pytest.approx(exact.interval)
+    assert findings("", "group").corrected["all answers"].interval == pytest.approx(exact.interval)
+    assert findings("").corrected["all answers"].interval != pytest.approx(exact.interval)
 
-    answerers = found("group system", "group").corrected
+    answerers = findings("group system", "group").corrected
     assert {*answerers} == {"m0", "m1"} and all("column system" in str(mean.undefined) for mean in answerers.values())
-    assert all(mean.value for mean in found("group system", "group system").corrected.values())
+    assert all(mean.value for mean in findings("group system", "group system").corrected.values())
 
 
 def one_file(folder: Path, lines: str, *columns: tuple[str, str]) -> RatedSample:
@@ -121,10 +121,10 @@ def test_a_judge_may_stand_beside_several_raters(tmp_path: Path, order: int) -> 
     """On all lines of an id or on one; on one line an id, under one rater; of preferences too."""
     rows = ["a,ann,4,5,g", "a,bob,6,,g", "b,ann,9,8,g", "b,bob,7,8,g", "c,ann,3,,h", "c,bob,3,,h"][::order]
     head = "id,rater,score,judge,group"
-    found = one_file(tmp_path, "\n".join([head, *rows]))
-    by_id = dict(zip(found.ids, found.scores, strict=True))
-    assert (by_id["a"], by_id["b"]) == (5.0, 8.0) and np.isnan(by_id["c"]) and found.notes == []
-    assert {*map(len, found.raters)} == {2} and sorted(found.human) == [3.0, 5.0, 8.0]
+    sample = one_file(tmp_path, "\n".join([head, *rows]))
+    by_id = dict(zip(sample.ids, sample.scores, strict=True))
+    assert (by_id["a"], by_id["b"]) == (5.0, 8.0) and np.isnan(by_id["c"]) and sample.notes == []
+    assert {*map(len, sample.raters)} == {2} and sorted(sample.human) == [3.0, 5.0, 8.0]
     single = one_file(tmp_path, f"{head}\na,r,4,5,g\nb,r,9,8,g\n")
     assert list(single.scores) == [5.0, 8.0] and single.raters == [{"r": 4.0}, {"r": 9.0}]
     once = "; beside several raters a judge has one"
@@ -144,9 +144,9 @@ def test_a_judge_may_stand_beside_several_raters(tmp_path: Path, order: int) -> 
 def test_minus_one_is_no_verdict_where_the_scale_has_none(tmp_path: Path) -> None:
     people = "id,score\na,1\nb,5\nc,9\n"
     rows = "id,score\na,-1\nb,5\nc,-1.0\n"
-    found = joined(tmp_path, people, rows)
-    assert np.isnan(found.scores[0]) and np.isnan(found.scores[2]) and found.scores[1] == 5
-    assert any("2 cells of score are -1, which FastChat writes" in note for note in found.notes)
+    sample = joined(tmp_path, people, rows)
+    assert np.isnan(sample.scores[0]) and np.isnan(sample.scores[2]) and sample.scores[1] == 5
+    assert any("2 cells of score are -1, which FastChat writes" in note for note in sample.notes)
     whole = joined(tmp_path, people, rows, judge_scale=(-1, 5))
     assert list(whole.scores) == [1.0, 10.0, 1.0] and not any("FastChat" in note for note in whole.notes)
     with pytest.raises(UsageError, match="score -1 is outside"):
@@ -158,29 +158,29 @@ def test_minus_one_is_no_verdict_where_the_scale_has_none(tmp_path: Path) -> Non
 
 def test_columns_of_other_names_are_named_and_what_is_not_used_is_said(tmp_path: Path) -> None:
     lines = "item,score,judge,q,who,answer,note\n1,4,5,x,m1,four,n\n2,6,5,x,m2,a longer one,n\n3,7,7,y,m1,,n\n"
-    found = one_file(tmp_path, lines)
-    assert found.notes == [
+    sample = one_file(tmp_path, lines)
+    assert sample.notes == [
         f"{tmp_path / 't.csv'}: columns that are not used: item, q, who, answer, note",
         tables.NO_GROUP,
     ]
-    assert found.ungrouped and not found.responses
+    assert sample.ungrouped and not sample.responses
     named = (("id", "item"), ("group", "q"), ("system", "who"), ("response", "answer"))
-    found = one_file(tmp_path, lines, *named)
-    assert found.notes == [f"{tmp_path / 't.csv'}: columns that are not used: note"]
-    assert (found.ids, found.group, found.ungrouped) == (["1", "2", "3"], ["x", "x", "y"], False)
-    assert found.parts["answerer"] == ["m1", "m2", "m1"] and found.length is not None
-    assert list(found.length) == [4.0, 12.0, 0.0]
-    texts = found.labelled.rows(np.array([False, True, True])).responses
+    sample = one_file(tmp_path, lines, *named)
+    assert sample.notes == [f"{tmp_path / 't.csv'}: columns that are not used: note"]
+    assert (sample.ids, sample.group, sample.ungrouped) == (["1", "2", "3"], ["x", "x", "y"], False)
+    assert sample.parts["answerer"] == ["m1", "m2", "m1"] and sample.length is not None
+    assert list(sample.length) == [4.0, 12.0, 0.0]
+    texts = sample.labelled.rows(np.array([False, True, True])).responses
     assert [(response.text, response.system) for response in texts if response] == [("a longer one", "m2"), ("", "m1")]
-    found = joined(tmp_path, "id,score\na,3\nb,4\n", "id,score,text\nb,4,two\na,3,one\n")  # of the judge's file
-    assert [response and response.text for response in found.responses] == ["one", "two"]
+    sample = joined(tmp_path, "id,score\na,3\nb,4\n", "id,score,text\nb,4,two\na,3,one\n")  # of the judge's file
+    assert [response and response.text for response in sample.responses] == ["one", "two"]
 
 
 def test_two_columns_of_one_file_need_no_ids(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("expert,model\n3,6\n9,\n", "utf-8")
     source = f"{tmp_path / 't.csv'}:"
-    found = read_scores(Source.parse(source + "expert"), {"m": Source.parse(source + "model")})
-    assert list(found.human) == [3.0, 9.0] and found.scores[0] == 6.0 and np.isnan(found.scores[1])
+    sample = read_scores(Source.parse(source + "expert"), {"m": Source.parse(source + "model")})
+    assert list(sample.human) == [3.0, 9.0] and sample.scores[0] == 6.0 and np.isnan(sample.scores[1])
     (tmp_path / "u.csv").write_text("score\n3\n5\n", "utf-8")
     with pytest.raises(UsageError, match=r"no id in common.*--map COLUMN=id names their column"):
         read_scores(Source.parse(source + "expert"), {"m": Source(tmp_path / "u.csv")})
@@ -191,12 +191,12 @@ def test_human_scored_rows_keep_raters_texts_and_say_what_they_leave_out(tmp_pat
     rows[1]["annotators"] = {"x": 2.0, "y": 2.0}
     rows[3]["flags"] = ["human_stars_below_scale"]
     path = write_jsonl(tmp_path / "rows.jsonl", rows)
-    found = read_scores(Source(path), {"gpt4": Source(path, "gpt4_score_1_10")})
-    assert found.ids == ["row-0", "row-1", "row-2"]  # row 3 is unusable, not an answer without a score
-    assert found.parts["answerer"] == ["alpha", "beta", "alpha"]
-    assert found.raters[1] == {"x": 2.0, "y": 2.0}
-    assert any("1 rows left out: a human score lies below its scale" in note for note in found.notes)
-    assert not any("not used" in note or "no column group" in note for note in found.notes)
+    sample = read_scores(Source(path), {"gpt4": Source(path, "gpt4_score_1_10")})
+    assert sample.ids == ["row-0", "row-1", "row-2"]  # row 3 is unusable, not an answer without a score
+    assert sample.parts["answerer"] == ["alpha", "beta", "alpha"]
+    assert sample.raters[1] == {"x": 2.0, "y": 2.0}
+    assert any("1 rows left out: a human score lies below its scale" in note for note in sample.notes)
+    assert not any("not used" in note or "no column group" in note for note in sample.notes)
 
 
 def test_what_the_join_leaves_out_is_said(tmp_path: Path) -> None:
@@ -204,9 +204,9 @@ def test_what_the_join_leaves_out_is_said(tmp_path: Path) -> None:
     (tmp_path / "people.csv").write_text("id,score,length\na,1,5\nb,2,\nc,3,7\n")
     (tmp_path / "judge.csv").write_text("id,score\na,1\nd,4\n")
     files = {name: Source(tmp_path / f"{name}.csv") for name in ("judge", "other")}
-    found = read_scores(Source(tmp_path / "people.csv", scale=(1, 5)), files)
-    assert list(found.human)[:3] == [1.0, 3.25, 5.5] and found.scores[0] == 1.0
-    assert found.notes == [
+    sample = read_scores(Source(tmp_path / "people.csv", scale=(1, 5)), files)
+    assert list(sample.human)[:3] == [1.0, 3.25, 5.5] and sample.scores[0] == 1.0
+    assert sample.notes == [
         "2 of 3 answers are not in the file of judge, 'b' the first: they count as failed",
         "2 of 3 answers are not in the file of other, 'b' the first: they count as failed",
         "2 answers only in the file of other are left out, 'x' the first",
@@ -262,9 +262,9 @@ def test_rows_without_a_reference_are_audited(tmp_path: Path) -> None:
     rows[0] |= {"reference": None, "flags": ["no_reference"]}
     rows[1] |= {"reference": "", "human_score": rows[1]["scale_max"]}
     judge = write_csv(tmp_path / "judge.csv", rows_of(id=[row["id"] for row in rows], score=5))
-    found = read_scores(Source(write_jsonl(tmp_path / "people.jsonl", rows)), {"ours": Source(judge)})
-    assert (found.ids, found.notes) == ([row["id"] for row in rows], [])
-    assert [response.text for response in found.responses if response] == [row["response"] for row in rows]
+    sample = read_scores(Source(write_jsonl(tmp_path / "people.jsonl", rows)), {"ours": Source(judge)})
+    assert (sample.ids, sample.notes) == ([row["id"] for row in rows], [])
+    assert [response.text for response in sample.responses if response] == [row["response"] for row in rows]
 
 
 def test_cells_that_say_that_they_are_empty_are_counted(tmp_path: Path) -> None:
@@ -272,10 +272,10 @@ def test_cells_that_say_that_they_are_empty_are_counted(tmp_path: Path) -> None:
     people = "id;score\na;7,5\nb;N/A\nc;4,333\nd;\n".encode("utf-16")
     (tmp_path / "people.csv").write_bytes(people)
     (tmp_path / "judge.csv").write_text("id,score\na,7\nb,3\nc,n/a\nd,1\n", "utf-8")
-    found = read_scores(Source(tmp_path / "people.csv"), {"ours": Source(tmp_path / "judge.csv")})
-    assert found.human[[0, 2]].tolist() == [7.5, 4.333] and np.isnan(found.human[[1, 3]]).all()
-    assert np.isnan(found.judges["ours"]).tolist() == [False, False, True, False]
-    assert found.notes[:2] == [
+    sample = read_scores(Source(tmp_path / "people.csv"), {"ours": Source(tmp_path / "judge.csv")})
+    assert sample.human[[0, 2]].tolist() == [7.5, 4.333] and np.isnan(sample.human[[1, 3]]).all()
+    assert np.isnan(sample.judges["ours"]).tolist() == [False, False, True, False]
+    assert sample.notes[:2] == [
         f"{tmp_path / 'people.csv'}: 1 cells of score say 'N/A' or the like and count as empty",
         f"{tmp_path / 'judge.csv'}: 1 cells of score say 'n/a' or the like and count as empty",
     ]
@@ -349,8 +349,8 @@ def test_a_column_is_named_behind_a_colon(tmp_path: Path) -> None:
     odd.write_text("id,score\na,1\n")
     parse = Source.parse
     texts = {"h.csv": ("h.csv", None), "h.csv:expert": ("h.csv", "expert"), str(odd): (str(odd), None)}
-    for text, found in (texts | {f"{odd}:x": (str(odd), "x")}).items():
-        assert (str(parse(text).path), parse(text).column) == found
+    for text, parsed in (texts | {f"{odd}:x": (str(odd), "x")}).items():
+        assert (str(parse(text).path), parse(text).column) == parsed
 
 
 def preferences(folder: Path, people: str, judge: str) -> Preferences:
@@ -361,13 +361,13 @@ def preferences(folder: Path, people: str, judge: str) -> Preferences:
 
 
 def test_preferences_by_several_raters(tmp_path: Path) -> None:
-    found = preferences(tmp_path, PAIRS, "id,preference\np,a\nq,\nz,a\n")
-    assert (list(found.ids), list(found.group)) == (["p", "q", "r"], ["g", "g", "h"])
-    people = {name: column.tolist() for name, column in found.people.items()}
+    pairs = preferences(tmp_path, PAIRS, "id,preference\np,a\nq,\nz,a\n")
+    assert (list(pairs.ids), list(pairs.group)) == (["p", "q", "r"], ["g", "g", "h"])
+    people = {name: column.tolist() for name, column in pairs.people.items()}
     assert people == {"ann": [A, B, TIE], "bob": [TIE, B, UNASKED]}
-    assert found.judges["ours"].tolist() == [A, FAILED, UNASKED]
-    assert found.parts == {"turn": ["1", "2", "1"]}
-    assert found.length_a is not None and found.length_a.tolist() == [2.0, 0.0, 1.0]
+    assert pairs.judges["ours"].tolist() == [A, FAILED, UNASKED]
+    assert pairs.parts == {"turn": ["1", "2", "1"]}
+    assert pairs.length_a is not None and pairs.length_a.tolist() == [2.0, 0.0, 1.0]
     alone = preferences(tmp_path, "id,preference\np,a\n", "id,preference\np,TIE\n")
     assert (list(alone.people), alone.judges["ours"].tolist(), alone.length_a) == (["people"], [TIE], None)
 

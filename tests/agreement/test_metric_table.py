@@ -43,10 +43,10 @@ def test_it_is_printed_written_and_compared(tmp_path: Path) -> None:
     assert re.search(r"^judge .* kappa +too high$", done.stdout, re.MULTILINE)
     assert "above<=0.9 kept" in done.stdout
     summary = json.loads((tmp_path / "out/summary.json").read_text("utf-8"))
-    found = summary["people.csv"]
-    low, high = found["interval"]["above"]
-    assert 0 < low < found["above"] < high < 1
-    (pair,) = found["comparisons"]
+    sample = summary["people.csv"]
+    low, high = sample["interval"]["above"]
+    assert 0 < low < sample["above"] < high < 1
+    (pair,) = sample["comparisons"]
     difference = next(line for line in pair["differences"] if line["metric"] == "above")
     assert difference["better"] == "ours" and difference["value"] < 0
     report = (tmp_path / "out/report.html").read_text("utf-8")

@@ -173,8 +173,8 @@ def test_a_warning_takes_three_standard_errors_and_thirty_groups(apart: float, r
     judge = 5.5 + spread
     judge[:100] += apart * np.sqrt(1 / 100 + np.var(spread[100:]) / rest)
     labels = np.where(np.arange(100 + rest) < 100, 5.0 + spread, np.nan)
-    found = corrected_mean(labels, judge, np.arange(100 + rest))
-    assert (found.caution is not None) == warned == ("above its mean on the others" in found.reading)
+    mean = corrected_mean(labels, judge, np.arange(100 + rest))
+    assert (mean.caution is not None) == warned == ("above its mean on the others" in mean.reading)
 
 
 @pytest.mark.parametrize(

@@ -69,30 +69,30 @@ def test_both_orders_in_every_combination() -> None:
         return first if first == second else "t"
 
     pairs = list(product("atbf-", repeat=2))
-    found = both_orders(orders("".join(p[0] for p in pairs), "".join(p[1] for p in pairs)))
-    assert found.tolist() == column("".join(expected(*pair) for pair in pairs)).tolist()
+    combined = both_orders(orders("".join(p[0] for p in pairs), "".join(p[1] for p in pairs)))
+    assert combined.tolist() == column("".join(expected(*pair) for pair in pairs)).tolist()
     known = column("abtf-")
     assert both_orders(known).tolist() == known.tolist()
 
 
 def test_majority_is_more_than_half() -> None:
     raters = [column("aaaab-tab"), column("aabbb--ab"), column("ab-tt--t-"), column("bbtta-bt-")]
-    found = majority(raters)
-    assert found.tolist() == column("atttt-ttb").tolist()
+    verdicts = majority(raters)
+    assert verdicts.tolist() == column("atttt-ttb").tolist()
     assert majority([column("atb-")]).tolist() == column("atb-").tolist()
 
 
 def test_agreement_by_hand() -> None:
     """Item by item: equal verdicts, opposite ones, a tie on either side, failed, not asked, and without people."""
     people, judge = column("aabtabtab-t--"), column("aabtbtaf-af-f")
-    found = verdict_agreement(people, judge, alone(people))
-    assert (found.n, found.failed, found.unasked) == (7, 2, 1)
-    assert found.table == [[2, 0, 1], [1, 1, 0], [0, 1, 1]]
-    assert found.accuracy.value == pytest.approx(4 / 7) and found.accuracy.n == 7
-    assert found.decided.value == pytest.approx(3 / 4) and found.decided.n == 4
-    assert found.coverage.value == pytest.approx(4 / 7) and found.coverage.n == 7
+    agreed = verdict_agreement(people, judge, alone(people))
+    assert (agreed.n, agreed.failed, agreed.unasked) == (7, 2, 1)
+    assert agreed.table == [[2, 0, 1], [1, 1, 0], [0, 1, 1]]
+    assert agreed.accuracy.value == pytest.approx(4 / 7) and agreed.accuracy.n == 7
+    assert agreed.decided.value == pytest.approx(3 / 4) and agreed.decided.n == 4
+    assert agreed.coverage.value == pytest.approx(4 / 7) and agreed.coverage.n == 7
     chance = (3 * 3 + 2 * 2 + 2 * 2) / 49
-    assert found.kappa.value == pytest.approx((4 / 7 - chance) / (1 - chance)) and found.kappa.n == 7
+    assert agreed.kappa.value == pytest.approx((4 / 7 - chance) / (1 - chance)) and agreed.kappa.n == 7
 
 
 def clustered(seed: int, right: Sequence[float]) -> tuple[Codes, list[Codes], np.ndarray[Any, Any]]:
@@ -111,9 +111,9 @@ def test_intervals_cover_the_truth() -> None:
     held, alone_held, n = {"accuracy": 0, "kappa": 0}, 0, 300
     for seed in range(n):
         true, (judge,), group = clustered(seed, [0.0])
-        found = verdict_agreement(true, judge, group)
+        agreed = verdict_agreement(true, judge, group)
         for name, truth in (("accuracy", 2 / 3), ("kappa", 0.5)):
-            low, high = getattr(found, name).interval
+            low, high = getattr(agreed, name).interval
             held[name] += low <= truth <= high
         if seed % 2:
             low, high = verdict_agreement(true, judge, np.arange(240)).accuracy.interval or (0, 0)
@@ -124,7 +124,7 @@ def test_intervals_cover_the_truth() -> None:
 
 def test_p_values_of_paired_differences() -> None:
     """Two judges alike: p is below 0.05 in about 5 of 100 worlds. A better one: nearly always."""
-    n, small, found = 300, {"accuracy": 0, "kappa": 0}, 0
+    n, small, told_apart = 300, {"accuracy": 0, "kappa": 0}, 0
     for seed in range(n):
         true, (first, second), group = clustered(seed, [0.4, 0.4])
         difference = paired_difference(true, first, second, group)
@@ -134,29 +134,29 @@ def test_p_values_of_paired_differences() -> None:
         true, (first, second), group = clustered(seed, [0.8, 0.2])
         difference = paired_difference(true, first, second, group)
         assert difference.accuracy.value is not None and difference.accuracy.value > 0
-        found += (difference.accuracy.p_value or 1) < 0.05
+        told_apart += (difference.accuracy.p_value or 1) < 0.05
     assert all(0.02 * n <= count <= 0.08 * n for count in small.values()), small
-    assert found >= 38
+    assert told_apart >= 38
 
 
 def test_paired_difference_is_that_of_the_common_items() -> None:
     people = draw(80, 0, (1, 1, 1, 0, 0.3))
     first, second = draw(80, 1, (1, 1, 1, 0.3, 0.3)), draw(80, 2, (1, 1, 1, 0.3, 0.3))
     first[:30], group = people[:30], np.arange(80) // 2
-    found = paired_difference(people, first, second, group, ("x", "y"))
+    difference = paired_difference(people, first, second, group, ("x", "y"))
     rows = (people < 3) & (first < 3) & (second < 3)
-    asked = (people != UNASKED) & (first != UNASKED) & (second != UNASKED)
-    assert (found.first, found.second) == ("x", "y")
-    assert found.accuracy.n == found.kappa.n == rows.sum()
-    assert found.failed == asked.sum() - rows.sum() > 0
-    one, other = (verdict_agreement(people[rows], judge[rows], group[rows]) for judge in (first, second))
+    requested = (people != UNASKED) & (first != UNASKED) & (second != UNASKED)
+    assert (difference.first, difference.second) == ("x", "y")
+    assert difference.accuracy.n == difference.kappa.n == rows.sum()
+    assert difference.failed == requested.sum() - rows.sum() > 0
+    alone_first, alone_second = (verdict_agreement(people[rows], judge[rows], group[rows]) for judge in (first, second))
     for name in ("accuracy", "kappa"):
-        expected = getattr(one, name).value - getattr(other, name).value
-        assert getattr(found, name).value == pytest.approx(expected, abs=1e-12)
+        expected = getattr(alone_first, name).value - getattr(alone_second, name).value
+        assert getattr(difference, name).value == pytest.approx(expected, abs=1e-12)
     back = paired_difference(people, second, first, group)
-    assert found.accuracy.interval and back.accuracy.interval and found.kappa.interval
-    assert back.accuracy.interval == pytest.approx([-bound for bound in found.accuracy.interval[::-1]], abs=1e-12)
-    assert back.kappa.p_value == found.kappa.p_value
+    assert difference.accuracy.interval and back.accuracy.interval and difference.kappa.interval
+    assert back.accuracy.interval == pytest.approx([-bound for bound in difference.accuracy.interval[::-1]], abs=1e-12)
+    assert back.kappa.p_value == difference.kappa.p_value
     alike = paired_difference(people, first, first, group)
     assert (alike.accuracy.value, alike.accuracy.interval, alike.accuracy.p_value) == (0.0, (0.0, 0.0), 1.0)
 
@@ -184,28 +184,28 @@ def test_convbench_tables() -> None:
         judges={"chatgpt": judges[0], "gpt4": judges[1]},
         parts={"turn": turn},
     )
-    found = measure_matrix(given, AuditRequest())
-    assert [(pair.first, pair.second) for pair in found.overall] == [
+    matrix = measure_matrix(given, AuditRequest())
+    assert [(pair.first, pair.second) for pair in matrix.overall] == [
         ("people", "chatgpt"),
         ("people", "gpt4"),
         ("chatgpt", "gpt4"),
     ]
-    assert [pair.equal.value for pair in found.overall[:2]] == pytest.approx([0.8183, 0.8556], abs=6e-5)
+    assert [pair.equal.value for pair in matrix.overall[:2]] == pytest.approx([0.8183, 0.8556], abs=6e-5)
     for name, values in published.items():
-        pairs = found.by["turn"][name]
+        pairs = matrix.by["turn"][name]
         assert [pair.equal.value for pair in pairs[:2]] == pytest.approx(values, abs=7e-5)
         assert all(pair.equal.n == 315 for pair in pairs)
 
 
 def test_position_bias_by_hand() -> None:
     """a/b and b/a by place, a tie in one order, stable, failed in one order, asked once."""
-    found = position_bias(orders("aaabtatbfaa-", "bbaaattbab-a"), np.arange(12))
+    bias = position_bias(orders("aaabtatbfaa-", "bbaaattbab-a"), np.arange(12))
     n = 9
-    assert found["flips"].value == pytest.approx(6 / n) and found["flips"].n == n
+    assert bias["flips"].value == pytest.approx(6 / n) and bias["flips"].n == n
     # a shown first wins 6 of its 8 verdicts, b shown first 4 of its 9 (b, b, b, b against 5 of a).
-    assert found["first_place"].n == 17
-    assert found["first_place"].value == pytest.approx((6 / 8 + 4 / 9) / 2 - 1 / 2)
-    assert found["flips"].p_value is None and found["first_place"].p_value is not None
+    assert bias["first_place"].n == 17
+    assert bias["first_place"].value == pytest.approx((6 / 8 + 4 / 9) / 2 - 1 / 2)
+    assert bias["flips"].p_value is None and bias["first_place"].p_value is not None
 
 
 @pytest.mark.worlds
@@ -218,13 +218,13 @@ def test_first_place_with_one_random_order() -> None:
     for lean in (0.0, 0.3):
         swayed = random.random(n) < lean
         verdict = np.where(swayed, np.where(a_is_first, A, B), quality).astype(np.int8)
-        asked = np.full((n, 2), UNASKED, dtype=np.int8)
-        asked[np.arange(n), np.where(a_is_first, 0, 1)] = verdict
-        found = position_bias(asked, np.arange(n))
-        assert found["first_place"].interval is not None
-        assert found["first_place"].interval[0] < lean / 2 < found["first_place"].interval[1]
-        assert found["first_place"].n == n
-        assert found["flips"].value is None and found["flips"].undefined == "no items" and found["flips"].n == 0
+        verdicts = np.full((n, 2), UNASKED, dtype=np.int8)
+        verdicts[np.arange(n), np.where(a_is_first, 0, 1)] = verdict
+        bias = position_bias(verdicts, np.arange(n))
+        assert bias["first_place"].interval is not None
+        assert bias["first_place"].interval[0] < lean / 2 < bias["first_place"].interval[1]
+        assert bias["first_place"].n == n
+        assert bias["flips"].value is None and bias["flips"].undefined == "no items" and bias["flips"].n == 0
     share = np.mean(verdict == np.where(a_is_first, A, B)) - 0.5
     assert share > 0.3  # what counting all verdicts alike would call the bias
 
@@ -233,17 +233,17 @@ def test_first_place_with_one_random_order() -> None:
 @pytest.mark.parametrize("share", [0.0, 0.3])
 def test_pulls_of_place_and_length_are_found_and_covered(share: float) -> None:
     """A judge that follows people, but in a `share` of its verdicts takes the first answer, or the longer one."""
-    found = []
+    effects_by_world = []
     for seed in range(200):
         random = np.random.default_rng(seed)
         people, group, sizes = random.choice([A, B], 200), np.arange(200) // 2, random.integers(50, 500, (2, 200))
         pulled = random.random((3, 200)) < share
-        by_order = [np.where(one, first, people) for one, first in zip(pulled, (A, B), strict=False)]
+        by_order = [np.where(swayed, first, people) for swayed, first in zip(pulled, (A, B), strict=False)]
         by_length = np.where(pulled[2], prefer_longer(sizes[0] + 0.5, sizes[1] + 0.0), people).astype(np.int8)
         place = position_bias(np.stack(by_order, axis=1).astype(np.int8), group)["first_place"]
         length = length_preference(people.astype(np.int8), by_length, sizes[0] + 0.5, sizes[1] + 0.0, group)
-        found.append((place, length["difference"]))
-    for effects in zip(*found, strict=True):
+        effects_by_world.append((place, length["difference"]))
+    for effects in zip(*effects_by_world, strict=True):
         ends = np.array([effect.interval for effect in effects])
         covered = np.mean((ends[:, 0] <= share / 2) & (share / 2 <= ends[:, 1]))
         assert 0.91 <= covered <= (0.985 if share else 1)
@@ -252,9 +252,9 @@ def test_pulls_of_place_and_length_are_found_and_covered(share: float) -> None:
 
 def test_sensitivity_and_specificity_by_hand() -> None:
     people, judge = column("aaaaabbbba-f"), column("aaabfbbaa-ba")
-    found = measure_rates(people, judge, alone(people))
-    assert (found["sensitivity"].value, found["sensitivity"].n) == (3 / 4, 4)
-    assert (found["specificity"].value, found["specificity"].n) == (2 / 4, 4)
+    rates = measure_rates(people, judge, alone(people))
+    assert (rates["sensitivity"].value, rates["sensitivity"].n) == (3 / 4, 4)
+    assert (rates["specificity"].value, rates["specificity"].n) == (2 / 4, 4)
     weighted = measure_rates(people, judge, alone(people), np.array([1.0, 1, 1, 3, *[1] * 8]))
     assert weighted["sensitivity"].value == 3 / 6
     many = measure_rates(np.tile(people, 20), np.tile(judge, 20), np.repeat(np.arange(20), 12))["specificity"]
@@ -267,13 +267,13 @@ def test_length_preference_by_hand() -> None:
     people = column("aabttababt" + "ab")
     judge = column("aaaatbbbaf" + "af")
     length_a = np.array([9.0] * 6 + [1.0] * 4 + [5.0] * 2)
-    found = length_preference(people, judge, length_a, np.array([5.0] * 12), np.arange(12))
+    preferred = length_preference(people, judge, length_a, np.array([5.0] * 12), np.arange(12))
     # Both decide items 0, 1, 2, 5, 6, 7, 8.
     by_people = [True, True, False, True, True, False, True]
     by_judge = [True, True, True, False, True, True, False]
-    assert found["people"].value == pytest.approx(np.mean(by_people)) and found["people"].n == 7
-    assert found["judge"].value == pytest.approx(np.mean(by_judge)) and found["judge"].n == 7
-    assert found["difference"].value == pytest.approx(np.mean(by_judge) - np.mean(by_people), abs=1e-12)
+    assert preferred["people"].value == pytest.approx(np.mean(by_people)) and preferred["people"].n == 7
+    assert preferred["judge"].value == pytest.approx(np.mean(by_judge)) and preferred["judge"].n == 7
+    assert preferred["difference"].value == pytest.approx(np.mean(by_judge) - np.mean(by_people), abs=1e-12)
 
 
 def test_where_people_differ_a_judge_is_held_against_all_of_them() -> None:
@@ -282,8 +282,8 @@ def test_where_people_differ_a_judge_is_held_against_all_of_them() -> None:
     judges = {"j": column("abaaa"), "lost": column("f----")}
     people = {name: np.tile(codes, 20) for name, codes in people.items()}
     judges = {name: np.tile(codes, 20) for name, codes in judges.items()}
-    found = audit(Preferences(ids=[""] * 100, group=np.arange(100), people=people, judges=judges))
-    soft, agree, test = found.beside["j"].soft, found.beside["j"].raters, found.beside["j"].replaces
+    findings = audit(Preferences(ids=[""] * 100, group=np.arange(100), people=people, judges=judges))
+    soft, agree, test = findings.beside["j"].soft, findings.beside["j"].raters, findings.beside["j"].replaces
     assert soft and agree and test
     assert soft.judge.value == pytest.approx((2 / 3 + 1 / 3 + 0 + 1 / 2) / 4)
     assert soft.people.value == pytest.approx((1 / 3 + 0 + 1 + 0) / 4)
@@ -294,11 +294,14 @@ def test_where_people_differ_a_judge_is_held_against_all_of_them() -> None:
         and soft.difference.unseen
         and "ideal judge on 62%" in soft.reading
     )
-    lost = found.beside["lost"]
+    lost = findings.beside["lost"]
     assert lost.soft and lost.raters and lost.soft.judge.undefined == "no items" and lost.raters.failed == 100
     assert [line.n for line in test.lines] == [60, 60, 80] and test.undefined and "half of the items" in test.undefined
-    page = preference_sections("s", found)
-    assert [part.heading for part in next(one for one in page if one.key == "people").parts] == ["s: j", "s: lost"]
+    page = preference_sections("s", findings)
+    assert [part.heading for part in next(section for section in page if section.key == "people").parts] == [
+        "s: j",
+        "s: lost",
+    ]
     one_rater = Preferences(ids=["1"], group=[1], people={"x": column("a")}, judges={"j": column("a")})
     assert audit(one_rater).beside == {}
 
@@ -327,43 +330,45 @@ def estimates(value: Any) -> list[Estimate]:
         value = [getattr(value, name) for name in value.__struct_fields__]
     elif isinstance(value, dict):
         value = list(value.values())
-    return [found for one in value for found in estimates(one)] if isinstance(value, list) else []
+    return [estimate for part in value for estimate in estimates(part)] if isinstance(value, list) else []
 
 
 def test_audit_holds_everything() -> None:
     given = sample()
-    found = audit(given)
-    assert (found.scorers.items, found.scorers.rated, found.scorers.raters) == (120, 120, 3)
+    findings = audit(given)
+    assert (findings.scorers.items, findings.scorers.rated, findings.scorers.raters) == (120, 120, 3)
     people = majority(list(given.people.values()))
-    assert found.scorers.people_ties.value == pytest.approx(np.mean(people == TIE))
-    assert found.scorers.agreement["x"] == verdict_agreement(people, both_orders(given.judges["x"]), given.group)
-    assert found.scorers.agreement["x"].failed == 8
+    assert findings.scorers.people_ties.value == pytest.approx(np.mean(people == TIE))
+    assert findings.scorers.agreement["x"] == verdict_agreement(people, both_orders(given.judges["x"]), given.group)
+    assert findings.scorers.agreement["x"].failed == 8
     assert given.length_a is not None and given.length_b is not None
     trivial = prefer_longer(given.length_a, given.length_b)
-    assert list(found.scorers.baselines) == ["constant", "longer"]
-    assert found.scorers.baselines["longer"] == verdict_agreement(people, trivial, given.group)
+    assert list(findings.scorers.baselines) == ["constant", "longer"]
+    assert findings.scorers.baselines["longer"] == verdict_agreement(people, trivial, given.group)
     commonest = Counter(people.tolist()).most_common(1)[0][1]
-    assert found.scorers.baselines["constant"].accuracy.value == pytest.approx(commonest / 120)
-    assert set(found.beside) == {"x", "y"} and found.scorers.groups == 60
-    assert list(found.position) == ["x"] and list(found.length) == ["x", "y"]
-    assert [(one.first, one.second) for one in found.differences] == [
+    assert findings.scorers.baselines["constant"].accuracy.value == pytest.approx(commonest / 120)
+    assert set(findings.beside) == {"x", "y"} and findings.scorers.groups == 60
+    assert list(findings.position) == ["x"] and list(findings.length) == ["x", "y"]
+    assert [(estimate.first, estimate.second) for estimate in findings.differences] == [
         *[("x", "y"), ("x", "constant"), ("x", "longer"), ("y", "constant"), ("y", "longer")]
     ]
-    assert found.differences[0].accuracy.n == found.scorers.agreement["x"].n
-    pairs = {(pair.first, pair.second) for pair in found.matrix.overall}
+    assert findings.differences[0].accuracy.n == findings.scorers.agreement["x"].n
+    pairs = {(pair.first, pair.second) for pair in findings.matrix.overall}
     assert pairs == set(combinations(["r0", "r1", "r2", "x", "y"], 2)) | {("people", "x"), ("people", "y")}
-    assert {(pair.first, pair.second) for pair in found.matrix.by["turn"]["1"]} == pairs
-    assert {name: list(parts) for name, parts in found.by.items()} == {
+    assert {(pair.first, pair.second) for pair in findings.matrix.by["turn"]["1"]} == pairs
+    assert {name: list(parts) for name, parts in findings.by.items()} == {
         "x": ["turn", "lang"],
         "y": ["turn", "lang"],
     }
-    assert found.by["y"]["lang"]["en"] == found.scorers.agreement["y"]
-    assert len(estimates(found)) > 100
-    for one in estimates(found):
-        assert (one.value is None) == (one.undefined is not None)
-        assert one.value is not None or (one.interval is None and one.p_value is None)
-        assert one.interval is None or one.interval[0] <= one.interval[1]
-    assert msgspec.convert(msgspec.json.decode(msgspec.json.encode(found.scorers)), VerdictScorers) == found.scorers
+    assert findings.by["y"]["lang"]["en"] == findings.scorers.agreement["y"]
+    assert len(estimates(findings)) > 100
+    for estimate in estimates(findings):
+        assert (estimate.value is None) == (estimate.undefined is not None)
+        assert estimate.value is not None or (estimate.interval is None and estimate.p_value is None)
+        assert estimate.interval is None or estimate.interval[0] <= estimate.interval[1]
+    assert (
+        msgspec.convert(msgspec.json.decode(msgspec.json.encode(findings.scorers)), VerdictScorers) == findings.scorers
+    )
 
 
 @pytest.mark.parametrize(
@@ -377,11 +382,11 @@ def test_audit_holds_everything() -> None:
 )
 def test_what_is_undefined_has_a_reason(judge: Any, people: Any, reason: str) -> None:
     changes: dict[str, Any] = {} if judge is None else {"judges": {"x": judge}}
-    found = audit(sample(**changes | ({} if people is None else {"people": {"r": people}})))
-    reasons = [one.undefined for one in estimates(found.scorers.agreement["x"]) if one.undefined]
+    findings = audit(sample(**changes | ({} if people is None else {"people": {"r": people}})))
+    reasons = [estimate.undefined for estimate in estimates(findings.scorers.agreement["x"]) if estimate.undefined]
     assert reasons and all(reason in text for text in reasons)
-    for one in estimates(found):
-        assert (one.value is None) == (one.undefined is not None)
+    for estimate in estimates(findings):
+        assert (estimate.value is None) == (estimate.undefined is not None)
 
 
 def test_no_items_and_few_groups() -> None:
@@ -430,13 +435,13 @@ def test_kappa_is_never_certain_with_few_items(errors: int) -> None:
     """25 verdicts: without an error every resample is perfect, and with few they vary too little."""
     people = np.where(np.arange(25) < 15, A, B).astype(np.int8)
     judge = np.where(np.arange(25) < errors, B, people).astype(np.int8)
-    found = verdict_agreement(people, judge, range(25))
+    agreed = verdict_agreement(people, judge, range(25))
     exact = stats.binomtest(25 - errors, 25).proportion_ci(method="exact")
-    low, high = found.accuracy.interval or (0, 0)
+    low, high = agreed.accuracy.interval or (0, 0)
     assert low <= exact.low + 1e-3 and high >= exact.high - 1e-3
-    low, high = found.kappa.interval or (0, 0)
+    low, high = agreed.kappa.interval or (0, 0)
     chance = 1 - (0.6 * (0.6 - errors / 25) + 0.4 * (0.4 + errors / 25))
     assert low <= 1 - (1 - exact.low) / chance + 2e-2 and (high == 1 or errors)
     # Five copies of each item in a group are no more items.
     many = verdict_agreement(np.repeat(people, 5), np.repeat(judge, 5), np.arange(25).repeat(5)).kappa.interval
-    assert many == pytest.approx(found.kappa.interval, abs=0.06)
+    assert many == pytest.approx(agreed.kappa.interval, abs=0.06)

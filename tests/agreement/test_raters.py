@@ -64,8 +64,8 @@ def alpha_of(ratings: Any, level: Level = "ordinal") -> float | None:
 
 @pytest.mark.parametrize(("level", "alpha"), [("nominal", 0.743), ("ordinal", 0.815)])
 def test_alpha_of_the_published_example(level: Level, alpha: float) -> None:
-    found = alpha_of(FOUR_OBSERVERS, level)
-    assert found is not None and round(found, 3) == alpha
+    value = alpha_of(FOUR_OBSERVERS, level)
+    assert value is not None and round(value, 3) == alpha
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -109,7 +109,7 @@ def repeated(member: Any, count: Any) -> list[int]:
 def test_interval_is_that_of_alpha_on_repeated_rows(level: Level, step: float) -> None:
     ratings, judge, group = scored(60, 3, 3, step=step, missing=0.1)
     kept = (~np.isnan(ratings)).sum(axis=1) > 1
-    found = rater_agreement(ratings, group, judge, level, resamples=40)
+    agreed = rater_agreement(ratings, group, judge, level, resamples=40)
     draws = Bootstrap(group[kept], 40)
     ratings, judge = ratings[kept], judge[kept]
     everyone = np.column_stack([ratings, judge])
@@ -119,20 +119,24 @@ def test_interval_is_that_of_alpha_on_repeated_rows(level: Level, step: float) -
         people.append(alpha_of(ratings[rows], level))
         both.append(alpha_of(everyone[rows], level))
     alone, together = np.array(people, dtype=float), np.array(both, dtype=float)
-    assert found.with_judge is not None and found.difference is not None
-    for estimate, values in ((found.people, alone), (found.with_judge, together), (found.difference, together - alone)):
+    assert agreed.with_judge is not None and agreed.difference is not None
+    for estimate, values in (
+        (agreed.people, alone),
+        (agreed.with_judge, together),
+        (agreed.difference, together - alone),
+    ):
         assert estimate.interval == pytest.approx(draws.interval(values), abs=1e-10)
 
 
 def test_soft_agreement_is_with_peoples_distribution_not_their_mean() -> None:
     ratings = np.array([[1, 1, 2], [3, 3, 3], [5, 4, NAN], [2, 2, 5], [4, NAN, NAN]] * 10)
-    found = beside_raters(by_item(ratings), np.array([1, 3.2, 4.9, 5, 4] * 10), np.arange(50)).soft
-    assert found is not None
-    assert found.judge.value == pytest.approx((2 / 3 + 1 + 1 / 2 + 1 / 3) / 4)
-    assert found.people.value == pytest.approx((1 / 3 + 1 + 0 + 1 / 3) / 4)
-    assert found.ceiling.value == pytest.approx((2 / 3 + 1 + 1 / 2 + 2 / 3) / 4) and found.differ.value == 0.75
-    assert found.difference.interval is not None and found.difference.interval[0] > 0
-    assert "agree more often than two people do" in found.reading and found.differ.n == 40
+    soft = beside_raters(by_item(ratings), np.array([1, 3.2, 4.9, 5, 4] * 10), np.arange(50)).soft
+    assert soft is not None
+    assert soft.judge.value == pytest.approx((2 / 3 + 1 + 1 / 2 + 1 / 3) / 4)
+    assert soft.people.value == pytest.approx((1 / 3 + 1 + 0 + 1 / 3) / 4)
+    assert soft.ceiling.value == pytest.approx((2 / 3 + 1 + 1 / 2 + 2 / 3) / 4) and soft.differ.value == 0.75
+    assert soft.difference.interval is not None and soft.difference.interval[0] > 0
+    assert "agree more often than two people do" in soft.reading and soft.differ.n == 40
     split = np.where(np.random.default_rng(0).random((200, 6)) < 0.5, 1.0, 10.0)
     mean, same = split.mean(axis=1), np.random.default_rng(1).permuted(split, axis=1)[:, 0]
     crowd = np.column_stack([split, np.tile(np.arange(1, 10.9, 0.9), 19)[:200]])  # more than ten ratings
@@ -226,14 +230,14 @@ def test_of_verdicts_a_rater_is_as_close_as_so_many_others_say_the_same() -> Non
     random = np.random.default_rng(3)
     ratings, judge = random.integers(0, 3, (60, 4)).astype(float), random.integers(0, 3, 60).astype(float)
     ratings[random.random((60, 4)) < 0.1] = NAN
-    found = alternative_annotator(ratings, judge, np.arange(60), level="nominal")
-    assert len(found.lines) == 4
-    for rater, line in enumerate(found.lines):
+    test = alternative_annotator(ratings, judge, np.arange(60), level="nominal")
+    assert len(test.lines) == 4
+    for rater, line in enumerate(test.lines):
         wins = []
         for row, verdict in zip(ratings, judge, strict=True):
             others = [other for number, other in enumerate(row) if number != rater and not np.isnan(other)]
             if others and not np.isnan(row[rater]):
-                by_judge, by_rater = (others.count(one) for one in (verdict, row[rater]))
+                by_judge, by_rater = (others.count(given) for given in (verdict, row[rater]))
                 wins.append((by_judge >= by_rater, by_rater >= by_judge))
         assert (line.judge_advantage, line.rater_advantage) == pytest.approx(tuple(np.mean(wins, axis=0)))
     split, ties = np.tile([0.0, 0, 2, 2], (60, 1)), np.full(60, 1.0)

@@ -13,25 +13,25 @@ from critic.certificate import read
 from critic.records import JudgeConfig
 
 
-def fickle(body: dict[str, Any], asked: Counter[str], kinds: set[Any]) -> dict[str, Any]:
+def fickle(body: dict[str, Any], requests: Counter[str], kinds: set[Any]) -> dict[str, Any]:
     """Change the verdict on every fourth row when it is asked for again."""
     text = body["messages"][-1]["content"]
     number = int(re.findall(r"on table (\d+)", text)[-1])
-    asked[text] += 1
+    requests[text] += 1
     kinds.add(body.get("seed"))
-    changed = number % 4 == 0 and asked[text] > 1
+    changed = number % 4 == 0 and requests[text] > 1
     if "Verdict" in text:
         return completion(json.dumps({"Verdict": "A", "Reason": "r"}))
     return completion(json.dumps({"Rating": number % 9 + 1 + changed, "Reason": "r"}))
 
 
 def test_the_share_that_changes_is_in_record_table_certificate_and_gate(tmp_path: Path, scripted: Servers) -> None:
-    asked, seeds = Counter[str](), set[Any]()
-    server = scripted(lambda body: fickle(body, asked, seeds))
+    requests, seeds = Counter[str](), set[Any]()
+    server = scripted(lambda body: fickle(body, requests, seeds))
     rows = write_jsonl(tmp_path / "rows.jsonl", [human_row(number, image=None) for number in range(60)])
     words = ("critic", "judge", rows, "--base-url", server.url, "--score", "argmax", "--temperature", "0.5")
     run(*words, "--repeat", 3, "--out", tmp_path / "j.jsonl", code=0)
-    assert set(asked.values()) == {3} and len(seeds) > 60
+    assert set(requests.values()) == {3} and len(seeds) > 60
     for line in read_jsonl(tmp_path / "j.jsonl"):
         number = int(line["sample"]["id"].removeprefix("row-"))
         assert line["score"] == number % 9 + 1 and line["prompt_tokens"] == 33

@@ -53,8 +53,8 @@ def test_a_file_of_each_tool_says_who_rated_what(name: str) -> None:
     assert "people: " in people.note and f"judge: {JUDGES[name]}" in people.note
     if kind == "score":
         sample = read_scores(people, judges)
-        found = {"people": sample.human.tolist(), "judge": sample.scores.tolist()}
-        assert found == SCORES
+        verdicts = {"people": sample.human.tolist(), "judge": sample.scores.tolist()}
+        assert verdicts == SCORES
         texts = [response and response.text for response in sample.responses][2:3]
         assert texts == ([] if name in ("phoenix.json", "fastchat_single.jsonl") else ["I see 2 cats."])
         assert all(sample.group) == (name != "phoenix.json")
@@ -62,8 +62,8 @@ def test_a_file_of_each_tool_says_who_rated_what(name: str) -> None:
     else:
         pairs = read_labels(people, judges, kind)
         (human,), (judge,) = pairs.people.values(), pairs.judges.values()
-        found = {"people": human.tolist(), "judge": judge.tolist()}
-        assert found == LABELS[kind]
+        verdicts = {"people": human.tolist(), "judge": judge.tolist()}
+        assert verdicts == LABELS[kind]
         notes = pairs.notes
     assert people.note in notes and not any("repeat" in note or "are not in" in note for note in notes), notes
 

@@ -87,15 +87,14 @@ def test_no_row_meets_a_map_that_saw_its_group(monkeypatch: pytest.MonkeyPatch) 
     judge = 1 + group / 10
     human = np.clip(judge + np.random.default_rng(9).normal(0, 0.3, 180), 1, 10)
     maps: list[list[set[float]]] = []
-    fit = score_maps.fit_map
 
     def spied(human: Floats, judge: Floats) -> Callable[[Floats], Floats]:
-        made, met = fit(human, judge), [set(judge.tolist())]
+        fitted, met = fit_map(human, judge), [set(judge.tolist())]
         maps.append(met)
 
         def predict(scores: Floats) -> Floats:
             met.append(set(scores.tolist()))
-            return made(scores)
+            return fitted(scores)
 
         return predict
 
@@ -127,13 +126,13 @@ def test_gpt4_on_llmeval2(shared: Path) -> None:
     human = half_up(np.array([row["score_1_10"] for row in rows]))
     judge = np.array([row["gpt4_score_1_10"] for row in rows])
     group = [row["group"] for row in rows]
-    found = calibrate(JudgedRows(human, judge, group))
-    assert [part.score for part in found.bins] == list(range(1, 11))
-    assert sum(part.human.n for part in found.bins) == found.n == len(rows)
-    assert found.bins[-1].human.value == pytest.approx(human[judge == 10].mean())
-    assert found.before is not None and found.after is not None
-    assert (found.before.rmse, found.after.rmse) == pytest.approx((2.87, 2.59), abs=0.01)
-    assert (found.before.mae, found.after.mae) == pytest.approx((1.53, 1.94), abs=0.02)
+    calibrated = calibrate(JudgedRows(human, judge, group))
+    assert [part.score for part in calibrated.bins] == list(range(1, 11))
+    assert sum(part.human.n for part in calibrated.bins) == calibrated.n == len(rows)
+    assert calibrated.bins[-1].human.value == pytest.approx(human[judge == 10].mean())
+    assert calibrated.before is not None and calibrated.after is not None
+    assert (calibrated.before.rmse, calibrated.after.rmse) == pytest.approx((2.87, 2.59), abs=0.01)
+    assert (calibrated.before.mae, calibrated.after.mae) == pytest.approx((1.53, 1.94), abs=0.02)
 
 
 NOISE = {"OCR": 0.4, "Counting": 1.0, "Meme": 2.2}
@@ -161,7 +160,7 @@ def world(random: Any, n: int = 600, *, own: bool = True, unlabelled: int = 0) -
         judges={"j": chances @ np.arange(1, 11)},
         group=[f"q{row // 3}" for row in range(n)],
         parts={"task": task.tolist()},
-        judgments=[judged(row, one) for row, one in enumerate(chances.tolist())] if own else [],
+        judgments=[judged(row, distribution) for row, distribution in enumerate(chances.tolist())] if own else [],
     )
 
 
@@ -170,9 +169,9 @@ def world(random: Any, n: int = 600, *, own: bool = True, unlabelled: int = 0) -
 def test_coverage_is_as_promised_by_task(own: bool) -> None:
     random, held = np.random.default_rng(5), dict[str, list[float]]()
     for _ in range(25):
-        found, ends = measure_intervals(world(random, own=own), AuditRequest())
-        assert found is not None and ends is not None and found.own == own
-        for task in found.tasks:
+        widths, ends = measure_intervals(world(random, own=own), AuditRequest())
+        assert widths is not None and ends is not None and widths.own == own
+        for task in widths.tasks:
             held.setdefault(task.task, []).append(task.coverage.value or 0)
     assert {*held} == {"all", *NOISE}
     for name, shares in held.items():
@@ -204,20 +203,20 @@ def test_no_row_is_measured_by_its_own_question(monkeypatch: pytest.MonkeyPatch,
 
 def test_noisy_rows_are_wide_and_routing_beats_chance() -> None:
     sample = world(np.random.default_rng(1), 1500, unlabelled=300)
-    found, ends = measure_intervals(sample, AuditRequest())
-    assert found is not None and ends is not None and ends.shape == (4, 1500) and not np.isnan(ends).any()
-    share = {task.task: task.narrow.value or 0 for task in found.tasks}
-    width = {task.task: task.width for task in found.tasks}
+    widths, ends = measure_intervals(sample, AuditRequest())
+    assert widths is not None and ends is not None and ends.shape == (4, 1500) and not np.isnan(ends).any()
+    share = {task.task: task.narrow.value or 0 for task in widths.tasks}
+    width = {task.task: task.width for task in widths.tasks}
     assert share["OCR"] > 0.9 and share["Meme"] < 0.4 and width["OCR"] < width["Counting"] < width["Meme"]
     known = ~np.isnan(sample.human)
-    assert found.tasks[0].n == 1200 == known.sum()
+    assert widths.tasks[0].n == 1200 == known.sum()
     (low, high, score, left), narrow = ends, np.ptp(ends[:2], axis=0) <= NARROW
     error, left = np.abs(score - sample.human), left > 0
-    assert np.array_equal(left, narrow & (low <= score) & (score <= high)) and found.left == left[known].mean()
+    assert np.array_equal(left, narrow & (low <= score) & (score <= high)) and widths.left == left[known].mean()
     assert (np.abs(score - sample.scores)[left] <= 0.5).all()
-    assert f"(mean error there {error[known & left].mean():.2f} points)" in found.reading
-    assert found.routed_mae == pytest.approx(error[known & left].sum() / 1200)
-    assert found.routed_mae < 0.7 * found.random_mae
+    assert f"(mean error there {error[known & left].mean():.2f} points)" in widths.reading
+    assert widths.routed_mae == pytest.approx(error[known & left].sum() / 1200)
+    assert widths.routed_mae < 0.7 * widths.random_mae
     assert narrow[~known].mean() == pytest.approx(share["all"], abs=0.1)
 
 
@@ -231,11 +230,11 @@ def test_a_severe_judge_s_rows_are_left_to_it_recalibrated(shift: float) -> None
     judge = np.clip(human - shift + np.where(easy, 0, random.normal(0, 2, 900)), 1, 10)
     sample = RatedSample(name="s", ids=sample.ids, human=human, judges={"j": judge}, group=[str(row) for row in group],
                          parts={"task": ["easy" if row else "hard" for row in easy]})  # fmt: skip
-    found, ends = measure_intervals(sample, AuditRequest())
-    assert found is not None and ends is not None and found.recalibrated == (shift > 0)
+    widths, ends = measure_intervals(sample, AuditRequest())
+    assert widths is not None and ends is not None and widths.recalibrated == (shift > 0)
     low, high, score, left = ends
-    assert found.left > 0.1 and (low <= score)[left > 0].all() and (score <= high)[left > 0].all()
-    assert ("whose recalibrated scores" in found.reading) == (shift > 0) and found.routed_mae < found.random_mae
+    assert widths.left > 0.1 and (low <= score)[left > 0].all() and (score <= high)[left > 0].all()
+    assert ("whose recalibrated scores" in widths.reading) == (shift > 0) and widths.routed_mae < widths.random_mae
 
 
 def test_a_judge_that_knows_nothing_is_left_no_row_and_small_tasks_say_whose_intervals_they_have() -> None:
@@ -244,11 +243,11 @@ def test_a_judge_that_knows_nothing_is_left_no_row_and_small_tasks_say_whose_int
     sample = RatedSample(name="s", ids=[str(row) for row in range(312)], human=human, group=[None] * 312,
                          judges={"j": random.integers(1, 11, 312).astype(float)},
                          parts={"task": ["large"] * 300 + ["small"] * 12})  # fmt: skip
-    found, ends = measure_intervals(sample, AuditRequest())
-    assert found is not None and ends is not None
-    assert not ends[3].any() and found.left == 0 and "Leave no single answer to the judge" in found.reading
-    assert {task.task: task.borrowed for task in found.tasks} == {"all": False, "large": False, "small": True}
-    assert "Tasks with fewer than 20 labels" in found.reading and found.reading.count("small") == 1
+    widths, ends = measure_intervals(sample, AuditRequest())
+    assert widths is not None and ends is not None
+    assert not ends[3].any() and widths.left == 0 and "Leave no single answer to the judge" in widths.reading
+    assert {task.task: task.borrowed for task in widths.tasks} == {"all": False, "large": False, "small": True}
+    assert "Tasks with fewer than 20 labels" in widths.reading and widths.reading.count("small") == 1
 
 
 def test_sets_grow_to_the_likelier_neighbour() -> None:

@@ -51,11 +51,11 @@ def test_a_change_is_split_into_the_judge_s_and_the_model_s(judge: float, model:
         new = 5.5 + hard + model + judge + random.normal(0, 0.6, (80, 3))
         both = sample(np.append(then, np.full((80, 3), np.nan), axis=0), np.append(again, new, axis=0))
         both.group[:] = [f"q{row // 3 % 80}" for row in range(480)]
-        found = measure_change(both)
-        truths = zip((found.judge, found.model, found.total), (judge, model, judge + model), strict=True)
+        change = measure_change(both)
+        truths = zip((change.judge, change.model, change.total), (judge, model, judge + model), strict=True)
         hits.append([part.interval is not None and part.interval[0] <= x <= part.interval[1] for part, x in truths])
-        assert found.total.value == pytest.approx((found.judge.value or 0) + (found.model.value or 0))
-        holds.append(found.holds)
+        assert change.total.value == pytest.approx((change.judge.value or 0) + (change.model.value or 0))
+        holds.append(change.holds)
     assert np.all(np.mean(hits, axis=0) >= 0.89), np.mean(hits, axis=0)
     assert np.mean(holds) == pytest.approx(0.0 if judge or model else 0.95, abs=0.06)
 
@@ -64,12 +64,12 @@ def asked_twice(seed: int, harder: float = 0.0, drop: float = 0.0, others: int =
     """Answers of then, half of them judged again, and new ones to the same questions, but for `others` harder ones."""
     random = np.random.default_rng(seed)
     hard = np.append(random.normal(0, 1, 80), random.normal(0, 1, others) - harder)
-    asked = np.append(np.arange(80 - others), np.arange(80, 80 + others))
+    questions = np.append(np.arange(80 - others), np.arange(80, 80 + others))
     then = 5.5 + hard[:80, None] + random.normal(0, 0.6, (80, 3))
     again = np.where(np.arange(80)[:, None] < 40, then + random.normal(0, 0.3, (80, 3)), np.nan)
-    new = 5.5 + hard[asked, None] - drop + random.normal(0, 0.6, (80, 3))
+    new = 5.5 + hard[questions, None] - drop + random.normal(0, 0.6, (80, 3))
     both = sample(np.append(then, np.full((80, 3), np.nan), axis=0), np.append(again, new, axis=0))
-    both.group[:] = [f"q{number}" for number in np.append(np.arange(80), asked).repeat(3)]
+    both.group[:] = [f"q{number}" for number in np.append(np.arange(80), questions).repeat(3)]
     return both
 
 

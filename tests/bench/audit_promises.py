@@ -104,7 +104,7 @@ def seen_judges(groups: int, each: int) -> dict[str, float]:
         sample.judges["other"] = np.clip(second, 1, 10)
         return next(each for each in compare(sample, "judge", "other").differences if each.metric == "mae")
 
-    named = [found.unseen for seed in range(40) if (found := line(10**6 + seed, 0.0)).unseen]
+    named = [difference.unseen for seed in range(40) if (difference := line(10**6 + seed, 0.0)).unseen]
     shown = [line(seed, float(np.median(named))).better is not None for seed in range(WORLDS)]
     return {"needs": float(np.median(named)), "shown": float(np.mean(shown))}
 
@@ -118,10 +118,10 @@ def seen_biases(labels: int, groups: int, each: int) -> dict[str, float]:
         human = on_scale(5.5 + random.normal(0, 1.2, groups)[group] + random.normal(0, 1, len(group)))
         label = np.arange(groups)[group] % labels
         judge = human + random.normal(0, 0.4, groups)[group] + random.normal(0, 1, len(group)) + offset * (label == 0)
-        found = offsets("task", JudgedRows(human, np.clip(judge, 1, 10), group), [f"t{number}" for number in label])
-        return next(each for each in found.effects if each.label == "t0")
+        by_task = offsets("task", JudgedRows(human, np.clip(judge, 1, 10), group), [f"t{number}" for number in label])
+        return next(each for each in by_task.effects if each.label == "t0")
 
-    named = [found.unseen for seed in range(40) if (found := effect(10**6 + seed, 0.0)).unseen]
+    named = [by_task.unseen for seed in range(40) if (by_task := effect(10**6 + seed, 0.0)).unseen]
     shown = [(effect(seed, float(np.median(named))).p_value or 1) <= 0.05 for seed in range(WORLDS)]
     return {"needs": float(np.median(named)), "shown": float(np.mean(shown))}
 

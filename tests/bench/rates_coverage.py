@@ -52,13 +52,13 @@ def coverage(worlds: int, labels: Sequence[int] = (25, 50, 100, 200)) -> dict[st
                 people, judge, group = world(np.random.default_rng(stream), shares, errors, each, drawn)
                 labelled = people < 3
                 human = np.where(labelled, WORTH[people % 3], 0.0)
-                one = _correct(Answers(human, WORTH[judge], labelled, group, None))
-                other = _invert(people, judge=judge, member=group, weight=np.ones(ITEMS))
-                for key, estimate in (("corrected", one), ("inverted", other)):
+                corrected = _correct(Answers(human, WORTH[judge], labelled, group, None))
+                by_rates = _invert(people, judge=judge, member=group, weight=np.ones(ITEMS))
+                for key, estimate in (("corrected", corrected), ("inverted", by_rates)):
                     low, high = estimate.interval or (2.0, 2.0)
                     held[key] += low <= true <= high
                     held["width" if key == "corrected" else "width inverted"] += high - low
-                inverted += other.interval is not None
+                inverted += by_rates.interval is not None
             row = {"corrected": held["corrected"] / worlds, "inverted": held["inverted"] / max(inverted, 1)}
             row |= {"width": held["width"] / worlds, "width inverted": held["width inverted"] / max(inverted, 1)}
             result[f"{name}, {drawn}"] = row | {"defined": inverted / worlds}
