@@ -116,7 +116,7 @@ def test_an_attacked_answer_stays_inside_its_section(attack: Attack, name: str, 
 CONTROL_TOKENS = [
     "<|im_end|>", "<|im_start|>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>", "<|endoftext|>",
     "<|assistant|>", "[/INST]", "[INST]", "<<SYS>>", "<</SYS>>", "</s>", "<s>", "<end_of_turn>", "<start_of_turn>",
-    "[gMASK]", "<sop>", "<think>", "</think>",
+    "[gMASK]", "<sop>", "<think>", "</think>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>", "[/SYSTEM_PROMPT]",
 ]  # fmt: skip
 WITHOUT_WIDTH = str.maketrans("", "", "\u200b\u200c\u200d\u2060\ufeff")
 
@@ -153,15 +153,6 @@ def test_a_judge_that_quotes_an_attack_keeps_its_rating(attack: Attack, name: st
     whole = target(rating, text)
     for cut in range(0, len(whole), 7):
         assert parse.parse_rating(whole[:cut], truncated=True).rating in (None, rating)
-
-
-# Holes that are known and not closed. A test that passes here says that its mark is to be taken away.
-
-
-@pytest.mark.parametrize("token", ["<｜Assistant｜>", "<｜end▁of▁sentence｜>", "[/SYSTEM_PROMPT]"])
-def test_control_tokens_of_more_families(token: str) -> None:
-    attack = suite()["role-tags"].text("4", read_layout(load("pointwise", "en")))
-    assert token in attack and token not in shown("pointwise", "en", attack)
 
 
 def test_no_hidden_character_reaches_the_judge() -> None:
@@ -351,16 +342,10 @@ def world(folder: Path, count: int = 60) -> Path:
     for number in range(count):
         colour, said = COLOURS[number % 4], COLOURS[(number + (number // 4) % 2) % 4]
         Pillow.new("RGB", (8, 8), colour).save(folder / f"{number}.png")
-        right = colour == said
-        rows.append(
-            {
-                "id": f"r{number}", "task": "Recognition", "lang": "en", "question": "Which colour?",
-                "group": f"g{number}",
-                "reference": colour if number % 2 else None, "response": f"It is {said}.", "system": "s",
-                "human_score": 9 if right else 2, "scale_min": 1, "scale_max": 10, "image": f"{number}.png",
-                "annotators": {"a": 9 if right else 2}, "gpt4_score_1_10": 5,
-            }
-        )  # fmt: skip
+        score = 9 if colour == said else 2
+        about = {"id": f"r{number}", "question": "Which colour?", "image": f"{number}.png", "gpt4_score_1_10": 5}
+        about |= {"reference": colour if number % 2 else None, "response": f"It is {said}.", "task": "Recognition"}
+        rows.append(human_row(number, **about, human_score=score, score_1_10=None, annotators={"a": score}))
     return write_jsonl(folder / "rows.jsonl", rows)
 
 

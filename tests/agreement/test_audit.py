@@ -14,6 +14,7 @@ import pytest
 from conftest import Done, human_row, write_jsonl
 from conftest import run as run_program
 from judgments import of_answer
+from samples import build_sample
 
 from critic import jsonl
 from critic.records import HumanScore, Judgment, Question, Response, Turn, Verdict
@@ -66,22 +67,12 @@ def judgments(n: int = 40, failed: int = 0, seed: int = 0) -> list[Judgment]:
     ]
 
 
-def training_rows(n: int = 60) -> list[dict[str, Any]]:
+def training_rows(count: int = 60) -> list[dict[str, Any]]:
+    about: dict[str, Any] = {"task": "OCR", "lang": "zh", "question": "写的是什么？", "reference": "欢迎光临本店"}
+    about |= {"system": "model-b", "scale_min": 0, "scale_max": 9, "image": None, "score_1_10": None}
     return [
-        {
-            "id": f"t{index}",
-            "task": "OCR",
-            "lang": "zh",
-            "question": "写的是什么？",
-            "reference": "欢迎光临本店",
-            "response": "欢迎光临本店"[: index % 6 + 1],
-            "system": "model-b",
-            "human_score": index % 6,
-            "scale_min": 0,
-            "scale_max": 9,
-            "group": f"t{index // 3}",
-        }
-        for index in range(n)
+        human_row(n, **about, response=about["reference"][: n % 6 + 1], human_score=n % 6, group=f"t{n // 3}")
+        for n in range(count)
     ]
 
 
@@ -265,12 +256,12 @@ def decided(folder: Path, rows: list[Judgment], *arguments: str) -> str:
 
 
 def test_decisions_rest_on_enough_questions_and_judgments(tmp_path: Path) -> None:
-    def rows(n: int, failed: int = 0, shift: float = 0.0) -> list[Judgment]:
+    def rows(n: int, failed: int = 0) -> list[Judgment]:
         random = np.random.default_rng(0)
         lines = []
         for i in range(n):
             human = float(random.integers(1, 11))
-            score = float(np.clip(human + shift + random.normal(0, 0.3), 1, 10))
+            score = float(np.clip(human + random.normal(0, 0.3), 1, 10))
             lines.append(change(judgment(2 * i, human, None if i < failed else score), columns={}))
         return lines
 
@@ -288,18 +279,12 @@ def test_decisions_rest_on_enough_questions_and_judgments(tmp_path: Path) -> Non
     tasks = [judgment(i, human[i], noise[i] if i % 2 else human[i]) for i in range(160)]
     said = decided(tmp_path, [change(row, columns={}) for row in tasks])
     assert re.search(r" Do not use it for Counting \(Pearson [−0-9.]+, −0.\d+ to 0.\d+\); more labels", said), said
-    dull = [change(judgment(2 * i, human[i], 5.0 + i % 2), columns={}) for i in range(80)]  # no worse, and no better
-    assert "is not shown to know more than the trivial judge constant (Pearson" in decided(tmp_path, dull)
-    more = "too few, 20 are needed; label answers to 8 more."
-    assert decided(tmp_path, rows(12)) == f"No decision on small-judge: 12 questions are {more}"
     few = decided(tmp_path, rows(80, failed=40))
     allowed = "more than 2.0%. Judge these again, or allow more with --max-failed."
     assert few == f"No decision on small-judge: it has no verdict on 40 of 80 answers, {allowed}"
     assert decided(tmp_path, rows(80, failed=40), "--max-failed", "0.5").startswith("Use small-judge")
     assert "40 of 80 failed" in decided(tmp_path, rows(80, failed=40), "--gate", "failed<=0.1")
     assert "The gate is not kept: mae<=0.1 NOT kept" in decided(tmp_path, rows(80), "--gate", "mae<=0.1")
-    severe = decided(tmp_path, rows(140, shift=-3.0))
-    assert severe.startswith("Use small-judge after recalibration: it is 2.39 points more severe")
 
 
 def test_too_many_failures_exit_3_after_writing(tmp_path: Path) -> None:
@@ -379,11 +364,8 @@ def test_mistakes_on_the_command_line_are_one_line(tmp_path: Path) -> None:
 
 def of_responses(responses: list[Response], training: list[Response]) -> dict[str, Any]:
     """What the trivial judges give them."""
-    ids = [str(number) for number in range(len(responses))]
-    fives, lengths = np.full(len(ids), 5.0), [float(len(response.text)) for response in responses]
-    sample = RatedSample(
-        name="s", ids=ids, human=fives, judges={"j": fives}, group=ids, length=np.array(lengths), responses=[*responses]
-    )
+    fives, lengths = np.full(len(responses), 5.0), np.array([float(len(response.text)) for response in responses])
+    sample = build_sample(fives, fives, length=lengths, responses=responses)
     return {name: scores for name, (scores, _) in trivial(sample, training).items()}
 
 
@@ -423,13 +405,7 @@ def test_what_the_page_counts(tmp_path: Path) -> None:
     table = np.array(count_pairs(sample.human, sample.scores))
     assert table.sum() == 5
     assert [table[0, 0], table[0, 1], table[9, 9], table[3, 1], table[5, 1]] == [1] * 5
-    assert [sample.ids[row] for row in find_worst(sample)] == [
-        "r5",
-        "r4",
-        "r1",
-        "r2",
-        "r0",
-    ]  # r1, r2: equally far
+    assert [sample.ids[row] for row in find_worst(sample)] == ["r5", "r4", "r1", "r2", "r0"]  # r1, r2: equally far
     assert [(name, count) for name, count, _ in count_failures(sample)] == [("truncated", 1)]
     refused = [msgspec.structs.replace(judgment(i, 5, None), verdict=Verdict(failure="refused")) for i in range(6, 11)]
     (most, few) = count_failures(sample_of(tmp_path, [judgment(3, 3, None), *refused]))
@@ -454,11 +430,8 @@ def test_two_columns_of_a_table_and_a_gate(tmp_path: Path) -> None:
     summary = summary_of(tmp_path)
     assert [line["holds"] for line in summary["gate"]] == [True, False]
     files = summary["provenance"]["samples"]["t"]["files"]
-    assert {who: file["column"] for who, file in files.items()} == {
-        "people": "expert",
-        "ours": "ours",
-        "theirs": "theirs",
-    }
+    assert [file["column"] for file in files.values()] == ["expert", "ours", "theirs"]
+    assert [*files] == ["people", "ours", "theirs"]
     (pair,) = summary["t"]["comparisons"]
     assert (pair["first"], pair["second"], pair["differences"][0]["better"]) == ("ours", "theirs", "ours")
     page = (tmp_path / "out" / "report.html").read_text("utf-8")

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from conftest import read_jsonl
-from draws import times_of
+from draws import share_that_holds, times_of
 from numpy.typing import NDArray
+from samples import read_llmeval2
 
 from critic.stats.estimate import Bootstrap, holm
 from eval_agreement.judged_rows import JudgedRows
@@ -49,6 +49,10 @@ class World:
         self.judge = 5.5 + 0.5 * followed + liked + random.normal(0, 0.5, n)
         self.judge += per_doubling * (self.doublings - 7) + own * (self.system == "a")
 
+    def rows(self, judge: Floats | None = None, **options: int) -> JudgedRows:
+        """Return the answers as rows, of another judge if one is given."""
+        return JudgedRows(self.human, self.judge if judge is None else judge, self.group, **options)
+
 
 def design(human: Floats, x: Floats) -> Floats:
     """One indicator per human level that occurs, and x."""
@@ -77,7 +81,7 @@ def rare_level(world: World) -> None:
 def test_verbosity_is_least_squares_in_every_resample() -> None:
     world = World(1, per_doubling=0.05)
     rare_level(world)
-    effect = verbosity(JudgedRows(world.human, world.judge, world.group, resamples=200), world.length)
+    effect = verbosity(world.rows(resamples=200), world.length)
 
     def fit(rows: NDArray[np.intp]) -> float:
         x = design(world.human[rows], world.doublings[rows])
@@ -95,7 +99,7 @@ def test_offsets_are_least_squares_in_every_resample(people: str) -> None:
     if people == "fractions":
         world.human = np.clip(world.human + np.tile([-0.5, 0.3, 0.499], 100), 1, 10)
     rare_level(world)
-    family = offsets("answerer", JudgedRows(world.human, world.judge, world.group, resamples=150), list(world.system))
+    family = offsets("answerer", world.rows(resamples=150), list(world.system))
     draws = Bootstrap(world.group, 150)
     uncorrected = []
     for effect in family.effects:
@@ -116,7 +120,7 @@ def by_label(rows: JudgedRows, label: list[str]) -> dict[str | None, BiasEffect]
 
 
 def covered(effects: list[BiasEffect], truth: float) -> float:
-    return float(np.mean([e.interval is not None and e.interval[0] <= truth <= e.interval[1] for e in effects]))
+    return share_that_holds((effect.interval for effect in effects), truth)
 
 
 def seen(effects: list[BiasEffect]) -> float:
@@ -126,56 +130,50 @@ def seen(effects: list[BiasEffect]) -> float:
     return float(np.mean(apart))
 
 
-@pytest.mark.parametrize("points", [0.0, 0.4])
-def test_severity_is_found_and_covered(points: float) -> None:
-    effects = []
-    for seed in range(300):
-        w = World(seed)
-        judge = np.clip(w.human + points + (w.judge - 5.5 - 0.5 * (w.human - 5.5)), 1, 10)
-        effects.append(severity(JudgedRows(w.human, judge, w.group, resamples=400, seed=seed)))
-    assert 0.93 <= covered(effects, points) <= 0.975
-    assert seen(effects) > 0.99 if points else seen(effects) < 0.07
+def judge_severity(seed: int, planted: float) -> BiasEffect:
+    world = World(seed)
+    judge = world.human + planted + world.judge - 5.5 - 0.5 * (world.human - 5.5)
+    return severity(world.rows(np.clip(judge, 1, 10), resamples=400, seed=seed))
+
+
+def judge_verbosity(seed: int, planted: float) -> BiasEffect:
+    world = World(seed, per_doubling=planted)
+    return verbosity(world.rows(resamples=400, seed=seed), world.length)
+
+
+def judge_own_answers(seed: int, planted: float) -> BiasEffect:
+    world = World(seed, own=planted)
+    rows = world.rows(resamples=400, seed=seed)
+    return by_label(rows, ["a" if name == "a" else "rest" for name in world.system])["a"]
+
+
+@pytest.mark.parametrize("is_planted", [False, True])
+@pytest.mark.parametrize(
+    ("measure", "worlds", "size", "most"),
+    [(judge_severity, 300, 0.4, 0.975), (judge_verbosity, 500, 0.3, 0.97), (judge_own_answers, 500, -0.4, 0.97)],
+)
+def test_an_effect_is_found_and_covered(
+    measure: Callable[[int, float], BiasEffect], worlds: int, size: float, most: float, is_planted: bool
+) -> None:
+    planted = size * is_planted
+    effects = [measure(seed, planted) for seed in range(worlds)]
+    assert 0.93 <= covered(effects, planted) <= most
+    assert seen(effects) > 0.99 if is_planted else seen(effects) < 0.07
+    p = np.array([effect.p_value for effect in effects])
+    assert np.mean(p < 0.05) == pytest.approx(seen(effects), abs=0.02)
 
 
 def test_an_effect_that_is_detectable_is_seen_in_80_of_100_audits() -> None:
     """The width of the interval does not depend on what is planted, so the planted size can be read off first."""
     worlds = [World(seed) for seed in range(250)]
-    unbiased = [verbosity(JudgedRows(w.human, w.judge, w.group, resamples=400), w.length) for w in worlds]
+    unbiased = [verbosity(w.rows(resamples=400), w.length) for w in worlds]
     size = float(np.mean([effect.detectable for effect in unbiased]))
     assert all(
         f"needs {effect.detectable:.2f} to show" in effect.reading for effect in unbiased if "No sign" in effect.reading
     )
-    planted = [
-        verbosity(JudgedRows(w.human, w.judge + size * (w.doublings - 7), w.group, resamples=400), w.length)
-        for w in worlds
-    ]
+    planted = [verbosity(w.rows(w.judge + size * (w.doublings - 7), resamples=400), w.length) for w in worlds]
     assert np.mean([effect.unseen is None for effect in planted]) == pytest.approx(0.8, abs=0.06)
     assert np.mean([effect.unseen is None for effect in unbiased]) < 0.08
-
-
-@pytest.mark.parametrize("per_doubling", [0.0, 0.3])
-def test_verbosity_is_found_and_covered(per_doubling: float) -> None:
-    worlds = [World(seed, per_doubling=per_doubling) for seed in range(500)]
-    effects = [
-        verbosity(JudgedRows(w.human, w.judge, w.group, resamples=400, seed=seed), w.length)
-        for seed, w in enumerate(worlds)
-    ]
-    assert 0.93 <= covered(effects, per_doubling) <= 0.97
-    assert seen(effects) > 0.99 if per_doubling else seen(effects) < 0.07
-    p = np.array([effect.p_value for effect in effects])
-    assert np.mean(p < 0.05) == pytest.approx(seen(effects), abs=0.02)
-
-
-@pytest.mark.parametrize("own", [0.0, -0.4])
-def test_what_one_answerer_gains_is_found_and_covered(own: float) -> None:
-    """A judge that favours its own family, say."""
-    effects = []
-    for seed in range(500):
-        w = World(seed, own=own)
-        rows = JudgedRows(w.human, w.judge, w.group, resamples=400, seed=seed)
-        effects.append(by_label(rows, ["a" if name == "a" else "rest" for name in w.system])["a"])
-    assert 0.93 <= covered(effects, own) <= 0.97
-    assert seen(effects) > 0.99 if own else seen(effects) < 0.07
 
 
 def test_a_label_of_few_questions_is_covered() -> None:
@@ -184,7 +182,7 @@ def test_a_label_of_few_questions_is_covered() -> None:
     for seed in range(400):
         w = World(seed)
         task = ["rare" if number < bias.FEWEST_LABEL_GROUPS else "common" for number in w.group]
-        by_task = offsets("task", JudgedRows(w.human, w.judge, w.group, resamples=400, seed=seed), task).effects
+        by_task = offsets("task", w.rows(resamples=400, seed=seed), task).effects
         effects.append(next(effect for effect in by_task if effect.label == "rare"))
     assert 0.925 <= covered(effects, 0) <= 0.975
 
@@ -194,7 +192,7 @@ def test_noise_in_people_s_scores_makes_effects_and_is_said_to() -> None:
     plain, explained = [], []
     for seed in range(300):
         w = World(seed, sees_quality=True)
-        rows = JudgedRows(w.human, w.judge, w.group, resamples=300, seed=seed)
+        rows = w.rows(resamples=300, seed=seed)
         plain.append(verbosity(rows, w.length))
         if plain[-1].noise_explains:
             explained.append(plain[-1].noise_explains / w.reliability)
@@ -223,20 +221,20 @@ def test_values_by_hand() -> None:
 def test_labels_that_cannot_be_compared() -> None:
     w = World(7)
     label = [None if row % 50 == 0 else "few" if row < 100 else "many" for row in range(300)]
-    family = offsets("task", JudgedRows(w.human, w.judge, w.group), label)
+    family = offsets("task", w.rows(), label)
     assert [effect.label for effect in family.effects] == ["many", "few"]
     assert all(effect.undefined is None for effect in family.effects)
-    few = offsets("task", JudgedRows(w.human, w.judge, w.group), ["few" if row < 95 else "many" for row in range(300)])
+    few = offsets("task", w.rows(), ["few" if row < 95 else "many" for row in range(300)])
     assert [effect.undefined for effect in few.effects] == [
         "19 groups without it; at least 20 are needed",
         "19 groups with it; at least 20 are needed",
     ]
     assert all(effect.value is effect.interval is effect.p_value is None for effect in few.effects)
     assert [effect.n for effect in few.effects] == [205, 95]
-    alone = offsets("language", JudgedRows(w.human, w.judge, w.group), ["zh"] * 300).effects
+    alone = offsets("language", w.rows(), ["zh"] * 300).effects
     assert len(alone) == 1 and alone[0].undefined == "0 groups without it; at least 20 are needed"
     level = ["high" if score >= 6 else "low" for score in w.human]
-    apart = offsets("task", JudgedRows(w.human, w.judge, w.group), level).effects
+    apart = offsets("task", w.rows(), level).effects
     assert {effect.undefined for effect in apart} == {"no answer without it has the same human score"}
     assert offsets("task", JudgedRows([], [], []), []).effects == []
     unjudged = offsets("task", JudgedRows([3, 4], [None, None], ["a", "b"]), ["x", "y"])
@@ -245,24 +243,20 @@ def test_labels_that_cannot_be_compared() -> None:
 
 def test_two_labels_are_one_test() -> None:
     w = World(8, own=-0.13)
-    two = offsets(
-        "side", JudgedRows(w.human, w.judge, w.group), ["own" if name == "a" else "other" for name in w.system]
-    )
-    other, own = two.effects
+    sides = ["own" if name == "a" else "other" for name in w.system]
+    other, own = offsets("side", w.rows(), sides).effects
     assert own.value is not None and other.value == pytest.approx(-own.value)
     assert other.p_value == pytest.approx(own.p_value)
 
 
 def test_gpt4_on_llmeval2(shared: Path) -> None:
-    rows = [row for row in read_jsonl(shared / "data/human_scored/llmeval2.jsonl") if not row["flags"]]
-    human = half_up(np.array([row["score_1_10"] for row in rows]))
-    judge = np.array([row["gpt4_score_1_10"] for row in rows])
-    group, system = [row["group"] for row in rows], [row["system"] for row in rows]
-    lenient = severity(JudgedRows(human, judge, group))
+    rows, human, judge, group = read_llmeval2(shared)
+    judged = JudgedRows(human, judge, group)
+    lenient = severity(judged)
     assert lenient.value == pytest.approx(0.301, abs=0.001) and "lenient" in lenient.reading
-    length = verbosity(JudgedRows(human, judge, group), [len(row["response"]) for row in rows])
+    length = verbosity(judged, [len(row["response"]) for row in rows])
     assert length.value == pytest.approx(0.293, abs=0.001) and length.noise_explains == pytest.approx(0.42, abs=0.01)
-    own = by_label(JudgedRows(human, judge, group), system)["GPT4"]
+    own = by_label(judged, [row["system"] for row in rows])["GPT4"]
     assert own.value == pytest.approx(0.553, abs=0.001) and own.noise_explains == pytest.approx(0.82, abs=0.01)
     assert own.n == 399
 

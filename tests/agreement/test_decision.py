@@ -10,6 +10,7 @@ import pytest
 from conftest import SHARED, assert_one_line_error, run
 from msgspec.structs import replace
 from numpy.typing import NDArray
+from samples import build_pairs, build_sample
 
 from critic.records import HumanScore, Question, Response
 from critic.stats.verdicts import TIE, A, B, Codes
@@ -33,7 +34,7 @@ def rate(values: Any) -> Scores:
 
 
 def build_scores(
-    judge: Callable[[Scores, np.random.Generator, dict[str, Any]], dict[str, Scores]],
+    judge: Callable[[Scores, np.random.Generator, dict[str, Any]], Scores | dict[str, Scores]],
     questions: int = 60,
     models: int = 4,
     raters: int = 1,
@@ -62,17 +63,18 @@ def build_scores(
     }
     fields |= {name: change(fields, truth, random) if callable(change) else change for name, change in changes.items()}
     facts |= {"human": fields["human"], "by_rater": by_rater}
-    return RatedSample(**{"judges": judge(truth, random, facts), **fields})
+    scores = judge(truth, random, facts)
+    return RatedSample(**{"judges": scores if isinstance(scores, dict) else {"judge": scores}, **fields})
 
 
-def see(shift: float = 0.0, noise: float = 0.8) -> Callable[..., dict[str, Scores]]:
+def see(shift: float = 0.0, noise: float = 0.8) -> Callable[..., Scores]:
     """Return a judge that sees the truth with noise, and shifts it."""
-    return lambda truth, random, facts: {"judge": rate(truth + shift + random.normal(0, noise, len(truth)))}
+    return lambda truth, random, facts: rate(truth + shift + random.normal(0, noise, len(truth)))
 
 
-def see_with(shift: Callable[[dict[str, Any]], Scores]) -> Callable[..., dict[str, Scores]]:
+def see_with(shift: Callable[[dict[str, Any]], Scores]) -> Callable[..., Scores]:
     """Return a judge that shifts some answers."""
-    return lambda truth, random, facts: {"judge": rate(truth + shift(facts) + random.normal(0, 0.7, len(truth)))}
+    return lambda truth, random, facts: rate(truth + shift(facts) + random.normal(0, 0.7, len(truth)))
 
 
 def build_verdicts(
@@ -112,8 +114,7 @@ def build_preferences(errors: float, raters: float = 0.15) -> Preferences:
         return np.where(random.random(150) < share, random.choice([A, TIE, B], 150), truth).astype(np.int8)
 
     people = {f"r{number}": noisy(raters) for number in range(3)}
-    ids = [str(place) for place in range(150)]
-    return Preferences(ids=ids, group=ids, people=people, judges={"judge": noisy(errors)})
+    return build_pairs(people, {"judge": noisy(errors)})
 
 
 def decide(sample: RatedSample | Preferences, *accepted: str) -> Decision:
@@ -160,32 +161,28 @@ WORLDS: dict[str, tuple[Callable[[], RatedSample | Preferences], str]] = {
         r"Use judge unaided, in place of one of these raters",
     ),
     "a column of people's own": (
-        lambda: build_scores(lambda truth, random, facts: {"judge": facts["human"]}),
+        lambda: build_scores(lambda truth, random, facts: facts["human"]),
         r"No decision on judge yet: judge repeats the column of people \(equal on 240 of 240\)\. .*--accept equal\.",
     ),
     "people's own on another scale": (
-        lambda: build_scores(lambda truth, random, facts: {"judge": 1 + facts["human"] / 2}),
+        lambda: build_scores(lambda truth, random, facts: 1 + facts["human"] / 2),
         r"No decision on judge yet: judge repeats the column of people \(without scatter on 240",
     ),
     "people's own, rounded to five points": (
-        lambda: build_scores(lambda truth, random, facts: {"judge": 1 + 2.25 * np.ceil(facts["human"] / 2 - 1)}),
+        lambda: build_scores(lambda truth, random, facts: 1 + 2.25 * np.ceil(facts["human"] / 2 - 1)),
         r"No decision on judge yet: judge repeats the column of people \(without scatter",
     ),
     "a rater who is the judge": (
-        lambda: build_scores(lambda truth, random, facts: {"judge": facts["by_rater"][:, 1]}, raters=3),
+        lambda: build_scores(lambda truth, random, facts: facts["by_rater"][:, 1], raters=3),
         r"No decision on judge yet: judge is the rater r1 \(equal on 240 of 240\).*--accept rater",
     ),
     "reversed": (
-        lambda: build_scores(
-            lambda truth, random, facts: {"judge": rate(11 - truth + random.normal(0, 0.8, len(truth)))}
-        ),
+        lambda: build_scores(lambda truth, random, facts: rate(11 - truth + random.normal(0, 0.8, len(truth)))),
         r"No decision on judge yet: judge falls where people rise \(Pearson −0\.\d+\).*--accept reversed",
     ),
     "half of the scale": (
         lambda: build_scores(
-            lambda truth, random, facts: {
-                "judge": np.maximum(np.round(rate(truth + random.normal(0, 0.8, len(truth))) / 2), 1)
-            }
+            lambda truth, random, facts: np.maximum(np.round(rate(truth + random.normal(0, 0.8, len(truth))) / 2), 1)
         ),
         r"No decision on judge yet: judge gave no score in the upper half of the scale.*--judge-scale.*--accept scale",
     ),
@@ -225,29 +222,27 @@ WORLDS: dict[str, tuple[Callable[[], RatedSample | Preferences], str]] = {
     ),
     "few questions": (
         lambda: build_scores(see(), questions=12),
-        r"No decision on judge: 12 questions are too few, 20 are needed",
+        r"No decision on judge: 12 questions are too few, 20 are needed; label answers to 8 more\.",
     ),
     "too few to tell": (
         lambda: build_scores(see(0, 4), questions=26, models=1),
         r"Too few to tell whether judge knows more than .*; labels on \d+ questions would show it",
     ),
     "random": (
-        lambda: build_scores(
-            lambda truth, random, facts: {"judge": random.integers(1, 11, len(truth)) * 1.0}, questions=100
-        ),
+        lambda: build_scores(lambda truth, random, facts: random.integers(1, 11, len(truth)) * 1.0, questions=100),
         r"Do not use judge here: it is not shown to know more than the trivial judge constant .* A second rater would",
     ),
     "random, with decimals": (
-        lambda: build_scores(lambda truth, random, facts: {"judge": random.uniform(1, 10, len(truth))}, questions=100),
-        r"Do not use judge here: it is not shown to know more than the trivial judge constant",
+        lambda: build_scores(lambda truth, random, facts: random.uniform(1, 10, len(truth)), questions=100),
+        r"Do not use judge here: it is not shown to know more than the trivial judge constant \(Pearson",
     ),
     "always the same": (
-        lambda: build_scores(lambda truth, random, facts: {"judge": np.full(len(truth), 7.0)}),
+        lambda: build_scores(lambda truth, random, facts: np.full(len(truth), 7.0)),
         r"Do not use judge here: it gives every answer the same verdict",
     ),
     "judgments that failed": (
         lambda: build_scores(
-            lambda truth, random, facts: {"judge": np.where(random.random(len(truth)) < 0.3, np.nan, rate(truth))}
+            lambda truth, random, facts: np.where(random.random(len(truth)) < 0.3, np.nan, rate(truth))
         ),
         r"No decision on judge: it has no verdict on \d\d of 240 answers",
     ),
@@ -369,14 +364,8 @@ def test_the_length_of_an_answer_is_nothing_that_a_judge_knows() -> None:
     for number in range(300):
         score = HumanScore(score=float(human[number]))
         training.append(Response(id=f"t{number}", question=question, text="x" * int(length[number]), human=score))
-    sample = RatedSample(
-        name="s",
-        ids=[f"a{number}" for number in range(300)],
-        human=human[300:],
-        judges={"judge": rate(1.5 * np.log(length[300:]) - 2.5 + random.normal(0, 0.3, 300))},
-        group=[None] * 300,
-        length=length[300:],
-    )
+    judge = rate(1.5 * np.log(length[300:]) - 2.5 + random.normal(0, 0.3, 300))
+    sample = build_sample(human[300:], judge, length=length[300:])
     alone, beside = (run_audit(sample, AuditRequest(training=rows), MEASURES) for rows in ([], training))
     assert decide_scores("s", alone).judges[0].startswith("Use judge as it is")
     said = decide_scores("s", beside).judges[0]
@@ -387,6 +376,7 @@ def test_recalibration_is_what_scikit_learn_fits_on_the_other_folds() -> None:
     isotonic = pytest.importorskip("sklearn.isotonic")
     sample = build_scores(see(-2.9))
     human, judge, fold = sample.human, sample.judges["judge"], folds(sample.groups)
+    assert len({*zip(sample.groups, fold, strict=True)}) == len({*sample.groups}), "a question is in one fold"
     mapped = np.empty(len(human))
     for number in range(5):
         out = fold == number

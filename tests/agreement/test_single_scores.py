@@ -1,26 +1,23 @@
 """What a single score means, against brute force and simulated judges: recalibration, and an interval for each row."""
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import read_jsonl
 from conftest import run as run_program
 from judgments import of_answer
 from numpy.typing import NDArray
+from samples import build_sample, read_llmeval2
 from scipy.stats import norm
 
 from critic.records import Judgment, Question, Response, Verdict
 from eval_agreement.judged_rows import JudgedRows
 from eval_agreement.measures import prediction_intervals as intervals
-from eval_agreement.measures import score_maps
 from eval_agreement.measures.calibration import calibrate
 from eval_agreement.measures.prediction_intervals import _nested_sets, _quantile, measure_intervals
-from eval_agreement.measures.score_maps import fit_map
-from eval_agreement.metrics import half_up
+from eval_agreement.measures.score_maps import cross_fit, fit_map
 from eval_agreement.sample import NARROW, AuditRequest, RatedSample
 
 Floats = NDArray[np.float64]
@@ -49,17 +46,11 @@ def test_bins_by_hand() -> None:
     assert all(b.human.interval is None and "at least 10" in (b.human.undefined or "") for b in result.bins)
 
 
-def test_the_map_is_pooled_adjacent_violators_and_that_of_scikit_learn() -> None:
+def test_the_map_is_pooled_adjacent_violators() -> None:
     judge = np.array([2.0, 4, 4, 6, 8, 9])
     human = np.array([1.0, 5, 7, 3, 8, 10])
     steps = fit_map(human, judge)
     assert steps(np.array([1.0, 2, 4, 5, 6, 8, 10])) == pytest.approx([1, 1, 5, 5, 5, 8, 10])
-    isotonic = pytest.importorskip("sklearn.isotonic")
-    random = np.random.default_rng(13)
-    human, judge = random.uniform(1, 10, 30), random.integers(1, 9, 30).astype(float)
-    library = isotonic.IsotonicRegression(out_of_bounds="clip")
-    expected = library.fit(judge[:, None], human).predict(np.linspace(1, 10, 40)[:, None])
-    assert fit_map(human, judge)(np.linspace(1, 10, 40)) == pytest.approx(expected, abs=1e-12)
 
 
 def test_a_lenient_judge_is_recalibrated() -> None:
@@ -72,6 +63,8 @@ def test_a_lenient_judge_is_recalibrated() -> None:
     assert result.before.mae == pytest.approx(np.abs(judge - human)[used].mean())
     assert result.before.mean_error == pytest.approx((judge - human)[used].mean())
     assert result.before.rmse == pytest.approx(math.sqrt(((judge - human)[used] ** 2).mean()))
+    folded = cross_fit(human[used], judge[used], group[used])
+    assert result.after.mae == pytest.approx(np.abs(folded - human[used]).mean())
     assert result.after.mean_error == pytest.approx(0, abs=0.1)
     assert result.after.mae < 0.45
     change = result.change
@@ -79,30 +72,6 @@ def test_a_lenient_judge_is_recalibrated() -> None:
     assert change.interval is not None and change.interval[0] < change.value < change.interval[1] < -1
     assert change.p_value is not None and change.p_value < 0.01
     assert "brings single scores closer" in result.readings[0]
-
-
-def test_no_row_meets_a_map_that_saw_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every group has a judge score of its own, so that what a map has seen shows in the scores."""
-    group = np.repeat(np.arange(60), 3)
-    judge = 1 + group / 10
-    human = np.clip(judge + np.random.default_rng(9).normal(0, 0.3, 180), 1, 10)
-    maps: list[list[set[float]]] = []
-
-    def spied(human: Floats, judge: Floats) -> Callable[[Floats], Floats]:
-        fitted, met = fit_map(human, judge), [set(judge.tolist())]
-        maps.append(met)
-
-        def predict(scores: Floats) -> Floats:
-            met.append(set(scores.tolist()))
-            return fitted(scores)
-
-        return predict
-
-    monkeypatch.setattr(score_maps, "fit_map", spied)
-    calibrate(JudgedRows(human, judge, group))
-    for made_on, measured_on in maps:
-        assert measured_on.isdisjoint(made_on)
-    assert set[float]().union(*(each[1] for each in maps)) == set(judge.tolist())
 
 
 def test_too_little_to_fit_on() -> None:
@@ -122,10 +91,7 @@ def test_too_little_to_fit_on() -> None:
 
 
 def test_gpt4_on_llmeval2(shared: Path) -> None:
-    rows = [row for row in read_jsonl(shared / "data/human_scored/llmeval2.jsonl") if not row["flags"]]
-    human = half_up(np.array([row["score_1_10"] for row in rows]))
-    judge = np.array([row["gpt4_score_1_10"] for row in rows])
-    group = [row["group"] for row in rows]
+    rows, human, judge, group = read_llmeval2(shared)
     calibrated = calibrate(JudgedRows(human, judge, group))
     assert [part.score for part in calibrated.bins] == list(range(1, 11))
     assert sum(part.human.n for part in calibrated.bins) == calibrated.n == len(rows)
@@ -153,15 +119,9 @@ def world(random: Any, n: int = 600, *, own: bool = True, unlabelled: int = 0) -
     chances = np.diff(norm.cdf((EDGES - centre[:, None]) / (noise[:, None] / 2)), axis=1) + 1e-6
     chances /= chances.sum(axis=1, keepdims=True)
     human[:unlabelled] = np.nan
-    return RatedSample(
-        name="w",
-        ids=[f"r{row}" for row in range(n)],
-        human=human,
-        judges={"j": chances @ np.arange(1, 11)},
-        group=[f"q{row // 3}" for row in range(n)],
-        parts={"task": task.tolist()},
-        judgments=[judged(row, distribution) for row, distribution in enumerate(chances.tolist())] if own else [],
-    )
+    judgments = [judged(row, distribution) for row, distribution in enumerate(chances.tolist())] if own else []
+    scores, parts = chances @ np.arange(1, 11), {"task": task.tolist()}
+    return build_sample(human, scores, np.arange(n) // 3, parts=parts, judgments=judgments)
 
 
 @pytest.mark.worlds
@@ -224,12 +184,10 @@ def test_noisy_rows_are_wide_and_routing_beats_chance() -> None:
 def test_a_severe_judge_s_rows_are_left_to_it_recalibrated(shift: float) -> None:
     """The score of rows.csv lies in its own interval; as the judge gave it, 3 points too low, it would not."""
     random = np.random.default_rng(4)
-    sample = world(random, 900, own=False)
-    group, easy = np.arange(900), np.arange(900) < 450
+    easy = np.arange(900) < 450
     human = np.clip(np.rint(random.uniform(4, 10, 900)), 1, 10)
     judge = np.clip(human - shift + np.where(easy, 0, random.normal(0, 2, 900)), 1, 10)
-    sample = RatedSample(name="s", ids=sample.ids, human=human, judges={"j": judge}, group=[str(row) for row in group],
-                         parts={"task": ["easy" if row else "hard" for row in easy]})  # fmt: skip
+    sample = build_sample(human, judge, parts={"task": ["easy" if row else "hard" for row in easy]})
     widths, ends = measure_intervals(sample, AuditRequest())
     assert widths is not None and ends is not None and widths.recalibrated == (shift > 0)
     low, high, score, left = ends
@@ -240,9 +198,8 @@ def test_a_severe_judge_s_rows_are_left_to_it_recalibrated(shift: float) -> None
 def test_a_judge_that_knows_nothing_is_left_no_row_and_small_tasks_say_whose_intervals_they_have() -> None:
     random = np.random.default_rng(7)
     human = np.append(random.integers(5, 7, 300), random.integers(1, 11, 12)).astype(float)
-    sample = RatedSample(name="s", ids=[str(row) for row in range(312)], human=human, group=[None] * 312,
-                         judges={"j": random.integers(1, 11, 312).astype(float)},
-                         parts={"task": ["large"] * 300 + ["small"] * 12})  # fmt: skip
+    judge = random.integers(1, 11, 312).astype(float)
+    sample = build_sample(human, judge, parts={"task": ["large"] * 300 + ["small"] * 12})
     widths, ends = measure_intervals(sample, AuditRequest())
     assert widths is not None and ends is not None
     assert not ends[3].any() and widths.left == 0 and "Leave no single answer to the judge" in widths.reading

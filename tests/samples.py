@@ -1,0 +1,42 @@
+"""Samples of answers and of pairs, as tests build them: what is alike for all of them is filled in."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from conftest import read_jsonl
+
+from eval_agreement.measures.preferences import Preferences
+from eval_agreement.metrics import half_up
+from eval_agreement.sample import RatedSample
+
+
+def build_sample(human: Any, judge: Any, group: Iterable[Any] | None = None, **fields: Any) -> RatedSample:
+    """Build answers with scores by people, (n,), and by a judge called "judge", or by several by name.
+
+    `group`: the question of each answer; without it every answer is a group of its own.
+    """
+    ids = [str(row) for row in range(len(human))]
+    groups = [None] * len(ids) if group is None else [f"q{name}" for name in group]
+    judges = judge if isinstance(judge, dict) else {"judge": judge}
+    return RatedSample(**{"name": "s", "ids": ids, "human": human, "judges": judges, "group": groups, **fields})
+
+
+def build_pairs(people: Any, judge: Any, group: Any = None, **fields: Any) -> Preferences:
+    """Build pairs with verdicts by people, (n,), and by a judge called "j", or by several of either side by name.
+
+    `group`: the question of each pair; without it every pair is a group of its own.
+    """
+    raters = people if isinstance(people, dict) else {"people": people}
+    judges = judge if isinstance(judge, dict) else {"j": judge}
+    ids = [str(place) for place in range(len(next(iter(raters.values()))))]
+    return Preferences(ids=ids, group=ids if group is None else group, people=raters, judges=judges, **fields)
+
+
+def read_llmeval2(shared: Path, system: str | None = None) -> tuple[list[dict[str, Any]], Any, Any, list[str]]:
+    """Return the usable rows of LLMEval2, of a system or of all: people's scores, GPT-4's and questions, (n,) each."""
+    lines = read_jsonl(shared / "data/human_scored/llmeval2.jsonl")
+    rows = [line for line in lines if not line["flags"] and system in (None, line["system"])]
+    human, judge = (np.array([row[name] for row in rows]) for name in ("score_1_10", "gpt4_score_1_10"))
+    return rows, half_up(human), judge, [row["group"] for row in rows]
