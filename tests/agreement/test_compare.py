@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
+from samples import build_sample
 
 from critic.errors import UsageError
 from critic.stats.estimate import holm
@@ -16,27 +18,14 @@ from eval_agreement.sample import AuditRequest, RatedSample
 def sample(seed: int = 0, noise: tuple[float, ...] = (0.5, 2.0), n: int = 300) -> RatedSample:
     random = np.random.default_rng(seed)
     human = random.integers(1, 11, n).astype(float)
-    judges = {
-        f"judge{number}": np.clip(np.rint(human + random.normal(0, spread, n)), 1, 10)
-        for number, spread in enumerate(noise)
-    }
-    group = [str(name) for name in random.integers(n // 3, size=n)]
-    scored = {name: np.asarray(scores, dtype=np.float64) for name, scores in judges.items()}
-    return RatedSample(
-        name="x",
-        ids=[str(row) for row in range(n)],
-        human=np.asarray(human, dtype=np.float64),
-        judges=scored,
-        group=group,
-    )
+    judges = [np.clip(np.rint(human + random.normal(0, spread, n)), 1, 10) for spread in noise]
+    by_name = {f"judge{number}": scores for number, scores in enumerate(judges)}
+    return build_sample(human, by_name, random.integers(n // 3, size=n))
 
 
 def test_differences_are_those_of_the_metrics_on_the_rows_both_scored() -> None:
     data = sample()
-    for name, failed in (("judge0", slice(7)), ("judge1", slice(5, 9))):
-        scores = np.asarray(data.judges[name])
-        scores[failed] = np.nan
-        data.judges[name] = np.asarray(scores, dtype=np.float64)
+    data.judges["judge0"][:7] = data.judges["judge1"][5:9] = np.nan
     comparison = compare(data, "judge0", "judge1")
     rows = np.arange(9, 300)
     first, second = (agreement(data.human[rows], data.judges[name][rows]) for name in data.judges)
@@ -52,10 +41,7 @@ def test_differences_are_those_of_the_metrics_on_the_rows_both_scored() -> None:
 
 def test_equal_judges_are_never_told_apart() -> None:
     data = sample(noise=(1.0,))
-    twins = RatedSample(
-        name="x", ids=data.ids, human=data.human, group=data.group, judges={**data.judges, "b": data.judges["judge0"]}
-    )
-    (comparison,) = compare_judges(twins, AuditRequest())
+    (comparison,) = compare_judges(replace(data, judges={**data.judges, "b": data.scores}), AuditRequest())
     for difference in comparison.differences:
         assert (difference.value, difference.interval, difference.p_value, difference.better) == (0, (0, 0), 1, None)
     assert [line.no_worse for line in comparison.differences[:2]] == [True, True]

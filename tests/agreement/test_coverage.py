@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from draws import share_that_holds
 from scipy import stats
 
-from critic.stats.estimate import Bootstrap
+from critic.stats.estimate import Bootstrap, Interval
 from eval_agreement import METRICS, agreement, measured
 
 pytestmark = pytest.mark.worlds
@@ -95,7 +96,7 @@ class Found(NamedTuple):
 def simulated(make: Make, by_group: bool = True, fewer: int = 1) -> dict[str, Found]:
     """What each statistic's interval and p-value were in all worlds; one draw of rows serves them all."""
     number, resamples = SIZES[make]
-    held: dict[str, list[bool]] = {name: [] for name in STATISTICS}
+    intervals: dict[str, list[Interval | None]] = {name: [] for name in STATISTICS}
     values: dict[str, list[Any]] = {name: [] for name in STATISTICS}
     for index, stream in enumerate(np.random.SeedSequence(1).spawn(number // fewer)):
         world = make(np.random.default_rng(stream))
@@ -105,11 +106,10 @@ def simulated(make: Make, by_group: bool = True, fewer: int = 1) -> dict[str, Fo
         totals = iter(np.split(drawn, np.cumsum([part.shape[1] for part in sums])[:-1], axis=1))
         for name, (_, statistic) in STATISTICS.items():
             first, second = statistic(next(totals)), statistic(next(totals))
-            interval = draws.interval(first)
-            assert interval is not None
-            held[name].append(interval[0] <= TRUTH[name] <= interval[1])
+            intervals[name].append(draws.interval(first))
             values[name].append(draws.p_value(first - second))
-    return {name: Found(float(np.mean(held[name])), np.array(values[name], dtype=float)) for name in STATISTICS}
+    held = {name: share_that_holds(intervals[name], TRUTH[name]) for name in STATISTICS}
+    return {name: Found(held[name], np.array(values[name], dtype=float)) for name in STATISTICS}
 
 
 @pytest.mark.parametrize("make", SIZES)
@@ -139,14 +139,14 @@ def on_scale(scores: Any) -> Any:
 
 def six_groups(random: Any) -> World:
     """Six groups of twenty answers, in fractional scores."""
-    world = in_groups(random, 6, 20)
-    return World(on_scale(world.human), on_scale(world.first), on_scale(world.second), world.group)
+    *scores, group = in_groups(random, 6, 20)
+    return World(*map(on_scale, scores), group)
 
 
 def six_groups_whole(random: Any) -> World:
     """The same in whole scores."""
-    human, first, second, group = in_groups(random, 6, 20)
-    return World(on_scale(np.rint(human)), on_scale(np.rint(first)), on_scale(np.rint(second)), group)
+    *scores, group = in_groups(random, 6, 20)
+    return World(*map(on_scale, np.rint(scores)), group)
 
 
 def rare_errors(random: Any) -> World:
@@ -165,11 +165,10 @@ def rare_errors(random: Any) -> World:
 
 def one_giant_question(random: Any) -> World:
     """Half of the answers are to one question; errors are independent, in fractional scores."""
-    human = random.normal(5.5, 1.5, ROWS)
-    first, second = human + random.normal(0.3, 1, (2, ROWS))
+    *scores, _ = alone(random)
     rest = 1 + np.arange(ROWS // 2) % (GROUPS - 1)
     group = np.concatenate([np.zeros(ROWS // 2, dtype=np.intp), rest])
-    return World(on_scale(human), on_scale(first), on_scale(second), group)
+    return World(*map(on_scale, scores), group)
 
 
 BARS: dict[Make, tuple[float, ...]] = {
@@ -189,12 +188,11 @@ def covered(make: Make) -> dict[str, float]:
     random = np.random.default_rng(99)
     worlds = [make(random) for _ in range(2500)]
     true = agreement(*(np.concatenate([world[side] for world in worlds]) for side in (0, 1)))
-    held: dict[str, list[bool]] = {name: [] for name in METRICS}
+    by_world = []
     for index, stream in enumerate(np.random.SeedSequence(1).spawn(1000)):
         world = make(np.random.default_rng(stream))
-        for name, interval in measured(world.human, world.first, world.group, None, 500, index).interval.items():
-            held[name].append(interval is not None and interval[0] <= getattr(true, name) <= interval[1])
-    return {name: float(np.mean(values)) for name, values in held.items()}
+        by_world.append(measured(world.human, world.first, world.group, None, 500, index).interval)
+    return {name: share_that_holds((ends[name] for ends in by_world), getattr(true, name)) for name in METRICS}
 
 
 @pytest.mark.parametrize("make", BARS)

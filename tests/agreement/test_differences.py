@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import run
+from draws import share_that_holds
 from msgspec.structs import replace
 from numpy.typing import NDArray
+from samples import build_sample
 from scipy import stats
 
 from eval_agreement.measures.differences import ModelDifference, compare_models
@@ -31,14 +33,8 @@ def sample(seed: int, labelled: int = 60, questions: int = 300, noise: float = 0
     human = 5.5 + hard + np.array([0, 0, 0.5]) + random.normal(0, 0.7, (questions, 3))
     judge = human + np.array([1.0, 0, 0]) + random.normal(0, noise, (questions, 3))
     human[random.permutation(questions)[labelled:]] = np.nan
-    return RatedSample(
-        name="x",
-        ids=[str(row) for row in range(3 * questions)],
-        human=np.clip(human, 1, 10).ravel(),
-        judges={"j": np.clip(judge, 1, 10).ravel()},
-        group=[f"q{row // 3}" for row in range(3 * questions)],
-        parts={"answerer": list("abc") * questions},
-    )
+    human, judge = (np.clip(scores, 1, 10).ravel() for scores in (human, judge))
+    return build_sample(human, judge, np.arange(questions).repeat(3), parts={"answerer": list("abc") * questions})
 
 
 def by_pair(data: RatedSample) -> dict[tuple[str, str], ModelDifference]:
@@ -110,8 +106,7 @@ def test_means_and_differences_beside_those_of_other_packages(tmp_path: Path, mo
 def test_differences_are_covered_however_biased_the_judge_is_and_told_apart_after_correction() -> None:
     worlds = [by_pair(sample(seed)) for seed in range(400)]
     for pair, truth in TRUTH.items():
-        ends = np.array([world[pair].interval for world in worlds])
-        assert 0.93 <= np.mean((ends[:, 0] <= truth) & (truth <= ends[:, 1])) <= 0.97
+        assert 0.93 <= share_that_holds((world[pair].interval for world in worlds), truth) <= 0.97
     assert np.mean([world["a", "b"].ahead is not None for world in worlds]) <= 0.05
     ahead = [world["a", "c"].ahead for world in worlds]
     assert ahead.count("c") > 270 and "a" not in ahead

@@ -7,19 +7,19 @@ import numpy as np
 import pytest
 from conftest import assert_one_line_error, run, write_jsonl
 from msgspec.structs import replace
+from samples import build_pairs, build_sample
 
 from critic.stats import estimate
 from critic.stats.verdicts import A, B, verdict_agreement
 from eval_agreement.measures.baselines import trivial
 from eval_agreement.measures.measure import run_audit
 from eval_agreement.measures.ppi import corrected_mean
-from eval_agreement.measures.preferences import Preferences
 from eval_agreement.metrics import measured
 from eval_agreement.page.decision import decide_verdicts
 from eval_agreement.preference_measures import PREFERENCE_MEASURES, preference_sections
 from eval_agreement.reading.loaders import read_labels
 from eval_agreement.reading.tables import Source
-from eval_agreement.sample import AuditRequest, RatedSample
+from eval_agreement.sample import AuditRequest
 
 
 def world(rng: np.random.Generator, n: int) -> tuple[Any, Any, Any, Any]:
@@ -96,10 +96,7 @@ def test_differences_of_preferences_and_the_decision_are_those_of_the_table() ->
     rare = np.arange(1000) < 200
     people = np.where(rng.random(1000) < np.where(rare, 0.75, 0.5), A, B).astype(np.int8)
     judge = np.where(rng.random(1000) < np.where(rare, 0.45, 0.05), B - people, people).astype(np.int8)
-    names = [str(number) for number in range(1000)]
-    given = Preferences(
-        ids=names, group=names, people={"p": people}, judges={"j": judge}, weight=np.where(rare, 20.0, 1.0)
-    )
+    given = build_pairs(people, judge, weight=np.where(rare, 20.0, 1.0))
     findings = run_audit(given, AuditRequest(), PREFERENCE_MEASURES)
     (difference,) = findings.differences
     for name in ("accuracy", "kappa"):
@@ -123,9 +120,8 @@ def test_the_constant_judge_is_the_best_one_on_the_rows_that_it_is_scored_on() -
     """People's median, and their commonest verdict, of all rows and not of the labelled ones alone."""
     rare = np.arange(400) < 100
     human = np.where(rare, 8.0, 2.0) + np.random.default_rng(0).integers(-1, 2, 400).astype(float)
-    names, chance = [str(number) for number in range(400)], np.where(rare, 0.02, 1.0)
-    scored = np.asarray(human, dtype=np.float64)
-    sample = RatedSample(name="s", ids=names, human=scored, judges={"j": scored}, group=names, probability=chance)
+    chance = np.where(rare, 0.02, 1.0)
+    sample = build_sample(human, human, probability=chance)
     scores, about = trivial(sample, [])["constant"]
     whole = np.repeat(human, np.round(1 / chance).astype(int))
     assert scores[0] == np.median(whole) == 8 and about.startswith("always 8")
@@ -137,10 +133,8 @@ def test_the_constant_judge_is_the_best_one_on_the_rows_that_it_is_scored_on() -
     halves = replace(sample, human=np.repeat([2.0, 5.0], 200), probability=np.full(400, 0.25))
     assert trivial(halves, [])["constant"][0][0] == 3.5
     people = np.where(rare, A, B).astype(np.int8)
-    given = Preferences(ids=names, group=names, people={"p": people}, judges={"j": people}, weight=1 / chance)
-    assert run_audit(given, AuditRequest(), PREFERENCE_MEASURES).scorers.baselines[
-        "constant"
-    ].accuracy.value == pytest.approx(5000 / 5300)
+    findings = run_audit(build_pairs(people, people, weight=1 / chance), AuditRequest(), PREFERENCE_MEASURES)
+    assert findings.scorers.baselines["constant"].accuracy.value == pytest.approx(5000 / 5300)
 
 
 def test_a_label_without_its_chance_is_refused_and_a_row_without_label_needs_none(tmp_path: Path) -> None:

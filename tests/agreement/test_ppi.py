@@ -3,18 +3,17 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from conftest import human_row, read_jsonl, run, write_jsonl
+from conftest import human_row, run, write_jsonl
+from draws import share_that_holds
 from numpy.typing import NDArray
+from samples import build_sample, read_llmeval2
 from scipy import stats
 
 from eval_agreement.measures.ppi import CorrectedMean, corrected_mean, labels_needed
 from eval_agreement.measures.savings import worth_beside_any_number
-from eval_agreement.metrics import half_up
-from eval_agreement.sample import RatedSample
 
 Floats = NDArray[np.float64]
 TRUTH = 5.5
@@ -41,11 +40,6 @@ def answers(
     else:
         drawn = np.isin(np.arange(rows), random.choice(rows, labelled, replace=False))
     return human, np.where(drawn, human, np.nan), judge, group
-
-
-def covers(result: CorrectedMean) -> bool:
-    assert result.interval is not None
-    return result.interval[0] <= TRUTH <= result.interval[1]
 
 
 def independent(labels: Floats, judge: Floats, lam: float | None = None) -> tuple[CorrectedMean, tuple[float, float]]:
@@ -106,30 +100,29 @@ def test_clustered_variance_is_the_sum_of_squared_group_totals() -> None:
 @pytest.mark.parametrize("whole_groups", [False, True])
 def test_intervals_cover_grouped_answers_and_ignoring_groups_does_not(whole_groups: bool) -> None:
     random = np.random.default_rng(5)
-    hits, published = [], []
+    grouped, published = [], []
     for _ in range(1000):
         _, labels, judge, group = answers(random, 300, 1500, size=10, alike=1, whole_groups=whole_groups)
-        hits.append(covers(corrected_mean(labels, judge, group)))
-        low, high = independent(labels, judge)[1]
-        published.append(low <= TRUTH <= high)
-    assert 0.93 <= np.mean(hits) <= 0.97
-    assert np.mean(published) < 0.85
+        grouped.append(corrected_mean(labels, judge, group).interval)
+        published.append(independent(labels, judge)[1])
+    assert 0.93 <= share_that_holds(grouped, TRUTH) <= 0.97
+    assert share_that_holds(published, TRUTH) < 0.85
 
 
 @pytest.mark.worlds
 def test_failures_that_go_with_quality_do_not_bias() -> None:
     random = np.random.default_rng(7)
-    values, dropped, hits = [], [], []
+    values, dropped, intervals = [], [], []
     for _ in range(1000):
         human, labels, judge, group = answers(random, 150, 1000)
         judge[(human < 4.5) & (random.random(1000) < 0.8)] = np.nan
         result = corrected_mean(labels, judge, group)
-        hits.append(covers(result))
+        intervals.append(result.interval)
         values.append(result.value)
         kept = ~np.isnan(judge)
         dropped.append(corrected_mean(labels[kept], judge[kept], group[kept]).value)
     assert abs(np.mean(values) - TRUTH) < 4 * np.std(values) / math.sqrt(1000)
-    assert 0.93 <= np.mean(hits) <= 0.97
+    assert 0.93 <= share_that_holds(intervals, TRUTH) <= 0.97
     assert np.mean(dropped) > TRUTH + 0.2
     known = ~np.isnan(labels)
     assert result.failed_labelled == (np.isnan(judge) & known).sum() > 0
@@ -247,17 +240,14 @@ def test_plans_that_cannot_be_made() -> None:
 
 def test_gpt4_on_llmeval2(shared: Path) -> None:
     """200 labels of GPT-4's own answers say what all 399 do, more closely than without the judge."""
-    every_row = read_jsonl(shared / "data/human_scored/llmeval2.jsonl")
-    rows = [row for row in every_row if row["system"] == "GPT4" and not row["flags"]]
-    human = half_up(np.array([row["score_1_10"] for row in rows]))
-    judge = np.array([row["gpt4_score_1_10"] for row in rows])
+    _, human, judge, group = read_llmeval2(shared, "GPT4")
     random = np.random.default_rng(0)
     results = []
     for _ in range(50):
-        labels = np.full(len(rows), np.nan)
-        drawn = random.choice(len(rows), 200, replace=False)
+        labels = np.full(len(human), np.nan)
+        drawn = random.choice(len(human), 200, replace=False)
         labels[drawn] = human[drawn]
-        results.append(corrected_mean(labels, judge, [row["group"] for row in rows]))
+        results.append(corrected_mean(labels, judge, group))
     errors = np.array([[(r.value or 0) - human.mean(), (r.human_only or 0) - human.mean()] for r in results])
     assert (errors**2).mean(axis=0)[0] < 0.7 * (errors**2).mean(axis=0)[1]
     assert 220 < np.mean([result.effective for result in results]) < 300
@@ -269,18 +259,12 @@ def test_labels_beside_many_judged_answers_are_worth_what_is_said_of_them_alone(
     random = np.random.default_rng(4)
     quality = 5.5 + random.normal(0, 0.7, (30_000, 1)) + random.normal(0, 0.7, (30_000, 2))
     judge = np.clip(quality + random.normal(0, noise, quality.shape), 1, 10).ravel()
-    human, group = np.clip(quality, 1, 10).ravel(), [f"q{row // 2}" for row in range(60_000)]
+    human, group = np.clip(quality, 1, 10).ravel(), np.arange(60_000) // 2
     beside = corrected_mean(np.where(np.arange(60_000) < 600, human, np.nan), judge, group)
-    facts: dict[str, Any] = {
-        "name": "s",
-        "ids": [str(row) for row in range(600)],
-        "human": human[:600],
-        "judges": {"j": judge[:600]},
-    }
-    worth = worth_beside_any_number(RatedSample(**facts, group=[*group[:600]]))
+    worth = worth_beside_any_number(build_sample(human[:600], judge[:600], group[:600]))
     assert worth is not None and worth == pytest.approx(beside.effective, rel=0.06)
     r = np.corrcoef(human[:600], judge[:600])[0, 1]
-    plain = worth_beside_any_number(RatedSample(**facts, group=[None] * 600))
+    plain = worth_beside_any_number(build_sample(human[:600], judge[:600]))
     assert noise > 1 or plain == pytest.approx(600 / (1 - r**2) * (1 - 1 / 599))
 
 

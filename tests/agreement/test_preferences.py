@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from draws import share_that_holds
+from samples import build_pairs
 from scipy import stats
 
 from critic.stats.estimate import Estimate
@@ -108,35 +110,26 @@ def clustered(seed: int, right: Sequence[float]) -> tuple[Codes, list[Codes], np
 @pytest.mark.worlds
 def test_intervals_cover_the_truth() -> None:
     """A judge right on easy groups and on 1/3 of the rest: accuracy 2/3, kappa 1/2. Rows alone are too sure."""
-    held, alone_held, n = {"accuracy": 0, "kappa": 0}, 0, 300
-    for seed in range(n):
-        true, (judge,), group = clustered(seed, [0.0])
-        agreed = verdict_agreement(true, judge, group)
-        for name, truth in (("accuracy", 2 / 3), ("kappa", 0.5)):
-            low, high = getattr(agreed, name).interval
-            held[name] += low <= truth <= high
-        if seed % 2:
-            low, high = verdict_agreement(true, judge, np.arange(240)).accuracy.interval or (0, 0)
-            alone_held += 2 * (low <= 2 / 3 <= high)
-    assert all(0.92 * n <= count <= 0.98 * n for count in held.values()), held
-    assert alone_held < 0.9 * n
+    worlds = [clustered(seed, [0.0]) for seed in range(300)]
+    grouped = [verdict_agreement(true, judge, group) for true, (judge,), group in worlds]
+    alone = [verdict_agreement(true, judge, np.arange(240)).accuracy for true, (judge,), _ in worlds[1::2]]
+    for name, truth in (("accuracy", 2 / 3), ("kappa", 0.5)):
+        assert 0.92 <= share_that_holds((getattr(agreed, name).interval for agreed in grouped), truth) <= 0.98, name
+    assert share_that_holds((accuracy.interval for accuracy in alone), 2 / 3) < 0.9
 
 
 def test_p_values_of_paired_differences() -> None:
     """Two judges alike: p is below 0.05 in about 5 of 100 worlds. A better one: nearly always."""
-    n, small, told_apart = 300, {"accuracy": 0, "kappa": 0}, 0
-    for seed in range(n):
-        true, (first, second), group = clustered(seed, [0.4, 0.4])
-        difference = paired_difference(true, first, second, group)
-        for name in small:
-            small[name] += getattr(difference, name).p_value < 0.05
-    for seed in range(40):
-        true, (first, second), group = clustered(seed, [0.8, 0.2])
-        difference = paired_difference(true, first, second, group)
-        assert difference.accuracy.value is not None and difference.accuracy.value > 0
-        told_apart += (difference.accuracy.p_value or 1) < 0.05
-    assert all(0.02 * n <= count <= 0.08 * n for count in small.values()), small
-    assert told_apart >= 38
+
+    def differences(worlds: int, *right: float) -> list[Any]:
+        drawn = (clustered(seed, right) for seed in range(worlds))
+        return [paired_difference(true, first, second, group) for true, (first, second), group in drawn]
+
+    alike, better = differences(300, 0.4, 0.4), differences(40, 0.8, 0.2)
+    for name in ("accuracy", "kappa"):
+        assert 0.02 <= np.mean([getattr(difference, name).p_value < 0.05 for difference in alike]) <= 0.08, name
+    assert min(difference.accuracy.value for difference in better) > 0
+    assert sum(difference.accuracy.p_value < 0.05 for difference in better) >= 38
 
 
 def test_paired_difference_is_that_of_the_common_items() -> None:
@@ -177,13 +170,7 @@ def test_convbench_tables() -> None:
         judges.append(np.where(hits, human, B - human).astype(np.int8))
     turn = np.repeat(list(equal), 315).tolist()
     conversation = np.tile(np.arange(315), 4)
-    given = Preferences(
-        ids=[str(place) for place in range(len(human))],
-        group=conversation,
-        people={"human": human},
-        judges={"chatgpt": judges[0], "gpt4": judges[1]},
-        parts={"turn": turn},
-    )
+    given = build_pairs(human, {"chatgpt": judges[0], "gpt4": judges[1]}, conversation, parts={"turn": turn})
     matrix = measure_matrix(given, AuditRequest())
     assert [(pair.first, pair.second) for pair in matrix.overall] == [
         ("people", "chatgpt"),
@@ -244,8 +231,7 @@ def test_pulls_of_place_and_length_are_found_and_covered(share: float) -> None:
         length = length_preference(people.astype(np.int8), by_length, sizes[0] + 0.5, sizes[1] + 0.0, group)
         effects_by_world.append((place, length["difference"]))
     for effects in zip(*effects_by_world, strict=True):
-        ends = np.array([effect.interval for effect in effects])
-        covered = np.mean((ends[:, 0] <= share / 2) & (share / 2 <= ends[:, 1]))
+        covered = share_that_holds((effect.interval for effect in effects), share / 2)
         assert 0.91 <= covered <= (0.985 if share else 1)
         assert not share or np.mean([effect.unseen is None for effect in effects]) > 0.98
 
@@ -282,7 +268,7 @@ def test_where_people_differ_a_judge_is_held_against_all_of_them() -> None:
     judges = {"j": column("abaaa"), "lost": column("f----")}
     people = {name: np.tile(codes, 20) for name, codes in people.items()}
     judges = {name: np.tile(codes, 20) for name, codes in judges.items()}
-    findings = audit(Preferences(ids=[""] * 100, group=np.arange(100), people=people, judges=judges))
+    findings = audit(build_pairs(people, judges))
     soft, agree, test = findings.beside["j"].soft, findings.beside["j"].raters, findings.beside["j"].replaces
     assert soft and agree and test
     assert soft.judge.value == pytest.approx((2 / 3 + 1 / 3 + 0 + 1 / 2) / 4)
@@ -302,8 +288,7 @@ def test_where_people_differ_a_judge_is_held_against_all_of_them() -> None:
         "s: j",
         "s: lost",
     ]
-    one_rater = Preferences(ids=["1"], group=[1], people={"x": column("a")}, judges={"j": column("a")})
-    assert audit(one_rater).beside == {}
+    assert audit(build_pairs(column("a"), column("a"))).beside == {}, "one rater"
 
 
 def sample(n: int = 120, raters: int = 3, **changes: Any) -> Preferences:
@@ -312,15 +297,14 @@ def sample(n: int = 120, raters: int = 3, **changes: Any) -> Preferences:
     x = np.stack([noisy(true, 0.8, random), noisy(true, 0.8, random)], axis=1)
     x[::17, 0] = FAILED
     fields: dict[str, Any] = {
-        "ids": [f"{place}" for place in range(n)],
         "group": [f"g{place // 2}" for place in range(n)],
         "people": {f"r{number}": noisy(true, 0.9, random) for number in range(raters)},
-        "judges": {"x": x, "y": noisy(true, 0.4, random)},
+        "judge": {"x": x, "y": noisy(true, 0.4, random)},
         "parts": {"turn": [f"{place % 3}" for place in range(n)], "lang": ["en"] * n},
         "length_a": random.integers(1, 30, n).astype(float),
         "length_b": random.integers(1, 30, n).astype(float),
     }
-    return Preferences(**{**fields, **changes})
+    return build_pairs(**{**fields, **changes})
 
 
 def estimates(value: Any) -> list[Estimate]:
@@ -381,7 +365,7 @@ def test_audit_holds_everything() -> None:
     ],
 )
 def test_what_is_undefined_has_a_reason(judge: Any, people: Any, reason: str) -> None:
-    changes: dict[str, Any] = {} if judge is None else {"judges": {"x": judge}}
+    changes: dict[str, Any] = {} if judge is None else {"judge": {"x": judge}}
     findings = audit(sample(**changes | ({} if people is None else {"people": {"r": people}})))
     reasons = [estimate.undefined for estimate in estimates(findings.scorers.agreement["x"]) if estimate.undefined]
     assert reasons and all(reason in text for text in reasons)
@@ -391,8 +375,8 @@ def test_what_is_undefined_has_a_reason(judge: Any, people: Any, reason: str) ->
 
 def test_no_items_and_few_groups() -> None:
     empty = column("")
-    nothing = audit(Preferences(ids=[], group=[], people={"p": empty}, judges={"x": empty}))
-    assert nothing.scorers.items == 0 and nothing.scorers.agreement["x"].accuracy.undefined == "no items"
+    nothing = audit(build_pairs(empty, empty))
+    assert nothing.scorers.items == 0 and nothing.scorers.agreement["j"].accuracy.undefined == "no items"
     few = verdict_agreement(column("aabb"), column("aabt"), np.array([0, 0, 1, 2]))
     assert few.accuracy.value == 0.75 and few.accuracy.interval is None
     difference = paired_difference(column("ab"), column("ab"), column("bb"), np.arange(2))
@@ -403,14 +387,7 @@ def test_a_page_of_yes_and_no_says_nothing_of_ties() -> None:
     """Nor what was decided, which is all; what was left out on reading stands above its table."""
     verdicts = column("abab" * 10)
     for yes_or_no in (True, False):
-        sample = Preferences(
-            ids=[str(place) for place in range(40)],
-            group=list(range(40)),
-            people={"people": verdicts},
-            judges={"j": verdicts},
-            yes_or_no=yes_or_no,
-            notes=["1 rows repeat"],
-        )
+        sample = build_pairs(verdicts, verdicts, yes_or_no=yes_or_no, notes=["1 rows repeat"])
         first = preference_sections("s", audit(sample))[0].parts[0]
         ties, heads = "0.0 % ties" in first.tables[0].caption, "decided" in first.tables[0].head
         assert (ties, heads, first.readings) == (not yes_or_no, not yes_or_no, ["1 rows repeat"])

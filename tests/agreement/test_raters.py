@@ -1,6 +1,7 @@
 """Raters and the alternative annotator test against other implementations, arithmetic by hand, and simulations."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -64,8 +65,7 @@ def alpha_of(ratings: Any, level: Level = "ordinal") -> float | None:
 
 @pytest.mark.parametrize(("level", "alpha"), [("nominal", 0.743), ("ordinal", 0.815)])
 def test_alpha_of_the_published_example(level: Level, alpha: float) -> None:
-    value = alpha_of(FOUR_OBSERVERS, level)
-    assert value is not None and round(value, 3) == alpha
+    assert alpha_of(FOUR_OBSERVERS, level) == pytest.approx(alpha, abs=5e-4)
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -190,8 +190,6 @@ def test_the_alternative_annotator_by_hand() -> None:
     for line in result.lines:
         judge, rater = HAND_WINS[line.rater]
         d = np.tile(np.subtract(rater, judge), 40)
-        t = (d.mean() - 0.2) / (d.std(ddof=1) / math.sqrt(line.n))
-        assert line.p == pytest.approx(stats.t.cdf(t, line.n - 1), rel=1e-9)
         assert line.p == pytest.approx(stats.ttest_1samp(d, 0.2, alternative="less").pvalue, rel=1e-9)
     assert result.rho == pytest.approx((4 / 5 + 3 / 5 + 1) / 3)
     # It does as well as each rater, but knows no more than a constant: 7, 5, 4, 5, 3 beside means of 6, 5, 4, 5, 7.
@@ -200,12 +198,15 @@ def test_the_alternative_annotator_by_hand() -> None:
     assert (result.left_out, result.epsilon) == (0, 0.2)
 
 
-def brute_wins(ratings: Any, judge: Any, rater: int) -> tuple[list[int], list[int]]:
-    """W^f and W^h from the definition of S."""
+def nearness(value: float, others: list[float]) -> float:
+    """Return S of a score: how near it is to the others'."""
+    return round(-math.sqrt(math.fsum((value - other) ** 2 for other in others) / len(others)), 9)
 
-    def score(value: float, others: list[float]) -> float:
-        return round(-math.sqrt(math.fsum((value - other) ** 2 for other in others) / len(others)), 9)
 
+def brute_wins(
+    ratings: Any, judge: Any, rater: int, score: Callable[[float, list[float]], float] = nearness
+) -> tuple[list[int], list[int]]:
+    """Return W^f and W^h by the definition of S."""
     judge_wins, rater_wins = [], []
     for row, judged in zip(ratings, judge, strict=True):
         others = [v for k, v in enumerate(row) if k != rater and not math.isnan(v)]
@@ -233,13 +234,8 @@ def test_of_verdicts_a_rater_is_as_close_as_so_many_others_say_the_same() -> Non
     test = alternative_annotator(ratings, judge, np.arange(60), level="nominal")
     assert len(test.lines) == 4
     for rater, line in enumerate(test.lines):
-        wins = []
-        for row, verdict in zip(ratings, judge, strict=True):
-            others = [other for number, other in enumerate(row) if number != rater and not np.isnan(other)]
-            if others and not np.isnan(row[rater]):
-                by_judge, by_rater = (others.count(given) for given in (verdict, row[rater]))
-                wins.append((by_judge >= by_rater, by_rater >= by_judge))
-        assert (line.judge_advantage, line.rater_advantage) == pytest.approx(tuple(np.mean(wins, axis=0)))
+        wins = brute_wins(ratings, judge, rater, score=lambda verdict, others: others.count(verdict))
+        assert (line.judge_advantage, line.rater_advantage) == pytest.approx(tuple(np.mean(wins, axis=1)))
     split, ties = np.tile([0.0, 0, 2, 2], (60, 1)), np.full(60, 1.0)
     assert alternative_annotator(split, ties, np.arange(60), level="nominal").passes is False
     assert alternative_annotator(split, ties, np.arange(60)).omega == 1  # as scores 1 is the mean of 0 and 2

@@ -7,16 +7,15 @@ import numpy as np
 import pytest
 from bench.rates_coverage import DESIGNS, coverage
 from conftest import run
+from samples import build_pairs
 
-from eval_agreement.measures.preferences import Preferences
 from eval_agreement.measures.rates import Rate, measure_shares
 from eval_agreement.sample import AuditRequest
 
 
 def rates(people: list[int], judge: list[int], **fields: object) -> dict[str, Rate]:
-    ids = [str(number) for number in range(len(people))]
-    columns = {"people": {"people": np.array(people)}, "judges": {"j": np.array(judge)}, "group": ids}
-    return {rate.name: rate for rate in measure_shares(Preferences(ids=ids, **columns, **fields), AuditRequest())}
+    pairs = build_pairs(np.array(people), np.array(judge), **fields)
+    return {rate.name: rate for rate in measure_shares(pairs, AuditRequest())}
 
 
 def test_a_share_of_yes_by_both_corrections() -> None:

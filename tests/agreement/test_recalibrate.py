@@ -106,17 +106,7 @@ def test_the_pair_is_certified_and_held_to(tmp_path: Path, judge: Judge) -> None
     assert_one_line_error(judge(second, "no", "--certificate", pair), "now used without it; add --recalibrate")
     # A certificate without the pair's figures holds for the judge without its map as well, and for no other map.
     judge(second, "raw", "--certificate", tmp_path / "c.json", code=0)
-    judge(
-        second,
-        "raw",
-        "--certificate",
-        tmp_path / "c.json",
-        "--recalibrate",
-        pair,
-        "--out",
-        tmp_path / "p.jsonl",
-        code=0,
-    )
+    judge(second, "p", "--certificate", tmp_path / "c.json", "--recalibrate", pair, code=0)
     content = json.loads((tmp_path / "c.json").read_text())
     content["recalibration"]["map"]["people"][0] += 0.5
     (tmp_path / "other.json").write_text(json.dumps(content))

@@ -11,6 +11,7 @@ import pytest
 from conftest import assert_one_line_error, run
 from msgspec.structs import replace
 from numpy.typing import NDArray
+from samples import build_sample
 
 from critic.stats import estimate
 from eval_agreement.measures.two_judges import Conversion, convert, measure_change
@@ -23,16 +24,8 @@ AUDIT = ("critic", "audit", "--out", "out")
 
 def sample(human: Floats, judge: Floats) -> RatedSample:
     """Scores of a question's answers by the models a, b and c in a row, shape (questions, 3)."""
-    rows = human.size
-    models: list[str | None] = ["a", "b", "c"]
-    return RatedSample(
-        name="x",
-        ids=[str(row) for row in range(rows)],
-        human=human.ravel(),
-        judges={"new": judge.ravel()},
-        group=[f"q{row // 3}" for row in range(rows)],
-        parts={"answerer": models * (rows // 3)},
-    )
+    parts = {"answerer": list("abc") * len(human)}
+    return build_sample(human.ravel(), {"new": judge.ravel()}, np.arange(len(human)).repeat(3), parts=parts)
 
 
 def table(path: Path, scores: Floats, text: str = "x") -> None:

@@ -7,6 +7,7 @@ import json
 import math
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,15 @@ def exchange(noise: float, anchors: int, whole: bool) -> dict[str, Any]:
     return {"all": np.mean(held, axis=0)[0], "models": np.mean(held, axis=0)[1:].round(3).tolist()}
 
 
+def shown(line: Callable[[int, float], Any], is_shown: Callable[[Any], bool]) -> dict[str, float]:
+    """Return the size that "needs … to show" names where there is no effect, and how often one of that size is shown.
+
+    `line` is a line of an audit of the world of a seed, with an effect of this size.
+    """
+    needs = float(np.median([unseen for seed in range(40) if (unseen := line(10**6 + seed, 0.0).unseen)]))
+    return {"needs": needs, "shown": float(np.mean([is_shown(line(seed, needs)) for seed in range(WORLDS)]))}
+
+
 def seen_models(models: int, questions: int, labelled: int) -> dict[str, float]:
     """How many of 100 audits show a model's lead of the size that "needs … to show" named, among equal models."""
 
@@ -78,17 +88,10 @@ def seen_models(models: int, questions: int, labelled: int) -> dict[str, float]:
         return sample_of(*both, np.tile(np.arange(questions), models), parts={"answerer": names})
 
     def first_pair(seed: int, lead: float) -> Any:
-        return next(
-            line
-            for line in compare_models(world(seed, lead), AuditRequest())
-            if {line.first, line.second} == {"m0", "m1"}
-        )
+        pairs = compare_models(world(seed, lead), AuditRequest())
+        return next(pair for pair in pairs if {pair.first, pair.second} == {"m0", "m1"})
 
-    named = [line.unseen for seed in range(40) if (line := first_pair(10**6 + seed, 0.0)).unseen]
-    return {
-        "needs": float(np.median(named)),
-        "shown": float(np.mean([first_pair(seed, np.median(named)).ahead is not None for seed in range(WORLDS)])),
-    }
+    return shown(first_pair, lambda pair: pair.ahead is not None)
 
 
 def seen_judges(groups: int, each: int) -> dict[str, float]:
@@ -104,9 +107,7 @@ def seen_judges(groups: int, each: int) -> dict[str, float]:
         sample.judges["other"] = np.clip(second, 1, 10)
         return next(each for each in compare(sample, "judge", "other").differences if each.metric == "mae")
 
-    named = [difference.unseen for seed in range(40) if (difference := line(10**6 + seed, 0.0)).unseen]
-    shown = [line(seed, float(np.median(named))).better is not None for seed in range(WORLDS)]
-    return {"needs": float(np.median(named)), "shown": float(np.mean(shown))}
+    return shown(line, lambda difference: difference.better is not None)
 
 
 def seen_biases(labels: int, groups: int, each: int) -> dict[str, float]:
@@ -121,9 +122,7 @@ def seen_biases(labels: int, groups: int, each: int) -> dict[str, float]:
         by_task = offsets("task", JudgedRows(human, np.clip(judge, 1, 10), group), [f"t{number}" for number in label])
         return next(each for each in by_task.effects if each.label == "t0")
 
-    named = [by_task.unseen for seed in range(40) if (by_task := effect(10**6 + seed, 0.0)).unseen]
-    shown = [(effect(seed, float(np.median(named))).p_value or 1) <= 0.05 for seed in range(WORLDS)]
-    return {"needs": float(np.median(named)), "shown": float(np.mean(shown))}
+    return shown(effect, lambda offset: (offset.p_value or 1) <= 0.05)
 
 
 def looks(planned: int | None, years: int = WORLDS, weeks: int = 52) -> dict[str, float]:
@@ -155,36 +154,25 @@ def boards(models: int, questions: int) -> float:
     return float(np.mean(apart))
 
 
+EXCHANGES = [(0.5, 40, True), (1.5, 40, True), (2.0, 40, False), (1.5, 10, True), (1.5, 15, False), (1.5, 20, False)]
 DESIGNS: dict[str, Callable[[], Any]] = {
-    **{
-        f"exchange {noise} {anchors} {whole}": lambda noise=noise, anchors=anchors, whole=whole: exchange(
-            noise, anchors, whole
-        )
-        for noise, anchors, whole in (
-            (0.5, 40, True),
-            (1.5, 40, True),
-            (2.0, 40, False),
-            (1.5, 10, True),
-            (1.5, 15, False),
-            (1.5, 20, False),
-        )
-    },
-    "seen models 3 100": lambda: seen_models(3, 100, 50),
-    "seen models 10 100": lambda: seen_models(10, 100, 100),
-    "seen judges 40 5": lambda: seen_judges(40, 5),
-    "seen judges 200 1": lambda: seen_judges(200, 1),
-    "seen biases 4": lambda: seen_biases(4, 120, 3),
-    "seen biases 12": lambda: seen_biases(12, 360, 2),
-    "looks 52": lambda: looks(52),
-    "looks none": lambda: looks(None, 20),
-    "boards 20 100": lambda: boards(20, 100),
-    "boards 20 25": lambda: boards(20, 25),
+    **{" ".join(map(str, ("exchange", *design))): partial(exchange, *design) for design in EXCHANGES},
+    "seen models 3 100": partial(seen_models, 3, 100, 50),
+    "seen models 10 100": partial(seen_models, 10, 100, 100),
+    "seen judges 40 5": partial(seen_judges, 40, 5),
+    "seen judges 200 1": partial(seen_judges, 200, 1),
+    "seen biases 4": partial(seen_biases, 4, 120, 3),
+    "seen biases 12": partial(seen_biases, 12, 360, 2),
+    "looks 52": partial(looks, 52),
+    "looks none": partial(looks, None, 20),
+    "boards 20 100": partial(boards, 20, 100),
+    "boards 20 25": partial(boards, 20, 25),
 }
 
 if __name__ == "__main__":
-    found = {}
+    results = {}
     for name, simulate in DESIGNS.items():
         if not sys.argv[1:] or any(name.startswith(word) for word in sys.argv[1:]):
-            found[name] = simulate()
-            print(name, found[name], file=sys.stderr, flush=True)
-    print(json.dumps(found))
+            results[name] = simulate()
+            print(name, results[name], file=sys.stderr, flush=True)
+    print(json.dumps(results))

@@ -47,17 +47,8 @@ def test_a_negative_weight_turns_the_range_around() -> None:
     assert combine([(1, whole(10)), (1, unknown)]).high == 20
 
 
-def verdict(**changes: object) -> Judgment:
-    plain = {
-        "conversation": "c1",
-        "system": "model",
-        "condition": "own",
-        "protocol": "direct",
-        "judge": "judge",
-        "turn": 1,
-        "score": 5.0,
-    }
-    return of_turn(**{**plain, **changes})  # type: ignore[arg-type]
+def verdict(protocol: str = "direct", **changes: object) -> Judgment:
+    return of_turn("c1", protocol, **{"condition": "own", "turn": 1, "score": 5.0, **changes})
 
 
 @pytest.mark.parametrize(

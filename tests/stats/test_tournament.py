@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from draws import share_that_holds
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -109,12 +110,8 @@ some_battles = st.lists(
 
 def beats_outside(rows: list[tuple[str, str, str]], inside: set[str]) -> bool:
     """Return True if a model outside has a win or tie against one inside."""
-    for a, b, outcome in rows:
-        if (a in inside) != (b in inside):
-            outsider_won = outcome == "tie" or (outcome == "a") != (a in inside)
-            if outsider_won:
-                return True
-    return False
+    across = [row for row in rows if (row[0] in inside) != (row[1] in inside)]
+    return any(outcome == "tie" or (outcome == "a") != (a in inside) for a, _, outcome in across)
 
 
 def finite_maximum(rows: list[tuple[str, str, str]]) -> bool:
@@ -214,12 +211,9 @@ def test_other_libraries_agree() -> None:
 @pytest.mark.worlds
 def test_intervals_cover_the_truth(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tournament, "RESAMPLES", 300)
-    strengths, held, n = [0.6, 0.0, -0.6], 0, 250
-    for seed in range(n):
-        intervals = bradley_terry(simulated(strengths, 80, seed, size=2)).intervals
-        assert intervals is not None
-        held += intervals["m0"][0] <= 1000 + 0.6 * LOGIT <= intervals["m0"][1]
-    assert 0.92 * n <= held <= 0.98 * n
+    worlds = [bradley_terry(simulated([0.6, 0.0, -0.6], 80, seed, size=2)).intervals for seed in range(250)]
+    intervals = [world and world["m0"] for world in worlds]
+    assert 0.92 <= share_that_holds(intervals, 1000 + 0.6 * LOGIT) <= 0.98
 
 
 @pytest.mark.parametrize("rate", [mean_elo, bradley_terry])
@@ -308,9 +302,7 @@ def test_fastchat_pairwise(shared: Any) -> None:
 def scored(rows: list[tuple[str, float | None]]) -> dict[str, Aggregate]:
     """The scores of (task, rating); None failed."""
     conversations = [
-        Conversation(
-            id=f"{place}", benchmark="b", lang="en", group=f"{place}", turns=[ConversationTurn(prompt="?", task=task)]
-        )
+        Conversation(id=f"{place}", lang="en", group=f"{place}", turns=[ConversationTurn(prompt="?", task=task)])
         for place, (task, _) in enumerate(rows)
     ]
     ratings = {f"{place}": rating for place, (_, rating) in enumerate(rows)}
@@ -358,9 +350,7 @@ def test_vlmevalkit_scores(shared: Any) -> None:
 def alignment(groups: list[list[float | None]]) -> dict[str, float | None]:
     """Both scores of ratings by group; None: infinite."""
     ratings = {f"{group}-{n}": rating for group, ratings in enumerate(groups) for n, rating in enumerate(ratings)}
-    conversations = [
-        Conversation(id=key, benchmark="b", lang="zh", group=key.partition("-")[0], turns=[]) for key in ratings
-    ]
+    conversations = [Conversation(id=key, lang="zh", group=key.partition("-")[0], turns=[]) for key in ratings]
     return {name: aggregate_of(score).value for name, score in alignmmbench.alignment(ratings, conversations).items()}
 
 
