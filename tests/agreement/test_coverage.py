@@ -140,13 +140,13 @@ def on_scale(scores: Any) -> Any:
 def six_groups(random: Any) -> World:
     """Six groups of twenty answers, in fractional scores."""
     *scores, group = in_groups(random, 6, 20)
-    return World(*map(on_scale, scores), group)
+    return World._make([*map(on_scale, scores), group])
 
 
 def six_groups_whole(random: Any) -> World:
     """The same in whole scores."""
     *scores, group = in_groups(random, 6, 20)
-    return World(*map(on_scale, np.rint(scores)), group)
+    return World._make([*map(on_scale, np.rint(scores)), group])
 
 
 def rare_errors(random: Any) -> World:
@@ -168,7 +168,7 @@ def one_giant_question(random: Any) -> World:
     *scores, _ = alone(random)
     rest = 1 + np.arange(ROWS // 2) % (GROUPS - 1)
     group = np.concatenate([np.zeros(ROWS // 2, dtype=np.intp), rest])
-    return World(*map(on_scale, scores), group)
+    return World._make([*map(on_scale, scores), group])
 
 
 BARS: dict[Make, tuple[float, ...]] = {
