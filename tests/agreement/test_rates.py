@@ -5,8 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bench.rates_coverage import DESIGNS, coverage
-from conftest import run
+from conftest import ROOT, run
 from samples import build_pairs
 
 from eval_agreement.measures.rates import Rate, measure_shares
@@ -62,7 +61,10 @@ def test_win_rates_count_a_pair_for_both_models() -> None:
 
 
 @pytest.mark.worlds
-def test_intervals_hold_the_truth_in_simulated_worlds() -> None:
+def test_intervals_hold_the_truth_in_simulated_worlds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "tests/bench")
+    from rates_coverage import DESIGNS, coverage
+
     for design, row in coverage(150, labels=(100,)).items():
         # 150 worlds of 95 %: below .9 in one of 200.
         assert row["corrected"] >= 0.9 and row["inverted"] >= 0.9, (design, row)
