@@ -32,6 +32,7 @@ from eval_agreement.measures.measure import RatedFindings, draw_parts, run_audit
 from eval_agreement.measures.preferences import PEOPLE
 from eval_agreement.measures.savings import Savings, measure_savings
 from eval_agreement.measures.two_judges import convert_both_ways, measure_change
+from eval_agreement.metrics import Agreement
 from eval_agreement.page import report, summary
 from eval_agreement.page.attacks import injection_part, looking_part
 from eval_agreement.page.decision import Decision, decide_scores, decide_verdicts
@@ -85,7 +86,7 @@ class _Audited(Struct, frozen=True, kw_only=True):
 
     `content`: values of summary.json. `verdicts`: sentences by sample. `printed`: lines for the terminal.
     `how`, `certified`: contents of the certificate, or None. `outcomes`: results of the gate.
-    `failed`: (failed verdicts, all verdicts) by sample.
+    `agreements`: the judge's agreement by sample; items that it was not asked about count as failed.
     `labels`: id and label of each labelled answer, for the ledger.
     `findings`: by sample, for the worst disagreements on the page.
     """
@@ -99,7 +100,7 @@ class _Audited(Struct, frozen=True, kw_only=True):
     how: HowJudged | None = None
     certified: summary.Certified | None = None
     outcomes: Sequence[gate.Outcome] = ()
-    failed: Mapping[str, tuple[int, int]] = {}
+    agreements: Mapping[str, Agreement] = {}
     findings: Mapping[str, RatedFindings] = {}
     labels: Sequence[tuple[str, float]] = ()
 
@@ -354,7 +355,7 @@ def _audit_scores(
         verdicts=verdicts,
         sections=sections,
         printed=list(_list_printed(audits, sections, decisions, looks, savings)),
-        failed={name: (judge.failed, judge.n + judge.failed) for name, judge in agreements.items()},
+        agreements=agreements,
         findings=audits,
         labels=[*zip(first.labelled.ids, first.labelled.human.tolist(), strict=True)],
     )
@@ -402,9 +403,8 @@ def _audit_labels(sources: Tables, kind: Kind, request: AuditRequest, target: _T
     how = target.prepare(source.path, (item.judgment for item in items if item.kind == kind))
     audit = run_audit(sample, request, PREFERENCE_MEASURES)
     scorers = audit.scorers
-    result = scorers.agreement[judge]
     rates = {**scorers.rates.get(judge, {}), "changed": audit.repeats.changed}
-    gated = gate.of_preferences(result, scorers.groups, **rates)
+    gated = gate.of_preferences(scorers.agreement[judge], scorers.groups, **rates)
     outcomes = gate.check(target.limits, {name: gated})
     decision = decide_verdicts(name, audit, outcomes, target.max_failed, request.within, target.accepted)
     verdicts = [*decision.judges, *decision.steps]
@@ -432,8 +432,7 @@ def _audit_labels(sources: Tables, kind: Kind, request: AuditRequest, target: _T
         sections=sections,
         printed=[*shown, *verdicts, *([audit.repeats.reading] if audit.repeats.times > 1 else []), *sample.notes],
         labels=[(key, int(code)) for key, code in zip(sample.ids, sample.verdict, strict=True) if code != UNASKED],
-        # A judge that was not asked about an item has not judged it either.
-        failed={name: (result.failed + result.unasked, result.n + result.failed + result.unasked)},
+        agreements={name: gated},
     )
 
 
@@ -530,9 +529,10 @@ def _write(audited: _Audited, target: _Target) -> int:
         print(f"gate: {outcome.text}", file=sys.stdout if outcome.holds else sys.stderr)
     print(target.out / "summary.json", page, sep="\n")
     exit_code = 0
-    for name, (count, total) in audited.failed.items():
-        if count > target.max_failed * total:
-            print(f"{name}: {count} of {total} failed, more than {target.max_failed:.1%}", file=sys.stderr)
+    for name, judge in audited.agreements.items():
+        total = judge.n + judge.failed
+        if judge.failed > target.max_failed * total:
+            print(f"{name}: {judge.failed} of {total} failed, more than {target.max_failed:.1%}", file=sys.stderr)
             exit_code = 3
     # A broken gate is the worse news.
     return exit_code if all(outcome.holds for outcome in outcomes) else 1

@@ -3,6 +3,7 @@
 import math
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import zip_longest
 from typing import Any, Generic, TypeVar
 
 from msgspec import Struct, field
@@ -249,21 +250,29 @@ def _list_lines(part: Part) -> Iterator[str]:
         yield from ("", part.heading)
     yield from part.readings
     for table in (lean(table, merge=False) for table in shown):
-        yield from ("", table.caption, *_lay_out_table(table))
+        grid = [table.head]
+        for row in table.rows:
+            cells = [f"{cell.text} ({cell.small})" if cell.small else cell.text for cell in row.cells]
+            grid.append([row.name, *cells])
+        yield from ("", table.caption, *align(grid, right=True))
 
 
-def _lay_out_table(table: Table) -> list[str]:
-    """Lay out a table as text: first column left-aligned, all others right-aligned."""
-    grid = [table.head]
-    for row in table.rows:
-        cells = [f"{cell.text} ({cell.small})" if cell.small else cell.text for cell in row.cells]
-        grid.append([row.name, *cells])
-    widths = [max(map(_measure_width, column)) for column in zip(*grid, strict=True)]
+def align(grid: Sequence[Sequence[str]], *, right: bool = False) -> list[str]:
+    """Pad the cells of each column to the width of its widest cell; short rows end early.
+
+    `right`: all columns but the first are right-aligned.
+
+    >>> align([["judge", "n"], ["ours", "12"]]), align([["judge", "n"], ["ours", "12"]], right=True)
+    (['judge  n', 'ours   12'], ['judge   n', 'ours   12'])
+    """
+    widths = [max(map(_measure_width, column)) for column in zip_longest(*grid, fillvalue="")]
     lines = []
     for line in grid:
-        spaces = [" " * (width - _measure_width(cell)) for cell, width in zip(line, widths, strict=True)]
-        aligned = [space + cell for cell, space in zip(line[1:], spaces[1:], strict=True)]
-        lines.append("  ".join([line[0] + spaces[0], *aligned]).rstrip())
+        cells = []
+        for number, cell in enumerate(line):
+            space = " " * (widths[number] - _measure_width(cell))
+            cells.append(space + cell if right and number else cell + space)
+        lines.append("  ".join(cells).rstrip())
     return lines
 
 

@@ -5,7 +5,6 @@ import platform
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from msgspec import Struct
 from critic import jsonl
 from critic.certificate import Certificate, FittedMap, HowJudged, JudgedFile, Labels
 from critic.errors import UsageError, encode
-from critic.page.blocks import share
+from critic.page.blocks import align, share
 from critic.records import Judgment, Response
 from critic.stats.estimate import LEVEL, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY, SEED, Estimate
 from critic.tables import split_sheet
@@ -197,7 +196,7 @@ def text_table(audits: Mapping[str, RatedFindings]) -> str:
     blocks = []
     for name, findings in audits.items():
         total = len(findings.sample.labelled.ids)
-        lines = "\n".join(_align(_text_rows(findings)))
+        lines = "\n".join(align(_text_rows(findings)))
         blocks.append(f"{name}: {total} rows, {findings.scorers.judge.n / total:.1%} judged\n{lines}")
     return "\n\n".join(blocks)
 
@@ -219,17 +218,3 @@ def _text_rows(findings: RatedFindings) -> list[list[str]]:
         rows[0].append("changed")
         rows[1].append(share(findings.repeats.changed.value))
     return rows
-
-
-def _align(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Pad the cells of each column to the width of its longest cell.
-
-    >>> _align([["judge", "n"], ["ours", "12"]])
-    ['judge  n', 'ours   12']
-    """
-    widths = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]
-    lines = []
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        lines.append("  ".join(cells).rstrip())
-    return lines
