@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from critic import human_scored, jsonl, tables
-from critic.certificate import HowJudged, find_judged_file, is_certificate, name_audit
+from critic.certificate import Certificate, HowJudged, Labels, find_judged_file, is_certificate, name_audit
 from critic.errors import UsageError
 from critic.page.blocks import Section, as_text
 from critic.records import Judgment
@@ -85,7 +85,7 @@ class _Audited(Struct, frozen=True, kw_only=True):
     """Results of an audit, for `_write`.
 
     `content`: values of summary.json. `verdicts`: sentences by sample. `printed`: lines for the terminal.
-    `how`, `certified`: contents of the certificate, or None. `outcomes`: results of the gate.
+    `certificate`: without the number of the audit; None if none is wanted. `outcomes`: results of the gate.
     `agreements`: the judge's agreement by sample; items that it was not asked about count as failed.
     `labels`: id and label of each labelled answer, for the ledger.
     `findings`: by sample, for the worst disagreements on the page.
@@ -97,8 +97,7 @@ class _Audited(Struct, frozen=True, kw_only=True):
     sections: Sequence[Section]
     printed: Sequence[str]
     about: str = "How far a judge can stand in for people"
-    how: HowJudged | None = None
-    certified: summary.Certified | None = None
+    certificate: Certificate | None = None
     outcomes: Sequence[gate.Outcome] = ()
     agreements: Mapping[str, Agreement] = {}
     findings: Mapping[str, RatedFindings] = {}
@@ -317,6 +316,14 @@ def _audit_scores(
     for name, findings in audits.items():
         agreements[name] = gate.with_repeats(findings.scorers.judge, findings.repeats.changed)
     outcomes = gate.check(target.limits, agreements)
+    certificate = None
+    if how:
+        labels = summary.name_file(next(iter(first_files.values())).path)
+        raters = len(set[str]().union(*first.raters))
+        certified = Labels(**labels, rows=len(first.labelled.ids), raters=raters)
+        recalibration = audits[first.name].recalibration.get(first.judge)
+        agreed = agreements[first.name]
+        certificate = summary.certify(how, judged, certified, agreed, outcomes, recalibration, request.use_folds)
     savings = measure_savings(audits)
     decisions, verdicts = {}, {}
     for name, findings in audits.items():
@@ -340,16 +347,7 @@ def _audit_scores(
     sections = build_sections(parts)
     return _Audited(
         title=f"Audit of {first.judge}",
-        how=how,
-        certified=summary.Certified(
-            judged=judged,
-            labels=next(iter(first_files.values())).path,
-            rows=len(first.labelled.ids),
-            raters=len(set[str]().union(*first.raters)),
-            agreement=agreements[first.name].estimates,
-            recalibration=audits[first.name].recalibration.get(first.judge),
-            folds=request.use_folds,
-        ),
+        certificate=certificate,
         outcomes=outcomes,
         content=content | {"provenance": summary.provenance(origin, train, request.training)},
         verdicts=verdicts,
@@ -406,6 +404,7 @@ def _audit_labels(sources: Tables, kind: Kind, request: AuditRequest, target: _T
     rates = {**scorers.rates.get(judge, {}), "changed": audit.repeats.changed}
     gated = gate.of_preferences(scorers.agreement[judge], scorers.groups, **rates)
     outcomes = gate.check(target.limits, {name: gated})
+    labels = Labels(**summary.name_file(people.path), rows=scorers.rated, raters=scorers.raters)
     decision = decide_verdicts(name, audit, outcomes, target.max_failed, request.within, target.accepted)
     verdicts = [*decision.judges, *decision.steps]
     content = {name: written_values(audit, PREFERENCE_MEASURES)}
@@ -418,14 +417,7 @@ def _audit_labels(sources: Tables, kind: Kind, request: AuditRequest, target: _T
     shown = [as_text([replace(part, note="")]) for part in sections if part.key == "rates"]
     return _Audited(
         title=f"Audit of {judge}",
-        how=how,
-        certified=summary.Certified(
-            judged=source.path,
-            labels=people.path,
-            rows=scorers.rated,
-            raters=scorers.raters,
-            agreement=gated.estimates,
-        ),
+        certificate=summary.certify(how, source.path, labels, gated, outcomes) if how else None,
         outcomes=outcomes,
         content=content | {"gate": summary.gate_values(outcomes), "provenance": origin},
         verdicts={name: verdicts},
@@ -522,9 +514,8 @@ def _write(audited: _Audited, target: _Target) -> int:
     number = summary.count_audits(target.out, audited.labels) if audited.labels else 1
     if number > 1:
         print(f"This is the {name_audit(number)}.")
-    if target.certificate and audited.how and audited.certified:
-        certified = replace(audited.certified, audits=number)
-        summary.write_certificate(target.certificate, audited.how, certified, outcomes)
+    if target.certificate and audited.certificate:
+        jsonl.write_json(target.certificate, msgspec.to_builtins(replace(audited.certificate, audits=number)))
     for outcome in outcomes:
         print(f"gate: {outcome.text}", file=sys.stdout if outcome.holds else sys.stderr)
     print(target.out / "summary.json", page, sep="\n")

@@ -10,20 +10,19 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec import Struct
 
 from critic import jsonl
 from critic.certificate import Certificate, FittedMap, HowJudged, JudgedFile, Labels
 from critic.errors import UsageError, encode
 from critic.page.blocks import align, share
 from critic.records import Judgment, Response
-from critic.stats.estimate import LEVEL, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY, SEED, Estimate
+from critic.stats.estimate import LEVEL, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY, SEED
 from critic.tables import split_sheet
 from eval_agreement.measures.calibration import Recalibration
 from eval_agreement.measures.gate import Outcome
 from eval_agreement.measures.measure import RatedFindings, Table, written_values
 from eval_agreement.measures.scorers import Kind, agreement_values
-from eval_agreement.metrics import METRICS
+from eval_agreement.metrics import METRICS, Agreement
 from eval_agreement.reading.tables import Source
 from eval_agreement.sample import RatedSample
 
@@ -80,23 +79,6 @@ def how_judged(judged: Path, judgments: Iterable[Judgment | None]) -> HowJudged:
     return msgspec.structs.replace(how, learned=facts.get("learned") or [])
 
 
-class Certified(Struct, frozen=True, kw_only=True):
-    """What a certificate states: the judged file, the file of labels, its labelled rows and raters, the agreement.
-
-    `recalibration`: the recalibration of the judge, whose map is certified; None without one.
-    `folds`, `audits`: as in Certificate.
-    """
-
-    judged: Path
-    labels: Path
-    rows: int
-    raters: int
-    agreement: Mapping[str, Estimate]
-    recalibration: Recalibration | None = None
-    folds: bool = False
-    audits: int = 1
-
-
 def count_audits(out: Path, labels: Iterable[tuple[str, float]]) -> int:
     """Record an audit in the ledger `audits.jsonl` beside the output folder; return its number on the same labels.
 
@@ -115,30 +97,39 @@ def count_audits(out: Path, labels: Iterable[tuple[str, float]]) -> int:
     return number
 
 
-def write_certificate(path: Path, how: HowJudged, certified: Certified, outcomes: Sequence[Outcome]) -> None:
-    """Write the certificate of a judge, with today's date (UTC)."""
-    fitted = certified.recalibration.fitted if certified.recalibration else None
+def certify(
+    how: HowJudged,
+    judged: Path,
+    labels: Labels,
+    agreement: Agreement,
+    outcomes: Sequence[Outcome],
+    recalibration: Recalibration | None = None,
+    folds: bool = False,
+) -> Certificate:
+    """Return the certificate of a judge, with today's date (UTC). `folds`: as in Certificate.
+
+    `judged`: the judged file. `recalibration`: that of the judge, whose map is certified; None without one.
+    """
+    fitted = recalibration.fitted if recalibration else None
     # A judge that was recalibrated is certified with the map that was applied.
-    if how.recalibrated and (applied := jsonl.facts(certified.judged).get("recalibration")):
+    if how.recalibrated and (applied := jsonl.facts(judged).get("recalibration")):
         fitted = msgspec.convert(applied, FittedMap)
-    certificate = Certificate(
+    return Certificate(
         how=how,
-        labels=Labels(
-            file=str(certified.labels),
-            sha256=jsonl.sha256(split_sheet(certified.labels)[0]),
-            rows=certified.rows,
-            raters=certified.raters,
-        ),
-        agreement=dict(certified.agreement),
+        labels=labels,
+        agreement=dict(agreement.estimates),
         gate=[outcome.text for outcome in outcomes],
         kept=all(outcome.holds for outcome in outcomes),
         date=datetime.now(UTC).date().isoformat(),
-        judged=JudgedFile(file=str(certified.judged), sha256=jsonl.sha256(split_sheet(certified.judged)[0])),
+        judged=JudgedFile(**name_file(judged)),
         recalibration=fitted,
-        folds=certified.folds,
-        audits=certified.audits,
+        folds=folds,
     )
-    jsonl.write_json(path, msgspec.to_builtins(certificate))
+
+
+def name_file(path: Path) -> dict[str, Any]:
+    """Return a file's path and SHA-256; for a sheet it is the hash of the whole workbook."""
+    return {"file": str(path), "sha256": jsonl.sha256(split_sheet(path)[0])}
 
 
 def file_facts(sources: Mapping[str, Source]) -> dict[str, Any]:
