@@ -502,12 +502,12 @@ def _write(audited: _Audited, target: _Target) -> int:
     jsonl.write_json(target.out / "summary.json", content)
     page = report.write(
         target.out,
-        audited.title,
-        verdicts=audited.verdicts,
-        sections=audited.sections,
         origin=content["provenance"],
         audits=audited.findings,
+        title=audited.title,
         about=audited.about,
+        verdicts=audited.verdicts,
+        sections=audited.sections,
     )
     print(*audited.printed, sep="\n", end="\n\n")
     # A ledger that cannot be written must not cost the other results.

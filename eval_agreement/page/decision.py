@@ -92,8 +92,8 @@ def decide_scores(
     if judge.mae is None:
         return Decision(judges=[say("every_failed", name=name, n=judge.failed)], steps=[])
     labelled = findings.sample.labelled
-    raters, words = findings.beside.raters, {"things": "answers", "unit": "score"}
-    unfit = _why_unfit(labelled.human, labelled.groups, raters, accepted, **words)
+    raters = findings.beside.raters
+    unfit = _why_unfit(labelled.human, labelled.groups, raters, accepted, things="answers", unit="score")
     # Limits are those of the judge under audit.
     broken = {findings.sample.judge: _broken_gate(outcome for outcome in outcomes if outcome.sample == name)}
     decided = {}
@@ -406,8 +406,8 @@ def decide_verdicts(
         return Decision(judges=[say("no_verdicts", name=name, who=judge, why=result.accuracy.undefined)], steps=[])
     rated = audit.sample.verdict < LABELS
     labels, beside = audit.sample.verdict[rated], audit.beside.get(judge, BesideRaters())
-    words = {"things": scorers.things, "unit": "verdict"}
-    unfit = _why_unfit(labels, audit.sample.groups[rated], beside.raters, accepted, **words)
+    groups = audit.sample.groups[rated]
+    unfit = _why_unfit(labels, groups, beside.raters, accepted, things=scorers.things, unit="verdict")
     broken = {judge: _broken_gate(outcomes)}
     decided = {}
     # A judge without a kappa comes last.

@@ -24,28 +24,19 @@ LONG = 400
 """Number of characters of a text shown before the rest is folded away."""
 
 
-def write(
-    folder: Path,
-    title: str,
-    verdicts: Mapping[str, Sequence[str]],
-    sections: Sequence[Section],
-    origin: dict[str, Any],
-    audits: Mapping[str, RatedFindings],
-    about: str = "How far a judge can stand in for people",
-) -> Path:
+def write(folder: Path, origin: dict[str, Any], audits: Mapping[str, RatedFindings], **facts: Any) -> Path:
     """Write FOLDER/report.html and return its path.
 
     The page begins with `verdicts` (sentences by sample), followed by `sections`. It ends with the worst disagreements
-    in the samples of `audits`. `origin`: provenance of the audit. `about`: subtitle.
+    in the samples of `audits`. `origin`: provenance of the audit. `facts`: `verdicts` and `sections`, and variables of
+    the template: `title` and `about` (subtitle).
     """
     samples = {name: findings.sample.labelled for name, findings in audits.items()}
-    facts = {
-        "title": title,
-        "about": about,
+    facts |= {
         "origin": origin,
         "warnings": _training_warnings(origin["samples"]),
-        "verdicts": {name: _split_headline(lines) for name, lines in verdicts.items()},
-        "sections": [*sections, *_failure_sections(samples)],
+        "verdicts": {name: _split_headline(lines) for name, lines in facts["verdicts"].items()},
+        "sections": [*facts["sections"], *_failure_sections(samples)],
         "confusion": {name: count_pairs(sample.human, sample.scores) for name, sample in samples.items()},
         "bins": {name: findings.calibration.bins for name, findings in audits.items()},
         "samples": samples,

@@ -245,14 +245,12 @@ def _read(human: Source, judges: Mapping[str, Source], kind: Kind) -> tuple[Labe
     ids, first = list(people.index), next(iter(by_judge.values()))
     # Items that only the judge has count in corrected means and shares.
     settled = set(ids)
-    if kind == "score":
-        # Rows that people scored, but that cannot be used.
-        if human.content == "human-scored rows":
-            settled |= {str(row.get("id")) for _, row in jsonl.read(human.path, dict[str, Any])}
-        ids += [key for key in first.index if key not in settled]
-    else:
-        # Without its question an item could not be told from labelled ones about the same.
-        ids += [key for key in first.index[first["group"].notna()] if key not in settled]
+    # Rows that people scored, but that cannot be used.
+    if human.content == "human-scored rows":
+        settled |= {str(row.get("id")) for _, row in jsonl.read(human.path, dict[str, Any])}
+    # Without its question an item could not be told from labelled ones about the same.
+    countable = first.index if kind == "score" else first.index[first["group"].notna()]
+    ids += [key for key in countable if key not in settled]
     for name, judge in by_judge.items():
         notes += _unmatched(people.index, judge.index, ids, kind=kind, judge=name)
     return _join(people, first, ids), by_judge, notes
