@@ -143,11 +143,6 @@ def _find_constant(findings: RatedFindings) -> Line:
     return scorers.of_kind("baseline")[0]
 
 
-def _mae_interval(result: Agreement) -> str:
-    """Format the interval of the mean absolute error for a sentence."""
-    return within(interval(result.interval.get("mae")))
-
-
 def _why_unfit(
     labels: Floats | Codes,
     groups: Any,
@@ -249,9 +244,8 @@ def _say_use(line: Line, findings: RatedFindings) -> str:
 
 def _is_strong(who: str, findings: RatedFindings) -> bool:
     """Return True if a judge explains enough of the variance that people's scores can show, given their reliability."""
-    return bool(
-        findings.recalibration[who].explained >= STRONG * _find_reliability(findings.beside.raters, RELIABILITY)
-    )
+    least = STRONG * _find_reliability(findings.beside.raters, RELIABILITY)
+    return bool(findings.recalibration[who].explained >= least)
 
 
 def _find_reliability(raters: RaterAgreement | None, unknown: float) -> float:
@@ -309,9 +303,8 @@ def _list_uses(line: Line, findings: RatedFindings, *, unaided: bool) -> str:
         labels = plan.with_judge, plan.without_judge, rows
     uses = _say_saving(labels, quantity="a mean of people's scores", size=f"±{half_width:g} points")
     if _is_strong(line.name, findings) and len(findings.sample.labelled.part_values("answerer")) > 1:
-        favoured = _list_favoured(
-            findings.biases[line.name], _find_reliability(findings.beside.raters, LEAST_RELIABILITY)
-        )
+        reliability = _find_reliability(findings.beside.raters, LEAST_RELIABILITY)
+        favoured = _list_favoured(findings.biases[line.name], reliability)
         uses += say("rank_models", but=say("favours", models=listed(favoured)) if favoured else "")
     widths, _ = findings.widths
     # Intervals of single answers are those of the judge under audit.
@@ -370,7 +363,8 @@ def _list_steps(name: str, findings: RatedFindings, accepted: Collection[str]) -
     ungrouped = findings.sample.labelled.ungrouped
     questions = "without groups by question" if ungrouped else f"to {judge.groups} questions"
     facts = {"trivial": trivial, "questions": questions, "pearson": number(judge.pearson)}
-    yield say("of_scores", name=name, who=who, judge=judge, within=_mae_interval(judge), **facts)
+    bounds = within(interval(judge.estimates["mae"].interval))
+    yield say("of_scores", name=name, who=who, judge=judge, within=bounds, **facts)
     if judge.rare:
         yield say("rare_errors", who=who, rare=judge.rare, questions=judge.groups)
     if doubts := [doubt.text for doubt in findings.doubts[who] if doubt.name in accepted]:
@@ -381,7 +375,7 @@ def _list_steps(name: str, findings: RatedFindings, accepted: Collection[str]) -
     yield findings.biases[who].effects[0].reading
     # Without two raters of an answer nothing is known of how far people agree.
     if lines := findings.scorers.of_kind("people"):
-        rater, as_rater = (f"{number(line.result.mae)}{_mae_interval(line.result)}" for line in lines)
+        rater, as_rater = (_format(line.result.estimates["mae"]) for line in lines)
         yield say("ceiling", people=rater, judge=as_rater)
         if test := findings.beside.replaces:
             yield test.reading
@@ -453,9 +447,8 @@ def _decide_verdicts(judge: str, audit: Findings[Preferences], most_failed: floa
     gains = {name: over[name] for name in scorers.baselines if over[name].side <= 0}
     if gains or result.kappa.side <= 0:
         agrees = f"it agrees with people on {np.trace(table)} of {result.n} {scorers.things}"
-        return _why_unknown(
-            judge, gains or {"constant": result.kappa}, f"{agrees}, kappa {_format(result.kappa)}", scorers.groups
-        )
+        figure = f"{agrees}, kappa {_format(result.kappa)}"
+        return _why_unknown(judge, gains or {"constant": result.kappa}, figure, scorers.groups)
     if better := [name for name in over if name not in scorers.baselines and over[name].side < 0]:
         kappas = [f"{name} {number(scorers.agreement[name].kappa.value)}" for name in (judge, *better)]
         return say("worse", better=listed(better), who=judge, how=f"their kappas are {listed(kappas)}")
