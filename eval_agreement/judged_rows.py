@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from critic.stats.arrays import Group, group_numbers
 from critic.stats.estimate import SEED, Bootstrap
-from eval_agreement.sample import Scores, on_scale
+from eval_agreement.metrics import Scores, paired
 
 
 class JudgedRows:
@@ -13,7 +13,7 @@ class JudgedRows:
 
     `human`, `judge`: scores of shape (n,) on 1..10. `kept`: mask of these rows among all rows given. `failed`: number
     of the other rows, whose judgment is None or NaN. `resamples`: bootstrap resamples of whole groups.
-    Raises ValueError for unequal lengths, a missing human score, or a score outside 1..10.
+    Raises ValueError as `paired` does.
 
     >>> rows = JudgedRows(human=[3, 8, 5], judge=[4, None, 5], group=["q1", "q1", "q2"])
     >>> rows.n, rows.failed, rows.judge.tolist()
@@ -23,13 +23,7 @@ class JudgedRows:
     def __init__(
         self, human: Scores, judge: Scores, group: Group, resamples: int | None = None, seed: int = SEED
     ) -> None:
-        self._human, self._judge = on_scale(human, "human"), on_scale(judge, "judge")
-        for name, values in (("judge scores", judge), ("groups", group)):
-            if len(values) != len(human):
-                raise ValueError(f"{len(human)} human scores but {len(values)} {name}")
-        if (missing := np.isnan(self._human)).any():
-            raise ValueError(f"the human score of row {int(np.argmax(missing))} (from 0) is missing")
-        self.kept = ~np.isnan(self._judge)
+        self._human, self._judge, self.kept = paired(human, judge, group)
         self._group = group_numbers(group)
         # Kept for `select`, whose rows are resampled anew with the same seed.
         self._draws = (resamples, seed)

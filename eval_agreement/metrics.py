@@ -13,12 +13,12 @@ import numpy as np
 import scipy
 from msgspec import Struct
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
-from critic.stats.arrays import Floats, Group, distinct, ratio
+from critic.stats.arrays import Floats, Group, distinct, group_numbers, ratio
 from critic.stats.estimate import LEVEL, SEED, Bootstrap, Estimate, Interval, span_both
-from eval_agreement.judged_rows import JudgedRows
 from eval_agreement.pairs import Cells, PairSums, around, exact_kendall, exact_spearman, kendall, pearson, spearman
-from eval_agreement.sample import Indices, Scores
+from eval_agreement.sample import Indices, Scores, on_scale
 
 Range = tuple[int, int]
 
@@ -150,6 +150,20 @@ class Agreement(Struct, frozen=True, kw_only=True):
         return {} if self.groups is None else {name: estimate.interval for name, estimate in self.estimates.items()}
 
 
+def paired(human: Scores, judge: Scores, group: Group) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """Return human and judge scores as arrays, with the mask (n,) of the pairs that have a judgment.
+
+    Raises ValueError as `agreement` does.
+    """
+    people, judged = on_scale(human, "human"), on_scale(judge, "judge")
+    for name, values in (("judge scores", judge), ("groups", group)):
+        if len(values) != len(human):
+            raise ValueError(f"{len(human)} human scores but {len(values)} {name}")
+    if (missing := np.isnan(people)).any():
+        raise ValueError(f"the human score of row {int(np.argmax(missing))} (from 0) is missing")
+    return people, judged, ~np.isnan(judged)
+
+
 def agreement(human: Scores, judge: Scores) -> Agreement:
     """Measure the agreement of n pairs of scores on 1..10.
 
@@ -182,13 +196,14 @@ def measured(
     A metric has no interval if it is undefined in more than a tenth of the resamples, if it is the same in all, or with
     fewer than FEWEST_GROUPS groups. Raises ValueError as `agreement` does.
     """
-    rows = JudgedRows(human, judge, group, resamples, seed)
-    people, judged, draws = rows.human, rows.judge, rows.resamples
-    about: dict[str, Any] = {"n": rows.n, "failed": rows.failed, "groups": draws.groups}
-    if not rows.n:
+    people, judged, used = paired(human, judge, group)
+    people, judged = people[used], judged[used]
+    draws = Bootstrap(group_numbers(group)[used], resamples, seed)
+    about: dict[str, Any] = {"n": len(people), "failed": int((~used).sum()), "groups": draws.groups}
+    if not len(people):
         return Agreement(**about, estimates={name: Estimate(n=0, undefined="no pairs") for name in METRICS})
     # Weights are those of the rows that are left.
-    (values,) = resampled(people, [judged], draws, None if weight is None else weight[rows.kept])
+    (values,) = resampled(people, [judged], draws, None if weight is None else weight[used])
     reason = _no_correlation(people, judged)
     rare = _count_rare(np.abs(people - judged), draws.member)
     estimates = {}
