@@ -5,7 +5,8 @@ from numpy.typing import NDArray
 
 from critic.stats.arrays import Group, group_numbers
 from critic.stats.estimate import SEED, Bootstrap
-from eval_agreement.metrics import Scores, paired
+from eval_agreement.metrics import paired
+from eval_agreement.sample import Scores
 
 
 class JudgedRows:

@@ -15,7 +15,7 @@ from judgments import of_turn
 from critic import jsonl
 from critic.certificate import FittedMap, ScoreMap, read
 from critic.judging.assignments import _build_turn_judgment
-from critic.records import Call, Conversation, Verdict
+from critic.records import Call, Conversation, Language, Verdict
 from critic.stats.arrays import group_numbers
 from eval_agreement.measures.score_maps import cross_fit, fit_line, fit_map
 from eval_agreement.metrics import agreement
@@ -156,7 +156,8 @@ def test_a_panel_is_mapped_as_a_whole(tmp_path: Path, judge: Judge, scripted: Se
 def test_languages_have_maps_of_their_own() -> None:
     own = {"zh": ScoreMap(judge=[1, 10], people=[5, 5])}
     fitted = fitted_by(ScoreMap(judge=[1, 10], people=[2, 10], by="lang", parts=own))
-    for lang, score in (("en", 2.0), ("zh", 5.0)):
+    cases: list[tuple[Language, float]] = [("en", 2.0), ("zh", 5.0)]
+    for lang, score in cases:
         conversation = Conversation(id=lang, lang=lang, group="g", turns=[])
         judged = of_turn(conversation, "direct", score=1.0, verdict=Verdict(rating=1.0))
         mapped = fitted.apply(judged)

@@ -70,7 +70,7 @@ def test_a_drawn_order_is_turned(monkeypatch: pytest.MonkeyPatch) -> None:
 
     from critic.backends import Reply
     from critic.backends.scripted import ScriptedBackend
-    from critic.judging.judge import PlannedVerdict
+    from critic.judging.planned import PlannedVerdict
     from critic.records import Sample
 
     judge = ResponseJudge(ScriptedBackend(lambda _: Reply(text="")), "j", "pairwise", "argmax", 99)

@@ -31,8 +31,8 @@ def on_scale(scores: Floats) -> Floats:
 
 
 def sample_of(human: Floats, judge: Floats, group: Any, **facts: Any) -> RatedSample:
-    ids, groups = [str(row) for row in range(len(human))], [f"q{number}" for number in group]
-    return RatedSample(name="s", ids=ids, human=human, judges={"judge": judge}, group=groups, **facts)
+    facts |= {"ids": [str(row) for row in range(len(human))], "group": [f"q{number}" for number in group]}
+    return RatedSample(name="s", human=human, judges={"judge": judge}, **facts)
 
 
 def exchange(noise: float, anchors: int, whole: bool) -> dict[str, Any]:
@@ -83,9 +83,9 @@ def seen_models(models: int, questions: int, labelled: int) -> dict[str, float]:
         quality[1] += lead
         human, judge = quality, quality + random.normal(0, 1, quality.shape)
         human = np.where(random.permutation(questions) < labelled, human, np.nan)
-        both = (np.clip(scores, 1, 10).ravel() for scores in (human, judge))
+        human, judge = (np.clip(scores, 1, 10).ravel() for scores in (human, judge))
         names = [f"m{number}" for number in range(models) for _ in range(questions)]
-        return sample_of(*both, np.tile(np.arange(questions), models), parts={"answerer": names})
+        return sample_of(human, judge, np.tile(np.arange(questions), models), parts={"answerer": names})
 
     def first_pair(seed: int, lead: float) -> Any:
         pairs = compare_models(world(seed, lead), AuditRequest())
