@@ -142,7 +142,7 @@ def two_judges(truth: Scores, random: np.random.Generator, _: dict[str, Any]) ->
 WORLDS: dict[str, tuple[Callable[[], RatedSample | Preferences], str]] = {
     "severe": (
         lambda: build_scores(see(-2.9)),
-        r"Use judge after recalibration: it is 2\.\d+ points more severe than people; recalibrated, its error is 0"
+        r"Use judge after recalibration: it is 2\.65 points more severe than people; recalibrated, its error is 0\.90"
         r".*\(Pearson 0\.\d+\); critic judge --recalibrate CERTIFICATE applies the map that critic audit --certificate",
     ),
     "severe in one language": (
