@@ -198,7 +198,7 @@ def test_a_history_condition(tmp_path: Path, package: Path, critic: Copied) -> N
 
 def test_an_attack(tmp_path: Path, package: Path, critic: Copied) -> None:
     """Put into answers in both languages, judged, and reported by its name."""
-    (entry,) = blocks("eval_agreement/README.md", "Add an attack", "toml")
+    (entry,) = blocks("eval_agreement/measures/README.md", "Add an attack", "toml")
     with (package / "eval_agreement/attacks.toml").open("a", encoding="utf-8") as file:
         file.write(f"\n{entry}")
     rows = write_jsonl(tmp_path / "rows.jsonl", ROWS)
@@ -217,8 +217,8 @@ def test_an_attack(tmp_path: Path, package: Path, critic: Copied) -> None:
 
 def test_a_measure(tmp_path: Path, package: Path, critic: Copied) -> None:
     """Found on each sample, written under its name, and drawn in its own section at its place on the page."""
-    (entry,) = blocks("eval_agreement/README.md", "Add a measure", "python")
-    (heading,) = blocks("eval_agreement/README.md", "Add a measure", "toml")
+    (entry,) = blocks("eval_agreement/measures/README.md", "Add a measure", "python")
+    (heading,) = blocks("eval_agreement/measures/README.md", "Add a measure", "toml")
     with (package / "eval_agreement/score_measures.py").open("a", encoding="utf-8") as file:
         file.write(f"\n\n{entry}")
     sections = package / "eval_agreement/sections.toml"

@@ -16,7 +16,7 @@ from eval_agreement.metrics import METRICS, agreement
 @pytest.fixture(autouse=True)
 def toy() -> Iterator[None]:
     """The README's own example, run where a metric is added. It is not the same with the two sides swapped."""
-    readme = (ROOT / "eval_agreement/README.md").read_text("utf-8")
+    readme = (ROOT / "eval_agreement/measures/README.md").read_text("utf-8")
     (example,) = re.findall(r"(?s)## Add a metric\n.*?```python\n(.*?)```", readme)
     known = dict(METRICS)
     exec(example, vars(metrics))  # noqa: S102 - our own README
