@@ -96,7 +96,7 @@ class Benchmark(Struct, frozen=True, kw_only=True):
     read: Callable[[Path], list[Conversation]]
     protocols: tuple[str, ...]
     conditions: tuple[str, ...] = ("own",)
-    entries: "Callable[[Run, Conversations], list[LeaderboardRow]]"
+    entries: "Callable[[Run, Conversations], Iterable[LeaderboardRow]]"
     report: Callable[[Sequence[Run], Conversations], Report] = lambda *_: Report()
     published: JudgeConfig = JudgeConfig(judge="", score_kind="argmax")
     scored: Callable[[Judgment], bool] = lambda judgment: judgment.judging == "standard" and judgment.opponent is None

@@ -7,7 +7,7 @@ A question, and an answer (an older layout repeats the question beside the answe
     {"question_id": "17-0", "predict": "有两只风筝。"}
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import pstdev
 
@@ -145,21 +145,19 @@ def alignment(ratings: Scores, conversations: Conversations) -> dict[str, Score]
     return by_heading
 
 
-def _list_rows(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
-    """Return a run's rows: table 3 (mean of the tasks, each task, alignment), and the means by category."""
-    rows = []
+def _list_rows(run: Run, conversations: Conversations) -> Iterator[LeaderboardRow]:
+    """Yield a run's rows: table 3 (mean of the tasks, each task, alignment), and the means by category."""
     for cell, ratings in by_cell(run.verdicts, "pointwise").items():
         # Verdicts on whole conversations, or judged in another way, are on another scale of meaning.
         if cell != Cell(cell.condition, 1):
             continue
         of_tasks = scores(ratings, conversations) | alignment(ratings, conversations)
         caption = "Mean rating 1 to 10 (table 3 of the paper)"
-        rows.append(LeaderboardRow(key="tasks", caption=caption, scores=of_tasks, condition=cell.condition))
+        yield LeaderboardRow(key="tasks", caption=caption, scores=of_tasks, condition=cell.condition)
         over_tasks = overviews(ratings, conversations)
         caption = "Mean rating 1 to 10 by category, and over the questions"
         row = LeaderboardRow(key="categories", caption=caption, scores=over_tasks, condition=cell.condition)
-        rows.append(replace(row, charted=list(over_tasks)))
-    return rows
+        yield replace(row, charted=list(over_tasks))
 
 
 BENCHMARK = Benchmark(title="AlignMMBench", read=read_conversations, protocols=("pointwise",), entries=_list_rows)

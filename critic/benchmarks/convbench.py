@@ -280,7 +280,7 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
 
     The summary lists the conversations whose verdict changes with a perfect step, and by how much.
     """
-    rows = _compare_judges(runs, conversations)
+    rows = [*_compare_judges(runs, conversations)]
     summary: dict[str, dict[str, Any]] = {}
     for protocol in TITLES:
         models = []
@@ -298,12 +298,11 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
     return Report(rows=rows, summary=summary)
 
 
-def _compare_judges(runs: Sequence[Run], conversations: Conversations) -> list[LeaderboardRow]:
-    """Return rows on the agreement of every two judges, people included, on the same model's replies.
+def _compare_judges(runs: Sequence[Run], conversations: Conversations) -> Iterator[LeaderboardRow]:
+    """Yield rows on the agreement of every two judges, people included, on the same model's replies.
 
     If the same two judged several models, a pooled row is added.
     """
-    rows = []
     pairs_by_judges = _pair_judges(runs)
     for protocol in TITLES:
         caption = f"Equal verdicts of two judges, or a judge and people, in % ({protocol}; tables 3 to 7)"
@@ -317,8 +316,7 @@ def _compare_judges(runs: Sequence[Run], conversations: Conversations) -> list[L
                 system = models[0][0].system
                 name = f"{f'all {len(models)} models' if len(models) > 1 else system}: {' and '.join(judges)}"
                 key = f"agreement-{protocol}"
-                rows.append(LeaderboardRow(key=key, caption=caption, scores=scores, system=system, name=name))
-    return rows
+                yield LeaderboardRow(key=key, caption=caption, scores=scores, system=system, name=name)
 
 
 def _pair_judges(runs: Sequence[Run]) -> dict[tuple[str, str], list[tuple[Run, Run]]]:
@@ -343,21 +341,21 @@ def _pair_judges(runs: Sequence[Run]) -> dict[tuple[str, str], list[tuple[Run, R
     return pairs
 
 
-def _list_rows(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
-    """Return a run's rows: tables 1 and 8, the sources of errors, and figure 6 (scores by each turn's task)."""
-    rows, groups = [], groups_of(conversations)
+def _list_rows(run: Run, conversations: Conversations) -> Iterator[LeaderboardRow]:
+    """Yield a run's rows: tables 1 and 8, the sources of errors, and figure 6 (scores by each turn's task)."""
+    groups = groups_of(conversations)
     # One file may hold verdicts by both protocols, whose scales differ.
     for protocol, scale in SCALE.items():
         by_heading = {HEADINGS[name]: score for name, score in scores(run.verdicts, conversations, protocol).items()}
         if by_heading:
             caption = f"{TITLES[protocol].capitalize()} (table {8 if protocol == 'direct' else 1} of the paper)"
             main = [name for name in ("R1", "R2", "S1", "S2", "S3", "SO") if name in by_heading]
-            rows.append(LeaderboardRow(key=protocol, caption=caption, scores=by_heading, charted=main))
+            yield LeaderboardRow(key=protocol, caption=caption, scores=by_heading, charted=main)
         if columns := errors(run.verdicts, conversations, protocol):
             drawn = [name for name in columns if "O" not in name and not name.endswith(("up", "down"))]
             caption = f"Where errors come from: fails and flips in %, what a perfect step adds ({protocol})"
             row = LeaderboardRow(key=f"{protocol}-errors", caption=caption, scores=columns)
-            rows.append(replace(row, charted=drawn, ranked=False))
+            yield replace(row, charted=drawn, ranked=False)
         for turn in (1, 2, 3):
             verdicts = by_cell(run.verdicts, protocol, UNIT[protocol]).get(Cell(OWN, turn), {})
             # A turn without verdicts would only fill a table with dashes.
@@ -366,8 +364,7 @@ def _list_rows(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
                 caption = f"S{turn} by task, {TITLES[protocol]} (figure 6 of the paper)"
                 tasks = groups_by((_name_task(turn, talk), talk.id, talk.group) for talk in conversations)
                 by_task = scores_by_part(verdicts, {"all": groups, **dict(sorted(tasks.items()))}, scale)
-                rows.append(LeaderboardRow(key=key, caption=caption, scores=by_task, collapsed=True))
-    return rows
+                yield LeaderboardRow(key=key, caption=caption, scores=by_task, collapsed=True)
 
 
 PUBLISHED = JudgeConfig(judge="", score_kind="argmax", order="forced", reason_first=True, sight="all")

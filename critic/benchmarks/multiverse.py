@@ -12,7 +12,7 @@ turn:
 A turn's score is completion ratio x quality (MultiVerse §4, table 2).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -349,9 +349,8 @@ def completion_of_aspects(run: Run, condition: str, conversations: Conversations
     return scores_by_part(verdicts, dict(sorted(asked.items())), SCALE)
 
 
-def _list_rows(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
-    """Return a run's rows: tables 2 and 3, and the same scores by goal, task, image domain and aspect."""
-    rows = list[LeaderboardRow]()
+def _list_rows(run: Run, conversations: Conversations) -> Iterator[LeaderboardRow]:
+    """Yield a run's rows: tables 2 and 3, and the same scores by goal, task, image domain and aspect."""
     for condition in sorted(run.conditions(), key=lambda condition: condition != ORACLE):  # the paper's first
         judged = measures(run.verdicts, condition)
         asked_turns = _list_turns(conversations, condition)
@@ -370,22 +369,20 @@ def _list_rows(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
             tables_["aspect-completion"] = ("Completion by aspect of the checklist's items", items)
         for key, (about, scores) in tables_.items():
             published = " (table 2)" if (key, condition) == ("turn-score", ORACLE) else ""
-            row = LeaderboardRow(
+            yield LeaderboardRow(
                 key=f"{key}-{condition}",
                 caption=f"{about}, with {NAMES.get(condition, condition)}{published}",
                 scores=scores,
                 collapsed=key not in ("turn-score", "measures", "goal-score"),
                 charted=list(scores) if key == "turn-score" else [],
             )
-            rows.append(row)
     # The effect pairs both histories, so both must have been judged.
     if {ORACLE, SELF_PREDICTION} <= set(run.conditions()):
         caption = "What the references as history add: oracle less self-prediction, paired"
         effect = oracle_effect(run.verdicts, conversations)
         row = LeaderboardRow(key="history-effect", caption=caption, scores=effect, charted=list(effect))
         # A history is no model: nothing is ahead by it.
-        rows.append(replace(row, ranked=False))
-    return rows
+        yield replace(row, ranked=False)
 
 
 BENCHMARK = Benchmark(

@@ -13,7 +13,7 @@ The latter two hold people's ratings of the GPT-4 answer, which is the reference
 
 import hashlib
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -155,9 +155,8 @@ def _is_true(location: str, row: tables.Row, column: str) -> bool:
     return text in TRUE
 
 
-def _list_rows(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
-    """Return a run's rows: win rates against the reference, in total and by category."""
-    rows = []
+def _list_rows(run: Run, conversations: Conversations) -> Iterator[LeaderboardRow]:
+    """Yield a run's rows: win rates against the reference, in total and by category."""
     asked = [conversation for conversation in conversations if conversation.turns[0].reference is not None]
     referenced = groups_of(asked)
     categories = groups_by((talk.category or "none", talk.id, talk.group) for talk in asked)
@@ -169,8 +168,7 @@ def _list_rows(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
         caption = "Win rate against the reference in %, a tie half a win"
         if unreferenced := len(conversations) - len(referenced):
             caption += f"; {unreferenced} instructions without a confirmed one are not asked"
-        rows.append(LeaderboardRow(key="reference", caption=caption, scores=scores, condition=condition))
-    return rows
+        yield LeaderboardRow(key="reference", caption=caption, scores=scores, condition=condition)
 
 
 PUBLISHED = JudgeConfig(judge="", score_kind="argmax", reason_first=True, unread="tie")
