@@ -170,7 +170,7 @@ def build_example(
     request = forms.inquiry(compared or form, response.question.lang, material, sees=sees)
     name, prompt = "+".join(planned.ids), request.prompt
     if compared:
-        requests = forms.split_sides(request)
+        requests = [*forms.split_sides(request)]
     else:
         requests = [replace(request, material=in_order(prompt, material, planned.first))]
         if preference is not None and planned.first == "opponent":

@@ -265,15 +265,14 @@ def inquiry(name: str, language: Language, material: PromptInputs, sees: bool = 
     return JudgeRequest(name=name, form=form, prompt=prompt, material=material)
 
 
-def split_sides(request: JudgeRequest) -> list[JudgeRequest]:
-    """Build one request per side, the model's first, for a scoring head that scores answers one at a time."""
-    requests, sides = [], request.material.sides
+def split_sides(request: JudgeRequest) -> Iterator[JudgeRequest]:
+    """Yield one request per side, the model's first, for a scoring head that scores answers one at a time."""
+    sides = request.material.sides
     for side in sides[::-1] if request.first == "opponent" else sides:
         # The judgments of a conversation's turns are of both sides, and would tell of the other one.
         material = replace(request.material, sides=[side], verdicts=[], turned=None)
         single = inquiry(ONE_SIDE[request.name], request.prompt.language, material, request.prompt.sees)
-        requests.append(replace(single, uris=request.uris, paid=request.paid))
-    return requests
+        yield replace(single, uris=request.uris, paid=request.paid)
 
 
 def check_mix(mix: Mapping[str, float]) -> None:

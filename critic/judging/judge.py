@@ -118,10 +118,8 @@ class Judge:
             request = replace(request, seed=seed + again)
         if not request.form.pair:
             return [request]
-        requests = []
-        for first in self._draw_orders(planned, again):
-            requests.append(replace(request, first=first, material=in_order(request.prompt, material, first)))
-        return requests
+        orders = self._draw_orders(planned, again)
+        return [replace(request, first=first, material=in_order(request.prompt, material, first)) for first in orders]
 
     def _draw_orders(self, planned: PlannedVerdict, again: int) -> tuple[Position, ...]:
         """Return which side stands first in each request of a comparison. A random order is the same in every run.

@@ -122,7 +122,14 @@ def parse_rating(
     'no_rating'
     """
     ratings = [str(rating) for rating in range(scale[0], scale[1] + 1)]
-    return _check_range(_parse(text, truncated, _seek_rating(scale, key, criteria), ratings, "no_rating"), scale)
+    read = _parse(text, truncated, _seek_rating(scale, key, criteria), ratings, "no_rating")
+    if not isinstance(read.value, int | float):
+        return Verdict(reason=read.reason, failure=read.failure)
+    # It is not moved to the nearest end: the judge took another scale.
+    if not scale[0] <= read.value <= scale[1]:
+        return Verdict(reason=read.reason, failure="out_of_range")
+    rating = float(read.value) if scale == TEN else to_ten(read.value, *scale)
+    return Verdict(rating=rating, reason=read.reason)
 
 
 def parse_choice(text: str, key: str, values: Sequence[str], truncated: bool = False) -> Verdict:
@@ -244,16 +251,6 @@ def _settle(answer: AnswerText, statements: Sequence[Statement], missing: Failur
         return _Read(failure=missing)
     reason = next((statement.reason for statement in standing if statement.reason is not None), None)
     return _Read(standing[0].value, reason, whole=any(statement.whole for statement in standing))
-
-
-def _check_range(read: _Read, scale: Scale) -> Verdict:
-    if not isinstance(read.value, int | float):
-        return Verdict(reason=read.reason, failure=read.failure)
-    # It is not moved to the nearest end: the judge took another scale.
-    if not scale[0] <= read.value <= scale[1]:
-        return Verdict(reason=read.reason, failure="out_of_range")
-    rating = float(read.value) if scale == TEN else to_ten(read.value, *scale)
-    return Verdict(rating=rating, reason=read.reason)
 
 
 @cache

@@ -353,35 +353,30 @@ class AnswerText:
             yield _build_statement(sought.convert, value, stands)
 
     def _read_prose(self, sought: Sought, keyed: bool) -> Iterator[Statement]:
-        forms = [*([sought.key(_PROSE_KEY)] if keyed else []), *sought.papers]
-        for form in forms:
-            keyed = "name" in form.groupindex
-            for at, key, value in self._find_own_words(sought, form):
-                stands = self._may_stand(at, value.end(), [], False)
-                if keyed and stands:
-                    owner = _POSSESSOR.search(self.plain, max(0, key.start() - 40), key.start())
-                    led = _is_led(_CLAUSE_BEGINS, self.plain, owner.start() if owner else key.start())
-                    stands = led and self._is_first_or_last(key.start(), value.end())
-                yield _build_statement(sought.convert if keyed else sought.compared or sought.convert, value, stands)
-
-    def _find_own_words(
-        self, sought: Sought, form: re.Pattern[str]
-    ) -> Iterator[tuple[int, re.Match[str], re.Match[str]]]:
-        """Yield the start, the match and the value of each place where the judge itself says what `form` looks for.
+        """Yield the statements in which the judge itself says the value in a sentence: in the papers' words, or by key.
 
         Text in quotation marks or in a reason is left out, since it may repeat the response. After the key of a reason,
-        only a line of its own or the last sentence is the judge's statement.
+        only a line of its own or the last sentence is the judge's statement. `keyed`: a key and its value count too.
         """
         reason = self._reason
-        for match in form.finditer(self.plain):
-            marks = _MARKS.match(self.plain, match.start())  # of the sentence before
-            at = marks.end() if marks else match.start()
-            value = sought.value.match(self.plain, match.end()) if "name" in form.groupindex else match
-            if value is None or self._is_quoted(at, match.end()):
-                continue
-            begins = _LINE_BEGINS if value.end() <= self._last_word else _SENTENCE_BEGINS
-            if reason is None or at < reason.end() or _is_led(begins, self.plain, at):
-                yield at, match, value
+        for form in [*([sought.key(_PROSE_KEY)] if keyed else []), *sought.papers]:
+            has_key = "name" in form.groupindex
+            convert = sought.convert if has_key else sought.compared or sought.convert
+            for match in form.finditer(self.plain):
+                marks = _MARKS.match(self.plain, match.start())  # of the sentence before
+                at = marks.end() if marks else match.start()
+                value = sought.value.match(self.plain, match.end()) if has_key else match
+                if value is None or self._is_quoted(at, match.end()):
+                    continue
+                begins = _LINE_BEGINS if value.end() <= self._last_word else _SENTENCE_BEGINS
+                if reason is not None and at >= reason.end() and not _is_led(begins, self.plain, at):
+                    continue
+                stands = self._may_stand(at, value.end(), [], False)
+                if has_key and stands:
+                    owner = _POSSESSOR.search(self.plain, max(0, match.start() - 40), match.start())
+                    led = _is_led(_CLAUSE_BEGINS, self.plain, owner.start() if owner else match.start())
+                    stands = led and self._is_first_or_last(match.start(), value.end())
+                yield _build_statement(convert, value, stands)
 
     def _may_stand(self, start: int, end: int, torn: list[_Torn], several: bool) -> bool:
         """Return True if the statement from `start` to `end` may be the verdict.
