@@ -360,11 +360,10 @@ def _list_rows(run: Run, conversations: Conversations) -> Iterator[LeaderboardRo
             verdicts = by_cell(run.verdicts, protocol, UNIT[protocol]).get(Cell(OWN, turn), {})
             # A turn without verdicts would only fill a table with dashes.
             if verdicts:
-                key = f"{protocol}-S{turn}-tasks"
                 caption = f"S{turn} by task, {TITLES[protocol]} (figure 6 of the paper)"
                 tasks = groups_by((_name_task(turn, talk), talk.id, talk.group) for talk in conversations)
                 by_task = scores_by_part(verdicts, {"all": groups, **dict(sorted(tasks.items()))}, scale)
-                yield LeaderboardRow(key=key, caption=caption, scores=by_task, collapsed=True)
+                yield LeaderboardRow(key=f"{protocol}-S{turn}-tasks", caption=caption, scores=by_task, collapsed=True)
 
 
 PUBLISHED = JudgeConfig(judge="", score_kind="argmax", order="forced", reason_first=True, sight="all")

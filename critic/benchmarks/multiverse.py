@@ -174,8 +174,7 @@ def _find_checklist(location: str, turn: int, spoken: Sequence[_Utterance]) -> l
     lists = [utterance.checklist for utterance in spoken if utterance.checklist]
     # Some releases repeat the list with both utterances, which is no conflict if they agree.
     if not lists or [item.question for item in lists[0]] != [item.question for item in lists[-1]]:
-        how_many = "two checklists" if lists else "no checklist"
-        raise UsageError(f"{location}: turn {turn} has {how_many}; expected one")
+        raise UsageError(f"{location}: turn {turn} has {'two checklists' if lists else 'no checklist'}; expected one")
     questions = [item.question.strip() for item in lists[0]]
     if "" in questions:
         raise UsageError(f"{location}: turn {turn}: checklist item {questions.index('') + 1} has no question")

@@ -142,15 +142,14 @@ def summary(probabilities: Sequence[float], scale: Scale = TEN) -> Summary:
 
     `probabilities`: one for each rating of `scale`. Ratings are rescaled to 1..10 first.
     """
-    shares = list(probabilities)
-    expected = score(shares, "expected", scale)
-    spread = [share * (point - expected) ** 2 for point, share in zip(_list_points(scale), shares, strict=True)]
+    expected = score(probabilities, "expected", scale)
+    spread = (share * (point - expected) ** 2 for point, share in zip(_list_points(scale), probabilities, strict=True))
     return Summary(
-        argmax=score(shares, "argmax", scale),
+        argmax=score(probabilities, "argmax", scale),
         expected=expected,
-        median=score(shares, "median", scale),
+        median=score(probabilities, "median", scale),
         deviation=math.sqrt(math.fsum(spread)),
-        entropy=math.fsum(-share * math.log2(share) for share in shares if share > 0.0),
+        entropy=math.fsum(-share * math.log2(share) for share in probabilities if share > 0.0),
     )
 
 

@@ -197,8 +197,7 @@ class Judge:
             failure, detail = prepared.planned.problem or ("not_run", "nothing to judge")
             return JudgeResult(verdict=Verdict(failure=failure), detail=detail, attempts=1)
         if self.images is not None and requests[0].prompt.sees:
-            load = self.images.load
-            loaded = [await asyncio.to_thread(load, name) for name in requests[0].material.pictures()]
+            loaded = [await asyncio.to_thread(self.images.load, name) for name in requests[0].material.pictures()]
             uris = {image.path: image.uri for image in loaded}
             requests = [replace(request, uris=uris) for request in requests]
         request = requests[0]

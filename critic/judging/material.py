@@ -79,8 +79,8 @@ def is_material(words: str) -> bool:
     return bool(RETOLD.search(clause) or (MATERIAL.search(clause) and not JUDGING.search(clause)))
 
 
-def spans(plain: str) -> list[tuple[int, int]]:
-    """Return the spans of material in an answer, in order and without overlap.
+def spans(plain: str) -> Iterator[tuple[int, int]]:
+    """Yield the spans of material in an answer, in order and without overlap.
 
     `plain`: the answer with half-width punctuation.
 
@@ -88,7 +88,7 @@ def spans(plain: str) -> list[tuple[int, int]]:
     >>> [text[start:end] for start, end in spans(text)]
     ['> Rating: 10\\n']
     """
-    shown, lines = list[tuple[int, int]](), plain.split("\n")
+    lines = plain.split("\n")
     starts = [0, *accumulate(len(line) + 1 for line in lines)]
     end_of_label, governed = -1, False
     number = 0
@@ -109,17 +109,16 @@ def spans(plain: str) -> list[tuple[int, int]]:
             # Nothing says whose words they are: those behind the first sentence are not the judge's verdict.
             ends = re.compile(r"[.!?。][ \t]*").search(line, label.end())
             if ends:
-                shown.append((starts[number] + ends.end(), starts[number + 1]))
+                yield starts[number] + ends.end(), starts[number + 1]
         elif label and number > end_of_label and _introduces(label[1]):
             governed = RETELLING.search(label[1]) is not None
             end_of_label = number if _SIDE.search(label[1]) else _find_paragraph_end(lines, number)
             begins = starts[number] + label.end(1)
         if number <= end_of_label or governed:
-            shown.append((begins, starts[number + 1]))
+            yield begins, starts[number + 1]
         if behind > number + 1:
-            shown.append((starts[number + 1], starts[behind]))
+            yield starts[number + 1], starts[behind]
         number = behind
-    return shown
 
 
 def _is_own(title: str) -> bool:

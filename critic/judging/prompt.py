@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct, field
 
 from critic.errors import UsageError
-from critic.records import RATINGS, Language
+from critic.records import TEN, Language
 
 LANGUAGES: tuple[Language, ...] = get_args(Language)
 
@@ -78,12 +78,12 @@ class Prompt(Struct, frozen=True, dict=True, kw_only=True, forbid_unknown_fields
     @property
     def scale(self) -> tuple[int, int]:
         """Return the lowest and the highest rating."""
-        return (self.ranges[0].low, self.ranges[-1].high) if self.ranges else (RATINGS[0], RATINGS[-1])
+        return (self.ranges[0].low, self.ranges[-1].high) if self.ranges else TEN
 
     @property
     def on_ten(self) -> bool:
         """Return True if a verdict is a rating on 1..10."""
-        return self.key == "Rating" and self.scale == (RATINGS[0], RATINGS[-1])
+        return self.key == "Rating" and self.scale == TEN
 
     @cached_property
     def hash(self) -> str:

@@ -30,7 +30,7 @@ def of_response(response: Response, other: Response | None = None, scope: record
         focus = {len(earlier) + 1: question.focus} if question.focus else {}
         return PromptInputs(
             sides=[Candidate(earlier=[*earlier, last]) for last in exchanges],
-            references=[*(None for _ in earlier), question.reference],
+            references=[*[None] * len(earlier), question.reference],
             caption=question.caption,
             focus=focus_of_turns(focus, question.lang),
         )
@@ -49,8 +49,7 @@ def of_response(response: Response, other: Response | None = None, scope: record
 
 def show_history(history: Sequence[records.Turn], images: list[str]) -> list[Exchange]:
     """Return a given history as exchanges. The `images` of the question behind it were shown with what came first."""
-    shown = [images, *([] for _ in history)]
-    return [Exchange(turn.user, turn.assistant, names) for turn, names in zip(history, shown, strict=False)]
+    return [Exchange(turn.user, turn.assistant, [] if number else images) for number, turn in enumerate(history)]
 
 
 def focus_of_turns(focus: Mapping[int, str], lang: Language) -> str | None:
@@ -115,10 +114,8 @@ def _split_at_images(content: str, pictures: Sequence[str]) -> list[dict[str, st
     pieces, shown_as = _MARK.split(content), [{"type": "image", "image": name} for name in pictures]
     text, places = pieces[0], [int(number) for number in pieces[1::2]]
     parts = [shown_as[number] for number in range(len(pictures)) if number not in places]
-    shown = set[int]()
     for number, behind in zip(places, pieces[2::2], strict=True):
-        if number not in shown:
-            shown.add(number)
+        if shown_as[number] not in parts:
             parts += [{"type": "text", "text": text}] if text else []
             parts.append(shown_as[number])
             text = ""
@@ -144,16 +141,14 @@ def _list_values(prompt: Prompt, material: PromptInputs, kept: Truncation, marks
     ]
     first, second = [*sides, {}, {}][:2]
     references = _show_references(prompt, material, kept, marks)
-    items = enumerate(material.checklist, 1)
-    checklist = [_label(prompt.item.format(n=n), item, prompt.indent) for n, item in items]
-    # A description stands for the picture, to a judge that cannot see it.
-    caption = None if marks else material.caption
+    checklist = [_label(prompt.item.format(n=n), item, prompt.indent) for n, item in enumerate(material.checklist, 1)]
     return {
         "ranges": prompt.ranges,
         "general": prompt.general,
         "task": task.title if task else quote_untrusted(material.task).removeprefix("> ").replace("\n> ", " "),
         "rules": task.rules if task else prompt.other_rules,
-        "caption": _quote(prompt, caption or None),
+        # A description stands for the picture, to a judge that cannot see it.
+        "caption": "" if marks else _quote(prompt, material.caption or None),
         "sides": sides,
         "history": first.get("earlier", ""),
         "response": first.get("answer", ""),

@@ -218,7 +218,7 @@ class AnswerText:
         self._unfinished = QUOTED_REASON.search(self.plain) is not None
         self._reason = _OPEN_REASON.search(self.plain)
         self._quotations = [quotation.span() for quotation in _QUOTATION.finditer(self.plain)]
-        self._shown = material.spans(self.plain)
+        self._shown = [*material.spans(self.plain)]
         self._weighed = 0  # number of statements checked by _may_stand
         self._told = set[int]()  # ends of statements attributed to somebody else
 
