@@ -28,7 +28,7 @@ from critic.judging.answers import say_thoughts, without_thoughts_in
 from critic.judging.thoughts import split_thoughts
 from critic.records import (
     CUT_OFF,
-    RATINGS,
+    TEN,
     HumanScore,
     Judgment,
     Language,
@@ -154,7 +154,7 @@ class OwnColumns(Struct, frozen=True):
         """
         question = str(row.get("question"))
         shared = str(row.get("image") or row.get("images") or question)
-        low, high = self.scale or (RATINGS[0], RATINGS[-1])
+        low, high = self.scale or TEN
         scale = {"scale_min": low, "scale_max": high}
         default = _default_cells(question) | scale | {"id": str(number), "group": _hash_text(shared)}
         # Lines of several raters belong together if they show the same, in either order of the two sides.
@@ -172,7 +172,7 @@ def _default_cells(text: str) -> dict[str, Any]:
     """Return default cells for a row: empty task, 1..10 scale, and "zh" if `text` contains a Chinese character, else
     "en"."""
     lang = "zh" if tables.CHINESE.search(text) else "en"
-    scale = {"scale_min": RATINGS[0], "scale_max": RATINGS[-1]}
+    scale = {"scale_min": TEN[0], "scale_max": TEN[1]}
     return {"task": "", "lang": lang, "reference": None, "system": None, **scale}
 
 
@@ -270,8 +270,7 @@ def _read_other_scores(raw: dict[str, Any], location: str) -> dict[str, float]:
     for name, cell in raw.items():
         if name.endswith(tables.SCORE_SUFFIX):
             # FastChat's mark of a reply without a verdict is no score.
-            ends = (RATINGS[0], RATINGS[-1])
-            score = tables.parse_optional_number(location, name, cell, ends, none=records.NO_VERDICT)
+            score = tables.parse_optional_number(location, name, cell, TEN, none=records.NO_VERDICT)
             if score is not None:
                 columns[name] = score
     return columns
@@ -525,14 +524,14 @@ def _row_of_judgment(location: str, cells: dict[str, Any]) -> dict[str, Any]:
     question, human, shown = map(msgspec.to_builtins, (response.question, response.human or {}, judgment.sample.shown))
     row = {"reference": None, **question, "question": response.question.prompt}
     row |= {"response": response.text, "system": response.system, "id": judgment.id, "shown": shown}
-    row |= {"form": judgment.prompt, "scale_min": RATINGS[0], "scale_max": RATINGS[-1]}
+    row |= {"form": judgment.prompt, "scale_min": TEN[0], "scale_max": TEN[1]}
     row |= {_NAMES.get(name, name): value for name, value in human.items() if name != "probability"}
     if (other := judgment.sample.other) is not None:
         row = {name: value for name, value in row.items() if name not in ("human_score", "annotators")}
         row |= {"other": other.answer, "other_system": other.system}
         # The label is how many points people's score of the first is above the other's.
         if response.human and other.human:
-            widest = RATINGS[-1] - RATINGS[0]
+            widest = TEN[1] - TEN[0]
             ahead = response.human.score - other.human.score
             row |= {"human_score": ahead, "scale_min": -widest, "scale_max": widest}
     if judgment.sample.preference is not None:

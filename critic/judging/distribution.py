@@ -8,7 +8,6 @@ them. Ratings are on a scale (lowest, highest), by default 1..10; scores are alw
 import math
 import re
 from collections.abc import Iterable, Sequence
-from functools import cache
 from itertools import accumulate
 from statistics import fmean, median
 from typing import Literal
@@ -110,7 +109,6 @@ def distribution(first: FirstDigit, ten_given_one: float, scale: Scale = TEN) ->
     return shares
 
 
-@cache
 def _list_points(scale: Scale) -> tuple[float, ...]:
     """Return the scale's ratings, lowest first, converted to 1..10."""
     return tuple(to_ten(rating, *scale) for rating in range(scale[0], scale[1] + 1))

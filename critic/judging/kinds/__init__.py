@@ -7,7 +7,6 @@ A form (critic.judging.forms) names its kind. critic/judging/README.md says how 
 """
 
 from collections.abc import Iterable, Sequence
-from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, ClassVar, Literal
@@ -93,7 +92,6 @@ class Kind(Struct, frozen=True):
         return [AuditedPart(judge=judgment.score, people=human.score if human else None)]
 
 
-@cache
 def load(name: str) -> Kind:
     """Return the kind called `name` from the `KINDS` tables of this folder's modules.
 
