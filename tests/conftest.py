@@ -32,7 +32,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from critic import cli, human_scored
-from critic.judging.examples import Planned, TooLong, build_example
+from critic.judging.examples import Planned, build_example
 from critic.judging.forms import JudgeRequest, form_of, inquiry
 from critic.records import Example, Message, Response
 
@@ -582,7 +582,7 @@ def example_in(
     limit: int | None = None,
     count: Callable[[list[Message]], int] = lambda messages: 0,
     sees: bool = False,
-) -> Example | TooLong:
+) -> Example | None:
     """Build the training example that shows the responses in a form."""
     planned = Planned(form, tuple(response.id for response in responses))
     return build_example(planned, {response.id: response for response in responses}, limit, count, sees)

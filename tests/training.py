@@ -275,12 +275,11 @@ def tokenizer_for(rows: Path, **spec: Any) -> Any:
     from tiny import TinySpec, train_tokenizer
 
     from critic import human_scored
-    from critic.judging.examples import TooLong
 
     texts = []
     for response in human_scored.load(rows).responses:
         planned = example_in("pointwise", response)
-        assert not isinstance(planned, TooLong)
+        assert planned is not None
         texts.append((planned.messages[0]["content"], planned.target))
     return train_tokenizer(texts, TinySpec(**{**RECIPE["tiny"], **spec}))
 

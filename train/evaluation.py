@@ -22,7 +22,7 @@ from critic import human_scored
 from critic.errors import UsageError
 from critic.images import ImageError
 from critic.judging import distribution
-from critic.judging.examples import Planned, TooLong, build_example
+from critic.judging.examples import Planned, build_example
 from critic.judging.forms import form_of, inquiry
 from critic.judging.targets import RATING, source_ids
 from critic.stats.estimate import FEWEST_TO_DECIDE, Bootstrap
@@ -74,7 +74,7 @@ def read_held_out(
             )
         except ImageError as error:
             raise UsageError(f"{path}: {response.id}: {error}") from None
-        if isinstance(rendered, TooLong):
+        if rendered is None:
             refused.append(response.id)
         else:
             assert response.human is not None

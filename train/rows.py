@@ -28,7 +28,7 @@ from critic.errors import UsageError
 from critic.human_scored import EDITED, SWAPPED, Loaded
 from critic.images import ImageError, Images
 from critic.judging.distribution import probabilities, whole_rating
-from critic.judging.examples import Plan, Planned, TooLong, build_example, plan
+from critic.judging.examples import Plan, Planned, build_example, plan
 from critic.judging.forms import ONE_SIDE, form_of, rates
 from critic.judging.prompt import load, prompt_hash
 from critic.judging.targets import IGNORED, encode, source_ids, target
@@ -508,11 +508,11 @@ def _tokenize(coded: list[bytes], tokenizer: Any, limits: tuple[int, int]) -> It
         by_id = {response.id: response for response in responses}
         try:
             example = build_example(planned, by_id, limits[0], count, isinstance(tokenizer, SeeingTokenizer))
-            tokens = None if isinstance(example, TooLong) else encode(tokenizer, example)
+            tokens = None if example is None else encode(tokenizer, example)
         except ImageError as error:
             yield row | {"failure": error.failure}
             continue
-        if not isinstance(example, TooLong) and tokens is not None:
+        if example is not None and tokens is not None:
             learned = sum(label != IGNORED for label in tokens.labels)
             if learned <= limits[1]:
                 row |= {
@@ -546,6 +546,6 @@ def _render_texts(sources: list[Labelled], sees: bool) -> Iterator[tuple[str, st
     for source in sources:
         for planned in source.planned.examples:
             example = build_example(planned, source.by_id, None, lambda messages: 0, sees)
-            assert not isinstance(example, TooLong)
+            assert example is not None
             texts = (part["text"] for part in parts_of(example.messages[0]) if part["type"] == "text")
             yield "".join(texts), example.target

@@ -258,9 +258,8 @@ def agreement(
     groups = groups_of(conversations)
     equal: dict[Any, float | None] = {}
     asked: dict[str, dict[Any, str]] = defaultdict(dict)
-    for model, (first, second) in enumerate(pairs):
-        mine = by_cell(first, protocol)
-        theirs = by_cell(second, protocol)
+    for model, pair in enumerate(pairs):
+        mine, theirs = (by_cell(verdicts, protocol) for verdicts in pair)
         for name, cell in CELLS.items():
             if cell in mine and cell in theirs:
                 same = paired(mine[cell], theirs[cell], lambda one, other: 100.0 * (one == other))

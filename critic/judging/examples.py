@@ -135,24 +135,17 @@ def _draw(*words: str) -> float:
     return int.from_bytes(digest[:6], "big") / 2**48
 
 
-class TooLong(Struct, frozen=True):
-    """A row whose prompt is too long in a form even when truncated. `id` is as in Example."""
-
-    id: str
-    form: str
-
-
 def build_example(
     planned: Planned,
     by_id: Mapping[str, Response],
     max_source_tokens: int | None,
     count: Callable[[list[Message]], int],
     sees: bool = False,
-) -> Example | TooLong:
+) -> Example | None:
     """Build a planned example from the responses that it names, truncated as in judging.
 
-    If the form shows one answer but the plan has two, the example is for a head that compares. Returns TooLong if a
-    prompt does not fit.
+    If the form shows one answer but the plan has two, the example is for a head that compares. Returns None if a prompt
+    is too long even when truncated.
 
     Args:
         by_id: The responses by id.
@@ -168,7 +161,7 @@ def build_example(
     # The second answer is that of another row, or stands in the row itself.
     material = spec.material(response, [*answers[1:], response.other][0])
     request = forms.inquiry(compared or form, response.question.lang, material, sees=sees)
-    name, prompt = "+".join(planned.ids), request.prompt
+    prompt = request.prompt
     if compared:
         requests = [*forms.split_sides(request)]
     else:
@@ -179,10 +172,10 @@ def build_example(
     for side in requests:
         truncated = truncate_to_fit(side.prompt, side.material, max_source_tokens, count)
         if truncated is None:
-            return TooLong(name, form)
+            return None
         fitted.append(truncated)
     built = Example(
-        id=name,
+        id="+".join(planned.ids),
         form=form,
         messages=fitted[0].messages,
         target="",

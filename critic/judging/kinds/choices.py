@@ -82,8 +82,7 @@ class ChoiceKind(Kind, frozen=True):
     def audited(self, judgment: Judgment) -> Iterable[AuditedPart]:
         sample = judgment.sample
         # A row that is compared with another row has people's score there; what preferences say stands in one.
-        answers = [sample, *([sample.other] if sample.other else [])]
-        scores = [answer.human.score for answer in answers if answer.human]
+        scores = [answer.human.score for answer in (sample, sample.other) if answer and answer.human]
         people = self.right(scores) if len(scores) == (1 if "yes" in self.choices else 2) else None
         if sample.preference is not None:
             people = preferred(sample.preference)
