@@ -53,7 +53,7 @@ class InnerBackend(OpenAIBackend):
 
     def _tokenize(self, messages: Sequence[ChatMessage], **options: bool) -> Any:
         body = {"model": self.served.name, "messages": messages, **options}
-        posted = self._inside.post(self._address.beside("/tokenize"), json=body)
+        posted = self._inside.post(self._address.url("/tokenize"), json=body)
         # Called in a thread, while the server's loop answers.
         answer = asyncio.run_coroutine_threadsafe(posted, self._loop).result()
         answer.raise_for_status()
@@ -117,7 +117,8 @@ class LearnedJudge:
         if client.get("logprobs"):
             raise Unanswerable("it asks for log probabilities, which a composed reply has not")
         parts = await asyncio.to_thread(find_parts, contract, client)
-        images = _list_images(client)
+        shown = chain.from_iterable(map(list_parts, client["messages"]))
+        images = [str(part["image_url"]["url"]) for part in shown if part.get("type") == "image_url"]
         if images and not (sees and all(image.startswith("data:") for image in images)):
             raise Unanswerable("its images are none that a form shows")
         # Each criterion of a rubric is judged separately.
@@ -214,9 +215,3 @@ def _build_responses(parts: RequestParts, rubric: str, images: list[str]) -> tup
     )
     other = None if parts.other is None else Response(id="b", question=question, text=parts.other)
     return Response(id="a", question=question, text=parts.answer), other
-
-
-def _list_images(client: Mapping[str, Any]) -> list[str]:
-    """Return the URLs of a request's images, in order."""
-    parts = chain.from_iterable(map(list_parts, client["messages"]))
-    return [str(part["image_url"]["url"]) for part in parts if part.get("type") == "image_url"]

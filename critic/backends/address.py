@@ -9,6 +9,9 @@ from critic.errors import SECRET_NAME
 _DEPLOYMENT = re.compile(r"/deployments/([^/]+)$")
 """Matches the part of an Azure URL that names the deployed model."""
 
+_OUTSIDE_V1 = {"/tokenize", "/classify"}
+"""vLLM's own routes, which begin at the root of the server."""
+
 
 class Address(NamedTuple):
     """A server's address, split into parts.
@@ -39,15 +42,9 @@ class Address(NamedTuple):
         return [*keys, (self.user or "").partition(":")[2]]
 
     def url(self, route: str) -> str:
-        """Return the URL of an OpenAI route, such as `/models`."""
-        return self._with_query(f"{self.api}{route}")
-
-    def beside(self, route: str) -> str:
-        """Return the URL of one of vLLM's own routes, such as `/tokenize`."""
-        return self._with_query(f"{self.root}{route}")
-
-    def _with_query(self, url: str) -> str:
-        return f"{url}?{self.query}" if self.query else url
+        """Return the URL of an OpenAI route such as `/models`, or of one of vLLM's own such as `/tokenize`."""
+        base = self.root if route in _OUTSIDE_V1 else self.api
+        return f"{base}{route}" + (f"?{self.query}" if self.query else "")
 
 
 def normalize_url(url: str) -> str:

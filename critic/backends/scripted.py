@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 
 from critic import jsonl
@@ -43,11 +44,8 @@ class ScriptedBackend(Backend):
         >>> ScriptedBackend(lambda _: Reply(text="7")).count_tokens([{"role": "user", "content": "Rate it."}])
         8
         """
-        count = 0
-        for message in messages:
-            for part in parts_of(message):
-                count += IMAGE_TOKENS if part["type"] == "image_url" else len(part["text"])
-        return count
+        parts = chain.from_iterable(map(parts_of, messages))
+        return sum(IMAGE_TOKENS if part["type"] == "image_url" else len(part["text"]) for part in parts)
 
 
 def from_file(path: Path) -> ScriptedBackend:
