@@ -17,8 +17,8 @@ class _Turn(msgspec.Struct):
     content: str | list[Any] | None = None
 
 
-class _Fields(msgspec.Struct):
-    """Request fields that the layer reads and that vLLM does not always validate."""
+class ReadFields(msgspec.Struct):
+    """Request fields that the layer reads and that vLLM does not always validate, with the types of OpenAI's API."""
 
     messages: list[_Turn]
     structured_outputs: dict[str, Any] | None = None
@@ -26,11 +26,6 @@ class _Fields(msgspec.Struct):
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     stream: bool | None = None
-
-
-def check_fields(client: Request) -> None:
-    """Raise msgspec.ValidationError if a field that the layer reads has a type that OpenAI's API does not allow."""
-    msgspec.convert(client, _Fields)
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):

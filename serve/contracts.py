@@ -156,11 +156,6 @@ class Contracts(msgspec.Struct, frozen=True, dict=True):
         openings = [f"(?:{entry.data})" for table in self.tables for entry in table if entry.data]
         return regex.compile("|".join(openings) or r"\Z", regex.DOTALL)
 
-    @cached_property
-    def laid_out(self) -> list[Contract]:
-        """Contracts with `where = "asked"`, whose words are searched for in the instructions of a request."""
-        return [entry for table in self.tables for entry in table if entry.where == "asked"]
-
 
 def load(files: Sequence[Path] = ()) -> Contracts:
     """Load the operator's contract `files` in their order, followed by the built-in table.
@@ -236,7 +231,9 @@ def recognise(request: Request, contracts: Contracts) -> Contract | None:
         if contract := _in_words(fitting, head, text):
             return contract
     instructions = reader.read_instructions(list_turns(request)) if form in ("text", "json_object") else []
-    candidates = (_read(part, form == "text", contracts.laid_out) for part in instructions)
+    # The words of these entries are searched for in the instructions.
+    laid_out = [entry for table in contracts.tables for entry in table if entry.where == "asked"]
+    candidates = (_read(part, form == "text", laid_out) for part in instructions)
     contract = next(filter(None, candidates), None)
     return contract if contract and (contract.schema or contract.verdict) else None
 

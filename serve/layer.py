@@ -24,7 +24,7 @@ import msgspec
 import replies
 import request_limits
 from api_formats import CUT_OFF, Headers, Refusal, read_limit
-from chat_request import ChatRequest, check_fields
+from chat_request import ChatRequest, ReadFields
 from contracts import Contract, Unanswerable, constrain, fingerprint, judges, load, recognise
 from control_tokens import ControlTokens
 from learned import LearnedJudge, describe_service
@@ -181,7 +181,7 @@ class JudgeLayer:
         yet: the request is then limited by that count and sent to vLLM once more.
         """
         try:
-            check_fields(client)
+            msgspec.convert(client, ReadFields)
         except msgspec.ValidationError as error:
             raise Refusal(HTTPStatus.BAD_REQUEST, None, f"not a request for a reply: {error}") from None
         request = await self._read_request(scope, body, client)

@@ -198,15 +198,15 @@ PLACEHOLDER = re.compile(
 )
 
 
-def find_labels(text: str, start: int = 0) -> list[str] | None:
-    """Return the labels of the first list of labels in `text` from index `start` on, or None if there is no list.
+def find_labels(text: str) -> list[str] | None:
+    """Return the labels of the first list of labels in `text`, or None if there is no list.
 
     Return [] if the words around the list are not understood, because they may allow other labels.
 
     >>> find_labels("Answer with only 'yes' or 'no'.")
     ['yes', 'no']
     """
-    for match in LIST.finditer(text, start):
+    for match in LIST.finditer(text):
         words = re.sub(rf"({QUOTED})| ?\([^()\n]{{0,40}}\)", r"\1", match[0])
         labels = [label.strip("\"'`*") for label in ITEM.findall(words)]
         numeric = all(re.fullmatch(r"-?[0-9.]+", label) for label in labels)
