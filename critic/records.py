@@ -678,11 +678,6 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.sample.opponent
 
     @property
-    def own_score(self) -> float | None:
-        """The judge's score before recalibration."""
-        return self.score if self.raw_score is None else self.raw_score
-
-    @property
     def failure(self) -> Failure | None:
         return self.verdict.failure
 
@@ -739,10 +734,8 @@ def sum_usage(records: Sequence[Judgment | Call]) -> dict[str, Any]:
 
 def _upgrade_answer(row: dict[str, Any]) -> dict[str, Any]:
     """Convert an older judgment of an answer to the current keys."""
-    other = row.pop("other", None)
-    answers = [msgspec.convert(row.pop("response"), Response)]
-    if other is not None:
-        answers.append(msgspec.convert(other, Response))
+    rows = (row.pop(name, None) for name in ("response", "other"))
+    answers = [msgspec.convert(answer, Response) for answer in rows if answer is not None]
     setup: dict[str, Any] = {"pointwise_prompt": row.get("prompt")}
     setup |= {name: row.pop(name) for name in ("judge", "score_kind", "decoding") if name in row}
     members = []

@@ -175,7 +175,7 @@ def turn_judgments(
 def _build_turn_judgment(line: Judgment, form: str, first: records.Position | None) -> records.TurnJudgment:
     turn, lang = line.turn or 0, line.conversation.lang
     calls = [call for call in line.calls if call.first == first]
-    score = line.own_score
+    score = line.score if line.raw_score is None else line.raw_score  # the judge's own, before recalibration
     if not calls and score is not None:  # people's, or in the order in which the judge was not asked
         side = score if first == "model" else 1 - score
         return records.TurnJudgment(turn, graded(score) if first is None else preferred(side))
