@@ -163,15 +163,14 @@ class _Writer:
     def _choice(self, schema: Schema, kind: str, position: _Position) -> tuple[Schema, int]:
         if schema.keys() - NOTES - {kind}:
             raise Unbounded("a choice beside other rules")
-        branches, size = list[Schema](), 0
+        written = list[tuple[Schema, int]]()
         for branch in schema[kind]:
             with suppress(Endless):
-                restricted, length = self.write(branch, position)
-                branches.append(restricted)
-                size = max(size, length)
-        if not branches:
+                written.append(self.write(branch, position))
+        if not written:
             raise Endless
-        return {kind: branches}, size
+        branches, sizes = zip(*written, strict=True)
+        return {kind: [*branches]}, max(sizes)
 
     def _string(self, schema: Schema, position: _Position) -> tuple[Schema, int]:
         if {"pattern", "format"} & schema.keys():
