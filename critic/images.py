@@ -4,7 +4,6 @@ Pillow is imported only when an image is loaded.
 """
 
 import base64
-import binascii
 import hashlib
 import io
 import math
@@ -280,7 +279,7 @@ def _decode_uri(uri: str, max_bytes: int) -> bytes:
     _check_size(3 * (len(text) // 4 - 1), max_bytes)
     try:
         data = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError) as error:
+    except ValueError as error:
         raise ImageError("image_unreadable", f"not base64: {error}") from None
     _check_size(len(data), max_bytes)
     return data

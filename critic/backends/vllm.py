@@ -311,8 +311,7 @@ class VllmBackend:
         from vllm.engine.arg_utils import EngineArgs  # noqa: PLC0415
         from vllm.utils.argparse_utils import FlexibleArgumentParser  # noqa: PLC0415
 
-        parser_class: Any = FlexibleArgumentParser  # untyped
-        parser: Any = EngineArgs.add_cli_args(parser_class())
+        parser: Any = EngineArgs.add_cli_args(FlexibleArgumentParser())
         # An option of vLLM's server, for bases whose template thinks by default.
         parser.add_argument("--default-chat-template-kwargs", type=json.loads, default={})
         return parser
