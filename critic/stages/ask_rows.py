@@ -34,14 +34,12 @@ class BuildStep(Struct, frozen=True):
     """One kind of request that `critic build` makes to a model.
 
     `reply`: the type of the replies.
-    `sees`: True if the request shows the row's image.
     `check`: a function from (reply, row) to the name of the reason for rejecting the reply, or None.
 
     The prompts are in critic/prompts/build, under the step's name.
     """
 
     reply: type[StepReply]
-    sees: bool = True
     check: Callable[[Any, Any], Problem] = lambda _, __: None
 
 
@@ -52,7 +50,7 @@ STEPS = {
     "talk": BuildStep(replies.GeneratedConversation, check=replies.check_conversation),
     "levels": BuildStep(replies.Levels, check=replies.check_levels),
     "single": BuildStep(replies.Single, check=replies.check_single),
-    "wordings": BuildStep(replies.Wordings, sees=False, check=replies.check_wordings),
+    "wordings": BuildStep(replies.Wordings, check=replies.check_wordings),
     "checklist": BuildStep(replies.Checklist, check=replies.check_checklist),
     "held": BuildStep(replies.HeldItems, check=replies.check_held),
 }
@@ -160,7 +158,7 @@ class AskRows(Stage[BuildRow, AskedRow]):
         self.facts = {"step": step, "model": backend.served.name, "rows": len(rows), "sampling": sampling}
 
     def _hash(self, row: BuildRow) -> str:
-        shown = [self.name, self._texts[row.key], row.image if self._step.sees else None]
+        shown = [self.name, self._texts[row.key], row.image]
         return hashlib.sha256(msgspec.json.encode(shown)).hexdigest()[:16]
 
     def key(self, record: AskedRow) -> str:
@@ -199,7 +197,7 @@ class AskRows(Stage[BuildRow, AskedRow]):
 
     def _message(self, row: BuildRow) -> Request:
         text: dict[str, Any] = {"type": "text", "text": self._texts[row.key]}
-        shown = [image_part(self._images.load(row.image).uri)] if row.image and self._images and self._step.sees else []
+        shown = [image_part(self._images.load(row.image).uri)] if row.image and self._images else []
         return Request(
             messages=[{"role": "user", "content": [*shown, text]}],
             max_tokens=self._sampling.max_tokens,
