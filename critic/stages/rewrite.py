@@ -13,7 +13,6 @@ from typing import Annotated, Any
 
 import typer
 from msgspec import Struct
-from msgspec.structs import replace
 
 from critic import jsonl
 from critic.benchmarks import alignmmbench
@@ -22,7 +21,6 @@ from critic.records import Question
 from critic.stages import options
 from critic.stages.ask_rows import AskedRow, AskRows, BuildRow
 from critic.stages.options import Endpoint
-from critic.stages.run import RunOptions
 from critic.stages.totals import listed
 
 DIALOGUE = "Dialogue Context"
@@ -59,12 +57,12 @@ def seeds(questions: Iterable[Question]) -> list[Question]:
     return [question for question in first_of.values() if not question.history and question.category != DIALOGUE]
 
 
-def ask(questions: Path, endpoint: Endpoint, run: RunOptions) -> int:
-    """Request rewrites of the seed questions, and add new ones to the review file `run.out`. Return the exit code.
+def ask(questions: Path, endpoint: Endpoint, out: Path) -> int:
+    """Request rewrites of the seed questions, and add new ones to the review file `out`. Return the exit code.
 
     The replies are kept in a second file beside it, from which a killed run resumes.
     """
-    options.check((run.out.suffix == ".jsonl", f"--out {run.out}: give a name that ends in .jsonl"))
+    options.check((out.suffix == ".jsonl", f"--out {out}: give a name that ends in .jsonl"))
     of_id = {question.id: question for question in seeds(alignmmbench.read_questions(questions).values())}
     if not of_id:
         raise UsageError(f"{questions}: no seed question outside of dialogues")
@@ -72,12 +70,12 @@ def ask(questions: Path, endpoint: Endpoint, run: RunOptions) -> int:
         BuildRow(key=question.id, lang=question.lang, facts={"question": question.prompt, "count": VARIANTS})
         for question in of_id.values()
     ]
-    replies = replace(run, out=run.out.with_suffix(".replies.jsonl"))
-    code = AskRows(replies, endpoint.open_one(), "wordings", rows, TOKENS, None, {}).run()
-    review = [line for _, line in jsonl.read(run.out, Rewrite)] if run.out.is_file() else []
+    replies = out.with_suffix(".replies.jsonl")
+    code = AskRows(endpoint.run_options(replies), endpoint.open_one(), "wordings", rows, TOKENS, None, {}).run()
+    review = [line for _, line in jsonl.read(out, Rewrite)] if out.is_file() else []
     # A person may have decided on lines of an earlier run: they stay as they are.
     known = {(line.seed, line.question, line.prompt) for line in review}
-    for _, record in jsonl.read(replies.out, AskedRow):
+    for _, record in jsonl.read(replies, AskedRow):
         if record.key not in of_id or record.reply is None or record.failure is not None:
             continue
         question = of_id[record.key].prompt
@@ -85,8 +83,8 @@ def ask(questions: Path, endpoint: Endpoint, run: RunOptions) -> int:
             if (record.key, question, prompt) not in known:
                 review.append(Rewrite(seed=record.key, question=question, variant=variant, prompt=prompt))
     if review:
-        jsonl.write(run.out, review)
-    print(f"{run.out}: {len(review)} rewrites to review")
+        jsonl.write(out, review)
+    print(f"{out}: {len(review)} rewrites to review")
     return code
 
 
@@ -153,4 +151,4 @@ def main(
     """
     if review is not None:
         return apply(questions, review, out)
-    return ask(questions, endpoint, endpoint.run_options(out))
+    return ask(questions, endpoint, out)
