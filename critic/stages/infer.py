@@ -168,12 +168,6 @@ class Infer(Stage[Conversation, ModelTurn]):
             }
         except ImageError as error:
             return replace(record, failure=error.failure, detail=str(error))
-        return await self._ask(record, messages, images)
-
-    async def _ask(
-        self, record: ModelTurn, messages: Sequence[HistoryMessage], images: Mapping[str, Image]
-    ) -> ModelTurn:
-        """Send the messages, and return `record` with the reply or the failure."""
         record = replace(record, seen=[_recorded(message, images) for message in messages])
         # Each prompt has a seed of its own, the same in every run and order.
         seed = int.from_bytes(hashlib.sha256(f"{self.sampling.seed}/{record.call}".encode()).digest()[:4], "big")
