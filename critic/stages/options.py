@@ -428,10 +428,8 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         """Return the backend that --model and --base-url select together. Without --base-url, --model is a folder, URL
         or file."""
         if self.model is not None and self.base_url is None:
-            (backend,) = replace(self, model=None).open("--model", [self.model])
-        else:
-            (backend,) = self.open("--model", [])
-        return backend
+            return replace(self, model=None).open("--model", [self.model])[0]
+        return self.open("--model", [])[0]
 
     def _named(self, option: str, value: str) -> Backend:
         """Return a backend for one value of `option`.
