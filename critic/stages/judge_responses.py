@@ -46,9 +46,7 @@ def read_responses(read: Callable[[Counter[str]], Iterable[Response]], path: Pat
             usable.append(response)
         else:
             left_out[lacking] += 1
-    shown: list[Shown] = [(response, None) for response in usable]
-    if entry.pair:
-        shown = _pair_up(usable, form, left_out)
+    shown = _pair_up(usable, form, left_out) if entry.pair else [(response, None) for response in usable]
     say_left_out(left_out)
     if not shown:
         raise UsageError(f"{path}: no usable row to judge")
@@ -84,11 +82,6 @@ def _pair_up(responses: Sequence[Response], form: str, left_out: Counter[str]) -
         else:
             left_out[ALONE] += 1
     return list(pairs.values())
-
-
-def in_order(shown: Iterable[Shown]) -> list[Shown]:
-    """Sort responses by language, task and question, so that prompts with a common prefix are neighbours."""
-    return sorted(shown, key=lambda pair: (pair[0].question.lang, pair[0].question.task, pair[0].question.id))
 
 
 class JudgeResponses(JudgeSamples[Shown]):
@@ -128,7 +121,9 @@ class JudgeResponses(JudgeSamples[Shown]):
             print(f"{self.out}: {changed} responses have other scores by people now; so has the file", file=sys.stderr)
 
     def items(self) -> Iterable[Shown]:
-        return in_order(shown for name, shown in self._responses.items() if name not in self.done)
+        left = (shown for name, shown in self._responses.items() if name not in self.done)
+        # By language, task and question: prompts with a common prefix are neighbours.
+        return sorted(left, key=lambda pair: (pair[0].question.lang, pair[0].question.task, pair[0].question.id))
 
     async def plan(self, item: Shown, judged: Callable[[PlannedVerdict], Any]) -> None:
         await judged(plan_response(self._prompt["name"], *item))
@@ -204,7 +199,7 @@ def _judge_panel(
     `source` describes the input for the sidecar, `how` says how scores are combined, and `panel` is the panel's name.
     """
     # Members resume in their own files; the panel's is made anew from them.
-    for judgment in known(run.out, Judgment, lambda _: None):
+    for judgment in known(run.out, Judgment):
         if judgment.judge != panel:
             before, now = quoted(judgment.judge), quoted(panel)
             raise UsageError(f"{run.out}: judged by {before}, now by {now}; choose another --out")
@@ -230,4 +225,4 @@ def _judge_panel(
     }
     # What one member's server lacks is missing in the panel's scores.
     facts |= join_facts([jsonl.facts(member.out) for member in members])
-    return finish(run, sum_judgments(known(run.out, Judgment, lambda _: None), run.out, JudgeResponses.unit), facts)
+    return finish(run, sum_judgments(known(run.out, Judgment), run.out, JudgeResponses.unit), facts)

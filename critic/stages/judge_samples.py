@@ -79,7 +79,7 @@ class JudgeSamples(Stage[Item, Judgment]):
         """
         grader = self.judge.grader
         if grader.score_kind != "argmax" and grader.needs is None:
-            earlier = known(self.out, Judgment, lambda _: None)
+            earlier = known(self.out, Judgment)
             kinds = {judgment.score_kind for judgment in earlier if judgment.score is not None}
             if kinds == {"argmax"}:
                 grader.use_stated_ratings(f"{self.out} was judged without log probabilities")

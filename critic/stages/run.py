@@ -150,36 +150,33 @@ class Stage(ABC, Generic[Item, Record]):
         """
         with growing(self.options.out) as self.out:
             self.options = replace(self.options, out=self.out)
-            return self._run()
-
-    def _run(self) -> int:
-        # Records that are tried again take what the sidecar says of them with them: it is read first.
-        earlier = jsonl.facts(self.out)
-        self.resume()
-        left = len(self.wanted) - len(self.done)
-        if self.done:
-            print(f"{self.out}: {len(self.done)} {self.counted} before, {left} to go", file=sys.stderr)
-        if not self.wanted:
-            print(f"no group falls into shard {self.options.shard}", file=sys.stderr)
-            jsonl.write(self.out, [])
-        start = time.monotonic()
-        asyncio.run(self.ask(left) if left else self.nothing_left())
-        facts = {
-            **self.facts,
-            "retries": self.backend.retries,
-            "concurrency": self.concurrency,
-            "seconds": round(time.monotonic() - start, 1),
-            f"{self.counted}_in_this_run": left,
-        }
-        if without := {*self.without, *list_unsupported(self.backend), *earlier.get("server_lacks", ())}:
-            facts["server_lacks"] = sorted(without)
-        if self.answered_by:
-            facts["answered_by"] = list(self.answered_by)
-        summary = self.summary(known(self.out, self.record, lambda _: None))
-        if waiting := summary.failures["budget"]:
-            whose = "the budget is spent, of this run or of critic infer; the same command goes on with them"
-            summary.lines.append(f"{waiting} {self.unit}s were not asked for: {whose}")
-        return finish(self.options, summary, facts)
+            # Records that are tried again take what the sidecar says of them with them: it is read first.
+            earlier = jsonl.facts(self.out)
+            self.resume()
+            left = len(self.wanted) - len(self.done)
+            if self.done:
+                print(f"{self.out}: {len(self.done)} {self.counted} before, {left} to go", file=sys.stderr)
+            if not self.wanted:
+                print(f"no group falls into shard {self.options.shard}", file=sys.stderr)
+                jsonl.write(self.out, [])
+            start = time.monotonic()
+            asyncio.run(self.ask(left) if left else self.nothing_left())
+            facts = {
+                **self.facts,
+                "retries": self.backend.retries,
+                "concurrency": self.concurrency,
+                "seconds": round(time.monotonic() - start, 1),
+                f"{self.counted}_in_this_run": left,
+            }
+            if without := {*self.without, *list_unsupported(self.backend), *earlier.get("server_lacks", ())}:
+                facts["server_lacks"] = sorted(without)
+            if self.answered_by:
+                facts["answered_by"] = list(self.answered_by)
+            summary = self.summary(known(self.out, self.record))
+            if waiting := summary.failures["budget"]:
+                whose = "the budget is spent, of this run or of critic infer; the same command goes on with them"
+                summary.lines.append(f"{waiting} {self.unit}s were not asked for: {whose}")
+            return finish(self.options, summary, facts)
 
     def resume(self) -> None:
         """Load the records of an earlier run.
@@ -308,7 +305,9 @@ def describe_source(path: Path) -> dict[str, str]:
     return {"file": str(path), "sha256": hashlib.sha256(encode(inside)).hexdigest()}
 
 
-def known(out: Path, record: type[Record], problem: Callable[[Record], str | None]) -> Iterator[Record]:
+def known(
+    out: Path, record: type[Record], problem: Callable[[Record], str | None] = lambda _: None
+) -> Iterator[Record]:
     """Yield the records in the file `out`, after removing an incomplete last line; none if there is no file.
 
     Raises UsageError if `problem` returns a message for a record, or if the file does not begin with a record.
