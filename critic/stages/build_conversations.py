@@ -5,7 +5,6 @@ The second part of `critic build`; the choice of the images (`build`) is the fir
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -20,7 +19,7 @@ from critic.building.replies import DraftConversation, DraftTurn, HeldItems
 from critic.errors import UsageError
 from critic.judging import protocols
 from critic.page.blocks import interval, number
-from critic.records import Conversation, Judgment, ModelTurn
+from critic.records import Judgment, ModelTurn
 from critic.stages.ask_rows import BenchmarkBuild, BuildRow
 from critic.stages.run import known
 from critic.stages.totals import listed
@@ -217,8 +216,14 @@ def solve_blind(
     bench.write(draft, name, conversations)
     # Lines about earlier drafts would count as another run's: a rule became stricter, or an image is gone.
     by_id = {conversation.id: conversation for conversation in benchmarks.read(name, draft)}
+
+    def is_wanted(line: Any) -> bool:
+        return bool(by_id.get(line.conversation.id) == line.conversation)
+
     for path, record in ((replies, ModelTurn), (judged, Judgment)):
-        _drop_others(path, record, by_id)
+        # Most reruns have the same drafts: nothing is rewritten.
+        if not all(map(is_wanted, known(path, record))):
+            jsonl.rewrite(path, record, is_wanted)
     protocol, options = PLANS[name].protocol, {**endpoint, "max_failed": 1.0}
     code = infer.main(draft, name, replies, condition=["no_image"], data_root=building.root, **options)
     # Without a URL the model is a folder or a file, which critic judge takes as --judge.
@@ -235,17 +240,6 @@ def solve_blind(
             for key, score in scores.items():
                 shares[key].append(0.0 if score is None else (score - low) / (high - low))
     return {key: fmean(by_turn) for key, by_turn in shares.items()}
-
-
-def _drop_others(path: Path, record: type[Any], by_id: Mapping[str, Conversation]) -> None:
-    """Remove the lines of a file that are about other conversations than those in `by_id`. If there are none, do not
-    rewrite the file."""
-
-    def is_wanted(line: Any) -> bool:
-        return bool(by_id.get(line.conversation.id) == line.conversation)
-
-    if not all(map(is_wanted, known(path, record, lambda _: None))):
-        jsonl.rewrite(path, record, is_wanted)
 
 
 def build(
