@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -38,6 +38,8 @@ scoring head needs only some, which halves the time for training and serving."""
 RECIPE, SEEING = Path("train/recipes/demo.yaml"), Path("train/recipes/tiny-vl.yaml")
 """Training recipes: for the judge on the pretrained base, and for the judge that sees images (--pictures)."""
 
+SAMPLES = "data/samples/alignmmbench"
+"""Folder of eight sample questions with answers, in AlignMMBench's format."""
 
 NEXT = r"""
 This judge learned one form, {form}: single answers. What to try next:
@@ -141,32 +143,8 @@ def done(out: Path, report: str, start: float) -> None:
     print(f"\ndone in {seconds:.0f} s: open {out}/{report}", flush=True)
 
 
-def _benchmark(judged: Path, options: Sequence[str]) -> list[str]:
-    """Judge the eight sample questions in AlignMMBench's format; return the command that scores the judgments in
-    `judged`.
-
-    `options` are the options of `critic judge` that select the judge.
-    """
-    questions = "data/samples/alignmmbench/metadata.jsonl"
-    words = [CRITIC, "judge", "data/samples/alignmmbench/answers.jsonl", "--questions", questions]
-    run([*words, "--out", str(judged), *options])
-    return [CRITIC, "score", str(judged), "--questions", questions]
-
-
 PICTURED = 1500
 """Number of questions in a sample world with pictures. A tiny judge needs this many to learn to use the image."""
-
-
-def _arms(data: Path, tests: Iterable[str]) -> dict[str, Path]:
-    """Write rows that test whether the judge uses the image; return name of the judgments -> file of rows.
-
-    They are 250 answers of each test without their image, with another one's image, and with one fact edited.
-    """
-    arms = {f"{test}-arms": data / f"{test}-arms.jsonl" for test in tests}
-    for test, rows in zip(tests, arms.values(), strict=True):
-        words = [CRITIC, "attack", str(data / f"{test}.jsonl"), "--images", "--out", str(rows)]
-        run([*words, "--limit", "250"])
-    return arms
 
 
 def main(
@@ -188,12 +166,12 @@ def main(
     """Run the whole pipeline (train, serve, judge, audit) on a small sample world. Rerun the same command to resume."""
     check_programs(PROGRAMS)
     start = time.monotonic()
-    python, data, judge = sys.executable, out / "data", out / "judge"
-    tests = ("internal", "external")
-    drawn, root, shown, arms = list[str](), list[str](), list[str](), tuple[str, ...]()
+    python, data, judge, answers = sys.executable, out / "data", out / "judge", out / "answers.jsonl"
+    tests, arms = ["internal", "external"], list[str]()
+    drawn, root, shown = list[str](), list[str](), list[str]()
     base = "from a small pretrained base"
     if pictures:
-        drawn, root, arms = ["--pictures"], ["--data-root", str(out)], tests
+        drawn, root, arms = ["--pictures"], ["--data-root", str(out)], [f"{test}-arms" for test in tests]
         shown = ["--images", "show", *root]
         base = "that sees, from random weights"
         questions, recipe = questions or PICTURED, recipe or SEEING
@@ -214,22 +192,26 @@ def main(
     step("3/5", "serve: vLLM behind its OpenAI-compatible API", start)
     with served(judge, out / "serve.log") as (url, model):
         step("4/5", "judge: both tests through the server", start)
-        for name, rows in {**{test: data / f"{test}.jsonl" for test in tests}, **_arms(data, arms)}.items():
-            judged = out / f"{name}.jsonl"
-            words = [CRITIC, "judge", str(rows), "--out", str(judged), *shown]
-            run([*words, "--base-url", url, "--model", model, *form_asked(judge)])
-        scoring = []
+        # Does the judge use the image? 250 answers without theirs, with another one's, and with one fact edited.
+        for test, name in zip(tests, arms, strict=False):
+            words = [CRITIC, "attack", str(data / f"{test}.jsonl"), "--images", "--out", str(data / f"{name}.jsonl")]
+            run([*words, "--limit", "250"])
+        asking = ["--base-url", url, "--model", model, *form_asked(judge)]
+        for name in (*tests, *arms):
+            run([CRITIC, "judge", str(data / f"{name}.jsonl"), "--out", str(out / f"{name}.jsonl"), *shown, *asking])
         # The sample questions are about other pictures than those that this judge learned to see.
         if not pictures:
-            scoring = _benchmark(out / "answers.jsonl", ["--base-url", url, "--model", model, *form_asked(judge)])
+            words = [CRITIC, "judge", f"{SAMPLES}/answers.jsonl", "--questions", f"{SAMPLES}/metadata.jsonl"]
+            run([*words, "--out", str(answers), *asking])
 
     step("5/5", "audit: how far to trust it", start)
     files = [f"{test}={out / test}.jsonl" for test in tests]
     learned = ["--train", str(data / "train.jsonl")]
-    for test in arms:
-        learned += ["--attacked", str(out / f"{test}-arms.jsonl")]
+    for name in arms:
+        learned += ["--attacked", str(out / f"{name}.jsonl")]
     run([CRITIC, "audit", *files, *learned, "--out", str(out)])
-    if scoring:
-        run([*scoring, "--out", str(out / "benchmark")])
+    if not pictures:
+        words = [CRITIC, "score", str(answers), "--questions", f"{SAMPLES}/metadata.jsonl"]
+        run([*words, "--out", str(out / "benchmark")])
         print(NEXT.format(out=out, form=form_asked(judge)[1]), flush=True)
     done(out, "report.html", start)
