@@ -376,6 +376,7 @@ def _check_options(how: JudgeOptions, setup: JudgeConfig, chosen: Sequence[str],
     """Raise UsageError if none of the chosen protocols uses an option, or if options contradict each other."""
     comparing = _heeding(lambda protocol: protocol.compares)
     of_wholes = _heeding(lambda protocol: protocol.whole_form is not None)
+    of_any_form = _heeding(lambda protocol: protocol.form is None)
     form = setup.pointwise_prompt
     limited: list[tuple[bool, str, list[str]]] = [
         (setup.order != "both", f"--order {setup.order}", comparing),
@@ -383,11 +384,7 @@ def _check_options(how: JudgeOptions, setup: JudgeConfig, chosen: Sequence[str],
         (setup.sight != "before", f"--turn-context {setup.sight}", of_wholes),
         (setup.score_kind != "argmax", f"--score {setup.score_kind}", _heeding(lambda protocol: protocol.rates)),
         *((name != "standard", f"--judging {name}", of_wholes) for name in how.judging or ()),
-        (
-            form != "pointwise" and not setup.reason_first,
-            f"--prompt {form} (unlike reason_first)",
-            _heeding(lambda protocol: protocol.form is None),
-        ),
+        (form != "pointwise" and not setup.reason_first, f"--prompt {form} (unlike reason_first)", of_any_form),
     ]
     for is_given, option, heeding in limited:
         check((not is_given or {*heeding} & {*chosen}, f"{option} is one of --protocol {' and '.join(heeding)}"))
