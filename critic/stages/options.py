@@ -70,14 +70,12 @@ def root_of(rows: Path, questions: Path | None = None) -> Path:
     return root if root is not None and root.is_dir() else (questions or rows).parent
 
 
-def parse_budget(words: str | None) -> Budget | None:
-    """Parse the value of --budget, such as 2000000tokens; None means no budget. Raises UsageError for any other text.
+def parse_budget(words: str) -> Budget:
+    """Parse the value of --budget, such as 2000000tokens. Raises UsageError for any other text.
 
     >>> parse_budget("2000000tokens").limit
     2000000
     """
-    if words is None:
-        return None
     number = words.removesuffix("tokens")
     if not number.isdecimal() or number == words:
         raise UsageError(f"--budget {words}: expected a number of tokens: 2000000tokens")
@@ -417,7 +415,8 @@ class Endpoint(Struct, frozen=True, kw_only=True):
             words = " ".join(self.vllm_options)
             raise UsageError(f"{words}: options of vLLM need a {option} that is a checkpoint folder")
         # One budget for all of them, since they are paid for together.
-        if (budget := parse_budget(self.budget)) is not None:
+        if self.budget is not None:
+            budget = parse_budget(self.budget)
             backends = [Limited(backend, budget) for backend in backends]
         # The cache is outermost: what it holds costs no budget.
         if self.cache is not None:
