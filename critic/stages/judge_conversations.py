@@ -90,7 +90,10 @@ def judge_conversations(
     chosen = choose_protocols(how, benchmark, models=len(files))
     published, uris = name_images(benchmarks.read(benchmark, questions)) if questions is not None else ([], {})
     models = [transcripts.read_transcripts(path, benchmark, published) for path in files]
-    _say_unfinished(files)
+    for path in files:
+        # A table of another program has no sidecar.
+        if not (is_table(path) or jsonl.sidecar(path).is_file()):
+            print(f"{path}: critic infer has not finished it; what it lacks is not judged", file=sys.stderr)
     if questions is not None:
         _check_questions(questions, published, [transcript.conversation for transcript in models[0].values()])
     pairs = _pair_up(models, files, how)
@@ -303,14 +306,6 @@ def _check_plan(plan: VerdictPlan, replies: Path) -> None:
     present = {judging for *_, judging, _, _ in plan.wanted()}
     for judging in plan.judgings:
         check((judging in present, f"--judging {judging}: no turn of {replies} can be judged so"))
-
-
-def _say_unfinished(files: Iterable[Path]) -> None:
-    """Print a warning for each file of replies that `critic infer` has not finished."""
-    # A table of another program has no sidecar.
-    for path in files:
-        if not (is_table(path) or jsonl.sidecar(path).is_file()):
-            print(f"{path}: critic infer has not finished it; what it lacks is not judged", file=sys.stderr)
 
 
 def _pair_up(models: Sequence[Transcripts], files: Sequence[Path], how: JudgeOptions) -> list[Pair]:
