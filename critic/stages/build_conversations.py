@@ -5,6 +5,7 @@ The second part of `critic build`; the choice of the images (`build`) is the fir
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from statistics import fmean
 from typing import Any
 
@@ -124,36 +125,24 @@ def _list_turns(conversations: Sequence[DraftConversation]) -> list[BuildRow]:
     return rows
 
 
-def _collect_turns(conversations: Sequence[DraftConversation]) -> dict[str, DraftTurn]:
-    """Return the turns of all conversations by key."""
-    return {key: turn for conversation in conversations for key, turn in conversation.keyed_turns.items()}
-
-
-def _write_items(building: BenchmarkBuild, conversations: Sequence[DraftConversation]) -> list[DraftConversation]:
-    """Write the checklists of one or two models into turns, and return the conversations in which each turn gets
-    one."""
-    checklists = building.ask_both("checklist", _list_turns(conversations))
-    answered = set[str]().union(*checklists)
-    with_items = [conversation for conversation in conversations if answered.issuperset(conversation.keyed_turns)]
-    for key, turn in _collect_turns(with_items).items():
-        for checklist in (checklist_of[key] for checklist_of in checklists if key in checklist_of):
-            # An item that both models write keeps the first one's aspects.
-            present = {item.question for item in turn.items}
-            turn.items += [item for item in checklist.items if item.question not in present]
-    return with_items
-
-
 def add_checklists(building: BenchmarkBuild, conversations: Sequence[DraftConversation]) -> list[DraftConversation]:
     """Add a checklist to every turn, and return the conversations in which each turn has at least one item.
 
     An item is dropped if no model says that the reference fulfils it (the answers are in held.jsonl). An item on which
     two models differ is kept, and noted in the review sheet.
     """
-    with_items = _write_items(building, conversations)
-    keyed = _collect_turns(with_items)
+    checklists = building.ask_both("checklist", _list_turns(conversations))
+    answered = set[str]().union(*checklists)
+    with_items = [conversation for conversation in conversations if answered.issuperset(conversation.keyed_turns)]
+    keyed = {key: turn for conversation in with_items for key, turn in conversation.keyed_turns.items()}
+    for key, turn in keyed.items():
+        for checklist in filter(None, (checklist_of.get(key) for checklist_of in checklists)):
+            # An item that both models write keeps the first one's aspects.
+            present = {item.question for item in turn.items}
+            turn.items += [item for item in checklist.items if item.question not in present]
     held = building.ask_both("held", _list_turns(with_items))
     votes = {key: _keep_fulfilled(turn, [replies.get(key) for replies in held]) for key, turn in keyed.items()}
-    judged = [words for answers in votes.values() for words in answers]
+    judged = [*chain(*votes.values())]
     reasons = [f"reference: {words[0]}" for words in judged if "yes" not in words]
     left = [conversation for conversation in with_items if all(turn.items for turn in conversation.turns)]
     print(building.count("items", "checklist items", len(judged), len(judged) - len(reasons), reasons))
@@ -264,8 +253,15 @@ def build(
     conversations = _drop_solved(building, conversations, solved)
     jsonl.write(building.out / "made.jsonl", conversations)
     if conversations and not unreviewed:
-        decided = _review(building, conversations)
+        sheet = building.out / "review/sheet.csv"
+        review.ask(sheet, conversations, range(1, review.REVIEWERS + 1))
+        decided = review.decide(conversations, sheet)
+        print(decided.format_yield())
         if decided.open or decided.differing:
+            # Only if two reviewers differ does a third one decide.
+            third = [conversation for conversation in conversations if conversation.id in decided.differing]
+            review.ask(sheet, third, [review.REVIEWERS + 1])
+            print(f"{sheet}: fill in {', '.join(review.CRITERIA)} with yes or no, then run the same command again")
             return
         building.count("people", "conversations", len(conversations), len(decided.accepted), decided.list_reasons())
         conversations = [conversation for conversation in conversations if conversation.id in decided.accepted]
@@ -312,17 +308,3 @@ def _drop_solved(
     left = [talk for talk in conversations if talk.id not in reasons]
     print(building.count("checks", "conversations", len(conversations), len(left), (row["reason"] for row in removed)))
     return left
-
-
-def _review(building: BenchmarkBuild, conversations: Sequence[DraftConversation]) -> review.Reviewed:
-    """Return the reviewers' decisions; add rows for missing reviews to the sheet, and print what to do."""
-    sheet = building.out / "review/sheet.csv"
-    review.ask(sheet, conversations, range(1, review.REVIEWERS + 1))
-    decided = review.decide(conversations, sheet)
-    print(decided.format_yield())
-    if decided.open or decided.differing:
-        # Only if two reviewers differ does a third one decide.
-        third = [conversation for conversation in conversations if conversation.id in decided.differing]
-        review.ask(sheet, third, [review.REVIEWERS + 1])
-        print(f"{sheet}: fill in {', '.join(review.CRITERIA)} with yes or no, then run the same command again")
-    return decided
