@@ -57,16 +57,6 @@ def choose_attention(wanted: str, *, packed: bool) -> str:
     return kind
 
 
-def register() -> None:
-    """Register both tree attentions with transformers. Without a tree each equals the attention it is based on."""
-    for name, function, mask in (
-        ("tree_sdpa", _attend_by_segments, sdpa_mask),
-        ("tree_flex", _attend_by_flex, flex_attention_mask),
-    ):
-        AttentionInterface.register(name, function)
-        AttentionMaskInterface.register(name, mask)
-
-
 def packs(model: Any) -> bool:
     """Return True if rows can be packed: no layer carries state from one token to the next, across packed rows."""
     return KINDS.issuperset(getattr(model.config.get_text_config(), "layer_types", None) or ())
@@ -78,12 +68,10 @@ def install(model: Any, kind: str | None = None) -> bool:
     `kind` is the attention, None for the model's current one. Return False if that attention or a kind of layer has no
     tree version. Raise UsageError if FlexAttention would omit the base's attention dropout.
     """
-    # Only the text part has packed rows,
-    # not the vision part.
+    # Only the text part has packed rows, not the vision part.
     reads = model.get_decoder()
     now = kind or reads.config._attn_implementation
     if packs(model) and OVER_TREES.get(now, now) != now:
-        register()
         # FlexAttention takes no dropout, and would leave it out without a word.
         if now == FLEX and (dropout := getattr(reads.config, "attention_dropout", 0.0)):
             raise UsageError(f"attention {FLEX} has no dropout, the base has {dropout:g}; set attention: sdpa")
@@ -148,3 +136,10 @@ def _attend_by_flex(
     if tree is not None:
         mask = tree.block_mask(options.get("sliding_window"), query.device)
     return flex_attention_forward(module, query, key, value, mask, **options)
+
+
+# transformers finds both by name. Without a tree each equals the attention that it is based on.
+AttentionInterface.register("tree_sdpa", _attend_by_segments)
+AttentionMaskInterface.register("tree_sdpa", sdpa_mask)
+AttentionInterface.register("tree_flex", _attend_by_flex)
+AttentionMaskInterface.register("tree_flex", flex_attention_mask)

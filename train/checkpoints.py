@@ -99,8 +99,6 @@ def read_note(out: Path, name: str) -> Any:
 
 def discard(out: Path, keep: int) -> None:
     """Delete all incomplete checkpoints in `out`, and all complete ones except the newest `keep`."""
-    complete = 0
-    for folder in _list_folders(out):
-        complete += find_fault(folder) is None
-        if find_fault(folder) is not None or complete > keep:
-            shutil.rmtree(folder, ignore_errors=True)
+    complete = [folder for folder in _list_folders(out) if find_fault(folder) is None]
+    for folder in {*_list_folders(out)}.difference(complete[:keep]):
+        shutil.rmtree(folder, ignore_errors=True)

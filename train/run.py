@@ -57,7 +57,6 @@ def build_model(recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> 
     kind = attention.choose_attention(recipe.attention, packed=packs)
     # FlexAttention is only for the part that reads text, not for the one that looks at images.
     recipe = msgspec.structs.replace(recipe, attention="sdpa" if kind == attention.FLEX else kind)
-    attention.register()
     model = _read_model(recipe, objective, tokenizer)
     if packs and not attention.packs(model):
         kinds = ", ".join(sorted(set(model.config.get_text_config().layer_types) - attention.KINDS))
@@ -164,9 +163,8 @@ def _choose_adapted_layers(model: Any, wanted: str | list[str]) -> str | list[st
     """
     if wanted != "all-linear" or model.get_decoder() is getattr(model, "model", None):
         return wanted
-    within = {id(module) for module in model.get_decoder().modules()}
-    linear = (torch.nn.Linear,)
-    return [name for name, module in model.named_modules() if id(module) in within and isinstance(module, linear)]
+    within = {*model.get_decoder().modules()}
+    return [name for name, module in model.named_modules() if module in within and isinstance(module, torch.nn.Linear)]
 
 
 def _add_adapters(model: Any, lora: LoraSpec, revision: str | None, task: str) -> Any:

@@ -1,6 +1,6 @@
 """Files of scores and labels (`Source`), with typed access to the columns of a table."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -213,17 +213,15 @@ class Source:
         return [f"{note} and count as empty"] if words else []
 
 
-def find_scale(numbers: Iterable[float], people: Scale | None = None) -> Scale:
-    """Return the scale that numbers are on. -1 means no verdict and is ignored.
+def find_scale(numbers: Sequence[float], people: Scale | None = None) -> Scale:
+    """Return the scale that numbers are on.
 
     `people`: people's scale, returned if it contains all numbers and they reach its upper half.
 
-    >>> find_scale([2.0, 9.0], people=(1.0, 10.0)), find_scale([1, 4, -1])
+    >>> find_scale([2.0, 9.0], people=(1.0, 10.0)), find_scale([1, 4])
     ((1.0, 10.0), (1, 5))
     """
-    listed = list(numbers)
-    kept = [number for number in listed if number != NO_VERDICT] or listed
-    lowest, highest = min(kept), max(kept)
+    lowest, highest = min(numbers), max(numbers)
     if people and people[0] <= lowest and people[1] / 2 <= highest <= people[1]:
         return people
     return next((scale for scale in SCALES if scale[0] <= lowest and highest <= scale[1]), (lowest, highest))

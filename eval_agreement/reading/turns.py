@@ -56,16 +56,16 @@ def read_exchanges(value: Any) -> list[Turn]:
     return turns
 
 
-def content_text(value: Any, mark: str = "\n") -> str | None:
-    """Return a cell as text, or None if it is empty. Texts of messages and of their parts are joined by `mark`.
+def content_text(value: Any) -> str | None:
+    """Return a cell as text, or None if it is empty. Texts of messages and of their parts are joined by line breaks.
 
     >>> content_text([{"type": "text", "text": "Two cats."}, {"type": "image_url"}])
     'Two cats.'
     """
     if isinstance(value, list):
-        return mark.join(filter(None, (content_text(part, mark) for part in value))) or None
+        return _join(filter(None, map(content_text, value)))
     if isinstance(value, dict):
-        return content_text(value.get("content") or value.get("text") or value.get("prompt"), mark)
+        return content_text(value.get("content") or value.get("text") or value.get("prompt"))
     return value if isinstance(value, str) else tables.cell_text(value)
 
 
