@@ -47,8 +47,7 @@ def _train_judge(out: Path) -> Path:
     """Return the folder of the tiny judge. Train it first if it does not exist."""
     judge, world = out / "judge", out / "world.jsonl"
     if not (judge / "critic.json").is_file():
-        words = ["--questions", "200", "--conversations", "--out", str(world)]
-        run([sys.executable, "data/sample_world.py", *words])
+        run([sys.executable, "data/sample_world.py", "--questions", "200", "--conversations", "--out", str(world)])
         # An audit decides from 20 questions on.
         run([sys.executable, "data/human_scores.py", str(world), "--internal", "20", "--out", str(out / "data")])
         train(Path("train/recipes/tiny-benchmarks.yaml"), out / "data" / "train.jsonl", judge)

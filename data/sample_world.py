@@ -116,8 +116,7 @@ class Rater(Struct, frozen=True):
 
     def score(self, grade: float, draw: random.Random) -> int:
         """Return the rater's integer rating of an answer whose true grade is `grade`."""
-        middle = fmean(RATINGS)
-        felt = grade + self.bias + self.centre * (middle - grade) + draw.gauss(0, self.noise)
+        felt = grade + self.bias + self.centre * (fmean(RATINGS) - grade) + draw.gauss(0, self.noise)
         return min(max(round(felt), RATINGS[0]), RATINGS[-1])
 
 

@@ -77,8 +77,7 @@ def find_newest(out: Path, facts: dict[str, Any], warn: Any) -> Path | None:
     Raise UsageError if that checkpoint belongs to a run with other `facts`.
     """
     for folder in _list_folders(out):
-        reason = find_fault(folder)
-        if reason is not None:
+        if reason := find_fault(folder):
             warn(f"{folder} is passed over: {reason}")
             continue
         if differing := list_changes(json.loads((folder / MANIFEST).read_text("utf-8"))["facts"], facts):

@@ -138,8 +138,7 @@ def compute_head_scores(model: Any, tokenizer: Any, collation: Collation, rows: 
     seeing = tokenizer if isinstance(tokenizer, SeeingTokenizer) else None
 
     def score(batch: list[Row]) -> torch.Tensor:
-        scores: torch.Tensor = model.score(_compute_ends(model, batch, tokenizer.pad_token_id, seeing, collation)[0])
-        return scores.float()
+        return model.score(_compute_ends(model, batch, tokenizer.pad_token_id, seeing, collation)[0]).float()
 
     return _share_over_processes(model, rows, 8, seeing, score)
 

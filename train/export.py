@@ -52,8 +52,7 @@ def save(
         _build_generation_config(trainer.model, tokenizer).save_pretrained(out)
     let_others_read(out / "tokenizer_config.json")
     weights = {file.name: jsonl.sha256(file) for file in sorted(out.glob("*.safetensors"))}
-    origins: dict[str, Any] = {"base": base and read_origin(base)}
-    origins |= {"weights": weights, "processor": hash_processor(str(out))}
+    origins = {"base": base and read_origin(base), "weights": weights, "processor": hash_processor(str(out))}
     whole = {**facts, **{name: value for name, value in origins.items() if value is not None}}
     (out / "README.md").write_text(render_card(whole, is_head=bool(head)), "utf-8")
     jsonl.write_json(out / "critic.json", whole)
@@ -83,10 +82,9 @@ def _name_as_vllm_does(config: Path) -> None:
     and is not changed.
     """
     settings = json.loads(config.read_text("utf-8"))
-    if (of_text := modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(settings["model_type"])) is None:
-        return
-    settings["architectures"] = [of_text.replace("ForCausalLM", "ForSequenceClassification")]
-    jsonl.write_json(config, settings)
+    if of_text := modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(settings["model_type"]):
+        settings["architectures"] = [of_text.replace("ForCausalLM", "ForSequenceClassification")]
+        jsonl.write_json(config, settings)
 
 
 def _merge(facts: dict[str, Any], out: Path, head: dict[str, Any], deepspeed_config: Any) -> None:

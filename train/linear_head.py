@@ -43,9 +43,8 @@ def fit(model: Any, recipe: Recipe, rows: datasets.Dataset, pad: int, device: to
         # A random tiny model has a random head, which is replaced.
         if recipe.base is not None and any(bool(head.any()) for head in heads):
             raise UsageError("probe: the base has a scoring head already; leave probe out to go on from that one")
-    zero = recipe.deepspeed.get("zero_optimization", {})
     # Under ZeRO-3 DeepSpeed decides where the weights are.
-    if zero.get("stage") != 3:
+    if recipe.deepspeed.get("zero_optimization", {}).get("stage") != 3:
         model.to(device)
     # The first process alone knows the base's weights, by which the folder is named.
     named = [str(folder)]
@@ -98,10 +97,8 @@ def compute_features(model: Any, rows: datasets.Dataset, pad: int, folder: Path)
             with jsonl.replace_file(file) as output:
                 np.save(output, states)
             rate, done = computed / (time.monotonic() - begun), start + len(part)
-            print(
-                f"head: {done}/{len(alike)} rows  {rate:.1f} rows/s  {(len(alike) - done) / rate:.0f} s left",
-                flush=True,
-            )
+            left = (len(alike) - done) / rate
+            print(f"head: {done}/{len(alike)} rows  {rate:.1f} rows/s  {left:.0f} s left", flush=True)
     return np.asarray(np.concatenate(parts)[np.argsort(alike)], dtype=np.float64)
 
 

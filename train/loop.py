@@ -113,8 +113,7 @@ class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of typ
             # Sorted within a number of steps, which transformers counts by one process's rows: another number of
             # processes would have another order.
             sampler.batch_size = self.watch.recipe.global_batch
-        if self.watch.recipe.group_by_question:
-            most = self.watch.recipe.group_by_question
+        if most := self.watch.recipe.group_by_question:
             sampler = GroupedSampler(self.train_dataset, self.order, None if most is True else most)
         if self.data_collator.packing and not hasattr(sampler, "effective_batch_size"):
             step, image_token = self.watch.recipe.global_batch, self.data_collator.image_token
@@ -189,9 +188,8 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         if self.recipe.ema is not None:
             self.ema = ShardedEma(self.trainer.deepspeed, self.recipe.ema)
         self.began, self.first_step = time.monotonic(), state.global_step
-        folder = self.out / f"checkpoint-{state.global_step}"
         if state.global_step:
-            self._restore(folder)
+            self._restore(self.out / f"checkpoint-{state.global_step}")
         if state.is_world_process_zero:
             export.mend(self.out / "best")
             jsonl.repair(self.log)
@@ -303,12 +301,11 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
 
     def _notes(self) -> dict[str, Any]:
         """Return the contents of critic.json about how the judge was trained."""
-        spent = self.seconds + time.monotonic() - self.began
         return {
             **self.notes,
             "steps": self.trainer.state.global_step,
             "set": "raw" if self.ema is None else "ema",
-            "seconds": round(spent, 1),
+            "seconds": round(self.seconds + time.monotonic() - self.began, 1),
             "evaluation": self.evaluated,
         }
 
@@ -342,8 +339,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         """
         if "foreign" not in self.watched:
             with self._use_average():
-                model = export.unwrap(self.trainer.model)
-                score = partial(evaluation.compute_head_scores, model, self.tokenizer)
+                score = partial(evaluation.compute_head_scores, export.unwrap(self.trainer.model), self.tokenizer)
                 self.notes |= self.trained_for.notes(score, self.trainer.train_dataset)
                 export.save(self.trainer, self.tokenizer, self.out, self._notes(), self.trained_for.head_config())
         elif self.trainer.args.should_save:

@@ -124,8 +124,7 @@ class Objective(Collation):
         if self.is_head():
             spelling, learned = np.zeros_like(spelling), np.ones_like(learned)
         total = (counts * raw[rating] * (learned + (self.recipe.rating_weight - 1.0) * spelling)).sum()
-        by_rating = [float(share) for share in raw * learned.sum() / total]
-        return Weights(self.recipe.rating_weight, by_rating)
+        return Weights(self.recipe.rating_weight, (raw * learned.sum() / total).tolist())
 
     # The loss, and the judge.
 

@@ -142,10 +142,8 @@ def _check_base(recipe: Recipe, objective: Objective) -> None:
     if recipe.lora is not None and recipe.lora.bits is not None:
         zero = recipe.deepspeed.get("zero_optimization")
         sharded = isinstance(zero, dict) and zero.get("stage") == 3
-        advice = "set zero_optimization stage 2 instead of 3"
-        require(not sharded, f"lora bits 4 needs the base whole on each GPU; {advice}")
-        writes = not objective.is_head()
-        require(writes, f"lora bits 4 is for judges that write, not for objective {recipe.objective}")
+        require(not sharded, "lora bits 4 needs the base whole on each GPU; set zero_optimization stage 2 instead of 3")
+        require(not objective.is_head(), f"lora bits 4 is for judges that write, not for objective {recipe.objective}")
 
 
 def _check_forms(recipe: Recipe, objective: Objective) -> None:
@@ -158,10 +156,9 @@ def _check_forms(recipe: Recipe, objective: Objective) -> None:
     objective.check(used)
     if (changed := recipe.counterfactuals) is not None:
         require(changed.edited or changed.swapped, "counterfactuals: say how many points edited or swapped costs")
-        by_image = recipe.images == "show" and not objective.compares
         # Without the image a swapped answer looks like the original, and would teach noise.
-        by_image = by_image or not changed.swapped
-        require(by_image, "counterfactuals: swapped teaches ratings by images (images: show) alone")
+        sees = recipe.images == "show" and not objective.compares
+        require(sees or not changed.swapped, "counterfactuals: swapped teaches ratings by images (images: show) alone")
         rated = any(form_of(form).kind.single_rating for form in used)
         learned = "pairwise" in used if objective.compares else rated
         where = "in forms such as pointwise, or the form pairwise by objective pairwise"

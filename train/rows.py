@@ -374,8 +374,11 @@ def _build(
     # A killed run may have left a part of it.
     shutil.rmtree(folder, ignore_errors=True)
     with jsonl.remove_on_failure(folder):
-        if tokenizer is None:
-            tokenizer = _train_own_tokenizer(recipe, sources, images)
+        # A tiny model's tokenizer is trained on the rendered examples.
+        if recipe.tiny is not None:
+            tokenizer = train_tokenizer(_render_texts(sources, images is not None), recipe.tiny, recipe.vision)
+            if recipe.vision is not None:
+                tokenizer = SeeingTokenizer(tiny_processor(tokenizer, recipe.vision), images)
             tokenizer.save_pretrained(folder / "tokenizer")
         limits = (recipe.max_source_tokens, recipe.max_target_tokens)
         tokenized = _tokenize_in_parallel(coded, tokenizer, limits, processes, folder / "building")
@@ -403,17 +406,6 @@ def _build(
         del tokenized, rows
         shutil.rmtree(folder / "building")
         jsonl.write_json(folder / "counts.json", counts)
-
-
-def _train_own_tokenizer(recipe: Recipe, sources: list[Labelled], images: Images | None) -> Any:
-    """Return a tokenizer for a tiny model, trained on the rendered examples; a SeeingTokenizer if the recipe has
-    `vision`.
-    """
-    assert recipe.tiny is not None
-    tokenizer = train_tokenizer(_render_texts(sources, images is not None), recipe.tiny, recipe.vision)
-    if recipe.vision is None:
-        return tokenizer
-    return SeeingTokenizer(tiny_processor(tokenizer, recipe.vision), images)
 
 
 def _tokenize_in_parallel(

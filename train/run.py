@@ -136,8 +136,7 @@ def _read_model(recipe: Recipe, objective: Objective, tokenizer: Any) -> Any:
     # transformers would replace weights of another size by random ones, with a warning only.
     if others := sorted(resized - {"score.weight"}):
         raise UsageError(f"base {recipe.base!r}: {others[0]} has another size in its weights than by its config.json")
-    new = {*loaded["missing_keys"], *resized}
-    if "score.weight" in new:
+    if "score.weight" in {*loaded["missing_keys"], *resized}:
         # Start with equal probabilities: the gradients of a random head would be noise.
         with deepspeed.zero.GatheredParameters([model.score.weight], modifier_rank=0), torch.no_grad():
             model.score.weight.zero_()

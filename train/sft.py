@@ -140,17 +140,10 @@ def main(
 ) -> int:
     """Fine-tune a judge on human-scored rows; rerun the same command to resume."""
     config = find_recipe(recipe)
-    # A launcher has started this process.
-    if "LOCAL_RANK" in os.environ:
-        # It also set which GPU would be this process's.
-        if os.environ.get("DS_ACCELERATOR") == "cpu":
-            os.environ["CUDA_VISIBLE_DEVICES"] = ""
-        import run  # noqa: PLC0415 - with torch, DeepSpeed and transformers
-        from recipe import read_with_options  # noqa: PLC0415
-
-        settings = read_with_options(config, overrides, internal)
-        run.main(run.TrainingRun(settings, train, out, internal, cache, data_root, threads))
-        return 0
+    is_launched = "LOCAL_RANK" in os.environ
+    # The launcher also set which GPU would be this process's.
+    if is_launched and os.environ.get("DS_ACCELERATOR") == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     import torch  # noqa: PLC0415 - these take seconds, for which --help need not wait
 
     # DeepSpeed, which is imported next, would warn of it in every process.
@@ -162,6 +155,11 @@ def main(
     from recipe_keys import judges, list_made_files  # noqa: PLC0415
 
     settings = read_with_options(config, overrides, internal)
+    if is_launched:
+        import run  # noqa: PLC0415
+
+        run.main(run.TrainingRun(settings, train, out, internal, cache, data_root, threads))
+        return 0
     trainer_args.check(settings)
     preflight.require_device(settings)
     preflight.require_served_tokens(settings)

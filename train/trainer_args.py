@@ -99,12 +99,10 @@ def _check_deepspeed(section: dict[str, Any]) -> None:
     for name in NESTED & section.keys():
         if not isinstance(section[name], dict):
             raise _refuse(f"deepspeed.{name}", f"expected keys and values, got {section[name]!r}")
-    zero = section.get("zero_optimization", {})
+    # transformers fills in what is auto.
+    zero = {name: value for name, value in section.get("zero_optimization", {}).items() if value != "auto"}
     try:
-        deepspeed.runtime.zero.config.DeepSpeedZeroConfig(
-            **{name: value for name, value in zero.items() if value != "auto"}
-            # transformers fills in what is auto.
-        )
+        deepspeed.runtime.zero.config.DeepSpeedZeroConfig(**zero)
     except ValueError as error:
         # Pydantic says how many, and then for each a line with its key and one with the problem.
         lines = str(error).splitlines()

@@ -182,7 +182,6 @@ def _serve(store: Store, images: Images | None, host: str, port: int) -> None:
         from eval_agreement.annotate.server import Annotation  # noqa: PLC0415
     except ImportError as error:
         raise UsageError(f"the page needs: pip install 'critic[annotate]' ({error})") from None
-    key = store.facts()["owner"]
     shown = f"[{host}]" if ":" in host else host
     # Without a check of names another site could lead a rater's browser to this server (DNS rebinding).
     app = Annotation(store, images).app(["127.0.0.1", "localhost", shown] if host in _LOCAL else ["*"])
@@ -192,6 +191,6 @@ def _serve(store: Store, images: Images | None, host: str, port: int) -> None:
         raise UsageError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from None
     for token, name in store.raters().items():
         print(f"{name}: http://{shown}:{port}/?rater={token}")
-    print(f"owner: http://{shown}:{port}/owner?key={key}", flush=True)
+    print(f"owner: http://{shown}:{port}/owner?key={store.facts()['owner']}", flush=True)
     config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
     uvicorn.Server(config).run(sockets=[listening])

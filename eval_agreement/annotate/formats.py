@@ -327,9 +327,8 @@ def _read_sheet(store: Store, scheme: Scheme, rows: Iterable[tuple[str, Mapping[
             opened = store.opened(int(number))
         except (KeyError, ValueError, OverflowError):
             raise UsageError(f"{location}: {_TASK} {quoted(number)} is not among those of {store.path}") from None
-        choices = {}
-        for count, ask in enumerate(opened.item.asks, 1):
-            choices[count] = tables.optional_text(cells, _name_column(ask))
+        replies = (tables.optional_text(cells, _name_column(ask)) for ask in opened.item.asks)
+        choices = dict(enumerate(replies, 1))
         reason, skipped, broken = (tables.optional_text(cells, name) or "" for name in (_REASON, _SKIPPED, _BROKEN))
         # People write "no" under "broken" of an item that is not.
         skipped, broken = ("" if text.lower() in NO else text for text in (skipped, broken))

@@ -78,8 +78,7 @@ def _read_rows(scheme: Scheme, path: Path, own: OwnColumns | None) -> Iterator[L
         key = "+".join(answer.id for answer in both if answer.id)
         row = raw[first.id] if second is None else _build_pair_row(first, second, raw)
         about: dict[str, Any] = {"lang": question.lang, "task": question.task, "group": question.group}
-        asks = _list_asks(scheme, first)
-        yield LabelItem(id=key, parts=shown, asks=asks, row=row, images=question.images, **about)
+        yield LabelItem(id=key, parts=shown, asks=_list_asks(scheme, first), row=row, images=question.images, **about)
 
 
 def _build_pair_row(first: Response, second: Response, raw: Mapping[str, dict[str, Any]]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import secrets
 import sqlite3
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
@@ -22,6 +23,8 @@ from eval_agreement.annotate.plan import Role, Task
 from eval_agreement.annotate.schemes import LabelItem
 
 _TABLES = (files("eval_agreement") / "annotate" / "page/tables.sql").read_text("utf-8")
+
+_decode_item = msgspec.json.Decoder(LabelItem).decode
 
 _ADD_TASK = "INSERT INTO tasks (rater, place, item, role, swapped) VALUES (?, ?, ?, ?, ?)"
 
@@ -229,12 +232,11 @@ class Store:
 
     def edits(self) -> dict[int, list[dict[str, Any]]]:
         """Return corrections by item number: rater, time (seconds since 1970), field, old text, new text."""
-        by_item: dict[int, list[dict[str, Any]]] = {}
+        by_item = defaultdict[int, list[dict[str, Any]]](list)
         query = "SELECT t.item, t.rater, l.at, l.said FROM labels l JOIN tasks t ON t.id = l.task ORDER BY l.id"
         for number, rater, at, encoded in self._rows(query):
             for name, (old, new) in msgspec.json.decode(encoded, type=RaterVerdict).edits.items():
-                edit = {"rater": rater, "at": at, "field": name, "old": old, "new": new}
-                by_item.setdefault(number, []).append(edit)
+                by_item[number].append({"rater": rater, "at": at, "field": name, "old": old, "new": new})
         return by_item
 
     def find_task(self, rater: str, item: int, swapped: bool) -> RaterTask:
@@ -259,8 +261,3 @@ class Store:
     def labels(self) -> list[RaterTask]:
         """Return all labelled tasks with their newest labels, in the order in which these were given."""
         return self._select_tasks("t.label IS NOT NULL ORDER BY t.label")
-
-
-def _decode_item(shown: bytes) -> LabelItem:
-    """Decode an item from its JSON in the database."""
-    return msgspec.json.decode(shown, type=LabelItem)

@@ -104,12 +104,11 @@ def find_scores(sources: Mapping[str, Source], mapped: Mapped) -> dict[str, Sour
     read, scales = dict[str, Source](), dict[Path, str]()
     for name, source in sources.items():
         is_table = tables.find_format(source.path) in tables.FORMATS and (source.column or "score" in source.frame)
-        of_tool = source.content == "table" and not is_table
-        # The second judge is on the scale of the first if it may be.
-        other = next((judge.scale for judge in read.values()), None)
-        read[name] = (
-            scores_of_judge(source.path, mapped, source.scale) if of_tool else source.with_scale("score", other)
-        )
+        if source.content == "table" and not is_table:
+            read[name] = scores_of_judge(source.path, mapped, source.scale)
+        else:
+            # The second judge is on the scale of the first if it may be.
+            read[name] = source.with_scale("score", next((judge.scale for judge in read.values()), None))
         # A scale that was found, not given, has to be the other judge's too.
         if (scale := read[name].scale) and not source.scale:
             scales[source.path] = "{:g}:{:g}".format(*scale)

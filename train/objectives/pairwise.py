@@ -83,8 +83,7 @@ class Pairwise(ScoringHead):
         }
 
     def loss(self, model: Any, hidden: torch.Tensor, batch: Tensors) -> tuple[torch.Tensor, int]:
-        scores = model.score(hidden.flatten(0, 1)[batch["ends"]]).float()
-        first, second = scores.squeeze(-1).unbind(-1)
+        first, second = model.score(hidden.flatten(0, 1)[batch["ends"]]).float().squeeze(-1).unbind(-1)
         errors = compute_preference_error(first - second, batch["people"], batch["margins"])
         return (errors * batch["row_weights"]).sum(), len(batch["ends"])
 
