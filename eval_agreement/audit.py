@@ -465,6 +465,7 @@ def _audit_two_judges(files: Files, target: _Target, looks: int | None) -> int:
     sample = read_two_judges(files[before], files[name], name)
     change = measure_change(sample, looks) if before == "then" else None
     conversions = [] if change else convert_both_ways(sample, (before, name))
+    means = [conversion.reading for conversion in conversions]
     target.prepare(files[name].path, [])
     sections = change_sections(name, change) if change else exchange_sections(conversions)
     notes = [*_routing_notes(files), *sample.notes]
@@ -472,9 +473,9 @@ def _audit_two_judges(files: Files, target: _Target, looks: int | None) -> int:
     audited = _Audited(
         title=f"{name} after {before}",
         content={name: msgspec.to_builtins(change or conversions), "provenance": origin},
-        verdicts={name: [change.reading if change else conversions[0].reading, *notes]},
+        verdicts={name: [change.reading if change else means[0], *notes]},
         sections=sections,
-        printed=[as_text([replace(part, note="") for part in sections]), *notes],
+        printed=[*means, as_text([replace(part, note="") for part in sections]), *notes],
         about="Two judges",
     )
     _write(audited, target)

@@ -316,5 +316,5 @@ def exchange_sections(conversions: list[Conversion]) -> list[Section]:
         caption = f"{conversion.source}'s scores on {conversion.target}'s scale, {by}."
         table = _CONVERTED.table(caption, conversion.lines, axis=(1.0, 10.0), chart_column=3)
         heading = f"{conversion.source} to {conversion.target}"
-        parts.append(Part(heading=heading, readings=[conversion.reading, *conversion.cautions], tables=[table]))
+        parts.append(Part(heading=heading, readings=conversion.cautions, tables=[table]))
     return build_section("exchange", parts)
