@@ -84,6 +84,11 @@ def _pair_up(responses: Sequence[Response], form: str, left_out: Counter[str]) -
     return list(pairs.values())
 
 
+def in_order(shown: Iterable[Shown]) -> list[Shown]:
+    """Sort responses by language, task and question, so that prompts with a common prefix are neighbours."""
+    return sorted(shown, key=lambda pair: (pair[0].question.lang, pair[0].question.task, pair[0].question.id))
+
+
 class JudgeResponses(JudgeSamples[Shown]):
     """The judgments of responses in the judge's form, one each."""
 
@@ -121,9 +126,7 @@ class JudgeResponses(JudgeSamples[Shown]):
             print(f"{self.out}: {changed} responses have other scores by people now; so has the file", file=sys.stderr)
 
     def items(self) -> Iterable[Shown]:
-        left = (shown for name, shown in self._responses.items() if name not in self.done)
-        # By language, task and question: prompts with a common prefix are neighbours.
-        return sorted(left, key=lambda pair: (pair[0].question.lang, pair[0].question.task, pair[0].question.id))
+        return in_order(shown for name, shown in self._responses.items() if name not in self.done)
 
     async def plan(self, item: Shown, judged: Callable[[PlannedVerdict], Any]) -> None:
         await judged(plan_response(self._prompt["name"], *item))

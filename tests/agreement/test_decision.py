@@ -143,7 +143,7 @@ WORLDS: dict[str, tuple[Callable[[], RatedSample | Preferences], str]] = {
     "severe": (
         lambda: build_scores(see(-2.9)),
         r"Use judge after recalibration: it is 2\.65 points more severe than people; recalibrated, its error is 0\.90"
-        r".*\(Pearson 0\.\d+\); critic judge --recalibrate CERTIFICATE applies the map that critic audit --certificate",
+        r".*\(Pearson 0\.\d+\)\. Its map: critic audit --certificate FILE writes it, critic judge --recalibrate FILE",
     ),
     "severe in one language": (
         lambda: build_scores(see_with(lambda facts: np.where(facts["lang"] == "zh", -2.0, 0.0))),

@@ -38,7 +38,8 @@ MODELS = [
     *("LLaMA-3.2-90B-Vision-Instruct", "GPT-4o-2024-11-20", "Claude-3.7-Sonnet-2025-02-19"),
 ]
 
-HEIGHT = 3008
+HEIGHT, WALL = 3008, 3520
+"""Pixels of a page that is short enough, and of what the browser sees of each."""
 
 MEASURE = """
 addEventListener('load', async () => {
@@ -140,7 +141,7 @@ def framed(page: str, width: int) -> str:
     page = re.sub('<meta http-equiv="Content-Security-Policy"[^>]*>', "", page).replace(
         "<title>", f"{style}</style><title>"
     )
-    return f'<iframe width="{width}" height="{HEIGHT}" srcdoc="{html.escape(page)}"></iframe>'
+    return f'<iframe width="{width}" height="{WALL}" srcdoc="{html.escape(page)}"></iframe>'
 
 
 Looked = dict[tuple[str, int], Any]
@@ -159,7 +160,7 @@ def looked(pages: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> 
     head = f"<!doctype html><meta charset=utf-8><style>{style}</style>"
     wall.write_text(f"{head}<body>{frames}<script>{MEASURE}</script>", "utf-8")
     words = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--allow-file-access-from-files"]
-    words += ["--force-device-scale-factor=0.5", f"--window-size={len(pages) * sum(SIZES.values())},{HEIGHT}"]
+    words += ["--force-device-scale-factor=0.5", f"--window-size={len(pages) * sum(SIZES.values())},{WALL}"]
     words += ["--virtual-time-budget=10000", f"--user-data-dir={wall.parent / 'profile'}", "--dump-dom"]
     words += [f"--screenshot={wall.with_suffix('.png')}"]
     shown = subprocess.run([browser, *words, wall.as_uri()], capture_output=True, text=True, timeout=300, check=False)
@@ -168,7 +169,7 @@ def looked(pages: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> 
     sizes, left = json.loads(html.unescape(printed[1])), 0
     with Image.open(wall.with_suffix(".png")) as picture:
         for (_, width), page in zip(keys, sizes, strict=True):
-            page["picture"] = np.asarray(picture.crop((left // 2, 0, (left + width) // 2, HEIGHT // 2)).convert("RGB"))
+            page["picture"] = np.asarray(picture.crop((left // 2, 0, (left + width) // 2, WALL // 2)).convert("RGB"))
             left += width
     return dict(zip(keys, sizes, strict=True))
 
