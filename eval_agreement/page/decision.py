@@ -31,7 +31,6 @@ from eval_agreement.measures.raters import AlternativeAnnotator, BesideRaters, R
 from eval_agreement.measures.scorers import Line, Scorers
 from eval_agreement.metrics import METRICS, Agreement
 from eval_agreement.page.words import part_name, within
-from eval_agreement.sample import NARROW
 from eval_agreement.sentences import say
 
 POINTS_WITHIN, SHARE_WITHIN = 0.2, 0.05
@@ -309,9 +308,8 @@ def _list_uses(line: Line, findings: RatedFindings, *, unaided: bool) -> str:
     widths, _ = findings.widths
     # Intervals of single answers are those of the judge under audit.
     if widths and audited and not unaided:
-        narrow = widths.tasks[0].narrow.value or 0.0
         key = "single_scores" if widths.left >= STRONG else "no_single_scores"
-        uses += say(key, share=share(narrow), narrow=NARROW)
+        uses += say(key, share=share(widths.left))
     return uses
 
 
