@@ -23,7 +23,7 @@ PREFERENCE_MEASURES: dict[str, Measure[Preferences]] = {
     ),
     "repeats": Measure(find=verdicts.measure_verdict_repeats, section="preferences", draw=draw_repeats),
     "beside": Measure(find=verdicts.compare_with_raters, section="people", draw=page.draw_people),
-    "rates": Measure(find=measure_shares, section="rates", draw=page.draw_rates),
+    "shares": Measure(find=measure_shares, section="rates", draw=page.draw_rates),
     "matrix": Measure(find=verdicts.measure_matrix, section="matrix", draw=page.draw_matrix),
     "position": Measure(find=verdicts.measure_positions, section="position", draw=page.draw_positions),
     "length": Measure(find=verdicts.measure_lengths, section="length", draw=page.draw_lengths),

@@ -422,6 +422,7 @@ def test_pairs_and_checklists(tmp_path: Path) -> None:
     assert "it finds: sensitivity 79.5 % (95 % interval " in done.stdout
     agreed = summary["lists"]["agreement"]["j"]
     assert (agreed["n"], agreed["failed"], summary["lists"]["rated"]) == (ANSWERS - 1, 1, ANSWERS)
+    assert summary["lists"]["rates"]["j"]["sensitivity"]["value"] == pytest.approx(0.795, abs=0.001)
     assert agreed["accuracy"]["value"] == pytest.approx(1 - 8 / (ANSWERS - 1))
     done = run("critic", "audit", "pairs.jsonl", "lists.jsonl", cwd=tmp_path)
     assert_one_line_error(done, "one file of judgments is audited at a time")

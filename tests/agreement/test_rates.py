@@ -79,5 +79,5 @@ def test_an_audit_counts_pairs_that_only_the_judge_has(tmp_path: Path) -> None:
     words = ("--human", tmp_path / "labels.csv", "--judge", f"j={tmp_path / 'judge.csv'}", "--out", tmp_path / "out")
     done = run("critic", "audit", *words)
     assert "Shares and win rates" in done.stdout and "not used" not in done.stdout
-    (first, _) = json.loads((tmp_path / "out/summary.json").read_text())["labels"]["rates"]
+    (first, _) = json.loads((tmp_path / "out/summary.json").read_text())["labels"]["shares"]
     assert (first["name"], first["labelled"], first["unlabelled"], first["corrected"]["value"]) == ("x", 40, 40, 1.0)
