@@ -7,10 +7,8 @@ variant whose name ends in `_FLAG`. `critic.judging.forms` lists the flags of ea
 import hashlib
 import string
 import tomllib
-from collections.abc import Sequence
 from functools import cache, cached_property
 from importlib.resources import files
-from pathlib import Path
 from typing import Any, get_args
 
 import jinja2
@@ -97,44 +95,15 @@ class Prompt(Struct, frozen=True, dict=True, kw_only=True, forbid_unknown_fields
 
 
 @cache
-def names() -> tuple[str, ...]:
-    """Return the names of the packaged prompts, without the language.
-
-    Files whose names start with an underscore are left out: other prompts only extend them.
-    """
-    stems = (Path(entry.name).stem for entry in (files("critic") / "prompts").iterdir() if entry.is_file())
-    return tuple(sorted({stem.rpartition("_")[0] for stem in stems if not stem.startswith("_")}))
-
-
-@cache
-def split(name: str) -> tuple[str, tuple[str, ...]]:
-    """Split a prompt's name into the name of its file and its flags. Raise UsageError if there is no such prompt.
-
-    >>> split("pairwise_turn_forced_in_full")
-    ('pairwise_turn', ('forced', 'in_full'))
-    """
-    bases = [base for base in names() if f"{name}_".startswith(f"{base}_")]
-    if not bases:
-        raise UsageError(f"no judge prompt {name!r}; there is {', '.join(names())}")
-    base = max(bases, key=len)
-    rest, flags = name[len(base) + 1 :], list[str]()
-    file_flags = _merge_content(base, (), LANGUAGES[0]).get("flags", {})
-    while flag := next((flag for flag in file_flags if f"{rest}_".startswith(f"{flag}_")), None):
-        flags.append(flag)
-        rest = rest[len(flag) + 1 :]
-    if rest:
-        raise UsageError(f"no judge prompt {name!r}; {base} goes with {', '.join(file_flags) or 'no flag'}")
-    return base, tuple(flags)
-
-
-@cache
 def load(name: str, language: Language, sees: bool = False) -> Prompt:
     """Return the packaged prompt `name` in `language`.
 
     `sees`: use the wording for a judge that sees images (the file's table `seeing`). Raise UsageError if there is no
     such prompt, or if its ranges do not cover each rating once.
     """
-    content = _merge_content(*split(name), language)
+    content = _read_content(name, language)
+    if content is None:
+        raise UsageError(f"no judge prompt {name!r} in {language}")
     values = {}
     if bands := content.get("ranges"):
         covered = [rating for band in bands for rating in range(band["low"], band["high"] + 1)]
@@ -169,14 +138,24 @@ def _fill_rules(task: dict[str, Any], parts: dict[str, str]) -> dict[str, Any]:
     return {**task, "rules": [string.Template(rule).safe_substitute(parts) for rule in task["rules"]]}
 
 
-def _merge_content(base: str, flags: Sequence[str], language: Language) -> dict[str, Any]:
-    """Return a prompt's tables: the file that it extends, overridden by its own file, then by each flag in order."""
-    content = tomllib.loads((files("critic") / "prompts" / f"{base}_{language}.toml").read_text("utf-8"))
-    if extended := content.get("extends"):
-        content = _merge(_merge_content(extended, (), language), content)
-    for flag in flags:
-        content = _merge(content, content["flags"][flag])
-    return {key: value for key, value in content.items() if key != "extends"}
+def _read_content(name: str, language: Language) -> dict[str, Any] | None:
+    """Return a prompt's tables, or None if there is no such prompt.
+
+    They are those of the file that its file extends, overridden by its own, then by each flag at the end of its name.
+    """
+    file = files("critic") / "prompts" / f"{name}_{language}.toml"
+    if file.is_file():
+        content = tomllib.loads(file.read_text("utf-8"))
+        return _merge(_read_content(content.pop("extends", ""), language) or {}, content)
+    # Names of files and flags have underscores too: the last flag may begin at any of them.
+    base, _, flag = name.rpartition("_")
+    while base:
+        plain = _read_content(base, language)
+        if plain is not None and flag in plain.get("flags", {}):
+            return _merge(plain, plain["flags"][flag])
+        base, _, word = base.rpartition("_")
+        flag = f"{word}_{flag}"
+    return None
 
 
 def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

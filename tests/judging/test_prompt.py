@@ -10,7 +10,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from critic.benchmarks.alignmmbench import TASKS
-from critic.errors import UsageError
 from critic.judging.forms import BY_NAME, form_of, inquiry
 from critic.judging.prompt import LANGUAGES, load
 from critic.judging.render import FLOOR, of_response, quote_untrusted, render, truncate_to_fit
@@ -136,13 +135,6 @@ def test_schemas_follow_from_key_and_scale() -> None:
 @pytest.mark.parametrize(("lang", "said"), [("en", "An example:"), ("zh", "示例：")])
 def test_the_example_is_for_a_judge_that_does_not_see(lang: Language, said: str) -> None:
     assert [said in load("pointwise_one_shot", lang, sees).template for sees in (False, True)] == [True, False]
-
-
-def test_unknown_prompt_names_the_choices() -> None:
-    with pytest.raises(UsageError, match="pairwise, pairwise_turn"):
-        load("pairwice", "en")
-    with pytest.raises(UsageError, match="'pointwise_backwards'; pointwise goes with reason_first, one_shot, short"):
-        load("pointwise_backwards", "en")
 
 
 HOSTILE = st.text(
