@@ -122,7 +122,7 @@ def parse_rating(
     'no_rating'
     """
     ratings = [str(rating) for rating in range(scale[0], scale[1] + 1)]
-    read = _parse(text, truncated, _seek_rating(scale, key, criteria), ratings, "no_rating")
+    read = _parse(AnswerText(text), truncated, _seek_rating(scale, key, criteria), ratings, "no_rating")
     if not isinstance(read.value, int | float):
         return Verdict(reason=read.reason, failure=read.failure)
     # It is not moved to the nearest end: the judge took another scale.
@@ -141,7 +141,7 @@ def parse_choice(text: str, key: str, values: Sequence[str], truncated: bool = F
     >>> parse_choice("Overall, Response A is better.", "Verdict", ("A", "B", "tie")).value
     'A'
     """
-    read = _parse(text, truncated, _seek_choice(key, tuple(values)), values, "no_verdict")
+    read = _parse(AnswerText(text), truncated, _seek_choice(key, tuple(values)), values, "no_verdict")
     value = read.value if isinstance(read.value, str) else None
     return Verdict(value=value, reason=read.reason, failure=read.failure)
 
@@ -156,11 +156,12 @@ def parse_checklist(text: str, items: int, truncated: bool = False) -> Verdict:
     [True, False]
     """
     answer = AnswerText(text)
-    read = [_parse_item(answer, number, truncated) for number in range(1, items + 1)]
+    numbers = range(1, items + 1)
+    read = [_parse(answer, truncated, _seek_item(number), ("yes", "no"), "no_verdict") for number in numbers]
     # Where an object answers items, what stands elsewhere answers no other ones.
     in_object = any(item.whole for item in read)
     answers = [item.value == "yes" if item.value and (item.whole or not in_object) else None for item in read]
-    reason = next((item.reason for item in read if item.reason is not None), None)
+    reason = next((item.reason for item in read if item.whole and item.reason is not None), None)
     if None not in answers:
         return Verdict(answers=answers, reason=reason)
     # What a reply that was cut off lacks may have been on its way.
@@ -186,15 +187,14 @@ def prefix(text: str) -> str | None:
     return text[: ends[0]] if ends else None
 
 
-def _parse(text: str, truncated: bool, sought: Sought, values: Sequence[str], missing: Failure) -> _Read:
-    """Read the one value that the reply `text` states.
+def _parse(answer: AnswerText, truncated: bool, sought: Sought, values: Sequence[str], missing: Failure) -> _Read:
+    """Read the one value that an answer states.
 
     `sought`: the value to look for. `values`: all possible values, as text. `missing`: the failure if no single value
     is stated.
     """
-    if not text.strip():
+    if not answer.reply.strip():
         return _Read(failure="empty")
-    answer = AnswerText(text)
     statements, plain = answer.statements(sought), answer.plain
     read = _settle(answer, statements, missing)
     if not statements:
@@ -218,16 +218,6 @@ def _parse(text: str, truncated: bool, sought: Sought, values: Sequence[str], mi
     if cut_off and last == len(plain) and _begins_any(plain[statements[0].at : last], values, longer=True):
         return _Read(failure="truncated")
     return read if read.whole else replace(read, reason=answer.loose_reason(sought.several))
-
-
-def _parse_item(answer: AnswerText, number: int, truncated: bool) -> _Read:
-    """Read the answer to item `number` (from 1) of a checklist."""
-    statements = answer.statements(_seek_item(number))
-    read = _settle(answer, statements, "no_verdict")
-    settled = not truncated or any(
-        answer.is_settled(each.at, each.end, several=True) for each in statements if each.stands
-    )
-    return read if settled else _Read(failure="truncated")
 
 
 def _begins_any(start: str, values: Sequence[str], longer: bool = False) -> bool:

@@ -11,7 +11,6 @@ import re
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from functools import cache
 from typing import Any
 
 from msgspec import Struct
@@ -44,6 +43,9 @@ _PROSE_KEY = r"""(?<![A-Za-z])(?P<name>%s)["'”*_]{0,3}\s*%s\s*[*_]*"""
 # The mark that ends a reason, the comma, and the quoted key of the value behind it: what follows an unfinished reason
 # counts only where it stands between two values of the same object. An escaped mark is part of the reason.
 _AFTER_REASON = r"""(?<!\\)(["'”])\s*,\s*["'“](?P<name>%s)["'”]\s*%s\s*"""
+
+_FLAGS = re.IGNORECASE | re.MULTILINE
+"""Flags of the patterns of keys."""
 
 _CLOSING = {"“": "”"}
 
@@ -162,16 +164,11 @@ class Sought(Struct, frozen=True):
     separator: str = r"(?:(?:为|是)?[:=|]|[-–—](?=\s)|is\b|为|是)"
 
     def key(self, pattern: str, names: str | None = None) -> re.Pattern[str]:
-        return _compile(pattern, names or self.names, self.separator)
+        return re.compile(pattern % (names or self.names, self.separator), _FLAGS)
 
     @property
     def key_names(self) -> str:
         return self.names if self.several else f"{_QUALIFIER}{self.names}"
-
-
-@cache
-def _compile(pattern: str, names: str, separator: str) -> re.Pattern[str]:
-    return re.compile(pattern % (names, separator), re.IGNORECASE | re.MULTILINE)
 
 
 class _Object(Struct, frozen=True):
@@ -193,12 +190,12 @@ class _Torn(Struct, frozen=True):
 class AnswerText:
     """A judge's answer, and the statements in it.
 
-    `text` is the reply after its thoughts; `start` is where it begins in the reply. `plain` has the same length, with
+    `text` is the `reply` after its thoughts; `start` is where it begins in the reply. `plain` has the same length, with
     half-width digits and punctuation, and with complete JSON objects masked.
     """
 
     def __init__(self, reply: str) -> None:
-        self.start = answer_at(reply)
+        self.reply, self.start = reply, answer_at(reply)
         self.text = reply[self.start :]
         objects = list(_read_objects(self.text))
         masked = _replace_spans(self.text, [(obj.start, obj.end) for obj in objects], _MASK)
@@ -278,7 +275,7 @@ class AnswerText:
     def loose_reason(self, several: bool) -> str | None:
         """Return the reason beside a verdict that is not valid JSON, or None. `several`: as in Sought."""
         patterns = (_BARE_KEY, _LINE_KEY) if several else (_PROSE_KEY,)
-        keys = (_compile(pattern, REASON, ":").search(self.plain) for pattern in patterns)
+        keys = (re.search(pattern % (REASON, ":"), self.plain, _FLAGS) for pattern in patterns)
         key = next((key for key in keys if key is not None), None)
         if key is None:
             return None
