@@ -18,7 +18,6 @@ from critic.judging import distribution, forms
 from critic.judging.distribution import Aggregation
 from critic.judging.forms import UNREADABLE, JudgeRequest, form_of, inquiry
 from critic.judging.grader import Grader, call_of, gather_all, with_mixture
-from critic.judging.kinds import POINTS
 from critic.judging.planned import PlannedVerdict
 from critic.judging.prompt import prompt_hash
 from critic.judging.render import TruncatedPrompt, in_order
@@ -43,7 +42,6 @@ class JudgeResult(Struct, frozen=True, kw_only=True):
     """A verdict, and every call that it took.
 
     - `verdict`: in a comparison, named as if the model stood first (A).
-    - `score`: None if the verdict failed.
     - `reply`: the text of the first reply.
     - `detail`: why there is no verdict, or None.
     - `unread`: an unreadable comparison counts as a tie.
@@ -51,7 +49,6 @@ class JudgeResult(Struct, frozen=True, kw_only=True):
     """
 
     verdict: Verdict
-    score: float | None = None
     reply: str = ""
     calls: list[Call] = field(default_factory=list)
     detail: str | None = None
@@ -159,6 +156,9 @@ class Judge:
             paid, failed = prepared.requests[0].paid, Verdict(failure=error.failure)
             result = JudgeResult(verdict=failed, calls=paid, detail=str(error), attempts=error.tries)
         calls, tokens = result.calls, records.sum_usage(result.calls)
+        kind, verdict, score = form_of(planned.form).kind, result.verdict, None
+        if verdict.failure is None:
+            score = distribution.scored(verdict, self.grader.score_kind) if kind.rates else kind.score(verdict)
         return Judgment(
             sample=planned.sample,
             setup=self.current_setup,
@@ -166,8 +166,8 @@ class Judge:
             prompt_hash=prepared.prompt_hash,
             protocol=planned.protocol,
             judging=planned.judging,
-            verdict=result.verdict,
-            score=result.score,
+            verdict=verdict,
+            score=score,
             unread=result.unread,
             unjudged=planned.unjudged,
             asked=prepared.asked,
@@ -231,7 +231,6 @@ class Judge:
         verdict, (reply, *probes) = rated.verdict, rated.calls
         return JudgeResult(
             verdict=verdict,
-            score=distribution.scored(verdict, self.grader.score_kind),
             reply=reply.text,
             calls=[call_of(request, reply, verdict), *(call_of(request, probe) for probe in probes)],
             detail=_get_detail(reply) if verdict.failure is not None else None,
@@ -245,10 +244,7 @@ class Judge:
         unread = request.form.pair and self.setup.unread == "tie" and verdict.failure in (*UNREADABLE, "empty")
         if unread:
             verdict = Verdict(value="tie", reason=verdict.reason)
-        score = request.form.kind.score(verdict) if verdict.failure is None else None
-        return JudgeResult(
-            verdict=verdict, score=score, reply=reply.text, calls=[call], unread=unread, detail=_get_detail(reply)
-        )
+        return JudgeResult(verdict=verdict, reply=reply.text, calls=[call], unread=unread, detail=_get_detail(reply))
 
     async def _compare_scores(self, request: JudgeRequest) -> JudgeResult:
         """Compare two sides by a scoring head's score of each; their order makes no difference.
@@ -263,7 +259,6 @@ class Judge:
         value = "tie" if abs(ahead) <= band else "A" if ahead > 0 else "B"
         return JudgeResult(
             verdict=Verdict(value=value, distribution=[1 - better, better]),
-            score=POINTS[value],
             reply=target(value, "", [request.prompt.key]),
             calls=[call_of(side, reply, Verdict(value=reply.text)) for side, reply in sides],
         )
@@ -282,7 +277,6 @@ class Judge:
             value = winners.pop() if len(winners) == 1 else "tie"
         return JudgeResult(
             verdict=Verdict(value=value, failure=failed, reason=results[0].verdict.reason),
-            score=None if value is None else POINTS[value],
             reply=results[0].reply,
             calls=[call for result in results for call in result.calls],
             detail=next((result.detail for result in results if result.detail is not None), None),
