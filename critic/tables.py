@@ -419,8 +419,7 @@ def _read_xlsx(path: Path) -> Iterator[tuple[int, Row]]:
     The sheet is the one that the path names, or else the only one with rows. pandas is not used, because it turns
     rounded numbers into whole ones and skips formulas. Raises UsageError for a damaged file or an uncomputed formula.
     """
-    number, formulas, header = 0, list[tuple[int, str]](), list[str]()
-    records = list[tuple[int, Row]]()
+    number = 0
     file, sheet = split_sheet(path)
     try:
         with ZipFile(file) as parts:
@@ -429,26 +428,23 @@ def _read_xlsx(path: Path) -> Iterator[tuple[int, Row]]:
         values, sources = (_open_workbook(file, data_only=only) for only in (True, False))
         title = _find_sheet(file, values, sheet)
         top, header = _find_header(values[title].iter_rows(values_only=True))
+        _check_header(path, header)
         sheets = zip(values[title].iter_rows(), sources[title].iter_rows(), strict=True)
         for number, (cells, written) in enumerate(islice(sheets, top + 1, None), top + 2):
-            named = [pair for pair in zip(header, cells, written, strict=False) if pair[0]]
             row = Row()
-            for column, cell, source in named:
-                row[column] = _read_value(cell.value)
-                if _is_uncomputed(cell, source, computed):
-                    formulas.append((number, source.coordinate))
+            for column, cell, source in zip(header, cells, written, strict=False):
+                if column:
+                    _check_formula(locate_row(path, number), cell, source, computed)
+                    row[column] = _read_value(cell.value)
             # Programs store rows that were emptied as well.
             if any(cell.value is not None for cell in cells):
-                records.append((number, row))
+                yield number, row
     except UsageError:
         raise
     # A damaged archive makes zipfile and openpyxl raise anything.
     except Exception as error:
         where = f"{locate_row(path, number + 1)}: the sheet is torn" if number else f"{path}: not a spreadsheet"
         raise UsageError(f"{where}: {one_line(error)}") from None
-    _check_header(path, header)
-    _check_formulas(path, formulas)
-    yield from records
 
 
 def _open_workbook(path: Path, *, data_only: bool) -> Any:
@@ -525,21 +521,16 @@ def _find_sheet(path: Path, book: Any, named: str | None) -> str:
     return str(full[0] if full else book.sheetnames[0])
 
 
-def _is_uncomputed(cell: Any, source: Any, computed: bool) -> bool:
-    """Return True if a cell holds a formula whose value is not stored.
+def _check_formula(location: str, cell: Any, source: Any, computed: bool) -> None:
+    """Raise UsageError if a cell holds a formula whose value is not stored.
 
     `cell` holds the value and `source` the formula; `computed` is False if the workbook marks its formulas as
     uncomputed.
     """
-    return bool(source.data_type == "f") and not (computed and (cell.value is not None or cell.data_type == "str"))
-
-
-def _check_formulas(path: Path, formulas: Sequence[tuple[int, str]]) -> None:
-    """Raise UsageError if the list of uncomputed formulas, given as (row number, cell coordinate), is not empty."""
-    if formulas:
-        number, coordinate = formulas[0]
+    is_stored = computed and (cell.value is not None or cell.data_type == "str")
+    if source.data_type == "f" and not is_stored:
         raise UsageError(
-            f"{locate_row(path, number)}: {coordinate}{say_first_of(len(formulas))} is a formula that may not be "
+            f"{location}: {source.coordinate} is a formula that may not be "
             'computed; a text that begins with "=" became one when the file was written: write it as .csv or .jsonl; '
             "what is meant to be one is computed when a spreadsheet program opens the file and saves it"
         )

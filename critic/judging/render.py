@@ -8,6 +8,7 @@ import re
 import unicodedata
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from msgspec import Struct
@@ -295,6 +296,7 @@ _JOINER_BY_ASCII = re.compile("(?<=[\x00-\x7f])[\u200c\u200d]+|[\u200c\u200d]+(?
 _BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")
 
 
+@cache
 def _is_visible(char: str) -> bool:
     """Return True if a character neither hides nor reorders text.
 
@@ -309,16 +311,6 @@ def _is_visible(char: str) -> bool:
     return kind != "Cs" and (kind != "Cf" or char in "\u200c\u200d")
 
 
-class _VisibleCharacters(dict[int, int | None]):
-    """Table for `str.translate` that drops invisible characters. Entries are computed on first use."""
-
-    def __missing__(self, code: int) -> int | None:
-        return self.setdefault(code, code if _is_visible(chr(code)) else None)
-
-
-_VISIBLE = _VisibleCharacters()
-
-
 def quote_untrusted(text: str) -> str:
     """Quote a text so that it stays one section: each of its lines starts with "> ". All Unicode line ends count.
 
@@ -331,7 +323,8 @@ def quote_untrusted(text: str) -> str:
     """
     quoted = []
     for line in _LINE_ENDS.split(text.strip()):
-        quoted.append(f"> {escape_control_tokens(_JOINER_BY_ASCII.sub('', line.translate(_VISIBLE)))}".rstrip())
+        shown = _JOINER_BY_ASCII.sub("", "".join(filter(_is_visible, line)))
+        quoted.append(f"> {escape_control_tokens(shown)}".rstrip())
     return "\n".join(quoted)
 
 
