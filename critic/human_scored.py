@@ -202,22 +202,20 @@ def _suggest_mapping(columns: Sequence[str], fields: Mapping[str, Any]) -> str:
     `columns` are the file's columns, `fields` the cells that were recognised in the row.
     """
     own = {name.lower() for name in columns}
-    listed = shorten_line(", ".join(columns))
     if "form" in own:
         return "no label by people stands in this judgment: critic import-grades makes judgments that have one"
+    is_pair = own >= {"response_a", "response_b"}
+    label = "preference" if is_pair else "human_score"
     table = tables.load_columns()
-    if {"response_a", "response_b"} <= own:
-        winner = tables.match_columns(columns, {"preference": table.labels["preference"]}).get("preference", "COLUMN")
-        return f"name the column of the preferences ({listed}), as in --map {winner}=preference"
-    matched = tables.match_columns(columns, table.names | {"human_score": table.labels["human_score"]})
-    words = []
-    for wanted in ("question", "response", "human_score", "reference"):
-        # Rows that nobody scored yet have a score put in its place.
-        present = fields if wanted == "human_score" else columns
+    matched = tables.match_columns(columns, table.names | {label: table.labels[label]})
+    words = list[str]()
+    for wanted in ("question", label) if is_pair else ("question", "response", label, "reference"):
+        # The row may have defaults by now, and a score put in place of one that nobody gave.
+        present = fields if wanted == label else columns
         if wanted not in present and (wanted in matched or wanted != "reference"):
             words.append(f"--map {matched.get(wanted, 'COLUMN')}={wanted}")
-    command = " ".join([*words, "--scale 1:10", "--lang en"])
-    return f"name the file's own columns ({listed}), as in {command}"
+    command = " ".join(words if is_pair else [*words, "--scale 1:10 --lang en"])
+    return f"name the file's own columns ({shorten_line(', '.join(columns))}), as in {command}"
 
 
 _CRITERION = re.compile(r"\w[\w .-]{0,39}")
