@@ -56,7 +56,7 @@ BY_HASH = "sha256:"
 
 
 class Images:
-    """Loads images from files under the folder `root` or from data URIs.
+    """Loads images from files under the folder `root` or from data URIs: `load` returns one by its name (`_load`).
 
     `max_bytes`: size limit of a file or data URI in bytes; a larger image is refused, as is one above MAX_PIXELS
         pixels.
@@ -79,8 +79,9 @@ class Images:
         # Pillow warns of sizes that are refused here by name.
         warnings.simplefilter("ignore", import_pillow().DecompressionBombWarning)
         self._root, self._max_bytes, self.resize_to = root.resolve(), max_bytes, resize_to
+        self.uris = dict(uris or {})
         # Neighbouring rows often share an image.
-        self.uris, self._kept = dict(uris or {}), lru_cache(16)(self._load)
+        self.load = lru_cache(16)(self._load)
 
     def facts(self) -> dict[str, Any]:
         """Return the entries for a sidecar: the image folder, and the limits on bytes and pixels."""
@@ -126,30 +127,27 @@ class Images:
         file = self._root / os.fsdecode(name.encode())
         return file if "\\" not in name or file.exists() else self._root / os.fsdecode(name.replace("\\", "/").encode())
 
-    def load(self, name: str, uri: str | None = None) -> Image:
+    def _load(self, name: str) -> Image:
         """Return the image `name`, fully decoded, so that a truncated file is detected.
 
-        `name` is a path under the root, a name in `uris`, or a data URI; pass `uri` to give its data URI directly.
-        Raises ImageError if the image cannot be read or is refused.
+        `name` is a path under the root, a name in `uris`, or a data URI. Raises ImageError, naming the image, if it
+        cannot be read or is refused.
         """
-        return self._kept(name, name if name.startswith("data:") else uri or self.uris.get(name))
-
-    def _load(self, name: str, uri: str | None) -> Image:
-        """Check an image and encode it for sending. Raises ImageError with the image's name in the message."""
         try:
-            data, kind, resized = self._check(self.read(name, uri))
+            data, kind, resized = self._check(self._read(name))
         except ImageError as error:
-            raise ImageError(error.failure, f"{name if name != uri else 'data URI'}: {error}") from None
+            shown = "data URI" if name.startswith("data:") else name
+            raise ImageError(error.failure, f"{shown}: {error}") from None
         sent = f"data:{kind};base64,{base64.b64encode(data).decode()}"
         return Image(path=name, sha256=hashlib.sha256(data).hexdigest(), uri=sent, resized=resized)
 
-    def read(self, name: str, uri: str | None = None) -> bytes:
-        """Return the bytes of an image without decoding it; `name` and `uri` are as in `load`.
+    def _read(self, name: str) -> bytes:
+        """Return the bytes of an image without decoding it; `name` is as in `_load`.
 
         Raises ImageError if it is missing, too large, a URL, or outside the root.
         """
-        if (uri := uri or self.uris.get(name)) is not None:
-            return _decode_uri(uri, self._max_bytes)
+        if name.startswith("data:") or name in self.uris:
+            return _decode_uri(self.uris.get(name, name), self._max_bytes)
         if "://" in name:
             raise ImageError("image_outside_root", "URLs are not fetched; images come from the data root")
         try:

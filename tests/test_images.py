@@ -28,9 +28,9 @@ def open_sent(image: Image) -> Any:
     return Picture.open(io.BytesIO(base64.b64decode(image.uri.partition(",")[2])))
 
 
-def failure(images: Images, name: str, uri: str | None = None) -> str:
+def failure(images: Images, name: str) -> str:
     with pytest.raises(ImageError) as caught:
-        images.load(name, uri)
+        images.load(name)
     return caught.value.failure
 
 
@@ -180,10 +180,10 @@ def test_data_uris(root: Path) -> None:
     data = (root / "in" / "a.png").read_bytes()
     uri = "data:image/png;base64," + base64.b64encode(data).decode()
     images = Images(root, max_bytes=len(data))
-    assert images.load("name", uri).uri == uri
-    assert failure(images, "name", "data:image/png;base64,@@@") == "image_unreadable"
-    assert failure(images, "name", "data:image/png,abc") == "image_unreadable"
-    assert failure(images, "name", uri + base64.b64encode(b"more of it").decode()) != ""
-    assert failure(Images(root, max_bytes=len(data) - 1), "name", uri) == "image_too_large"
+    assert images.load(uri).uri == Images(root, uris={"name": uri}).load("name").uri == uri
+    assert failure(images, "data:image/png;base64,@@@") == "image_unreadable"
+    assert failure(images, "data:image/png,abc") == "image_unreadable"
+    assert failure(images, uri + base64.b64encode(b"more of it").decode()) != ""
+    assert failure(Images(root, max_bytes=len(data) - 1), uri) == "image_too_large"
     bomb = "data:image/png;base64," + base64.b64encode(png_header(40_000, 40_000)).decode()
-    assert failure(images, "name", bomb) == "image_too_large"
+    assert failure(images, bomb) == "image_too_large"

@@ -42,7 +42,7 @@ def load_picture(images: Images, name: str) -> tuple[str, bytes]:
 
     Raises ImageError if it cannot be read.
     """
-    head, _, content = images.load(name, name if name.startswith("data:") else None).uri.partition(",")
+    head, _, content = images.load(name).uri.partition(",")
     return head[5:].partition(";")[0], base64.b64decode(content)
 
 
