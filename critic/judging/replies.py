@@ -150,7 +150,6 @@ def read(path: Path, conversations: Sequence[Conversation], system: str) -> Iter
     by_id = {conversation.id: conversation for conversation in conversations}
     replies: dict[tuple[str, str], dict[int, str | None]] = {}
     layout: Layout | None = None
-    differ = list[str]()
     for location, row in tables.rows(path):
         layout = layout or _find_layout(location, row)
         key = tables.require_text(location, row, layout.id)
@@ -171,11 +170,8 @@ def read(path: Path, conversations: Sequence[Conversation], system: str) -> Iter
             texts[turn] = text
             prompts.append(turns[turn - 1].prompt)
         if why := _find_contradiction(row, prompts):
-            differ.append(f"{location}: {layout.id} {quoted(key)} {why}")
-    # One line names the first row: the whole file is of other questions, or in another order.
-    if differ:
-        count = f" ({len(differ)} rows differ)" if len(differ) > 1 else ""
-        raise UsageError(f"{differ[0]}{count}; give as --questions the file that was asked, in its order")
+            remedy = "give as --questions the file that was asked, in its order"
+            raise UsageError(f"{location}: {layout.id} {quoted(key)} {why}; {remedy}")
     return [
         turn for (key, name), texts in replies.items() for turn in _build_turns(by_id[key], name, texts, system, path)
     ]
