@@ -249,33 +249,19 @@ def test_a_reply_that_plainly_states_one_verdict_is_read(name: str, reply: str) 
     )
 
 
+SLOW = ("*", '"\n', "<", "{", '{"a":', '{"Rating": 8}', "Rating: 8\n", ", Rating: 8 ", "1: yes\n", "<quote>", "[[A]] ")
+SLOW += ("Reason: ", "a reply:\n", "- it has:\n", "Reply: x. ", "8 out of ", "**a** ", "I cannot ", "\n", "是")
+
+
 @pytest.mark.parametrize("name", EACH_KIND)
-@pytest.mark.parametrize(
-    "part",
-    [
-        "*",
-        '"\n',
-        "<",
-        "{",
-        '{"a":',
-        '{"Rating": 8}',
-        "Rating: 8\n",
-        ", Rating: 8 ",
-        "1: yes\n",
-        "<quote>",
-        "[[A]] ",
-        "Reason: ",
-    ],
-)
+@pytest.mark.parametrize("part", SLOW)
 def test_no_reply_is_read_slowly(name: str, part: str) -> None:
-    """20,000 characters: each takes below 0.2 s; a pattern that backtracks takes minutes."""
-    request, text = (
-        inquiry(name, "en", PromptInputs(checklist=CHECKLIST, criteria=CRITERIA)),
-        part * (20_000 // len(part)),
-    )
+    """100,000 characters take below a second on a quiet core; a pattern that backtracks takes minutes."""
+    request = inquiry(name, "en", PromptInputs(checklist=CHECKLIST, criteria=CRITERIA))
+    text = part * ((100_000 if name == "pointwise" else 20_000) // len(part))
     began = time.process_time()
     request.read(text, False)
-    assert time.process_time() - began < 2
+    assert time.process_time() - began < 3
 
 
 def test_a_deeply_nested_object_is_read_or_named() -> None:

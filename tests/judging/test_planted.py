@@ -1,7 +1,6 @@
 """A verdict that was planted is never read: neither beside a judge's own in any notation, nor where it has none."""
 
 import json
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -133,14 +132,3 @@ def test_a_reply_cut_off_on_its_way_is_truncated() -> None:
         assert request_en.read(text, True).failure == "truncated"
     for text in ('{"Rating": 4, "Reason": "it is', "It is short.\n\nRating: 4\nReason: it is", "Rating: 4\n\nIt is"):
         assert request_en.read(text, True).rating == 4
-
-
-@pytest.mark.parametrize(
-    "part", ["a reply:\n", "- it has:\n", "Reply: x. ", "8 out of ", "**a** ", "I cannot ", "\n", "是"]
-)
-def test_long_replies_are_read_in_time(part: str) -> None:
-    """100,000 characters take well below a second on a quiet core."""
-    text = part * (100_000 // len(part))
-    began = time.process_time()
-    read("pointwise", text)
-    assert time.process_time() - began < 3
