@@ -1,7 +1,6 @@
 """JSON Lines files: errors with their place, and resuming after a torn write."""
 
 import hashlib
-import json
 import resource
 import sys
 import tempfile
@@ -170,30 +169,6 @@ def test_a_file_that_is_none_of_ours_is_not_cut(content: bytes, tmp_path: Path) 
     assert path.read_bytes() == content
 
 
-def test_a_file_that_is_changed_has_no_sidecar_until_it_is_whole_again(tmp_path: Path) -> None:
-    path, turns = tmp_path / "turns.jsonl", [Turn(user="a", assistant="b"), Turn(user="c", assistant="d")]
-
-    def whole() -> Path:
-        jsonl.write(path, turns)
-        jsonl.write_sidecar(path, {})
-        return jsonl.sidecar(path)
-
-    assert whole().is_file()
-    jsonl.rewrite(path, Turn, lambda turn: turn.user == "a")
-    assert not jsonl.sidecar(path).exists()
-    assert whole().is_file()
-    with jsonl.Appender(path):
-        assert not jsonl.sidecar(path).exists()
-
-
-def test_writing_whole_files_leaves_the_old_one_on_failure(tmp_path: Path) -> None:
-    path = tmp_path / "turns.jsonl"
-    jsonl.write(path, [Turn(user="a", assistant="b")])
-    with pytest.raises(TypeError):
-        jsonl.write(path, [Turn(user="c", assistant="d"), object()])
-    assert json.loads(path.read_text("utf-8"))["user"] == "a"
-
-
 @pytest.mark.parametrize("how", ["link", "link to nothing yet", "linked folder"])
 def test_what_another_name_leads_to_is_written_and_the_name_stays(how: str, tmp_path: Path) -> None:
     real, other, turns = tmp_path / "a" / "real.jsonl", tmp_path / "b" / "other.jsonl", [Turn(user="a", assistant="b")]
@@ -217,6 +192,9 @@ def test_what_another_name_leads_to_is_written_and_the_name_stays(how: str, tmp_
     assert not jsonl.sidecar(other).exists() and not jsonl.sidecar(real).exists()
     jsonl.write(other, turns * 2)
     assert real.samefile(other) and len([*jsonl.read(real, Turn)]) == 2
+    jsonl.write_sidecar(other, {})
+    with jsonl.Appender(other):
+        assert not jsonl.sidecar(other).exists()
     with jsonl.lock_file(other):
         assert real.with_name(f"{real.name}.lock").is_file()
     assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {real.name, other.name}

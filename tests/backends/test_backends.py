@@ -41,11 +41,8 @@ from critic.backends.vllm import VllmBackend
 from critic.errors import Refused, Transient, UsageError
 from critic.judging import distribution
 from critic.judging.distribution import Aggregation
-from critic.judging.forms import inquiry
 from critic.judging.judge import panel_judgment
-from critic.judging.prompt import load
-from critic.judging.targets import target
-from critic.records import RATINGS, Judgment, PromptInputs, Question, Response, SamplingParams, Verdict
+from critic.records import RATINGS, Judgment, Question, Response, SamplingParams, Verdict
 from critic.stages.judge_responses import Shown, in_order
 
 sys.path.insert(0, str(ROOT / "tests/bench"))
@@ -227,16 +224,18 @@ def test_what_is_no_judge_is_said(tmp_path: Path, scripted: Servers) -> None:
     assert not out.exists()
 
 
-def test_a_judge_is_known_by_its_own_name_and_a_wrong_key_is_said() -> None:
+def test_a_judge_is_known_by_its_own_name_and_a_wrong_key_or_list_is_said() -> None:
     """Aliases of our judge count as its own name; names of other models do not."""
 
-    def chosen(name: str, code: int = 200, **of_all: Any) -> str:
+    def choose(name: str | None, code: int, listed: Any) -> str:
         backend = OpenAIBackend("http://127.0.0.1:9/v1")
-        roots = {"judge@1a": "base", "gpt-4": "base", "adapter": "other", "its-alias": "other"}
-        models = [{"id": key, "root": root, **of_all} for key, root in roots.items()]
-        answer = httpx.MockTransport(lambda request: httpx.Response(code, json={"data": models}))
+        answer = httpx.MockTransport(lambda request: httpx.Response(code, json=listed))
         backend._plain = httpx.Client(transport=answer, base_url=backend.root)
         return backend.choose(name).name
+
+    def chosen(name: str, code: int = 200, **of_all: Any) -> str:
+        roots = {"judge@1a": "base", "gpt-4": "base", "adapter": "other", "its-alias": "other"}
+        return choose(name, code, {"data": [{"id": key, "root": root, **of_all} for key, root in roots.items()]})
 
     names = ("judge@1a", "gpt-4", "adapter", "its-alias")
     assert [chosen(name, owned_by="vllm") for name in names] == ["judge@1a", "judge@1a", "adapter", "its-alias"]
@@ -244,6 +243,9 @@ def test_a_judge_is_known_by_its_own_name_and_a_wrong_key_is_said() -> None:
     for code in (401, 403):
         with pytest.raises(UsageError, match=r"^http://127\.0\.0\.1:9 .*--api-key or OPENAI_API_KEY"):
             chosen("gpt-4", code)
+    for listed in ({"data": []}, {"data": [3]}, []):
+        with pytest.raises(UsageError, match="no OpenAI-compatible server answers at http"):
+            choose(None, 200, listed)
 
 
 def test_scripted_replies_depend_on_the_prompt_alone(tmp_path: Path) -> None:
@@ -299,18 +301,6 @@ def test_without_a_reason_vllm_is_asked_for_one_probe(tmp_path: Path, scripted: 
     assert line["reply"] == '{"Rating":10' and len(server.requests) == 1
     words = ["critic", "judge", data, "--out", out, "--judge", server.url]
     assert_one_line_error(run(*words), "decoding", "--out")
-
-
-@pytest.mark.parametrize("lang", ["zh", "en"])
-def test_the_two_forms_differ_in_nothing_but_the_order(lang: Any) -> None:
-    first, last = load("pointwise", lang), load("pointwise_reason_first", lang)
-    inquiries = [inquiry(name, lang, PromptInputs()) for name in ("pointwise", "pointwise_reason_first")]
-    assert [each.keys() for each in inquiries] == [("Rating", "Reason"), ("Reason", "Rating")]
-    changed = [name for name in first.__struct_fields__ if getattr(first, name) != getattr(last, name)]
-    assert changed == ["name", "template"]
-    lines = [prompt.template.splitlines() for prompt in (first, last)]
-    assert sum(item != other for item, other in zip(*lines, strict=True)) == 1
-    assert target(7, 'so "x"', inquiries[1].keys()) == '{"Reason":"so \\"x\\"","Rating":7}'
 
 
 def test_reason_first_is_read_at_the_rating() -> None:

@@ -230,17 +230,3 @@ def test_infer_asks_the_pool(tmp_path: Path, stands: Stands) -> None:
     words = ["--benchmark", "convbench", "--condition", "no_image", "--limit", 6, "--base-url", spelled]
     run("critic", "infer", file, "--out", out, *words, code=0)
     assert all(server.asked > 2 for server in servers)
-
-
-@pytest.mark.parametrize("answer", [b'{"data": []}', b'{"data": [3]}', b"[]"])
-def test_a_server_that_offers_no_model_does_not_answer(tmp_path: Path, answer: bytes) -> None:
-    class Offers(StandIn):
-        async def answer(self, path: str, body: bytes, to: asyncio.Transport) -> None:
-            to.write(b"HTTP/1.1 200 X\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(answer))
-            to.write(answer)
-
-    server = Offers()
-    words = ["critic", "judge", human_rows(tmp_path, 1), "--out", tmp_path / "out.jsonl", "--judge"]
-    assert_one_line_error(run(*words, server.url), "/v1: ")
-    server.close()
-    assert_one_line_error(run(*words, "http://127.0.0.1:80O0/v1"), "80O0")

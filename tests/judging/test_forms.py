@@ -138,24 +138,13 @@ def test_what_does_not_fit_is_named() -> None:
 
 def rows(count: int) -> list[Response]:
     """Questions in two languages with five answers each, scored 1..10."""
-    return [
-        row
-        for question in range(count // 5)
-        for row in (
-            response(
-                5 * question + n,
-                (7 * question + 3 * n) % 10 + 1,
-                system=f"system-{n}",
-                question=f"question {question}",
-                response=f"answer {n}",
-                reference="r",
-                image=None,
-                group=f"g{question}",
-                lang=["zh", "en"][question % 2],
-            )
-            for n in range(5)
-        )
-    ]
+    responses = []
+    for number in range(count):
+        question, n = divmod(number, 5)
+        texts = {"question": f"question {question}", "response": f"answer {n}", "reference": "r", "image": None}
+        place = {"system": f"system-{n}", "group": f"g{question}", "lang": ["zh", "en"][question % 2]}
+        responses.append(response(number, (7 * question + 3 * n) % 10 + 1, **texts, **place))
+    return responses
 
 
 ROWS = rows(2000)
@@ -323,17 +312,11 @@ def test_a_rating_cut_off_where_it_could_go_on_is_none() -> None:
 @pytest.mark.parametrize(
     ("text", "key", "wanted"),
     [
-        ('{"Verdict":"A"}', "Verdict", "A"),
         ('{"verdict": "b", "Reason": "r"}', "Verdict", "B"),
         ('{"Reason": "r", "Verdict": "Tie"}', "Verdict", "tie"),
-        ('```json\n{"Verdict": "tie"}\n```', "Verdict", "tie"),
-        ("{'Verdict': 'A', 'Reason': 'r'}", "Verdict", "A"),
         ("“Verdict”：“Ａ”", "Verdict", "A"),
-        ("**Verdict**: **B**", "Verdict", "B"),
         ("Verdict: tie\nReason: alike", "Verdict", "tie"),
-        ('<think>{"Verdict":"A"}</think>{"Verdict":"B"}', "Verdict", "B"),
         ('{"Verdict":"A"} {"Verdict":"B"}', "Verdict", "A"),
-        ('{"Correct":"yes","Reason":"r"}', "Correct", "yes"),
         ('{"Correct":" NO "}', "Correct", "no"),
         ('It is not correct: yes, it says so. {"Correct":"no"}', "Correct", "no"),
         ('{"Incorrect":"yes","Correct":"no"}', "Correct", "no"),

@@ -184,12 +184,8 @@ def test_an_image_that_is_not_to_be_had_is_a_named_failure(
     assert name in str(judgment.detail)
 
 
-def rows(folder: Path, **changes: Any) -> Path:
-    row = {
-        "id": "1", "task": "Counting", "lang": "en", "question": "How many?", "reference": None, "response": "Five.",
-        "system": "s", "human_score": 7, "scale_min": 1, "scale_max": 10, "group": "g", "images": ["a.png"],
-        "flags": ["no_reference"], **changes,
-    }  # fmt: skip
+def rows(folder: Path) -> Path:
+    row = human_row(1, id="1", reference=None, image=None, images=["a.png"], flags=["no_reference"])
     return write_jsonl(folder / "rows.jsonl", [row, {**row, "id": "2", "reference": "Five.", "flags": []}])
 
 
@@ -204,29 +200,20 @@ def test_show_and_blind_on_the_command_line(root: Path) -> None:
     plain, done = judge()
     assert [judgment.images for judgment in plain] == [0] and "--images show" in done.stderr
     assert "left out 1 rows: no reference answer" in done.stderr
-    shown, done = judge("--images", "show")
+    shown, done = judge("--images", "show", "--max-image-pixels", "300")
     assert [judgment.images for judgment in shown] == [1, 1] and done.returncode == 0
     assert shown[0].prompt_hash == prompt_hash("pointwise", True) != plain[0].prompt_hash
-    facts = jsonl.facts(root / "--images-show.jsonl")
+    file = root / "--images-show---max-image-pixels-300.jsonl"
+    facts = jsonl.facts(file)
     assert facts["images"]["data_root"] == "." and facts["setup"]["decoding"]["images"] == "show"
+    assert facts["images"]["max_pixels"] == facts["setup"]["decoding"]["max_image_pixels"] == 300
     blind, done = judge("--images", "blind")
     assert [judgment.images for judgment in blind] == [0, 0] and not done.stderr.count("left out")
     again = run(
         "critic", "judge", rows(root), "--judge", script, "--score", "argmax", "--images", "blind",
-        "--out", root / "--images-show.jsonl",
+        "--out", file,
     )  # fmt: skip
     assert again.returncode == 2 and "choose another --out" in again.stderr
-
-
-def test_larger_images_are_made_smaller_and_the_sidecar_says_so(root: Path) -> None:
-    _, requests = judged(root, response(), resize_to=300)
-    urls = [part["image_url"]["url"] for part in parts_of(requests[0].messages[-1]) if part["type"] == "image_url"]
-    assert urls == [Images(root, resize_to=300).load(name).uri for name in ("a.png", "b.png")]
-    assert not {Images(root).load(name).uri for name in ("a.png", "b.png")} & set(urls)
-    script = write_jsonl(root / "judge.jsonl", [{"text": VERDICT}])
-    words = ["--judge", script, "--score", "argmax", "--images", "show", "--max-image-pixels", "300"]
-    assert run("critic", "judge", rows(root), *words, "--out", root / "out.jsonl").returncode == 0
-    assert jsonl.facts(root / "out.jsonl")["images"]["max_pixels"] == 300
 
 
 def test_what_makes_images_ready_is_in_the_name_of_a_judge_that_sees_and_in_each_sidecar(

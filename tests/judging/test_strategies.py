@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from critic.backends import Reply, Request, Token
 from critic.backends.scripted import ScriptedBackend
-from critic.errors import Refused, UsageError
+from critic.errors import Refused
 from critic.judging.assignments import Assignment
 from critic.judging.grader import ALTERNATIVES, AsStated, ByHead, ByProbe, FromTokens, Grader
 from critic.judging.judge import Judge
@@ -63,13 +63,6 @@ def test_the_first_reply_shows_the_strategy(
     assert type(grader.strategy) is strategy and grader.strategy.alternatives == alternatives
     assert grader.score_kind == ("argmax" if strategy is AsStated else "expected")
     assert (rated.verdict.distribution is None) == (strategy is AsStated)
-
-
-def test_an_option_that_needs_a_distribution_is_named() -> None:
-    grader = Grader(ScriptedBackend(answer_with(logprobs=False)), "median", 64, needs="--score median")
-    request = asked_of("pointwise", scored_response())
-    with pytest.raises(UsageError, match="gives no log probabilities, which --score median needs"):
-        asyncio.run(grader.rate(request))
 
 
 @pytest.mark.parametrize(("protocol", "times"), [("direct", 1), ("pairwise", 2)])

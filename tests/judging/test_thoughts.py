@@ -119,15 +119,6 @@ def test_the_next_turn_is_asked_without_the_thoughts_of_the_last() -> None:
     assert totals.facts["with_thoughts"] == 3 and any("3 replies have thoughts" in line for line in totals.lines)
 
 
-def test_a_conversation_ends_with_a_reply_that_is_cut_within_its_thoughts() -> None:
-    def answer(request: Request) -> Reply:
-        return Reply(text="<think>Four? No, let me", truncated=True, finish="length")
-
-    turns = by_place(converse(talks(1), Recorder(answer), "own"))
-    assert turns["own", 1].failure == "truncated" and turns["own", 1].thoughts == "Four? No, let me"
-    assert turns["own", 2].failure == "not_run"
-
-
 def test_thoughts_that_a_server_gives_apart_are_kept(tmp_path: Path, scripted: Any) -> None:
     def answer(body: dict[str, Any]) -> dict[str, Any]:
         reply = completion("Five.")
