@@ -6,8 +6,7 @@ for one kind of verdict; `_write` writes the results.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -41,7 +40,7 @@ from eval_agreement.page.words import build_sections, gate_part
 from eval_agreement.preference_measures import PREFERENCE_MEASURES, preference_sections
 from eval_agreement.reading import inputs
 from eval_agreement.reading.audit_items import read_items
-from eval_agreement.reading.tables import SCALE, Mapped, Source
+from eval_agreement.reading.tables import SCALE, Source, TableOptions
 from eval_agreement.sample import EPSILON, AuditRequest, RatedSample
 from eval_agreement.score_measures import MEASURES
 
@@ -188,9 +187,9 @@ def main(
     if looks and not since:
         raise UsageError(f"--looks {looks} plans audits against an earlier one; name it with --since FILE")
     target = _Target(out=out, limits=[], max_failed=max_failed, certificate=certificate, accepted=accepted or ())
-    mapped = inputs.parse_map(columns or [])
-    codes = inputs.parse_codes(columns or [])
-    scale_of_each = [human_scored.parse_scale(text) if text else None for text in (scale, judge_scale or scale)]
+    ends = [human_scored.parse_scale(text) if text else None for text in (scale, judge_scale or scale)]
+    mapped, codes = inputs.parse_map(columns or []), inputs.parse_codes(columns or [])
+    given = TableOptions(mapped, codes, scales=(ends[0], ends[1]))
     files = inputs.name_files(judgments or [])
     # A comparison of two judges needs no people, so the options about people are refused.
     if since or exchange:
@@ -199,12 +198,10 @@ def main(
         _refuse({**unused, "--attacked": attacked, "--target-half-width": within}, "two judges of the same answers")
         _refuse({"--map CODE=": codes}, "scores, which --since and --exchange compare")
         named = [f"{name}={path}" for name, path in files.items()]
-        then_and_now = _then_and_now(since, exchange, named or judge or [], mapped=mapped, scales=scale_of_each)
-        return _audit_two_judges(inputs.find_scores(then_and_now, mapped), target, looks)
+        then_and_now = _then_and_now(since, exchange, named or judge or [], given)
+        return _audit_two_judges(inputs.find_scores(then_and_now), target, looks)
     scales: dict[str, object] = {"--scale": scale, "--judge-scale": judge_scale}
-    people, judges = inputs.parse_sources(human, judge or [], mapped, scale_of_each, codes)
-    find = partial(inputs.find_sources, mapped=mapped, scales=scale_of_each, codes=codes)
-    kind, sources = _find_sources(files, find, people=people, judges=judges)
+    kind, sources = _find_sources(files, given, *inputs.parse_sources(human, judge or [], given))
     # Judgments record themselves who scored what, and on which scale.
     if not all(judges_of for _, judges_of in sources.values()):
         _refuse({"--map": mapped or codes}, "files of judgments")
@@ -233,23 +230,18 @@ def _refuse(options: Mapping[str, object], subject: str) -> None:
 
 
 def _find_sources(
-    files: Mapping[str, Path],
-    find: Callable[[Mapping[str, Path]], tuple[Kind, Source, Files] | None],
-    *,
-    people: Source | None,
-    judges: Files,
+    files: Mapping[str, Path], given: TableOptions, people: Source | None, judges: Files
 ) -> tuple[Kind, Tables]:
     """Return the kind of verdicts, and for each sample the files of people and judges.
 
     `files`: files named as arguments. `people`, `judges`: files named by --human and --judge.
-    `find`: function that recognises people and judges in result files and tables, or returns None.
     If every file holds scores by people and by judges, each file is a sample. Otherwise people and judges are searched
     for in all files together. Files of judgments are samples of their own.
     """
     from eval_agreement.reading.loaders import find_kind  # noqa: PLC0415 - pandas: keeps --help fast
 
     try:
-        each = {name: find({name: path}) for name, path in files.items()} if len(files) > 1 else {}
+        each = {name: inputs.find_sources({name: path}, given) for name, path in files.items() if len(files) > 1}
     except UsageError:
         # A file without people, or without judges, may belong to another file.
         each = {}
@@ -257,7 +249,7 @@ def _find_sources(
     by_file = {name: (match[1], match[2]) for name, match in each.items() if match and match[0] == "score"}
     if by_file and len(by_file) == len(files):
         return "score", by_file
-    if files and (match := find(files)):
+    if files and (match := inputs.find_sources(files, given)):
         return match[0], {inputs.sample_name(match[1].path): (match[1], match[2])}
     sources: Tables = {name: (Source(path), {}) for name, path in files.items()}
     if people:
@@ -428,14 +420,7 @@ def _audit_labels(sources: Tables, kind: Kind, request: AuditRequest, target: _T
     )
 
 
-def _then_and_now(
-    since: Path | None,
-    exchange: str | None,
-    judges: Sequence[str],
-    *,
-    mapped: Mapped,
-    scales: inputs.Scales,
-) -> Files:
+def _then_and_now(since: Path | None, exchange: str | None, judges: Sequence[str], given: TableOptions) -> Files:
     """Return the files of two judges, the earlier one first. It is named "then" if `since` is given.
 
     `since`: earlier certificate or judged file. `exchange`: NAME=FILE of a retired judge. `judges`: the later judge.
@@ -447,7 +432,7 @@ def _then_and_now(
     if exchange:
         ((before, _),) = inputs.parse_judges([exchange], "--exchange").items()
         then = exchange.partition("=")[2]
-    old, new = inputs.parse_sources(then, judges, mapped, scales)
+    old, new = inputs.parse_sources(then, judges, given)
     if not old or len(new) != 1 or before in new or (since and exchange):
         raise UsageError("--since FILE, or --exchange NAME=FILE, takes one other judge: FILE, or --judge NAME=FILE")
     return {before: old, **new}

@@ -1,8 +1,7 @@
 """Command-line options of an audit: its files as sources, and its other options, checked."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from critic import jsonl, tables
@@ -13,10 +12,7 @@ from critic.tables import SCORE_SUFFIX, Kind, parse_mapping
 from eval_agreement.measures.image_grounding import ARMS, Looking, looking
 from eval_agreement.measures.injection import SEPARATOR, Injection, injection, suite
 from eval_agreement.reading.preference_codes import CODED
-from eval_agreement.reading.tables import ROLES, USED, Codes, Mapped, Scale, Source
-
-Scales = Sequence[Scale | None]
-"""Scale of people's scores and scale of the judges'; None if not given."""
+from eval_agreement.reading.tables import ROLES, USED, Codes, Source, TableOptions
 
 ALIASES = {"text": "response", "model": "system"}
 """Alternative names of columns in --map, with their usual names."""
@@ -66,26 +62,23 @@ def parse_codes(texts: Iterable[str]) -> Codes:
 
 
 def parse_sources(
-    human: str | None, judges: Iterable[str], mapped: Mapped, scales: Scales, codes: Codes | None = None
+    human: str | None, judges: Iterable[str], given: TableOptions
 ) -> tuple[Source | None, dict[str, Source]]:
     """Return the source of people's labels (None without `human`), and the judges' sources by name.
 
-    `human`: FILE[:COLUMN]. `judges`: NAME=FILE[:COLUMN] each. `mapped`: columns by field. `scales`: of people and of
-    judges. `codes`: meanings of numbers in preferences.
+    `human`: FILE[:COLUMN]. `judges`: NAME=FILE[:COLUMN] each.
     Raises UsageError for a malformed option, or if no table has a mapped column.
     """
     if human is None:
         return None, {}
-    people = replace(Source.parse(human, mapped), scale=scales[0], codes=codes or {})
-    sources = parse_judges(judges, mapped=mapped)
-    for name, source in sources.items():
-        sources[name] = replace(source, scale=scales[1], codes=codes or {})
+    people, sources = given.add_to(Source.parse(human)), parse_judges(judges)
+    sources = {name: given.add_to(source, judge=True) for name, source in sources.items()}
     read = [people, *sources.values()]
     # The columns of other tools' results are found, and named, by `result_formats`.
     if any(tables.find_format(source.path) not in tables.FORMATS for source in read):
         return people, sources
-    frames = {source.path: source.frame for source in read if mapped and source.content == "table"}
-    for usual, name in ((usual, name) for usual, names in mapped.items() for name in names):
+    frames = {source.path: source.frame for source in read if given.mapped and source.content == "table"}
+    for usual, name in ((usual, name) for usual, names in given.mapped.items() for name in names):
         if usual in ROLES:
             raise UsageError(f"--map {name}={usual}: beside --human, FILE:COLUMN names it")
         if not any(name in frame for frame in frames.values()):
@@ -94,7 +87,7 @@ def parse_sources(
     return people, sources
 
 
-def find_scores(sources: Mapping[str, Source], mapped: Mapped) -> dict[str, Source]:
+def find_scores(sources: Mapping[str, Source]) -> dict[str, Source]:
     """Return the sources of two judges, with their scales. A tool's result file stands for its first judge.
 
     Raises UsageError if the detected scales of the two differ.
@@ -105,7 +98,7 @@ def find_scores(sources: Mapping[str, Source], mapped: Mapped) -> dict[str, Sour
     for name, source in sources.items():
         is_table = tables.find_format(source.path) in tables.FORMATS and (source.column or "score" in source.frame)
         if source.content == "table" and not is_table:
-            read[name] = scores_of_judge(source.path, mapped, source.scale)
+            read[name] = scores_of_judge(source)
         else:
             # The second judge is on the scale of the first if it may be.
             read[name] = source.with_scale("score", next((judge.scale for judge in read.values()), None))
@@ -118,13 +111,11 @@ def find_scores(sources: Mapping[str, Source], mapped: Mapped) -> dict[str, Sour
     return read
 
 
-def find_sources(
-    files: Mapping[str, Path], mapped: Mapped, scales: Scales, codes: Codes
-) -> tuple[Kind, Source, dict[str, Source]] | None:
+def find_sources(files: Mapping[str, Path], given: TableOptions) -> tuple[Kind, Source, dict[str, Source]] | None:
     """Return the kind of verdicts, people's source and the judges' sources in tables and other tools' result files.
 
-    `files`: by name. `mapped`: columns by field. Scales are detected unless given. Returns None if the first file holds
-    judgments. Raises UsageError if people or judges are not found.
+    `files`: by name. Scales are detected unless given. Returns None if the first file holds judgments. Raises
+    UsageError if people or judges are not found.
     """
     from eval_agreement.reading.result_formats import guess  # noqa: PLC0415 - pandas: keeps --help fast
 
@@ -142,10 +133,10 @@ def find_sources(
                 f"{paths[0]}: no column NAME{SCORE_SUFFIX} of a judge; give --human FILE --judge NAME=FILE"
             )
         return "score", Source(paths[0]), judges
-    return guess(paths, mapped, scales, codes)
+    return guess(paths, given)
 
 
-def parse_judges(texts: Iterable[str], option: str = "--judge", *, mapped: Mapped | None = None) -> dict[str, Source]:
+def parse_judges(texts: Iterable[str], option: str = "--judge") -> dict[str, Source]:
     """Return the source of each judge by name, from texts NAME=FILE[:COLUMN].
 
     Raises UsageError for a malformed or repeated name, or if there is none. `option`: the option's name, for messages.
@@ -155,7 +146,7 @@ def parse_judges(texts: Iterable[str], option: str = "--judge", *, mapped: Mappe
         name, _, file = text.partition("=")
         if not name or not file or name in sources:
             raise UsageError(f"{option} {quoted(text)}: expected NAME=FILE[:COLUMN], each name once")
-        sources[name] = Source.parse(file, mapped)
+        sources[name] = Source.parse(file)
     if not sources:
         raise UsageError("no judge to audit: give --judge NAME=FILE")
     return sources

@@ -26,7 +26,7 @@ from critic.errors import UsageError, one_line, quoted, shorten_line
 from critic.tables import Kind, find_label, load_columns, match_columns
 from eval_agreement.measures.preferences import PEOPLE
 from eval_agreement.reading import preference_codes
-from eval_agreement.reading.tables import ROLES, Codes, Mapped, Scale, Source
+from eval_agreement.reading.tables import ROLES, Codes, Mapped, Scale, Source, TableOptions
 from eval_agreement.reading.turns import content_text, fill_turns
 from eval_agreement.sentences import texts_of
 
@@ -80,10 +80,11 @@ class ResultFile(Struct):
     """A result file as rows, and as a data frame with columns under their usual names.
 
     `taken`: path in the file that each usual column comes from. `people`: columns of people's verdicts. `votes`:
-    verdicts by name, those of PEOPLE and of each judge.
+    verdicts by name, those of PEOPLE and of each judge. `given`: what the user says about it.
     """
 
     path: Path
+    given: TableOptions
     shape: Shape
     rows: list[Row]
     frame: pd.DataFrame
@@ -109,43 +110,34 @@ class ResultFile(Struct):
         one_answer = "response" in self.shape.fields
         return bool(self.shape.pair) or (not one_answer and preference_codes.holds_two_answers(self.frame))
 
-    def judges(
-        self, kind: Kind, scale: Scale | None, *, people: Source | None = None, codes: Codes | None = None
-    ) -> dict[str, Source]:
+    def judges(self, kind: Kind, codes: Codes | None, people: Source | None = None) -> dict[str, Source]:
         """Return the judges, by name, whose verdicts can be of a kind.
 
-        Without a `scale`, people's scale is used if the scores fit it. `codes`: as in `find_kinds`.
+        Unless a scale is given, people's scale is used if the scores fit it. `codes`: as in `find_kinds`.
         """
         typed = dict[str, Source]()
         for name, vote in self.votes.items():
             if name != PEOPLE and kind in find_kinds(vote.verdicts, codes):
-                typed[name] = _convert(vote, kind, scale, people=people.scale if people else None, codes=codes)
+                typed[name] = _convert(vote, kind, self.given.scales[1], codes, people.scale if people else None)
         note = self.note(people if PEOPLE in self.votes else None, typed)
         return {name: dataclasses.replace(judge, note=note) for name, judge in typed.items()}
 
 
-def guess(
-    paths: Sequence[Path],
-    mapped: Mapped,
-    scales: Sequence[Scale | None] = (None, None),
-    codes: Codes | None = None,
-) -> tuple[Kind, Source, dict[str, Source]]:
+def guess(paths: Sequence[Path], given: TableOptions = TableOptions()) -> tuple[Kind, Source, dict[str, Source]]:
     """Find what other tools' files hold: the kind of verdicts, people's source, and the judges' sources by name.
 
-    `mapped` (paths in the file by usual name) and `scales` override what is detected. `codes`: meanings of numbers
-    beside two answers.
+    What is `given` overrides what is detected. Its columns are paths in the file.
     Raises UsageError if no column of people or of judges is found, listing the columns, or for numbers without a
     meaning.
     """
-    files = [_read(path, mapped) for path in paths]
+    files = [_read(path, given) for path in paths]
     # Ids first: verdicts are tables of their own, with the ids that stand there by then.
     for other in files[1:]:
         _align_ids(files[0], other)
     for file in files:
-        _find_votes(file, mapped)
+        _find_votes(file)
     # Numbers beside two answers are codes, elsewhere scores (None).
-    if not codes:
-        codes = {} if any(file.is_pair for file in files) else None
+    codes = given.codes or ({} if any(file.is_pair for file in files) else None)
     rated = [file for file in files if PEOPLE in file.votes]
     if len(rated) != 1:
         which = f"{rated[0].path} and {rated[1].path} both hold" if rated else f"{paths[0]}: no column holds"
@@ -154,30 +146,30 @@ def guess(
     _check_codes({columns: vote}, codes)
     # 1 and 0 may be yes and no, or scores: what a judge has as well counts.
     for kind in find_kinds(vote.verdicts, codes):
-        people = _convert(vote, kind, scales[0], codes=codes)
+        people = _convert(vote, kind, given.scales[0], codes)
         judges = dict[str, Source]()
         for file in files:
-            for name, judge in file.judges(kind, scales[1], people=people, codes=codes).items():
+            for name, judge in file.judges(kind, codes, people).items():
                 # Neither file may replace the other's verdicts in silence.
                 if name in judges:
                     both = f"{judges[name].path} and {judge.path} both hold verdicts of {name}"
                     raise UsageError(f"{both}; put them into one file, or audit one at a time")
                 judges[name] = judge
         if judges:
-            beside = rated[0].judges(kind, scales[1], people=people, codes=codes)
+            beside = rated[0].judges(kind, codes, people)
             return kind, dataclasses.replace(people, note=rated[0].note(people, beside)), judges
     for file in files:
         _check_codes(file.votes, codes, most=_CHOICES)
     raise _unknown(f"{rated[0].path}: no judge's verdicts of the kind of {columns}", "judge", files)
 
 
-def scores_of_judge(path: Path, mapped: Mapped, scale: Scale | None) -> Source:
-    """Return the scores of the first judge in a result file. Raises UsageError if it has none."""
-    file = _read(path, mapped)
-    _find_votes(file, mapped)
-    for judge in file.judges("score", scale, codes={} if file.is_pair else None).values():
+def scores_of_judge(source: Source) -> Source:
+    """Return the scores of the first judge in the result file of a source. Raises UsageError if it has none."""
+    file = _read(source.path, TableOptions(source.mapped, scales=(None, source.scale)))
+    _find_votes(file)
+    for judge in file.judges("score", {} if file.is_pair else None).values():
         return judge
-    raise _unknown(f"{path}: no judge's scores", "judge", [file])
+    raise _unknown(f"{source.path}: no judge's scores", "judge", [file])
 
 
 def _check_codes(votes: Mapping[str, Source], codes: Codes | None, most: float = math.inf) -> None:
@@ -203,22 +195,22 @@ def _unknown(problem: str, name: str, files: Iterable[ResultFile]) -> UsageError
     return UsageError(f"{problem}; name the column as --map COLUMN={name}; {there}")
 
 
-def _read(path: Path, mapped: Mapped) -> ResultFile:
+def _read(path: Path, given: TableOptions) -> ResultFile:
     """Read a result file, and put its usual columns into the frame. Raises UsageError if it cannot be read."""
     shape, numbers, rows = _read_rows(path)
     frame = pd.json_normalize(rows).set_axis(numbers).astype(object)
     _spread_lists(frame)
-    return ResultFile(path, shape, rows, frame, _take(path, frame, rows, shape, mapped))
+    return ResultFile(path, given, shape, rows, frame, _take(path, frame, rows, shape, given.mapped))
 
 
-def _find_votes(file: ResultFile, mapped: Mapped) -> None:
+def _find_votes(file: ResultFile) -> None:
     """Find people's and judges' verdicts in a file, and set `file.people` and `file.votes`.
 
-    Raises UsageError if a column in `mapped` is missing.
+    Raises UsageError if a column that the user named is missing.
     """
-    path, shape, frame = file.path, file.shape, file.frame
-    votes = _by_line(file, mapped) if shape.kind else {}
-    people, judges = _by_column(frame, shape, file.taken, mapped)
+    path, shape, frame, mapped = file.path, file.shape, file.frame, file.given.mapped
+    votes = _by_line(file) if shape.kind else {}
+    people, judges = _by_column(file)
     if wrong := [name for name in (*people, *judges) if name not in frame]:
         raise UsageError(f"{path}: no column {quoted(wrong[0])}; there are {shorten_line(', '.join(frame))}")
     # Lines say who rated them, and columns count only if they are named.
@@ -439,10 +431,10 @@ def _take(path: Path, frame: pd.DataFrame, rows: Sequence[Row], shape: Shape, ma
     return taken
 
 
-def _by_line(file: ResultFile, mapped: Mapped) -> dict[str, Source]:
+def _by_line(file: ResultFile) -> dict[str, Source]:
     """Return the verdicts of PEOPLE and of each judge, by name, from a file whose lines name their rater.
 
-    If lines name criteria, only one criterion counts: the `mapped` one, or else the first that both people and a judge
+    If lines name criteria, only one criterion counts: the given one, or else the first that both people and a judge
     rated.
     """
     rows, shape = file.rows, file.shape
@@ -451,7 +443,7 @@ def _by_line(file: ResultFile, mapped: Mapped) -> dict[str, Source]:
     is_human = [bool(re.fullmatch(shape.human, rater or "")) for rater in raters]
     sides = {*zip(criteria, is_human, strict=True)}
     shared = [name for name in dict.fromkeys(criteria) if {(name, True), (name, False)} <= sides]
-    wanted = next(iter([*mapped.get("criterion", ()), *shared]), None)
+    wanted = next(iter([*file.given.mapped.get("criterion", ()), *shared]), None)
     lines: dict[str, list[int]] = {}
     for number, (rater, judge, criterion) in enumerate(zip(raters, judges, criteria, strict=True)):
         if rater and wanted in (None, criterion):
@@ -477,14 +469,12 @@ def _read_verdict(row: Row, shape: Shape) -> Any:
     return "tie" if value in (0, shape.middle) else "a" if value < shape.middle else "b"
 
 
-def _by_column(
-    frame: pd.DataFrame, shape: Shape, taken: Mapping[str, str], mapped: Mapped
-) -> tuple[list[str], dict[str, str]]:
+def _by_column(file: ResultFile) -> tuple[list[str], dict[str, str]]:
     """Return the columns that hold people's verdicts, and the judges' names by column.
 
-    `taken` maps fields to the columns that already hold them, `mapped` is what the user named by --map. Two or more
-    columns are people's only if their names differ in a number or a letter (rater_1, rater_2).
+    Two or more columns are people's only if their names differ in a number or a letter (rater_1, rater_2).
     """
+    frame, shape, taken, mapped = file.frame, file.shape, file.taken, file.given.mapped
     scores, names = load_formats().scores, load_columns().names
     not_scores = set(taken)
     for paths in shape.fields.values():
@@ -563,9 +553,7 @@ def _read_vote(cell: Any) -> float | None:
     return {"a": 1.0, "b": 0.0}.get(find_label("yes or no", cell) or "") if number is None else number
 
 
-def _convert(
-    vote: Source, kind: Kind, scale: Scale | None, *, people: Scale | None = None, codes: Codes | None = None
-) -> Source:
+def _convert(vote: Source, kind: Kind, scale: Scale | None, codes: Codes | None, people: Scale | None = None) -> Source:
     """Return verdicts as the audit expects them; scores become numbers with a scale.
 
     `scale`: scale of the scores; None to detect it. `people`: people's scale, preferred if the scores fit it.

@@ -74,12 +74,12 @@ class Source:
     codes: Codes = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, text: str, mapped: Mapped | None = None) -> "Source":
+    def parse(cls, text: str) -> "Source":
         """Parse FILE or FILE:COLUMN. A text that as a whole names an existing file, or a workbook's sheet, is FILE."""
         file, separator, column = text.rpartition(":")
         if not separator or Path(text).is_file() or column in tables.list_sheets(Path(file)):
-            return cls(Path(text), None, mapped or {})
-        return cls(Path(file), column, mapped or {})
+            return cls(Path(text))
+        return cls(Path(file), column)
 
     @cached_property
     def content(self) -> FileKind:
@@ -211,6 +211,23 @@ class Source:
         words = [text for text in self.texts(name) if text and text.strip() and tables.is_empty(text)]
         note = f"{self.path}: {len(words)} cells of {name} say {quoted(words[0])} or the like" if words else ""
         return [f"{note} and count as empty"] if words else []
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """What the user says about tables and other tools' files.
+
+    `mapped`: columns by field (--map COLUMN=FIELD). `codes`: labels of numbers beside two answers (--map CODE=WORD).
+    `scales`: of people's scores and of the judges'; None to detect it.
+    """
+
+    mapped: Mapped = field(default_factory=dict)
+    codes: Codes = field(default_factory=dict)
+    scales: tuple[Scale | None, Scale | None] = (None, None)
+
+    def add_to(self, source: Source, *, judge: bool = False) -> Source:
+        """Return a source with these options. `judge`: its scores are a judge's."""
+        return replace(source, mapped=self.mapped, codes=self.codes, scale=self.scales[judge])
 
 
 def find_scale(numbers: Sequence[float], people: Scale | None = None) -> Scale:

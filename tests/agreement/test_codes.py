@@ -14,6 +14,7 @@ from eval_agreement.reading.inputs import parse_codes, parse_map, parse_sources
 from eval_agreement.reading.loaders import find_kind, read_labels, read_scores
 from eval_agreement.reading.preference_codes import holds_two_answers
 from eval_agreement.reading.result_formats import guess
+from eval_agreement.reading.tables import TableOptions
 
 WORDS = ["a", "tie", "b", "a", "b", "b"]
 
@@ -34,10 +35,10 @@ def test_numbers_beside_two_answers_are_read_by_what_was_said_of_them_or_refused
     coded = [meant[word] for word in WORDS]
     path = pairs(tmp_path / "t.csv", coded, coded[::-1])
     options = [f"{code}={word}" for word, code in meant.items()]
-    for sources in (lambda: guess([path], {}), lambda: audited(path, [])):
+    for sources in (lambda: guess([path]), lambda: audited(path, [])):
         with pytest.raises(UsageError, match=r"human holds numbers beside two answers \(.*--map \S+=a --map \S+=tie"):
             sources()
-    for kind, people, judges in (guess([path], {}, codes=parse_codes(options)), audited(path, options)):
+    for kind, people, judges in (guess([path], TableOptions(codes=parse_codes(options))), audited(path, options)):
         assert kind == "preference"
         sample = read_labels(people, judges, kind)
         (human,), (judge,) = sample.people.values(), sample.judges.values()
@@ -45,7 +46,7 @@ def test_numbers_beside_two_answers_are_read_by_what_was_said_of_them_or_refused
 
 
 def audited(path: Path, options: list[str]) -> Any:
-    people, judges = parse_sources(f"{path}:human", [f"j={path}:judge"], {}, (None, None), parse_codes(options))
+    people, judges = parse_sources(f"{path}:human", [f"j={path}:judge"], TableOptions(codes=parse_codes(options)))
     assert people
     kind = find_kind(people)
     (read_scores(people, judges) if kind == "score" else read_labels(people, judges, kind))
@@ -54,7 +55,7 @@ def audited(path: Path, options: list[str]) -> Any:
 
 def test_one_and_two_are_the_first_and_the_second_answer(tmp_path: Path) -> None:
     path = pairs(tmp_path / "t.csv", [1, 2, "", 2], ["a", "b", "tie", "a"], ("Answer 1", "Answer 2"))
-    kind, people, judges = guess([path], {})
+    kind, people, judges = guess([path])
     sample = read_labels(people, judges, kind)
     assert next(iter(sample.people.values())).tolist()[:2] == [A, B]
     assert next(iter(sample.judges.values())).tolist() == [A, B, TIE, A]
@@ -63,10 +64,10 @@ def test_one_and_two_are_the_first_and_the_second_answer(tmp_path: Path) -> None
 def test_a_judge_that_answers_in_codes_is_refused_beside_people_in_words(tmp_path: Path) -> None:
     path = pairs(tmp_path / "t.csv", WORDS, [0, 1, 2, 0, 2, -1])
     with pytest.raises(UsageError, match=r"judge holds numbers beside two answers \(-1, 0, 1, 2\)"):
-        guess([path], {})
+        guess([path])
     with pytest.raises(UsageError, match=r"two answers \(-1\).*--map -1=tie"):
         audited(path, ["0=a", "1=tie", "2=b"])
-    _, people, judges = guess([path], {}, codes=parse_codes(["0=a", "1=tie", "2=b", "-1=none"]))
+    _, people, judges = guess([path], TableOptions(codes=parse_codes(["0=a", "1=tie", "2=b", "-1=none"])))
     assert read_labels(people, judges, "preference").judges["judge"].tolist()[:5] == [A, TIE, B, A, B]
 
 
@@ -114,7 +115,7 @@ def test_a_turn_is_audited_with_its_own_texts(tmp_path: Path, style: str, first:
     about = {"id": [f"q{number}" for number in numbers], "turn": [first, first + 1] * 4, "judge": 2}
     talks = [conversation(number, style) for number in numbers]
     path = write_jsonl(tmp_path / "t.jsonl", rows_of(**about, conversation=talks, human=numbers))
-    kind, people, judges = guess([path], {})
+    kind, people, judges = guess([path])
     sample = read_scores(people, judges)
     assert kind == "score" and sample.ids[:2] == [f"q0/{first}", f"q0/{first + 1}"]
     texts = [(answer.question.prompt, answer.text) for answer in sample.responses if answer]
@@ -127,18 +128,18 @@ def test_pairs_of_conversations_have_the_lengths_of_their_turn(tmp_path: Path) -
     about = {"question_id": 1, "model_a": "x", "model_b": "y", "winner": "model_a"}
     talks = {f"conversation_{side}": conversation(number, "messages") for side, number in (("a", 0), ("b", 3))}
     rows = [{**about, **talks, "turn": turn, "judge": judge} for turn in (1, 2) for judge in ("expert_1", "gpt4")]
-    kind, people, judges = guess([write_jsonl(tmp_path / "t.jsonl", rows)], {})
+    kind, people, judges = guess([write_jsonl(tmp_path / "t.jsonl", rows)])
     sample = read_labels(people, judges, kind)
     assert [*map(int, sample.length_a)] == [5, 5] and [*map(int, sample.length_b)] == [5, 20]
     rows[0]["turn"] = 3
     with pytest.raises(UsageError, match=r"t\.jsonl:1: a verdict on turn 3 of a conversation that has 2"):
-        guess([write_jsonl(tmp_path / "t.jsonl", rows)], {})
+        guess([write_jsonl(tmp_path / "t.jsonl", rows)])
     whole = [{name: cell for name, cell in row.items() if name != "turn"} for row in rows[1:3]]
-    _, people, _ = guess([write_jsonl(tmp_path / "t.jsonl", whole)], {})
+    _, people, _ = guess([write_jsonl(tmp_path / "t.jsonl", whole)])
     assert people.texts("response_b") == ["say 3\nword word word word "]
 
 
 def test_text_that_a_workbook_has_cut_is_a_note_of_the_audit(tmp_path: Path) -> None:
     rows = rows_of(id=[*"abcd"], response=["x", "x" * 40_000, "x", "x"], human=[1, 2, 3, 4], judge=[4, 3, 2, 1])
-    _, people, judges = guess([write_xlsx(tmp_path / "t.xlsx", rows)], {})
+    _, people, judges = guess([write_xlsx(tmp_path / "t.xlsx", rows)])
     assert any("t.xlsx:row 3 has a text of 32767 characters" in note for note in read_scores(people, judges).notes)

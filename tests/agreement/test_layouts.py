@@ -14,7 +14,7 @@ from critic.errors import UsageError
 from eval_agreement.reading.inputs import find_scores, parse_map, parse_sources
 from eval_agreement.reading.loaders import read_scores
 from eval_agreement.reading.result_formats import guess
-from eval_agreement.reading.tables import Source
+from eval_agreement.reading.tables import Source, TableOptions
 from eval_agreement.sample import RatedSample
 
 PEOPLE, JUDGE = [2, 9, 5, 7], [3, 8, 5, 10]
@@ -26,7 +26,7 @@ def table(folder: Path, **columns: list[Any]) -> Path:
 
 
 def read(*paths: Path, mapped: list[str] | None = None) -> RatedSample:
-    kind, people, judges = guess(paths, parse_map(mapped or []))
+    kind, people, judges = guess(paths, TableOptions(parse_map(mapped or [])))
     assert kind == "score"
     return read_scores(people, judges)
 
@@ -56,9 +56,9 @@ def test_two_judges_without_people_are_on_one_scale_or_asked(tmp_path: Path) -> 
         return Source(write_csv(tmp_path / name, rows_of(id=range(3), score=scores)))
 
     stars = {"then": score_file("a.csv", [1, 5, 4]), "now": score_file("b.csv", [2, 3, 3])}
-    assert [source.scale for source in find_scores(stars, {}).values()] == [(1, 5), (1, 5)]
+    assert [source.scale for source in find_scores(stars).values()] == [(1, 5), (1, 5)]
     with pytest.raises(UsageError, match="scores are taken to be on several scales"):
-        find_scores({**stars, "now": score_file("c.csv", [20, 80, 90])}, {})
+        find_scores({**stars, "now": score_file("c.csv", [20, 80, 90])})
 
 
 def test_a_column_that_names_its_scale_is_on_it(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_an_id_may_be_one_part_of_a_composed_one_or_several_columns(tmp_path: Pa
     composed = table(tmp_path, human=PEOPLE, gpt4=JUDGE)
     options = ["question_id=id", "gpt4=id"]
     assert read(composed, mapped=[*options[:1], "id=id", "gpt4=judge"]).ids[:2] == ["q1/w", "q1/x"]
-    people, judges = parse_sources(f"{composed}:human", [f"j={composed}:gpt4"], parse_map(options), (None, None))
+    people, judges = parse_sources(f"{composed}:human", [f"j={composed}:gpt4"], TableOptions(parse_map(options)))
     assert people and read_scores(people, judges).ids == ["q1/3", "q1/8", "q2/5", "q3/10"]
 
 

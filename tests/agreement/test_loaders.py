@@ -231,7 +231,7 @@ def test_a_scale_is_found_alike_by_file_and_by_column(
     tmp_path: Path, people: list[float], judge: list[float], scales: list[tuple[float, float]]
 ) -> None:
     path = write_csv(tmp_path / "t.csv", rows_of(id=range(3), human=people, gpt4=judge))
-    _, human, judges = guess([path], {})
+    _, human, judges = guess([path])
     by_file = read_scores(human, judges)
     by_column = read_scores(Source(path, "human"), {"gpt4": Source(path, "gpt4")})
     assert [human.scale, judges["gpt4"].scale] == scales
@@ -248,7 +248,7 @@ def test_a_number_far_from_all_others_is_asked_about(tmp_path: Path, scores: lis
     far = next(score for score in scores if not 0 <= score <= 10)
     line = scores.index(far) + 2
     for read in (
-        lambda: guess([path], {}),
+        lambda: guess([path]),
         lambda: read_scores(Source(path, "human"), {"gpt4": Source(path, "gpt4")}),
     ):
         with pytest.raises(UsageError, match=rf"t\.csv:{line}: \w+ {far} is outside .*on which the others are"):

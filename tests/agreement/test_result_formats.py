@@ -14,6 +14,7 @@ from critic.errors import UsageError
 from critic.stats.verdicts import FAILED, TIE, A, B
 from eval_agreement.reading.loaders import read_labels, read_scores
 from eval_agreement.reading.result_formats import guess, load_formats
+from eval_agreement.reading.tables import TableOptions
 
 SHAPES = Path(__file__).parent / "shapes"
 
@@ -48,7 +49,7 @@ JUDGES = {
 
 @pytest.mark.parametrize("name", JUDGES)
 def test_a_file_of_each_tool_says_who_rated_what(name: str) -> None:
-    kind, people, judges = guess([SHAPES / name], {})
+    kind, people, judges = guess([SHAPES / name])
     assert list(judges) == [JUDGES[name]]
     assert "people: " in people.note and f"judge: {JUDGES[name]}" in people.note
     if kind == "score":
@@ -70,7 +71,7 @@ def test_a_file_of_each_tool_says_who_rated_what(name: str) -> None:
 
 def test_every_shape_and_every_sample_is_walked() -> None:
     assert {path.name for path in SHAPES.iterdir()} == {*JUDGES}
-    taken = {guess([SHAPES / name], {})[1].note.partition("taken for ")[2].partition(";")[0] for name in JUDGES}
+    taken = {guess([SHAPES / name])[1].note.partition("taken for ")[2].partition(";")[0] for name in JUDGES}
     assert taken == {shape.name for shape in load_formats().shapes}
 
 
@@ -79,27 +80,27 @@ def test_map_overrides_what_was_found(tmp_path: Path) -> None:
     rows = [row | {"second": 6 - row["gpt_eval_score"], "vlm": "m", "said": [f"No {row['doc_id']}"]} for row in rows]
     path = write_jsonl(tmp_path / "samples.jsonl", rows)
     columns = {"people": ["gpt_eval_score"], "judge": ["second"], "response": ["said.0"], "group": ["vlm"]}
-    kind, people, judges = guess([path], columns)
+    kind, people, judges = guess([path], TableOptions(columns))
     sample = read_scores(people, judges)
     assert (kind, list(judges)) == ("score", ["second"]) and sample.human.tolist() == SCORES["judge"]
     assert [response and response.text for response in sample.responses] == ["No 0", "No 1", "No 2", "No 3"]
     assert sample.group == ["m"] * 4 and sample.scores.tolist() == [3.25, 5.5, 10.0, 5.5]
-    assert read_scores(*guess([path], columns, [(0, 5), (1, 5)])[1:]).human.tolist()[0] == 8.2
+    assert read_scores(*guess([path], TableOptions(columns, scales=((0, 5), (1, 5))))[1:]).human.tolist()[0] == 8.2
     for highest, scale in {5: (1, 10), 4: (1, 5), 0: (0, 1)}.items():  # a judge that reaches half of people's is on it
         rows = rows_of(human=[1, 7, 10], llm=np.minimum([1, 7, 10], highest))
         table = write_jsonl(tmp_path / "t.jsonl", rows)
-        assert guess([table], {})[2]["llm"].scale == scale
+        assert guess([table])[2]["llm"].scale == scale
     with pytest.raises(UsageError, match="no column 'none'; there are doc_id"):
-        guess([path], {"people": ["none"]})
+        guess([path], TableOptions({"people": ["none"]}))
     with pytest.raises(UsageError, match="--map none=response: nothing there; there are doc_id"):
-        guess([path], {"response": ["none"]})
+        guess([path], TableOptions({"response": ["none"]}))
 
 
 def test_people_and_judges_may_stand_in_files_of_their_own(tmp_path: Path) -> None:
     lines = (SHAPES / "fastchat.jsonl").read_text("utf-8").splitlines(keepends=True)
     people, judge = tmp_path / "human.jsonl", tmp_path / "gpt4.jsonl"
     people.write_text("".join(lines[:4])), judge.write_text("".join(lines[4:]))
-    kind, source, judges = guess([people, judge], {})
+    kind, source, judges = guess([people, judge])
     assert (kind, source.path) == ("preference", people) and [other.path for other in judges.values()] == [judge]
     noted = ["judge: gpt-4; id: question_id" in note for note in read_labels(source, judges, kind).notes]
     assert True in noted and False in noted
@@ -108,7 +109,7 @@ def test_people_and_judges_may_stand_in_files_of_their_own(tmp_path: Path) -> No
     orders = [("model_2", "model_2"), ("model_1", "model_2"), ("tie", "tie"), ("error", "model_2")]
     rows = [json.loads(line.replace("winner", "g1_winner")) for line in lines[4:]]
     rows = [row | {"g1_winner": first, "g2_winner": second} for row, (first, second) in zip(rows, orders, strict=True)]
-    kind, source, judges = guess([people, write_jsonl(judge, rows)], {})
+    kind, source, judges = guess([people, write_jsonl(judge, rows)])
     (codes,) = read_labels(source, judges, kind).judges.values()
     assert codes.tolist() == [A, TIE, TIE, FAILED]  # an error is no verdict
     other = shutil.copy(people, tmp_path / "other.jsonl")
@@ -118,7 +119,7 @@ def test_people_and_judges_may_stand_in_files_of_their_own(tmp_path: Path) -> No
         (people, other): "both hold people's verdicts",
     }.items():
         with pytest.raises(UsageError, match=said):
-            guess([*paths], {})
+            guess([*paths])
 
 
 def test_files_are_audited_and_mistakes_are_one_line(tmp_path: Path) -> None:
