@@ -128,10 +128,8 @@ def _outcome(sample: str, limit: Limit, result: Agreement) -> Outcome:
         bound = estimate.interval[1 if lower else 0] if estimate.interval and enough else None
         shown = "undefined" if estimate.value is None else f"{estimate.value:.3f}"
         shown += "" if estimate.interval is None else f" [{estimate.interval[0]:.3f}, {estimate.interval[1]:.3f}]"
-        if limit.metric == "changed":
-            reason = estimate.undefined or reason
-        elif estimate.value is not None:
-            reason = "no interval" if enough else f"{groups} questions, {FEWEST_TO_DECIDE} are needed"
+        few = "" if enough or estimate.value is None else f"{groups} questions, {FEWEST_TO_DECIDE} are needed"
+        reason = few or estimate.undefined or reason
     holds = bound is not None and (bound <= limit.value if lower else bound >= limit.value)
     undecided = "" if bound is not None else f" (not decided: {reason})"
     text = f"{sample}: {limit.metric}{limit.sign}{limit.value:g} {'' if holds else 'NOT '}kept: {shown}{undecided}"

@@ -43,6 +43,11 @@ class Scorers(Struct, frozen=True, kw_only=True):
         """Agreement of the judge under audit."""
         return self.lines[0].result
 
+    @property
+    def constant(self) -> Line:
+        """The constant judge, the first trivial judge of every audit."""
+        return self.of_kind("baseline")[0]
+
     def of_kind(self, kind: Kind) -> list[Line]:
         """Return the scorers of one kind."""
         return [line for line in self.lines if line.kind == kind]

@@ -28,7 +28,7 @@ from eval_agreement.measures.measure import Findings, RatedFindings
 from eval_agreement.measures.ppi import LabelPlan
 from eval_agreement.measures.preferences import Preferences
 from eval_agreement.measures.raters import AlternativeAnnotator, BesideRaters, RaterAgreement
-from eval_agreement.measures.scorers import Line, Scorers
+from eval_agreement.measures.scorers import Line
 from eval_agreement.metrics import METRICS, Agreement
 from eval_agreement.page.words import part_name, within
 from eval_agreement.sentences import say
@@ -136,12 +136,6 @@ def _knows(line: Line, recalibration: Recalibration) -> bool:
     return line.result.estimates["pearson"].side > 0 and beaten
 
 
-def _find_constant(findings: RatedFindings) -> Line:
-    """Return the agreement of the constant judge, which is the first trivial judge of every audit."""
-    scorers: Scorers = findings.scorers
-    return scorers.of_kind("baseline")[0]
-
-
 def _why_unfit(
     labels: Floats | Codes,
     groups: Any,
@@ -231,7 +225,7 @@ def _say_use(line: Line, findings: RatedFindings) -> str:
     recalibration: Recalibration = findings.recalibration[line.name]
     shift = _say_shift(findings.biases[line.name])
     facts = {"who": line.name, "r": number(line.result.pearson), "shift": shift and f"it is {shift}; "}
-    facts |= {"constant": number(_find_constant(findings).result.mae), "mae": number(line.result.mae)}
+    facts |= {"constant": number(findings.scorers.constant.result.mae), "mae": number(line.result.mae)}
     facts |= {"recalibrated": number(recalibration.error)}
     if not _is_strong(line.name, findings):
         return say("not_people", explained=recalibration.explained, **facts)
@@ -356,7 +350,7 @@ def _in_place_of(findings: RatedFindings, who: str) -> str:
 
 def _list_steps(name: str, findings: RatedFindings, accepted: Collection[str]) -> Iterator[str]:
     """Yield the figures on the judge under audit: agreement, what it knows, severity, and people's agreement."""
-    who, judge, constant = findings.sample.judge, findings.scorers.judge, _find_constant(findings)
+    who, judge, constant = findings.sample.judge, findings.scorers.judge, findings.scorers.constant
     trivial = f", against {number(constant.result.mae)} for {constant.about.replace('always', 'always answering')}"
     ungrouped = findings.sample.labelled.ungrouped
     questions = "without groups by question" if ungrouped else f"to {judge.groups} questions"

@@ -99,7 +99,7 @@ def test_gate_on_failures_and_on_what_cannot_be_decided() -> None:
     result = agreement([5, 6, 7, 8], [5, 5, None, 5])
     held = {line.limit.metric: line for line in check(parse("failed<=0.25, mae<=9, pearson>=-1"), {"x": result})}
     assert held["failed"].holds and not held["mae"].holds and not held["pearson"].holds
-    assert "0 questions, 20 are needed" in held["mae"].text and "nothing was measured" in held["pearson"].text
+    assert "0 questions, 20 are needed" in held["mae"].text and "the same score" in held["pearson"].text
     assert not check(parse("failed<=0.2"), {"x": result})[0].holds
 
 
@@ -111,7 +111,7 @@ def test_gate_needs_enough_questions_and_an_interval_with_a_width() -> None:
     assert check(parse("mae<=9"), {"x": many})[0].holds
     perfect = measured(human, human, np.arange(40))
     assert perfect.interval["mae"] is None and perfect.interval["pearson"] is None
-    assert "no interval" in check(parse("mae<=1."), {"x": perfect})[0].text
+    assert "the same in every resample" in check(parse("mae<=1."), {"x": perfect})[0].text
     assert check(parse("strict>=9e-1"), {"x": perfect})[0].holds  # 40 of 40: at least 91 %
 
 
@@ -126,10 +126,10 @@ def test_gate_can_be_about_one_sample() -> None:
 def test_gate_on_preferences_counts_pairs_not_asked_about() -> None:
     people, judge = codes(["a", "b"] * 20), codes([*["a", "b"] * 18, "a", "a", None, "failed"])
     held = check(
-        parse("accuracy>=0.86,kappa>=0.99,failed<=0.05,failed<=0.04", PREFERENCES),
+        parse("accuracy>=0.855,kappa>=0.99,failed<=0.05,failed<=0.04", PREFERENCES),
         {"x": of_preferences(verdict_agreement(people, judge, list(range(40))), 40)},
     )
-    # With 37 of 38 equal it is 86 % at least, by the exact interval; of resamples 92 %.
+    # With 37 of 38 equal it is 85.9 % at least, by the exact interval; of resamples 92 %.
     assert [line.holds for line in held] == [True, False, True, False]
     with pytest.raises(UsageError, match="no metric 'mae'; there are accuracy, decided"):
         parse("mae<=1", PREFERENCES)
