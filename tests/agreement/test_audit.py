@@ -321,7 +321,7 @@ MISTAKES: dict[str, tuple[Callable[[list[Judgment]], list[Judgment]], str]] = {
     "duplicate id": (lambda rows: [*rows, rows[2]], "j.jsonl:7: duplicate id 'r2', first at j.jsonl:3"),
     "human off scale": (lambda rows: [*rows, judgment(90, 11.0, 5)], ":7: the score 11 of 'r90' is outside 1..10"),
     "judge off scale": (lambda rows: [*rows, judgment(90, 5, 0.5)], "j.jsonl:7: the score 0.5"),
-    "two judges": (lambda rows: [*rows, by(judgment(90, 5, 5), "other")], "j.jsonl:7: judged by 'other'"),
+    "two judges": (lambda rows: [*rows, by(judgment(90, 5, 5), "other")], "j.jsonl:7: judged by 'other', line 1"),
     "empty": (lambda rows: [], "j.jsonl: the file is empty"),
 }
 

@@ -153,10 +153,6 @@ WORLDS: dict[str, tuple[Callable[[], RatedSample | Preferences], str]] = {
         lambda: build_scores(see_with(lambda facts: np.where(facts["task"] == "ocr", 2.2, 0.0)), questions=90),
         r"Use judge after recalibration by task: it is .*more lenient in ocr than elsewhere; recalibrated",
     ),
-    "good": (
-        lambda: build_scores(see(0, 0.6)),
-        r"Use judge as it is: its error is 0\.\d+ points, against 1\.\d+ for a constant",
-    ),
     "as good as a rater": (
         lambda: build_scores(see(0, 0.5), raters=3),
         r"Use judge unaided, in place of one of these raters",
@@ -233,19 +229,9 @@ WORLDS: dict[str, tuple[Callable[[], RatedSample | Preferences], str]] = {
         lambda: build_scores(lambda truth, random, facts: random.integers(1, 11, len(truth)) * 1.0, questions=100),
         r"Do not use judge here: it is not shown to know more than the trivial judge constant .* A second rater would",
     ),
-    "random, with decimals": (
-        lambda: build_scores(lambda truth, random, facts: random.uniform(1, 10, len(truth)), questions=100),
-        r"Do not use judge here: it is not shown to know more than the trivial judge constant \(Pearson",
-    ),
     "always the same": (
         lambda: build_scores(lambda truth, random, facts: np.full(len(truth), 7.0)),
         r"Do not use judge here: it gives every answer the same verdict",
-    ),
-    "judgments that failed": (
-        lambda: build_scores(
-            lambda truth, random, facts: np.where(random.random(len(truth)) < 0.3, np.nan, rate(truth))
-        ),
-        r"No decision on judge: it has no verdict on \d\d of 240 answers",
     ),
     "weak": (
         lambda: build_scores(see(0, 4), questions=120),
@@ -274,10 +260,6 @@ WORLDS: dict[str, tuple[Callable[[], RatedSample | Preferences], str]] = {
     "yes or no: at random": (
         lambda: build_verdicts(300, 0.5, err(0.5, 0.5)),
         r"Do not use judge here: it is not shown to know more than the trivial judge constant \(it agrees",
-    ),
-    "yes or no: one value": (
-        lambda: build_verdicts(60, 58 / 60, err(0.1, 0.1)),
-        r"These labels cannot test a judge: people give 58 of 60 items the same verdict; label 1 more that differ",
     ),
     "yes or no: raters who hardly agree": (
         lambda: build_verdicts(
@@ -308,10 +290,6 @@ WORLDS: dict[str, tuple[Callable[[], RatedSample | Preferences], str]] = {
     "preferences: as good as raters": (
         lambda: build_preferences(0.05),
         r"Use judge unaided in place of one of these raters",
-    ),
-    "preferences: a and b exchanged": (
-        lambda: build_verdicts(150, 0.5, lambda people, random: A + B - err(0.1, 0.1)(people, random), yes_or_no=False),
-        r"No decision on judge yet: judge falls where people rise .*--accept reversed",
     ),
 }
 """World -> how it is made, and the beginning of the right decision."""

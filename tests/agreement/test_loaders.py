@@ -323,7 +323,6 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
         "beside several raters a judge has one verdict",
     ),
     "no such label": (PAIRS, "id,preference\np,c\n", "j.csv:2: preference 'c' is none of a, b, tie"),
-    "two labels of a judge": (PAIRS, "id,preference\np,a\np,b\n", "j.csv:3: 'p' has the preference b, but a before"),
     "two labels": ("id,preference\np,a\np,b\n", LABEL, "preference b, but a before (several raters need a column"),
     "some chances": (
         "id,preference,label_probability\np,a,0.5\nq,b,\n",
@@ -331,8 +330,6 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
         "pairs.csv: label_probability is given for some labels, but not for that of 'q'",
     ),
     "no column of labels": (PAIRS, "id,score\np,3\n", "no column 'preference'"),
-    "an empty rater": ("id,preference,rater\np,a,x\np,b,\n", LABEL, "pairs.csv:3: the rater is empty"),
-    "nobody preferred": ("id,preference\np,\n", LABEL, "pairs.csv: no pair has a preference"),
 }
 
 
