@@ -1,6 +1,5 @@
 """Judge held-out rows during training to measure the agreement with human scores."""
 
-from collections import ChainMap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -150,22 +149,20 @@ def _share_over_processes(
 
     Rows with a common prefix are batched together.
     """
-    rank, world = PartialState().process_index, PartialState().num_processes
-    batches = -(-len(rows) // (size * world))
     apart = number_images(rows, seeing.image_token_id if seeing is not None else -1)
     alike = sorted(range(len(rows)), key=lambda row: apart[row])
-    vectors: dict[int, NDArray[np.float64]] = {}
+    vectors: list[tuple[int, NDArray[np.float64]]] = []
     training = model.training
     model.eval()
-    for batch in range(batches):
-        # Every process makes as many calls as the others, repeating the last row where there are no more.
-        indices = [alike[min((batch * world + rank) * size + i, len(rows) - 1)] for i in range(size)]
-        with torch.no_grad():
+    # Every process makes as many calls as the others, repeating the last row where there are no more.
+    with PartialState().split_between_processes(alike, apply_padding=True) as own, torch.no_grad():
+        for start in range(0, len(own), size):
+            indices = own[start : start + size]
             computed = compute([rows[index] for index in indices])
-        vectors |= dict(zip(indices, computed.double().cpu().numpy(), strict=True))
+            vectors += zip(indices, computed.double().cpu().numpy(), strict=True)
     model.train(training)
-    vectors = dict(ChainMap(*gather_object([vectors])))
-    return np.array([vectors[index] for index in range(len(rows))])
+    vector_of = dict(gather_object(vectors))
+    return np.array([vector_of[index] for index in range(len(rows))])
 
 
 def _compute_ends(
