@@ -370,7 +370,9 @@ def _build(
     left_out = sum((Counter(source.planned.left_out) for source in sources), loaded.left_out)
     coded = _encode_examples(sources)
     if not coded:
-        raise _explain_nothing_planned(recipe, train, sources, left_out)
+        shares = ", ".join(f"{form}: {recipe.forms[form]:g}" for form in used_forms(recipe))
+        why = _join_counts(left_out) or "none"
+        raise UsageError(f"{train}: no usable row for the recipe's labels and forms ({shares}); left out: {why}")
     # A killed run may have left a part of it.
     shutil.rmtree(folder, ignore_errors=True)
     with jsonl.remove_on_failure(folder):
@@ -381,20 +383,32 @@ def _build(
                 tokenizer = SeeingTokenizer(tiny_processor(tokenizer, recipe.vision), images)
             tokenizer.save_pretrained(folder / "tokenizer")
         limits = (recipe.max_source_tokens, recipe.max_target_tokens)
-        tokenized = _tokenize_in_parallel(coded, tokenizer, limits, processes, folder / "building")
+        workers = min(processes, max(1, len(coded) // FEWEST_IN_PARALLEL))
+        # Small data would flash a bar on the screen.
+        if workers == 1:
+            datasets.disable_progress_bars()
+        tokenized = datasets.Dataset.from_generator(
+            _tokenize,
+            features=_FEATURES,
+            gen_kwargs={"coded": coded, "tokenizer": tokenizer, "limits": limits},
+            num_proc=workers,
+            cache_dir=str(folder / "building"),
+        )
         rows = tokenized.select(np.flatnonzero(np.array(tokenized["length"]))).remove_columns(["shortened", "failure"])
-        counts, failed = _count_outcomes(tokenized)
-        if failed and not len(rows):
-            shown = f"the images of no row can be shown ({_join_counts(failed)}); --data-root says where they lie"
-            raise UsageError(f"{train}: {shown}")
+        outcomes = tokenized.select_columns(["id", "form", "length", "failure"]).to_pandas()
+        failed = Counter(outcomes["failure"].dropna())
+        refused = outcomes[outcomes["failure"].isna() & (outcomes["length"] == 0)]
         if not len(rows):
             most = f"max_source_tokens {limits[0]} and max_target_tokens {limits[1]}"
-            raise UsageError(f"{train}: no row fits into {most}")
+            shown = f", or its images cannot be shown ({_join_counts(failed)}); --data-root says where they lie"
+            raise UsageError(f"{train}: no row fits into {most}{shown if failed else ''}")
         rows.save_to_disk(str(folder / "rows"))
         every_row = [response for source in sources for response in source.by_id.values()]
         by_source = {source.name: len(source.planned.examples) for source in sources}
         by_form = Counter(rows["form"])
-        counts |= {
+        counts = {
+            "shortened": dict(Counter(chain.from_iterable(tokenized["shortened"]))),
+            "refused": [*(refused["id"] + " (" + refused["form"] + ")")],
             "left_out": dict(left_out + failed),
             "rows": len(rows),
             "forms": dict(sorted(by_form.items())),
@@ -406,47 +420,6 @@ def _build(
         del tokenized, rows
         shutil.rmtree(folder / "building")
         jsonl.write_json(folder / "counts.json", counts)
-
-
-def _tokenize_in_parallel(
-    coded: list[bytes], tokenizer: Any, limits: tuple[int, int], processes: int, folder: Path
-) -> datasets.Dataset:
-    """Return a dataset with a row of `_FEATURES` per planned example (`_encode_examples`). `folder` is for temporary
-    files.
-
-    `limits` are the most tokens of a prompt and of a verdict.
-    """
-    workers = min(processes, max(1, len(coded) // FEWEST_IN_PARALLEL))
-    # Small data would flash a bar on the screen.
-    if workers == 1:
-        datasets.disable_progress_bars()
-    return datasets.Dataset.from_generator(
-        _tokenize,
-        features=_FEATURES,
-        gen_kwargs={"coded": coded, "tokenizer": tokenizer, "limits": limits},
-        num_proc=workers if workers > 1 else None,
-        cache_dir=str(folder),
-    )
-
-
-def _count_outcomes(tokenized: datasets.Dataset) -> tuple[dict[str, Any], Counter[str]]:
-    """Return the truncated and refused examples, and counts of the reasons why images could not be shown."""
-    outcomes = tokenized.select_columns(["id", "form", "length", "failure"]).to_pandas()
-    failed = Counter(outcomes["failure"].dropna())
-    refused = outcomes[outcomes["failure"].isna() & (outcomes["length"] == 0)]
-    shortened = Counter(chain.from_iterable(tokenized["shortened"]))
-    return {"shortened": dict(shortened), "refused": [*(refused["id"] + " (" + refused["form"] + ")")]}, failed
-
-
-def _explain_nothing_planned(
-    recipe: Recipe, train: Path, sources: list[Labelled], left_out: Counter[str]
-) -> UsageError:
-    """Return the UsageError for a training without examples, with the reasons."""
-    if not any(source.by_id for source in sources):
-        return UsageError(f"{train}: no usable row to learn from")
-    shares = ", ".join(f"{form}: {recipe.forms[form]:g}" for form in used_forms(recipe))
-    why = f": {_join_counts(left_out)}" if left_out else ""
-    return UsageError(f"{train}: no row for the recipe's forms ({shares}){why}")
 
 
 def _join_counts(counts: Counter[str]) -> str:

@@ -132,4 +132,4 @@ def test_a_killed_run_ends_as_a_folder_with_one_score_and_a_band(tmp_path: Path)
 def test_preferences_are_nothing_for_a_recipe_that_rates(tmp_path: Path) -> None:
     rates = write_recipe(tmp_path, "rates.yaml", evaluation=None)
     run = start(rates, write_rows(tmp_path, preferences()), tmp_path / "a", internal=False)
-    refused(run, "no row for the recipe's forms", "8 pointwise: two")
+    refused(run, "no usable row for the recipe's labels and forms", "8 pointwise: two")

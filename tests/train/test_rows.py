@@ -391,15 +391,15 @@ TOO_LONG = r"no row fits into max_source_tokens 2000 and max_target_tokens 100"
         ({"labels": {"people": 1, "gpt4": 1}}, OUTSIDE, r"rows.jsonl:3: gpt4_score_1_10 55 is outside 1\.\.10"),
         ({"labels": {"people": 1, "gpt3": 1}}, JUDGED_TWICE, "rows.jsonl: no row has gpt3_score.*: gpt4_score_1_10"),
         ({"labels": {"people": 1, "gpt4": -0.3}}, JUDGED_TWICE, "`float` >= 0.0"),
-        ({"labels": {"people": 0}}, JUDGED_TWICE, "no usable row"),
+        ({"labels": {"people": 0}}, JUDGED_TWICE, "no usable row for the recipe's labels"),
         ({"labels": {"people": float("nan")}}, JUDGED_TWICE, "`float` >= 0.0"),
         ({"labels": {"people": "much"}}, JUDGED_TWICE, "labels"),
         ({}, [], "empty"),
         ({}, [human_row(0, reference=None)], "no usable row"),
         ({}, [human_row(0, question="8" * 6000)], TOO_LONG),
         ({}, [human_row(0, reason="9" * 900)], TOO_LONG),
-        ({"forms": {"checklist": 1.0}}, sample_rows(), r"no row .* forms \(checklist: 1\): 24 checklist: .+"),
-        ({"forms": {"pointwise": 1e-9}}, sample_rows(), r"no row for the recipe's forms \(pointwise: 1e-09\)$"),
+        ({"forms": {"checklist": 1.0}}, sample_rows(), r"forms \(checklist: 1\); left out: 24 checklist: .+"),
+        ({"forms": {"pointwise": 1e-9}}, sample_rows(), r"forms \(pointwise: 1e-09\); left out: none$"),
     ],
 )
 def test_nothing_to_learn_from(changes: Any, human_rows: list[dict[str, Any]], message: str, tmp_path: Path) -> None:
