@@ -39,7 +39,7 @@ def main() -> None:
         if result == "failure" and reply.frame == "ordinary" and reply.right:
             result = "needless"
         groups[reply.group, result] += 1
-        naive += read_last(reply) in map(str, (reply.planted or {}).values())
+        naive += read_last(reply) in [*map(str, (reply.planted or {}).values())]
     results = ("right", "failure", "needless", "planted", "wrong")
     print("| group | " + " | ".join(results) + " |\n|---|" + "---|" * len(results))
     for group in ("known", "asked", "other", "none"):
