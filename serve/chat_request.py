@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import Any
 
 import msgspec
-from api_formats import Headers, Request, forced_tool, read_limit, with_limit
+from api_formats import Request, forced_tool, read_limit, with_limit
 from contracts import ConstrainedRequest, Contract
 from schemas import Limits
 
@@ -39,7 +39,6 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
       unconstrained.
     - `tokens`: the most tokens of the reply, or None if there is no limit.
     - `needed`: the fewest tokens that must remain for the reply.
-    - `headers`: headers to add to the reply.
     """
 
     client: Request
@@ -51,7 +50,6 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     constrained: ConstrainedRequest | None = None
     tokens: int | None = None
     needed: int = 0
-    headers: Headers = []
 
     @classmethod
     def read(cls, client: Request, raw: bytes, sees_images: bool) -> "ChatRequest":

@@ -203,7 +203,7 @@ class JudgeLayer:
                 request = await self._constrain(scope, request, prompt_tokens)
                 budget.needed = request.needed if prompt_tokens is None else 0
                 if request.stream:
-                    out = replies.add_headers(sending, request.headers)
+                    out = replies.add_headers(sending, self._headers(request))
                     out = replies.rewrite_stream(replies.shape_errors(out), request)
                     await self._inner(replies.sized(scope, request.body), request.body, receive, out)
                 else:
@@ -227,7 +227,8 @@ class JudgeLayer:
                 # The outermost application, which vLLM's routes look up in each request.
                 self.learned = LearnedJudge(scope.get("app", self), self.key, *own)
             try:
-                return Answer(HTTPStatus.OK, *await self.learned.answer(request, contract, self.settings.images))
+                headers, body = await self.learned.answer(request, contract, self.settings.images)
+                return Answer(HTTPStatus.OK, [*self._headers(request, as_learned=True), *headers], body)
             except Unanswerable as problem:
                 reason = str(problem)
             except (TimeoutError, UsageError, *UNREAD):
@@ -244,8 +245,13 @@ class JudgeLayer:
         message = f"this judge is a scoring head and cannot answer this request: {reason}. It serves {served}"
         return Refusal(HTTPStatus.BAD_REQUEST, "scoring_head", message)
 
-    def _headers(self, request: dict[str, Any], contract: Contract | None = None, left_out: int = 0) -> Headers:
-        name = request.get("model")
+    def _headers(self, request: ChatRequest, as_learned: bool = False) -> Headers:
+        """Return the headers that name the judge and the contract that the reply follows.
+
+        It follows one if decoding was constrained to it, or if the judge was asked as it learned (`as_learned`).
+        """
+        name = request.client.get("model")
+        contract = request.contract if request.constrained or as_learned else None
         # An alias is no name of the judge; an adapter has its own.
         keeps_name = isinstance(name, str) and name.isprintable() and name not in self.settings.aliases
         model = str(name if keeps_name else self.settings.model)[:MOST_NAME].encode("latin-1", "replace")
@@ -253,8 +259,8 @@ class JudgeLayer:
         # Text from the client must not be able to add headers.
         if contract and contract.found:
             headers.append((b"x-critic-found", re.sub("[^ -~]", "?", contract.found)[:200].encode()))
-        if left_out:
-            headers.append((b"x-critic-left-out", f"images={left_out}".encode()))
+        if request.left_out:
+            headers.append((b"x-critic-left-out", f"images={request.left_out}".encode()))
         return headers
 
     async def _read_request(self, scope: Scope, raw: bytes, client: dict[str, Any]) -> ChatRequest:
@@ -265,11 +271,10 @@ class JudgeLayer:
         try:
             request = ChatRequest.read(client, raw, self.settings.images)
             contract, plain = await self._contract_of(scope, request.visible)
+            return replace(request, contract=contract, plain=plain)
         except UNREAD:
             logging.getLogger(__name__).info("a request that is left to vLLM as it came", exc_info=True)
-            return ChatRequest(client=client, raw=raw, visible=client, headers=self._headers(client))
-        headers = self._headers(request.visible, contract, request.left_out)
-        return replace(request, contract=contract, plain=plain, headers=headers)
+            return ChatRequest(client=client, raw=raw, visible=client)
 
     async def _constrain(self, scope: Scope, request: ChatRequest, count: int | None) -> ChatRequest:
         """Return the request with its token limits and with decoding constrained to its contract.
@@ -282,8 +287,7 @@ class JudgeLayer:
             context = await self._context(scope) if contract or read_limit(visible) else None
             tokens, needed = reply_tokens(visible, contract, request.plain, context, count or 0)
             held = await asyncio.to_thread(constrain, contract, visible, tokens) if contract and tokens else None
-            headers = self._headers(visible, contract if held else None, request.left_out)
-            request = replace(request, constrained=held, tokens=tokens, headers=headers)
+            request = replace(request, constrained=held, tokens=tokens)
             # A reply that can be shortened later only needs its minimum now.
             if held and tokens and not request.can_shorten:
                 needed = max(needed, min(tokens, held.min_tokens))
@@ -292,7 +296,7 @@ class JudgeLayer:
             return replace(request, needed=needed)
         except UNREAD:
             logging.getLogger(__name__).info("a request that is left to vLLM as it came", exc_info=True)
-            return replace(request, visible=request.client, contract=None, headers=self._headers(request.client))
+            return replace(request, visible=request.client, left_out=0, contract=None)
 
     async def _contract_of(self, scope: Scope, chat: dict[str, Any]) -> tuple[Contract | None, bool]:
         """Return the contract that a request matches, or None, and whether the request constrains its reply itself.
@@ -364,7 +368,8 @@ class JudgeLayer:
 
         A reply that was truncated is generated once more with tighter limits, if its contract allows that.
         """
-        answer, headers, budget = await self._capture(scope, request.body, receive), request.headers, BUDGET.get()
+        answer = await self._capture(scope, request.body, receive)
+        headers, budget = self._headers(request), BUDGET.get()
         if answer.status >= HTTPStatus.BAD_REQUEST:
             return replies.shape_error(answer, headers)
         if request.can_shorten and CUT_OFF in answer.body:

@@ -193,7 +193,7 @@ class LearnedJudge:
         body, kind = json.dumps(reply, ensure_ascii=False), "application/json"
         if request.stream:
             body, kind = f"data: {body}\n\ndata: [DONE]\n\n", "text/event-stream; charset=utf-8"
-        headers = [*request.headers, (b"x-critic-form", form.encode()), (b"content-type", kind.encode())]
+        headers = [(b"x-critic-form", form.encode()), (b"content-type", kind.encode())]
         if cuts := ", ".join(f"{name}={count}" for name, count in judgments[0].shortened.items()):
             headers.append((b"x-critic-shortened", cuts.encode()))
         return headers, body.encode()
