@@ -344,14 +344,18 @@ class Bootstrap:
     def p_value(self, values: Floats, null: float = 0.0, groups: int | None = None) -> float | None:
         """Return the two-sided p-value of "the statistic is `null`", or None if there is no `interval`.
 
-        It is 1 minus the level at which `interval` just excludes `null`. It is at least about 2 / resamples.
+        It is 1 minus the level at which `interval` just excludes `null`. If no resample reaches `null`, the tail is
+        that of a normal distribution with the resamples' mean and deviation, at most one resample: a large family of
+        tests asks for smaller p-values than resamples can count.
         """
         defined, groups = values[~np.isnan(values)], self.groups if groups is None else groups
         if groups < FEWEST_GROUPS or len(defined) < max(1, _DEFINED * self.resamples):
             return None
         beyond = min(int((defined <= null).sum()), int((defined >= null).sum()))
-        # Adding 1 keeps p above 0: not one resample beyond null does not prove it impossible.
-        tail = min(0.5, (beyond + 1) / (len(defined) + 1))
+        tail, spread = min(0.5, max(beyond, 1) / len(defined)), float(defined.std())
+        # Resamples that are all equal, as of a judge without an error, do not prove that null is impossible.
+        if not beyond and spread > 1e-9:
+            tail = min(tail, scipy.special.ndtr(-abs(float(defined.mean()) - null) / spread))
         narrow = scipy.special.ndtri(tail) * np.sqrt((groups - 1) / groups)
         return float(2 * scipy.special.stdtr(groups - 1, narrow))
 
