@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from critic.errors import UsageError
-from critic.records import RATINGS
+from critic.records import RATINGS, TEN
 from critic.stats.arrays import Floats, ratio
 from critic.stats.estimate import FEWEST_TO_DECIDE, Bootstrap, Estimate, Places, widen
 from eval_agreement.measures.compare import MARGINS
@@ -173,7 +173,8 @@ def _expect_scores(anchors: RatedSample, source: Floats, target: Floats) -> list
     slopes = np.einsum("rij,rj->ri", np.linalg.pinv(squares.reshape(-1, k, k), hermitian=True), products)
     lines = []
     for score in [score for score in RATINGS if low <= score <= high]:
-        values = (slopes @ _basis(np.array([float(score)]), knots))[:, 0]
+        # A line may leave the scale, where no mean of scores lies.
+        values = np.clip((slopes @ _basis(np.array([float(score)]), knots))[:, 0], *TEN)
         mean = draws.estimate(values, len(source), undefined="no answers")
         lines.append(Converted(name=f"a score of {score} (expected to get)", score=score, mean=mean))
     return lines

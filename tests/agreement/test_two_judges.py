@@ -173,6 +173,8 @@ def test_anchors_as_uncertain_as_they_are() -> None:
     """With a fifth of the anchors the interval is much wider, though as many scores are converted."""
     many, few = (exchanged(anchored(3, anchors)).lines[0].mean.interval or (0, 0) for anchors in (150, 30))
     assert np.ptp(few) > 1.25 * np.ptp(many)
+    ends = [end for line in exchanged(anchored(8, 20)).lines for end in line.mean.interval or ()]
+    assert min(ends) >= 1 and max(ends) <= 10
 
 
 def test_a_model_without_anchors_has_no_mean_and_odd_anchors_are_named() -> None:

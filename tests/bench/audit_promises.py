@@ -18,6 +18,7 @@ from eval_agreement.measures import two_judges
 from eval_agreement.measures.bias import offsets
 from eval_agreement.measures.compare import compare
 from eval_agreement.measures.differences import compare_models
+from eval_agreement.measures.ppi import corrected_mean, labels_needed
 from eval_agreement.sample import AuditRequest, RatedSample
 
 WORLDS = 400
@@ -140,6 +141,28 @@ def looks(planned: int | None, years: int = WORLDS, weeks: int = 52) -> dict[str
     return {"years": float(alarms.any(axis=1).mean()), "weeks": float(alarms.mean())}
 
 
+def plans(questions: int, each: int, labelled: int, within: float = 0.2) -> dict[str, Any]:
+    """Half widths that the planned number of labels reaches, with a judge of r about .8; ± `within` is promised."""
+    reached, asked = [], []
+    for world in range(WORLDS):
+        random = np.random.default_rng([8, world])
+        group = np.repeat(np.arange(questions), each)
+        human = on_scale(6 + random.normal(0, 1, questions)[group] + random.normal(0, 1.2, len(group)))
+        judge = on_scale(human + random.normal(0, 1.1, len(group)))
+        order = random.permutation(len(group))
+        pilot = np.where(np.argsort(order) < labelled, human, np.nan)
+        plan = labels_needed(within, pilot, judge, group)
+        if plan.with_judge is None:
+            continue
+        later = random.permutation(len(group))
+        mean = corrected_mean(np.where(np.argsort(later) < plan.with_judge, human, np.nan), judge, group)
+        assert mean.interval is not None
+        reached.append((mean.interval[1] - mean.interval[0]) / 2)
+        asked.append(plan.with_judge)
+    quarters = np.quantile(reached, [0.1, 0.5, 0.9]).round(3).tolist()
+    return {"planned": len(reached) / WORLDS, "labels": float(np.median(asked)), "half widths (10, 50, 90 %)": quarters}
+
+
 def boards(models: int, questions: int) -> float:
     """How many of 100 boards of equal models tell any two apart."""
     apart = []
@@ -165,6 +188,9 @@ DESIGNS: dict[str, Callable[[], Any]] = {
     "seen biases 12": partial(seen_biases, 12, 360, 2),
     "looks 52": partial(looks, 52),
     "looks none": partial(looks, None, 20),
+    "plans 1000 1 100": partial(plans, 1000, 1, 100),
+    "plans 400 5 100": partial(plans, 400, 5, 100),
+    "plans 300 3 150": partial(plans, 300, 3, 150),
     "boards 20 100": partial(boards, 20, 100),
     "boards 20 25": partial(boards, 20, 25),
 }
