@@ -22,7 +22,7 @@ PYTEST := $(BIN)/python -m pytest
 AT_ONCE := -n 3 --dist loadscope --no-loadscope-reorder
 
 # The others want real rows, a base or a GPU; each says how it is run.
-APART := train_6b train_prefix
+APART := client_agreement train_6b train_prefix
 BENCHES := $(filter-out $(APART:%=tests/bench/%.py),$(wildcard tests/bench/[a-z]*.py))
 
 .PHONY: demo demo-vision bench-demo test check lint test-demo test-clients test-slow bench install clean

@@ -198,3 +198,13 @@ def form(entry: dict[str, Any]) -> Form:
 
 
 FORMS = [form(entry) for entry in TABLE["form"]]
+
+
+def single_grading(row: dict[str, Any]) -> str:
+    """Return FastChat's single grading of a row with its reference (the wording around its frame is ours)."""
+    return (
+        "[Instruction]\nJudge the answer by the reference. Explain, then rate it on a scale of 1 to 10 by strictly "
+        f'following this format: "[[rating]]".\n\n[Question]\n{row["question"]}\n\n'
+        f"[The Start of Reference Answer]\n{row['reference']}\n[The End of Reference Answer]\n\n"
+        f"[The Start of Assistant's Answer]\n{row['response']}\n[The End of Assistant's Answer]"
+    )

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from clients.forms import FORMS
+from clients.forms import FORMS, single_grading
 from clients.tiny_server import make_judge
 from conftest import ROOT, needs, run_apart, serving, write_jsonl
 
@@ -84,16 +84,6 @@ def test_other_requests(way: tuple[str, httpx.Client]) -> None:
     else:
         assert answer.status_code == 200, answer.text
         assert int(answer.headers["x-critic-shortened"].removeprefix("reference=")) > 1000
-
-
-def single_grading(row: dict[str, Any]) -> str:
-    """Return FastChat's single grading of a row with its reference (the wording around its frame is ours)."""
-    return (
-        "[Instruction]\nJudge the answer by the reference. Explain, then rate it on a scale of 1 to 10 by strictly "
-        f'following this format: "[[rating]]".\n\n[Question]\n{row["question"]}\n\n'
-        f"[The Start of Reference Answer]\n{row['reference']}\n[The End of Reference Answer]\n\n"
-        f"[The Start of Assistant's Answer]\n{row['response']}\n[The End of Assistant's Answer]"
-    )
 
 
 def test_a_client_reads_what_critic_judge_writes_of_the_same_rows(
