@@ -232,7 +232,9 @@ def _say_use(line: Line, findings: RatedFindings) -> str:
     # A map that lowers the squared error may still take most scores further from people's.
     mended = recalibration.helps.side > 0 and recalibration.error <= (1 - GAIN) * (line.result.mae or 0.0)
     by = f" by {part_name(recalibration.by)}" if recalibration.by else ""
-    return say("recalibrated" if mended else "as_it_is", by=by, **facts)
+    # A certificate has the map of the judge under audit.
+    first = "" if line.name == findings.sample.judge else f", with {line.name} as the first judge,"
+    return say("recalibrated" if mended else "as_it_is", by=by, first=first, **facts)
 
 
 def _is_strong(who: str, findings: RatedFindings) -> bool:
