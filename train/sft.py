@@ -10,6 +10,7 @@ DeepSpeed's launcher starts this program once per process, and each process trai
 import contextlib
 import io
 import os
+import signal
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -61,6 +62,17 @@ def count_processes(parsed: Any) -> int:
     return sum(parsed.num_gpus if parsed.num_gpus > 0 else len(devices) for devices in nodes)
 
 
+def end_children(number: int, _: object) -> None:
+    """Pass the signal `number` on to this process's children, whose end ends the launcher.
+
+    DeepSpeed's launcher does so for several nodes only: on one, the training would go on without its command.
+    """
+    import psutil  # noqa: PLC0415 - as in main
+
+    for child in psutil.Process().children():
+        child.send_signal(number)
+
+
 def launch(options: list[str], program: list[str], check: Callable[[int], object]) -> int:
     """Run a program in the processes of DeepSpeed's launcher, and return the exit code.
 
@@ -89,6 +101,7 @@ def launch(options: list[str], program: list[str], check: Callable[[int], object
     try:
         if count := count_processes(parsed):
             check(count)
+        signal.signal(signal.SIGTERM, end_children)
         runner.main(words)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from typing import Any
 import msgspec
 import psutil
 import pytest
-from conftest import ROOT, asked_of, assert_one_line_error, free_port, human_row, write_jsonl
+from conftest import ROOT, asked_of, assert_one_line_error, command, free_port, human_row, write_jsonl
 from conftest import run as run_program
 from training import (
     logged,
@@ -735,3 +736,20 @@ def test_a_card_tells_of_the_agreement() -> None:
     assert export.render_card(facts).endswith("\nIt was not evaluated while it was trained.\n")
     metrics = {"step": 4, "n": 9.0, "mae": 1.25}
     assert export.render_card(facts | {"evaluation": metrics}).endswith("\n| mae | 1.250 |\n")
+
+
+@pytest.mark.e2e
+def test_ending_the_command_ends_the_training(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    options = ["--train", write_rows(tmp_path), "--out", out, "--threads", 1, "--set", "training.max_steps=100000"]
+    training = subprocess.Popen(command("critic", "train", write_recipe(tmp_path, evaluation=None), *options), cwd=ROOT)
+    until = time.monotonic() + 120
+    while not (out / "loss.jsonl").is_file() and training.poll() is None and time.monotonic() < until:
+        time.sleep(0.2)
+    started = psutil.Process(training.pid).children(recursive=True)
+    training.terminate()
+    code = training.wait(60)
+    _, left = psutil.wait_procs(started, 30)
+    for process in left:
+        process.kill()
+    assert started and not left and code not in (0, 2)
