@@ -49,6 +49,9 @@ FEWEST_TO_DECIDE = 20
 """The fewest groups to base a decision on. With fewer, an interval misses the truth too often: a bound that should be
 wrong in 2.5 % of audits was wrong in 5 to 11 % with five to ten groups (simulation)."""
 
+FEWEST_BEYOND = 5
+"""The fewest resamples whose number says how much of a statistic's distribution lies beyond a value."""
+
 _DEFINED = 0.9
 """The share of resamples that must have a value for an interval."""
 
@@ -344,9 +347,9 @@ class Bootstrap:
     def p_value(self, values: Floats, null: float = 0.0, groups: int | None = None) -> float | None:
         """Return the two-sided p-value of "the statistic is `null`", or None if there is no `interval`.
 
-        It is 1 minus the level at which `interval` just excludes `null`. If no resample reaches `null`, the tail is
-        that of a normal distribution with the resamples' mean and deviation, at most one resample: a large family of
-        tests asks for smaller p-values than resamples can count.
+        It is 1 minus the level at which `interval` just excludes `null`. If fewer than FEWEST_BEYOND resamples reach
+        `null`, the tail is that of a normal distribution with the resamples' mean and deviation, at most so many
+        resamples: a large family of tests asks for smaller p-values than resamples can count.
         """
         defined, groups = values[~np.isnan(values)], self.groups if groups is None else groups
         if groups < FEWEST_GROUPS or len(defined) < max(1, _DEFINED * self.resamples):
@@ -354,8 +357,9 @@ class Bootstrap:
         beyond = min(int((defined <= null).sum()), int((defined >= null).sum()))
         tail, spread = min(0.5, max(beyond, 1) / len(defined)), float(defined.std())
         # Resamples that are all equal, as of a judge without an error, do not prove that null is impossible.
-        if not beyond and spread > 1e-9:
-            tail = min(tail, scipy.special.ndtr(-abs(float(defined.mean()) - null) / spread))
+        if beyond < FEWEST_BEYOND and spread > 1e-9:
+            normal = scipy.special.ndtr(-abs(float(defined.mean()) - null) / spread)
+            tail = min(FEWEST_BEYOND / len(defined), normal)
         narrow = scipy.special.ndtri(tail) * np.sqrt((groups - 1) / groups)
         return float(2 * scipy.special.stdtr(groups - 1, narrow))
 
