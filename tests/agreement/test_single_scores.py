@@ -101,6 +101,18 @@ def test_gpt4_on_llmeval2(shared: Path) -> None:
     assert (calibrated.before.mae, calibrated.after.mae) == pytest.approx((1.53, 1.94), abs=0.02)
 
 
+def test_no_row_is_left_to_a_score_far_from_its_own_interval() -> None:
+    """People give 8 where the judge gives 6, and 3 where it gives 7: no monotone map mends that, but intervals show."""
+    random = np.random.default_rng(7)
+    score = random.integers(1, 11, 600).astype(float)
+    human = np.select([score == 6, score == 7], [8.0, 3.0], score)
+    widths, ends = measure_intervals(build_sample(human, score, np.arange(600) // 2), AuditRequest())
+    assert widths is not None and ends is not None
+    low, high, _, left = ends
+    swapped = np.isin(score, (6, 7))
+    assert np.all((high - low)[swapped] <= NARROW) and not left[swapped].any() and left[~swapped].mean() > 0.7
+
+
 NOISE = {"OCR": 0.4, "Counting": 1.0, "Meme": 2.2}
 EDGES = np.arange(0.5, 11)
 

@@ -72,8 +72,9 @@ def test_other_questions_are_not_taken_for_another_model() -> None:
     assert half.total.side < 0 and half.holds and half.shared == 40 and half.model.side == 0
     worse = measure_change(asked_twice(3, harder=-2.0, drop=0.7, others=40))
     assert not worse.holds and "the model has become worse, on 40 questions asked at both times" in worse.reading
-    every = measure_change(asked_twice(3, harder=2.0, others=80))
-    assert not every.holds and every.shared == 0 and "the model has become worse, or the questions" in every.reading
+    for others in (61, 80):  # 19 shared questions are too few, as none are
+        every = measure_change(asked_twice(3, harder=2.0, others=others))
+        assert not every.holds and every.shared == 0 and "the model has become worse, or the questions" in every.reading
     (section,) = change_sections("j", every)
     assert section.parts[0].tables[0].rows[2].name == "by the model or the questions"
     # A question with more answers than before weighs no more.
