@@ -247,7 +247,8 @@ WORLDS: dict[str, tuple[Callable[[], RatedSample | Preferences], str]] = {
     ),
     "the better judge is severe": (
         lambda: build_scores(two_judges),
-        r"Use gpt4 after recalibration: .*critic audit, with gpt4 as the first judge, --cert.*\n.*Use gpt4 rather than ours: .* errors are ours 1\.\d+ and gpt4 0\.\d+",
+        r"Use gpt4 after recalibration: .*critic audit, with gpt4 as the first judge, --cert.*\n"
+        r".*Use gpt4 rather than ours: .* errors are ours 1\.\d+ and gpt4 0\.\d+",
     ),
     "yes or no: 19 of 20": (
         lambda: build_verdicts(20, 0.85, flip(18)),
