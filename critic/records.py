@@ -145,6 +145,7 @@ class PromptInputs(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `focus`, `checklist`, `criteria`: as in Question.
     `verdicts`: judgments of single turns, shown when the whole conversation is judged.
     `turned`: `verdicts` for the swapped order of the sides; None if only the sides' names have to be swapped.
+    `text`: an unreadable reply of a judge whose verdict is looked for, instead of anything to judge.
     `own_answer`: the judge's own answer, written before it saw the answer to judge.
     `images`: paths under a data root, or other image names, shown with the question.
     """
@@ -159,6 +160,7 @@ class PromptInputs(Struct, frozen=True, kw_only=True, omit_defaults=True):
     criteria: dict[str, str] = field(default_factory=dict)
     verdicts: list[TurnJudgment] = field(default_factory=list)
     turned: list[TurnJudgment] | None = None
+    text: str | None = None
     own_answer: str | None = None
     images: list[str] = field(default_factory=list)
 
@@ -429,9 +431,10 @@ class ModelTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
             )
 
 
-Order = Literal["both", "random", "forced"]
+Order = Literal["both", "random", "forced", "both_forced"]
 """How two answers are ordered. "both": both orders, a tie if the verdicts differ. "random": one random order. "forced":
-one random order, and the judge may not answer tie (ConvBench)."""
+one random order, and the judge may not answer tie (ConvBench). "both_forced": both orders, likewise without ties
+(VisIT-Bench)."""
 
 OnUnparsed = Literal["fail", "tie"]
 """How a comparison without a readable verdict counts: as a failure, or as a tie (VisIT-Bench, appendix F)."""
@@ -456,6 +459,7 @@ class JudgeConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `seed`: for random orders.
     `reference_backed`: True if the judge of two models sees the reference.
     `unread`: how a comparison without a readable verdict counts.
+    `extraction`: hash of the prompt that asks for the verdict of an unreadable reply; "" if that is not asked for.
     `reason_first`: True if conversations use the forms with the reason before the verdict.
     `sight`: which turns the judge of a turn sees.
     `battles`: which of several models are compared; None if the first is compared with all others.
@@ -472,12 +476,23 @@ class JudgeConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
     pointwise_prompt: str = "pointwise"
     decoding: SamplingParams = GREEDY
     unread: OnUnparsed = "fail"
+    extraction: str = ""
     reason_first: bool = False
     sight: TurnContext = "before"
     battles: Pairing | None = None
     unlearned: str = ""
     recalibrated: str = ""
     repeat: int = 1
+
+    @property
+    def orders(self) -> int:
+        """Return in how many orders two answers are compared: 1 or 2."""
+        return 2 if self.order in ("both", "both_forced") else 1
+
+    @property
+    def forced(self) -> bool:
+        """Return True if the judge of two answers may not answer tie."""
+        return self.order in ("forced", "both_forced")
 
 
 def describe_difference(before: JudgeConfig, now: JudgeConfig, where: str = "now") -> str:
@@ -501,6 +516,7 @@ class Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `value`: the verdict as text: a grade; A, B or tie; or yes and no by checklist item.
     `first`: the side that the prompt showed first.
+    `extracted`: True if this call showed the judge its own unreadable reply and asked for the verdict of that.
     `shortened`: what was left out of the prompt: number of history exchanges, characters of references and of replies.
     `images`: number of images sent.
     `prompt_tokens`, `cached_tokens`, `completion_tokens`: include replies discarded for not fitting the context.
@@ -511,6 +527,7 @@ class Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
     value: str | None = None
     failure: str | None = None
     first: Position | None = None
+    extracted: bool = False
     shortened: dict[str, int] = field(default_factory=dict)
     prompt_tokens: int = 0
     cached_tokens: int = 0

@@ -1,8 +1,9 @@
 """Benchmarks, one per module of this folder, and the runs that are scored. README.md explains how to add one."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from importlib import import_module
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 
 from critic.errors import UsageError, did_you_mean
 from critic.judging import protocols
+from critic.judging.forms import UNREADABLE
 from critic.page.blocks import Section
 from critic.records import Conversation, JudgeConfig, Judgment
 
@@ -28,8 +30,12 @@ PAPER_SETTINGS = {
     "sight": "turn context",
     "score_kind": "score",
     "reference_backed": "reference in sight",
+    "repeat": "calls a verdict",
+    "decoding.reason": "reasons",
+    "decoding.temperature": "temperature",
+    "decoding.images": "images",
 }
-"""Fields of JudgeConfig that the papers determine -> their names on a page."""
+"""Fields of JudgeConfig that the papers determine for every protocol -> their names on a page."""
 
 BENCHMARKS = tuple(sorted(module.name for module in iter_modules(__path__)))
 
@@ -86,7 +92,8 @@ class Benchmark(Struct, frozen=True, kw_only=True):
     - `read`: parses the published file into conversations.
     - `protocols`: the default protocols of the judge.
     - `conditions`: the conditions (histories) of the paper's main tables, the usual one first.
-    - `published`: the paper's judge setup (`--as published`).
+    - `published`: the paper's judge setup (`--as published`): every constant of its protocol.
+    - `parts`: tables that the paper has by themselves -> the fields of this benchmark that differ for each.
     - `entries`: returns a run's rows, one per table, from the verdicts for which `scored` is True. Means of all other
       verdicts are shown below.
     - `report`: returns additions that concern several runs or are not tables over models.
@@ -99,6 +106,7 @@ class Benchmark(Struct, frozen=True, kw_only=True):
     entries: "Callable[[Run, Conversations], Iterable[LeaderboardRow]]"
     report: Callable[[Sequence[Run], Conversations], Report] = lambda *_: Report()
     published: JudgeConfig = JudgeConfig(judge="", score_kind="argmax")
+    parts: Mapping[str, Mapping[str, Any]] = {}
     scored: Callable[[Judgment], bool] = lambda judgment: judgment.judging == "standard" and judgment.opponent is None
 
     def paper_setup(self, used: Iterable[str]) -> JudgeConfig:
@@ -111,19 +119,36 @@ class Benchmark(Struct, frozen=True, kw_only=True):
         """Return True if one of the benchmark's protocols compares answers."""
         return any_compares(self.protocols)
 
-    def departures(self, run: Run) -> list[str]:
+    def setup_departures(self, setup: JudgeConfig, used: Collection[str]) -> list[str]:
+        """List where a judge's setup deviates from the paper's, for verdicts by the protocols `used`."""
+        paper, words = self.paper_setup(used), list[str]()
+        # Only this protocol leaves the form to the user.
+        of_form = {"pointwise_prompt": "form"} if "pointwise" in used else {}
+        for name, option in (PAPER_SETTINGS | of_form).items():
+            here, there = map(attrgetter(name), (setup, paper))
+            if here != there:
+                words.append(f"{option} {here} (paper: {there})")
+        return [*words, "recalibrated ratings"] if setup.recalibrated else words
+
+    def compare_with_paper(self, run: Run) -> tuple[str, list[str]]:
+        """Return the part of the paper that a run follows, such as "table 1" ("" for all), and its deviations."""
+        words = self._departures(run)
+        for name, part in self.parts.items():
+            if words and not replace(self, **part)._departures(run):
+                return name, []
+        return "", words
+
+    def _departures(self, run: Run) -> list[str]:
         """List the run's deviations from the paper's setup; empty if as published."""
+        # Who imports people's grades asks no judge, so there is no setup to compare.
+        if all(judgment.prompt_hash == "people" for judgment in run.turns):
+            return ["judged by people (paper: by a model)"]
         used = list(dict.fromkeys(judgment.protocol for judgment in run.turns if judgment.protocol))
-        paper = self.paper_setup(used)
-        words = [
-            f"{option} {getattr(run.setup, name)} (paper: {getattr(paper, name)})"
-            for name, option in PAPER_SETTINGS.items()
-            if getattr(run.setup, name) != getattr(paper, name)
-        ]
-        if run.setup.recalibrated:
-            words.append("recalibrated ratings")
-        if not run.setup.decoding.reason:
-            words.append("no reasons")
+        words = self.setup_departures(run.setup, used)
+        # Only an unreadable reply is asked about once more.
+        unread = sum(judgment.unread or judgment.failure in UNREADABLE for judgment in run.turns)
+        if self.published.extraction and not run.setup.extraction and unread:
+            words.append(f"{unread} unreadable verdicts without a second question (paper: asks it)")
         if run.battles and not all(map(self.scored, run.battles)):
             words.append("battles between models (paper: none)")
         if not run.verdicts:

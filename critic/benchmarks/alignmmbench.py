@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from critic import jsonl
 from critic.benchmarks import Benchmark, Conversations, Run
 from critic.errors import UsageError, quoted
-from critic.records import TEN, Conversation, Question, Turn
+from critic.records import TEN, Conversation, JudgeConfig, Question, SamplingParams, Turn
 from critic.stats.aggregate import Cell, Scores, by_cell, combine, groups_by, groups_of, mean
 from critic.stats.leaderboard import LeaderboardRow, Score, Term, score_of
 
@@ -160,4 +160,19 @@ def _list_rows(run: Run, conversations: Conversations) -> Iterator[LeaderboardRo
         yield replace(row, charted=list(over_tasks))
 
 
-BENCHMARK = Benchmark(title="AlignMMBench", read=read_conversations, protocols=("pointwise",), entries=_list_rows)
+PUBLISHED = JudgeConfig(
+    judge="",
+    score_kind="argmax",
+    pointwise_prompt="pointwise_one_shot",
+    decoding=SamplingParams(reason=True, temperature=0.0, images="blind"),
+)
+"""§4.1, figures 11 and 12: one call, a rating 1 to 10 and then a reason, with an in-context example of what the
+reference does not mention; the judge sees no image."""
+
+BENCHMARK = Benchmark(
+    title="AlignMMBench",
+    read=read_conversations,
+    protocols=("pointwise",),
+    published=PUBLISHED,
+    entries=_list_rows,
+)

@@ -22,7 +22,8 @@ from msgspec.structs import replace
 from critic import tables
 from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts, count_equal_replies
 from critic.errors import UsageError
-from critic.records import Conversation, ConversationTurn, JudgeConfig, Judgment
+from critic.judging.prompt import EXTRACTION, prompt_hash
+from critic.records import Conversation, ConversationTurn, JudgeConfig, Judgment, SamplingParams
 from critic.stats.aggregate import Cell, Groups, Scale, Scores, by_cell, each, groups_by, groups_of, paired
 from critic.stats.leaderboard import LeaderboardRow, Score, Term, score_of, scores_by_part
 
@@ -365,8 +366,18 @@ def _list_rows(run: Run, conversations: Conversations) -> Iterator[LeaderboardRo
                 yield LeaderboardRow(key=f"{protocol}-S{turn}-tasks", caption=caption, scores=by_task, collapsed=True)
 
 
-PUBLISHED = JudgeConfig(judge="", score_kind="argmax", order="forced", reason_first=True, sight="all")
-"""§4, appendix: random order, no ties, reasons first, all turns in sight."""
+PUBLISHED = JudgeConfig(
+    judge="",
+    score_kind="argmax",
+    order="forced",
+    unread="fail",
+    extraction=prompt_hash(EXTRACTION),
+    reason_first=True,
+    sight="all",
+    decoding=SamplingParams(reason=True, temperature=0.0, images="blind"),
+)
+"""§4, figures 17 to 26: one call in a random order without ties, or a rating 1 to 10; the reason first, all turns in
+sight, captions for images; a second question extracts the verdict of an unreadable reply."""
 
 
 def _is_scored(judgment: Judgment) -> bool:
@@ -381,6 +392,7 @@ BENCHMARK = Benchmark(
     conditions=(OWN, PERCEPTION, REASONING),
     report=report,
     published=PUBLISHED,
+    parts={"table 1": {"protocols": ("pairwise",)}, "table 8": {"protocols": ("direct",)}},
     scored=_is_scored,
     entries=_list_rows,
 )

@@ -19,10 +19,14 @@ from critic.judging.distribution import Aggregation
 from critic.judging.forms import UNREADABLE, JudgeRequest, form_of, inquiry
 from critic.judging.grader import Grader, call_of, gather_all, with_mixture
 from critic.judging.planned import PlannedVerdict
-from critic.judging.prompt import prompt_hash
+from critic.judging.prompt import EXTRACTION, load, prompt_hash
 from critic.judging.render import TruncatedPrompt, in_order
 from critic.judging.targets import target
-from critic.records import CUT_OFF, Call, JudgeConfig, Judgment, Position, Response, Sample, Verdict
+from critic.judging.thoughts import without_thoughts
+from critic.records import CUT_OFF, Call, JudgeConfig, Judgment, Position, PromptInputs, Response, Sample, Verdict
+
+EXTRACTED = ("direct", "pairwise")
+"""The protocols by which an unreadable reply is asked about once more (ConvBench, VisIT-Bench)."""
 
 
 class PreparedVerdict(Struct, frozen=True):
@@ -124,7 +128,7 @@ class Judge:
         It is the other one each time that the verdict is asked for `again`.
         """
         sample = planned.sample
-        if self.setup.order == "both":
+        if self.setup.orders == 2:
             return records.PLAYERS
         # The turns of a conversation and the whole have one order, hence no turn's number here.
         named = self.setup.seed, sample.system, sample.id, sample.condition, "", planned.judging, sample.opponent
@@ -229,10 +233,15 @@ class Judge:
         request, rated = await self.grader.rate(request)
         # The first of a verdict's calls has its rating.
         verdict, (reply, *probes) = rated.verdict, rated.calls
+        calls = [call_of(request, reply, verdict), *(call_of(request, probe) for probe in probes)]
+        # An extracted rating has no distribution, which other scores need.
+        if self.grader.score_kind == "argmax":
+            verdict, further = await self._extract(request, reply, verdict)
+            calls += further
         return JudgeResult(
             verdict=verdict,
             reply=reply.text,
-            calls=[call_of(request, reply, verdict), *(call_of(request, probe) for probe in probes)],
+            calls=calls,
             detail=_get_detail(reply) if verdict.failure is not None else None,
         )
 
@@ -241,10 +250,33 @@ class Judge:
         request, reply = await self.grader.send(request, self.grader.build_request)
         verdict = request.answer(reply)
         call = call_of(request, reply, verdict)
+        verdict, further = await self._extract(request, reply, verdict)
         unread = request.form.pair and self.setup.unread == "tie" and verdict.failure in (*UNREADABLE, "empty")
         if unread:
             verdict = Verdict(value="tie", reason=verdict.reason)
-        return JudgeResult(verdict=verdict, reply=reply.text, calls=[call], unread=unread, detail=_get_detail(reply))
+        calls = [call, *further]
+        return JudgeResult(verdict=verdict, reply=reply.text, calls=calls, unread=unread, detail=_get_detail(reply))
+
+    async def _extract(self, request: JudgeRequest, reply: Reply, verdict: Verdict) -> tuple[Verdict, list[Call]]:
+        """Ask for the verdict that an unreadable reply comes to, in sight of the reply only (ConvBench, figures 25 and
+        26; VisIT-Bench, appendix F).
+
+        Return it and the call that it took, or `verdict` as it was read and no call if nothing has to be asked.
+        """
+        text = without_thoughts(reply.text)
+        asks = self.setup.extraction and request.form.protocol in EXTRACTED
+        if not asks or verdict.failure not in UNREADABLE or not text:
+            return verdict, []
+        prompt = load(EXTRACTION, request.prompt.language)
+        second = replace(request, prompt=prompt, material=PromptInputs(text=text), fitted=TruncatedPrompt())
+        # The schema of the verdict would leave no way to say that there is none.
+        second, settled = await self.grader.send(
+            second, lambda sent: replace(self.grader.build_request(sent), schema=None)
+        )
+        extracted = second.answer(settled)
+        call = replace(call_of(second, settled, extracted), extracted=True)
+        # A verdict that is not there either keeps the failure of the reply itself.
+        return (verdict if extracted.failure else replace(extracted, reason=verdict.reason)), [call]
 
     async def _compare_scores(self, request: JudgeRequest) -> JudgeResult:
         """Compare two sides by a scoring head's score of each; their order makes no difference.

@@ -20,6 +20,9 @@ from critic.records import TEN, Language
 
 LANGUAGES: tuple[Language, ...] = get_args(Language)
 
+EXTRACTION = "extraction"
+"""Name of the prompt that asks which verdict a judge's unreadable reply comes to."""
+
 
 class Range(Struct, frozen=True):
     """A band of ratings, `low` and `high` included, and its meaning."""

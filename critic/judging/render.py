@@ -161,8 +161,7 @@ def _list_values(prompt: Prompt, material: PromptInputs, kept: Truncation, marks
         "checklist": "\n".join(checklist),
         "criteria": {name: _label(f"{name}: ", meaning, "  ") for name, meaning in material.criteria.items()},
         "verdicts": "\n".join(_show_judgment(prompt, judgment) for judgment in material.verdicts),
-        # A section of before: templates keep it, since a judgment names its prompt by a hash of the template.
-        "text": "",
+        "text": _quote(prompt, material.text, kept.get("response")),
         "own_answer": _quote(prompt, material.own_answer, kept.get("response")),
     }
 
@@ -273,7 +272,7 @@ def _measure_sizes(material: PromptInputs) -> dict[str, list[int]]:
     # Earlier replies that are not judged are gone before those that are get shorter.
     earlier = [exchange.answer for side in material.sides for exchange in side.earlier if is_conversation]
     earlier += [exchange.answer for side in material.sides for exchange in side.later]
-    replies = [*earlier, *(side.answer for side in material.sides), material.own_answer]
+    replies = [*earlier, *(side.answer for side in material.sides), material.text, material.own_answer]
     return {
         "history": [] if is_conversation else [len(side.earlier) for side in material.sides],
         "reference": [len(text) for text in material.references if text is not None],

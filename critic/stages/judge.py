@@ -25,8 +25,8 @@ from critic.stages.run import check_plain
 DEFAULT_URL = "http://127.0.0.1:8000/v1"
 
 OF_CONVERSATIONS = (
-    *("protocol", "against", "battles", "judging", "as published", "reference_free", "seed", "order", "on_unparsed"),
-    "turn_context",
+    *("protocol", "against", "battles", "judging", "as published", "reference_free", "seed", "order", "extract"),
+    *("on_unparsed", "turn_context"),
 )
 """The options that go with --benchmark only."""
 

@@ -20,12 +20,13 @@ from critic.images import BY_HASH, Images, name_images
 from critic.judging import protocols, transcripts
 from critic.judging.assignments import VerdictPlan, form_name
 from critic.judging.forms import BY_NAME, Form, form_of
-from critic.judging.judge import Judge
+from critic.judging.judge import EXTRACTED, Judge
 from critic.judging.planned import PlannedVerdict
+from critic.judging.prompt import EXTRACTION, prompt_hash
 from critic.judging.protocols import PROTOCOLS, Protocol
 from critic.judging.replies import is_table
 from critic.judging.transcripts import Pair, Transcripts
-from critic.records import Conversation, JudgeConfig, Judgment
+from critic.records import Conversation, JudgeConfig, Judgment, Showing
 from critic.stages import options
 from critic.stages.judge_samples import JudgeSamples
 from critic.stages.options import EVERY_REASON_FIRST, Endpoint, JudgeOptions, check
@@ -144,6 +145,10 @@ def prepare_judge(
     usual = _usual_setup(how, benchmark, chosen)
     _check_plan(plan, file)
     (backend,) = endpoint.open("--judge", how.judge)
+    # A constrained reply is a verdict, or was cut off before it: it holds nothing to extract.
+    if backend.served.is_vllm or backend.served.is_classifier:
+        check((not how.extract, f"--extract: {backend.served.name} is held to the form of a verdict; leave it out"))
+        usual = replace(usual, extraction="")
     # A judge is asked as it learned wherever the options leave the form open.
     setup, usual_forms = _find_setup(how, usual, plan, backend), list_forms(plan, usual)
     if setup is None:
@@ -152,11 +157,14 @@ def prepare_judge(
         setup = replace(usual, unlearned=unlearned)
     forms = list_forms(plan, setup)
     # A form without ties uses one random order, so only now is it known whether --seed matters.
-    if how.seed and setup.order == "both" and how.battles not in ("random", "newcomer"):
+    if how.seed and setup.orders == 2 and how.battles not in ("random", "newcomer"):
         raise UsageError(f"--seed {how.seed}: nothing is drawn but by --order random or forced, --battles random")
-    setup = replace(setup, judge=how.judge_name or backend.served.name, decoding=how.decoding(forms))
+    # A form that is named outranks a paper without reasons.
+    asked = replace(how, no_reason=how.no_reason or not (how.prompt or usual.decoding.reason))
+    setup = replace(setup, judge=how.judge_name or backend.served.name, decoding=asked.decoding(forms))
     tokens = options.TOKENS_OF_STEPS if setup.reason_first else options.TOKENS
-    judge = Judge(backend, setup, how.max_tokens or tokens, endpoint.shown(how.images, root, [backend]))
+    images = endpoint.shown(how.images or _find_showing(how, usual, backend), root, [backend])
+    judge = Judge(backend, setup, how.max_tokens or tokens, images)
     # The judge may see images that the model was not shown: all must be there before the first call.
     if judge.images is not None:
         judge.images.uris |= uris
@@ -166,6 +174,8 @@ def prepare_judge(
         why = f"; it did not learn {setup.unlearned} (--force-form)"
     usually = f" (usual: {', '.join(usual_forms)})" if usual_forms != forms else ""
     print(f"{backend.served.name} is asked in {name_forms(forms)}{why}{usually}", file=sys.stderr)
+    if how.published and (otherwise := benchmarks.load(benchmark).setup_departures(judge.setup, chosen)):
+        print(f"not as published: {'; '.join(otherwise)}", file=sys.stderr)
     return judge, plan
 
 
@@ -206,6 +216,7 @@ def _usual_setup(how: JudgeOptions, benchmark: str, chosen: Sequence[str]) -> Ju
     reason_first = how.prompt == EVERY_REASON_FIRST or (base.reason_first and how.prompt is None)
     if reason_first:
         how = replace(how, prompt=EVERY_REASON_FIRST)
+    extraction = prompt_hash(EXTRACTION) if how.extract else base.extraction
     return replace(
         base,
         score_kind=how.score or "argmax",
@@ -214,7 +225,8 @@ def _usual_setup(how: JudgeOptions, benchmark: str, chosen: Sequence[str]) -> Ju
         repeat=how.repeat,
         battles=how.battles,
         reference_backed=not how.reference_free,
-        pointwise_prompt=how.answer_form,
+        pointwise_prompt=how.answer_form if how.prompt else base.pointwise_prompt,
+        extraction=extraction,
         unread=how.on_unparsed or base.unread,
         sight=how.turn_context or base.sight,
         reason_first=reason_first,
@@ -247,17 +259,33 @@ def _list_setups(how: JudgeOptions, usual: JudgeConfig, judge: Backend) -> Itera
     prompts, reasons = [usual.pointwise_prompt], [usual.reason_first]
     orders, sights = [usual.order], [usual.sight]
     # In the table's order: ratings on 1..10 come first, whatever the order of the recipe.
-    if how.prompt is None:
+    # What the paper prescribes is no more open than what an option names.
+    if how.prompt is None and how.published is None:
         for name, form in BY_NAME.items():
             if name in judge.served.forms and _rates_answers(form) and form.protocol == "pointwise":
                 prompts.append(name)
-    # What the paper prescribes is no more open than what an option names.
     if how.published is None:
         reasons += [True] if how.prompt is None else []
         orders += ["forced"] if how.order is None and usual.unread == "fail" else []
         sights += ["all"] if how.turn_context is None else []
     for prompt, reason_first, order, sight in product(prompts, reasons, orders, sights):
         yield replace(usual, pointwise_prompt=prompt, reason_first=reason_first, order=order, sight=sight)
+
+
+def _find_showing(how: JudgeOptions, usual: JudgeConfig, judge: Backend) -> Showing | None:
+    """Return whether the judge sees images in the paper; None if no paper is followed, or if the judge cannot see.
+
+    A judge that cannot see is asked all the same, which the page names as a deviation.
+    """
+    if how.published is None or usual.decoding.images == "blind":
+        return None if how.published is None else "blind"
+    sees = judge.sees()
+    if sees is None:
+        name = judge.served.name
+        print(
+            f"{name} does not say whether it sees: it is shown images, as in the paper; --images blind", file=sys.stderr
+        )
+    return None if sees is False else "show"
 
 
 def _say_instead(how: JudgeOptions, plan: VerdictPlan, judge: Backend) -> str:
@@ -281,7 +309,7 @@ def _say_instead(how: JudgeOptions, plan: VerdictPlan, judge: Backend) -> str:
 
 
 def say_calls(plan: VerdictPlan, benchmark: str, setup: JudgeConfig) -> None:
-    """Print how many requests the verdicts need at most, and how many with the paper's order of answers.
+    """Print how many requests the verdicts need at most, and how many if the judge is asked as in the paper.
 
     Equal prompts are requested only once, which is known only with the replies, so there may be fewer.
     """
@@ -289,10 +317,11 @@ def say_calls(plan: VerdictPlan, benchmark: str, setup: JudgeConfig) -> None:
     paper = benchmarks.load(benchmark).paper_setup(plan.protocols)
 
     compared = sum(count for name, count in by_protocol.items() if protocols.load(name).compares)
-    calls, paper_calls = (
-        by_protocol.total() + (compared if order == "both" else 0) for order in (setup.order, paper.order)
-    )
+    calls, paper_calls = (by_protocol.total() + compared * (how.orders - 1) for how in (setup, paper))
     fewer = f" (--as published: {paper_calls})" if paper_calls != calls else ""
+    if setup.extraction:
+        fewer = f", {calls} if every reply can be read{fewer}"
+        calls += sum(by_protocol[name] * (setup.orders if name == "pairwise" else 1) for name in EXTRACTED)
     print(f"{by_protocol.total()} verdicts by at most {calls} calls{fewer}", file=sys.stderr)
 
 
@@ -376,6 +405,7 @@ def _check_options(how: JudgeOptions, setup: JudgeConfig, chosen: Sequence[str],
     limited: list[tuple[bool, str, list[str]]] = [
         (setup.order != "both", f"--order {setup.order}", comparing),
         (setup.unread != "fail", f"--on-unparsed {setup.unread}", comparing),
+        (how.extract, "--extract", list(EXTRACTED)),
         (setup.sight != "before", f"--turn-context {setup.sight}", of_wholes),
         (setup.score_kind != "argmax", f"--score {setup.score_kind}", _heeding(lambda protocol: protocol.rates)),
         *((name != "standard", f"--judging {name}", of_wholes) for name in how.judging or ()),

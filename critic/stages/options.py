@@ -241,6 +241,9 @@ class JudgeOptions(Struct, frozen=True, kw_only=True):
     reference_free: Annotated[bool, rare("--reference-free", help="Compare models without a reference.")] = False
     order: Annotated[records.Order | None, rare(help="Order in which two answers are shown.")] = None
     judging: Annotated[list[str] | None, rare(help=f"Ablations of ConvBench's judge: {', '.join(ABLATIONS)}.")] = None
+    extract: Annotated[
+        bool, rare("--extract", help="Ask once more which verdict an unreadable reply comes to (direct, pairwise).")
+    ] = False
     on_unparsed: Annotated[records.OnUnparsed | None, rare(help="Result of an unreadable comparison.")] = None
     turn_context: Annotated[records.TurnContext | None, rare(help="Turns shown beside the judged one.")] = None
     max_tokens: Annotated[int | None, limit_tokens(8, f"{TOKENS}; steps: {TOKENS_OF_STEPS}")] = None

@@ -113,7 +113,8 @@ def _build_head(runs: Runs, boards: Sequence[Leaderboard], cautions: Sequence[st
 def _check_published(runs: Runs) -> None:
     """Raise UsageError for the first run that deviates from the setup of the benchmark's paper."""
     for run in runs.runs:
-        if departures := runs.benchmark.departures(run):
+        _, departures = runs.benchmark.compare_with_paper(run)
+        if departures:
             raise UsageError(
                 f"--as published: {run.path}: {'; '.join(departures)}; "
                 "critic infer and critic judge take --as published, too"
@@ -121,9 +122,14 @@ def _check_published(runs: Runs) -> None:
 
 
 def _describe_setup(runs: Runs, run: Run) -> str:
-    """Return how a run deviates from the setup of the benchmark's paper, or "as published"."""
-    departures = runs.benchmark.departures(run)
-    return f"not as published: {'; '.join(departures)}" if departures else "as published"
+    """Return how a run deviates from the setup of the benchmark's paper, or "as published".
+
+    A run that has one table of the paper by itself is as published with the name of that.
+    """
+    part, departures = runs.benchmark.compare_with_paper(run)
+    if departures:
+        return f"not as published: {'; '.join(departures)}"
+    return f"as published: {part}" if part else "as published"
 
 
 def _group_by_text(texts: Iterable[tuple[str, str]]) -> list[str]:

@@ -139,11 +139,13 @@ def sum_judgments(records: Iterable[Judgment], out: Path, unit: str) -> RunSumma
             # The calls of repeats are not in the record, but their tokens are.
             for call in [judgment] if judgment.repeats else judgment.calls:
                 spent.add(call)
+            counts["second_questions"] += sum(call.extracted for call in judgment.calls)
     facts = {f"{unit}s": count, "failed": dict(failures), **counts, "shortened_prompts": dict(spent.shortened)}
     facts |= {"asked": len(requests)} if requests else {}
     lines = [f"{out}: {count} {unit}s, {failed(failures)}"]
     for reason, text in (
         ("without_the_judgment_of_a_turn", "conversations were judged without the judgment of a turn, which failed"),
+        ("second_questions", "replies had no readable verdict and took a second question"),
         ("unread_ties", "verdicts could not be read and count as ties"),
         ("without_an_answer", "verdicts had no answer to judge, or no judgment of a turn to go by"),
     ):

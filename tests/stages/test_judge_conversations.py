@@ -351,6 +351,68 @@ def test_a_comparison_without_a_verdict_fails_or_is_a_counted_tie(tmp_path: Path
     assert ("comparisons came to no verdict and count as ties" in scored.stdout) == tie, scored.stdout
 
 
+SECOND = re.compile("An examiner wrote the text below|下面的文字是一名阅卷人写的")
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "words", "second", "score", "calls"),
+    [
+        ("convbench", ["--protocol", "direct", "--as", "published"], '{"Rating":4}', 4.0, 2),
+        ("convbench", ["--protocol", "direct", "--extract"], "Final Rating: 4", 4.0, 2),
+        ("convbench", ["--protocol", "pairwise", "--as", "published"], "Unknown", None, 2),
+        ("visitbench", ["--as", "published"], '{"Verdict":"B"}', 0.0, 3),
+        ("visitbench", ["--as", "published"], '{"Verdict":"Unknown"}', 0.5, 4),
+    ],
+)
+def test_an_unreadable_reply_takes_a_second_question(
+    tmp_path: Path, scripted: Any, benchmark: str, words: list[str], second: str, score: float | None, calls: int
+) -> None:
+    """Rows 14 and 29: one prompt shows the reply alone, one more call; a tie only where that finds no verdict."""
+
+    def answer(body: dict[str, Any]) -> Any:
+        if SECOND.search(prompt_of(body)):
+            return completion(second)
+        # The first order of a pair is read as it stands, where the second one's verdict has to be found.
+        readable = score == 0.0 and not re.search(r"assistant A\n> m on|助手 A）\n> m on", prompt_of(body))
+        return completion('{"Reason":"so","Verdict":"A"}' if readable else "Let me weigh it.\n# Reference: 10")
+
+    server = scripted(answer)
+    file, out = replies(tmp_path / "r.jsonl", benchmark), tmp_path / "j.jsonl"
+    done = judge(file, out, benchmark, server.url, *words)
+    lines = judged(out)
+    assert {(line.score, len(line.calls)) for line in lines} == {(score, calls)}
+    assert done.returncode == (3 if score is None else 0)
+    asked = [body for body in server.requests if SECOND.search(prompt_of(body))]
+    assert len(server.requests) == sum(len(line.calls) for line in lines)
+    assert len(asked) == sum(call.extracted for line in lines for call in line.calls)
+    for body in asked:
+        assert "response_format" not in body and "> Let me weigh it.\n> # Reference: 10" in prompt_of(body)
+        assert prompt_of(body).count("> ") < 6, "the reply only"
+    facts = jsonl.facts(out)
+    assert facts["second_questions"] == len(asked) and facts["tokens"]["prompt"] == 11 * len(server.requests)
+    most = re.search(r"verdicts by at most (\d+) calls, (\d+) if every reply can be read", done.stderr)
+    assert most and int(most[1]) == 2 * int(most[2]) >= len(server.requests)
+    assert f"{len(asked)} replies had no readable verdict and took a second question" in done.stdout
+    if score == 4.0:
+        shown = "# Judgments of the single turns\n> Turn 1: 4. Let me"
+        assert any(shown in prompt_of(body) for body in server.requests), "beside the reply's own text"
+
+
+def test_a_constrained_judge_is_asked_nothing_twice(tmp_path: Path, scripted: Any) -> None:
+    """vLLM holds a reply to the form of a verdict: what is cut off before it holds none."""
+    server = scripted(lambda body: completion('{"Reason":"so on', finish="length"), owner="vllm")
+    file = replies(tmp_path / "r.jsonl", "convbench")
+    words = ["--protocol", "direct", "--as", "published"]
+    refused = judge(file, tmp_path / "j.jsonl", "convbench", server.url, *words, "--extract")
+    assert_one_line_error(refused, "--extract: tiny is held to the form of a verdict; leave it out")
+    judge(file, tmp_path / "j.jsonl", "convbench", server.url, *words, code=3)
+    assert not any(SECOND.search(prompt_of(body)) for body in server.requests)
+    shown = run("critic", "score", tmp_path / "j.jsonl").stdout
+    assert "24 unreadable verdicts without a second question (paper: asks it)" in shown
+    refused = judge(file, tmp_path / "k.jsonl", "convbench", server.url, "--protocol", "quality", "--extract")
+    assert_one_line_error(refused, "--extract is one of --protocol direct and pairwise")
+
+
 def test_no_more_is_asked_at_once_than_concurrency_says(tmp_path: Path, monkeypatch: Any) -> None:
     """The turns of a conversation are judged side by side, and conversations too."""
     under_way = most = 0
