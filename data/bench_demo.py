@@ -4,8 +4,9 @@
 
 A tiny judge learns every form in the papers' protocols from human labels of the sample world, and is compared with
 people in each form. It then judges two random vision-language models with a few million parameters, which run through
-every benchmark as published and are scored together. In VisIT-Bench's tournament a third model is added. The models'
-scores mean nothing, but every step is the real one.
+every benchmark as published (but for the images that MultiVerse's judge sees, since this one is blind) and are scored
+together. In VisIT-Bench's tournament a third model is added. The models' scores mean nothing, but every step is the
+real one.
 """
 
 import json

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from critic.benchmarks.alignmmbench import TASKS
 from critic.judging.forms import BY_NAME, form_of, inquiry
-from critic.judging.prompt import LANGUAGES, load
+from critic.judging.prompt import EXTRACTION, LANGUAGES, load
 from critic.judging.render import FLOOR, of_response, quote_untrusted, render, truncate_to_fit
 from critic.records import Language, PromptInputs, Question, Response, Turn
 from eval_agreement.metrics import STRICT_RANGES
@@ -68,6 +68,7 @@ def test_the_exact_text_is_kept(name: str, lang: Language, task: str) -> None:
 def test_hashes_are_of_the_content_that_was_released() -> None:
     """A judgment names its prompt by this hash. To accept a new one: raise the version, write both here."""
     prompts = {f"{name}_{lang}": load(name, lang) for name, lang in EVERY}
+    prompts |= {f"{EXTRACTION}_{lang}": load(EXTRACTION, lang) for lang in LANGUAGES}
     recorded = dict(line.split(" ", 1) for line in (GOLDEN / "hashes.txt").read_text("utf-8").splitlines())
     assert {name: f"{prompt.version} {prompt.hash}" for name, prompt in prompts.items()} == recorded
 
