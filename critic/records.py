@@ -459,7 +459,7 @@ class JudgeConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `seed`: for random orders.
     `reference_backed`: True if the judge of two models sees the reference.
     `unread`: how a comparison without a readable verdict counts.
-    `extraction`: hash of the prompt that asks for the verdict of an unreadable reply; "" if that is not asked for.
+    `second_question`: hash of the prompt that asks for the verdict of an unreadable reply; "" if that is not asked for.
     `reason_first`: True if conversations use the forms with the reason before the verdict.
     `sight`: which turns the judge of a turn sees.
     `battles`: which of several models are compared; None if the first is compared with all others.
@@ -476,7 +476,7 @@ class JudgeConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
     pointwise_prompt: str = "pointwise"
     decoding: SamplingParams = GREEDY
     unread: OnUnparsed = "fail"
-    extraction: str = ""
+    second_question: str = ""
     reason_first: bool = False
     sight: TurnContext = "before"
     battles: Pairing | None = None

@@ -147,7 +147,7 @@ class Benchmark(Struct, frozen=True, kw_only=True):
         words = self.setup_departures(run.setup, used)
         # Only an unreadable reply is asked about once more.
         unread = sum(judgment.unread or judgment.failure in UNREADABLE for judgment in run.turns)
-        if self.published.extraction and not run.setup.extraction and unread:
+        if self.published.second_question and not run.setup.second_question and unread:
             words.append(f"{unread} unreadable verdicts without a second question (paper: asks it)")
         if run.battles and not all(map(self.scored, run.battles)):
             words.append("battles between models (paper: none)")

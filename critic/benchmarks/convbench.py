@@ -371,7 +371,7 @@ PUBLISHED = JudgeConfig(
     score_kind="argmax",
     order="forced",
     unread="fail",
-    extraction=prompt_hash(EXTRACTION),
+    second_question=prompt_hash(EXTRACTION),
     reason_first=True,
     sight="all",
     decoding=SamplingParams(reason=True, temperature=0.0, images="blind"),

@@ -179,7 +179,7 @@ PUBLISHED = JudgeConfig(
     score_kind="argmax",
     order="both_forced",
     unread="tie",
-    extraction=prompt_hash(EXTRACTION),
+    second_question=prompt_hash(EXTRACTION),
     reason_first=True,
     reference_backed=True,
     decoding=SamplingParams(reason=True, temperature=0.0, images="blind"),

@@ -264,7 +264,7 @@ class Judge:
         Return it and the call that it took, or `verdict` as it was read and no call if nothing has to be asked.
         """
         text = without_thoughts(reply.text)
-        asks = self.setup.extraction and request.form.protocol in EXTRACTED
+        asks = self.setup.second_question and request.form.protocol in EXTRACTED
         if not asks or verdict.failure not in UNREADABLE or not text:
             return verdict, []
         prompt = load(EXTRACTION, request.prompt.language)

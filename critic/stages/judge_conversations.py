@@ -148,7 +148,7 @@ def prepare_judge(
     # A constrained reply is a verdict, or was cut off before it: it holds nothing to extract.
     if backend.served.is_vllm or backend.served.is_classifier:
         check((not how.extract, f"--extract: {backend.served.name} is held to the form of a verdict; leave it out"))
-        usual = replace(usual, extraction="")
+        usual = replace(usual, second_question="")
     # A judge is asked as it learned wherever the options leave the form open.
     setup, usual_forms = _find_setup(how, usual, plan, backend), list_forms(plan, usual)
     if setup is None:
@@ -216,7 +216,7 @@ def _usual_setup(how: JudgeOptions, benchmark: str, chosen: Sequence[str]) -> Ju
     reason_first = how.prompt == EVERY_REASON_FIRST or (base.reason_first and how.prompt is None)
     if reason_first:
         how = replace(how, prompt=EVERY_REASON_FIRST)
-    extraction = prompt_hash(EXTRACTION) if how.extract else base.extraction
+    second_question = prompt_hash(EXTRACTION) if how.extract else base.second_question
     return replace(
         base,
         score_kind=how.score or "argmax",
@@ -226,7 +226,7 @@ def _usual_setup(how: JudgeOptions, benchmark: str, chosen: Sequence[str]) -> Ju
         battles=how.battles,
         reference_backed=not how.reference_free,
         pointwise_prompt=how.answer_form if how.prompt else base.pointwise_prompt,
-        extraction=extraction,
+        second_question=second_question,
         unread=how.on_unparsed or base.unread,
         sight=how.turn_context or base.sight,
         reason_first=reason_first,
@@ -319,7 +319,7 @@ def say_calls(plan: VerdictPlan, benchmark: str, setup: JudgeConfig) -> None:
     compared = sum(count for name, count in by_protocol.items() if protocols.load(name).compares)
     calls, paper_calls = (by_protocol.total() + compared * (how.orders - 1) for how in (setup, paper))
     fewer = f" (--as published: {paper_calls})" if paper_calls != calls else ""
-    if setup.extraction:
+    if setup.second_question:
         fewer = f", {calls} if every reply can be read{fewer}"
         calls += sum(by_protocol[name] * (setup.orders if name == "pairwise" else 1) for name in EXTRACTED)
     print(f"{by_protocol.total()} verdicts by at most {calls} calls{fewer}", file=sys.stderr)
