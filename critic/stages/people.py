@@ -15,6 +15,7 @@ from critic.errors import UsageError, quoted
 from critic.images import name_images
 from critic.judging import protocols
 from critic.judging.assignments import Assignment
+from critic.judging.planned import PlannedVerdict
 from critic.judging.replies import benchmark_of
 from critic.judging.transcripts import Transcripts, read_transcripts
 from critic.records import Conversation, HumanScore, JudgeConfig, Judgment, Scope, TurnContext, Verdict
@@ -95,6 +96,34 @@ def _grade(location: str, text: str, scale: tuple[float, float]) -> float:
     return grade if scale == (1, 10) else records.to_ten(grade, *scale)
 
 
+def _read_judged(path: Path, opponent: str | None) -> dict[Key, Judgment]:
+    """Return a judge's verdicts by what they are on, without ablations.
+
+    Of comparisons only those with `opponent` (None for the reference) are included.
+    """
+    judgments = {}
+    for _, line in jsonl.read(path, Judgment):
+        protocol = line.protocol or "pointwise"
+        if line.judging == "standard" and line.opponent == (opponent if protocols.load(protocol).compares else None):
+            judgments[line.sample.id, line.condition, line.turn, protocol] = line
+    return judgments
+
+
+def _show_judged(planned: PlannedVerdict, line: Judgment | None, path: Path) -> PlannedVerdict:
+    """Return a planned verdict in the form, and with the prompt inputs, of a judge's verdict on the same reply.
+
+    Raises UsageError if there is none.
+    """
+    sample, what = planned.sample, f"turn {planned.sample.turn or WHOLE} of {quoted(planned.sample.id)}"
+    if line is None or line.sample.shown is None or planned.material is None:
+        raise UsageError(f"--judged {path}: has no {planned.protocol} verdict on {what} ({sample.condition})")
+    replied, shown = planned.material.sides[0], line.sample.shown.sides[0]
+    about = line.system, line.conversation, shown.earlier, shown.answer
+    if about != (sample.system, sample.conversation, replied.earlier, replied.answer):
+        raise UsageError(f"--judged {path}: judges another reply to {what} ({sample.condition})")
+    return replace(planned, sample=line.sample, form=line.prompt, material=line.sample.shown)
+
+
 def main(
     table: Annotated[Path, typer.Argument(help=f"People's verdicts (CSV, JSONL …). Columns: {COLUMNS}.")],
     replies: Annotated[Path, typer.Option(help="The replies that were graded (of critic infer or others).")],
@@ -112,6 +141,9 @@ def main(
         TurnContext, typer.Option(help="The turns that people saw when they judged one.")
     ] = "before",
     scale: Annotated[str, typer.Option(metavar="LOW:HIGH", help="Lowest and highest grade.")] = "1:10",
+    judged: Annotated[
+        Path | None, typer.Option(help="A judge's verdicts on these replies; training then shows what that judge saw.")
+    ] = None,
     name: Annotated[str, typer.Option(help="The judge's name.")] = "people",
     system: Annotated[str | None, typer.Option(help="The model's name.", show_default="the file's stem")] = None,
 ) -> int:
@@ -127,6 +159,8 @@ def main(
         theirs = read_transcripts(Path(against), benchmark, conversations)
         opponent = next(iter(theirs.values())).system
     opinions = read_opinions(table, transcripts, opponent, human_scored.parse_scale(scale))
+    seen = _read_judged(judged, opponent) if judged else {}
+    turn_context = next((line.setup.sight for line in seen.values()), turn_context)
     setup = JudgeConfig(judge=name, score_kind="argmax", order="random", sight=turn_context)
     judgments: list[Judgment] = []
     # The whole conversation comes last: its judge sees the verdicts on its turns.
@@ -138,8 +172,10 @@ def main(
         beside = [judgment for judgment in earlier if (judgment.sample.id, judgment.condition, judgment.protocol) == of]
         assignment = Assignment(transcript=transcripts[key, condition], protocol=protocol, against=rival)
         planned = assignment.plan(turn, setup, beside)
+        if judged:
+            planned = _show_judged(planned, seen.get((key, condition, turn, protocol)), judged)
         if compares:
-            shown = None if opponent and rival is None else planned.material
+            shown = None if opponent and rival is None and not judged else planned.material
             labels: dict[str, Any] = {"preference": score, "opponent": opponent, "shown": shown}
         else:
             scope: Scope = "conversation" if turn is None else "turn"

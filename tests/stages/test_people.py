@@ -10,6 +10,9 @@ from conftest import assert_one_line_error, completion, run, sample, write_csv, 
 from scoring import read_sample
 from stages.test_judge_conversations import judge, judged, replies
 
+from critic import human_scored
+from critic.judging.examples import build_example, plan
+
 Row = dict[str, object]
 
 
@@ -62,6 +65,40 @@ def test_what_people_say_of_a_reply_that_is_not_there_is_refused(tmp_path: Path)
         done = run("critic", "import-grades", grades, "--replies", file, "--out", out)
         assert_one_line_error(done, f"no reply to turn {turn} of '1' (own)", why)
     assert not out.exists()
+
+
+@pytest.mark.parametrize("protocol", ["direct", "pairwise"])
+def test_grades_on_a_judges_records_teach_what_the_judge_was_shown(
+    tmp_path: Path, scripted: Any, protocol: str
+) -> None:
+    """Row 6: each turn's and whole's prompt, the judge's reasons on its turns included, is the one that was sent."""
+    file, out, taught = replies(tmp_path / "m.jsonl", "convbench"), tmp_path / "p.jsonl", tmp_path / "j.jsonl"
+    answer = {"direct": '{"Rating":7,"Reason":"It is %s."}', "pairwise": '{"Verdict":"A","Reason":"It is %s."}'}
+    server = scripted(lambda body: completion(answer[protocol] % len(json.dumps(body))))
+    assert judge(file, taught, "convbench", server.url, "--protocol", protocol, "--order", "both").returncode == 0
+    opinion = {"direct": {"grade": 3}, "pairwise": {"preference": "model"}}[protocol]
+    keys = [(talk.id, turn) for talk in read_sample("convbench") for turn in (1, 2, 3, "whole")]
+    grades = write_csv(tmp_path / "g.csv", [{"id": key, "turn": turn, **opinion} for key, turn in keys])
+    words = ["import-grades", grades, "--replies", file, "--out", out]
+    run("critic", *words, "--judged", taught, code=0)
+    rows = human_scored.load(out).responses
+    examples = plan(rows, dict.fromkeys(sorted({row.form for row in rows}), 1.0)).examples
+    by_id, sent = {row.id: row for row in rows}, [body["messages"] for body in server.requests if "messages" in body]
+    shown = [
+        build_example(each, by_id, None, lambda _: 0).messages
+        for each in examples
+        if each.form == by_id[each.ids[0]].form
+    ]
+    assert len(rows) == len(keys) and len(shown) == len(sent) == len(keys) * (1 + (protocol == "pairwise"))
+    assert sorted(map(json.dumps, shown)) == sorted(map(json.dumps, sent))
+    lines = [json.loads(line) for line in taught.read_text("utf-8").splitlines()]
+    write_jsonl(taught, [line for line in lines if line["sample"].get("turn") != 2])
+    assert_one_line_error(
+        run("critic", *words, "--judged", taught), f"has no {protocol} verdict on turn 2 of '1' (own)"
+    )
+    other = replies(tmp_path / "n.jsonl", "convbench", system="n")
+    words[3] = other
+    assert_one_line_error(run("critic", *words, "--judged", taught), "judges another reply to turn 1 of '1' (own)")
 
 
 def test_the_matrix_of_judges_and_people(tmp_path: Path, scripted: Any) -> None:
