@@ -285,7 +285,8 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         endpoint(metavar="NAME", help="Model name on the server, or a checkpoint folder.", show_default="its first"),
     ] = None
     base_url: Annotated[
-        str | None, endpoint(metavar="URL", help="OpenAI-compatible server; several as URL,URL or @FILE.")
+        str | None,
+        endpoint(metavar="URL", help="OpenAI-compatible server: URL, URL#MODEL; several as URL,URL or @FILE."),
     ] = None
     api_key: Annotated[str | None, endpoint(metavar="KEY", envvar="OPENAI_API_KEY", help="Key of the server.")] = None
     data_root: Annotated[
@@ -410,7 +411,8 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         if values:
             backends: list[Backend] = [self._named(option, value) for value in values]
         elif self.base_url is not None:
-            backends = [self.connect(self.base_url, self.model)]
+            url, _, named = self.base_url.partition("#")
+            backends = [self.connect(url, named or self.model)]
         else:
             raise UsageError(f"give {option} FOLDER (vLLM in this process) or --base-url URL")
         runs_vllm = any(isinstance(layer, VllmBackend) for backend in backends for layer in walk_layers(backend))

@@ -496,6 +496,15 @@ def test_the_callers_mistakes_end_in_one_line(tmp_path: Path, scripted: Servers)
 CONDITIONS = ("own", "perfect_perception", "perfect_perception_reasoning", "no_history")
 
 
+def test_a_url_names_its_model(tmp_path: Path, scripted: Servers) -> None:
+    """As in --judge: the name behind # is the model that is asked, and no part of the address."""
+    server, out = scripted(echo), tmp_path / "out.jsonl"
+    infer(sheet(tmp_path / "b", 1), out, "--base-url", f"{server.url}#tiny", code=0)
+    assert {body["model"] for body in server.requests} == {"tiny"} and lines(out)
+    done = infer(sheet(tmp_path / "c", 1), tmp_path / "no.jsonl", "--base-url", f"{server.url}#huge")
+    assert_one_line_error(done, "huge", "tiny")
+
+
 @pytest.mark.e2e
 @pytest.mark.parametrize(("kills", "count"), [(4, 20), pytest.param(20, 90, marks=pytest.mark.slow)])
 def test_killed_at_random_moments(tmp_path: Path, scripted: Servers, kills: int, count: int) -> None:
