@@ -179,8 +179,13 @@ class _Sums:
         # A score without parts has no value, not the value 0.
         if not columns:
             return np.full(1 + self.draws.resamples, np.nan)
-        means = (part.weight * ratio(column.total, column.n) for part, column in zip(score.parts, columns, strict=True))
-        total = np.sum(list(means), axis=0)
+        means = np.stack([ratio(column.total, column.n) for column in columns])
+        weights = np.broadcast_to(np.array([[part.weight] for part in score.parts]), means.shape)
+        total = np.sum(weights * means, axis=0)
+        if score.of:
+            # A resample may lack a part, as a model's file may: its mean is over the others.
+            here = np.where(np.isnan(means), 0.0, weights)
+            total = ratio(np.nansum(here * means, axis=0) * weights.sum(axis=0), here.sum(axis=0))
         return ratio(np.ones_like(total), total) if score.inverse else total
 
     def groups(self, columns: Sequence[_Column]) -> int:

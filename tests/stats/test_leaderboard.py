@@ -161,14 +161,37 @@ def test_means_over_tasks_are_compared_on_the_tasks_that_both_have() -> None:
     assert nothing.undefined == "no pairs"
 
 
-def test_no_interval_has_its_own_reason() -> None:
-    """Thirteen tasks of two questions: most resamples leave out a task, however many groups there are."""
-    ids_of = {f"t{n}": {f"{n}-{k}": f"{n}-{k}" for k in range(2)} for n in range(13)}
+def mean_of_thirteen(shift: float, of: int = 0) -> Score:
+    """Return a mean of 13 tasks of two questions, rated `shift` plus 0 to 5, one more for the second question."""
+    parts = []
+    for task in range(13):
+        ids = {f"{task}-{k}": f"{task}-{k}" for k in range(2)}
+        parts.append(Term(1 / 13, {key: shift + task % 5 + k for k, key in enumerate(ids)}, ids, (0, 10), f"t{task}"))
+    return Score(parts=parts, of=of)
 
-    def score(shift: float) -> Score:
-        return Score(
-            parts=[Term(1 / 13, dict.fromkeys(ids, shift), ids, (0, 10), name) for name, ids in ids_of.items()], of=13
-        )
+
+def test_the_mean_of_tasks_is_over_those_that_a_resample_has() -> None:
+    """Row 11: AlignMMBench's mean has an interval and differences where most resamples lack a task."""
+    cell = table({"m": {"S": mean_of_thirteen(3, of=13)}})["m"]["S"]
+    draws = Bootstrap(np.arange(26))
+    # The table numbers its groups in the order of their names.
+    names = sorted(f"{task}-{k}" for task in range(13) for k in range(2))
+    marks = np.array([3.0 + int(name.split("-")[0]) % 5 + int(name[-1]) for name in names])
+    tasks = np.array([int(name.split("-")[0]) for name in names])
+    drawn = []
+    for times in counts_of(draws).T:
+        own = [
+            times[tasks == task] @ marks[tasks == task] / times[tasks == task].sum() for task in set(tasks[times > 0])
+        ]
+        drawn.append(fmean(own))
+    assert cell.value == pytest.approx(marks.mean()) and cell.interval == pytest.approx(draws.interval(np.array(drawn)))
+    difference = less(mean_of_thirteen(4, of=13), mean_of_thirteen(1, of=13))
+    assert difference.mean == pytest.approx(3) and difference.interval == pytest.approx((3, 3))
+
+
+def test_no_interval_has_its_own_reason() -> None:
+    """A sum of 13 parts of two questions each: most resamples leave out a part, however many groups there are."""
+    score = mean_of_thirteen
 
     difference = less(score(4), score(1))
     assert difference.mean == pytest.approx(3) and difference.groups == 26
