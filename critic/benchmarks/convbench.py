@@ -301,22 +301,24 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
 def _compare_judges(runs: Sequence[Run], conversations: Conversations) -> Iterator[LeaderboardRow]:
     """Yield rows on the agreement of every two judges, people included, on the same model's replies.
 
-    If the same two judged several models, a pooled row is added.
+    If the same two judged several models, a row pooled over them is added, in a table of its own.
     """
     pairs_by_judges = _pair_judges(runs)
     for protocol in TITLES:
         caption = f"Equal verdicts of two judges, or a judge and people, in % ({protocol}; tables 3 to 7)"
         for judges, pairs in pairs_by_judges.items():
             both = [pair for pair in pairs if all(protocol in run.protocols() for run in pair)]
-            # The pooled row takes the place of the mean, which a model with two rows prevents.
             pooled = [both] if len(both) > 1 else []
             for models in [*pooled, *([pair] for pair in both)]:
                 verdicts = [(mine.verdicts, theirs.verdicts) for mine, theirs in models]
                 scores = agreement(verdicts, conversations, protocol)
-                system = models[0][0].system
-                name = f"{f'all {len(models)} models' if len(models) > 1 else system}: {' and '.join(judges)}"
-                key = f"agreement-{protocol}"
-                yield LeaderboardRow(key=key, caption=caption, scores=scores, system=system, name=name)
+                system, key = models[0][0].system, f"agreement-{protocol}"
+                row = LeaderboardRow(key=key, caption=caption, scores=scores, system=system)
+                # A row of all models is no model's, in colour or in rank.
+                if len(models) > 1:
+                    system = f"all {len(models)} models"
+                    row = replace(row, key=f"{key}-pooled", caption=f"{caption}, pooled over models", system="")
+                yield replace(row, name=f"{system}: {' and '.join(judges)}")
 
 
 def _pair_judges(runs: Sequence[Run]) -> dict[tuple[str, str], list[tuple[Run, Run]]]:

@@ -156,7 +156,9 @@ def _state_leader(board: Leaderboard, column: str, names: Sequence[str]) -> str:
         return f"{named} are tied in the first place by “{column}”: none is shown to be ahead of another."
     placed = board.places.keys() & cells.keys()
     behind = len(placed) - board.places[first][1] if placed else 0
-    how_many = others[0] if behind == len(others) == 1 else f"{behind} of the {len(others)} others"
+    how_many = f"{behind} of the {len(others)} others"
+    if behind == len(others) == 1:
+        how_many = f"{others[0]} ({_build_cell(column, cells[others[0]]).text})"
     # A score over some of its parts, or none at all, is in no place that another could be ahead of.
     shown = f", shown to be ahead of {how_many}" if behind else ""
     return f"{first} is first with {mark} {reading}{shown}."

@@ -119,7 +119,8 @@ def test_the_headline_says_who_is_first_and_whether_that_is_shown() -> None:
     rows = [entry("a", 3), entry("b", 5), entry("b, blind", 8, "no_image")]
     (sentence,) = state_leaders(leaderboards(rows))
     assert re.fullmatch(
-        r"b is first with 5\.50 in “mean” \(95 % interval 5\.\d\d–5\.\d\d\), shown to be ahead of a\.", sentence
+        r"b is first with 5\.50 in “mean” \(95 % interval 5\.\d\d–5\.\d\d\), shown to be ahead of a \(3\.50\)\.",
+        sentence,
     )
     assert state_leaders([]) == []
     tied = [entry("a", 5), *(entry(name, 4.6, period=3) for name in "cdef")]
@@ -147,8 +148,8 @@ def test_models_of_two_judges_are_ranked_apart() -> None:
     lines = {line.name: line.cells[0] for line in table_of(boards[0]).rows}
     assert (lines["a"].text, lines["a"].small, lines["c"].small) == ("2", "by j", "by k")
     first, second = state_leaders(boards)
-    assert first.startswith("By j: b is first with 5.50") and first.endswith("shown to be ahead of a.")
-    assert second.startswith("By k: d is first with 9.50") and second.endswith("shown to be ahead of c.")
+    assert first.startswith("By j: b is first with 5.50") and first.endswith("shown to be ahead of a (3.50).")
+    assert second.startswith("By k: d is first with 9.50") and second.endswith("shown to be ahead of c (7.50).")
     # One model each: nobody is first.
     alone = state_leaders(leaderboards([rows[0], rows[2]]))
     assert [sentence[:21] for sentence in alone] == ["By j: a has 3.50 of 1", "By k: c has 7.50 of 1"]

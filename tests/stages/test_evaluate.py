@@ -404,9 +404,12 @@ def test_agreement_is_pooled_over_models(tmp_path: Path) -> None:
         second = judged(tmp_path / f"{system}-k.jsonl", "convbench", first_turn, other, system, judge="k", answer="x")
         files.insert(0 if system == "n" else len(files), second)  # the judges' order in the call says nothing
     summary, _, _ = scored(tmp_path / "out", "convbench", *files)
-    rows = summary["leaderboards"]["agreement-direct"]
+    pooled = summary["leaderboards"]["agreement-direct-pooled"]
+    rows = summary["leaderboards"]["agreement-direct"] | pooled
     shares = {name.split(":")[0]: (cells["S1"]["value"], cells["S1"]["n"]) for name, cells in rows.items()}
     of_n = (pytest.approx(100 / 3), 6)
+    mean = shares.pop("mean of the models")
+    assert mean[0] == pytest.approx(200 / 3) and [*pooled] == ["all 2 models: k and j"], "a table of its own"
     assert shares == {"all 2 models": (pytest.approx(100 * 8 / 12), 12), "m": (100, 6), "n": of_n}
     low, high = next(cells for name, cells in rows.items() if name.startswith("all"))["S1"]["interval"]
     assert high - low > 40, "six groups, not twelve"
