@@ -203,6 +203,23 @@ def errors(verdicts: Verdicts, conversations: Conversations, protocol: str) -> d
     return columns
 
 
+def ablations(verdicts: Verdicts, conversations: Conversations, protocol: str) -> dict[str, Score]:
+    """Return what focus points, and the turns' judgments for the whole, add to each cell that was judged both ways.
+
+    The differences are paired: in per cent for pairs, in points for grades.
+    """
+    judged, groups = by_cell(verdicts, protocol, UNIT[protocol]), groups_of(conversations)
+    low, high = SCALE[protocol]
+    columns = {}
+    for judging in ("no_focus", "no_turn_verdicts"):
+        for name, cell in CELLS.items():
+            without = replace(cell, judging=judging)
+            if cell in judged and without in judged:
+                added = _subtract(judged[without], judged[cell])
+                columns[f"{HEADINGS[name]}, {judging}"] = score_of(added, groups, (low - high, high - low))
+    return columns
+
+
 def _count_flips(judged: Mapping[Cell, Scores], groups: Groups) -> dict[str, Score]:
     """Return the share (%) of turn verdicts that change, rise or fall with perfect perception (Ŝ) or reasoning (S̃)."""
     columns: dict[str, Score] = {}
@@ -348,11 +365,18 @@ def _list_rows(run: Run, conversations: Conversations) -> Iterator[LeaderboardRo
     groups = groups_of(conversations)
     # One file may hold verdicts by both protocols, whose scales differ.
     for protocol, scale in SCALE.items():
+        points = "points" if protocol == "direct" else "%"
         by_heading = {HEADINGS[name]: score for name, score in scores(run.verdicts, conversations, protocol).items()}
         if by_heading:
             caption = f"{TITLES[protocol].capitalize()} (table {8 if protocol == 'direct' else 1} of the paper)"
             main = [name for name in ("R1", "R2", "S1", "S2", "S3", "SO") if name in by_heading]
             yield LeaderboardRow(key=protocol, caption=caption, scores=by_heading, charted=main)
+        if contrasts := ablations(run.verdicts, conversations, protocol):
+            caption = (
+                f"What focus points and the turns' judgments add, with less without, in {points} (ablations of table 1)"
+            )
+            row = LeaderboardRow(key=f"{protocol}-ablations", caption=caption, scores=contrasts)
+            yield replace(row, charted=list(contrasts), ranked=False)
         if columns := errors(run.verdicts, conversations, protocol):
             drawn = [name for name in columns if "O" not in name and not name.endswith(("up", "down"))]
             caption = f"Where errors come from: fails and flips in %, what a perfect step adds ({protocol})"

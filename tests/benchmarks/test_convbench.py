@@ -245,6 +245,20 @@ def test_only_what_was_run_is_asked() -> None:
     assert scores([*own, *unfocused], talks, "pairwise")["S3"].value == 100
 
 
+def test_ablations_are_paired_with_the_cells_of_the_table() -> None:
+    """Row 16: what focus points and the turns' judgments add, in per cent of the conversations judged both ways."""
+    talks = conversations(4)
+    lost = {"no_focus": (3, [0.0, 0.0, 1.0, None]), "no_turn_verdicts": (None, [1.0, 0.0, 1.0, 1.0])}
+    fates: dict[tuple[Cell, str], Fate] = {}
+    for judging, (turn, values) in lost.items():
+        fates |= {(Cell("own", turn), talk.id): 1.0 for talk in talks}
+        fates |= {(Cell("own", turn, judging), talk.id): value for talk, value in zip(talks, values, strict=True)}
+    added = convbench.ablations(verdicts_of(fates, "pairwise"), talks, "pairwise")
+    values = {name: (aggregate_of(score).value, aggregate_of(score).n) for name, score in added.items()}
+    assert values == {"S3, no_focus": (pytest.approx(200 / 3), 3), "SO, no_turn_verdicts": (25, 4)}
+    assert convbench.ablations(verdicts_of({(Cell("own", 3), "0"): 1.0}, "direct"), talks, "direct") == {}
+
+
 def test_error_attribution_is_that_of_brute_force() -> None:
     luck = random.Random(7)
     talks = conversations(60)
