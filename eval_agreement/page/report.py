@@ -1,6 +1,5 @@
 """Write the audit as one HTML page that needs no network (pictures are inline SVG)."""
 
-import heapq
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from critic import jsonl
-from critic.page.blocks import Part, Section, Table, row
+from critic.page.blocks import Part, Section, Table, TableRow, row
 from critic.page.page import render
 from critic.records import RATINGS
 from critic.stats.arrays import Floats
@@ -90,7 +89,7 @@ def find_worst(sample: RatedSample) -> list[int]:
     distance = np.abs(sample.human - sample.scores)
     judged = np.flatnonzero(~np.isnan(distance)).tolist()
     # By id within ties, so that the page is the same in every run.
-    return heapq.nsmallest(WORST, judged, key=lambda row: (-distance[row], sample.ids[row]))
+    return sorted(judged, key=lambda row: (-distance[row], sample.ids[row]))[:WORST]
 
 
 def _failure_sections(samples: Mapping[str, RatedSample]) -> list[Section]:
@@ -98,25 +97,19 @@ def _failure_sections(samples: Mapping[str, RatedSample]) -> list[Section]:
     caption = "Answers without a score, by reason, with the first of each; left out of the judge’s numbers above."
     parts = []
     for name, sample in samples.items():
-        # Scores from tables have no judgments, and no details of failures.
-        judgments = sample.judgments or [None] * len(sample.ids)
-        rows = []
-        for failure, count, examples in count_failures(sample):
-            details = []
-            for index in examples:
-                judgment = judgments[index]
-                detail = judgment.detail or "" if judgment else ""
-                details.append(f"{sample.ids[index]} {detail[:200]}".strip())
-            rows.append(row(failure, count, about="; ".join(details)))
-        parts.append(Part(heading=name, tables=[Table(caption=caption, head=["Failure", "count"], rows=rows)]))
+        table = Table(caption=caption, head=["Failure", "count"], rows=count_failures(sample))
+        parts.append(Part(heading=name, tables=[table]))
     return build_section("failures", parts)
 
 
-def count_failures(sample: RatedSample) -> list[tuple[str, int, list[int]]]:
-    """Return each kind of failure, the most frequent first, with its count and the indices of its first three rows."""
-    by_failure: dict[str, list[int]] = {}
+def count_failures(sample: RatedSample) -> list[TableRow]:
+    """Return a table row per kind of failure, the most frequent first: its count, and its first three answers."""
+    answers: dict[str, list[str]] = {}
     for index in np.flatnonzero(np.isnan(sample.scores)).tolist():
+        # Scores from tables have no judgments, and no details of failures.
         judgment = sample.judgments[index] if sample.judgments else None
-        by_failure.setdefault((judgment and judgment.verdict.failure) or "no score", []).append(index)
-    commonest = sorted(by_failure.items(), key=lambda named: -len(named[1]))
-    return [(name, len(rows), rows[:3]) for name, rows in commonest]
+        failure = (judgment and judgment.verdict.failure) or "no score"
+        detail = (judgment and judgment.detail) or ""
+        answers.setdefault(failure, []).append(f"{sample.ids[index]} {detail[:200]}".strip())
+    commonest = sorted(answers.items(), key=lambda named: -len(named[1]))
+    return [row(failure, len(failed), about="; ".join(failed[:3])) for failure, failed in commonest]
