@@ -71,19 +71,12 @@ def written_values(findings: Findings[Any], measures: Table) -> dict[str, Any]:
 
 def draw_parts(audits: Mapping[str, Findings[Any]], measures: Table) -> dict[str, list[Part]]:
     """Build the page's parts from the findings on each sample, keyed by the section they belong to."""
-    parts: dict[str, list[Part]] = defaultdict(list)
+    parts: dict[str, dict[str, Part]] = defaultdict(dict)
     for name, measure in measures.items():
         if measure.draw:
-            drawn = measure.draw({sample: audit.by_measure[name] for sample, audit in audits.items()})
-            parts[measure.section] = _join(parts[measure.section], drawn)
-    return parts
-
-
-def _join(parts: Iterable[Part], more: Iterable[Part]) -> list[Part]:
-    """Merge parts with the same heading into one, with the readings and tables of all."""
-    joined: dict[str, Part] = {}
-    for part in (*parts, *more):
-        before = joined.get(part.heading, Part())
-        readings, tables = [*before.readings, *part.readings], [*before.tables, *part.tables]
-        joined[part.heading] = Part(heading=part.heading, readings=readings, tables=tables)
-    return list(joined.values())
+            for part in measure.draw({sample: audit.by_measure[name] for sample, audit in audits.items()}):
+                # Measures that share a section add to the same part of a sample.
+                joined = parts[measure.section].setdefault(part.heading, Part(heading=part.heading))
+                joined.readings.extend(part.readings)
+                joined.tables.extend(part.tables)
+    return {section: list(by_heading.values()) for section, by_heading in parts.items()}
