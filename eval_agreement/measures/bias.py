@@ -126,13 +126,8 @@ def offsets(name: str, rows: JudgedRows, label: Sequence[str | None]) -> Offsets
         effects.append(replace(effect, name=name, about=effect.about.format(name=name)))
     # Two labels are one test: the offset of one is that of the other with its sign reversed.
     if len(labels) > 2:
-        effects = _correct(effects)
-        tests = count_unshown([effect.p_value for effect in effects])
-        for at, effect in enumerate(effects):
-            # The label's own groups, of which there are fewer, decide how far an offset scatters.
-            groups = len(np.unique(rows.resamples.member[numbers[rows.kept] == code[effect.label]]))
-            needed = effect.interval and detectable(effect.interval, groups, tests)
-            effects[at] = replace(effect, detectable=needed)
+        groups = {label: len(np.unique(rows.resamples.member[numbers[rows.kept] == code[label]])) for label in code}
+        effects = _correct(effects, groups)
     return Offsets(name=name, effects=effects)
 
 
@@ -228,16 +223,20 @@ def _with_noise(effect: BiasEffect, rows: JudgedRows, x: Floats) -> BiasEffect:
     return replace(effect, noise_explains=reliability, reading=effect.reading + note)
 
 
-def _correct(effects: list[BiasEffect]) -> list[BiasEffect]:
-    """Apply Holm's correction to the p-values of a family, and note effects that may then be chance."""
+def _correct(effects: list[BiasEffect], groups: Mapping[str | None, int]) -> list[BiasEffect]:
+    """Apply Holm's correction to the p-values of a family, and note effects that may then be chance.
+
+    `groups`: number of groups with each label. They, of which there are fewer, decide how far an offset scatters.
+    """
     adjusted = holm([effect.p_value for effect in effects])
     tested = sum(p is not None for p in adjusted)
     corrected = []
     for effect, p in zip(effects, adjusted, strict=True):
-        if p is not None:
+        if p is not None and effect.interval:
             # The interval is not corrected, so that it may show an effect that the corrected p-value does not.
             by_chance = effect.side and p > 1 - LEVEL
             note = f" Among {tested} such comparisons this may be chance." if by_chance else ""
-            effect = replace(effect, p_value=p, reading=effect.reading + note)  # noqa: PLW2901
+            needed = detectable(effect.interval, groups[effect.label], tests=count_unshown(adjusted))
+            effect = replace(effect, p_value=p, detectable=needed, reading=effect.reading + note)  # noqa: PLW2901
         corrected.append(effect)
     return corrected

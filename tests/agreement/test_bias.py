@@ -265,6 +265,6 @@ def test_an_effect_among_several_is_said_to_be_chance_if_the_corrected_p_value_i
     """Its interval, which is not corrected, leaves out 0."""
     shown: dict[str, Any] = {"interval": (0.01, 0.9), "n": 50, "value": 0.5, "unit": "points", "about": "", "failed": 0}
     effects = [BiasEffect(name=str(p), reading="It is there.", p_value=p, **shown) for p in (0.04, 0.3, 0.001)]
-    readings = [effect.reading for effect in bias._correct(effects)]
+    readings = [effect.reading for effect in bias._correct(effects, groups={None: 50})]
     by_chance = "It is there. Among 3 such comparisons this may be chance."
     assert readings == [by_chance, by_chance, "It is there."]
