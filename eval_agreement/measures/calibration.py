@@ -116,11 +116,10 @@ def recalibrate(sample: RatedSample, request: AuditRequest) -> dict[str, Recalib
         judged = sample.labelled.rows(~np.isnan(scores))
         if len(np.unique(judged.groups)) >= FEWEST_FIT_GROUPS:
             results[name] = _recalibrate(judged, name, request)
-    # A map on top of a map would hide the raw scores.
-    raw = all(judgment is None or judgment.raw_score is None for judgment in sample.judgments)
-    if raw and (found := results.get(sample.judge)):
-        judged = sample.labelled.rows(~np.isnan(sample.labelled.scores))
-        results[sample.judge] = replace(found, fitted=_fit_whole(judged, found.by))
+            # A map on top of a map would hide the raw scores.
+            mapped = any(judgment and judgment.raw_score is not None for judgment in sample.judgments)
+            if name == sample.judge and not mapped:
+                results[name] = replace(results[name], fitted=_fit_whole(judged, results[name].by))
     return results
 
 
@@ -218,13 +217,13 @@ def _recalibrate(sample: RatedSample, name: str, request: AuditRequest) -> Recal
     for other, scores in sample.judges.items():
         if other != name and not np.isnan(scores).all():
             over_judges[other] = gain(fit_error(scores), np.where(np.isnan(scores), np.nan, error))
-    trivials = {rival: scores for rival, (scores, _) in trivial(sample, request.training).items()}
+    baselines = trivial(sample, request.training)
     left, spread = (np.average(each**2, weights=sample.weight) for each in (error, fit_error(np.zeros(len(human)))))
     return Recalibration(
         error=float(np.average(np.abs(error), weights=sample.weight)),
         explained=float(1 - left / spread) if spread else 0.0,
         helps=gain(judge - human, error),
-        over={rival: gain(fit_error(scores), error) for rival, scores in trivials.items()},
+        over={rival: gain(fit_error(scores), error) for rival, (scores, _) in baselines.items()},
         over_judges=over_judges,
         by=by,
     )
