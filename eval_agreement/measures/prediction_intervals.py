@@ -101,9 +101,8 @@ def measure_intervals(sample: RatedSample, _: AuditRequest) -> tuple[Widths, Flo
     inside = (high - low <= NARROW) & (np.abs(score - nearest) <= SAME_RATING)
     score = np.where(inside, nearest, score)
     left = inside & _is_worth_leaving(sample, known, score=score, left=inside)
-    facts = {"own": own is not None, "recalibrated": recalibrated}
-    widths = _summarise(sample, known, np.stack([low, high, score, left]), borrowed, **facts)
-    return widths, np.stack([low, high, score, left])
+    ends = np.stack([low, high, score, left])
+    return _summarise(sample, known, ends, borrowed, own=own is not None, recalibrated=recalibrated), ends
 
 
 def _usable_scores(sample: RatedSample, known: NDArray[np.bool_]) -> tuple[Floats, bool]:
@@ -237,20 +236,16 @@ def _summarise(
     width, error, left = high - low, np.abs(score - human), is_left > 0
     narrow = width <= NARROW
     covered = (low <= human) & (human <= high)
-
-    def summarise_task(task: str, rows: NDArray[np.bool_]) -> TaskWidths:
-        group = sample.groups[rows]
-        coverage = mean_estimate(covered[rows].astype(np.float64), group, share=True)
-        kept = mean_estimate(narrow[rows].astype(np.float64), group, share=True)
-        median, pooled = float(np.median(width[rows])), task in borrowed
-        return TaskWidths(task=task, n=coverage.n, coverage=coverage, width=median, narrow=kept, borrowed=pooled)
-
-    overall = summarise_task("all", known)
-    tasks = [overall]
-    if len(sample.part_values("task")) > 1:
-        for name, rows in sample.part_rows("task"):
-            if (rows & known).any():
-                tasks.append(summarise_task(name, rows & known))
+    tasks = list[TaskWidths]()
+    rows_of = sample.part_rows("task") if len(sample.part_values("task")) > 1 else ()
+    for task, rows in [("all", known), *rows_of]:
+        if (used := rows & known).any():
+            group = sample.groups[used]
+            held = mean_estimate(covered[used].astype(np.float64), group, share=True)
+            kept = mean_estimate(narrow[used].astype(np.float64), group, share=True)
+            median, pooled = float(np.median(width[used])), task in borrowed
+            tasks.append(TaskWidths(task=task, n=held.n, coverage=held, width=median, narrow=kept, borrowed=pooled))
+    overall = tasks[0]
     share = float(left[known].mean())
     routed = float(error[known & left].sum() / known.sum())
     by_chance = float(error[known].mean() * share)
