@@ -37,12 +37,9 @@ _SHEETS = (".csv", ".tsv", ".xlsx")
 _TASK, _RUBRIC, _REASON, _SKIPPED, _BROKEN = "task", "what counts", "reason", "skip, because", "broken"
 
 
-def load_picture(images: Images, name: str) -> tuple[str, bytes]:
-    """Return the media type and the content of the image `name`, a path or a data: URI.
-
-    Raises ImageError if it cannot be read.
-    """
-    head, _, content = images.load(name).uri.partition(",")
+def decode_picture(uri: str) -> tuple[str, bytes]:
+    """Return the media type and the content of a picture in a data: URI."""
+    head, _, content = uri.partition(",")
     return head[5:].partition(";")[0], base64.b64decode(content)
 
 
@@ -97,8 +94,7 @@ def _build_cells(item: LabelItem, number: int, folder: Path, form: str, images: 
     if form == "potato":
         pictures = [name.replace("images/", "/media/") for name in _write_pictures(folder, number, item, images)]
     else:
-        loaded = _load_pictures(item, images)
-        pictures = [f"data:{media};base64,{base64.b64encode(content).decode()}" for media, content in loaded]
+        pictures = _load_pictures(item, images)
     cells = {f"image_{position}": address for position, address in enumerate(pictures, 1)}
     for column, text in list_texts(item, is_swapped("", item.id)).items():
         cells[column.replace(" ", "_")] = text
@@ -121,10 +117,10 @@ def list_texts(item: LabelItem, swapped: bool) -> dict[str, str]:
     return {column: "\n".join(lines) for column, lines in columns.items()}
 
 
-def _load_pictures(item: LabelItem, images: Images | None) -> list[tuple[str, bytes]]:
-    """Return the media type and the content of each picture of an item. Raises UsageError if one cannot be read."""
+def _load_pictures(item: LabelItem, images: Images | None) -> list[str]:
+    """Return each picture of an item as a data: URI. Raises UsageError if one cannot be read."""
     try:
-        return [] if images is None else [load_picture(images, name) for name in item.images]
+        return [] if images is None else [images.load(name).uri for name in item.images]
     except ImageError as error:
         raise UsageError(f"{item.id}: {error}") from None
 
@@ -135,7 +131,7 @@ def _write_pictures(folder: Path, number: int, item: LabelItem, images: Images |
     The files are named by `number`, so that they do not reveal the model.
     """
     names = []
-    for position, (media, content) in enumerate(_load_pictures(item, images), 1):
+    for position, (media, content) in enumerate(map(decode_picture, _load_pictures(item, images)), 1):
         names.append(f"images/{number}-{position}.{media.partition('/')[2]}")
         jsonl.write_bytes(folder / names[-1], content)
     return names
@@ -175,34 +171,27 @@ def _write_sheet(tasks: Sequence[RaterTask], scheme: Scheme, path: Path, images:
     if path.suffix == ".csv":
         write_csv(path, full)
     else:
-        _check_lengths(path, full)
-        _write_workbook(path, [list(empty), *(list(row.values()) for row in full)])
+        _write_workbook(path, full)
 
 
-def _check_lengths(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
-    """Raise UsageError if a text is too long for a workbook's cell.
+def _write_workbook(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
+    """Write rows of the same columns as a workbook with wrapped text, and with wide columns for long texts.
 
-    A cut text would have people label another answer than the judge sees.
-    """
-    for row in rows:
-        for column, text in row.items():
-            if tables.is_cut(_format_cell(text)):
-                long = f"{path}: {column} of {_TASK} {row[_TASK]} has {len(text)} characters"
-                cell = f"a cell of a workbook holds fewer than {tables.CELL_LIMIT}"
-                raise UsageError(f"{long}, and {cell}; --to csv, or the page, shows all of it")
-
-
-def _write_workbook(path: Path, rows: Sequence[Sequence[str]]) -> None:
-    """Write rows of cells as a workbook with wrapped text, and with wide columns for long texts.
-
-    The first row is the heading.
+    Raises UsageError if a text is too long for a cell.
     """
     import openpyxl  # noqa: PLC0415 - only such sheets need it
 
     book = openpyxl.Workbook()
     sheet = book.active
+    sheet.append(list(map(_format_cell, rows[0])))
     for row in rows:
-        sheet.append(list(map(_format_cell, row)))
+        encoded = {column: _format_cell(text) for column, text in row.items()}
+        # A cut text would have people label another answer than the judge sees.
+        if cut := [column for column, cell in encoded.items() if tables.is_cut(cell)]:
+            long = f"{path}: {cut[0]} of {_TASK} {row[_TASK]} has {len(row[cut[0]])} characters"
+            limit = f"a cell of a workbook holds fewer than {tables.CELL_LIMIT}"
+            raise UsageError(f"{long}, and {limit}; --to csv, or the page, shows all of it")
+        sheet.append(list(encoded.values()))
     # The last line is a task: its texts tell how wide a column should be.
     for cells in sheet.columns:
         sheet.column_dimensions[cells[0].column_letter].width = 12 if len(str(cells[-1].value or "")) < 12 else 60
