@@ -254,10 +254,8 @@ def _find_sources(
     sources: Tables = {name: (Source(path), {}) for name, path in files.items()}
     if people:
         sources = {inputs.sample_name(people.path): (people, judges)}
-    for rated, _ in sources.values():
-        if (kind := find_kind(rated)) != "score":
-            return kind, sources
-    return "score", sources
+    kinds = (find_kind(rated) for rated, _ in sources.values())
+    return next((kind for kind in kinds if kind != "score"), "score"), sources
 
 
 def _read_samples(sources: Tables, use_folds: bool) -> list[tuple[RatedSample, Files]]:
@@ -306,13 +304,14 @@ def _audit_scores(
     audits = {sample.name: run_audit(sample, request, MEASURES) for sample, _ in samples}
     agreements = {}
     for name, findings in audits.items():
-        agreements[name] = gate.with_repeats(findings.scorers.judge, findings.repeats.changed)
+        judge = findings.scorers.judge
+        # The gate may limit the share of verdicts that change when the judge is asked again.
+        agreements[name] = replace(judge, estimates={**judge.estimates, "changed": findings.repeats.changed})
     outcomes = gate.check(target.limits, agreements)
     certificate = None
     if how:
         labels = summary.name_file(next(iter(first_files.values())).path)
-        raters = len(set[str]().union(*first.raters))
-        certified = Labels(**labels, rows=len(first.labelled.ids), raters=raters)
+        certified = Labels(**labels, rows=len(first.labelled.ids), raters=len(set[str]().union(*first.raters)))
         recalibration = audits[first.name].recalibration.get(first.judge)
         agreed = agreements[first.name]
         certificate = summary.certify(how, judged, certified, agreed, outcomes, recalibration, request.use_folds)
@@ -482,7 +481,6 @@ def _write(audited: _Audited, target: _Target) -> int:
     The code is 1 if a limit of the gate is broken. Otherwise it is 3 if the share of failures in a sample is too large,
     and 0 if not. The reason is printed to standard error.
     """
-    outcomes = audited.outcomes
     # Absolute paths would say where the user works, and differ between machines.
     content = jsonl.hide_places(audited.content, target.out)
     jsonl.write_json(target.out / "summary.json", content)
@@ -502,7 +500,7 @@ def _write(audited: _Audited, target: _Target) -> int:
         print(f"This is the {name_audit(number)}.")
     if target.certificate and audited.certificate:
         jsonl.write_json(target.certificate, msgspec.to_builtins(replace(audited.certificate, audits=number)))
-    for outcome in outcomes:
+    for outcome in audited.outcomes:
         print(f"gate: {outcome.text}", file=sys.stdout if outcome.holds else sys.stderr)
     print(target.out / "summary.json", page, sep="\n")
     exit_code = 0
@@ -512,4 +510,4 @@ def _write(audited: _Audited, target: _Target) -> int:
             print(f"{name}: {judge.failed} of {total} failed, more than {target.max_failed:.1%}", file=sys.stderr)
             exit_code = 3
     # A broken gate is the worse news.
-    return exit_code if all(outcome.holds for outcome in outcomes) else 1
+    return exit_code if all(outcome.holds for outcome in audited.outcomes) else 1

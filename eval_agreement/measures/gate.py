@@ -4,7 +4,6 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from critic.errors import UsageError
 from critic.stats.estimate import FEWEST_TO_DECIDE, Estimate
@@ -31,11 +30,6 @@ def of_preferences(result: VerdictAgreement, groups: int, **rates: Estimate) -> 
     """
     estimates = {"accuracy": result.accuracy, "decided": result.decided, "kappa": result.kappa, **rates}
     return Agreement(n=result.n, failed=result.failed + result.unasked, estimates=estimates, groups=groups)
-
-
-def with_repeats(result: Agreement, changed: Estimate) -> Agreement:
-    """Return an agreement with the share of verdicts that change as a further estimate."""
-    return replace(result, estimates={**result.estimates, "changed": changed})
 
 
 class Limit(Struct, frozen=True):

@@ -82,7 +82,6 @@ def edit_fact(text: str, lang: str, key: str, given: Fact | None = None) -> tupl
     for number in _NUMBER.finditer(text):
         if number[1]:
             facts.append((*number.span(1), str(int(number[1]) + 1 + choice % 3)))
-            break
     if not facts:
         return None
     start, end, new = min(facts)

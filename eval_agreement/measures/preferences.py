@@ -190,8 +190,7 @@ def position_bias(orders: Codes, group: Group) -> dict[str, Estimate]:
 
 def measure_positions(sample: Preferences, _: AuditRequest) -> dict[str, dict[str, Estimate]]:
     """Measure the effect of the order of answers on each judge whose verdicts have a known order, by judge name."""
-    in_order = {name: orders for name, orders in sample.judges.items() if orders.ndim == 2}
-    return {name: position_bias(orders, sample.groups) for name, orders in in_order.items()}
+    return {name: position_bias(orders, sample.groups) for name, orders in sample.judges.items() if orders.ndim == 2}
 
 
 def measure_lengths(sample: Preferences, _: AuditRequest) -> dict[str, dict[str, Estimate]]:

@@ -58,9 +58,7 @@ def measure_savings(audits: Mapping[str, RatedFindings]) -> Savings | None:
         means += [_add_up(name, savings)] if savings and len(audits) > 1 else savings
         widths, _ = findings.widths
         if widths:
-            overall = widths.tasks[0]
-            shares = np.array([1.0, widths.left, widths.routed_mae, widths.random_mae])
-            routed[name] = overall.n * shares
+            routed[name] = widths.tasks[0].n * np.array([1.0, widths.left, widths.routed_mae, widths.random_mae])
     if len(means) < 2:
         return None
     total = _add_up("all", means)

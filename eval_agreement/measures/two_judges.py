@@ -106,8 +106,7 @@ def convert(sample: RatedSample, names: tuple[str, str], source: Floats, target:
     answers = replace(sample, human=target, judges={names[0]: source}, parts=parts)
     lines, cautions = _convert_means(answers.rows(known), target=names[1])
     lines += _expect_scores(sample.rows(anchors), source[anchors], target[anchors])
-    count = int(anchors.sum())
-    return Conversion(source=names[0], target=names[1], anchors=count, lines=lines, cautions=cautions)
+    return Conversion(source=names[0], target=names[1], anchors=int(anchors.sum()), lines=lines, cautions=cautions)
 
 
 def _convert_means(answers: RatedSample, target: str) -> tuple[list[Converted], list[str]]:

@@ -136,8 +136,7 @@ def file_facts(sources: Mapping[str, Source]) -> dict[str, Any]:
     """Return each scorer's file with its column (if named), its hash, and the run that wrote it."""
     files, runs = {}, {}
     for name, source in sources.items():
-        column = {"column": source.column} if source.column else {}
-        files[name] = {"file": str(source.path), **column, "sha256": jsonl.sha256(split_sheet(source.path)[0])}
+        files[name] = name_file(source.path) | ({"column": source.column} if source.column else {})
         runs[name] = jsonl.facts(source.path) or None
     return {"files": files, "runs": runs}
 

@@ -7,7 +7,7 @@ A sample is a `RatedSample` or `Preferences`. The frame's columns (None if unkno
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -542,18 +542,17 @@ def _sample_notes(sample: RatedSample, scale: Scale, judge_scale: Scale) -> list
 
 
 def _unmatched(
-    people: Sequence[str], judged: Sequence[str], kept: Iterable[str], *, kind: Kind, judge: str
+    people: "pd.Index[str]", judged: "pd.Index[str]", kept: Sequence[str], *, kind: Kind, judge: str
 ) -> list[str]:
     """Return notes on ids that are in one file only, each with the first such id, so that typing errors show.
 
     `kept`: the ids that the audit uses.
     """
     notes, things = [], f"{_THINGS[kind]}s"
-    judged_ids, kept_ids = set(judged), set(kept)
     consequence = "they count as failed" if kind == "score" else "it was not asked about them"
-    if lost := [key for key in people if key not in judged_ids]:
+    if len(lost := people.difference(judged, sort=False)):
         missing = f"{len(lost)} of {len(people)} {things} are not in the file of {judge}"
         notes.append(f"{missing}, {quoted(lost[0])} the first: {consequence}")
-    if left := [key for key in judged if key not in kept_ids]:
+    if len(left := judged.difference(kept, sort=False)):
         notes.append(f"{len(left)} {things} only in the file of {judge} are left out, {quoted(left[0])} the first")
     return notes
