@@ -44,8 +44,6 @@ from eval_agreement.reading.tables import SCALE, Source, TableOptions
 from eval_agreement.sample import EPSILON, AuditRequest, RatedSample
 from eval_agreement.score_measures import MEASURES
 
-_SCALE = "{:g}:{:g}".format(*SCALE)
-
 Files = Mapping[str, Source]
 """The file of each scorer, by the scorer's name."""
 
@@ -205,7 +203,7 @@ def main(
     # Judgments record themselves who scored what, and on which scale.
     if not all(judges_of for _, judges_of in sources.values()):
         _refuse({"--map": mapped or codes}, "files of judgments")
-        _refuse(scales, f"judgments, which are on {_SCALE}")
+        _refuse(scales, "judgments, which are on {:g}:{:g}".format(*SCALE))
     target = replace(target, limits=gate.parse(gates, _GATED[kind]) if gates is not None else [])
     # Verdicts have no scale, and the trivial judges that are fitted on rows give scores.
     if kind != "score":

@@ -270,9 +270,8 @@ def labels_needed(
     rows = len(sample.human)
     plan = LabelPlan(half_width=half_width, rows=rows, reading="")
     shared = _shared_variance(sample)
-    undefined = undefined or sample.too_few
-    if shared is None:
-        undefined = undefined or "no two labelled answers share a group, so how alike such answers are is unknown"
+    alone = "no two labelled answers share a group, so how alike such answers are is unknown"
+    undefined = undefined or sample.too_few or (alone if shared is None else None)
     if undefined or shared is None:
         return replace(plan, undefined=undefined, reading=f"Not planned: {undefined}.")
     parts = parts_of(sample)
