@@ -12,6 +12,7 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from itertools import chain, islice
 from pathlib import Path
@@ -261,8 +262,15 @@ def _read_numbered(path: Path, formats: Collection[str]) -> Iterator[tuple[int, 
     number = 0
     readers = {".xlsx": _read_xlsx, ".parquet": _read_parquet, ".json": _read_json_table}
     readers[".jsonl"] = partial(jsonl.read, record=Row)
-    for number, row in readers.get(kind, _read_csv)(path):
-        yield number, row
+    try:
+        for number, row in readers.get(kind, _read_csv)(path):
+            yield number, row
+    except UsageError:
+        raise
+    # A damaged file makes zipfile, openpyxl and pyarrow raise anything.
+    except Exception as error:
+        where = locate_row(path, number + 1) if number else path
+        raise UsageError(f"{where}: cannot be read as {kind}: {one_line(error)}") from None
     if not number:
         raise UsageError(f"{path}: no rows")
 
@@ -330,11 +338,9 @@ def _read_csv(path: Path) -> Iterator[tuple[int, Row]]:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise UsageError(f"{path}:{line}: not {name.upper()}, as other lines are; save the file as UTF-8") from None
-    tops = dict[str, tuple[int, list[str]]]()
-    for mark in _SEPARATORS[jsonl.suffix(path)]:
-        tops[mark] = _find_header(csv.reader(io.StringIO(text, newline=""), delimiter=mark))
-    mark = max(tops, key=lambda mark: len(tops[mark][1]))
-    top, header = tops[mark]
+    marks = _SEPARATORS[jsonl.suffix(path)]
+    headers = [(*_find_header(csv.reader(io.StringIO(text, newline=""), delimiter=mark)), mark) for mark in marks]
+    top, header, mark = max(headers, key=lambda place: len(place[1]))
     _check_header(path, header)
     reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=mark)
     end = 0
@@ -396,55 +402,40 @@ def detect_encoding(content: bytes) -> str:
 
 
 def _read_parquet(path: Path) -> Iterator[tuple[int, Row]]:
-    """Yield the rows of a parquet file, numbered from 1. Raises UsageError if pyarrow is missing or the file is
-    damaged."""
+    """Yield the rows of a parquet file, numbered from 1. Raises UsageError if pyarrow is missing."""
     try:
         from pyarrow import parquet  # noqa: PLC0415 - not part of a plain installation
     except ImportError:
         raise UsageError(f"{path}: reading .parquet needs: pip install pyarrow") from None
-    number = 0
-    try:
-        with parquet.ParquetFile(path) as table:
-            batches = (batch.to_pylist() for batch in table.iter_batches(batch_size=1000))
-            for number, row in enumerate(chain.from_iterable(batches), 1):
-                yield number, row
-    except (OSError, ValueError, NotImplementedError) as error:
-        where = f"{path}:row {number + 1}: not to be read" if number else f"{path}: not a parquet file"
-        raise UsageError(f"{where}: {one_line(error)}") from None
+    with parquet.ParquetFile(path) as table:
+        batches = (batch.to_pylist() for batch in table.iter_batches(batch_size=1000))
+        yield from enumerate(chain.from_iterable(batches), 1)
 
 
 def _read_xlsx(path: Path) -> Iterator[tuple[int, Row]]:
     """Yield the rows of a workbook's sheet with their row numbers.
 
     The sheet is the one that the path names, or else the only one with rows. pandas is not used, because it turns
-    rounded numbers into whole ones and skips formulas. Raises UsageError for a damaged file or an uncomputed formula.
+    rounded numbers into whole ones and skips formulas. Raises UsageError for an uncomputed formula.
     """
-    number = 0
     file, sheet = split_sheet(path)
-    try:
-        with ZipFile(file) as parts:
-            books = [parts.read(name) for name in parts.namelist() if _WORKBOOK.fullmatch(name)]
-        computed = not any(map(_UNCOMPUTED.search, books))
-        values, sources = (_open_workbook(file, data_only=only) for only in (True, False))
-        title = _find_sheet(file, values, sheet)
-        top, header = _find_header(values[title].iter_rows(values_only=True))
-        _check_header(path, header)
-        sheets = zip(values[title].iter_rows(), sources[title].iter_rows(), strict=True)
-        for number, (cells, written) in enumerate(islice(sheets, top + 1, None), top + 2):
-            row = Row()
-            for column, cell, source in zip(header, cells, written, strict=False):
-                if column:
-                    _check_formula(locate_row(path, number), cell, source, computed)
-                    row[column] = _read_value(cell.value)
-            # Programs store rows that were emptied as well.
-            if any(cell.value is not None for cell in cells):
-                yield number, row
-    except UsageError:
-        raise
-    # A damaged archive makes zipfile and openpyxl raise anything.
-    except Exception as error:
-        where = f"{locate_row(path, number + 1)}: the sheet is torn" if number else f"{path}: not a spreadsheet"
-        raise UsageError(f"{where}: {one_line(error)}") from None
+    with ZipFile(file) as parts:
+        books = [parts.read(name) for name in parts.namelist() if _WORKBOOK.fullmatch(name)]
+    computed = not any(map(_UNCOMPUTED.search, books))
+    values, sources = (_open_workbook(file, data_only=only) for only in (True, False))
+    title = _find_sheet(file, values, sheet)
+    top, header = _find_header(values[title].iter_rows(values_only=True))
+    _check_header(path, header)
+    sheets = zip(values[title].iter_rows(), sources[title].iter_rows(), strict=True)
+    for number, (cells, written) in enumerate(islice(sheets, top + 1, None), top + 2):
+        row = Row()
+        for column, cell, source in zip(header, cells, written, strict=False):
+            if column:
+                _check_formula(locate_row(path, number), cell, source, computed)
+                row[column] = _read_value(cell.value)
+        # Programs store rows that were emptied as well.
+        if any(cell.value is not None for cell in cells):
+            yield number, row
 
 
 def _open_workbook(path: Path, *, data_only: bool) -> Any:
@@ -621,11 +612,10 @@ def read_number(cell: Any) -> float | None:
     >>> read_number("7,5"), read_number("good"), read_number([7])
     (7.5, None, None)
     """
-    try:
+    with suppress(ValueError):
         number = parse_number(cell)
-    except ValueError:
-        return None
-    return None if math.isnan(number) else number
+        return None if math.isnan(number) else number
+    return None
 
 
 def parse_optional_number(
