@@ -19,8 +19,6 @@ from collections.abc import Callable, Iterator
 from itertools import accumulate
 from pathlib import Path
 
-from msgspec import Struct
-
 _LISTS: dict[str, dict[str, list[str]]] = tomllib.loads((Path(__file__).parent / "words.toml").read_text("utf-8"))
 
 
@@ -214,29 +212,19 @@ _NO_VERDICT = re.compile(
 """Pattern of the sentences in which judges refuse a verdict."""
 
 
-class Mention(Struct, frozen=True):
-    """A verdict that the sentence from `start` to `end` mentions; `value` is None if the form has no such value.
-
-    `states`: the sentence says that this is a verdict.
-    """
-
-    value: float | str | None
-    start: int
-    end: int
-    states: bool
-
-
 Values = Callable[[str], tuple[list[float | str | None], str]]
 """Function that returns the values in a sentence, and the sentence without them."""
 
 
-def mentions(plain: str, values_in: Values | None) -> Iterator[Mention]:
+def mentions(plain: str, values_in: Values | None) -> Iterator[tuple[float | str | None, int, int, bool]]:
     """Yield the verdicts that sentences of an answer mention, and refusals to give one.
 
-    `values_in` finds the values in a sentence; with None, only refusals are found.
+    Each has its value (None if the form has no such value), the start and the end of its sentence, and True if the
+    sentence says that this is a verdict. `values_in` finds the values in a sentence; with None, only refusals are
+    found.
     """
     for refusal in _NO_VERDICT.finditer(plain):
-        yield Mention(None, refusal.start(), refusal.end(), states=False)
+        yield None, *refusal.span(), False
     for sentence in _SENTENCE.finditer(plain) if values_in else ():
         text = sentence[0].strip()
         # "1" in "1. Is it named?" is none.
@@ -254,7 +242,7 @@ def mentions(plain: str, values_in: Values | None) -> Iterator[Mention]:
         value = values[0] if len(set(values)) == 1 and not unread else None
         if value is not None or states or unread:
             start = sentence.start() + sentence[0].index(text)
-            yield Mention(value, start, start + len(text), states)
+            yield value, start, start + len(text), states
 
 
 def _is_judging(rest: str) -> bool:

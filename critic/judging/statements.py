@@ -251,13 +251,12 @@ class AnswerText:
         it makes the reply contradictory if its value differs. `sought`: the verdict's values and how they are written.
         `torn`: the unfinished JSON objects of the reply; values inside them are passed over.
         """
-        for mention in mentions(self.plain, sought.mentioned):
-            at, end = mention.start, mention.end
+        for value, at, end, states in mentions(self.plain, sought.mentioned):
             argued = self._reason is not None and self._reason.end() <= at and not _is_led(_LINE_BEGINS, self.plain, at)
             if argued or self._is_quoted(at, end) or self._is_within(at, torn):
                 continue
-            stands = mention.states and self._may_stand(at, end, torn, False) and self._is_first_or_last(at, end)
-            yield Statement(mention.value, at, end, stands)
+            stands = states and self._may_stand(at, end, torn, False) and self._is_first_or_last(at, end)
+            yield Statement(value, at, end, stands)
 
     def _find_keys(self, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
         """Yield each match of a key pattern. Each search starts at the end of the previous key's name."""
