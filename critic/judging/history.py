@@ -110,21 +110,18 @@ def messages(
         return [_user_message(REPHRASE[conversation.lang].format(**words), [])]
     if not condition.history:
         return [_user_message(turns[-1].prompt, [name for names in images for name in names])]
-    sent: list[HistoryMessage] = []
-    for exchange in conversation.history:
-        sent.append(_user_message(exchange.user, [] if sent else images[0]))
-        sent.append(HistoryMessage(role="assistant", content=exchange.assistant))
-    if sent:
-        images[0] = []
+    exchanges = [(given.user, given.assistant) for given in conversation.history]
     for number, question in enumerate(turns[:-1], 1):
         answer = replies[number] if number > condition.references else question.reference
         if answer is None:
             raise ValueError(f"{conversation.id}: turn {number} has no reference")
-        sent += [
-            _user_message(question.prompt, images[number - 1]),
-            HistoryMessage(role="assistant", content=answer),
-        ]
-    return [*sent, _user_message(turns[-1].prompt, images[-1])]
+        exchanges.append((question.prompt, answer))
+    # The first turn's images move to the first question of a given history; all others of it have none.
+    shown = [images[0], *[[]] * len(conversation.history), *images[1:]]
+    sent = list[HistoryMessage]()
+    for (prompt, answer), names in zip(exchanges, shown, strict=False):
+        sent += [_user_message(prompt, names), HistoryMessage(role="assistant", content=answer)]
+    return [*sent, _user_message(turns[-1].prompt, shown[-1])]
 
 
 def _user_message(content: str, images: list[str]) -> HistoryMessage:
