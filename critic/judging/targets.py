@@ -75,32 +75,22 @@ def encode(tokenizer: ChatTokenizer, example: Example) -> Encoded:
     answered_text = tokenizer.apply_chat_template(answered, tokenize=False, add_generation_prompt=False)
     if not answered_text.startswith(prompt + example.target):
         raise UsageError("the tokenizer's chat template rewrites the answer")
-    source = tokenizer(prompt, add_special_tokens=False)["input_ids"]
-    learned, places = _encode_answer(tokenizer, source, prompt, answered_text)
-    spans = _find_value_spans(example)
+    source: list[int] = tokenizer(prompt, add_special_tokens=False)["input_ids"]
+    # Both in one text, since SentencePiece puts a space before the start of a text, which a served judge never writes.
+    begins, first_token = len(prompt), len(source)
+    tokens = tokenizer(answered_text, add_special_tokens=False, return_offsets_mapping=True)
+    # Apart only where prompt and answer would share a token.
+    if tokens["input_ids"][:first_token] != source:
+        tokens = tokenizer(answered_text[begins:], add_special_tokens=False, return_offsets_mapping=True)
+        begins = first_token = 0
+    learned, places = tokens["input_ids"][first_token:], tokens["offset_mapping"][first_token:]
+    spans = [(begins + first, begins + last) for first, last in _find_value_spans(example)]
+    is_value = [any(start < last and end > first for first, last in spans) for start, end in places]
     return Encoded(
         ids=source + learned,
         labels=[IGNORED] * len(source) + learned,
-        rating=[False] * len(source)
-        + [any(start < last and end > first for first, last in spans) for start, end in places],
+        rating=[False] * len(source) + is_value,
     )
-
-
-def _encode_answer(
-    tokenizer: ChatTokenizer, source: list[int], prompt: str, answered_text: str
-) -> tuple[list[int], list[tuple[int, int]]]:
-    """Return the tokens of `answered_text` after `prompt`, with their character spans.
-
-    The spans are counted from the end of the prompt. `source`: the token ids of `prompt`.
-    """
-    # In their place, since SentencePiece puts a space before the start of a text, which a served judge never writes;
-    # apart only where prompt and answer would share a token.
-    both = tokenizer(answered_text, add_special_tokens=False, return_offsets_mapping=True)
-    if both["input_ids"][: len(source)] != source:
-        answer = tokenizer(answered_text[len(prompt) :], add_special_tokens=False, return_offsets_mapping=True)
-        return answer["input_ids"], answer["offset_mapping"]
-    moved = [(start - len(prompt), end - len(prompt)) for start, end in both["offset_mapping"][len(source) :]]
-    return both["input_ids"][len(source) :], moved
 
 
 def _find_value_spans(example: Example) -> list[tuple[int, int]]:
