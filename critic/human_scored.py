@@ -264,14 +264,18 @@ def _read_other_scores(raw: dict[str, Any], location: str) -> dict[str, float]:
 
     Empty cells and FastChat's -1 (no verdict) are left out. Raises UsageError for a score outside 1..10.
     """
-    columns = {}
-    for name, cell in raw.items():
-        if name.endswith(tables.SCORE_SUFFIX):
-            # FastChat's mark of a reply without a verdict is no score.
-            score = tables.parse_optional_number(location, name, cell, TEN, none=records.NO_VERDICT)
-            if score is not None:
-                columns[name] = score
-    return columns
+    columns = {name: cell for name, cell in raw.items() if name.endswith(tables.SCORE_SUFFIX)}
+    # FastChat's mark of a reply without a verdict is no score.
+    return _parse_scores(location, columns, ends=TEN, none=records.NO_VERDICT)
+
+
+def _parse_scores(location: str, cells: Mapping[str, Any], **options: Any) -> dict[str, float]:
+    """Return the scores in the cells, by name, without empty ones; `options` are passed on to `parse_optional_number`.
+
+    Raises UsageError for a cell that is not a number, or outside the range in `options`.
+    """
+    scores = {name: tables.parse_optional_number(location, name, cell, **options) for name, cell in cells.items()}
+    return {name: score for name, score in scores.items() if score is not None}
 
 
 def build_response(row: Row, columns: dict[str, float]) -> Response:
@@ -390,10 +394,7 @@ def _read_label(location: str, raw: dict[str, Any], scored: bool) -> dict[str, A
         row |= {"human_score": _PREFERENCES[label], "scale_min": 0, "scale_max": 1}
     is_empty = "human_score" in row and row["human_score"] is None
     if scored and is_empty and isinstance(raters := row.get("annotators"), dict):
-        scores = dict[str, float]()
-        for name, cell in raters.items():
-            if (score := tables.parse_optional_number(location, name, cell)) is not None:
-                scores[name] = score
+        scores = _parse_scores(location, raters)
         # A row that nobody scored yet keeps its empty label.
         mean = settle_scores(scores.values(), _is_preference(row)) if scores else None
         row |= {"annotators": scores, "human_score": mean}
