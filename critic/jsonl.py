@@ -173,11 +173,10 @@ def identify(path: Path) -> tuple[int, int] | Path:
 
     It is the device and inode number, or the resolved path if the file does not exist.
     """
-    try:
+    with suppress(FileNotFoundError):
         status = path.stat()
-    except FileNotFoundError:
-        return path.resolve()
-    return status.st_dev, status.st_ino
+        return status.st_dev, status.st_ino
+    return path.resolve()
 
 
 @contextmanager
@@ -190,10 +189,8 @@ def lock_file(path: Path) -> Iterator[None]:
     """
     real = resolve_links(path)
     if real.is_file() and (names := real.stat().st_nlink) > 1:
-        problem = (
-            f"has {names} names (hard links), by each of which a run could write it; copy it, or give another --out"
-        )
-        raise UsageError(f"{path}: {problem}")
+        problem = f"{names} names (hard links), by each of which a run could write it"
+        raise UsageError(f"{path}: has {problem}; copy it, or give another --out")
     name = real / ".lock" if real.is_dir() else real.with_name(real.name + ".lock")
     with report_write_errors(path):
         name.parent.mkdir(parents=True, exist_ok=True)
@@ -305,14 +302,14 @@ def relative_place(path: Path | str, beside: Path) -> str:
     return os.path.relpath(text) if Path(text).is_relative_to(Path.cwd()) else Path(text).name
 
 
-def _replace_places(value: Any, change: Callable[[str], str]) -> Any:
-    """Return a JSON value in which `change` has been applied to every string under one of the keys PLACES."""
+def _replace_places(facts: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+    """Return the facts with `change` applied to every string under one of the keys PLACES, at any depth."""
 
     def replace(table: dict[str, Any]) -> dict[str, Any]:
-        places = {name: change(table[name]) for name in PLACES if isinstance(table.get(name), str)}
-        return table | places
+        return table | {name: change(table[name]) for name in PLACES if isinstance(table.get(name), str)}
 
-    return json.loads(json.dumps(value), object_hook=replace)
+    changed: dict[str, Any] = json.loads(json.dumps(facts), object_hook=replace)
+    return changed
 
 
 def hide_places(facts: Any, beside: Path) -> Any:
@@ -323,10 +320,7 @@ def hide_places(facts: Any, beside: Path) -> Any:
 def restore_places(path: Path) -> dict[str, Any]:
     """Return the facts in the sidecar of `path`, with published paths turned back into paths on this machine."""
     folder = sidecar(path).parent
-    restored: dict[str, Any] = _replace_places(
-        facts(path), lambda item: str(folder / item) if (folder / item).exists() else item
-    )
-    return restored
+    return _replace_places(facts(path), lambda item: str(folder / item) if (folder / item).exists() else item)
 
 
 def write_sidecar(path: Path, facts: dict[str, Any]) -> None:
@@ -349,11 +343,10 @@ def sidecar(path: Path) -> Path:
 
 def facts(path: Path) -> dict[str, Any]:
     """Return the facts in a file's sidecar, or {} if the sidecar is missing or unreadable."""
-    try:
+    with suppress(OSError, ValueError):
         content = loads(sidecar(path).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+        return content if isinstance(content, dict) else {}
+    return {}
 
 
 def sha256(path: Path) -> str:

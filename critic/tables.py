@@ -242,11 +242,10 @@ def read_frame(path: Path) -> "pd.DataFrame":
 
 def read_first_row(path: Path) -> Row | None:
     """Return the first row of a table or JSON Lines file, or None if the file cannot be read. Never raises."""
-    try:
+    with suppress(OSError, UsageError):
         read = rows(path) if find_format(path) in READABLE else jsonl.read(path, Row)
         return next((row for _, row in read), None)
-    except (OSError, UsageError):
-        return None
+    return None
 
 
 def _read_numbered(path: Path, formats: Collection[str]) -> Iterator[tuple[int, Row]]:
