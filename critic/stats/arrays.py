@@ -18,12 +18,8 @@ def distinct(*keys: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 
     Return a row index of each combination, and the combination number of each row.
     """
-    cell = np.zeros(len(keys[0]), dtype=np.intp)
-    for key in keys:
-        values, number = np.unique(key, return_inverse=True)
-        # Renumbered after each key: products of many keys' sizes would overflow.
-        _, first, cell = np.unique(cell * len(values) + number, return_index=True, return_inverse=True)
-    return first, cell
+    _, first, cell = np.unique(np.column_stack(keys), axis=0, return_index=True, return_inverse=True)
+    return first, cell.ravel()  # a column in NumPy 2.0.0
 
 
 def group_numbers(group: Group) -> NDArray[np.intp]:

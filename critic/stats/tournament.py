@@ -201,8 +201,6 @@ def _find_unbeaten(wins: Floats) -> list[int]:
 
     `wins`, shape (m, m): the wins of model i over j, ties as halves.
     """
-    if np.count_nonzero(wins) == len(wins) * (len(wins) - 1):
-        return []  # each beat each: there is nothing to search for, as in most resamples
     parts, part = scipy.sparse.csgraph.connected_components(wins > 0, connection="strong")
     tops = (part == number for number in range(parts) if not wins[part != number][:, part == number].any())
     return [] if parts == 1 else np.flatnonzero(next(tops)).tolist()
