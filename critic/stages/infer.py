@@ -113,8 +113,8 @@ class Infer(Stage[Conversation, ModelTurn]):
         Raises UsageError if a turn in the file had another prompt, or if the server seems to be down.
         """
         blank = ModelTurn(conversation=item, system=self.system, condition="", turn=0, sampling=self.sampling)
-        # Each prompt of a conversation is generated once, each of its images read once.
-        calls, images = dict[str, asyncio.Task[ModelTurn]](), dict[str, asyncio.Task[Image]]()
+        # Each prompt of a conversation is generated once.
+        calls = dict[str, asyncio.Task[ModelTurn]]()
 
         async def converse(name: str) -> None:
             replies, lost = dict[int, str](), dict[int, str]()
@@ -129,7 +129,7 @@ class Infer(Stage[Conversation, ModelTurn]):
                 call = history.call_id(item, messages)
                 if line is None:
                     # Another condition may show the same, and await the same call.
-                    answer = await once(calls, call, partial(self._answer, replace(blank, call=call), messages, images))
+                    answer = await once(calls, call, partial(self._answer, replace(blank, call=call), messages))
                     line = replace(answer, condition=name, turn=turn)
                     keep(line)
                 elif line.call != call and line.call != self._call_with_thoughts(item, name, turn, replies):
@@ -150,18 +150,13 @@ class Infer(Stage[Conversation, ModelTurn]):
         }
         return history.call_id(conversation, history.messages(conversation, turn, shown, CONDITIONS[name]))
 
-    async def _answer(
-        self, record: ModelTurn, messages: Sequence[HistoryMessage], loading: dict[str, asyncio.Task[Image]]
-    ) -> ModelTurn:
-        """Return `record` with the reply to the messages, or with a failure; the caller sets condition and turn.
-
-        `loading` holds the running tasks that load images, by image name.
-        """
+    async def _answer(self, record: ModelTurn, messages: Sequence[HistoryMessage]) -> ModelTurn:
+        """Return `record` with the reply to the messages, or with a failure; the caller sets condition and turn."""
         if (known := self._generated.get(record.call or "")) is not None:
             return known
         try:
             images = {
-                name: await once(loading, name, partial(asyncio.to_thread, self._load, name))
+                name: await asyncio.to_thread(self._load, name)
                 for message in messages
                 for name in message.images
                 if self._load

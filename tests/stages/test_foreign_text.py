@@ -144,6 +144,7 @@ LOST: dict[str, tuple[Any, str, str]] = {
     "refused without a word": (
         {"choices": [{"message": {"content": None}, "finish_reason": "refusal"}]}, "refused", ""
     ),
+    "hung up": (None, "server_error", "ClientPayloadError"),
     "nothing": ({"choices": [{"message": {"content": None}, "finish_reason": "stop"}]}, "empty", ""),
 }  # fmt: skip
 
