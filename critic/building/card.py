@@ -93,30 +93,21 @@ def _count_totals(conversations: Sequence[Conversation], turns: Sequence[Convers
     }
 
 
-def _build_tagger() -> Callable[[str], str | None]:
-    """Return a function that maps an English question to "verb noun", or to None if it lacks one of them.
-
-    If the extra `card` is not installed, the function always returns None.
-    """
+def _find_request(question: str) -> str | None:
+    """Return "verb noun" of an English question, or None if it lacks one of them or the extra `card` is missing."""
     try:
         from textblob.en.taggers import PatternTagger  # noqa: PLC0415 - an extra of its own
     # The card is useful without this one table, so the extra stays optional.
     except ImportError:
-        return lambda _: None
-
-    def request(question: str) -> str | None:
-        """Return the verb and the noun of a question, or None if it lacks one of them."""
-        tags = iter(PatternTagger().tag(question))
-        verb = next((word for word, tag in tags if tag in ("VB", "VBP") and word.lower() not in _AUXILIARIES), None)
-        noun = next((word for word, tag in tags if tag.startswith("NN")), None)
-        return f"{verb} {noun}".lower() if verb and noun else None
-
-    return request
+        return None
+    tags = iter(PatternTagger().tag(question))
+    verb = next((word for word, tag in tags if tag in ("VB", "VBP") and word.lower() not in _AUXILIARIES), None)
+    noun = next((word for word, tag in tags if tag.startswith("NN")), None)
+    return f"{verb} {noun}".lower() if verb and noun else None
 
 
 def _count_classes(conversations: Sequence[Conversation]) -> dict[str, dict[str, tuple[int, int]]]:
     """Return for each kind of class (such as "task") its names with (count, number of images), most frequent first."""
-    request = _build_tagger()
     kinds: dict[str, Callable[[Conversation], Iterable[str | None]]] = {
         "task": lambda conversation: (turn.task for turn in conversation.turns),
         "task and turn": lambda conversation: (
@@ -124,7 +115,9 @@ def _count_classes(conversations: Sequence[Conversation]) -> dict[str, dict[str,
             for number, turn in enumerate(conversation.turns, 1)
             if conversation.turns[0].task != conversation.turns[-1].task  # ConvBench's three levels (figure 5)
         ),
-        ASKED: lambda conversation: (request(turn.prompt) for turn in conversation.turns if conversation.lang == "en"),
+        ASKED: lambda conversation: (
+            _find_request(turn.prompt) for turn in conversation.turns if conversation.lang == "en"
+        ),
         "category": lambda conversation: [conversation.category],
         "interaction goal": lambda conversation: [conversation.goal],
         "image domain": lambda conversation: [conversation.domain],

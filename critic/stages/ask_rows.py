@@ -150,7 +150,6 @@ class AskRows(Stage[BuildRow, AskedRow]):
     ) -> None:
         self.name, self._step, self._images = step, STEPS[step], images  # type: ignore[misc]  # one class, many steps
         self._rows = {row.key: row for row in rows}
-        self._texts = {row.key: prompt(step, row) for row in rows}
         self._md5_of = {row.key: md5_of.get(row.image or "") for row in rows}
         super().__init__(options, AskedRow, backend, self._rows.keys())
         self._sampling = Sampling(max_tokens=max_tokens)
@@ -158,7 +157,7 @@ class AskRows(Stage[BuildRow, AskedRow]):
         self.facts = {"step": step, "model": backend.served.name, "rows": len(rows), "sampling": sampling}
 
     def _hash(self, row: BuildRow) -> str:
-        shown = [self.name, self._texts[row.key], row.image]
+        shown = [self.name, prompt(self.name, row), row.image]
         return hashlib.sha256(msgspec.json.encode(shown)).hexdigest()[:16]
 
     def key(self, record: AskedRow) -> str:
@@ -196,7 +195,7 @@ class AskRows(Stage[BuildRow, AskedRow]):
         self.note(record.failure, record.detail)
 
     def _message(self, row: BuildRow) -> Request:
-        text: dict[str, Any] = {"type": "text", "text": self._texts[row.key]}
+        text: dict[str, Any] = {"type": "text", "text": prompt(self.name, row)}
         shown = [image_part(self._images.load(row.image).uri)] if row.image and self._images else []
         return Request(
             messages=[{"role": "user", "content": [*shown, text]}],
@@ -310,9 +309,10 @@ class BenchmarkBuild:
         )
         return good
 
-    def rows(self) -> list[BuildRow]:
-        """Return a row for each image that is left."""
-        return [BuildRow(key=image.path, lang=self.lang, image=image.path) for image in self.images]
+    def rows(self, facts: Mapping[str, dict[str, Any]] | None = None) -> list[BuildRow]:
+        """Return a row for each image that is left; with `facts`, by image path, only for images that have some."""
+        facts_of = {image.path: {} for image in self.images} if facts is None else facts
+        return [BuildRow(key=path, lang=self.lang, image=path, facts=some) for path, some in facts_of.items()]
 
 
 class NeedsModelError(Exception):

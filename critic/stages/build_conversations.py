@@ -60,9 +60,7 @@ def _ask_talks(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversati
     """Generate for each image a persona with a goal, and then a conversation of that persona (MultiVerse §2.1, steps 2
     and 3)."""
     persons = building.ask("persona", building.rows())
-    rows = []
-    for path, person in persons.items():
-        rows.append(BuildRow(key=path, lang=building.lang, image=path, facts=msgspec.to_builtins(person)))
+    rows = building.rows({path: msgspec.to_builtins(person) for path, person in persons.items()})
     conversations = []
     for path, talk in building.ask("talk", rows).items():
         turns = [DraftTurn(question=turn.question, answer=turn.answer, task=talk.task) for turn in talk.turns]
@@ -92,13 +90,10 @@ def _ask_singles(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversa
     if building.lang != "zh":
         raise UsageError("--plan alignmmbench: its file has no language, and is read as Chinese: --lang zh")
     tasks = sorted(CATEGORY_OF)
-    rows = []
-    for path in sorted(chosen):
-        # By hash, so that an image keeps its task when others are added.
-        task = tasks[int(chosen[path]["md5"], 16) % len(tasks)]
-        rows.append(BuildRow(key=path, lang="zh", image=path, facts={"task": task}))
+    # By hash, so that an image keeps its task when others are added.
+    facts = {path: {"task": tasks[int(image["md5"], 16) % len(tasks)]} for path, image in sorted(chosen.items())}
     conversations = []
-    for path, reply in building.ask("single", rows).items():
+    for path, reply in building.ask("single", building.rows(facts)).items():
         turn = DraftTurn(question=reply.question, answer=reply.answer, task=reply.task)
         conversations.append(_make_draft(chosen[path], building, [turn], task=reply.task, dialogue=reply.dialogue))
     return conversations

@@ -25,26 +25,6 @@ def test_diversity_is_that_of_another_program(length: int, expected: float) -> N
     assert mtld(texts[length]) == pytest.approx(expected, rel=1e-14)
 
 
-COLORADO = """
-0 1 2 3 4 0 5 6 7 8 9 3 0 10 5 4 0 11 12 0 6 13 14 0 15 0 16 17 5 2 18 19 20 21 22 23 19 24 25 26 27 28 29 30 31 32 33
-34 35 5 36 0 37 38 0 39 1 5 2 40 0 41 42 43 44 45 46 1 46 47 48 0 32 17 0 49 1 50 17 51 5 2 52 53 54 36 0 55 56 36 0
-57 58 36 0 59 60 36 0 61 62 63 36 0 64 65 36 0 66 23 67 68 36 0 69 70 0 71 72 5 2 73 4 74 75 76 17 15 77 78 79 80 81
-82 6 23 83 84 5 2 85 17 0 86 87 88 49 1 23 89 17 0 15 1 90 2 0 91 23 92 93 94 17 5 95 17 0 1 2 96 38 97 98 0 99 100
-101 2 102 103
-"""
-"""The 180 lemmas of the example that the page of `lexical-diversity` 0.1.1 is about, a number for each."""
-
-
-def test_diversity_is_the_published_one() -> None:
-    """36.50595044690307 is published for that text, and so is the share of its types. The tests of `lexicalrichness`
-    have 14.000000000000004 for ten words of which two come twice."""
-    lemmas = COLORADO.split()
-    assert (len(lemmas), len(set(lemmas)) / len(lemmas)) == (180, 0.5777777777777777)
-    assert mtld(lemmas) == pytest.approx(36.50595044690307, rel=1e-14)
-    said = words("test text with some text numbers hyphenhere and text punctuations")
-    assert mtld(said) == pytest.approx(14.000000000000004, rel=1e-14)
-
-
 def test_diversity_where_it_has_an_end() -> None:
     assert mtld(words("a b c d")) is None and mtld([]) is None
     # Ten tokens, one type less than a token: a tenth of the way to the end is a factor of 0.1 / 0.28.
