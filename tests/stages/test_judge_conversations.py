@@ -554,8 +554,6 @@ def test_mistakes_end_in_one_line(tmp_path: Path, scripted: Any) -> None:
             ("r.jsonl: lacks conversation '1' (no_image)", "judge it, --against the other"),
         ),
         ([file, "--benchmark", "convbench", "--questions", sample("visitbench")], ("lacks",)),
-        ([rows, "--protocol", "pairwise"], ("--protocol cannot be used without --benchmark",)),
-        ([rows, "--reference-free"], ("--reference-free cannot be used without --benchmark",)),
         ([rows, "--order", "forced"], ("--order cannot be used without --benchmark",)),
         (
             [file, "--benchmark", "convbench", "--protocol", "direct", "--against", other],

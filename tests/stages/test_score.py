@@ -363,14 +363,11 @@ def test_mistakes_end_in_one_line(tmp_path: Path) -> None:
     before = judged(tmp_path / "before.jsonl", "convbench", [("direct", "own", 1)], grades, only=3)
     for words, parts in [
         ([before, file, "--questions", other], ("conversation '4' of", "j.jsonl is not there")),
-        ([file, "--benchmark", "visitbench"], ("j.jsonl:1", "judges convbench")),
         ([file, "--benchmark", "convbench", "--questions", other], ("conversation '4' of", "not as here")),
         ([file, "--benchmark", "x"], ("choose alignmmbench",)),
-        ([singles, "--benchmark", "convbench"], ("singles.jsonl:1: judges alignmmbench, expected convbench",)),
         ([file, singles], ("singles.jsonl:1: judges alignmmbench, expected convbench",)),
         ([file, "--benchmark", "alignmmbench"], ("j.jsonl:1: judges convbench, expected alignmmbench",)),
         ([replied], ("replies.jsonl: no judgments; `critic judge ",)),
-        ([file, file, "--benchmark", "convbench"], ("given twice",)),
         ([two, "--benchmark", "convbench"], ("several models (m, n)",)),
         ([file, "--benchmark", "convbench", "--questions", sample("multiverse")], ("the sheet lacks",)),
         ([tmp_path / "none.jsonl", "--benchmark", "convbench"], ("no such file",)),

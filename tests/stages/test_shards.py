@@ -116,19 +116,6 @@ def test_shards_of_rows_of_which_one_has_an_image_merge(tmp_path: Path) -> None:
     assert sum(judgment.images for _, judgment in jsonl.read(tmp_path / "whole.jsonl", Judgment)) == 1
 
 
-def test_a_shard_killed_at_any_byte_goes_on_and_merges(tmp_path: Path) -> None:
-    rows(tmp_path, 24)
-    files = parts(tmp_path, 2)
-    whole = files[1].read_bytes()
-    for cut in range(0, len(whole), 997):
-        jsonl.sidecar(files[1]).unlink()
-        files[1].write_bytes(whole[:cut])
-        assert_one_line_error(merge(files), f"{files[1]}: not finished")
-        assert judge(tmp_path, "part.2.jsonl", "--shard", "2/2").returncode == 0
-        assert merge(files).returncode == 0
-        assert sorted(whole.splitlines()) == lines(files[1])
-
-
 def test_shards_agree_in_rows_of_which_some_have_other_scores_now(tmp_path: Path) -> None:
     answers = [json.loads(line) for line in rows(tmp_path).read_text("utf-8").splitlines()]
     files = parts(tmp_path, 2)
@@ -160,6 +147,8 @@ def test_what_does_not_fit_together_is_refused_by_name(tmp_path: Path) -> None:
     assert_one_line_error(merge([files[0], tmp_path / "three.jsonl"]), "shard 2/3, but", "shard 1/4")
     assert judge(tmp_path, "alone.jsonl").returncode == 0
     assert_one_line_error(merge([tmp_path / "alone.jsonl"]), "made without --shard")
+    jsonl.sidecar(files[3]).unlink()
+    assert_one_line_error(merge(files), f"{files[3]}: not finished")
     assert not (tmp_path / "whole.jsonl").exists()
 
 
