@@ -1,6 +1,7 @@
 """A chat request in its three stages: from the client, reduced to what the judge can see, and sent to vLLM."""
 
 import json
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -73,8 +74,9 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         held = self.constrained
         if held is not None and self.tokens is not None:
             # A stream cannot be generated again, so it gets the limits at once.
-            is_tight = held.shorten is not None and self.stream and self.tokens < held.min_tokens
-            return self.shorten(self.tokens)[0] if is_tight else with_limit(held.request, self.tokens)
+            if held.shorten is not None and self.stream and self.tokens < held.min_tokens:
+                return held.shorten(self.tokens)[0]
+            return with_limit(held.request, self.tokens)
         # The client's own limit is kept unless the context leaves less.
         if self.tokens is not None and self.tokens < (read_limit(self.visible) or 0):
             return with_limit(self.visible, self.tokens)
@@ -89,17 +91,11 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return bool(self.client.get("stream"))
 
     @property
-    def can_shorten(self) -> bool:
-        """True if a truncated reply can be generated again with tighter limits. A stream cannot: its text is already
-        sent.
+    def shorten(self) -> Callable[[int], tuple[Request, Limits]] | None:
+        """`ConstrainedRequest.shorten` if a truncated reply can be generated again with tighter limits, else None. A
+        stream cannot: its text is already sent.
         """
-        return self.constrained is not None and self.constrained.shorten is not None and not self.stream
-
-    def shorten(self, tokens: int) -> tuple[Request, Limits]:
-        """Return the request for a reply that ends within `tokens` tokens, and the limits that ensure this."""
-        assert self.constrained is not None and self.constrained.shorten is not None
-        request, limits = self.constrained.shorten(tokens)
-        return with_limit(request, tokens), limits
+        return None if self.constrained is None or self.stream else self.constrained.shorten
 
     @property
     def tool(self) -> str | None:

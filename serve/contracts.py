@@ -19,7 +19,7 @@ import msgspec
 import reader
 import regex
 import typer
-from api_formats import Request, forced_tool, list_parts, parameters
+from api_formats import Request, forced_tool, list_parts, parameters, with_limit
 from chinese import translate_to_english
 from reader import ASKS, OBJECT, closed
 from scales import OUT_OF, Schema, any_of, choices, escaped, find_labels, find_range, limits, points_pattern
@@ -428,7 +428,7 @@ def constrain(contract: Contract, request: Request, tokens: int) -> ConstrainedR
 
     def shorten(left: int) -> tuple[Request, Limits]:
         tightest = bounded(schema, left, pattern)
-        return free | {"structured_outputs": {"json": tightest.schema}}, tightest.limits
+        return with_limit(free | {"structured_outputs": {"json": tightest.schema}}, left), tightest.limits
 
     return ConstrainedRequest(free | {"structured_outputs": {"json": loosest.schema}}, loosest.size + 1, shorten)
 

@@ -289,7 +289,7 @@ class JudgeLayer:
             held = await asyncio.to_thread(constrain, contract, visible, tokens) if contract and tokens else None
             request = replace(request, constrained=held, tokens=tokens)
             # A reply that can be shortened later only needs its minimum now.
-            if held and tokens and not request.can_shorten:
+            if held and tokens and not request.shorten:
                 needed = max(needed, min(tokens, held.min_tokens))
             elif contract and tokens and not held:
                 needed = tokens
@@ -332,17 +332,13 @@ class JudgeLayer:
         return self.context
 
     async def _capture(self, scope: Scope, body: bytes, receive: Receive) -> Answer:
-        status, headers, parts = 500, [], []
+        messages: list[Message] = []
 
         async def keep(message: Message) -> None:
-            nonlocal status, headers
-            if message["type"] == "http.response.start":
-                status, headers = message["status"], list(message.get("headers", []))
-            elif message["type"] == "http.response.body":
-                parts.append(message.get("body", b""))
+            messages.append(message)
 
         await self._inner(replies.sized(scope, body), body, receive, keep)
-        return Answer(status, headers, b"".join(parts))
+        return replies.collect(messages)
 
     async def _inner(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         """Pass a request to vLLM. Reply with a 500 error if vLLM raises before it has begun to answer."""
@@ -372,7 +368,7 @@ class JudgeLayer:
         headers, budget = self._headers(request), BUDGET.get()
         if answer.status >= HTTPStatus.BAD_REQUEST:
             return replies.shape_error(answer, headers)
-        if request.can_shorten and CUT_OFF in answer.body:
+        if request.shorten and CUT_OFF in answer.body:
             left = request.tokens or 0
             if self.context is not None and budget is not None and budget.prompt is not None:
                 left = min(left, self.context - budget.prompt)

@@ -42,6 +42,13 @@ class Answer(msgspec.Struct, frozen=True):
         return Answer(self.status, [*resized(self.headers, body), *more], body)
 
 
+def collect(messages: list[Message]) -> Answer:
+    """Return the response that `messages` of an ASGI application make up, with status 500 if there are none."""
+    start = messages[0] if messages else {"status": HTTPStatus.INTERNAL_SERVER_ERROR}
+    body = b"".join(message.get("body", b"") for message in messages)
+    return Answer(start["status"], list(start.get("headers", [])), body)
+
+
 def rewrites(request: ChatRequest) -> bool:
     """Return True if vLLM's reply must be rewritten for the client."""
     return request.tool is not None or request.trims
@@ -112,21 +119,16 @@ def _details(body: bytes) -> tuple[dict[str, Any], str]:
 
 def shape_errors(send: Send) -> Send:
     """Wrap `send` to convert error responses to OpenAI's format. All other messages pass unchanged."""
-    failed: Message | None = None
-    parts: list[bytes] = []
+    failed: list[Message] = []
 
     async def sending(message: Message) -> None:
-        nonlocal failed
-        if message["type"] == "http.response.start" and message["status"] >= HTTPStatus.BAD_REQUEST:
-            failed = message
-        # A stream that has begun is no error.
-        elif failed is None:
-            await send(message)
+        # A stream that has begun is no error: only the first message has a status.
+        if failed or message.get("status", HTTPStatus.OK) >= HTTPStatus.BAD_REQUEST:
+            failed.append(message)
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                await send_answer(send, shape_error(collect(failed)))
         else:
-            parts.append(message.get("body", b""))
-            if not message.get("more_body", False):
-                answer = Answer(failed["status"], list(failed.get("headers", [])), b"".join(parts))
-                await send_answer(send, shape_error(answer))
+            await send(message)
 
     return sending
 
