@@ -135,12 +135,10 @@ def wait_until_ready(server: subprocess.Popen[bytes], url: str, seconds: float, 
         # A server that has ended will never be ready.
         if (code := server.poll()) is not None:
             raise UsageError(f"vLLM ended with code {code} before it was ready{_last_words(log)}")
-        try:
+        with contextlib.suppress(httpx.HTTPError):
             # Ignore proxies in the environment: the server is on this machine.
             if httpx.get(f"{url}/health", timeout=5, trust_env=False).status_code == httpx.codes.OK:
                 return
-        except httpx.HTTPError:
-            pass
         time.sleep(0.5)
     raise UsageError(f"vLLM did not answer within {seconds:g} s (--ready-timeout){_last_words(log)}")
 
@@ -250,7 +248,6 @@ def main(
     ours += ["--data-parallel-size", str(len(engines))] if engines else []
     others = check_apart(ours, extra)
     processor, name = identity.hash_processor(checkpoint, extra), identity.own_name(checkpoint, facts, extra, others)
-    names = [name, *(alias or [])]
     about: dict[str, Any] = {"processor": processor} if processor else {}
     about |= {"forms": forms} if (forms := identity.list_learned_forms(facts)) else {}
     about |= identity.describe_head(facts)
@@ -267,8 +264,8 @@ def main(
         end_with_parent()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     settings = Settings(
-        model=names[0],
-        aliases=names[1:],
+        model=name,
+        aliases=alias or [],
         contracts=[*map(str, files)],
         max_bytes=int(max_request_mb * 1_000_000),
         images=identity.sees_images(checkpoint) is not False,
@@ -281,7 +278,7 @@ def main(
     environ |= {"CUDA_VISIBLE_DEVICES": ",".join(engines)} if engines else {}
     print(f"loading {checkpoint} into vLLM", file=sys.stderr, flush=True)
     entry = SEVERAL if engines else (ENTRY,)
-    words = [sys.executable, "-m", *entry, "--served-model-name", *names, *ours, *extra, *LAYER]
+    words = [sys.executable, "-m", *entry, "--served-model-name", name, *settings.aliases, *ours, *extra, *LAYER]
     return attend(words, environ, url, describe_ready(url, settings, table), ready_timeout, log)
 
 
