@@ -104,21 +104,14 @@ def split(
     names the file `rows`, if nothing is left to train on or to test.
     """
     held_out = set().union(*(_list_material(row) for row in loaded.rows if row.group in groups))
-    parts: dict[str, list[dict[str, Any]]] = {name: [] for name in PARTS}
-    leaks = 0
+    parts: dict[str, list[dict[str, Any]]] = {name: [] for name in (*PARTS, "leaks")}
     for row, line in zip(loaded.rows, loaded.raw, strict=True):
-        is_internal, is_external = row.group in groups, external in _list_systems(row)
-        if is_internal:
-            parts["internal"].append(line)
-        if is_external:
-            parts["external"].append(line)
-        if is_internal or is_external:
-            continue
-        # Such a row would teach the answer to a test question under another group's name.
-        if _list_material(row) & held_out:
-            leaks += 1
-        else:
-            parts["train"].append(line)
+        tests = {"internal": row.group in groups, "external": external in _list_systems(row)}
+        # A leak would teach the answer to a test question under another group's name.
+        untested = "leaks" if _list_material(row) & held_out else "train"
+        for name in [name for name, is_in in tests.items() if is_in] or [untested]:
+            parts[name].append(line)
+    leaks = len(parts.pop("leaks"))
     # Write no split at all if training or testing with it would fail.
     if empty := " and ".join(name for name in ("train", "internal") if not parts[name]):
         total = f"{len({row.group for row in loaded.rows})} questions (groups), of which {len(groups)} are held out"

@@ -15,7 +15,6 @@ With `--conversations` each answer also has a checklist, and a second row scores
 it. These labels teach every form used in the benchmarks' papers.
 """
 
-import json
 import random
 import re
 import tomllib
@@ -29,6 +28,7 @@ import typer
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from critic import jsonl
 from critic.benchmarks.alignmmbench import CATEGORY_OF
 from critic.cli import run_program
 from critic.errors import UsageError
@@ -431,15 +431,14 @@ def main(
     scored = generate_rows(world, seed, questions)
     if conversations:
         scored = label_conversations(world, scored, seed)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    lines = []
+    rows = []
     for question, response, scored_row in scored:
         columns = msgspec.to_builtins(scored_row)
         if pictures:
             columns |= {"image": None, "images": [scored_row.image]}
             columns["edit"] = edit(world, question, response, scored_row.id)
-        lines.append(json.dumps(columns, ensure_ascii=False))
-    out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        rows.append(columns)
+    jsonl.write(out, rows)
     if pictures:
         draw_all({str(row.image): question for question, _, row in scored}, out.parent, seed)
     print(f"{out}: {len(scored)} rows, {questions} questions, external system {EXTERNAL}")
