@@ -73,8 +73,6 @@ class Collation:
         return {}
 
 
-WHOLE_ROWS = Collation()
-
 HeadScores = Callable[[Collation, list[Row]], NDArray[np.float64]]
 """Function that returns a scoring head's scores [rows × …] of rows collated in the given way."""
 
@@ -122,7 +120,7 @@ class Batches:
         self,
         pad: int,
         weighing: Weights,
-        collation: Collation = WHOLE_ROWS,
+        collation: Collation = Collation(),
         *,
         packing: bool = False,
         share: bool = True,
