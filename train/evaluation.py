@@ -63,14 +63,13 @@ def read_held_out(
     behind = [*tokens.before, *(tokens.first[:1] if tokens.zero is not None else [])] if tokens else []
     sees = isinstance(tokenizer, SeeingTokenizer)
     for response in human_scored.load(path, pictures=sees).responses[: spec.rows]:
-        if form_of(form).lacking(response) is not None:
-            refused.append(response.id)
-            continue
+        rendered = None
         try:
-            planned = Planned(form, (response.id,))
-            rendered = build_example(
-                planned, {response.id: response}, limit, lambda messages: len(source_ids(tokenizer, messages)), sees
-            )
+            if form_of(form).lacking(response) is None:
+                planned, by_id = Planned(form, (response.id,)), {response.id: response}
+                rendered = build_example(
+                    planned, by_id, limit, lambda messages: len(source_ids(tokenizer, messages)), sees
+                )
         except ImageError as error:
             raise UsageError(f"{path}: {response.id}: {error}") from None
         if rendered is None:

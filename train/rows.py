@@ -4,10 +4,9 @@ import hashlib
 import json
 import re
 import shutil
-from bisect import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, chain
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -201,8 +200,8 @@ def _make_raters(shares: list[float], key: str) -> HumanScore:
     >>> _make_raters([0, 0, 0, 0, 0, 0, 0, 1, 0, 0], key="row-1").score
     8.0
     """
-    below = [*accumulate(shares)][:-1]
-    ratings = [float(RATINGS[bisect(below, (rater + 0.5) / 20)]) for rater in range(20)]
+    places = np.searchsorted(np.cumsum(shares)[:-1], (np.arange(20) + 0.5) / 20, side="right")
+    ratings = [float(RATINGS[place]) for place in places]
     drawn = hashlib.sha256(key.encode()).digest()[0] % 20
     return HumanScore(score=ratings[drawn], raters={str(rater): score for rater, score in enumerate(ratings)})
 
