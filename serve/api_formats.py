@@ -1,6 +1,7 @@
 """Read and change requests and replies in OpenAI's formats: limits, tools, calls. All functions are pure."""
 
 import hashlib
+from http import HTTPStatus
 from typing import Any
 
 Request = dict[str, Any]
@@ -11,9 +12,9 @@ CUT_OFF = b'"finish_reason":"length"'
 
 
 class Refusal(Exception):
-    """A request that is answered with an HTTP error. `code` is OpenAI's error code, or None."""
+    """A request that is answered with the HTTP error `status`. `code` is OpenAI's error code, or None."""
 
-    def __init__(self, status: int, code: str | None, message: str) -> None:
+    def __init__(self, message: str, *, code: str | None = None, status: int = HTTPStatus.BAD_REQUEST) -> None:
         super().__init__(message)
         self.status, self.code = status, code
 

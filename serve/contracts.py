@@ -587,8 +587,7 @@ def main(
     elif contract.schema is not None:
         entry |= {"forms": ["text", "json_object"], "schema": contract.schema}
     else:
-        fields = {field: getattr(contract, field) for field in DRAFTED}
-        entry |= {field: value for field, value in fields.items() if value}
+        entry |= {field: value for field in DRAFTED if (value := getattr(contract, field))}
     print("\n".join(["[[contract]]", *(f"{key} = {_toml(value)}" for key, value in entry.items())]))
 
 

@@ -89,7 +89,7 @@ class JudgeLayer:
         try:
             # Load balancers send no key.
             if path != "/health" and not self._authorised(scope):
-                raise Refusal(HTTPStatus.UNAUTHORIZED, "invalid_api_key", "the API key is missing or wrong")
+                raise Refusal("the API key is missing or wrong", code="invalid_api_key", status=HTTPStatus.UNAUTHORIZED)
             await self._route({**scope, "path": path, "raw_path": path.encode()}, receive, send)
         except Refusal as problem:
             await replies.send_error(send, problem)
@@ -99,7 +99,7 @@ class JudgeLayer:
         method, path = scope["method"], scope["path"]
         # vLLM's other routes resize, profile or change the server.
         if not SERVED.fullmatch(path):
-            raise Refusal(HTTPStatus.NOT_FOUND, None, "Not Found")
+            raise Refusal("Not Found", status=HTTPStatus.NOT_FOUND)
         body = await self._read(receive) if method == "POST" else b""
         # A large body takes long to parse, and others wait for the event loop.
         request, body = await asyncio.to_thread(self._parsed, path, body) if body else (None, body)
@@ -126,7 +126,7 @@ class JudgeLayer:
         try:
             respelt = self.control_tokens.respell(path, request)
         except RecursionError:
-            raise Refusal(HTTPStatus.BAD_REQUEST, None, "the request is nested too deep") from None
+            raise Refusal("the request is nested too deep") from None
         return respelt, json.dumps(respelt).encode() if changed or respelt is not request else body
 
     def _authorised(self, scope: Scope) -> bool:
@@ -144,14 +144,14 @@ class JudgeLayer:
         while more and size <= 4 * limit:
             message = await receive()
             if message["type"] == "http.disconnect":
-                raise Refusal(HTTPStatus.BAD_REQUEST, None, "the connection was closed within the request")
+                raise Refusal("the connection was closed within the request")
             size += len(message.get("body", b""))
             if size <= limit:
                 parts.append(message.get("body", b""))
             more = message.get("more_body", False)
         if size > limit:
             reason = f"the request is larger than {limit / 1e6:g} MB (--max-request-mb)"
-            raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request_too_large", reason)
+            raise Refusal(reason, code="request_too_large", status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         return b"".join(parts)
 
     async def _metrics(self, scope: Scope, receive: Receive) -> Answer:
@@ -183,7 +183,7 @@ class JudgeLayer:
         try:
             msgspec.convert(client, ReadFields)
         except msgspec.ValidationError as error:
-            raise Refusal(HTTPStatus.BAD_REQUEST, None, f"not a request for a reply: {error}") from None
+            raise Refusal(f"not a request for a reply: {error}") from None
         request = await self._read_request(scope, body, client)
         if (answer := await self._answer_as_learned(scope, request)) is not None:
             await replies.send_answer(send, answer)
@@ -243,7 +243,7 @@ class JudgeLayer:
         served = describe_service(self.settings.about, self.contracts) if self.settings.as_learned else ""
         served = served or "/classify"
         message = f"this judge is a scoring head and cannot answer this request: {reason}. It serves {served}"
-        return Refusal(HTTPStatus.BAD_REQUEST, "scoring_head", message)
+        return Refusal(message, code="scoring_head")
 
     def _headers(self, request: ChatRequest, as_learned: bool = False) -> Headers:
         """Return the headers that name the judge and the contract that the reply follows.
@@ -310,7 +310,7 @@ class JudgeLayer:
             contract = await asyncio.to_thread(recognise, chat, self.contracts)
         except TimeoutError:
             reason = "the words of the request take too long to read; send fewer, or the header x-critic-contract: none"
-            raise Refusal(HTTPStatus.BAD_REQUEST, None, reason) from None
+            raise Refusal(reason) from None
         self.counts["requests", contract.name if contract else "none"] += 1
         if contract is None and await asyncio.to_thread(judges, chat):
             # A client that changes its templates must not fill the memory.

@@ -140,7 +140,7 @@ class LearnedJudge:
                 failure, detail = judgment.verdict.failure, judgment.detail or judgment.reply
                 message = f"the judge gave no verdict: {failure} ({detail})"[:500]
                 status = HTTPStatus.SERVICE_UNAVAILABLE if failure == "server_error" else HTTPStatus.BAD_REQUEST
-                raise Refusal(status, failure, message)
+                raise Refusal(message, code=failure, status=status)
             score.shares[key] = (judgment.score - 1) / 9 if form_of(name).kind.rates else judgment.score
         reason = judgments[0].verdict.reason or ""
         # A reason longer than the client's limit would cut off the verdict.

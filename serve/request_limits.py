@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from http import HTTPStatus
 from typing import Any
 
 from api_formats import Refusal
@@ -58,13 +57,13 @@ def read(body: bytes) -> tuple[Any, bool]:
     """
     # Counting commas is fast; parsing could block the event loop for seconds.
     if body.count(b",") > MOST_VALUES:
-        raise _refused(f"a request has at most {MOST_VALUES:,} values")
+        raise Refusal(f"a request has at most {MOST_VALUES:,} values")
     try:
         sent = json.loads(body)
         request = _with_a_form(sent) if isinstance(sent, dict) else sent
         # Only an escape can spell half a pair: UTF-8 itself cannot.
         if ESCAPED_HALF.search(body) and replace_surrogates(request) != request:
-            raise _refused("the request holds half of a surrogate pair (\\ud800 to \\udfff), which is no character")
+            raise Refusal("the request holds half of a surrogate pair (\\ud800 to \\udfff), which is no character")
         for name, value in _fields(request):
             if name in CONSTRAINTS and isinstance(value, dict | list):
                 _check_constraint(name, value)
@@ -83,19 +82,18 @@ def _with_a_form(request: dict[str, Any]) -> dict[str, Any]:
     named = sorted(guided.keys() - {"whitespace_pattern"})
     if len(named) > 1 or (named and request.get("structured_outputs")):
         names = " and ".join(f"guided_{name}" for name in named)
-        raise _refused(f'{names}: write one form only, as "structured_outputs": {{"{named[0]}": ...}}')
+        raise Refusal(f'{names}: write one form only, as "structured_outputs": {{"{named[0]}": ...}}')
     if named:
         request = {name: value for name, value in request.items() if name not in GUIDED}
         request["structured_outputs"] = guided
-    choice = request.get("tool_choice")
     # /v1/responses has its form in `text`.
     text = request.get("text")
     forms = (request.get("response_format"), text.get("format") if isinstance(text, dict) else None)
     kinds = [form.get("type") for form in forms if isinstance(form, dict)]
     held = request.get("structured_outputs") or any(kind not in (None, "text") for kind in kinds)
     forbidding = next(filter(request.get, FORBIDDING), None)
-    if forbidding and (held or (request.get("tools") and choice not in (None, "none", "auto"))):
-        raise _refused(
+    if forbidding and (held or (request.get("tools") and request.get("tool_choice") not in (None, "none", "auto"))):
+        raise Refusal(
             f"{forbidding} may leave the form of the reply nothing to write: leave {forbidding} or the form out"
         )
     return request
@@ -134,24 +132,20 @@ def _check_constraint(name: str, constraint: Any) -> None:
         entries = [(key, item) for item in value] if isinstance(value, list) else entries
         waiting += [(inner, item, in_schema) for inner, item in entries]
     if len(json.dumps(constraint, ensure_ascii=False)) > MOST_CONSTRAINT:
-        raise _refused(f"{name} has more than {MOST_CONSTRAINT:,} characters")
+        raise Refusal(f"{name} has more than {MOST_CONSTRAINT:,} characters")
     try:
         endless = not all(map(ends, schemas))
     except RecursionError:
-        raise _refused("a schema is nested too deep") from None
+        raise Refusal("a schema is nested too deep") from None
     if endless:
-        raise _refused("a schema requires itself, so that no reply to it ends: make that part optional")
+        raise Refusal("a schema requires itself, so that no reply to it ends: make that part optional")
 
 
 def _check_size(key: str, value: Any) -> None:
     if isinstance(value, str) and key in PATTERNS and len(value) > MOST_PATTERN:
-        raise _refused(f"{key} has {len(value):,} characters; at most {MOST_PATTERN:,}")
+        raise Refusal(f"{key} has {len(value):,} characters; at most {MOST_PATTERN:,}")
     if key in ("minItems", "maxItems") and isinstance(value, int | float) and value > MOST_REPEATED:
-        raise _refused(f"{key} of a schema is {value:g}; at most {MOST_REPEATED:,}")
+        raise Refusal(f"{key} of a schema is {value:g}; at most {MOST_REPEATED:,}")
     most = FEWER.get(key, MOST_ITEMS)
     if isinstance(value, dict | list) and len(value) > most:
-        raise _refused(f"{key} has {len(value):,} entries; at most {most:,}")
-
-
-def _refused(message: str) -> Refusal:
-    return Refusal(HTTPStatus.BAD_REQUEST, None, message)
+        raise Refusal(f"{key} has {len(value):,} entries; at most {most:,}")

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import wraps
-from http import HTTPStatus
 from typing import Any
 
 from api_formats import Refusal, read_limit
@@ -86,7 +85,7 @@ def reply_tokens(
     wish = read_limit(request)
     # vLLM's message for such a limit would be the one for a prompt that is too long.
     if wish is not None and wish < 1:
-        raise Refusal(HTTPStatus.BAD_REQUEST, None, f"max_tokens must be positive, got {wish}")
+        raise Refusal(f"max_tokens must be positive, got {wish}")
     # A JSON reply without a limit might not end.
     limit = MOST_TOKENS if wish is None and contract and contract.verdict is None else wish
     if context is None or (limit is None and contract is None):
@@ -100,9 +99,8 @@ def reply_tokens(
     if left < needed:
         wanted = f"{count} in the messages, at least {needed} in the completion"
         raise Refusal(
-            HTTPStatus.BAD_REQUEST,
-            "context_length_exceeded",
             f"This model's maximum context length is {context} tokens. However, you requested {count + needed} "
             f"tokens ({wanted}). Please reduce the length of the messages or completion.",
+            code="context_length_exceeded",
         )
     return min(left, limit or left), needed
