@@ -32,10 +32,12 @@ Floats = NDArray[np.float64]
 
 
 def fit(model: Any, recipe: Recipe, rows: datasets.Dataset, pad: int, device: torch.device, folder: Path) -> None:
-    """Fit `model.score` on `recipe.probe` rows, and print the held-out loss.
+    """Fit `model.score` on at most `recipe.probe` rows, sampled with the recipe's seed, and print its cross-entropy
+    (nats) on held-out groups.
 
     The processes share the rows; each needs memory for the whole model. `pad` is the id of the padding token, `folder`
-    stores the features (`compute_features`). Raise UsageError if the base already has a scoring head.
+    stores the features (`compute_features`). Raise UsageError if the base already has a scoring head, and as
+    `fit_ridge` does.
     """
     # With adapters there are two, the base's and that which is learned.
     heads = [head for name, head in model.named_parameters() if name.startswith("score.")]
@@ -51,26 +53,15 @@ def fit(model: Any, recipe: Recipe, rows: datasets.Dataset, pad: int, device: to
     torch.distributed.broadcast_object_list(named)
     folder, begun = Path(named[0]), time.monotonic()
     with deepspeed.zero.GatheredParameters(list(model.parameters())):
-        weights, loss = fit_head(model, rows, recipe.probe or 0, recipe.training.get("seed", 42), pad, folder)
+        order = np.random.default_rng(recipe.training.get("seed", 42)).permutation(len(rows))
+        drawn = rows.select(np.sort(order[: recipe.probe]).tolist())
+        weights, loss = fit_ridge(compute_features(model, drawn, pad, folder), drawn)
     with deepspeed.zero.GatheredParameters(heads, modifier_rank=0), torch.no_grad():
         for head in heads:
-            head.copy_(weights)
+            head.copy_(torch.as_tensor(weights))
     if is_first():
-        count, took = min(len(rows), recipe.probe or 0), time.monotonic() - begun
-        print(f"head fitted on {count} examples: loss {loss:.3f} held out, {took:.0f} s", flush=True)
-
-
-def fit_head(
-    model: Any, rows: datasets.Dataset, count: int, seed: int, pad: int, folder: Path
-) -> tuple[torch.Tensor, float]:
-    """Return the weights [10 × width] of a scoring head, and its cross-entropy (nats) on held-out groups.
-
-    At most `count` rows are used, sampled with `seed`. Raise UsageError as `fit_ridge` does.
-    """
-    order = np.random.default_rng(seed).permutation(len(rows))
-    drawn = rows.select(np.sort(order[:count]).tolist())
-    weights, loss = fit_ridge(compute_features(model, drawn, pad, folder), drawn)
-    return torch.as_tensor(weights), loss
+        took = time.monotonic() - begun
+        print(f"head fitted on {len(drawn)} examples: loss {loss:.3f} held out, {took:.0f} s", flush=True)
 
 
 def compute_features(model: Any, rows: datasets.Dataset, pad: int, folder: Path) -> Floats:
