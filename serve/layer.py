@@ -16,6 +16,7 @@ import re
 import secrets
 import sys
 from collections import Counter
+from contextlib import ExitStack
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -192,14 +193,16 @@ class JudgeLayer:
         while True:
             # vLLM does not answer /health while it prepares a request.
             await self.turns.acquire()
-            budget = TokenBudget(self.turns.release, whole=_header(scope, b"x-critic-rating") == "whole")
-            BUDGET.set(budget)
+            # Closed once vLLM has counted the prompt, or at the end of a request that it does not count.
+            with ExitStack() as turn:
+                turn.callback(self.turns.release)
+                budget = TokenBudget(turn.close, whole=_header(scope, b"x-critic-rating") == "whole")
+                BUDGET.set(budget)
 
-            async def sending(message: Message, budget: TokenBudget = budget) -> None:
-                if not budget.short:
-                    await send(message)
+                async def sending(message: Message, budget: TokenBudget = budget) -> None:
+                    if not budget.short:
+                        await send(message)
 
-            try:
                 request = await self._constrain(scope, request, prompt_tokens)
                 budget.needed = request.needed if prompt_tokens is None else 0
                 if request.stream:
@@ -208,8 +211,6 @@ class JudgeLayer:
                     await self._inner(replies.sized(scope, request.body), request.body, receive, out)
                 else:
                     await replies.send_answer(sending, await self._whole_reply(scope, request, receive))
-            finally:
-                budget.done()
             if not budget.short:
                 return
             prompt_tokens = budget.prompt

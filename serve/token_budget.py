@@ -24,7 +24,7 @@ MOST_TOKENS = 1024
 class TokenBudget:
     """Token counts of one request, filled in while vLLM prepares it.
 
-    - `release`: called once, when vLLM has counted the prompt or the request ends before that.
+    - `release`: called when vLLM has counted the prompt; lets the next request in. Further calls must do nothing.
     - `needed`: the fewest tokens that must remain for the reply. `short`: True if fewer remain.
     - `prompt`: length of the prompt in tokens, or None until vLLM has counted it.
     - `whole`: True if the client wants the full distribution of a rating.
@@ -38,10 +38,6 @@ class TokenBudget:
     short: bool = False
     whole: bool = False
     ten: float | None = None
-
-    def done(self) -> None:
-        self.release()
-        self.release = lambda: None
 
 
 BUDGET: ContextVar[TokenBudget | None] = ContextVar("budget", default=None)
@@ -61,7 +57,7 @@ def checking(get_max_tokens: Callable[..., int]) -> Callable[..., int]:
         if budget is not None:
             budget.prompt = prompt
             budget.short = 0 < budget.needed > context - prompt
-            budget.done()
+            budget.release()
             if budget.short:
                 raise ValueError(f"{prompt} tokens leave fewer than {budget.needed} of the context of {context}")
         return get_max_tokens(context, limit, prompt, *others, **named)
