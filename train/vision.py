@@ -80,24 +80,23 @@ class SeeingTokenizer:
         return first + "".join(self.expansion(name) + piece for name, piece in zip(names, behind, strict=True))
 
     def expansion(self, name: str) -> str:
-        """Return the text of all tokens that stand for an image. It depends only on the size of the image."""
+        """Return the text of all tokens that stand for an image. It depends only on the size of the image.
+
+        Raise UsageError if the processor does not tell it.
+        """
         size = self._sizes.get(name) or self.image(name).size
         self._sizes[name] = size
         # Sizes repeat over thousands of rows.
         if size not in self._expansions:
-            self._expansions[size] = self._expand(size)
+            token = self.processor.image_token
+            try:
+                processed = self.processor(text=[token], images=[[white(size)]], return_text_replacement_offsets=True)
+                ((replaced,),) = processed["text_replacement_offsets"]
+                self._expansions[size] = replaced["replacement"]
+            except (TypeError, KeyError, ValueError, AttributeError) as error:
+                kind = type(self.processor).__name__
+                raise UsageError(f"{kind} does not tell which tokens stand for an image: {one_line(error)}") from None
         return self._expansions[size]
-
-    def _expand(self, size: tuple[int, int]) -> str:
-        token = self.processor.image_token
-        try:
-            processed = self.processor(text=[token], images=[[white(size)]], return_text_replacement_offsets=True)
-            ((replaced,),) = processed["text_replacement_offsets"]
-            text: str = replaced["replacement"]
-        except (TypeError, KeyError, ValueError, AttributeError) as error:
-            kind = type(self.processor).__name__
-            raise UsageError(f"{kind} does not tell which tokens stand for an image: {one_line(error)}") from None
-        return text
 
     def ids(self, text: str) -> list[int]:
         """Return the token ids of `text`, without adding special tokens."""
