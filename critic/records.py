@@ -20,6 +20,9 @@ Showing = Literal["blind", "show"]
 CUT_OFF = "the answer ends within the model's thoughts"
 """Reason to leave out an answer without its end: a score of it is no label of a complete answer."""
 
+UNREADABLE = ("no_rating", "no_verdict", "out_of_range", "truncated")
+"""Failures of a reply that has text, in which another reading may find a verdict."""
+
 RATINGS = tuple(range(1, 11))
 """Ratings that a judge may give (AlignMMBench, section 4.1): whole numbers 1..10."""
 

@@ -44,7 +44,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 def collect(messages: list[Message]) -> Answer:
     """Return the response that `messages` of an ASGI application make up, with status 500 if there are none."""
-    start = messages[0] if messages else {"status": HTTPStatus.INTERNAL_SERVER_ERROR}
+    start: Message = messages[0] if messages else {"status": HTTPStatus.INTERNAL_SERVER_ERROR}
     body = b"".join(message.get("body", b"") for message in messages)
     return Answer(start["status"], list(start.get("headers", [])), body)
 

@@ -4,7 +4,7 @@ import hashlib
 import sqlite3
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,12 +12,19 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from critic.backends import Backend, ChatMessage, Reply, Request, read_usage
+from critic.backends import Backend, ChatMessage, ModelInfo, Reply, Request, read_usage
 from critic.errors import Refused, UsageError
 
 
-class Layer(Backend):
+class Layer:
     """A backend that wraps another, and delegates everything to it that a subclass does not override."""
+
+    endpoint: str
+    max_concurrency: int
+    retries: int
+    served: ModelInfo
+    sees: Callable[[], bool | None]
+    count_tokens: Callable[[Sequence[ChatMessage]], int]
 
     def __init__(self, inner: Backend) -> None:
         self.inner = inner
@@ -34,12 +41,6 @@ class Layer(Backend):
 
     async def chat(self, request: Request) -> Reply:
         return await self.inner.chat(request)
-
-    def sees(self) -> bool | None:
-        return self.inner.sees()
-
-    def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
-        return self.inner.count_tokens(messages)
 
 
 def walk_layers(backend: Backend) -> Iterator[Backend]:

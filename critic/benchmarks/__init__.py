@@ -13,9 +13,8 @@ from msgspec.structs import replace
 
 from critic.errors import UsageError, did_you_mean
 from critic.judging import protocols
-from critic.judging.forms import UNREADABLE
 from critic.page.blocks import Section
-from critic.records import Conversation, JudgeConfig, Judgment
+from critic.records import UNREADABLE, Conversation, JudgeConfig, Judgment
 
 if TYPE_CHECKING:  # the commands that only list benchmarks need no NumPy
     from critic.stats.leaderboard import LeaderboardRow

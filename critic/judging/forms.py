@@ -22,9 +22,6 @@ from critic.judging.render import TruncatedPrompt, of_response, render
 from critic.judging.targets import REASON
 from critic.records import Call, Language, Message, PromptInputs, Response, Verdict
 
-UNREADABLE = ("no_rating", "no_verdict", "out_of_range", "truncated")
-"""Failures of a reply that has text, in which another reading may find a verdict."""
-
 LONGEST_FIRST_REASON = 400
 """The most characters of a reason that comes before the value."""
 

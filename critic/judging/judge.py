@@ -16,14 +16,25 @@ from critic.errors import Refused, Transient
 from critic.images import ImageError, Images
 from critic.judging import distribution, forms
 from critic.judging.distribution import Aggregation
-from critic.judging.forms import UNREADABLE, JudgeRequest, form_of, inquiry
+from critic.judging.forms import JudgeRequest, form_of, inquiry
 from critic.judging.grader import Grader, call_of, gather_all, with_mixture
 from critic.judging.planned import PlannedVerdict
 from critic.judging.prompt import EXTRACTION, load, prompt_hash
 from critic.judging.render import TruncatedPrompt, in_order
 from critic.judging.targets import target
 from critic.judging.thoughts import without_thoughts
-from critic.records import CUT_OFF, Call, JudgeConfig, Judgment, Position, PromptInputs, Response, Sample, Verdict
+from critic.records import (
+    CUT_OFF,
+    UNREADABLE,
+    Call,
+    JudgeConfig,
+    Judgment,
+    Position,
+    PromptInputs,
+    Response,
+    Sample,
+    Verdict,
+)
 
 EXTRACTED = ("direct", "pairwise")
 """The protocols by which an unreadable reply is asked about once more (ConvBench, VisIT-Bench)."""

@@ -139,7 +139,7 @@ def test_a_bad_parquet_row_is_refused_with_its_number(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"train.parquet:row 3: turn 1 has no reference"):
         multiverse.read_conversations(as_parquet(rows, tmp_path / "train.parquet"))
     (tmp_path / "torn.parquet").write_bytes(b"PAR1")
-    with pytest.raises(UsageError, match="cannot be read as .parquet"):
+    with pytest.raises(UsageError, match=r"cannot be read as \.parquet"):
         multiverse.read_conversations(tmp_path / "torn.parquet")
 
 

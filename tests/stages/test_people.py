@@ -76,7 +76,7 @@ def test_grades_on_a_judges_records_teach_what_the_judge_was_shown(
     answer = {"direct": '{"Rating":7,"Reason":"It is %s."}', "pairwise": '{"Verdict":"A","Reason":"It is %s."}'}
     server = scripted(lambda body: completion(answer[protocol] % len(json.dumps(body))))
     assert judge(file, taught, "convbench", server.url, "--protocol", protocol, "--order", "both").returncode == 0
-    opinion = {"direct": {"grade": 3}, "pairwise": {"preference": "model"}}[protocol]
+    opinion: dict[str, Any] = {"direct": {"grade": 3}, "pairwise": {"preference": "model"}}[protocol]
     keys = [(talk.id, turn) for talk in read_sample("convbench") for turn in (1, 2, 3, "whole")]
     grades = write_csv(tmp_path / "g.csv", [{"id": key, "turn": turn, **opinion} for key, turn in keys])
     words = ["import-grades", grades, "--replies", file, "--out", out]
