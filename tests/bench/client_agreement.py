@@ -3,11 +3,13 @@
 python tests/bench/client_agreement.py ROWS --judge WRITER [--judge HEAD]
 
 A writer is asked in the client's words (`--as-asked`) and as it learned, a head only as it learned. `ratio`: the error
-(MAE) of the client's ratings as learned ÷ that of `critic judge`, the highest of the judges.
+(MAE) of the client's ratings as learned ÷ that of `critic judge` rounded to whole ratings, as clients read them; the
+highest of the judges.
 """
 
 import asyncio
 import json
+import math
 import re
 import sys
 import tempfile
@@ -64,7 +66,10 @@ def ask_every_way(judge: Path, rows_file: Path, form: str) -> Iterator[tuple[str
                 asking = ["--base-url", f"{url}/v1", "--prompt", form, "--no-reason", "--out", str(out)]
                 run_apart("critic", "judge", str(rows_file), *asking, code=0)
                 score_of = {line["sample"]["id"]: line["score"] for _, line in jsonl.read(out, dict[str, Any])}
-            yield "critic judge", [score_of[row["id"]] for row in rows]
+            scores = [score_of[row["id"]] for row in rows]
+            yield "critic judge", scores
+            # A client's parser reads whole ratings.
+            yield "critic judge, rounded", [None if score is None else math.floor(score + 0.5) for score in scores]
 
 
 def main(
@@ -81,9 +86,9 @@ def main(
             words = f"{agreement.n} read, {agreement.failed} not"
             for name in ("mae", "pearson"):
                 estimate = agreement.estimates[name]
-                words += f", {name} {estimate.value:.3f} {np.round(estimate.interval or [], 2)}"
+                words += f", {name} {estimate.value or math.nan:.3f} {np.round(estimate.interval or [], 2)}"
             print(folder.name, way, words, file=sys.stderr)
-    ratio = max((each["as learned"] or 0) / (each["critic judge"] or 1) for each in errors.values())
+    ratio = max((each["as learned"] or 0) / (each["critic judge, rounded"] or 1) for each in errors.values())
     print(json.dumps({"name": "client_agreement", "ratio": round(ratio, 3), "mae": errors}))
 
 
