@@ -95,9 +95,11 @@ class OpenAIBackend(backends.Backend):
         self._is_known = False
 
     async def __aexit__(self, *_: object) -> None:
-        # Only this client keeps connections, and it exists once a request was sent.
-        if "_session" in vars(self):
-            await vars(self).pop("_session").close()
+        attributes = vars(self)
+        if "_session" in attributes:
+            await attributes.pop("_session").close()
+        if "_plain" in attributes:
+            attributes.pop("_plain").close()
 
     @cached_property
     def _plain(self) -> httpx.Client:
@@ -350,8 +352,7 @@ class OpenAIBackend(backends.Backend):
         url = self._address.url(route)
         try:
             sent = msgspec.json.encode(body)
-            async with self._session.post(url, data=sent, allow_redirects=False) as answer:
-                status, raw, headers = answer.status, await answer.read(), answer.headers
+            status, raw, headers = await self._post(url, sent)
         # OSError includes TimeoutError.
         except (aiohttp.ClientError, OSError) as error:
             raise Transient(self._mask(one_line(error))) from None
@@ -375,6 +376,11 @@ class OpenAIBackend(backends.Backend):
             message = self._describe_error(status, raw, answered)
             self._check_account(status, None, message, sent)
             raise Transient(f"not a chat completion ({one_line(error)}): {message}") from None
+
+    async def _post(self, url: str, sent: bytes) -> tuple[int, bytes, Mapping[str, str]]:
+        """Send a POST request with the body `sent`; return the answer's status, body and headers."""
+        async with self._session.post(url, data=sent, allow_redirects=False) as answer:
+            return answer.status, await answer.read(), answer.headers
 
     def _describe_error(self, status: int, raw: bytes, answered: Any) -> str:
         """Return the status and the server's error message, without secrets; the message is cut to 300 characters."""
