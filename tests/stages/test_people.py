@@ -116,7 +116,8 @@ def test_the_matrix_of_judges_and_people(tmp_path: Path, scripted: Any) -> None:
     for out, name in zip(outs[1:], ("one", "two"), strict=True):
         words = ["--protocol", "pairwise", "--order", "forced", "--name", name]
         assert judge(file, out, "convbench", scripted(answer("A")).url, *words).returncode == 0
-    done = run("critic", "score", *outs, code=0)
+    done = run("critic", "score", *outs, "--out", tmp_path / "score", code=0)
+    assert "judged by people (paper: by a model)" in (tmp_path / "score" / "report.html").read_text("utf-8")
     printed = done.stdout.partition("in % (pairwise; tables 3 to 7)\n")[2].splitlines()[:4]
     head, *lines = (re.split(" {2,}", line.strip()) for line in printed)
     cells = {pair: equal[0] for pair, *equal in lines}
