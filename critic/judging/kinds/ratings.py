@@ -55,14 +55,18 @@ class CriteriaKind(Kind, frozen=True):
         return None if question.criteria else "the question has no criteria"
 
     def audited(self, judgment: Judgment) -> Iterable[AuditedPart]:
-        """Yield the overall score, then one part per criterion, with the judge's and the human score."""
         yield from super().audited(judgment)
-        human = judgment.sample.human
-        for name in judgment.conversation.criteria:
-            verdict = judgment.verdict.criteria.get(name)
-            score = None if verdict is None else scored(verdict, judgment.score_kind)
-            people = human.criteria.get(name) if human else None
-            yield AuditedPart(name=f"criterion={name}", criterion=name, judge=score, people=people)
+        yield from criteria_parts(judgment, judgment.conversation.criteria)
+
+
+def criteria_parts(judgment: Judgment, names: Iterable[str]) -> Iterable[AuditedPart]:
+    """Yield one part per criterion in `names`, with the judge's and the human score."""
+    human = judgment.sample.human
+    for name in names:
+        verdict = judgment.verdict.criteria.get(name)
+        score = None if verdict is None else scored(verdict, judgment.score_kind)
+        people = human.criteria.get(name) if human else None
+        yield AuditedPart(name=f"criterion={name}", criterion=name, judge=score, people=people)
 
 
 KINDS = {"rating": RatingKind(), "criteria": CriteriaKind()}
