@@ -372,9 +372,7 @@ def _list_rows(run: Run, conversations: Conversations) -> Iterator[LeaderboardRo
             main = [name for name in ("R1", "R2", "S1", "S2", "S3", "SO") if name in by_heading]
             yield LeaderboardRow(key=protocol, caption=caption, scores=by_heading, charted=main)
         if contrasts := ablations(run.verdicts, conversations, protocol):
-            caption = (
-                f"What focus points and the turns' judgments add, with less without, in {points} (ablations of table 1)"
-            )
+            caption = f"What focus points and turns' judgments add: with less without, in {points} (ablations)"
             row = LeaderboardRow(key=f"{protocol}-ablations", caption=caption, scores=contrasts)
             yield replace(row, charted=list(contrasts), ranked=False)
         if columns := errors(run.verdicts, conversations, protocol):

@@ -138,6 +138,15 @@ def span_both(estimate: Estimate, other: Interval | None) -> Estimate:
     return replace(estimate, interval=(float(low), float(high)))
 
 
+def _tail_of(groups: int) -> float:
+    """Return the share of resamples beyond each end of a 95 % interval over `groups` groups.
+
+    Hesterberg's widening: the quantile of t, and the bias of a bootstrap's variance, in normal units.
+    """
+    wide = scipy.special.stdtrit(groups - 1, (1 + LEVEL) / 2) * np.sqrt(groups / (groups - 1))
+    return float(scipy.special.ndtr(-wide))
+
+
 def _draw_blocks(groups: int, resamples: int, seed: int) -> Iterator[NDArray[np.uint8]]:
     """Yield how often each group is drawn in each resample, in blocks of shape (G, r)."""
     random = np.random.default_rng(seed)
@@ -291,10 +300,7 @@ class Bootstrap:
         defined, groups = values[~np.isnan(values)], self.groups if groups is None else groups
         if groups < FEWEST_GROUPS or len(defined) < max(1, _DEFINED * self.resamples):
             return None
-        # Hesterberg's widening: the quantile of t, and the bias of a bootstrap's variance, in normal units.
-        wide = scipy.special.stdtrit(groups - 1, (1 + LEVEL) / 2) * np.sqrt(groups / (groups - 1))
-        tail = scipy.special.ndtr(-wide)
-        low, high = np.quantile(defined, [tail, 1 - tail])
+        low, high = np.quantile(defined, [_tail_of(groups), 1 - _tail_of(groups)])
         # All or nothing: the percentile interval would have no width, as if there were no doubt.
         if share and low == high and low in (0.0, 1.0):
             furthest = ((1 - LEVEL) / 2) ** (1 / groups)
@@ -347,19 +353,21 @@ class Bootstrap:
     def p_value(self, values: Floats, null: float = 0.0, groups: int | None = None) -> float | None:
         """Return the two-sided p-value of "the statistic is `null`", or None if there is no `interval`.
 
-        It is 1 minus the level at which `interval` just excludes `null`. If fewer than FEWEST_BEYOND resamples reach
-        `null`, the tail is that of a normal distribution with the resamples' mean and deviation, at most so many
-        resamples: a large family of tests asks for smaller p-values than resamples can count.
+        It is 1 minus the level at which `interval` just excludes `null`. If that is so and fewer than FEWEST_BEYOND
+        resamples reach `null`, the tail is that of a normal distribution with the resamples' mean and deviation, if
+        that is smaller than so many resamples: a large family asks for smaller p-values than resamples can count.
         """
         defined, groups = values[~np.isnan(values)], self.groups if groups is None else groups
         if groups < FEWEST_GROUPS or len(defined) < max(1, _DEFINED * self.resamples):
             return None
         beyond = min(int((defined <= null).sum()), int((defined >= null).sum()))
         tail, spread = min(0.5, max(beyond, 1) / len(defined)), float(defined.std())
+        # Beyond the interval only, which the resamples alone decide.
+        few = min(FEWEST_BEYOND / len(defined), _tail_of(groups))
         # Resamples that are all equal, as of a judge without an error, do not prove that null is impossible.
-        if beyond < FEWEST_BEYOND and spread > 1e-9:
+        if beyond < few * len(defined) and spread > 1e-9:
             normal = scipy.special.ndtr(-abs(float(defined.mean()) - null) / spread)
-            tail = min(FEWEST_BEYOND / len(defined), normal)
+            tail = normal if normal < few else tail
         narrow = scipy.special.ndtri(tail) * np.sqrt((groups - 1) / groups)
         return float(2 * scipy.special.stdtr(groups - 1, narrow))
 

@@ -29,28 +29,25 @@ from conftest import run_apart, serving
 from critic import jsonl
 from eval_agreement import measured
 
-AT_ONCE = 16
 RATING = re.compile(r"\[\[([0-9.]+)\]\]")
 """How FastChat reads a single rating."""
 
 
 async def ask_as_client(url: str, rows: list[dict[str, Any]]) -> list[float | None]:
     """Return what FastChat reads of the replies: a rating a row, or None."""
-    slots = asyncio.Semaphore(AT_ONCE)
 
     async def rate(client: httpx.AsyncClient, row: dict[str, Any]) -> float | None:
         messages = [{"role": "user", "content": single_grading(row)}]
         body = {"model": "gpt-4", "messages": messages, "max_tokens": 160, "temperature": 0}
-        async with slots:
-            reply = await client.post("/v1/chat/completions", json=body)
+        reply = await client.post("/v1/chat/completions", json=body)
         found = RATING.search(reply.json()["choices"][0]["message"]["content"]) if reply.is_success else None
         return None if found is None else min(10.0, max(1.0, float(found[1])))
 
-    async with httpx.AsyncClient(base_url=url, timeout=600) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=None, limits=httpx.Limits(max_connections=16)) as client:
         return await asyncio.gather(*(rate(client, row) for row in rows))
 
 
-def ask_every_way(judge: Path, rows_file: Path, form: str) -> Iterator[tuple[str, list[float | None]]]:
+def ask_every_way(judge: Path, rows_file: Path) -> Iterator[tuple[str, list[float | None]]]:
     """Yield the scores of each way to ask a judge, by the way's name."""
     rows = [row for _, row in jsonl.read(rows_file, dict[str, Any])]
     is_head = "ForSequenceClassification" in (judge / "config.json").read_text("utf-8")
@@ -63,24 +60,21 @@ def ask_every_way(judge: Path, rows_file: Path, form: str) -> Iterator[tuple[str
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 out = Path(folder) / "judged.jsonl"
-                asking = ["--base-url", f"{url}/v1", "--prompt", form, "--no-reason", "--out", str(out)]
+                asking = ["--base-url", f"{url}/v1", "--prompt", "pointwise_short", "--no-reason", "--out", str(out)]
                 run_apart("critic", "judge", str(rows_file), *asking, code=0)
                 score_of = {line["sample"]["id"]: line["score"] for _, line in jsonl.read(out, dict[str, Any])}
-            scores = [score_of[row["id"]] for row in rows]
-            yield "critic judge", scores
+            yield "critic judge", (scores := [score_of[row["id"]] for row in rows])
             # A client's parser reads whole ratings.
             yield "critic judge, rounded", [None if score is None else math.floor(score + 0.5) for score in scores]
 
 
-def main(
-    rows: Path, judge: Annotated[list[Path], typer.Option()], form: Annotated[str, typer.Option()] = "pointwise_short"
-) -> None:
+def main(rows: Path, judge: Annotated[list[Path], typer.Option()]) -> None:
     scored = [row for _, row in jsonl.read(rows, dict[str, Any])]
     people, groups = [row["score_1_10"] for row in scored], [row["group"] for row in scored]
     errors = dict[str, dict[str, float | None]]()
     for folder in judge:
         errors[folder.name] = {}
-        for way, scores in ask_every_way(folder, rows, form):
+        for way, scores in ask_every_way(folder, rows):
             agreement = measured(people, scores, groups)
             errors[folder.name][way] = agreement.mae
             words = f"{agreement.n} read, {agreement.failed} not"

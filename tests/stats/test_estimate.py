@@ -98,6 +98,12 @@ def test_p_values_beyond_the_resamples_are_those_of_a_t_test() -> None:
         assert p is not None and np.log10(p) == pytest.approx(
             np.log10(stats.ttest_1samp(differences, 0).pvalue), rel=0.15
         )
+    for groups in (5, 6, 8, 30):  # of few groups the interval ends at fewer resamples than that
+        draws = Bootstrap(np.arange(groups))
+        for differences in random.exponential(1, (60, groups)) - 0.4:
+            means = draws.resample_group_sums(differences[None])[1:, 0] / groups
+            (low, high), p = draws.interval(means) or (0, 0), draws.p_value(means) or 1
+            assert (p <= 0.05) == (not low <= 0 <= high) or min(abs(low), abs(high)) < 0.02
     constant = draws.p_value(np.ones(2000))
     assert constant is not None and constant > 5e-4
 
