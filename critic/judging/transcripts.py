@@ -148,26 +148,35 @@ def read_transcripts(
     return transcripts
 
 
-def paired(mine: Transcripts, theirs: Transcripts, against: Path) -> list[Pair]:
-    """Pair each transcript in `mine` with the other model's. Conversations that only `theirs` has are left out.
+def pair_up(models: Sequence[Transcripts], files: Sequence[Path], how: records.Pairing | None, seed: int) -> list[Pair]:
+    """Return the transcripts to judge, each with the one that it is compared with, or None.
 
-    `against`: the file of `theirs`, for error messages. Raises UsageError if `theirs` lacks a conversation or has
-    another version of it, or if both are by the same model.
+    `models` holds the transcripts of each of the `files`. The first model is compared with each other one, or the
+    models with each other as `battles` pairs them by `how` and `seed`. Conversations that the first model lacks are
+    left out.
+
+    Raises UsageError if two files have one model, or if a file lacks a conversation of the first or has another version
+    of it.
     """
-    # The first file says what is judged: conversations that the other alone has are left out.
-    for name, transcript in mine.items():
-        if name not in theirs:
-            swap = "where it has fewer conversations or conditions, judge it, --against the other"
-            raise UsageError(f"{against}: lacks conversation {quoted(name[0])} ({name[1]}); {swap}")
-        # Another edition of the benchmark may ask something else under the same id.
-        if theirs[name].conversation != transcript.conversation:
-            raise UsageError(f"{against}: has another conversation {quoted(name[0])} ({name[1]})")
+    mine, *others = models
+    systems = [next(iter(model.values())).system for model in models]
+    for theirs, path, system in zip(others, files[1:], systems[1:], strict=True):
+        # The first file says what is judged: conversations that another alone has are left out.
+        for name, transcript in mine.items():
+            if name not in theirs:
+                swap = "where it has fewer conversations or conditions, judge it, --against the other"
+                raise UsageError(f"{path}: lacks conversation {quoted(name[0])} ({name[1]}); {swap}")
+            # Another edition of the benchmark may ask something else under the same id.
+            if theirs[name].conversation != transcript.conversation:
+                raise UsageError(f"{path}: has another conversation {quoted(name[0])} ({name[1]})")
         # Verdicts are told apart by the models' names.
-        if theirs[name].system == transcript.system:
-            raise UsageError(
-                f"{against}: the same model, {quoted(transcript.system)}; infer with --name tells them apart"
-            )
-    return [(transcript, theirs[name]) for name, transcript in mine.items()]
+        if systems.count(system) > 1:
+            told_apart = "as in another file; infer --name tells them apart"
+            raise UsageError(f"{path}: the same model, {quoted(system)}, {told_apart}")
+    if how is not None:
+        return battles(models, how, seed)
+    # A single model is compared with none.
+    return [(transcript, theirs.get(name)) for theirs in others or [{}] for name, transcript in mine.items()]
 
 
 def battles(models: Sequence[Transcripts], how: records.Pairing, seed: int) -> list[Pair]:

@@ -5,8 +5,8 @@ critic judge replies.jsonl --benchmark convbench --out judged.jsonl --protocol d
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, product
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,8 @@ from critic.judging.planned import PlannedVerdict
 from critic.judging.prompt import EXTRACTION, prompt_hash
 from critic.judging.protocols import PROTOCOLS, Protocol
 from critic.judging.replies import is_table
-from critic.judging.transcripts import Pair, Transcripts
-from critic.records import Conversation, JudgeConfig, Judgment, Showing
+from critic.judging.transcripts import Pair
+from critic.records import Conversation, JudgeConfig, Judgment
 from critic.stages import options
 from critic.stages.judge_samples import JudgeSamples
 from critic.stages.options import EVERY_REASON_FIRST, Endpoint, JudgeOptions, check
@@ -97,7 +97,7 @@ def judge_conversations(
             print(f"{path}: critic infer has not finished it; what it lacks is not judged", file=sys.stderr)
     if questions is not None:
         _check_questions(questions, published, [transcript.conversation for transcript in models[0].values()])
-    pairs = _pair_up(models, files, how)
+    pairs = transcripts.pair_up(models, files, how.battles, how.seed)
     root = endpoint.data_root or options.root_of(replies, questions)
     # The forms follow from the rows of all shards: merged files say alike how they were judged.
     judge, whole = prepare_judge(endpoint, how, benchmark, chosen, pairs, replies, root, uris)
@@ -163,7 +163,10 @@ def prepare_judge(
     asked = replace(how, no_reason=how.no_reason or not (how.prompt or usual.decoding.reason))
     setup = replace(setup, judge=how.judge_name or backend.served.name, decoding=asked.decoding(forms))
     tokens = options.TOKENS_OF_STEPS if setup.reason_first else options.TOKENS
-    images = endpoint.shown(how.images or _find_showing(how, usual, backend), root, [backend])
+    # The paper's judge may be blind to images; an option outranks it.
+    if how.published and usual.decoding.images == "blind":
+        how = replace(how, images=how.images or "blind")
+    images = endpoint.shown(how, root, [backend])
     judge = Judge(backend, setup, how.max_tokens or tokens, images)
     # The judge may see images that the model was not shown: all must be there before the first call.
     if judge.images is not None:
@@ -199,7 +202,35 @@ def choose_protocols(how: JudgeOptions, benchmark: str, models: int = 1) -> list
         raise UsageError(f"more than two models are compared by --protocol {' and '.join(comparing)} alone")
     if how.battles is not None and models < 3:
         raise UsageError("--battles is one of three models or more: --against A --against B")
-    _check_options(how, _usual_setup(how, benchmark, chosen), chosen, two_models=models > 1)
+    setup = _usual_setup(how, benchmark, chosen)
+    of_wholes = _heeding(lambda protocol: protocol.whole_form is not None)
+    of_any_form = _heeding(lambda protocol: protocol.form is None)
+    form = setup.pointwise_prompt
+    limited: list[tuple[bool, str, list[str]]] = [
+        (setup.order != "both", f"--order {setup.order}", comparing),
+        (setup.unread != "fail", f"--on-unparsed {setup.unread}", comparing),
+        (how.extract, "--extract", list(EXTRACTED)),
+        (setup.sight != "before", f"--turn-context {setup.sight}", of_wholes),
+        (setup.score_kind != "argmax", f"--score {setup.score_kind}", _heeding(lambda protocol: protocol.rates)),
+        *((name != "standard", f"--judging {name}", of_wholes) for name in how.judging or ()),
+        (form != "pointwise" and not setup.reason_first, f"--prompt {form} (unlike reason_first)", of_any_form),
+    ]
+    for is_given, option, heeding in limited:
+        check((not is_given or {*heeding} & {*chosen}, f"{option} is one of --protocol {' and '.join(heeding)}"))
+    asks_first = setup.reason_first and any(form_name(name, 1, setup) == protocols.load(name).form for name in chosen)
+    check(
+        (
+            models < 2 or {*comparing} & {*chosen},
+            f"--against compares two models: it needs --protocol {' or '.join(comparing)}",
+        ),
+        (setup.reference_backed or models > 1, "--reference-free needs --against"),
+        (setup.unread == "fail" or setup.order != "forced", "--on-unparsed tie: --order forced has no ties"),
+        (not asks_first, f"--prompt reason_first: --protocol {' or '.join(chosen)} has no such form"),
+        (
+            _rates_answers(form_of(form)),
+            f"--prompt {form}: --protocol pointwise takes a form that rates single answers",
+        ),
+    )
     return chosen
 
 
@@ -241,20 +272,8 @@ def list_forms(plan: VerdictPlan, setup: JudgeConfig) -> list[str]:
 def _find_setup(how: JudgeOptions, usual: JudgeConfig, plan: VerdictPlan, judge: Backend) -> JudgeConfig | None:
     """Return the first setup whose forms the judge was trained on, or None if the options allow none.
 
-    `usual` is the setup to try first (`_usual_setup`).
-    """
-    for setup in _list_setups(how, usual, judge):
-        forms = list_forms(plan, setup)
-        reasoned = how.no_reason and any(map(options.puts_reason_first, forms))
-        if not reasoned and not options.list_unlearned(judge.served, forms):
-            return setup
-    return None
-
-
-def _list_setups(how: JudgeOptions, usual: JudgeConfig, judge: Backend) -> Iterator[JudgeConfig]:
-    """Yield the setups that the options allow, the usual one first.
-
-    They differ in what the options leave open: form, position of the reason, order of the answers, and turns shown.
+    `usual` is the setup to try first (`_usual_setup`). The others differ in what the options leave open: form, position
+    of the reason, order of the answers, and turns shown.
     """
     prompts, reasons = [usual.pointwise_prompt], [usual.reason_first]
     orders, sights = [usual.order], [usual.sight]
@@ -269,23 +288,12 @@ def _list_setups(how: JudgeOptions, usual: JudgeConfig, judge: Backend) -> Itera
         orders += ["forced"] if how.order is None and usual.unread == "fail" else []
         sights += ["all"] if how.turn_context is None else []
     for prompt, reason_first, order, sight in product(prompts, reasons, orders, sights):
-        yield replace(usual, pointwise_prompt=prompt, reason_first=reason_first, order=order, sight=sight)
-
-
-def _find_showing(how: JudgeOptions, usual: JudgeConfig, judge: Backend) -> Showing | None:
-    """Return whether the judge sees images in the paper; None if no paper is followed, or if the judge cannot see.
-
-    A judge that cannot see is asked all the same, which the page names as a deviation.
-    """
-    if how.published is None or usual.decoding.images == "blind":
-        return None if how.published is None else "blind"
-    sees = judge.sees()
-    if sees is None:
-        name = judge.served.name
-        print(
-            f"{name} does not say whether it sees: it is shown images, as in the paper; --images blind", file=sys.stderr
-        )
-    return None if sees is False else "show"
+        setup = replace(usual, pointwise_prompt=prompt, reason_first=reason_first, order=order, sight=sight)
+        forms = list_forms(plan, setup)
+        reasoned = how.no_reason and any(map(options.puts_reason_first, forms))
+        if not reasoned and not options.list_unlearned(judge.served, forms):
+            return setup
+    return None
 
 
 def _say_instead(how: JudgeOptions, plan: VerdictPlan, judge: Backend) -> str:
@@ -337,26 +345,6 @@ def _check_plan(plan: VerdictPlan, replies: Path) -> None:
         check((judging in present, f"--judging {judging}: no turn of {replies} can be judged so"))
 
 
-def _pair_up(models: Sequence[Transcripts], files: Sequence[Path], how: JudgeOptions) -> list[Pair]:
-    """Return the transcripts to judge, each with the one it is compared with, or None.
-
-    `models` holds the transcripts of each of the `files`. The first model is compared with each other one, or all
-    models with each other if `how.battles` is set. Raises UsageError if two files have one model or differ in
-    conversations.
-    """
-    mine, *others = models
-    if not others:
-        return [(transcript, None) for transcript in mine.values()]
-    met = [transcripts.paired(mine, theirs, path) for theirs, path in zip(others, files[1:], strict=True)]
-    systems = [next(iter(model.values())).system for model in models]
-    for system, path in zip(systems, files, strict=True):
-        if systems.count(system) > 1:
-            raise UsageError(
-                f"{path}: the same model, {quoted(system)}, as in another file; infer --name tells them apart"
-            )
-    return transcripts.battles(models, how.battles, how.seed) if how.battles else [*chain(*met)]
-
-
 def _check_images(images: Images, conversations: Sequence[Conversation], replies: Path) -> None:
     """Raise UsageError if an image is inside the benchmark's file and that is not given, or if all image files are
     missing."""
@@ -394,36 +382,3 @@ def _heeding(heeds: Callable[[Protocol], bool]) -> list[str]:
 def _rates_answers(form: Form) -> bool:
     """Return True if a form asks for one rating of a single answer, as the protocol "pointwise" requires."""
     return form.kind.single_rating and form.scope == "turn" and not form.pair
-
-
-def _check_options(how: JudgeOptions, setup: JudgeConfig, chosen: Sequence[str], two_models: bool) -> None:
-    """Raise UsageError if none of the chosen protocols uses an option, or if options contradict each other."""
-    comparing = _heeding(lambda protocol: protocol.compares)
-    of_wholes = _heeding(lambda protocol: protocol.whole_form is not None)
-    of_any_form = _heeding(lambda protocol: protocol.form is None)
-    form = setup.pointwise_prompt
-    limited: list[tuple[bool, str, list[str]]] = [
-        (setup.order != "both", f"--order {setup.order}", comparing),
-        (setup.unread != "fail", f"--on-unparsed {setup.unread}", comparing),
-        (how.extract, "--extract", list(EXTRACTED)),
-        (setup.sight != "before", f"--turn-context {setup.sight}", of_wholes),
-        (setup.score_kind != "argmax", f"--score {setup.score_kind}", _heeding(lambda protocol: protocol.rates)),
-        *((name != "standard", f"--judging {name}", of_wholes) for name in how.judging or ()),
-        (form != "pointwise" and not setup.reason_first, f"--prompt {form} (unlike reason_first)", of_any_form),
-    ]
-    for is_given, option, heeding in limited:
-        check((not is_given or {*heeding} & {*chosen}, f"{option} is one of --protocol {' and '.join(heeding)}"))
-    asks_first = setup.reason_first and any(form_name(name, 1, setup) == protocols.load(name).form for name in chosen)
-    check(
-        (
-            not two_models or {*comparing} & {*chosen},
-            f"--against compares two models: it needs --protocol {' or '.join(comparing)}",
-        ),
-        (setup.reference_backed or two_models, "--reference-free needs --against"),
-        (setup.unread == "fail" or setup.order != "forced", "--on-unparsed tie: --order forced has no ties"),
-        (not asks_first, f"--prompt reason_first: --protocol {' or '.join(chosen)} has no such form"),
-        (
-            _rates_answers(form_of(form)),
-            f"--prompt {form}: --protocol pointwise takes a form that rates single answers",
-        ),
-    )

@@ -163,7 +163,7 @@ def judge_rows(
     every = read_responses(read, path, form)
     # All shards' rows decide how judgments are made: those of all shards are merged.
     image_names = [name for response, _ in every.values() for name in response.question.images]
-    images = endpoint.shown(how.images, endpoint.data_root or options.root_of(path), backends, image_names)
+    images = endpoint.shown(how, endpoint.data_root or options.root_of(path), backends, image_names)
     responses = {key: shown for key, shown in every.items() if run.takes(shown[0].question.group)}
     # Log probabilities are needed for a score that is named, or that was certified by them.
     needs = f"--score {how.score}" if how.score else str(run.certificate) if run.certificate else None

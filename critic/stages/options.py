@@ -345,18 +345,20 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         return Images(root, max_bytes=self.max_image_bytes, resize_to=self.max_image_pixels, uris=uris)
 
     def shown(
-        self, wanted: records.Showing | None, root: Path, judges: Sequence[Backend], names: Sequence[str] | None = None
+        self, how: JudgeOptions, root: Path, judges: Sequence[Backend], names: Sequence[str] | None = None
     ) -> Images | None:
         """Return a loader for the images that judges see, or None if they see none.
 
-        `wanted`: the value of --images; None shows images if all judges are known to accept them.
+        `how`: the options for judging. Without --images, images are shown if all judges are known to accept them. As in
+        the papers (`how.published`), they are also shown to a judge that does not say.
         `root`: folder of the images.
         `judges`: the judges; if one sees no images, none does.
         `names`: names of the images, which are checked for missing files; None if they are not known yet.
 
-        Raises UsageError if images are `wanted` but there are none or a judge accepts none, or if all files are
+        Raises UsageError if --images show is given but there are none or a judge accepts none, or if all files are
         missing.
         """
+        wanted = how.images
         check((wanted != "show" or names != [], "--images show: there are no images"))
         if names == [] or wanted == "blind":
             return None
@@ -364,10 +366,13 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         for judge in judges:
             name, sees = judge.served.name, judge.sees()
             check((sees is not False or wanted is None, f"--images show: {name} takes no images"))
+            if wanted is None and sees is None:
+                choice = (
+                    "shown images, as in the paper; --images blind" if how.published else "asked blind; --images show"
+                )
+                print(f"{name} does not say whether it sees: it is {choice}", file=sys.stderr)
             # Images that are sent to a judge that cannot see would fail every request.
-            if wanted is None and not sees:
-                if sees is None:
-                    print(f"{name} does not say whether it sees: it is asked blind; --images show", file=sys.stderr)
+            if wanted is None and not (sees or (sees is None and how.published)):
                 return None
         images = self.images(root)
         images.require(names or ())
