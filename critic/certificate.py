@@ -5,7 +5,7 @@
 
 import hashlib
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -265,27 +265,6 @@ def find_judged_file(path: Path) -> Path:
     if not file.is_file() or jsonl.sha256(file) != judged.sha256:
         raise UsageError(f"{path}: {judged.file}, by which it was made, is {'changed' if file.is_file() else 'gone'}")
     return file
-
-
-def print_quotable(
-    path: Path,
-    processors: Mapping[str, str],
-    prompts: Mapping[str, str],
-    setup: JudgeConfig,
-    members: Sequence[str] = (),
-    recalibration: FittedMap | None = None,
-) -> None:
-    """Print the quotable line of the certificate at `path`, after checking that it is about this judge.
-
-    `processors`: model name -> processor hash; `prompts`: prompt hash -> prompt name.
-    `members`: the judges of a panel; empty for a single judge. `recalibration`: the map that is applied, or None.
-
-    Raises UsageError if judge, prompts, setup or members differ from the certificate (`check_certificate`).
-    """
-    now = {"judge": setup.judge, "members": list(members), "setup": select_sampling(setup)}
-    applied = recalibration.map.digest if recalibration else ""
-    certificate = check_certificate(path, processors, prompts, recalibrated=applied, **now)
-    print(certificate.line(recalibrated=bool(applied)))
 
 
 def check_certificate(path: Path, processors: Mapping[str, str], prompts: Mapping[str, str], **now: Any) -> Certificate:

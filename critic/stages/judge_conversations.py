@@ -13,8 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from critic import benchmarks, jsonl
-from critic.backends import Backend, collect_processors
-from critic.certificate import print_quotable
+from critic.backends import Backend
 from critic.errors import UsageError, quoted
 from critic.images import BY_HASH, Images, name_images
 from critic.judging import protocols, transcripts
@@ -28,7 +27,7 @@ from critic.judging.replies import is_table
 from critic.judging.transcripts import Pair
 from critic.records import Conversation, JudgeConfig, Judgment
 from critic.stages import options
-from critic.stages.judge_samples import JudgeSamples
+from critic.stages.judge_samples import JudgeSamples, print_certified
 from critic.stages.options import EVERY_REASON_FIRST, Endpoint, JudgeOptions, check
 from critic.stages.run import RunOptions, describe_source
 from critic.stages.totals import RunSummary, listed, name_forms
@@ -104,10 +103,7 @@ def judge_conversations(
     plan = replace(whole, pairs=[pair for pair in pairs if run.takes(pair[0].conversation.group)])
     say_calls(plan, benchmark, judge.setup)
     forms = list_forms(whole, judge.setup)
-    if run.certificate is not None:
-        prompts = dict(zip(map(judge.hash_prompt, forms), forms, strict=True))
-        about = prompts, judge.setup, (), run.recalibration
-        print_quotable(run.certificate, collect_processors([judge.backend]), *about)
+    print_certified(run, [judge], forms)
     sources = {
         "replies": describe_source(replies),
         "benchmark": benchmark,

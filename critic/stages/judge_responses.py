@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from critic import jsonl
 from critic.backends import collect_processors
-from critic.certificate import print_quotable
 from critic.errors import UsageError, quoted
 from critic.human_scored import UNUSABLE_FLAGS, OwnColumns, say_left_out, walk
 from critic.judging.distribution import Aggregation
@@ -21,7 +20,7 @@ from critic.judging.judge import Judge, panel_judgment, plan_response
 from critic.judging.planned import PlannedVerdict
 from critic.records import JudgeConfig, Judgment, Response, Sample
 from critic.stages import options
-from critic.stages.judge_samples import JudgeSamples
+from critic.stages.judge_samples import JudgeSamples, print_certified
 from critic.stages.options import Endpoint, JudgeOptions
 from critic.stages.run import RunOptions, describe_source, finish, growing, join_facts, known
 from critic.stages.totals import sum_judgments
@@ -176,15 +175,11 @@ def judge_rows(
         unlearned = options.force_unlearned(backend, [form], "prompt", how.force_form, "ask as it learned")
         name = backend.served.name if several or how.judge_name is None else how.judge_name
         judges.append(Judge(backend, replace(setup, judge=name, unlearned=unlearned), tokens, images, needs))
-    first, names, source = judges[0], [judge.setup.judge for judge in judges], describe_source(path)
-    panel = how.judge_name or f"{aggregate}({', '.join(names)})" if several else ""
-    if run.certificate is not None:
-        shown_setup = replace(first.setup, judge=panel or first.setup.judge)
-        prompts = {first.hash_prompt(form): form}
-        about = prompts, shown_setup, names if several else (), run.recalibration
-        print_quotable(run.certificate, collect_processors(backends), *about)
+    source, names = describe_source(path), ", ".join(judge.setup.judge for judge in judges)
+    panel = how.judge_name or f"{aggregate}({names})" if several else ""
+    print_certified(run, judges, [form], panel)
     if not several:
-        return JudgeResponses(run, first, responses, source).run()
+        return JudgeResponses(run, judges[0], responses, source).run()
     with growing(run.out) as out:
         return _judge_panel(replace(run, out=out), judges, responses, source, aggregate, panel)
 

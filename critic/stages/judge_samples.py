@@ -2,7 +2,7 @@
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,6 +21,27 @@ if TYPE_CHECKING:
     from critic.judging.judge import Judge, PreparedVerdict
 
 Item = TypeVar("Item")
+
+
+def print_certified(run: RunOptions, judges: Sequence["Judge"], forms: Iterable[str], panel: str = "") -> None:
+    """Print the quotable line of the run's certificate, after checking that it is about these judges and forms.
+
+    `panel`: the name of the panel that the judges make, or "" for a single judge. Raises UsageError if judge, members,
+    prompts, setup or map differ from the certificate (`check_certificate`).
+    """
+    if run.certificate is None:
+        return
+    judge, applied = judges[0], run.recalibration.map.digest if run.recalibration else ""
+    held = certificate.check_certificate(
+        run.certificate,
+        collect_processors(member.backend for member in judges),
+        {judge.hash_prompt(form): form for form in forms},
+        judge=panel or judge.setup.judge,
+        members=[member.setup.judge for member in judges] if panel else [],
+        setup=certificate.select_sampling(judge.setup),
+        recalibrated=applied,
+    )
+    print(held.line(recalibrated=bool(applied)))
 
 
 class JudgeSamples(Stage[Item, Judgment]):
