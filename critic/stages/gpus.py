@@ -4,6 +4,7 @@ Each process works on its --shard of the rows, in a file beside --out that stays
 number of GPUs.
 """
 
+import inspect
 import multiprocessing
 import os
 import re
@@ -11,32 +12,46 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
-from msgspec.structs import asdict
-
 from critic import jsonl
-from critic.backends.vllm import end_with_parent
+from critic.backends.vllm import count_gpus, end_with_parent, list_devices
 from critic.errors import UsageError, one_line
-from critic.stages.merge import merge
 from critic.stages.run import check_plain
 
 
-def on_gpus(command: Callable[..., int], given: Mapping[str, Any], devices: Sequence[str]) -> int:
-    """Run a stage in one process for each engine, and merge what they made into its --out.
+def on_gpus(command: Callable[..., int]) -> Callable[..., int]:
+    """Give a stage's command its option --gpus: run it in one process for each engine, and merge what they made.
 
-    Args:
-        command: The stage's command.
-        given: Its arguments by name; from the fields of each Struct of options it makes that Struct anew.
-        devices: CUDA_VISIBLE_DEVICES of each engine.
-
-    Raises UsageError if a process ended with an error, or if --out was made without --gpus.
+    The command's options are those of `takes_options`, with an Endpoint among them.
     """
-    options = dict[str, Any]()
-    for name, value in given.items():
-        options |= asdict(value) if isinstance(value, Struct) else {name: value}
+
+    @wraps(command)
+    def spread(*words: Any, **given: Any) -> int:
+        if given.get("gpus") is None:
+            return command(*words, **given)
+        call = inspect.signature(command).bind(*words, **given)
+        call.apply_defaults()
+        return _spread(spread, call.arguments)
+
+    return spread
+
+
+def _spread(command: Callable[..., int], options: dict[str, Any]) -> int:
+    """Run a stage with its `options`, by name, in one process for each engine; return the exit code of the merged file.
+
+    Raises UsageError if a model is no local folder or file, if options contradict --gpus, if a process ended with an
+    error, or if --out was made without --gpus.
+    """
+    gpus, sources = options["gpus"], options.get("judge") or [options["model"] or ""]
+    # A server manages its own GPUs.
+    if options["base_url"] or not all(Path(source).exists() for source in sources):
+        raise UsageError(f"--gpus {gpus}: needs a checkpoint folder that is there; servers have GPUs of their own")
+    if options["shard"] or options["engine"] or options["budget"]:
+        raise UsageError(f"--gpus {gpus}: cannot be used with --shard, --engine or --budget")
+    devices = list_devices(gpus, max(1, count_gpus(options["vllm_options"] or [])))
     out = check_plain(jsonl.resolve_links(check_plain(options["out"])))
     folder = out.with_name(f"{out.name}.parts")
     with jsonl.lock_file(out):
@@ -64,6 +79,8 @@ def on_gpus(command: Callable[..., int], given: Mapping[str, Any], devices: Sequ
                     os.killpg(worker.pid, signal.SIGKILL)  # type: ignore[arg-type]  # None: not started
         if lost := [f"{worker.name} ended with code {worker.exitcode}" for worker in workers if worker.exitcode]:
             raise UsageError(f"{', '.join(lost)} (logs in {folder}); the same command goes on, and nothing is lost")
+        from critic.stages.merge import merge  # noqa: PLC0415 - a command of its own, which is needed only here
+
         return merge(paths, out, options["max_failed"])
 
 

@@ -26,6 +26,7 @@ from critic.judging.answers import with_reply, without_thoughts_in
 from critic.judging.history import CONDITIONS, HistoryMessage
 from critic.records import Conversation, ModelTurn, Sampling, SentImage, SentMessage, TurnFailure
 from critic.stages import options
+from critic.stages.gpus import on_gpus
 from critic.stages.options import Endpoint, ModelOptions, takes_options
 from critic.stages.run import RunOptions, Stage, check_plain, gather_cancel_on_error, once
 from critic.stages.totals import RunSummary, sum_replies
@@ -277,6 +278,7 @@ def _check_condition(file: Path, conversations: Sequence[Conversation], name: st
             raise UsageError(f"{where} has no reference, and --condition {name} shows it")
 
 
+@on_gpus
 @takes_options
 def main(
     benchmark_file: Annotated[Path, typer.Argument(help="The benchmark's published file.")],
@@ -287,11 +289,6 @@ def main(
 ) -> int:
     """Run a vision-language model through whole conversations, turn by turn. The conditions say what it sees of the
     history."""
-    if endpoint.gpus is not None:
-        given = locals()  # before the import, whose name is a local, too
-        from critic.stages.gpus import on_gpus  # noqa: PLC0415 - only where it is asked for
-
-        return on_gpus(main, given, endpoint.engines([endpoint.model or ""]))
     questions = read_questions(benchmark_file, benchmark, endpoint, asked)
     backend = endpoint.open_one()
     sampling = Sampling(

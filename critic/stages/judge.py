@@ -17,6 +17,7 @@ from critic.errors import UsageError
 from critic.judging.distribution import Aggregation
 from critic.judging.replies import benchmark_of
 from critic.stages import options
+from critic.stages.gpus import on_gpus
 from critic.stages.judge_conversations import judge_conversations
 from critic.stages.judge_responses import judge_rows
 from critic.stages.options import Endpoint, JudgeOptions, takes_options
@@ -31,6 +32,7 @@ OF_CONVERSATIONS = (
 """The options that go with --benchmark only."""
 
 
+@on_gpus
 @takes_options
 def main(
     responses: Annotated[Path, typer.Argument(metavar="RESPONSES", help="Scored rows, or replies to a benchmark.")],
@@ -53,11 +55,6 @@ def main(
     ] = None,
 ) -> int:
     """Score responses with a judge or a panel. With --benchmark, judge a benchmark's replies by its protocols."""
-    if endpoint.gpus is not None:
-        given = locals()  # before the import, whose name is a local, too
-        from critic.stages.gpus import on_gpus  # noqa: PLC0415 - only where it is asked for
-
-        return on_gpus(main, given, endpoint.engines(how.judge or [endpoint.model or ""]))
     # AlignMMBench's answers name no benchmark, but come with its questions.
     named = benchmark or (None if mapped else benchmark_of(responses, questions))
     benchmark = named or ("alignmmbench" if questions else None)

@@ -17,7 +17,7 @@ from critic.backends import ATTEMPTS, CONNECTIONS, TIMEOUT, Backend, ModelInfo
 from critic.backends.address import normalize_url, redact_url
 from critic.backends.middleware import Budget, Cached, Limited, walk_layers
 from critic.backends.scripted import from_file
-from critic.backends.vllm import VllmBackend, count_gpus, list_devices
+from critic.backends.vllm import VllmBackend, count_gpus
 from critic.certificate import read_map
 from critic.cli import RARELY_NEEDED
 from critic.errors import UsageError, one_line, replace_surrogates
@@ -321,21 +321,6 @@ class Endpoint(Struct, frozen=True, kw_only=True):
             recalibration=read_map(recalibrate) if recalibrate else None,
             shard=Shard.read(self.shard),
         )
-
-    def engines(self, sources: Sequence[str]) -> list[str]:
-        """Return the value of CUDA_VISIBLE_DEVICES for each engine of --gpus.
-
-        Raises UsageError if one of the `sources` is not a local folder or file, or if options contradict --gpus.
-        """
-        # A server manages its own GPUs.
-        local = not self.base_url and all(Path(source).exists() for source in sources)
-        if not local:
-            raise UsageError(
-                f"--gpus {self.gpus}: needs a checkpoint folder that is there; servers have GPUs of their own"
-            )
-        if self.shard or self.engine or self.budget:
-            raise UsageError(f"--gpus {self.gpus}: cannot be used with --shard, --engine or --budget")
-        return list_devices(str(self.gpus), max(1, count_gpus(self.vllm_options or [])))
 
     def images(self, root: Path, uris: Mapping[str, str] | None = None) -> Images:
         """Return a loader for the images under `root`, with the size limits of the options.
