@@ -39,7 +39,6 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     - `constrained`: the request with decoding constrained to the contract, or None to pass the request on
       unconstrained.
     - `tokens`: the most tokens of the reply, or None if there is no limit.
-    - `needed`: the fewest tokens that must remain for the reply.
     """
 
     client: Request
@@ -50,7 +49,6 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     plain: bool = False
     constrained: ConstrainedRequest | None = None
     tokens: int | None = None
-    needed: int = 0
 
     @classmethod
     def read(cls, client: Request, raw: bytes, sees_images: bool) -> "ChatRequest":

@@ -203,14 +203,6 @@ def attend(words: list[str], environ: dict[str, str], url: str, ready: str, seco
         stop(server)
 
 
-def describe_ready(url: str, settings: Settings, table: contracts.Contracts) -> str:
-    """Return the line that announces the server's address, its model names, and the forms it asks the judge in."""
-    ready = f"ready: {url}/v1 (models: {', '.join([settings.model, *settings.aliases])})"
-    others = "a scoring head: others get 400" if "gives" in settings.about else "others as asked"
-    service = describe_service(settings.about, table) if settings.as_learned else ""
-    return "; ".join(filter(None, (ready, service, others)))
-
-
 def main(
     checkpoint: Annotated[str, typer.Argument(help="A judge from train/sft.py, or any chat model vLLM can load.")],
     vllm_options: Annotated[list[str] | None, typer.Argument(help="Options for vLLM, after --.")] = None,
@@ -279,7 +271,11 @@ def main(
     print(f"loading {checkpoint} into vLLM", file=sys.stderr, flush=True)
     entry = SEVERAL if engines else (ENTRY,)
     words = [sys.executable, "-m", *entry, "--served-model-name", name, *settings.aliases, *ours, *extra, *LAYER]
-    return attend(words, environ, url, describe_ready(url, settings, table), ready_timeout, log)
+    # The server's address, its names, and the forms in which it asks the judge.
+    ready = f"ready: {url}/v1 (models: {', '.join([name, *settings.aliases])})"
+    others = "a scoring head: others get 400" if "gives" in about else "others as asked"
+    service = describe_service(settings, table)
+    return attend(words, environ, url, "; ".join(filter(None, (ready, service, others))), ready_timeout, log)
 
 
 if __name__ == "__main__":

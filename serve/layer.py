@@ -26,7 +26,7 @@ import replies
 import request_limits
 from api_formats import CUT_OFF, Headers, Refusal, read_limit
 from chat_request import ChatRequest, ReadFields
-from contracts import Contract, Unanswerable, constrain, fingerprint, judges, load, recognise
+from contracts import Unanswerable, constrain, fingerprint, judges, load, recognise
 from control_tokens import ControlTokens
 from learned import LearnedJudge, describe_service
 from msgspec.structs import replace
@@ -196,19 +196,19 @@ class JudgeLayer:
             # Closed once vLLM has counted the prompt, or at the end of a request that it does not count.
             with ExitStack() as turn:
                 turn.callback(self.turns.release)
-                budget = TokenBudget(turn.close, whole=_header(scope, b"x-critic-rating") == "whole")
+                is_whole = _header(scope, b"x-critic-rating") == "whole"
+                budget = TokenBudget(turn.close, prompt=prompt_tokens, whole=is_whole)
                 BUDGET.set(budget)
 
                 async def sending(message: Message, budget: TokenBudget = budget) -> None:
                     if not budget.short:
                         await send(message)
 
-                request = await self._constrain(scope, request, prompt_tokens)
-                budget.needed = request.needed if prompt_tokens is None else 0
+                request = await self._constrain(scope, request, budget)
                 if request.stream:
                     out = replies.add_headers(sending, self._headers(request))
                     out = replies.rewrite_stream(replies.shape_errors(out), request)
-                    await self._inner(replies.sized(scope, request.body), request.body, receive, out)
+                    await self._inner(scope, request.body, receive, out)
                 else:
                     await replies.send_answer(sending, await self._whole_reply(scope, request, receive))
             if not budget.short:
@@ -241,8 +241,7 @@ class JudgeLayer:
 
     def _refuse_text(self, reason: str) -> Refusal:
         """Return the error for a request that a scoring head cannot answer. `reason` is a clause that says why."""
-        served = describe_service(self.settings.about, self.contracts) if self.settings.as_learned else ""
-        served = served or "/classify"
+        served = describe_service(self.settings, self.contracts) or "/classify"
         message = f"this judge is a scoring head and cannot answer this request: {reason}. It serves {served}"
         return Refusal(message, code="scoring_head")
 
@@ -265,28 +264,44 @@ class JudgeLayer:
         return headers
 
     async def _read_request(self, scope: Scope, raw: bytes, client: dict[str, Any]) -> ChatRequest:
-        """Return the client's request with the contract that matches it.
+        """Return the client's request with the contract that it matches, and count it for /metrics.
 
-        A request that the layer cannot read is passed on unchanged, so that vLLM reports what is wrong with it.
+        A request that the layer cannot read is passed on unchanged, so that vLLM reports what is wrong with it. Raise
+        Refusal if matching takes too long.
         """
         try:
             request = ChatRequest.read(client, raw, self.settings.images)
-            contract, plain = await self._contract_of(scope, request.visible)
+            # critic's own requests contain their constraints.
+            if _header(scope, b"x-critic-contract") == "none":
+                return replace(request, plain=True)
+            chat = request.visible
+            contract = await asyncio.to_thread(recognise, chat, self.contracts)
+            self.counts["requests", contract.name if contract else "none"] += 1
+            if contract is None and await asyncio.to_thread(judges, chat):
+                # A client that changes its templates must not fill the memory.
+                known = sum(name == "unknown_forms" for name, _ in self.counts)
+                counter = ("unknown_forms", fingerprint(chat))
+                self.counts[counter if known < 100 or counter in self.counts else ("unknown_forms", "others")] += 1
+            form = (chat.get("response_format") or {}).get("type", "text")
+            plain = contract is None and (bool(chat.get("structured_outputs")) or form != "text")
             return replace(request, contract=contract, plain=plain)
+        except TimeoutError:
+            reason = "the words of the request take too long to read; send fewer, or the header x-critic-contract: none"
+            raise Refusal(reason) from None
         except UNREAD:
             logging.getLogger(__name__).info("a request that is left to vLLM as it came", exc_info=True)
             return ChatRequest(client=client, raw=raw, visible=client)
 
-    async def _constrain(self, scope: Scope, request: ChatRequest, count: int | None) -> ChatRequest:
+    async def _constrain(self, scope: Scope, request: ChatRequest, budget: TokenBudget) -> ChatRequest:
         """Return the request with its token limits and with decoding constrained to its contract.
 
-        `count` is the length of the prompt in tokens, or None if it is not known yet. Raise Refusal if prompt and reply
-        cannot fit into the context.
+        Set `budget.needed`, unless the length of the prompt (`budget.prompt`) is known already. Raise Refusal if prompt
+        and reply cannot fit into the context.
         """
         visible, contract = request.visible, request.contract
         try:
             context = await self._context(scope) if contract or read_limit(visible) else None
-            tokens, needed = reply_tokens(visible, contract, request.plain, context, count or 0)
+            tokens, needed = reply_tokens(request, context, budget.prompt or 0)
             held = await asyncio.to_thread(constrain, contract, visible, tokens) if contract and tokens else None
             request = replace(request, constrained=held, tokens=tokens)
             # A reply that can be shortened later only needs its minimum now.
@@ -294,32 +309,11 @@ class JudgeLayer:
                 needed = max(needed, min(tokens, held.min_tokens))
             elif contract and tokens and not held:
                 needed = tokens
-            return replace(request, needed=needed)
+            budget.needed = needed if budget.prompt is None else 0
+            return request
         except UNREAD:
             logging.getLogger(__name__).info("a request that is left to vLLM as it came", exc_info=True)
             return replace(request, visible=request.client, left_out=0, contract=None)
-
-    async def _contract_of(self, scope: Scope, chat: dict[str, Any]) -> tuple[Contract | None, bool]:
-        """Return the contract that a request matches, or None, and whether the request constrains its reply itself.
-
-        Also count the request for /metrics. Raise Refusal if matching takes too long.
-        """
-        # critic's own requests contain their constraints.
-        if _header(scope, b"x-critic-contract") == "none":
-            return None, True
-        try:
-            contract = await asyncio.to_thread(recognise, chat, self.contracts)
-        except TimeoutError:
-            reason = "the words of the request take too long to read; send fewer, or the header x-critic-contract: none"
-            raise Refusal(reason) from None
-        self.counts["requests", contract.name if contract else "none"] += 1
-        if contract is None and await asyncio.to_thread(judges, chat):
-            # A client that changes its templates must not fill the memory.
-            known = sum(name == "unknown_forms" for name, _ in self.counts)
-            counter = ("unknown_forms", fingerprint(chat))
-            self.counts[counter if known < 100 or counter in self.counts else ("unknown_forms", "others")] += 1
-        form = (chat.get("response_format") or {}).get("type", "text")
-        return contract, contract is None and (bool(chat.get("structured_outputs")) or form != "text")
 
     async def _context(self, scope: Scope) -> int | None:
         """Return the context length in tokens that vLLM reports, or None if it reports none."""
@@ -338,7 +332,7 @@ class JudgeLayer:
         async def keep(message: Message) -> None:
             messages.append(message)
 
-        await self._inner(replies.sized(scope, body), body, receive, keep)
+        await self._inner(scope, body, receive, keep)
         return replies.collect(messages)
 
     async def _inner(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
@@ -351,7 +345,8 @@ class JudgeLayer:
             await send(message)
 
         try:
-            await self.app(scope, _replay(body, receive), sending)
+            sized = {**scope, "headers": replies.resized(scope["headers"], body)}
+            await self.app(sized, _replay(body, receive), sending)
         except Exception as error:
             # Once a reply has begun, an error can only close the connection.
             if begun:

@@ -7,7 +7,7 @@ applies to replies to clients too, and scoring heads, which generate no text, ca
 import asyncio
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from http import HTTPStatus
 from itertools import chain
@@ -21,13 +21,13 @@ from api_formats import Headers, Refusal, called, forced_tool, list_parts, read_
 from chat_request import ChatRequest
 from compose import ClientScore, compose
 from contracts import LABELLED, Contract, Contracts, Unanswerable
+from options import Settings
 from parts import RequestParts, find_parts
 
-from critic.backends import ChatMessage, ModelInfo
+from critic.backends import ModelInfo
 from critic.backends.openai import OpenAIBackend
 from critic.building.replies import is_in_language
 from critic.certificate import FittedMap
-from critic.errors import loads
 from critic.images import Images
 from critic.judging.forms import ONE_SIDE, Form, form_of, rates
 from critic.judging.judge import Judge, plan_response
@@ -51,13 +51,10 @@ class InnerBackend(OpenAIBackend):
         answer = await self._inside.post(url, content=sent)
         return answer.status_code, answer.content, answer.headers
 
-    def _tokenize(self, messages: Sequence[ChatMessage], **options: bool) -> Any:
-        body = {"model": self.served.name, "messages": messages, **options}
-        posted = self._inside.post(self._address.url("/tokenize"), json=body)
+    def _post_once(self, route: str, body: dict[str, Any]) -> httpx.Response:
+        posted = self._inside.post(self._address.url(route), json=body)
         # Called in a thread, while the server's loop answers.
-        answer = asyncio.run_coroutine_threadsafe(posted, self._loop).result()
-        answer.raise_for_status()
-        return loads(answer.content)
+        return asyncio.run_coroutine_threadsafe(posted, self._loop).result()
 
 
 def usable_forms(about: Mapping[str, Any]) -> dict[str, Form]:
@@ -76,12 +73,12 @@ def usable_forms(about: Mapping[str, Any]) -> dict[str, Form]:
     return usable
 
 
-def describe_service(about: Mapping[str, Any], contracts: Contracts) -> str:
+def describe_service(settings: Settings, contracts: Contracts) -> str:
     """Return a line that lists the usable forms and the clients whose requests can be converted to them.
 
-    Return "" if there is no usable form. `about` is `Settings.about`.
+    Return "" if there is no usable form, or if requests are not converted (`Settings.as_learned`).
     """
-    forms, clients = usable_forms(about), dict[str, None]()
+    forms, clients = usable_forms(settings.about), dict[str, None]()
     pairs = {form.pair for form in forms.values()}
     for entry in (entry for table in contracts.tables for entry in table if entry.asks):
         if pairs & {"{other}" in frame for frame in entry.parts if frame != LABELLED}:
@@ -89,7 +86,7 @@ def describe_service(about: Mapping[str, Any], contracts: Contracts) -> str:
             clients[entry.client.split()[0].rstrip(",")] = None
     if False in pairs:
         clients["prompts with Question: and Answer:"] = None
-    return f"as learned ({', '.join(forms)}): {', '.join(clients)}" if forms else ""
+    return f"as learned ({', '.join(forms)}): {', '.join(clients)}" if forms and settings.as_learned else ""
 
 
 class LearnedJudge:

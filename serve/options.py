@@ -80,27 +80,24 @@ def check(parser: Any, ours: list[str], extra: list[str]) -> str:
     """Validate vLLM options, and return a description of those that change the judge (`describe_settings`).
 
     `ours` are the options that critic sets, `extra` those of the user. Raise UsageError if `extra` has an unknown
-    option or changes a guarded setting.
+    option, changes a guarded setting, or adds an adapter that was trained on another revision of the base than the one
+    that is served.
     """
     expected, actual = parse_options(parser, [*ours, *LAYER]), parse_options(parser, [*ours, *extra, *LAYER])
     for name, problem in GUARDED.items():
         # Whatever the spelling, it is the parsed value that counts.
         if actual[name] != expected[name]:
             raise UsageError(problem)
-    check_adapters(actual)
+    for adapter in actual["lora_modules"] or []:
+        file = Path(getattr(adapter, "path", "")) / "adapter_config.json"
+        commit = json.loads(file.read_text("utf-8")).get("revision") if file.is_file() else None
+        # It was trained on another revision of the base.
+        if commit and not Path(actual["model"]).is_dir() and actual["revision"] != commit:
+            raise UsageError(f"{adapter.path} was trained over another revision of its base; add --revision {commit}")
     # A later middleware would see requests that the layer has not checked.
     if actual["middleware"][-1:] != LAYER[1:]:
         raise UsageError("what stands behind the -- hides the judge's layer from vLLM")
     return describe_settings(expected, actual)
-
-
-def check_adapters(settings: dict[str, Any]) -> None:
-    """Raise UsageError if an adapter was trained on another revision of the base than the one that is served."""
-    for adapter in settings["lora_modules"] or []:
-        file = Path(getattr(adapter, "path", "")) / "adapter_config.json"
-        commit = json.loads(file.read_text("utf-8")).get("revision") if file.is_file() else None
-        if commit and not Path(settings["model"]).is_dir() and settings["revision"] != commit:
-            raise UsageError(f"{adapter.path} was trained over another revision of its base; add --revision {commit}")
 
 
 def check_apart(ours: list[str], extra: list[str]) -> str:

@@ -144,10 +144,6 @@ async def send_error(send: Send, problem: Refusal) -> None:
     await send_answer(send, shape_error(Answer(problem.status, headers, body)))
 
 
-def sized(scope: Scope, body: bytes) -> Scope:
-    return {**scope, "headers": resized(scope["headers"], body)}
-
-
 def resized(headers: Iterable[tuple[bytes, bytes]], body: bytes) -> Headers:
     kept = [(name, value) for name, value in headers if name.lower() != b"content-length"]
     return [*kept, (b"content-length", str(len(body)).encode())]

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any
 
 from api_formats import Refusal, read_limit
-from contracts import Contract
+from chat_request import ChatRequest
 
 LEAST_REPLY = 16
 """Fewest tokens for a reply without a contract. If less room remains, the request counts as too long."""
@@ -65,20 +64,16 @@ def checking(get_max_tokens: Callable[..., int]) -> Callable[..., int]:
     return checked
 
 
-def reply_tokens(
-    request: dict[str, Any], contract: Contract | None, plain: bool, context: int | None, count: int
-) -> tuple[int | None, int]:
+def reply_tokens(request: ChatRequest, context: int | None, count: int) -> tuple[int | None, int]:
     """Return the token limit of a reply, and the fewest tokens that must remain for it.
 
-    - `plain`: True if the client constrains the reply itself. Such a reply is useless if truncated, so all of the
-      tokens that the client asks for are needed.
-    - `context`: context length in tokens, or None if unknown. `count`: length of the prompt in tokens.
+    `context`: context length in tokens, or None if unknown. `count`: length of the prompt in tokens.
 
     The limit is the smaller of what the client asks for and what the context leaves, or None if there is neither. A
     client's limit above the whole context was meant for larger models and is reduced. Raise Refusal if the client's
     limit is below 1, or if fewer tokens than needed remain.
     """
-    wish = read_limit(request)
+    contract, wish = request.contract, read_limit(request.visible)
     # vLLM's message for such a limit would be the one for a prompt that is too long.
     if wish is not None and wish < 1:
         raise Refusal(f"max_tokens must be positive, got {wish}")
@@ -87,8 +82,8 @@ def reply_tokens(
     if context is None or (limit is None and contract is None):
         return limit, 0
     needed = contract.least_tokens if contract else min(LEAST_REPLY, limit or 1)
-    # A reply in the client's own form is useless if truncated.
-    if plain and limit and limit < context:
+    # A reply that the client itself constrains is useless if truncated.
+    if request.plain and limit and limit < context:
         needed = limit
     left = context - count
     needed = min(needed, wish or needed)

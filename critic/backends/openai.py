@@ -202,7 +202,7 @@ class OpenAIBackend(backends.Backend):
         messages = [{"role": "user", "content": [backends.image_part(RED), {"type": "text", "text": "?"}]}]
         body = {"model": self.served.name, "messages": messages}
         try:
-            answer = self._plain.post(self._address.url("/tokenize"), json=body)
+            answer = self._post_once("/tokenize", body)
         except httpx.HTTPError:
             return None
         return answer.is_success if answer.status_code in (httpx.codes.OK, httpx.codes.BAD_REQUEST) else None
@@ -212,7 +212,7 @@ class OpenAIBackend(backends.Backend):
         models."""
         question = [{"role": "user", "content": "?"}]
         try:
-            answer = self._plain.post(self._address.url("/classify"), json=_build_classify_body(name, question))
+            answer = self._post_once("/classify", _build_classify_body(name, question))
             # Models that write have no such route.
             return len(loads(answer.content)["data"][0]["probs"]) if answer.is_success else 0
         except (httpx.HTTPError, *ODD):
@@ -234,9 +234,13 @@ class OpenAIBackend(backends.Backend):
     def _tokenize(self, messages: Sequence[ChatMessage], **options: bool) -> Any:
         """Return vLLM's answer to a `/tokenize` request for the messages; `options` are passed on to vLLM."""
         body = {"model": self.served.name, "messages": messages, **options}
-        answer = self._plain.post(self._address.url("/tokenize"), json=body)
+        answer = self._post_once("/tokenize", body)
         answer.raise_for_status()
         return loads(answer.content)
+
+    def _post_once(self, route: str, body: dict[str, Any]) -> httpx.Response:
+        """Send one POST request and return the answer. It blocks: call it outside the event loop's thread."""
+        return self._plain.post(self._address.url(route), json=body)
 
     async def chat(self, request: Request) -> Reply:
         """Return the reply to a request.
