@@ -434,8 +434,3 @@ class Appender:
             # After another error, that one says more.
             if kind is None:
                 raise
-
-
-def rewrite(path: Path, record: type[T], keep: Callable[[T], bool]) -> None:
-    """Rewrite a file with only the records for which `keep` returns True; a crash leaves the old file."""
-    write(path, (value for _, value in read(path, record) if keep(value)))

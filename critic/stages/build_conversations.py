@@ -207,7 +207,7 @@ def solve_blind(
     for path, record in ((replies, ModelTurn), (judged, Judgment)):
         # Most reruns have the same drafts: nothing is rewritten.
         if not all(map(is_wanted, known(path, record))):
-            jsonl.rewrite(path, record, is_wanted)
+            jsonl.write(path, filter(is_wanted, known(path, record)))
     protocol, options = PLANS[name].protocol, {**endpoint, "max_failed": 1.0}
     code = infer.main(draft, name, replies, condition=["no_image"], data_root=building.root, **options)
     # Without a URL the model is a folder or a file, which critic judge takes as --judge.

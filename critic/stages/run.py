@@ -191,7 +191,7 @@ class Stage(ABC, Generic[Item, Record]):
             else:
                 self.load_existing(record)
         if failed:
-            jsonl.rewrite(self.out, self.record, lambda record: not self._goes(record))
+            jsonl.write(self.out, (record for record in known(self.out, self.record) if not self._goes(record)))
 
     def _goes(self, record: Record) -> bool:
         """Return True if a record has to be removed from the file and made again."""
