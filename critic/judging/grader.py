@@ -298,9 +298,7 @@ class Grader:
         """
         verdict = request.answer(reply)
         # A file has one kind of score.
-        if isinstance(self.strategy, AsStated):
-            return RatedVerdict(verdict, [reply, *calls])
-        if shares is not None:
+        if shares is not None and not isinstance(self.strategy, AsStated):
             verdict = with_mixture(verdict, [shares])
         # A verdict that failed keeps its own reason, and argmax needs no distribution.
         elif verdict.failure is None and self.score_kind != "argmax":

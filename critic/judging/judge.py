@@ -249,12 +249,7 @@ class Judge:
         if self.grader.score_kind == "argmax":
             verdict, further = await self._extract(request, reply, verdict)
             calls += further
-        return JudgeResult(
-            verdict=verdict,
-            reply=reply.text,
-            calls=calls,
-            detail=_get_detail(reply) if verdict.failure is not None else None,
-        )
+        return JudgeResult(verdict=verdict, reply=reply.text, calls=calls, detail=_get_detail(reply))
 
     async def _choose(self, request: JudgeRequest) -> JudgeResult:
         """Request a verdict that counts as stated. In a comparison, A is the side that was shown first."""

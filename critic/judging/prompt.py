@@ -118,7 +118,8 @@ def load(name: str, language: Language, sees: bool = False) -> Prompt:
     parts = {part: _fill(text, values) for part, text in (parts | seeing if sees else parts).items()}
     content["template"] = _fill(content["template"], parts)
     content["general"] = [_fill(rule, parts) for rule in content.get("general", [])]
-    content["tasks"] = {name: _fill_rules(task, parts) for name, task in content.get("tasks", {}).items()}
+    for task in content.get("tasks", {}).values():
+        task["rules"] = [string.Template(rule).safe_substitute(parts) for rule in task["rules"]]
     content.pop("flags", None)
     return msgspec.convert({**content, "name": name, "language": language, "sees": sees}, Prompt)
 
@@ -135,10 +136,6 @@ def prompt_hash(name: str, sees: bool = False) -> str:
 
 def _fill(text: str, values: dict[str, Any]) -> str:
     return string.Template(text).substitute(values)
-
-
-def _fill_rules(task: dict[str, Any], parts: dict[str, str]) -> dict[str, Any]:
-    return {**task, "rules": [string.Template(rule).safe_substitute(parts) for rule in task["rules"]]}
 
 
 def _read_content(name: str, language: Language) -> dict[str, Any] | None:

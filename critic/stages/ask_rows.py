@@ -186,22 +186,17 @@ class AskRows(Stage[BuildRow, AskedRow]):
         fields: dict[str, Any] = {"step": self.name, "asked": self._hash(item), "image": self._md5_of[item.key]}
         record = AskedRow(key=item.key, model=self.backend.served.name, sampling=self._sampling, **fields)
         try:
-            reply = await self.backend.chat(self._message(item))
+            shown = [image_part(self._images.load(item.image).uri)] if item.image and self._images else []
+            content = [*shown, {"type": "text", "text": prompt(self.name, item)}]
+            messages, schema = [{"role": "user", "content": content}], msgspec.json.schema(self._step.reply)
+            request = Request(messages=messages, max_tokens=self._sampling.max_tokens, schema=schema)
+            reply = await self.backend.chat(request)
             self.note_answered([reply.answered_by])
             record = self._read(item, record, reply)
         except (ImageError, Refused, Transient) as error:
             record = replace(record, failure=error.failure, detail=str(error))
         keep(record)
         self.note(record.failure, record.detail)
-
-    def _message(self, row: BuildRow) -> Request:
-        text: dict[str, Any] = {"type": "text", "text": prompt(self.name, row)}
-        shown = [image_part(self._images.load(row.image).uri)] if row.image and self._images else []
-        return Request(
-            messages=[{"role": "user", "content": [*shown, text]}],
-            max_tokens=self._sampling.max_tokens,
-            schema=msgspec.json.schema(self._step.reply),
-        )
 
     def _read(self, row: BuildRow, record: AskedRow, reply: Any) -> AskedRow:
         if lost := find_failure(reply):

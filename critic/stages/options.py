@@ -363,22 +363,24 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         images.require(names or ())
         return images
 
-    def connect(self, where: str, model: str | None) -> Backend:
+    def connect(self, where: str) -> Backend:
         """Return a backend for the server at the URL `where`, or a pool for several URLs.
 
-        `model` is the model to select; None selects the server's first. Raises UsageError if a server lacks the model.
+        It uses the model behind a # in `where`, or else `model`, or else the server's first. Raises UsageError if a
+        server lacks the model.
         """
         from critic.backends.openai import OpenAIBackend  # noqa: PLC0415 - as above
         from critic.backends.pool import Pool  # noqa: PLC0415 - as above
 
         check((self.engine is None, f"--engine {self.engine} runs a checkpoint folder itself: give no URL ({where})"))
         connections = self.concurrency or CONNECTIONS
+        where, _, named = where.partition("#")
 
         def server(url: str, attempts: int = 1) -> OpenAIBackend:
             backend = OpenAIBackend(
                 url, api_key=self.api_key, timeout=self.timeout, attempts=attempts, connections=connections
             )
-            backend.choose(model)
+            backend.choose(named or self.model)
             return backend
 
         if "," in where or where.startswith("@"):
@@ -401,8 +403,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         if values:
             backends: list[Backend] = [self._named(option, value) for value in values]
         elif self.base_url is not None:
-            url, _, named = self.base_url.partition("#")
-            backends = [self.connect(url, named or self.model)]
+            backends = [self.connect(self.base_url)]
         else:
             raise UsageError(f"give {option} FOLDER (vLLM in this process) or --base-url URL")
         runs_vllm = any(isinstance(layer, VllmBackend) for backend in backends for layer in walk_layers(backend))
@@ -431,9 +432,8 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         The value is a server (URL or URL#MODEL), several (URL,URL or @FILE), a checkpoint folder, or a file of replies.
         Raises UsageError for anything else.
         """
-        url, _, named = value.partition("#")
         if "://" in value or value.startswith("@"):
-            return self.connect(url, named or self.model)
+            return self.connect(value)
         # Actors run elsewhere, where a relative path leads to another folder.
         path, words = Path(value), list(self.vllm_options or ())
         if path.is_dir():

@@ -42,7 +42,7 @@ def build_request(prompt: str) -> Request:
 
 
 def opened(servers: list[StandIn], **how: Any) -> pool.Pool:
-    backend = options.Endpoint(**{"timeout": 60.0, **how}).connect(",".join(server.url for server in servers), None)
+    backend = options.Endpoint(**{"timeout": 60.0, **how}).connect(",".join(server.url for server in servers))
     assert isinstance(backend, pool.Pool)
     return backend
 
@@ -174,7 +174,7 @@ def test_endpoints_that_are_not_there_cost_no_row_a_try(tmp_path: Path, stands: 
 def test_what_was_closed_is_opened_again(stands: Stands, count: int) -> None:
     """In another event loop it opens both of its clients again."""
     servers = stands(count)
-    backend = options.Endpoint(timeout=2.0).connect(",".join(server.url for server in servers), None)
+    backend = options.Endpoint(timeout=2.0).connect(",".join(server.url for server in servers))
 
     async def go(number: int) -> None:
         async with backend:

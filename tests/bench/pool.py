@@ -56,7 +56,7 @@ def judged(backend: Backend, count: int, concurrency: int | None = None) -> floa
 
 
 def opened(servers: list[StandIn], **how: Any) -> Backend:
-    return options.Endpoint(**how).connect(",".join(server.url for server in servers), None)
+    return options.Endpoint(**how).connect(",".join(server.url for server in servers))
 
 
 def spread() -> tuple[float, float]:
