@@ -40,19 +40,6 @@ EXTRACTED = ("direct", "pairwise")
 """The protocols by which an unreadable reply is asked about once more (ConvBench, VisIT-Bench)."""
 
 
-class PreparedVerdict(Struct, frozen=True):
-    """A planned verdict with its requests, one per presentation order; none if there is nothing to judge.
-
-    `prompt_hash` and `asked` are as in Judgment. Verdicts on one conversation with the same `asked` have identical
-    prompts, which are sent once.
-    """
-
-    planned: PlannedVerdict
-    prompt_hash: str
-    requests: list[JudgeRequest]
-    asked: str | None = None
-
-
 class JudgeResult(Struct, frozen=True, kw_only=True):
     """A verdict, and every call that it took.
 
@@ -108,12 +95,13 @@ class Judge:
             self.recalibration = recalibration
             self.setup = replace(self.setup, recalibrated=recalibration.map.digest)
 
-    def prepare(self, planned: PlannedVerdict) -> PreparedVerdict:
-        """Build the requests of a planned verdict. If it has a protocol, render the prompts, whose hash is recorded."""
-        prepared = PreparedVerdict(planned, self.hash_prompt(planned.form), self._build_requests(planned))
-        if planned.protocol is None or not prepared.requests:
+    def prepare(self, planned: PlannedVerdict) -> PlannedVerdict:
+        """Return a planned verdict with its requests. If it has a protocol, also render the prompts and hash them."""
+        requests = self._build_requests(planned)
+        prepared = replace(planned, prompt_hash=self.hash_prompt(planned.form), requests=requests)
+        if planned.protocol is None or not requests:
             return prepared
-        requests = [request.rendered() for request in prepared.requests]
+        requests = [request.rendered() for request in requests]
         # The hash is of the whole prompts, before anything is left out.
         shown = [self.setup, planned.protocol, [request.fitted.messages for request in requests]]
         digest = hashlib.sha256(msgspec.json.encode(shown)).hexdigest()[:16]
@@ -146,7 +134,7 @@ class Judge:
         words = "/".join(map(str, named))
         return (records.PLAYERS[(hashlib.sha256(words.encode()).digest()[0] + again) % 2],)
 
-    async def verdict_on(self, prepared: PreparedVerdict) -> Judgment:
+    async def verdict_on(self, prepared: PlannedVerdict) -> Judgment:
         """Return the judgment of a prepared verdict: a score or a failure. Server and image errors become failures.
 
         If verdicts are asked for several times, the first one counts. The others meet another batch, since other
@@ -154,21 +142,20 @@ class Judge:
         """
         judgment, repeats = await self._judge_once(prepared), list[Judgment]()
         for again in range(1, self.setup.repeat if prepared.requests else 1):
-            requests = self._build_requests(prepared.planned, again)
+            requests = self._build_requests(prepared, again)
             repeats.append(await self._judge_once(replace(prepared, requests=requests)))
         if repeats:
             usage = records.sum_usage([judgment, *repeats])
             judgment = replace(judgment, repeats=[each.part for each in repeats], **usage)
         return self.recalibration.apply(judgment) if self.recalibration else judgment
 
-    async def _judge_once(self, prepared: PreparedVerdict) -> Judgment:
+    async def _judge_once(self, planned: PlannedVerdict) -> Judgment:
         """Return the judgment of one verdict, without a map."""
-        planned = prepared.planned
         try:
-            result = await self._ask(prepared)
+            result = await self._ask(planned)
         except (Transient, Refused, ImageError) as error:
             # What was asked before the error was paid for.
-            paid, failed = prepared.requests[0].paid, Verdict(failure=error.failure)
+            paid, failed = planned.requests[0].paid, Verdict(failure=error.failure)
             result = JudgeResult(verdict=failed, calls=paid, detail=str(error), attempts=error.tries)
         calls, tokens = result.calls, records.sum_usage(result.calls)
         kind, verdict, score = form_of(planned.form).kind, result.verdict, None
@@ -178,14 +165,14 @@ class Judge:
             sample=planned.sample,
             setup=self.current_setup,
             prompt=planned.form,
-            prompt_hash=prepared.prompt_hash,
+            prompt_hash=planned.prompt_hash,
             protocol=planned.protocol,
             judging=planned.judging,
             verdict=verdict,
             score=score,
             unread=result.unread,
             unjudged=planned.unjudged,
-            asked=prepared.asked,
+            asked=planned.asked,
             reply=result.reply,
             detail=result.detail,
             shortened=calls[-1].shortened if calls else {},
@@ -205,11 +192,11 @@ class Judge:
         """Return the setup, with the kind of score that is computed now."""
         return replace(self.setup, score_kind=self.grader.score_kind)
 
-    async def _ask(self, prepared: PreparedVerdict) -> JudgeResult:
-        requests = prepared.requests
+    async def _ask(self, planned: PlannedVerdict) -> JudgeResult:
+        requests = planned.requests
         if not requests:
             # Without an attempt it would pass for a reply from a cache.
-            failure, detail = prepared.planned.problem or ("not_run", "nothing to judge")
+            failure, detail = planned.problem or ("not_run", "nothing to judge")
             return JudgeResult(verdict=Verdict(failure=failure), detail=detail, attempts=1)
         if self.images is not None and requests[0].prompt.sees:
             loaded = [await asyncio.to_thread(self.images.load, name) for name in requests[0].material.pictures()]

@@ -5,6 +5,7 @@ from collections.abc import Hashable
 from msgspec import Struct
 from msgspec.structs import replace
 
+from critic.judging.forms import JudgeRequest
 from critic.records import Failure, Judgment, PromptInputs, Sample
 
 VerdictKey = tuple[str, str, str, str, str, int | None, str | None]
@@ -17,6 +18,9 @@ class PlannedVerdict(Struct, frozen=True, kw_only=True):
     - `judging`, `unjudged`: as in Judgment.
     - `problem`: failure and explanatory sentence if there is nothing to judge (`material` is then None), else None.
     - `material`: the inputs of the prompt. In a comparison the model's side is first.
+    - `requests`: one per presentation order once a judge has prepared it; none if there is nothing to judge.
+    - `prompt_hash`, `asked`: as in Judgment, also set then. Verdicts on one conversation with the same `asked` have
+      identical prompts, which are sent once.
     """
 
     sample: Sample
@@ -26,6 +30,9 @@ class PlannedVerdict(Struct, frozen=True, kw_only=True):
     unjudged: int = 0
     problem: tuple[Failure, str] | None = None
     material: PromptInputs | None = None
+    requests: list[JudgeRequest] = []
+    prompt_hash: str = ""
+    asked: str | None = None
 
     def of(self, judgment: Judgment) -> Judgment:
         """Return `judgment`, made for another planned verdict with the same prompt, as the judgment of this one."""

@@ -18,7 +18,7 @@ from critic.stages.run import RunOptions, Stage, known, once
 from critic.stages.totals import RunSummary, sum_judgments
 
 if TYPE_CHECKING:
-    from critic.judging.judge import Judge, PreparedVerdict
+    from critic.judging.judge import Judge
 
 Item = TypeVar("Item")
 
@@ -141,15 +141,14 @@ class JudgeSamples(Stage[Item, Judgment]):
         # Nothing is asked, so this says nothing about the server.
         if not prepared.requests:
             line = await self.judge.verdict_on(prepared)
-        elif prepared.asked is None:
-            line = await self._ask(prepared)
         else:
-            line = planned.of(await once(in_flight, prepared.asked, partial(self._ask, prepared)))
+            # A row has no hash, and only one verdict.
+            line = planned.of(await once(in_flight, prepared.asked or "", partial(self._ask, prepared)))
         keep(line)
         return line
 
-    async def _ask(self, prepared: "PreparedVerdict") -> Judgment:
-        if answered := self._answered.get((prepared.planned.sample.conversation.id, prepared.asked)):
+    async def _ask(self, prepared: PlannedVerdict) -> Judgment:
+        if answered := self._answered.get((prepared.sample.conversation.id, prepared.asked)):
             return answered
         async with self._gate:
             line = await self.judge.verdict_on(prepared)
