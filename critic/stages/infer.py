@@ -257,7 +257,13 @@ def read_questions(file: Path, benchmark: str, endpoint: Endpoint, asked: ModelO
     names = options.choose("condition", asked.condition or usual, CONDITIONS)
     conversations, uris = name_images(benchmarks.read(benchmark, file)[: asked.limit])
     for name in names:
-        _check_condition(file, conversations, name)
+        if not any(_turns(conversation, name) for conversation in conversations):
+            longest = max(len(conversation.turns) for conversation in conversations)
+            raise UsageError(f"--condition {name} asks nothing: the longest conversation of {file} has {longest} turns")
+        for conversation in conversations:
+            if (turn := history.missing_reference(conversation, CONDITIONS[name])) is not None:
+                where = f"{file}: {conversation.id}: turn {turn}"
+                raise UsageError(f"{where} has no reference, and --condition {name} shows it")
     root, images = endpoint.data_root or file.parent, None
     # Neither Pillow nor a folder is needed if no image is shown.
     paths = [path for conversation in conversations for turn in conversation.turns for path in turn.images]
@@ -265,17 +271,6 @@ def read_questions(file: Path, benchmark: str, endpoint: Endpoint, asked: ModelO
         images = endpoint.images(root, uris)
         images.require(paths)
     return Questions(conversations=conversations, conditions=names, uris=uris, root=root, images=images)
-
-
-def _check_condition(file: Path, conversations: Sequence[Conversation], name: str) -> None:
-    """Raise UsageError if the condition `name` asks no turn, or shows a reference that a conversation lacks."""
-    if not any(_turns(conversation, name) for conversation in conversations):
-        longest = max(len(conversation.turns) for conversation in conversations)
-        raise UsageError(f"--condition {name} asks nothing: the longest conversation of {file} has {longest} turns")
-    for conversation in conversations:
-        if (turn := history.missing_reference(conversation, CONDITIONS[name])) is not None:
-            where = f"{file}: {conversation.id}: turn {turn}"
-            raise UsageError(f"{where} has no reference, and --condition {name} shows it")
 
 
 @on_gpus

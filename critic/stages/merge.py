@@ -60,7 +60,10 @@ def merge(parts: Sequence[Path], out: Path, max_failed: float) -> int:
     _check_shards(shards)
     # A shard without any group does not tell how the others were made.
     full = [part for part in shards if not jsonl.is_empty(part.path)] or shards
-    _check_alike(full)
+    for part in full[1:]:
+        for name in HOW:
+            if (now := _wherever(part.facts.get(name))) != (then := _wherever(full[0].facts.get(name))):
+                raise UsageError(f"{part.path}: made with {name} {quoted(now)}, the others with {quoted(then)}")
     # Places in a sidecar are relative to it, and the merged file may lie in another folder.
     first = jsonl.restore_places(full[0].path)
     kind = next((KINDS[name] for name in KINDS if name in first), None)
@@ -76,14 +79,6 @@ def merge(parts: Sequence[Path], out: Path, max_failed: float) -> int:
     answered_by = facts.get("answered_by", [])
     print(f"{len(shards)} shards" + (f", answered by {', '.join(answered_by)}" if len(answered_by) > 1 else ""))
     return finish(run, whole, {**facts, "shards": len(shards)})
-
-
-def _check_alike(shards: Sequence[ShardFile]) -> None:
-    """Raise UsageError if a shard's sidecar differs from the first shard's in one of the facts HOW."""
-    for part in shards[1:]:
-        for name in HOW:
-            if (now := _wherever(part.facts.get(name))) != (then := _wherever(shards[0].facts.get(name))):
-                raise UsageError(f"{part.path}: made with {name} {quoted(now)}, the others with {quoted(then)}")
 
 
 def _part(path: Path) -> ShardFile:
