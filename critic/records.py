@@ -420,6 +420,11 @@ class ModelTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempts: int = 1
     answered_by: list[str] = field(default_factory=list)
 
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """The key that tells the turns of a file apart: conversation id, condition and turn."""
+        return self.conversation.id, self.condition, self.turn
+
     def check(self) -> None:
         """Raise ValueError if the fields contradict each other."""
         turns, behind = len(self.conversation.turns), len(self.conversation.history) + self.turn
@@ -540,6 +545,10 @@ class Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
     answered_by: str = ""
 
 
+VerdictKey = tuple[str, str, str, str, str, int | None, str | None]
+"""System, conversation id, condition, protocol, judging, turn and opponent of a verdict."""
+
+
 class Sample(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one judgment is about: an answer, or a whole conversation (`turn` is None).
 
@@ -598,6 +607,12 @@ class Sample(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def key(self) -> str:
         """Key of the sample within a file: its id, or "ID1+ID2" if two answers with ids of their own are compared."""
         return self.id if self.other is None or not self.other.id else f"{self.id}+{self.other.id}"
+
+    def key_of(self, protocol: str | None, judging: str) -> str | VerdictKey:
+        """Return the key of a verdict on the sample within its file: `key` for rows (no protocol), else VerdictKey."""
+        if protocol is None:
+            return self.key
+        return self.system or "", self.id, self.condition, protocol, judging, self.turn, self.opponent
 
     @property
     def asked(self) -> ConversationTurn | None:
@@ -659,6 +674,11 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
         # A line edited by hand, or of another file's conversation: every later stage indexes the turns.
         if turn is not None and not 1 <= turn <= turns:
             raise ValueError(f"a verdict on turn {turn} of a conversation that has {turns}")
+
+    @property
+    def key(self) -> str | VerdictKey:
+        """The key that tells the judgments of a file apart."""
+        return self.sample.key_of(self.protocol, self.judging)
 
     @property
     def judge(self) -> str:

@@ -12,12 +12,12 @@ from critic.judging import protocols
 from critic.judging.forms import FORMS, inquiry
 from critic.judging.history import CONDITIONS
 from critic.judging.kinds import graded, preferred
-from critic.judging.planned import PlannedVerdict, VerdictKey
+from critic.judging.planned import PlannedVerdict
 from critic.judging.prompt import load
 from critic.judging.render import focus_of_turns
 from critic.judging.thoughts import without_thoughts
 from critic.judging.transcripts import Pair, Transcript
-from critic.records import Candidate, JudgeConfig, Judgment, PromptInputs, Sample
+from critic.records import Candidate, JudgeConfig, Judgment, PromptInputs, Sample, VerdictKey
 
 
 def form_name(protocol: str, turn: int | None, setup: JudgeConfig) -> str:

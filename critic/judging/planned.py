@@ -1,15 +1,10 @@
 """A verdict to request: its sample, its form, and the inputs of its prompt."""
 
-from collections.abc import Hashable
-
 from msgspec import Struct
 from msgspec.structs import replace
 
 from critic.judging.forms import JudgeRequest
 from critic.records import Failure, Judgment, PromptInputs, Sample
-
-VerdictKey = tuple[str, str, str, str, str, int | None, str | None]
-"""System, conversation id, condition, protocol, judging, turn and opponent of a verdict."""
 
 
 class PlannedVerdict(Struct, frozen=True, kw_only=True):
@@ -38,15 +33,3 @@ class PlannedVerdict(Struct, frozen=True, kw_only=True):
         """Return `judgment`, made for another planned verdict with the same prompt, as the judgment of this one."""
         how = {"protocol": self.protocol, "judging": self.judging, "unjudged": self.unjudged}
         return replace(judgment, sample=self.sample, **how)
-
-
-def key(verdict: Judgment | PlannedVerdict) -> VerdictKey:
-    """Return the key that identifies a verdict within its file."""
-    sample = verdict.sample
-    protocol = verdict.protocol or "pointwise"
-    return sample.system or "", sample.id, sample.condition, protocol, verdict.judging, sample.turn, sample.opponent
-
-
-def key_in_file(verdict: Judgment | PlannedVerdict) -> Hashable:
-    """Return the key that tells the judgments of a file apart: the sample's key for rows (no protocol), else `key`."""
-    return verdict.sample.key if verdict.protocol is None else key(verdict)

@@ -160,9 +160,6 @@ class AskRows(Stage[BuildRow, AskedRow]):
         shown = [self.name, prompt(self.name, row), row.image]
         return hashlib.sha256(msgspec.json.encode(shown)).hexdigest()[:16]
 
-    def key(self, record: AskedRow) -> str:
-        return record.key
-
     def problem(self, record: AskedRow) -> str | None:
         row = self._rows.get(record.key)
         if record.step != self.name:

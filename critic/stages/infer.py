@@ -76,12 +76,9 @@ class Infer(Stage[Conversation, ModelTurn]):
             "sampling": msgspec.to_builtins(sampling),
         }
 
-    def key(self, record: ModelTurn) -> tuple[str, str, int]:
-        return record.conversation.id, record.condition, record.turn
-
     def problem(self, record: ModelTurn) -> str | None:
         key, conversation = record.conversation.id, self._conversations.get(record.conversation.id)
-        if conversation is None or self.key(record) not in self.wanted:
+        if conversation is None or record.key not in self.wanted:
             turn = f"turn {record.turn} ({record.condition})"
             return f"conversation {quoted(key)}, {turn}, is not among those asked for now; choose another --out"
         if conversation != record.conversation:
@@ -98,7 +95,7 @@ class Infer(Stage[Conversation, ModelTurn]):
     def load_existing(self, record: ModelTurn) -> None:
         whole, record = record.reply, without_thoughts_in(record)
         if whole is not None and whole != record.reply:
-            self._with_thoughts[self.key(record)] = whole
+            self._with_thoughts[record.key] = whole
         super().load_existing(record)
         if record.call is not None:
             self._generated[record.call] = record

@@ -6,6 +6,7 @@ critic judge replies.jsonl --benchmark convbench --out judged.jsonl --protocol d
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from critic.judging import protocols, transcripts
 from critic.judging.assignments import VerdictPlan, form_name
 from critic.judging.forms import BY_NAME, Form, form_of
 from critic.judging.judge import EXTRACTED, Judge
-from critic.judging.planned import PlannedVerdict
 from critic.judging.prompt import EXTRACTION, prompt_hash
 from critic.judging.protocols import PROTOCOLS, Protocol
 from critic.judging.replies import is_table
@@ -53,7 +53,8 @@ class JudgeConversations(JudgeSamples[list[Pair]]):
             by_conversation.setdefault(pair[0].conversation.id, []).append(pair)
         return by_conversation.values()
 
-    async def plan(self, item: list[Pair], judged: Callable[[PlannedVerdict], Any]) -> None:
+    async def work(self, item: list[Pair], keep: Callable[..., None]) -> None:
+        judged = partial(self._judge, in_flight={}, keep=keep)
         await replace(self._plan, pairs=item).judge_all(self.judge.setup, judged)
 
     async def nothing_left(self) -> None:

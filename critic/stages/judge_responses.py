@@ -4,7 +4,6 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -17,7 +16,6 @@ from critic.judging.distribution import Aggregation
 from critic.judging.examples import ALONE, comparable, partner, question_key
 from critic.judging.forms import form_of
 from critic.judging.judge import Judge, panel_judgment, plan_response
-from critic.judging.planned import PlannedVerdict
 from critic.records import JudgeConfig, Judgment, Response, Sample
 from critic.stages import options
 from critic.stages.judge_samples import JudgeSamples, print_certified
@@ -109,7 +107,7 @@ class JudgeResponses(JudgeSamples[Shown]):
             return f"made with prompt_hash {before}, now {now}; choose another --out"
         if _without_labels(record.sample) != _without_labels(Sample.of(*self._responses[record.sample.key])):
             now = "question, reference, criteria, answer, system or group are others now"
-            return f"judges {quoted(self.key(record))}, of which {now}; choose another --out"
+            return f"judges {quoted(record.key)}, of which {now}; choose another --out"
         return None
 
     def resume(self) -> None:
@@ -127,8 +125,8 @@ class JudgeResponses(JudgeSamples[Shown]):
     def items(self) -> Iterable[Shown]:
         return in_order(shown for name, shown in self._responses.items() if name not in self.done)
 
-    async def plan(self, item: Shown, judged: Callable[[PlannedVerdict], Any]) -> None:
-        await judged(plan_response(self._prompt["name"], *item))
+    async def work(self, item: Shown, keep: Callable[..., None]) -> None:
+        await self._judge(plan_response(self._prompt["name"], *item), in_flight={}, keep=keep)
 
 
 def judge_rows(

@@ -1,8 +1,7 @@
 """The stage of `critic judge`: plan verdicts on any sample, ask for each once, keep and count them."""
 
 import asyncio
-from abc import abstractmethod
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,7 +11,7 @@ from msgspec.structs import replace
 from critic import certificate, jsonl
 from critic.backends import collect_processors
 from critic.errors import UsageError, quoted
-from critic.judging.planned import PlannedVerdict, key_in_file
+from critic.judging.planned import PlannedVerdict
 from critic.records import Judgment, describe_difference
 from critic.stages.run import RunOptions, Stage, known, once
 from critic.stages.totals import RunSummary, sum_judgments
@@ -45,7 +44,7 @@ def print_certified(run: RunOptions, judges: Sequence["Judge"], forms: Iterable[
 
 
 class JudgeSamples(Stage[Item, Judgment]):
-    """The stage that makes judgments; a subclass plans the verdicts on each item.
+    """The stage that makes judgments; a subclass plans the verdicts on each item, and passes them to `_judge`.
 
     `wanted` holds the keys of all judgments. `source` holds facts about the samples for the sidecar.
     """
@@ -70,9 +69,6 @@ class JudgeSamples(Stage[Item, Judgment]):
             "recalibration": msgspec.to_builtins(run.recalibration),
         }
 
-    def key(self, record: Judgment) -> Hashable:
-        return key_in_file(record)
-
     def problem(self, record: Judgment) -> str | None:
         # What failed before the first reply showed whether there are log probabilities has no kind of score yet.
         setup = self.judge.current_setup
@@ -80,9 +76,9 @@ class JudgeSamples(Stage[Item, Judgment]):
             setup = replace(setup, score_kind=record.score_kind)
         if record.setup != setup:
             return f"made with {describe_difference(record.setup, setup)}; choose another --out"
-        if self.key(record) not in self.wanted:
+        if record.key not in self.wanted:
             of_shard = "" if self.options.shard is None else f" of shard {self.options.shard}"
-            return f"judges {quoted(self.key(record))}, which is not asked for now{of_shard}; choose another --out"
+            return f"judges {quoted(record.key)}, which is not asked for now{of_shard}; choose another --out"
         return None
 
     def should_retry(self, record: Judgment) -> bool:
@@ -113,13 +109,6 @@ class JudgeSamples(Stage[Item, Judgment]):
         if self.judge.grader.strategy.logprobs is False:
             self.without.add("logprobs")
 
-    @abstractmethod
-    async def plan(self, item: Item, judged: Callable[[PlannedVerdict], Any]) -> None:
-        """Plan the verdicts on an item; call `judged` on each and await the judgment."""
-
-    async def work(self, item: Item, keep: Callable[..., None]) -> None:
-        await self.plan(item, partial(self._judge, in_flight={}, keep=keep))
-
     async def _judge(
         self, planned: PlannedVerdict, in_flight: dict[str, asyncio.Task[Judgment]], keep: Callable[..., None]
     ) -> Judgment:
@@ -129,7 +118,7 @@ class JudgeSamples(Stage[Item, Judgment]):
         if the judgment in the file was made from another reply or prompt.
         """
         prepared = self.judge.prepare(planned)
-        line = self.done.get(key_in_file(planned))
+        line = self.done.get(planned.sample.key_of(planned.protocol, planned.judging))
         if line is not None:
             if (line.asked, line.prompt_hash) != (prepared.asked, prepared.prompt_hash):
                 where = f"conversation {quoted(line.conversation.id)}, turn {line.turn or 'whole'} ({line.condition})"

@@ -12,7 +12,6 @@ from critic.benchmarks import Run, Runs
 from critic.errors import UsageError, quoted, replace_surrogates
 from critic.images import name_images
 from critic.judging.forms import BY_NAME
-from critic.judging.planned import key as verdict_key
 from critic.records import Conversation, JudgeConfig, Judgment, describe_difference, is_judgment
 
 OF_SINGLE_ANSWERS = "alignmmbench"
@@ -142,11 +141,11 @@ def _join(runs: Iterable[Run]) -> list[Run]:
     """Merge runs with the same model, judge and setup. Runs that contain the same verdict are not merged."""
     joined = list[Run]()
     for run in runs:
-        verdicts = set(map(verdict_key, run.turns))
+        verdicts = {judgment.key for judgment in run.turns}
         for index, earlier in enumerate(joined):
             same = (earlier.name, earlier.judge, earlier.setup) == (run.name, run.judge, run.setup)
             # A verdict that lies in two files may differ between them, so neither file can stand for both.
-            if same and verdicts.isdisjoint(map(verdict_key, earlier.turns)):
+            if same and verdicts.isdisjoint(judgment.key for judgment in earlier.turns):
                 joined[index] = replace(earlier, turns=[*earlier.turns, *run.turns])
                 break
         else:

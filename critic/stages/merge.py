@@ -17,7 +17,6 @@ from msgspec import Struct
 
 from critic import jsonl
 from critic.errors import UsageError, quoted
-from critic.judging import planned
 from critic.records import Judgment, ModelTurn
 from critic.stages import options
 from critic.stages.run import RunOptions, Shard, finish, join_facts
@@ -136,10 +135,9 @@ def _lines(shards: Sequence[ShardFile], record: type[Any], counted: str) -> Iter
                 raise UsageError(
                     f"{part.path}:{number}: group {quoted(group)} belongs to shard {right}, not {part.shard}"
                 )
-            key = planned.key_in_file(row) if record is Judgment else (row.conversation.id, row.condition, row.turn)
-            if key in keys:
-                raise UsageError(f"{part.path}:{number}: {quoted(key)} is there twice")
-            keys.add(key)
+            if row.key in keys:
+                raise UsageError(f"{part.path}:{number}: {quoted(row.key)} is there twice")
+            keys.add(row.key)
             yield msgspec.Raw(line.strip())
         if len(keys) != (expected := part.facts.get(counted)):
             raise UsageError(f"{part.path}: {len(keys)} {counted}, its sidecar says {expected}; run it again")

@@ -25,7 +25,7 @@ from critic.stages.totals import RunSummary
 T = TypeVar("T")
 Item = TypeVar("Item")
 Record = TypeVar("Record", bound=Any)
-"""A record with a failure and its detail: Judgment, ModelTurn, AskedRow."""
+"""A record with a key, a failure and its detail: Judgment, ModelTurn, AskedRow."""
 
 LOG_PAUSE = 60.0
 """Seconds between two updates of the progress bar if standard error is not a terminal."""
@@ -107,10 +107,6 @@ class Stage(ABC, Generic[Item, Record]):
         self.answered_by, self.certified_by = dict[str, None](), list[str]()
 
     @abstractmethod
-    def key(self, record: Record) -> Hashable:
-        """Return the key of a record, comparable with those in `wanted`."""
-
-    @abstractmethod
     def problem(self, record: Record) -> str | None:
         """Return an error message if a record in the file does not belong to this run, else None."""
 
@@ -121,10 +117,10 @@ class Stage(ABC, Generic[Item, Record]):
     def load_existing(self, record: Record) -> None:
         """Register a record that is already in the file. Raises UsageError if the file has its key twice."""
         self.note_answered(getattr(record, "answered_by", ()))
-        if self.done.setdefault(self.key(record), record) is not record:
+        if self.done.setdefault(record.key, record) is not record:
             # Both were paid for, and nobody can tell which of the two counts.
             raise UsageError(
-                f"{self.out}: {quoted(self.key(record))} is there twice, as where two runs wrote at once; "
+                f"{self.out}: {quoted(record.key)} is there twice, as where two runs wrote at once; "
                 "take one of the two out, or choose another --out"
             )
 

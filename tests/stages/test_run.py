@@ -34,6 +34,8 @@ class Square(Struct, omit_defaults=True):
     failure: str | None = None
     detail: str | None = None
 
+    key = property(lambda self: self.number)
+
 
 class Squares(Stage[int, Square]):
     name, unit, counted = "square", "number", "squared"
@@ -43,9 +45,6 @@ class Squares(Stage[int, Square]):
         wanted = set(numbers) if isinstance(numbers, range) else set[int]()
         super().__init__(RunOptions(**run), Square, ScriptedBackend(answer), wanted)
         self.numbers, self.facts = numbers, {"numbers": len(wanted)}
-
-    def key(self, record: Square) -> int:
-        return record.number
 
     def problem(self, record: Square) -> str | None:
         return "not asked for; choose another --out" if record.number not in self.wanted else None
