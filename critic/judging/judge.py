@@ -118,21 +118,14 @@ class Judge:
             request = replace(request, seed=seed + again)
         if not request.form.pair:
             return [request]
-        orders = self._draw_orders(planned, again)
+        orders: Sequence[Position] = records.PLAYERS
+        # A random order is the same in every run, and the other one each time that the verdict is asked for again.
+        if self.setup.orders == 1:
+            # The turns of a conversation and the whole have one order, hence no turn's number here.
+            named = self.setup.seed, sample.system, sample.id, sample.condition, "", planned.judging, sample.opponent
+            digest = hashlib.sha256("/".join(map(str, named)).encode()).digest()
+            orders = [records.PLAYERS[(digest[0] + again) % 2]]
         return [replace(request, first=first, material=in_order(request.prompt, material, first)) for first in orders]
-
-    def _draw_orders(self, planned: PlannedVerdict, again: int) -> tuple[Position, ...]:
-        """Return which side stands first in each request of a comparison. A random order is the same in every run.
-
-        It is the other one each time that the verdict is asked for `again`.
-        """
-        sample = planned.sample
-        if self.setup.orders == 2:
-            return records.PLAYERS
-        # The turns of a conversation and the whole have one order, hence no turn's number here.
-        named = self.setup.seed, sample.system, sample.id, sample.condition, "", planned.judging, sample.opponent
-        words = "/".join(map(str, named))
-        return (records.PLAYERS[(hashlib.sha256(words.encode()).digest()[0] + again) % 2],)
 
     async def verdict_on(self, prepared: PlannedVerdict) -> Judgment:
         """Return the judgment of a prepared verdict: a score or a failure. Server and image errors become failures.

@@ -10,7 +10,7 @@ import pytest
 from conftest import Servers, assert_one_line_error, completion, human_row, read_jsonl, run, write_jsonl
 
 from critic.certificate import read
-from critic.records import JudgeConfig
+from critic.records import Candidate, JudgeConfig, PromptInputs, Sample
 
 
 def fickle(body: dict[str, Any], requests: Counter[str], kinds: set[Any]) -> dict[str, Any]:
@@ -68,14 +68,13 @@ def test_pairs_are_asked_in_the_other_order_and_panels_as_a_whole(tmp_path: Path
 def test_a_drawn_order_is_turned(monkeypatch: pytest.MonkeyPatch) -> None:
     from judgments import ResponseJudge
 
-    from critic.backends import Reply
     from critic.backends.scripted import ScriptedBackend
     from critic.judging.planned import PlannedVerdict
-    from critic.records import Sample
 
-    judge = ResponseJudge(ScriptedBackend(lambda _: Reply(text="")), "j", "pairwise", "argmax", 99)
+    judge = ResponseJudge(ScriptedBackend(lambda _: pytest.fail("asked")), "j", "pairwise", "argmax", 99)
     judge.setup = JudgeConfig(judge="j", score_kind="argmax", order="random")
-    orders = [judge._draw_orders(PlannedVerdict(sample=Sample(id="1"), form="pairwise"), again) for again in range(3)]
+    planned = PlannedVerdict(sample=Sample(id="1"), form="pairwise", material=PromptInputs(sides=[Candidate()] * 2))
+    orders = [[request.first for request in judge._build_requests(planned, again)] for again in range(3)]
     assert orders[0] == orders[2] != orders[1]
 
 
