@@ -154,18 +154,12 @@ class Judge:
         kind, verdict, score = form_of(planned.form).kind, result.verdict, None
         if verdict.failure is None:
             score = distribution.scored(verdict, self.grader.score_kind) if kind.rates else kind.score(verdict)
-        return Judgment(
+        judgment = Judgment(
             sample=planned.sample,
             setup=self.current_setup,
-            prompt=planned.form,
-            prompt_hash=planned.prompt_hash,
-            protocol=planned.protocol,
-            judging=planned.judging,
             verdict=verdict,
             score=score,
             unread=result.unread,
-            unjudged=planned.unjudged,
-            asked=planned.asked,
             reply=result.reply,
             detail=result.detail,
             shortened=calls[-1].shortened if calls else {},
@@ -175,6 +169,7 @@ class Judge:
             images=min((call.images for call in calls), default=0),
             answered_by=list(dict.fromkeys(call.answered_by for call in calls if call.answered_by)),
         )
+        return planned.of(judgment)
 
     def hash_prompt(self, form: str) -> str:
         """Return one hash of all wordings of the prompt that this judge gets for `form`."""

@@ -30,6 +30,6 @@ class PlannedVerdict(Struct, frozen=True, kw_only=True):
     asked: str | None = None
 
     def of(self, judgment: Judgment) -> Judgment:
-        """Return `judgment`, made for another planned verdict with the same prompt, as the judgment of this one."""
-        how = {"protocol": self.protocol, "judging": self.judging, "unjudged": self.unjudged}
-        return replace(judgment, sample=self.sample, **how)
+        """Return `judgment`, made for this planned verdict or another one with the same prompt, as that of this one."""
+        names = ("sample", "protocol", "judging", "unjudged", "prompt_hash", "asked")
+        return replace(judgment, prompt=self.form, **{name: getattr(self, name) for name in names})

@@ -132,7 +132,7 @@ class JudgeSamples(Stage[Item, Judgment]):
             line = await self.judge.verdict_on(prepared)
         else:
             # A row has no hash, and only one verdict.
-            line = planned.of(await once(in_flight, prepared.asked or "", partial(self._ask, prepared)))
+            line = prepared.of(await once(in_flight, prepared.asked or "", partial(self._ask, prepared)))
         keep(line)
         return line
 
