@@ -141,7 +141,8 @@ def turn_inputs(assignment: Assignment, turn: int, setup: JudgeConfig) -> Prompt
         sides=[reply],
         references=references,
         focus=None if assignment.judging == "no_focus" else question.focus,
-        images=transcript.images(turn),
+        # Of all turns so far, whether or not the model saw them.
+        images=[name for shown in transcript.conversation.turns[:turn] for name in shown.images],
     )
 
 

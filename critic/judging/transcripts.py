@@ -81,10 +81,6 @@ class Transcript(Struct, frozen=True, kw_only=True):
             if number > turn and (line := self.turns.get(number)) and line.reply is not None
         ]
 
-    def images(self, turn: int) -> list[str]:
-        """Return the images of a turn (from 1) and of all earlier turns, whether or not the model saw them."""
-        return [name for question in self.conversation.turns[:turn] for name in question.images]
-
     def reference(self, turn: int) -> str:
         return self.conversation.turns[turn - 1].reference or ""
 

@@ -19,7 +19,7 @@ from critic.errors import UsageError
 from critic.judging.assignments import VerdictPlan
 from critic.judging.transcripts import Pair, Transcript
 from critic.stages import infer, options, score
-from critic.stages.judge_conversations import choose_protocols, judge_conversations, prepare_judge, say_calls
+from critic.stages.judge_conversations import judge_conversations, plan_verdicts, prepare_judge, say_calls
 from critic.stages.options import Endpoint, JudgeOptions, ModelOptions
 
 COMMON = (
@@ -54,8 +54,8 @@ def main(
     for conversation in questions.conversations:
         for condition in questions.conditions:
             pairs.append((Transcript(conversation=conversation, condition=condition, system="", turns={}), None))
-    chosen = choose_protocols(how, benchmark)
-    judge, plan = prepare_judge(endpoint, how, benchmark, chosen, pairs, benchmark_file, questions.root, questions.uris)
+    plan = replace(plan_verdicts(how, benchmark), pairs=pairs)
+    judge = prepare_judge(endpoint, how, benchmark, plan, benchmark_file, questions.root, questions.uris)
     say_calls(plan, benchmark, judge.setup)
     _check_room(plan, out.absolute())
     print(f"1/3 infer: {benchmark} by {model}", file=sys.stderr)

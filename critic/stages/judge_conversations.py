@@ -88,7 +88,7 @@ def judge_conversations(
     Raises UsageError if options or files do not fit together.
     """
     files = (replies, *against)
-    chosen = choose_protocols(how, benchmark, models=len(files))
+    whole = plan_verdicts(how, benchmark, models=len(files))
     published, uris = name_images(benchmarks.read(benchmark, questions)) if questions is not None else ([], {})
     models = [transcripts.read_transcripts(path, benchmark, published) for path in files]
     for path in files:
@@ -97,11 +97,11 @@ def judge_conversations(
             print(f"{path}: critic infer has not finished it; what it lacks is not judged", file=sys.stderr)
     if questions is not None:
         _check_questions(questions, published, [transcript.conversation for transcript in models[0].values()])
-    pairs = transcripts.pair_up(models, files, how.battles, how.seed)
+    whole = replace(whole, pairs=transcripts.pair_up(models, files, how.battles, how.seed))
     root = endpoint.data_root or options.root_of(replies, questions)
     # The forms follow from the rows of all shards: merged files say alike how they were judged.
-    judge, whole = prepare_judge(endpoint, how, benchmark, chosen, pairs, replies, root, uris)
-    plan = replace(whole, pairs=[pair for pair in pairs if run.takes(pair[0].conversation.group)])
+    judge = prepare_judge(endpoint, how, benchmark, whole, replies, root, uris)
+    plan = replace(whole, pairs=[pair for pair in whole.pairs if run.takes(pair[0].conversation.group)])
     say_calls(plan, benchmark, judge.setup)
     forms = list_forms(whole, judge.setup)
     print_certified(run, [judge], forms)
@@ -120,26 +120,23 @@ def prepare_judge(
     endpoint: Endpoint,
     how: JudgeOptions,
     benchmark: str,
-    chosen: list[str],
-    pairs: list[Pair],
+    plan: VerdictPlan,
     file: Path,
     root: Path,
     uris: Mapping[str, str],
-) -> tuple[Judge, VerdictPlan]:
-    """Open the judge, choose the prompt forms, and plan the verdicts, without any request.
+) -> Judge:
+    """Open the judge, and choose the prompt forms of the planned verdicts, without any request.
 
     `endpoint`: the judge's model or server.
     `how`: the options for judging. Forms that they leave open are those the judge was trained on.
-    `benchmark`: the benchmark that the conversations belong to. `chosen`: the protocols.
-    `pairs`: the transcripts to judge; they may still lack replies.
+    `benchmark`: the benchmark that the conversations belong to.
+    `plan`: the verdicts to request; its transcripts may still lack replies.
     `file`: the file of the conversations, for messages.
     `root`: folder of the images. `uris`: images inside the benchmark's file, name -> data URI.
 
     Raises UsageError if there is nothing to judge, or if the judge cannot do it; the message says what it can do.
     """
-    judgings = options.choose("judging", how.judging or ["standard"], options.ABLATIONS)
-    plan = VerdictPlan(pairs, chosen, judgings, not how.reference_free)
-    usual = _usual_setup(how, benchmark, chosen)
+    usual = _usual_setup(how, benchmark, plan.protocols)
     _check_plan(plan, file)
     (backend,) = endpoint.open("--judge", how.judge)
     # A constrained reply is a verdict, or was cut off before it: it holds nothing to extract.
@@ -168,20 +165,21 @@ def prepare_judge(
     # The judge may see images that the model was not shown: all must be there before the first call.
     if judge.images is not None:
         judge.images.uris |= uris
-        _check_images(judge.images, [transcript.conversation for transcript, _ in pairs], file)
+        _check_images(judge.images, [transcript.conversation for transcript, _ in plan.pairs], file)
     why = ", as it learned" if backend.served.forms else ""
     if setup.unlearned:
         why = f"; it did not learn {setup.unlearned} (--force-form)"
     usually = f" (usual: {', '.join(usual_forms)})" if usual_forms != forms else ""
     print(f"{backend.served.name} is asked in {name_forms(forms)}{why}{usually}", file=sys.stderr)
-    if how.published and (otherwise := benchmarks.load(benchmark).setup_departures(judge.setup, chosen)):
+    if how.published and (otherwise := benchmarks.load(benchmark).setup_departures(judge.setup, plan.protocols)):
         print(f"not as published: {'; '.join(otherwise)}", file=sys.stderr)
-    return judge, plan
+    return judge
 
 
-def choose_protocols(how: JudgeOptions, benchmark: str, models: int = 1) -> list[str]:
-    """Return the protocols for judging the replies of `models` models: the values of --protocol, or the benchmark's
-    own.
+def plan_verdicts(how: JudgeOptions, benchmark: str, models: int = 1) -> VerdictPlan:
+    """Return a plan, still without pairs, for judging the replies of `models` models.
+
+    Its protocols are the values of --protocol, or the benchmark's own.
 
     Raises UsageError if options contradict each other, or if none of the protocols uses an option.
     """
@@ -228,7 +226,8 @@ def choose_protocols(how: JudgeOptions, benchmark: str, models: int = 1) -> list
             f"--prompt {form}: --protocol pointwise takes a form that rates single answers",
         ),
     )
-    return chosen
+    judgings = options.choose("judging", how.judging or ["standard"], options.ABLATIONS)
+    return VerdictPlan([], chosen, judgings, not how.reference_free)
 
 
 def _usual_setup(how: JudgeOptions, benchmark: str, chosen: Sequence[str]) -> JudgeConfig:

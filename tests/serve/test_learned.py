@@ -3,6 +3,7 @@
 import importlib
 import json
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -292,19 +293,16 @@ def test_labels_without_an_order_are_refused(ask: Ask) -> None:
 
 
 def test_the_ready_line_says_which_clients_are_asked_as_learned() -> None:
-    settings = importlib.import_module("options").Settings
+    service = importlib.import_module("learned").describe_service
 
-    def describe(about: dict[str, Any], as_learned: bool = True) -> str:
-        shared = {"model": "m", "aliases": [], "contracts": [], "max_bytes": 1, "images": False}
-        service = importlib.import_module("learned").describe_service
-        return str(service(settings(about=about, as_learned=as_learned, **shared), TABLE))
+    def describe(about: dict[str, Any], as_learned: bool = True) -> Any:
+        return service(SimpleNamespace(about=about, as_learned=as_learned), TABLE)
 
-    assert describe({}) == describe(HEAD, as_learned=False) == ""
+    assert describe({}) == describe({"forms": ["direct_turn", "pairwise_whole"]}) == describe(HEAD, False) == ""
     rating = "inspect-ai, lmms-eval, FastChat, prometheus-eval, mlflow, promptfoo, prompts with Question: and Answer:"
     assert describe(HEAD) == f"as learned (pointwise_short): {rating}"
     comparing = {"forms": ["pairwise"], "gives": "one score of each answer that is compared", "tie_band": 0.1}
     assert describe(comparing) == "as learned (pairwise): FastChat, prometheus-eval"
-    assert describe({"forms": ["direct_turn", "pairwise_whole"]}) == ""
 
 
 def test_the_parts_of_mlflows_metrics() -> None:
