@@ -94,18 +94,10 @@ def _make_scorable(line: Judgment, path: Path, number: int, benchmark: str) -> J
     # Answers to one question are told apart by their own ids.
     conversation = replace(line.conversation, id=line.sample.id, benchmark=judged_benchmark)
     sample = replace(line.sample, conversation=conversation, system=line.sample.system or replace_surrogates(path.stem))
-    return replace(line, sample=sample, protocol=_find_protocol(line))
-
-
-def _find_protocol(judgment: Judgment) -> str:
-    """Return the protocol that defines the scale of a judgment of a single answer.
-
-    Yes/no verdicts and textual comparisons are on the scale of checklists. An unknown form counts as a rating.
-    """
-    if judgment.opponent is not None:
-        return "pairwise"
-    form = BY_NAME.get(find_form(judgment.prompt))
-    return form.kind.scored_as if form is not None else "pointwise"
+    # Yes/no verdicts and textual comparisons are on the scale of checklists. An unknown form counts as a rating.
+    form = BY_NAME.get(find_form(line.prompt))
+    scored_as = form.kind.scored_as if form is not None else "pointwise"
+    return replace(line, sample=sample, protocol=scored_as if line.opponent is None else "pairwise")
 
 
 def find_form(prompt: str) -> str:
