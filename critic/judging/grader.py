@@ -47,12 +47,8 @@ Shares = list[float] | None
 SharesRead = tuple[Shares, list[Reply]]
 """Rating probabilities, and the replies to the requests that were made for them besides the verdict's."""
 
-
-class RatedVerdict(Struct, frozen=True):
-    """A verdict and all replies that it took. The first reply holds the verdict's text."""
-
-    verdict: Verdict
-    calls: list[Reply]
+RatedVerdict = tuple[Verdict, list[Reply]]
+"""A verdict and all replies that it took. The first reply holds the verdict's text."""
 
 
 class Strategy(Struct, frozen=True, kw_only=True):
@@ -116,14 +112,14 @@ class ByProbe(FromTokens, frozen=True):
             return await super().rate(grader, request)
         # Without a reason nothing has to be written: the probe behind the empty verdict is the verdict.
         sent, reply = await grader.send(request, lambda request: build_probe(request, RATING_ALONE))
-        rated = await rate_by_probe(grader, sent, reply)
+        verdict, probes = await rate_by_probe(grader, sent, reply)
         if grader.can_probe:
-            return sent, rated
+            return sent, (verdict, probes)
         # The probe has shown that there are no log probabilities. Its text was forced, so the rating is asked for.
         grader.use_stated_ratings()
-        request, written = await grader.strategy.rate(grader, request)
+        request, (verdict, written) = await grader.strategy.rate(grader, request)
         # The probe was paid for, and stays in the record.
-        return request, replace(written, calls=[*written.calls, *rated.calls])
+        return request, (verdict, [*written, *probes])
 
     async def read(self, grader: "Grader", request: JudgeRequest, reply: Reply) -> RatedVerdict:
         prefix = parse.prefix(reply.text)
@@ -306,7 +302,7 @@ class Grader:
                 self.use_stated_ratings()
             else:
                 verdict = replace(verdict, failure="no_distribution")
-        return RatedVerdict(verdict, [reply, *calls])
+        return verdict, [reply, *calls]
 
 
 async def rate_by_probe(grader: Grader, request: JudgeRequest, probed: Reply) -> RatedVerdict:
@@ -314,11 +310,11 @@ async def rate_by_probe(grader: Grader, request: JudgeRequest, probed: Reply) ->
     shares, calls = await read_probe(grader, request, RATING_ALONE, probed)
     # The judge wrote no rating of its own that could count instead.
     if shares is None:
-        return RatedVerdict(Verdict(failure="no_distribution"), calls)
+        return Verdict(failure="no_distribution"), calls
     low, _ = request.prompt.scale
     # The text of the probe was forced. In the record stands the most probable rating.
     calls[0] = replace(probed, text=f"{RATING_ALONE}{low + shares.index(max(shares))}")
-    return RatedVerdict(build_verdict(shares, request.prompt.scale), calls)
+    return build_verdict(shares, request.prompt.scale), calls
 
 
 async def read_probe(grader: Grader, request: JudgeRequest, prefix: str, probed: Reply) -> SharesRead:
@@ -425,15 +421,16 @@ def read_classes(reply: Reply) -> RatedVerdict:
 
     The verdict fails if there are not ten classes. The text is for people who read the file.
 
-    >>> read_classes(Reply(text="", classes=[0.0] * 6 + [0.75, 0.25, 0.0, 0.0])).calls[0].text
+    >>> _, (reply,) = read_classes(Reply(text="", classes=[0.0] * 6 + [0.75, 0.25, 0.0, 0.0]))
+    >>> reply.text
     '{"Rating":7'
     """
     # Ten classes are the ratings 1..10. Of another number nobody knows which class is which rating.
     shares = _check_classes(reply, len(RATINGS))
     if shares is None:
-        return RatedVerdict(Verdict(failure="no_distribution"), [reply])
+        return Verdict(failure="no_distribution"), [reply]
     verdict = build_verdict(shares, TEN)
-    return RatedVerdict(verdict, [replace(reply, text=f"{RATING_ALONE}{verdict.rating:g}")])
+    return verdict, [replace(reply, text=f"{RATING_ALONE}{verdict.rating:g}")]
 
 
 def build_probe(request: JudgeRequest, prefix: str) -> Request:

@@ -216,9 +216,8 @@ class Judge:
         return replace(result, calls=[*before, *result.calls])
 
     async def _rate(self, request: JudgeRequest) -> JudgeResult:
-        request, rated = await self.grader.rate(request)
         # The first of a verdict's calls has its rating.
-        verdict, (reply, *probes) = rated.verdict, rated.calls
+        request, (verdict, (reply, *probes)) = await self.grader.rate(request)
         calls = [call_of(request, reply, verdict), *(call_of(request, probe) for probe in probes)]
         # An extracted rating has no distribution, which other scores need.
         if self.grader.score_kind == "argmax":

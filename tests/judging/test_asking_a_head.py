@@ -55,7 +55,7 @@ def test_other_verdicts_are_refused_in_one_line(scripted: Servers, rows: Path, t
 
 @pytest.mark.parametrize("shares", [None, [0.5, 0.5], [*SHARES[1:], math.nan]])
 def test_what_is_no_ten_numbers_is_no_verdict(shares: list[float] | None) -> None:
-    assert grader.read_classes(Reply(text="", classes=shares)).verdict.failure == "no_distribution"
+    assert grader.read_classes(Reply(text="", classes=shares))[0].failure == "no_distribution"
 
 
 def test_another_number_of_classes_is_no_judge(scripted: Servers, rows: Path, tmp_path: Path) -> None:

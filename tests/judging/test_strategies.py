@@ -59,10 +59,10 @@ def test_the_first_reply_shows_the_strategy(
     backend.served = replace(backend.served, is_vllm=server == "vllm", is_classifier=server == "head")
     grader = Grader(backend, "expected", 64, needs=None)
     request = asked_of("pointwise", scored_response())
-    _, rated = asyncio.run(grader.rate(request))
+    _, (verdict, _) = asyncio.run(grader.rate(request))
     assert type(grader.strategy) is strategy and grader.strategy.alternatives == alternatives
     assert grader.score_kind == ("argmax" if strategy is AsStated else "expected")
-    assert (rated.verdict.distribution is None) == (strategy is AsStated)
+    assert (verdict.distribution is None) == (strategy is AsStated)
 
 
 @pytest.mark.parametrize(("protocol", "times"), [("direct", 1), ("pairwise", 2)])
