@@ -4,7 +4,7 @@ The measures of an audit are listed in two tables: `eval_agreement/score_measure
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from msgspec import Struct, to_builtins
@@ -20,13 +20,14 @@ class Measure(Struct, Generic[Sample], frozen=True, kw_only=True):
 
     - find: compute the finding on a sample, a `RatedSample` or `Preferences`. A sample also holds unlabelled answers.
     - section: key in `sections.toml` of the page's section that shows the finding. Measures may share a section.
-    - draw: build the section's parts from the findings by sample name. A part's heading is the sample's name.
+    - draw: build a sample's parts of the section from its finding, and the findings of all samples. A part's heading is
+      the sample's name, followed by the heading that `draw` gives the part.
     - write: return the sample's entries in summary.json; None for the finding itself under the measure's name.
     """
 
     find: Callable[[Sample, AuditRequest], Any]
     section: str = ""
-    draw: Callable[[Mapping[str, Any]], Iterable[Part]] | None = None
+    draw: Callable[[Any, Sequence[Any]], Iterable[Part]] | None = None
     write: Callable[[Any], Mapping[str, Any]] | None = None
 
 
@@ -73,10 +74,12 @@ def draw_parts(audits: Mapping[str, Findings[Any]], measures: Table) -> dict[str
     """Build the page's parts from the findings on each sample, keyed by the section they belong to."""
     parts: dict[str, dict[str, Part]] = defaultdict(dict)
     for name, measure in measures.items():
-        if measure.draw:
-            for part in measure.draw({sample: audit.by_measure[name] for sample, audit in audits.items()}):
+        findings = [audit.by_measure[name] for audit in audits.values()]
+        for sample, finding in zip(audits, findings, strict=True) if measure.draw else ():
+            for part in measure.draw(finding, findings):
+                heading = f"{sample}: {part.heading}" if part.heading else sample
                 # Measures that share a section add to the same part of a sample.
-                joined = parts[measure.section].setdefault(part.heading, Part(heading=part.heading))
+                joined = parts[measure.section].setdefault(heading, Part(heading=heading))
                 joined.readings.extend(part.readings)
                 joined.tables.extend(part.tables)
     return {section: list(by_heading.values()) for section, by_heading in parts.items()}

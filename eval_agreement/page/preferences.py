@@ -1,6 +1,6 @@
 """Build the page's parts on an audit of preferences or yes/no verdicts.
 
-`draw_…` functions take the findings by sample name. Their measures are listed in
+`draw_…` functions take the finding on a sample, and yield the sample's parts. Their measures are listed in
 `eval_agreement/preference_measures.py`.
 """
 
@@ -54,53 +54,50 @@ def _scorers_table(caption: str, first: str, rows: list[TableRow], *, ties: bool
     return Table(caption=caption, head=head, rows=rows, axis=(0.0, 1.0), chart_column=5)
 
 
-def draw_verdicts(findings: Mapping[str, VerdictScorers]) -> Iterator[Part]:
-    """Build each sample's part on the agreement of judges and trivial judges with people.
+def draw_verdicts(scorers: VerdictScorers, _: object) -> Iterator[Part]:
+    """Build the part on the agreement of judges and trivial judges with people.
 
     For yes/no verdicts it also shows sensitivity and specificity.
     """
-    for name, scorers in findings.items():
-        ties = not scorers.yes_or_no
-        rows: list[TableRow] = []
-        for judge, result in scorers.agreement.items():
-            # The first judge is under audit.
-            about = "another judge" if rows else "the judge under audit"
-            rows.append(_scorer_row(judge, about, result, ties=ties, strong=not rows))
-        for trivial, result in scorers.baselines.items():
-            rows.append(_scorer_row(trivial, _TRIVIAL[trivial], result, ties=ties))
-        tied = f" ({share(scorers.people_ties.value)} ties)" if ties else ""
-        labelled = f"{scorers.items} {scorers.things}, {scorers.rated} with people's verdict{tied}"
-        tables = [_scorers_table(f"{labelled}. Accuracy drawn from 0 to 1.", "Verdicts by", rows, ties=ties)]
-        rates = {}
-        for judge, rates_of in scorers.rates.items():
-            for key, rate in rates_of.items():
-                rates[f"{judge}: {key}" if len(scorers.rates) > 1 else key] = rate
-        caption = "Share found of people's yes (sensitivity) and of people's no (specificity)."
-        # Preferences have no yes and no.
-        if rates:
-            tables.append(estimates(caption, rates, percent))
-        readings = [*scorers.notes, *([_WEIGHTED.format(things=scorers.things)] if scorers.weighted else [])]
-        yield Part(heading=name, tables=tables, readings=readings)
+    ties = not scorers.yes_or_no
+    rows: list[TableRow] = []
+    for judge, result in scorers.agreement.items():
+        # The first judge is under audit.
+        about = "another judge" if rows else "the judge under audit"
+        rows.append(_scorer_row(judge, about, result, ties=ties, strong=not rows))
+    for trivial, result in scorers.baselines.items():
+        rows.append(_scorer_row(trivial, _TRIVIAL[trivial], result, ties=ties))
+    tied = f" ({share(scorers.people_ties.value)} ties)" if ties else ""
+    labelled = f"{scorers.items} {scorers.things}, {scorers.rated} with people's verdict{tied}"
+    tables = [_scorers_table(f"{labelled}. Accuracy drawn from 0 to 1.", "Verdicts by", rows, ties=ties)]
+    rates = {}
+    for judge, rates_of in scorers.rates.items():
+        for key, rate in rates_of.items():
+            rates[f"{judge}: {key}" if len(scorers.rates) > 1 else key] = rate
+    caption = "Share found of people's yes (sensitivity) and of people's no (specificity)."
+    # Preferences have no yes and no.
+    if rates:
+        tables.append(estimates(caption, rates, percent))
+    readings = [*scorers.notes, *([_WEIGHTED.format(things=scorers.things)] if scorers.weighted else [])]
+    yield Part(tables=tables, readings=readings)
 
 
-def draw_people(findings: Mapping[str, Mapping[str, BesideRaters]]) -> Iterator[Part]:
+def draw_people(beside: Mapping[str, BesideRaters], _: object) -> Iterator[Part]:
     """Build the parts that compare each judge with single raters, one per judge."""
-    for name, beside in findings.items():
-        for judge, beside_raters in beside.items():
-            yield people_part(f"{name}: {judge}" if len(beside) > 1 else name, beside_raters)
+    for judge, beside_raters in beside.items():
+        yield people_part(judge if len(beside) > 1 else "", beside_raters)
 
 
-def draw_matrix(findings: Mapping[str, Matrix]) -> Iterator[Part]:
-    """Build each sample's part on the agreement of every pair of scorers, overall and by turn.
+def draw_matrix(matrix: Matrix, _: object) -> Iterator[Part]:
+    """Build the part on the agreement of every pair of scorers, overall and by turn.
 
     It is empty if there are only two scorers.
     """
-    for name, matrix in findings.items():
-        tables = [_matrix_table("Overall", matrix.overall)]
-        # ConvBench's tables are by turn.
-        for turn, agreements in matrix.by.get("turn", {}).items():
-            tables.append(_matrix_table(f"Turn {turn}", agreements))
-        yield Part(heading=name, tables=tables if len(matrix.overall) > 1 else [])
+    tables = [_matrix_table("Overall", matrix.overall)]
+    # ConvBench's tables are by turn.
+    for turn, agreements in matrix.by.get("turn", {}).items():
+        tables.append(_matrix_table(f"Turn {turn}", agreements))
+    yield Part(tables=tables if len(matrix.overall) > 1 else [])
 
 
 def _matrix_table(caption: str, pairs: list[PairAgreement]) -> Table:
@@ -131,47 +128,42 @@ _RATES = Columns["Rate"](
 )
 
 
-def draw_rates(findings: Mapping[str, Sequence["Rate"]]) -> Iterator[Part]:
-    """Build each sample's part on shares of yes, or win rates, by people's labels and the judge's verdicts."""
-    for name, rates in findings.items():
-        # One share of items that are all labelled is people's, and has nothing to be corrected.
-        if len(rates) > 1 or any(rate.unlabelled for rate in rates):
-            caption = "Drawn from 0 to 1; a tie counts half."
-            yield Part(heading=name, tables=[_RATES.table(caption, rates, axis=(0.0, 1.0), chart_column=2)])
+def draw_rates(rates: Sequence["Rate"], _: object) -> Iterator[Part]:
+    """Build the part on shares of yes, or win rates, by people's labels and the judge's verdicts."""
+    # One share of items that are all labelled is people's, and has nothing to be corrected.
+    if len(rates) > 1 or any(rate.unlabelled for rate in rates):
+        caption = "Drawn from 0 to 1; a tie counts half."
+        yield Part(tables=[_RATES.table(caption, rates, axis=(0.0, 1.0), chart_column=2)])
 
 
-def draw_positions(findings: Mapping[str, Mapping[str, Mapping[str, Estimate]]]) -> Iterator[Part]:
-    """Build each sample's part on how the order of answers affects each judge."""
-    for name, biases in findings.items():
-        readings: list[str] = []
-        rows: dict[str, Estimate] = {}
-        for judge, bias in biases.items():
-            first = bias["first_place"]
-            rows |= {f"{judge}: flips": bias["flips"], f"{judge}: leans to the first": first}
-            # A lean that is not shown is in the table, without a sentence.
-            if direction := first.side:
-                position, wins = "first" if direction > 0 else "second", share(0.5 + abs(first.value or 0))
-                text = f"leans to the answer shown {position}: it wins in {wins} of the verdicts that are no tie."
-                readings.append(f"{judge} {text}")
-        yield Part(
-            heading=name, tables=[estimates("Effect of the order of the answers.", rows, percent)], readings=readings
-        )
+def draw_positions(biases: Mapping[str, Mapping[str, Estimate]], _: object) -> Iterator[Part]:
+    """Build the part on how the order of answers affects each judge."""
+    readings: list[str] = []
+    rows: dict[str, Estimate] = {}
+    for judge, bias in biases.items():
+        first = bias["first_place"]
+        rows |= {f"{judge}: flips": bias["flips"], f"{judge}: leans to the first": first}
+        # A lean that is not shown is in the table, without a sentence.
+        if direction := first.side:
+            position, wins = "first" if direction > 0 else "second", share(0.5 + abs(first.value or 0))
+            text = f"leans to the answer shown {position}: it wins in {wins} of the verdicts that are no tie."
+            readings.append(f"{judge} {text}")
+    yield Part(tables=[estimates("Effect of the order of the answers.", rows, percent)], readings=readings)
 
 
-def draw_lengths(findings: Mapping[str, Mapping[str, Mapping[str, Estimate]]]) -> Iterator[Part]:
-    """Build each sample's part on how often judges and people prefer the longer answer."""
-    for name, lengths in findings.items():
-        readings: list[str] = []
-        rows: dict[str, Estimate] = {}
-        for judge, length in lengths.items():
-            rows[judge] = length["judge"]
-            rows["people, the same pairs"] = length["people"]
-            change = rows[f"{judge} less people"] = length["difference"]
-            if direction := change.side:
-                how = f"{'more' if direction > 0 else 'less'} often than people, by {share(abs(change.value or 0))}"
-                readings.append(f"{judge} takes the longer answer {how}.")
-        caption = "Share of pairs in which the longer answer wins, if neither says tie."
-        yield Part(heading=name, tables=[estimates(caption, rows, percent)], readings=readings)
+def draw_lengths(lengths: Mapping[str, Mapping[str, Estimate]], _: object) -> Iterator[Part]:
+    """Build the part on how often judges and people prefer the longer answer."""
+    readings: list[str] = []
+    rows: dict[str, Estimate] = {}
+    for judge, length in lengths.items():
+        rows[judge] = length["judge"]
+        rows["people, the same pairs"] = length["people"]
+        change = rows[f"{judge} less people"] = length["difference"]
+        if direction := change.side:
+            how = f"{'more' if direction > 0 else 'less'} often than people, by {share(abs(change.value or 0))}"
+            readings.append(f"{judge} takes the longer answer {how}.")
+    caption = "Share of pairs in which the longer answer wins, if neither says tie."
+    yield Part(tables=[estimates(caption, rows, percent)], readings=readings)
 
 
 _DIFFERENCES = Columns[PairedDifference](
@@ -186,26 +178,23 @@ _DIFFERENCES = Columns[PairedDifference](
 )
 
 
-def draw_differences(findings: Mapping[str, Sequence[PairedDifference]]) -> Iterator[Part]:
-    """Build each sample's part on the differences between judges, and between judges and trivial judges."""
-    caption = "Differences on the same items, from the same resamples."
-    for name, differences in findings.items():
-        yield Part(heading=name, tables=[_DIFFERENCES.table(caption, differences)])
+def draw_differences(differences: Sequence[PairedDifference], _: object) -> Iterator[Part]:
+    """Build the part on the differences between judges, and between judges and trivial judges."""
+    yield Part(tables=[_DIFFERENCES.table("Differences on the same items, from the same resamples.", differences)])
 
 
-def draw_kinds(findings: Mapping[str, VerdictKinds]) -> Iterator[Part]:
-    """Build each sample's part of the page on kinds of items: how often the audited judge agrees with people on each.
+def draw_kinds(kinds: VerdictKinds, _: object) -> Iterator[Part]:
+    """Build the part on kinds of items: how often the audited judge agrees with people on each.
 
     A kind is one value of a property of the items, such as the language zh.
     """
-    for name, kinds in findings.items():
-        tables = []
-        for part, values in next(iter(kinds.values())).items():
-            # Without ties every item is decided.
-            ties = any(result.coverage.value != 1 for result in values.values() if result.n)
-            rows = []
-            for value, result in values.items():
-                rows.append(_scorer_row(value.replace("_", " "), "", result, ties=ties, strong=True))
-            caption = f"By {part_name(part)}, accuracy drawn from 0 to 1."
-            tables.append(_scorers_table(caption, part_name(part).capitalize(), rows, ties=ties))
-        yield Part(heading=name, tables=tables)
+    tables = []
+    for part, values in next(iter(kinds.values())).items():
+        # Without ties every item is decided.
+        ties = any(result.coverage.value != 1 for result in values.values() if result.n)
+        rows = []
+        for value, result in values.items():
+            rows.append(_scorer_row(value.replace("_", " "), "", result, ties=ties, strong=True))
+        caption = f"By {part_name(part)}, accuracy drawn from 0 to 1."
+        tables.append(_scorers_table(caption, part_name(part).capitalize(), rows, ties=ties))
+    yield Part(tables=tables)

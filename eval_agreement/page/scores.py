@@ -1,7 +1,7 @@
 """Build the page's parts on an audit of scores, and on a comparison of two judges.
 
-`draw_…` functions take the findings by sample name, and return the parts of the samples. Their measures are listed in
-`eval_agreement/score_measures.py`.
+`draw_…` functions take the finding on a sample, and the findings on all samples, and yield the sample's parts. Their
+measures are listed in `eval_agreement/score_measures.py`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -53,44 +53,40 @@ def _scorer_columns(first: str, metrics: Iterable[str], coloured: Sequence[str] 
     )
 
 
-def draw_scorers(findings: Mapping[str, Scorers]) -> Iterator[Part]:
-    """Build each sample's part on the agreement of every scorer with people."""
+def draw_scorers(scorers: Scorers, of_samples: Sequence[Scorers]) -> Iterator[Part]:
+    """Build the part on the agreement of every scorer with people."""
     # One axis for all samples, so that their bars can be compared.
-    axis = axis_of(_error_bar(line.result) for scorers in findings.values() for line in scorers.lines)
-    columns = _scorer_columns("Scores by", METRICS)
-    for name, scorers in findings.items():
-        judged = share(scorers.judge.n / scorers.answers)
-        # Answers without people's scores take part in corrected means and intervals only.
-        more = f", {scorers.unlabelled} more without people's scores" if scorers.unlabelled else ""
-        caption = f"{scorers.answers} answers, {judged} judged{more}. MAE drawn from 0 to {axis[1]:g}."
-        yield Part(heading=name, tables=[columns.table(caption, scorers.lines, axis=axis)], readings=scorers.notes)
+    axis = axis_of(_error_bar(line.result) for of_sample in of_samples for line in of_sample.lines)
+    judged = share(scorers.judge.n / scorers.answers)
+    # Answers without people's scores take part in corrected means and intervals only.
+    more = f", {scorers.unlabelled} more without people's scores" if scorers.unlabelled else ""
+    caption = f"{scorers.answers} answers, {judged} judged{more}. MAE drawn from 0 to {axis[1]:g}."
+    table = _scorer_columns("Scores by", METRICS).table(caption, scorers.lines, axis=axis)
+    yield Part(tables=[table], readings=scorers.notes)
 
 
-def draw_breakdown(findings: Mapping[str, Breakdown]) -> Iterator[Part]:
-    """Build each sample's part on the judge's agreement by property and value."""
-    every_part = [values for breakdown in findings.values() for values in breakdown.values()]
+def draw_breakdown(breakdown: Breakdown, of_samples: Sequence[Breakdown]) -> Iterator[Part]:
+    """Build the part on the judge's agreement by property and value."""
+    every_part = [values for of_sample in of_samples for values in of_sample.values()]
     axis = axis_of(_error_bar(result) for values in every_part for result in values.values())
-    for name, breakdown in findings.items():
-        tables = []
-        for part, values in breakdown.items():
-            # Only answerers are models, which have one colour on the whole page.
-            coloured = ["judge"] if part == "answerer" else []
-            columns = _scorer_columns(part_name(part).capitalize(), ("mae", "pearson", "qwk"), coloured=coloured)
-            lines = [Line("judge", value.replace("_", " "), "", result) for value, result in values.items()]
-            caption = f"By {part_name(part)}, MAE drawn from 0 to {axis[1]:g}."
-            tables.append(columns.table(caption, lines, axis=axis, collapsed=len(lines) > MOST_UNFOLDED))
-        yield Part(heading=name, tables=tables, readings=[] if tables else ["No property has several values."])
+    tables = []
+    for part, values in breakdown.items():
+        # Only answerers are models, which have one colour on the whole page.
+        coloured = ["judge"] if part == "answerer" else []
+        columns = _scorer_columns(part_name(part).capitalize(), ("mae", "pearson", "qwk"), coloured=coloured)
+        lines = [Line("judge", value.replace("_", " "), "", result) for value, result in values.items()]
+        caption = f"By {part_name(part)}, MAE drawn from 0 to {axis[1]:g}."
+        tables.append(columns.table(caption, lines, axis=axis, collapsed=len(lines) > MOST_UNFOLDED))
+    yield Part(tables=tables, readings=[] if tables else ["No property has several values."])
 
 
-def draw_comparisons(findings: Mapping[str, Sequence[Comparison]]) -> Iterator[Part]:
-    """Build each sample's part of the page: for each pair of judges, how their agreement with people differs."""
-    for name, comparisons in findings.items():
-        tables = []
-        for pair in comparisons:
-            left_out = f"{pair.left_out} left out: not scored by both"
-            caption = f"{pair.first} less {pair.second}, {pair.n} answers ({left_out})."
-            tables.append(differences_table(caption, (pair.first, pair.second), pair.differences))
-        yield Part(heading=name, readings=[_read_comparison(pair) for pair in comparisons], tables=tables)
+def draw_comparisons(comparisons: Sequence[Comparison], _: object) -> Iterator[Part]:
+    """Build the part on each pair of judges: how their agreement with people differs."""
+    tables = []
+    for pair in comparisons:
+        caption = f"{pair.first} less {pair.second}, {pair.n} answers ({pair.left_out} left out: not scored by both)."
+        tables.append(differences_table(caption, (pair.first, pair.second), pair.differences))
+    yield Part(readings=[_read_comparison(pair) for pair in comparisons], tables=tables)
 
 
 def _read_comparison(pair: Comparison) -> str:
@@ -130,23 +126,22 @@ def differences_table(caption: str, names: tuple[str, str], differences: Sequenc
     return columns.table(drawn, differences, axis=axis)
 
 
-def draw_people(findings: Mapping[str, BesideRaters]) -> list[Part]:
-    """Build each sample's part that compares the judge with single raters."""
-    return [people_part(name, beside) for name, beside in findings.items()]
+def draw_people(beside: BesideRaters, _: object) -> Iterator[Part]:
+    """Build the part that compares the judge with single raters."""
+    yield people_part("", beside)
 
 
-def draw_biases(findings: Mapping[str, Mapping[str, Biases]]) -> Iterator[Part]:
+def draw_biases(biases_of: Mapping[str, Biases], _: object) -> Iterator[Part]:
     """Build the parts on the biases of each judge, one per judge."""
-    for name, biases_of in findings.items():
-        for judge, biases in biases_of.items():
-            # Tables list every label; sentences name only the two that stand out.
-            offsets = [effect for family in biases.offsets for effect in _strongest(family)]
-            overall = _bias_columns("Bias", lambda effect: effect.name).table("Biases of the whole.", biases.effects)
-            yield Part(
-                heading=f"{name}: {judge}" if len(biases_of) > 1 else name,
-                readings=[effect.reading for effect in (*biases.effects, *offsets)],
-                tables=[overall, *map(_offsets_table, biases.offsets)],
-            )
+    for judge, biases in biases_of.items():
+        # Tables list every label; sentences name only the two that stand out.
+        offsets = [effect for family in biases.offsets for effect in _strongest(family)]
+        overall = _bias_columns("Bias", lambda effect: effect.name).table("Biases of the whole.", biases.effects)
+        yield Part(
+            heading=judge if len(biases_of) > 1 else "",
+            readings=[effect.reading for effect in (*biases.effects, *offsets)],
+            tables=[overall, *map(_offsets_table, biases.offsets)],
+        )
 
 
 def _strongest(family: Offsets) -> list[BiasEffect]:
@@ -187,28 +182,26 @@ def _offsets_table(family: Offsets) -> Table:
     return columns.table(caption, family.effects, axis=axis, chart_column=2, collapsed=collapsed)
 
 
-def draw_calibration(findings: Mapping[str, Calibration]) -> Iterator[Part]:
-    """Build each sample's part on the judge's errors with and without recalibration."""
-    for name, calibration in findings.items():
-        tables = []
-        if calibration.before and calibration.after and calibration.change:
-            rows = [
-                blocks.row("MAE before recalibration", number(calibration.before.mae)),
-                blocks.row("after", number(calibration.after.mae)),
-                blocks.row("change", points(calibration.change, 2)),
-                blocks.row("mean error before", number(calibration.before.mean_error)),
-                blocks.row("after", number(calibration.after.mean_error)),
-            ]
-            tables.append(Table(caption="Recalibration.", head=["", "value"], rows=rows))
-        yield Part(heading=name, readings=calibration.readings, tables=tables)
+def draw_calibration(calibration: Calibration, _: object) -> Iterator[Part]:
+    """Build the part on the judge's errors with and without recalibration."""
+    tables = []
+    if calibration.before and calibration.after and calibration.change:
+        rows = [
+            blocks.row("MAE before recalibration", number(calibration.before.mae)),
+            blocks.row("after", number(calibration.after.mae)),
+            blocks.row("change", points(calibration.change, 2)),
+            blocks.row("mean error before", number(calibration.before.mean_error)),
+            blocks.row("after", number(calibration.after.mean_error)),
+        ]
+        tables.append(Table(caption="Recalibration.", head=["", "value"], rows=rows))
+    yield Part(readings=calibration.readings, tables=tables)
 
 
-def draw_intervals(findings: Mapping[str, tuple[Widths | None, Any]]) -> Iterator[Part]:
-    """Build each sample's part on prediction intervals of single scores by task."""
-    for name, (widths, _) in findings.items():
-        if widths:
-            table = _WIDTHS.table(f"{CONFORMAL_LEVEL:.0%} intervals of single scores.", widths.tasks)
-            yield Part(heading=name, readings=[widths.reading], tables=[table])
+def draw_intervals(intervals: tuple[Widths | None, Any], _: object) -> Iterator[Part]:
+    """Build the part on prediction intervals of single scores by task."""
+    if widths := intervals[0]:
+        table = _WIDTHS.table(f"{CONFORMAL_LEVEL:.0%} intervals of single scores.", widths.tasks)
+        yield Part(readings=[widths.reading], tables=[table])
 
 
 _WIDTHS = Columns[TaskWidths](
@@ -237,20 +230,18 @@ _ANSWERERS = Columns[tuple[str, CorrectedMean]](
 )
 
 
-def draw_corrected_means(findings: Mapping[str, Mapping[str, CorrectedMean]]) -> Iterator[Part]:
-    """Build each sample's part on the corrected mean of each answerer."""
-    for name, means in findings.items():
-        readings = [f"{answerer}: {mean.reading}" for answerer, mean in means.items()]
-        caption = "Mean human score, drawn from 1 to 10."
-        table = _ANSWERERS.table(caption, means.items(), axis=(1.0, 10.0), chart_column=2)
-        yield Part(heading=name, readings=readings, tables=[table] if means else [])
+def draw_corrected_means(means: Mapping[str, CorrectedMean], _: object) -> Iterator[Part]:
+    """Build the part on the corrected mean of each answerer."""
+    caption = "Mean human score, drawn from 1 to 10."
+    table = _ANSWERERS.table(caption, means.items(), axis=(1.0, 10.0), chart_column=2)
+    readings = [f"{answerer}: {mean.reading}" for answerer, mean in means.items()]
+    yield Part(readings=readings, tables=[table] if means else [])
 
 
-def draw_plan(findings: Mapping[str, LabelPlan | None]) -> Iterator[Part]:
-    """Build each sample's part on the number of labels to plan, if a half width was requested."""
-    for name, plan in findings.items():
-        if plan:
-            yield Part(heading=name, readings=[plan.reading])
+def draw_plan(plan: LabelPlan | None, _: object) -> Iterator[Part]:
+    """Build the part on the number of labels to plan, if a half width was requested."""
+    if plan:
+        yield Part(readings=[plan.reading])
 
 
 def savings_part(savings: Savings) -> Part:
@@ -276,18 +267,17 @@ _MODELS = Columns[ModelDifference](
 )
 
 
-def draw_models(findings: Mapping[str, Sequence[ModelDifference]]) -> Iterator[Part]:
-    """Build each sample's part on the differences of every pair of models. Significant differences come first."""
-    for name, lines in findings.items():
-        # Differences by task repeat the pairs, and are not counted again.
-        overall = [line for line in lines if line.task is None]
-        told_apart = sum(line.ahead is not None for line in overall)
-        ordered = sorted(lines, key=lambda line: (line.task or "", line.ahead is None, -abs(line.value or 0)))
-        axis = axis_of(map(_MODELS.bar, lines), centred=True)
-        caption = f"People’s mean score, by labels and judge together. Drawn from {axis[0]:g} to {axis[1]:g}."
-        table = _MODELS.table(caption, ordered, axis=axis, collapsed=len(lines) > MOST_UNFOLDED)
-        reading = f"{told_apart} of {len(overall)} pairs of models are told apart."
-        yield Part(heading=name, readings=[reading] if lines else [], tables=[table])
+def draw_models(lines: Sequence[ModelDifference], _: object) -> Iterator[Part]:
+    """Build the part on the differences of every pair of models. Significant differences come first."""
+    # Differences by task repeat the pairs, and are not counted again.
+    overall = [line for line in lines if line.task is None]
+    told_apart = sum(line.ahead is not None for line in overall)
+    ordered = sorted(lines, key=lambda line: (line.task or "", line.ahead is None, -abs(line.value or 0)))
+    axis = axis_of(map(_MODELS.bar, lines), centred=True)
+    caption = f"People’s mean score, by labels and judge together. Drawn from {axis[0]:g} to {axis[1]:g}."
+    table = _MODELS.table(caption, ordered, axis=axis, collapsed=len(lines) > MOST_UNFOLDED)
+    reading = f"{told_apart} of {len(overall)} pairs of models are told apart."
+    yield Part(readings=[reading] if lines else [], tables=[table])
 
 
 _CONVERTED = Columns[Converted](

@@ -97,12 +97,11 @@ def gate_part(outcomes: Sequence[Outcome]) -> Part:
     return Part(readings=[outcome.text for outcome in outcomes])
 
 
-def draw_repeats(findings: Mapping[str, Repeats]) -> Iterator[Part]:
-    """Build each sample's part on how often the judge changes its verdicts, if it was asked several times."""
-    for name, repeats in findings.items():
-        if repeats.times > 1:
-            table = estimates("Asked again.", {"verdicts that change": repeats.changed}, percent)
-            yield Part(heading=name, readings=[repeats.reading], tables=[table])
+def draw_repeats(repeats: Repeats, _: object) -> Iterator[Part]:
+    """Build the part on how often the judge changes its verdicts, if it was asked several times."""
+    if repeats.times > 1:
+        table = estimates("Asked again.", {"verdicts that change": repeats.changed}, percent)
+        yield Part(readings=[repeats.reading], tables=[table])
 
 
 _RATERS = Columns[RaterTest](
@@ -116,7 +115,7 @@ _RATERS = Columns[RaterTest](
 )
 
 
-def people_part(name: str, beside: BesideRaters) -> Part:
+def people_part(heading: str, beside: BesideRaters) -> Part:
     """Build the part that compares a judge with single raters, which is empty if no item has two ratings."""
     tables = []
     soft, test = beside.soft, beside.replaces
@@ -139,4 +138,4 @@ def people_part(name: str, beside: BesideRaters) -> Part:
     if test and test.lines:
         caption = say("alternative_annotator", test=test, omega=number(test.omega), rho=number(test.rho))
         tables.append(_RATERS.table(caption, test.lines))
-    return Part(heading=name, readings=[finding.reading for finding in (soft, test) if finding], tables=tables)
+    return Part(heading=heading, readings=[finding.reading for finding in (soft, test) if finding], tables=tables)
