@@ -333,6 +333,7 @@ def _audit_scores(
     parts["injection"] = list(map(injection_part, injections))
     parts["savings"] = [savings_part(savings)] if savings else []
     parts["looking"] = [looking_part(path, looking) for path, looking in looks.items()]
+    parts["failures"] = [report.failures_part(name, findings.sample.labelled) for name, findings in audits.items()]
     sections = build_sections(parts)
     return _Audited(
         title=f"Audit of {first.judge}",

@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 
 from critic import jsonl
-from critic.page.blocks import Part, Section, Table, TableRow, row
+from critic.page.blocks import Part, Table, TableRow, row
 from critic.page.page import render
 from critic.records import RATINGS
 from critic.stats.arrays import Floats
 from eval_agreement.measures.measure import RatedFindings
 from eval_agreement.metrics import half_up
-from eval_agreement.page.words import build_section
 from eval_agreement.sample import RatedSample
 
 WORST = 10
@@ -35,7 +34,6 @@ def write(folder: Path, origin: dict[str, Any], audits: Mapping[str, RatedFindin
         "origin": origin,
         "warnings": _training_warnings(origin["samples"]),
         "verdicts": {name: _split_headline(lines) for name, lines in facts["verdicts"].items()},
-        "sections": [*facts["sections"], *_failure_sections(samples)],
         "confusion": {name: count_pairs(sample.human, sample.scores) for name, sample in samples.items()},
         "bins": {name: findings.calibration.bins for name, findings in audits.items()},
         "samples": samples,
@@ -92,14 +90,11 @@ def find_worst(sample: RatedSample) -> list[int]:
     return sorted(judged, key=lambda row: (-distance[row], sample.ids[row]))[:WORST]
 
 
-def _failure_sections(samples: Mapping[str, RatedSample]) -> list[Section]:
-    """Build the section on failed judgments. Returns [] if there are none."""
+def failures_part(name: str, sample: RatedSample) -> Part:
+    """Build the part on failed judgments, which is empty if there are none."""
     caption = "Answers without a score, by reason, with the first of each; left out of the judge’s numbers above."
-    parts = []
-    for name, sample in samples.items():
-        table = Table(caption=caption, head=["Failure", "count"], rows=count_failures(sample))
-        parts.append(Part(heading=name, tables=[table]))
-    return build_section("failures", parts)
+    table = Table(caption=caption, head=["Failure", "count"], rows=count_failures(sample))
+    return Part(heading=name, tables=[table])
 
 
 def count_failures(sample: RatedSample) -> list[TableRow]:

@@ -20,7 +20,7 @@ from eval_agreement.measures.savings import Savings
 from eval_agreement.measures.scorers import Breakdown, Line, Scorers
 from eval_agreement.measures.two_judges import Change, Conversion, Converted
 from eval_agreement.metrics import METRICS, Agreement
-from eval_agreement.page.words import build_section, estimates, p_text, part_name, people_part, percent, points
+from eval_agreement.page.words import build_sections, estimates, p_text, part_name, people_part, percent, points
 from eval_agreement.sample import NARROW
 
 MOST_UNFOLDED = 15
@@ -295,7 +295,7 @@ def change_sections(name: str, change: Change) -> list[Section]:
     rest = "by the model" if change.shared or change.model.value is None else "by the model or the questions"
     parts = {"of the mean": change.total, "by the judge": change.judge, rest: change.model}
     table = estimates("Mean score now less then, in points.", parts, lambda part: points(part, 2))
-    return build_section("since", [Part(heading=name, readings=[change.reading], tables=[table])])
+    return build_sections({"since": [Part(heading=name, readings=[change.reading], tables=[table])]})
 
 
 def exchange_sections(conversions: list[Conversion]) -> list[Section]:
@@ -307,4 +307,4 @@ def exchange_sections(conversions: list[Conversion]) -> list[Section]:
         table = _CONVERTED.table(caption, conversion.lines, axis=(1.0, 10.0), chart_column=3)
         heading = f"{conversion.source} to {conversion.target}"
         parts.append(Part(heading=heading, readings=conversion.cautions, tables=[table]))
-    return build_section("exchange", parts)
+    return build_sections({"exchange": parts})

@@ -64,13 +64,12 @@ def within(bounds: str) -> str:
     return f" (95 % interval {bounds})" if bounds else ""
 
 
-def build_section(key: str, parts: Iterable[Part], **values: object) -> list[Section]:
-    """Build the section `key` of `sections.toml`; return [] if none of its parts has content.
+def build_sections(parts: Mapping[str, Iterable[Part]], **values: object) -> list[Section]:
+    """Build the sections of a page from their parts, keyed by section, in the order of `sections.toml`.
 
-    A part has content if it has readings or a table with rows; others are left out. `values`: values for the
-    placeholders in the section's texts.
+    A part has content if it has readings or a table with rows; others are left out, and so are sections without any.
+    `values`: values for the placeholders in the sections' texts.
     """
-    kept = [part for part in parts if part.readings or any(table.rows for table in part.tables)]
     # What notes may name on every page. Metrics may have been added since this module was imported.
     values |= {
         "metrics": " ".join(metric.note for metric in METRICS.values() if metric.note),
@@ -79,16 +78,12 @@ def build_section(key: str, parts: Iterable[Part], **values: object) -> list[Sec
         "many": MANY_GROUPS,
         "fewest": FEWEST_GROUPS,
     }
-    texts = {name: text.format(**values) for name, text in texts_of("sections.toml")[key].items()}
-    anchor = texts.get("key", key)
-    return [Section(key=anchor, heading=texts["heading"], parts=kept, note=texts.get("note", ""))] if kept else []
-
-
-def build_sections(parts: Mapping[str, Iterable[Part]], **values: object) -> list[Section]:
-    """Build the sections of a page from their parts, keyed by section, in the order of `sections.toml`."""
     sections = []
-    for key in texts_of("sections.toml"):
-        sections += build_section(key, parts[key], **values) if key in parts else []
+    for key, templates in texts_of("sections.toml").items():
+        kept = [part for part in parts.get(key, ()) if part.readings or any(table.rows for table in part.tables)]
+        if kept:
+            texts = {"key": key} | {name: text.format(**values) for name, text in templates.items()}
+            sections.append(Section(parts=kept, **texts))
     return sections
 
 
