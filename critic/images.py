@@ -46,9 +46,15 @@ class ImageError(Exception):
 
 
 class Image(SentImage, frozen=True, kw_only=True):
-    """An image ready to be sent: upright, and as the data URI `uri`."""
+    """An image ready to be sent: its bytes (`data`), upright, of the MIME type `kind`."""
 
-    uri: str
+    kind: str
+    data: bytes
+
+    @property
+    def uri(self) -> str:
+        """The image as a data URI."""
+        return f"data:{self.kind};base64,{base64.b64encode(self.data).decode()}"
 
 
 BY_HASH = "sha256:"
@@ -138,8 +144,7 @@ class Images:
         except ImageError as error:
             shown = "data URI" if name.startswith("data:") else name
             raise ImageError(error.failure, f"{shown}: {error}") from None
-        sent = f"data:{kind};base64,{base64.b64encode(data).decode()}"
-        return Image(path=name, sha256=hashlib.sha256(data).hexdigest(), uri=sent, resized=resized)
+        return Image(path=name, sha256=hashlib.sha256(data).hexdigest(), kind=kind, data=data, resized=resized)
 
     def _read(self, name: str) -> bytes:
         """Return the bytes of an image without decoding it; `name` is as in `_load`.

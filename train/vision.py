@@ -1,6 +1,5 @@
 """Tokenize prompts in which each image takes as many tokens as the model uses for it, and load the pixels."""
 
-import base64
 import io
 from collections.abc import Sequence
 from pathlib import Path
@@ -124,8 +123,7 @@ class SeeingTokenizer:
         if name == BLANK:
             return white((64, 64))
         assert self.images is not None
-        data = base64.b64decode(self.images.load(name).uri.partition(",")[2])
-        picture = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
+        picture = ImageOps.exif_transpose(Image.open(io.BytesIO(self.images.load(name).data)))
         # Transparent parts would turn black.
         if "A" not in picture.getbands() and "transparency" not in picture.info:
             return picture.convert("RGB")

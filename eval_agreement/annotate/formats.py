@@ -4,7 +4,6 @@ Files are as blind as the page: items have numbers, models and paths stay here, 
 rater and item in a rater's own sheet, else of the item). `--to xlsx` is the shuffled sheet of AlignMMBench A.6.2.
 """
 
-import base64
 import codecs
 import html
 import io
@@ -22,7 +21,7 @@ from msgspec.structs import replace
 from critic import jsonl, tables
 from critic.building.review import NO
 from critic.errors import UsageError, one_line, quoted
-from critic.images import ImageError, Images
+from critic.images import Image, ImageError, Images
 from critic.page.page import render
 from critic.tables import escape_formula, write_csv
 from eval_agreement.annotate.plan import draw, is_swapped
@@ -35,12 +34,6 @@ _SHEETS = (".csv", ".tsv", ".xlsx")
 """Suffixes of tables that may contain labels to import."""
 
 _TASK, _RUBRIC, _REASON, _SKIPPED, _BROKEN = "task", "what counts", "reason", "skip, because", "broken"
-
-
-def decode_picture(uri: str) -> tuple[str, bytes]:
-    """Return the media type and the content of a picture in a data: URI."""
-    head, _, content = uri.partition(",")
-    return head[5:].partition(";")[0], base64.b64decode(content)
 
 
 def send(store: Store, form: str, folder: Path, images: Images | None) -> str:
@@ -94,7 +87,7 @@ def _build_cells(item: LabelItem, number: int, folder: Path, form: str, images: 
     if form == "potato":
         pictures = [name.replace("images/", "/media/") for name in _write_pictures(folder, number, item, images)]
     else:
-        pictures = _load_pictures(item, images)
+        pictures = [picture.uri for picture in _load_pictures(item, images)]
     cells = {f"image_{position}": address for position, address in enumerate(pictures, 1)}
     for column, text in list_texts(item, is_swapped("", item.id)).items():
         cells[column.replace(" ", "_")] = text
@@ -117,10 +110,10 @@ def list_texts(item: LabelItem, swapped: bool) -> dict[str, str]:
     return {column: "\n".join(lines) for column, lines in columns.items()}
 
 
-def _load_pictures(item: LabelItem, images: Images | None) -> list[str]:
-    """Return each picture of an item as a data: URI. Raises UsageError if one cannot be read."""
+def _load_pictures(item: LabelItem, images: Images | None) -> list[Image]:
+    """Return each picture of an item. Raises UsageError if one cannot be read."""
     try:
-        return [] if images is None else [images.load(name).uri for name in item.images]
+        return [] if images is None else [images.load(name) for name in item.images]
     except ImageError as error:
         raise UsageError(f"{item.id}: {error}") from None
 
@@ -131,9 +124,9 @@ def _write_pictures(folder: Path, number: int, item: LabelItem, images: Images |
     The files are named by `number`, so that they do not reveal the model.
     """
     names = []
-    for position, (media, content) in enumerate(map(decode_picture, _load_pictures(item, images)), 1):
-        names.append(f"images/{number}-{position}.{media.partition('/')[2]}")
-        jsonl.write_bytes(folder / names[-1], content)
+    for position, picture in enumerate(_load_pictures(item, images), 1):
+        names.append(f"images/{number}-{position}.{picture.kind.partition('/')[2]}")
+        jsonl.write_bytes(folder / names[-1], picture.data)
     return names
 
 
@@ -227,6 +220,9 @@ def _normalise_heading(text: str) -> str:
     return _make_plain(" ".join(text.split()))
 
 
+_is_choice = re.compile(r"choice_\d+").fullmatch
+"""Match the name choice_N of a control that answers question N, from 1."""
+
 _OutsideLabel = tuple[RaterVerdict, Callable[[], RaterTask]]
 """A label given in another program, and a function that returns its task, creating it if missing."""
 
@@ -265,13 +261,13 @@ def _complete(
     scheme: Scheme,
     swapped: bool,
     cells: Mapping[str, Any],
-    choices: Mapping[int, str | None],
+    replies: Mapping[str, str],
     verdict: RaterVerdict,
 ) -> RaterVerdict:
     """Return `verdict` with the rater's choices, with sides in the item's own order. A skipped or broken item has none.
 
     `location`: place in the file, for error messages. `cells`: the texts in the imported file, by column. Columns that
-    are missing there are not compared. `choices`: by question number, from 1.
+    are missing there are not compared. `replies`: by question key.
     Only the first 500 letters and digits of a text count, without case: programs change white space, punctuation, dates
     and long cells. Texts without letters are not compared, since they may be reformatted numbers.
     Raises UsageError if a text beside the label is not the item's text, because the label then belongs to another plan,
@@ -284,7 +280,6 @@ def _complete(
             raise UsageError(f"{location}: another {column} than here: labels of other items; export these anew")
     if verdict.skipped or verdict.broken:
         return verdict
-    replies = {ask.key: choices.get(number) or "" for number, ask in enumerate(item.asks, 1)}
     try:
         return replace(verdict, choices=read_choices(item, scheme, replies, swapped))
     except ValueError as error:
@@ -295,7 +290,7 @@ def _read_table(store: Store, scheme: Scheme, path: Path) -> Iterator[_OutsideLa
     """Yield the labels in a table: a sheet written by `send` and filled in, or Label Studio's CSV export."""
     rows = list(tables.rows(path, _SHEETS))
     # Only Label Studio names items and controls; a sheet written by `send` names tasks and questions.
-    if any("item" in row and any(map(_parse_choice, row)) for _, row in rows):
+    if any("item" in row and any(map(_is_choice, row)) for _, row in rows):
         yield from _read_flat(store, scheme, path, (row for _, row in rows))
     else:
         yield from _read_sheet(store, scheme, rows)
@@ -316,14 +311,13 @@ def _read_sheet(store: Store, scheme: Scheme, rows: Iterable[tuple[str, Mapping[
             opened = store.opened(int(number))
         except (KeyError, ValueError, OverflowError):
             raise UsageError(f"{location}: {_TASK} {quoted(number)} is not among those of {store.path}") from None
-        replies = (tables.optional_text(cells, _name_column(ask)) for ask in opened.item.asks)
-        choices = dict(enumerate(replies, 1))
+        replies = {ask.key: tables.optional_text(cells, _name_column(ask)) or "" for ask in opened.item.asks}
         reason, skipped, broken = (tables.optional_text(cells, name) or "" for name in (_REASON, _SKIPPED, _BROKEN))
         # People write "no" under "broken" of an item that is not.
         skipped, broken = ("" if text.lower() in NO else text for text in (skipped, broken))
-        if skipped or broken or any(choices.values()):
+        if skipped or broken or any(replies.values()):
             verdict = RaterVerdict(reason=reason, skipped=skipped, broken=bool(broken))
-            verdict = _complete(location, opened.item, scheme, opened.swapped, cells, choices, verdict)
+            verdict = _complete(location, opened.item, scheme, opened.swapped, cells, replies, verdict)
             yield verdict, partial(store.opened, opened.task)
 
 
@@ -355,7 +349,7 @@ def _flatten_potato(state: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         row = {"item": item, "annotator": state["user_id"]}
         for label, value in labels:
             # A radio button is named after its choice, everything else says in its value what the rater answered.
-            button = _parse_choice(label["schema"]) and label["name"] != "selection"
+            button = _is_choice(label["schema"]) and label["name"] != "selection"
             row[label["schema"]] = label["name"] if button else value
         yield row
 
@@ -383,9 +377,8 @@ def _read_flat(store: Store, scheme: Scheme, path: Path, rows: Iterable[Mapping[
     items = store.items()
     for row in rows:
         cells = {name: tables.cell_text(cell) or "" for name, cell in row.items()}
-        choices: dict[int, str | None] = {_parse_choice(name): text for name, text in cells.items() if text}
         skipped = cells.get("skipped", "")
-        if not skipped and not any(choices):
+        if not skipped and not any(text and _is_choice(name) for name, text in cells.items()):
             continue
         key = cells["item"]
         number = int(key) if key.isascii() and key.isdigit() else 0
@@ -394,15 +387,6 @@ def _read_flat(store: Store, scheme: Scheme, path: Path, rows: Iterable[Mapping[
         seconds = tables.parse_optional_number("lead_time", "lead_time", row.get("lead_time"))
         verdict = RaterVerdict(reason=cells.get("reason", ""), skipped=skipped, seconds=seconds or None)
         swapped = is_swapped("", items[number].id)
-        verdict = _complete(f"{path}: item {key}", items[number], scheme, swapped, row, choices, verdict)
+        replies = {ask.key: cells.get(f"choice_{position}", "") for position, ask in enumerate(items[number].asks, 1)}
+        verdict = _complete(f"{path}: item {key}", items[number], scheme, swapped, row, replies, verdict)
         yield verdict, partial(store.find_task, cells.get("annotator") or "label-studio", number, swapped)
-
-
-def _parse_choice(name: str) -> int:
-    """Return N for a control named choice_N, which answers question N; return 0 for any other name.
-
-    >>> _parse_choice("choice_2"), _parse_choice("reason")
-    (2, 0)
-    """
-    head, _, number = name.rpartition("_")
-    return int(number) if head == "choice" and number.isdigit() else 0

@@ -24,7 +24,6 @@ from starlette.routing import Route
 
 from critic.images import ImageError, Images
 from critic.page.page import render
-from eval_agreement.annotate.formats import decode_picture
 from eval_agreement.annotate.people import owner_page
 from eval_agreement.annotate.schemes import SCHEMES, LabelItem, Scheme, exchanged, read_choices
 from eval_agreement.annotate.store import RaterTask, RaterVerdict, Stale, Store
@@ -155,10 +154,10 @@ class Annotation:
         if number is None or number >= len(shown) or self.images is None:
             raise HTTPException(404, "there is no such picture")
         try:
-            media, content = decode_picture(self.images.load(shown[number]).uri)
+            picture = self.images.load(shown[number])
         except ImageError as error:
             raise HTTPException(404, error.failure) from None
-        return Response(content, media_type=media)
+        return Response(picture.data, media_type=picture.kind)
 
     def show_report(self, request: Request) -> Response:
         """Return the owner's page. Raises HTTPException if the owner's key is missing or wrong."""
