@@ -150,18 +150,39 @@ class Agreement(Struct, frozen=True, kw_only=True):
         return {} if self.groups is None else {name: estimate.interval for name, estimate in self.estimates.items()}
 
 
-def paired(human: Scores, judge: Scores, group: Group) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-    """Return human and judge scores as arrays, with the mask (n,) of the pairs that have a judgment.
+class JudgedRows:
+    """Answers with a human score and a judgment.
 
-    Raises ValueError as `agreement` does.
+    `human`, `judge`: scores of shape (n,) on 1..10. `kept`: mask of these rows among all rows given. `failed`: number
+    of the other rows, whose judgment is None or NaN. `resamples`: bootstrap resamples of whole groups.
+    Raises ValueError for unequal lengths, a missing human score, or a score outside 1..10.
+
+    >>> rows = JudgedRows(human=[3, 8, 5], judge=[4, None, 5], group=["q1", "q1", "q2"])
+    >>> rows.n, rows.failed, rows.judge.tolist()
+    (2, 1, [4.0, 5.0])
     """
-    people, judged = on_scale(human, "human"), on_scale(judge, "judge")
-    for name, values in (("judge scores", judge), ("groups", group)):
-        if len(values) != len(human):
-            raise ValueError(f"{len(human)} human scores but {len(values)} {name}")
-    if (missing := np.isnan(people)).any():
-        raise ValueError(f"the human score of row {int(np.argmax(missing))} (from 0) is missing")
-    return people, judged, ~np.isnan(judged)
+
+    def __init__(
+        self, human: Scores, judge: Scores, group: Group, resamples: int | None = None, seed: int = SEED
+    ) -> None:
+        self._human, self._judge = on_scale(human, "human"), on_scale(judge, "judge")
+        for name, values in (("judge scores", judge), ("groups", group)):
+            if len(values) != len(human):
+                raise ValueError(f"{len(human)} human scores but {len(values)} {name}")
+        if (missing := np.isnan(self._human)).any():
+            raise ValueError(f"the human score of row {int(np.argmax(missing))} (from 0) is missing")
+        self.kept = ~np.isnan(self._judge)
+        self._group = group_numbers(group)
+        # Kept for `select`, whose rows are resampled anew with the same seed.
+        self._draws = (resamples, seed)
+        self.human, self.judge = self._human[self.kept], self._judge[self.kept]
+        self.n = len(self.human)
+        self.failed = int((~self.kept).sum())
+        self.resamples = Bootstrap(self._group[self.kept], resamples, seed)
+
+    def select(self, rows: NDArray[np.bool_]) -> "JudgedRows":
+        """Return the rows for which the mask `rows` is true. The mask covers all rows given, failed ones included."""
+        return JudgedRows(self._human[rows], self._judge[rows], self._group[rows], *self._draws)
 
 
 def agreement(human: Scores, judge: Scores) -> Agreement:
@@ -196,19 +217,18 @@ def measured(
     A metric has no interval if it is undefined in more than a tenth of the resamples, if it is the same in all, or with
     fewer than FEWEST_GROUPS groups. Raises ValueError as `agreement` does.
     """
-    people, judged, used = paired(human, judge, group)
-    people, judged = people[used], judged[used]
-    draws = Bootstrap(group_numbers(group)[used], resamples, seed)
-    about: dict[str, Any] = {"n": len(people), "failed": int((~used).sum()), "groups": draws.groups}
-    if not len(people):
+    rows = JudgedRows(human, judge, group, resamples, seed)
+    draws = rows.resamples
+    about: dict[str, Any] = {"n": rows.n, "failed": rows.failed, "groups": draws.groups}
+    if not rows.n:
         return Agreement(**about, estimates={name: Estimate(n=0, undefined="no pairs") for name in METRICS})
     # Weights are those of the rows that are left.
-    (values,) = resampled(people, [judged], draws, None if weight is None else weight[used])
-    reason = _no_correlation(people, judged)
-    rare = _count_rare(np.abs(people - judged), draws.member)
+    (values,) = resampled(rows.human, [rows.judge], draws, None if weight is None else weight[rows.kept])
+    reason = _no_correlation(rows.human, rows.judge)
+    rare = _count_rare(np.abs(rows.human - rows.judge), draws.member)
     estimates = {}
     for name, metric in METRICS.items():
-        estimate = draws.estimate(values[name], len(people), undefined=reason, share=metric.share, null=metric.null)
+        estimate = draws.estimate(values[name], rows.n, undefined=reason, share=metric.share, null=metric.null)
         if rare:
             # The resamples do not know that the next sample may have errors on more groups.
             far = scipy.special.stdtrit(rare, (1 + LEVEL) / 2) * np.nanstd(values[name][1:])

@@ -5,7 +5,6 @@ To add a measure, add an entry to MEASURES, and the heading of its section to `s
 
 from msgspec import to_builtins
 
-from eval_agreement.judged_rows import JudgedRows
 from eval_agreement.measures.bias import measure_biases
 from eval_agreement.measures.calibration import Calibration, calibrate, fitted_values, recalibrate
 from eval_agreement.measures.compare import compare_judges
@@ -17,6 +16,7 @@ from eval_agreement.measures.prediction_intervals import interval_values, measur
 from eval_agreement.measures.raters import BesideRaters, beside_raters
 from eval_agreement.measures.repeats import measure_score_repeats
 from eval_agreement.measures.scorers import break_down, breakdown_values, measure_scorers, scorer_values
+from eval_agreement.metrics import JudgedRows
 from eval_agreement.page import scores
 from eval_agreement.page.words import draw_repeats
 from eval_agreement.sample import AuditRequest, RatedSample

@@ -19,8 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from critic.stats.arrays import Floats, ratio
 from critic.stats.estimate import LEVEL, Estimate, count_unshown, detectable, holm
-from eval_agreement.judged_rows import JudgedRows
-from eval_agreement.metrics import half_up
+from eval_agreement.metrics import JudgedRows, half_up
 from eval_agreement.sample import AuditRequest, RatedSample
 from eval_agreement.sentences import texts_of
 

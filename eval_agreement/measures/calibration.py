@@ -15,10 +15,9 @@ from critic.errors import UsageError
 from critic.records import Judgment
 from critic.stats.arrays import Floats
 from critic.stats.estimate import Estimate
-from eval_agreement.judged_rows import JudgedRows
 from eval_agreement.measures.baselines import trivial
 from eval_agreement.measures.score_maps import choose_fit, cross_fit
-from eval_agreement.metrics import half_up, mean_estimate, measured
+from eval_agreement.metrics import JudgedRows, half_up, mean_estimate, measured
 from eval_agreement.sample import FEWEST_FIT_GROUPS, FEWEST_ROWS, FOLDS, AuditRequest, RatedSample, folds
 from eval_agreement.sentences import say
 

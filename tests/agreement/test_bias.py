@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from samples import read_llmeval2
 
 from critic.stats.estimate import Bootstrap, holm
-from eval_agreement.judged_rows import JudgedRows
 from eval_agreement.measures import bias
 from eval_agreement.measures.bias import BiasEffect, offsets, severity, verbosity
-from eval_agreement.metrics import half_up
+from eval_agreement.metrics import JudgedRows, half_up
 
 Floats = NDArray[np.float64]
 

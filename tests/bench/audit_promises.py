@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from critic.stats.estimate import Bootstrap
-from eval_agreement.judged_rows import JudgedRows
 from eval_agreement.measures import two_judges
 from eval_agreement.measures.bias import offsets
 from eval_agreement.measures.compare import compare
 from eval_agreement.measures.differences import compare_models
 from eval_agreement.measures.ppi import corrected_mean, labels_needed
+from eval_agreement.metrics import JudgedRows
 from eval_agreement.sample import AuditRequest, RatedSample
 
 WORLDS = 400
