@@ -9,8 +9,7 @@ import html
 import io
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -223,8 +222,8 @@ def _normalise_heading(text: str) -> str:
 _is_choice = re.compile(r"choice_\d+").fullmatch
 """Match the name choice_N of a control that answers question N, from 1."""
 
-_OutsideLabel = tuple[RaterVerdict, Callable[[], RaterTask]]
-"""A label given in another program, and a function that returns its task, creating it if missing."""
+_OutsideLabel = tuple[RaterVerdict, RaterTask]
+"""A label given in another program, and its task, whose number `task` is 0 if it may not exist yet."""
 
 
 def take(store: Store, path: Path) -> str:
@@ -244,8 +243,9 @@ def take(store: Store, path: Path) -> str:
         raise UsageError(f"--import {path}: no label; expected an export of {programs}, or sheets of --to")
     new = differ = 0
     # Every file is read by now, so that a mistake in the last one leaves the store as it was.
-    for verdict, open_task in labels:
-        opened = open_task()
+    for verdict, task in labels:
+        # Earlier files may have labelled it.
+        opened = store.opened(task.task) if task.task else store.find_task(task.rater, task.number, task.swapped)
         if not opened.label:
             store.label(opened.rater, opened.task, 0, verdict)
             new += 1
@@ -257,9 +257,8 @@ def take(store: Store, path: Path) -> str:
 
 def _complete(
     location: str,
-    item: LabelItem,
+    opened: RaterTask,
     scheme: Scheme,
-    swapped: bool,
     cells: Mapping[str, Any],
     replies: Mapping[str, str],
     verdict: RaterVerdict,
@@ -273,7 +272,7 @@ def _complete(
     Raises UsageError if a text beside the label is not the item's text, because the label then belongs to another plan,
     if a question has no answer, or for an unknown choice.
     """
-    for column, text in list_texts(item, swapped).items():
+    for column, text in list_texts(opened.item, opened.swapped).items():
         there = cells.get(column, cells.get(column.replace(" ", "_"), text))
         here, returned = (re.sub(r"\W+", "", str(each or ""))[:500].lower() for each in (text, there))
         if re.search(r"[^\W\d]", text) and here != returned:
@@ -281,7 +280,7 @@ def _complete(
     if verdict.skipped or verdict.broken:
         return verdict
     try:
-        return replace(verdict, choices=read_choices(item, scheme, replies, swapped))
+        return replace(verdict, choices=read_choices(opened.item, scheme, replies, opened.swapped))
     except ValueError as error:
         raise UsageError(f"{location}: {error}") from None
 
@@ -317,8 +316,7 @@ def _read_sheet(store: Store, scheme: Scheme, rows: Iterable[tuple[str, Mapping[
         skipped, broken = ("" if text.lower() in NO else text for text in (skipped, broken))
         if skipped or broken or any(replies.values()):
             verdict = RaterVerdict(reason=reason, skipped=skipped, broken=bool(broken))
-            verdict = _complete(location, opened.item, scheme, opened.swapped, cells, replies, verdict)
-            yield verdict, partial(store.opened, opened.task)
+            yield _complete(location, opened, scheme, cells, replies, verdict), opened
 
 
 def _read_program(store: Store, scheme: Scheme, path: Path) -> Iterator[_OutsideLabel]:
@@ -386,7 +384,7 @@ def _read_flat(store: Store, scheme: Scheme, path: Path, rows: Iterable[Mapping[
             raise UsageError(f"{path}: item {quoted(key)} is not among those of {store.path}")
         seconds = tables.parse_optional_number("lead_time", "lead_time", row.get("lead_time"))
         verdict = RaterVerdict(reason=cells.get("reason", ""), skipped=skipped, seconds=seconds or None)
-        swapped = is_swapped("", items[number].id)
-        replies = {ask.key: cells.get(f"choice_{position}", "") for position, ask in enumerate(items[number].asks, 1)}
-        verdict = _complete(f"{path}: item {key}", items[number], scheme, swapped, row, replies, verdict)
-        yield verdict, partial(store.find_task, cells.get("annotator") or "label-studio", number, swapped)
+        item, rater = items[number], cells.get("annotator") or "label-studio"
+        task = RaterTask(0, rater, number, item, role="item", swapped=is_swapped("", item.id))
+        replies = {ask.key: cells.get(f"choice_{position}", "") for position, ask in enumerate(item.asks, 1)}
+        yield _complete(f"{path}: item {key}", task, scheme, row, replies, verdict), task
