@@ -114,11 +114,11 @@ class HowJudged(Struct, frozen=True, kw_only=True, omit_defaults=True):
     recalibrated: str = ""
 
     @classmethod
-    def of(cls, judgments: Iterable[Judgment], processors: Mapping[str, str]) -> "HowJudged":
+    def of(cls, judgments: Iterable[Judgment], facts: Mapping[str, Any]) -> "HowJudged":
         """Return how the judgments were made; all must share one judge and one setup.
 
-        `processors` maps model names to processor hashes. Raises UsageError if there are no judgments, or if they
-        differ in judge, panel members or setup.
+        `facts`: their file's sidecar. Raises UsageError if there are no judgments, or if they differ in judge, panel
+        members or setup.
         """
         prompts: dict[str, str] = {}
         answered_by: list[str] = []
@@ -129,7 +129,8 @@ class HowJudged(Struct, frozen=True, kw_only=True, omit_defaults=True):
                 members=[member.judge for member in judgment.members],
                 prompts=prompts,
                 setup=select_sampling(judgment.setup),
-                processors=dict(processors),
+                processors=facts.get("processors", {}),
+                learned=facts.get("learned") or [],
                 answered_by=answered_by,
                 recalibrated=judgment.setup.recalibrated,
             )

@@ -112,11 +112,10 @@ def _lines(loaded: Loaded, drawn: Sequence[int]) -> Iterator[dict[str, Any]]:
     layouts = {language: read_layout(load(PROMPT, language)) for language in LANGUAGES}
     for number in drawn:
         row, raw = loaded.rows[number], loaded.raw[number]
-        typed = msgspec.to_builtins(row)
-        others = {column: value for column, value in raw.items() if column not in typed}
-        yield {**others, **typed, "id": f"{row.id}{SEPARATOR}{CLEAN}", "response": row.response}
+        columns = raw | msgspec.to_builtins(row)
+        yield {**columns, "id": f"{row.id}{SEPARATOR}{CLEAN}"}
         # Other judges' scores belong to the unattacked text.
-        others = {column: value for column, value in others.items() if not column.endswith(SCORE_SUFFIX)}
+        columns = {column: value for column, value in columns.items() if not column.endswith(SCORE_SUFFIX)}
         for name, attack in suite().items():
             text = attack.text(row.response, layouts[row.lang])
-            yield {**others, **typed, "id": f"{row.id}{SEPARATOR}{name}", "response": text}
+            yield {**columns, "id": f"{row.id}{SEPARATOR}{name}", "response": text}

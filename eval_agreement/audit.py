@@ -210,13 +210,13 @@ def main(
         _refuse({"--train": train, "--attacked": attacked, "--folds": use_folds, **scales}, _MANY[kind])
         if within and within >= 1:
             raise UsageError(f"--target-half-width {within:g}: of {_MANY[kind]} it is that of a share, as in 0.05")
-        request = AuditRequest(epsilon=epsilon, within=within)
-        return _write(_audit_labels(sources, kind, request, target), target)
-    samples = _read_samples(sources, use_folds)
     training = human_scored.load(train).responses if train else []
     if train and not training:
         raise UsageError(f"{train}: no usable row to fit the baselines on")
     request = AuditRequest(training=training, epsilon=epsilon, within=within, use_folds=use_folds)
+    if kind != "score":
+        return _write(_audit_labels(sources, kind, request, target), target)
+    samples = _read_samples(sources, use_folds)
     return _write(_audit_scores(samples, request, train, inputs.read_attacks(attacked or []), target), target)
 
 

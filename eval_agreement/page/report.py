@@ -30,9 +30,13 @@ def write(folder: Path, origin: dict[str, Any], audits: Mapping[str, RatedFindin
     the template: `title` and `about` (subtitle).
     """
     samples = {name: findings.sample.labelled for name, findings in audits.items()}
+    warnings = []
+    for name, sample in origin["samples"].items():
+        if both := sample.get("in_training"):
+            warnings.append(f"{both} of the {sample['rows']} answers of {name} are also in the training file.")
     facts |= {
         "origin": origin,
-        "warnings": _training_warnings(origin["samples"]),
+        "warnings": warnings,
         "verdicts": {name: _split_headline(lines) for name, lines in facts["verdicts"].items()},
         "confusion": {name: count_pairs(sample.human, sample.scores) for name, sample in samples.items()},
         "bins": {name: findings.calibration.bins for name, findings in audits.items()},
@@ -54,16 +58,6 @@ def _split_headline(lines: Sequence[str]) -> list[str]:
     """
     head, _, rest = lines[0].partition(". ")
     return [f"{head}.", rest, *lines[1:]] if rest else list(lines)
-
-
-def _training_warnings(samples: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return a warning for each sample that contains answers of the training file. `samples`: provenance by sample."""
-    warnings = []
-    for name, facts in samples.items():
-        if facts.get("in_training"):
-            both = f"{facts['in_training']} of the {facts['rows']} answers of {name}"
-            warnings.append(f"{both} are also in the training file.")
-    return warnings
 
 
 def count_pairs(human: Floats, judge: Floats) -> list[list[int]]:

@@ -75,8 +75,7 @@ def how_judged(judged: Path, judgments: Iterable[Judgment | None]) -> HowJudged:
     # Without it a certificate would say less of the judge than is known.
     if not facts and sidecar.is_file():
         raise UsageError(f"{sidecar}: not JSON; delete it if it is left over")
-    how = HowJudged.of(filter(None, judgments), facts.get("processors", {}))
-    return msgspec.structs.replace(how, learned=facts.get("learned") or [])
+    return HowJudged.of(filter(None, judgments), facts)
 
 
 def count_audits(out: Path, labels: Iterable[tuple[str, float]]) -> int:
