@@ -82,16 +82,14 @@ def combine(parts: Sequence[tuple[float, Aggregate]]) -> Aggregate:
     The value is None unless every part has one. The range assumes that missing verdicts of different parts are
     independent.
     """
-    values = [(weight, part.value) for weight, part in parts]
-    ends = [(weight, part.low, part.high) for weight, part in parts]
     return Aggregate(
-        value=_add_weighted(values),
+        value=_add_weighted([(weight, part.value) for weight, part in parts]),
         n=sum(part.n for _, part in parts),
         failed=sum(part.failed for _, part in parts),
         asked=sum(part.asked for _, part in parts),
         # A negative weight, as in a difference, turns the best case into the worst.
-        low=_add_weighted([(weight, low if weight > 0 else high) for weight, low, high in ends]),
-        high=_add_weighted([(weight, high if weight > 0 else low) for weight, low, high in ends]),
+        low=_add_weighted([(weight, part.low if weight > 0 else part.high) for weight, part in parts]),
+        high=_add_weighted([(weight, part.high if weight > 0 else part.low) for weight, part in parts]),
     )
 
 

@@ -5,14 +5,12 @@ gives the interval of each score, of each difference and of the mean over models
 throughout.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
-from itertools import zip_longest
-from typing import NamedTuple
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict, replace
-from numpy.typing import NDArray
 
 from critic.stats.aggregate import Aggregate, Difference, Groups, Scale, Scores, combine, mean
 from critic.stats.arrays import Floats, ratio
@@ -32,6 +30,15 @@ class Term(Struct, frozen=True):
     asked: Groups
     scale: Scale
     name: str = ""
+
+    @property
+    def judged(self) -> Groups:
+        """The keys of `asked` that have a verdict, each with its group."""
+        return {key: group for key, group in self.asked.items() if self.verdicts.get(key) is not None}
+
+    def among(self, keys: Container[Any]) -> "Term":
+        """Return the mean over only those of `keys` that are asked."""
+        return replace(self, asked={key: group for key, group in self.asked.items() if key in keys})
 
 
 class Score(Struct, frozen=True, kw_only=True):
@@ -131,55 +138,30 @@ def aggregate_of(score: Score) -> Aggregate:
     return replace(score.counts, value=total.value)
 
 
-class _Column(NamedTuple):
-    """The sum and the number of a term's verdicts in the sample and each resample, shape (1 + R,) each.
-
-    `there`, shape (G,), is True for groups that have a verdict.
-    """
-
-    total: Floats
-    n: Floats
-    there: NDArray[np.bool_]
-
-
 class _Sums:
-    """The parts of a table's scores, summed by group, on the same resamples of the groups of all requests."""
+    """The values of a table's scores, by sums over groups, on the same resamples of the groups of all requests."""
 
     def __init__(self, entries: Sequence[LeaderboardRow]) -> None:
         parts = [part for entry in entries for score in entry.scores.values() for part in score.parts]
         groups = {group for part in parts for group in part.asked.values()}
         self._number = {name: number for number, name in enumerate(sorted(groups))}
-        self._columns: dict[Hashable, _Column] = {}
         self.draws = Bootstrap(np.arange(len(self._number)))
 
-    def of(self, part: Term, other: Term | None = None) -> _Column:
-        """Return the sums of a term's verdicts; with `other`, only of keys for which `other` has a verdict too.
-
-        Terms that several scores share are summed once.
-        """
-        # The mappings live as long as the table, so their identities are safe keys.
-        key = id(part.verdicts), id(part.asked), other and (id(other.verdicts), id(other.asked))
-        if key in self._columns:
-            return self._columns[key]
+    def _mean(self, part: Term) -> Floats:
+        """Return the mean of a term's verdicts in the sample and in each resample, shape (1 + R,); NaN without any."""
         by_group = np.zeros((2, len(self._number)))
         for key, group in part.asked.items():
-            value = part.verdicts.get(key)
-            if value is not None and (other is None or (key in other.asked and other.verdicts.get(key) is not None)):
+            if (value := part.verdicts.get(key)) is not None:
                 by_group[:, self._number[group]] += value, 1
         total, n = self.draws.resample_group_sums(by_group).T
-        self._columns[key] = _Column(total, n, by_group[1] > 0)
-        return self._columns[key]
+        return ratio(total, n)
 
-    def values(self, score: Score, others: Sequence[Term] = ()) -> Floats:
-        """Return the score of the sample and of each resample, shape (1 + R,); NaN if a part has no verdict.
-
-        `others`: one term per part; only keys for which it has a verdict too count. Empty for no such restriction.
-        """
-        columns = [self.of(part, other) for part, other in zip_longest(score.parts, others)]
+    def values(self, score: Score) -> Floats:
+        """Return the score of the sample and of each resample, shape (1 + R,); NaN if a part has no verdict."""
         # A score without parts has no value, not the value 0.
-        if not columns:
+        if not score.parts:
             return np.full(1 + self.draws.resamples, np.nan)
-        means = np.stack([ratio(column.total, column.n) for column in columns])
+        means = np.stack([self._mean(part) for part in score.parts])
         weights = np.broadcast_to(np.array([[part.weight] for part in score.parts]), means.shape)
         total = np.sum(weights * means, axis=0)
         if score.of:
@@ -188,9 +170,10 @@ class _Sums:
             total = ratio(np.nansum(here * means, axis=0) * weights.sum(axis=0), here.sum(axis=0))
         return ratio(np.ones_like(total), total) if score.inverse else total
 
-    def groups(self, columns: Sequence[_Column]) -> int:
-        """Count the groups with a verdict in any of the columns."""
-        return int(np.any([column.there for column in columns], axis=0).sum())
+
+def _count_groups(parts: Iterable[Term]) -> int:
+    """Count the groups with a verdict in any of the parts."""
+    return len({group for part in parts for group in part.judged.values()})
 
 
 def standings(entries: Sequence[LeaderboardRow], baseline: str | None = None) -> Standings:
@@ -285,7 +268,7 @@ def _estimate_interval(sums: _Sums, scores: Sequence[Score], values: Floats) -> 
     an interval even if it is at one end in every resample.
     """
     score = scores[0]
-    groups = sums.groups([sums.of(part) for model_score in scores for part in model_score.parts])
+    groups = _count_groups(part for model_score in scores for part in model_score.parts)
     # Only a plain mean lies on one known scale.
     if score.inverse or len(score.parts) > 1:
         return sums.draws.interval(values[1:], groups=groups)
@@ -295,9 +278,9 @@ def _estimate_interval(sums: _Sums, scores: Sequence[Score], values: Floats) -> 
 
 
 def _restrict(score: Score, parts: Sequence[Term]) -> Score:
-    """Return the score restricted to `parts`, with their weights scaled up to the total weight of all its parts."""
+    """Return the score over `parts`, with their weights scaled up to the total weight of all its parts."""
     if len(parts) == len(score.parts):
-        return score
+        return replace(score, parts=parts)
     more = sum(part.weight for part in score.parts) / sum(part.weight for part in parts) if parts else 0.0
     return replace(score, parts=[replace(part, weight=more * part.weight) for part in parts])
 
@@ -309,15 +292,16 @@ def _compare(sums: _Sums, score: Score, base: Score) -> Difference:
     both have a verdict.
     """
     of_base = {part.name or position: part for position, part in enumerate(base.parts)}
-    both = [(part, of_base.get(part.name or position)) for position, part in enumerate(score.parts)]
-    pairs = [
-        (part, base_part) for part, base_part in both if base_part and (not part.name or sums.of(part, base_part).n[0])
-    ]
-    # Both sides keep only verdicts of the other, so the difference is paired.
-    mine, theirs = [part for part, _ in pairs], [base_part for _, base_part in pairs]
-    values = sums.values(_restrict(score, mine), theirs) - sums.values(_restrict(base, theirs), mine)
-    columns = [sums.of(part, base_part) for part, base_part in pairs]
-    n, groups = sum(int(column.n[0]) for column in columns), sums.groups(columns)
+    mine, theirs = list[Term](), list[Term]()
+    for position, part in enumerate(score.parts):
+        if base_part := of_base.get(part.name or position):
+            both = part.judged.keys() & base_part.judged.keys()
+            if both or not part.name:
+                # Both sides keep only verdicts of the other, so the difference is paired.
+                mine.append(part.among(both))
+                theirs.append(base_part.among(both))
+    values = sums.values(_restrict(score, mine)) - sums.values(_restrict(base, theirs))
+    n, groups = sum(len(part.asked) for part in mine), _count_groups(mine)
     estimate = sums.draws.estimate(values, n, undefined="not defined" if n else "no pairs", null=0.0, groups=groups)
     own, baseline = aggregate_of(score), aggregate_of(base)
     return Difference(
@@ -330,5 +314,5 @@ def _compare(sums: _Sums, score: Score, base: Score) -> Difference:
         interval=estimate.interval,
         p_value=estimate.p_value,
         undefined=estimate.undefined,
-        partly=score.partly(len(pairs)),
+        partly=score.partly(len(mine)),
     )
