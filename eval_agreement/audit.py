@@ -239,7 +239,7 @@ def _find_sources(
     from eval_agreement.reading.loaders import find_kind  # noqa: PLC0415 - pandas: keeps --help fast
 
     try:
-        each = {name: inputs.find_sources({name: path}, given) for name, path in files.items() if len(files) > 1}
+        each = {name: inputs.find_sources([path], given) for name, path in files.items() if len(files) > 1}
     except UsageError:
         # A file without people, or without judges, may belong to another file.
         each = {}
@@ -247,7 +247,7 @@ def _find_sources(
     by_file = {name: (match[1], match[2]) for name, match in each.items() if match and match[0] == "score"}
     if by_file and len(by_file) == len(files):
         return "score", by_file
-    if files and (match := inputs.find_sources(files, given)):
+    if files and (match := inputs.find_sources([*files.values()], given)):
         return match[0], {inputs.sample_name(match[1].path): (match[1], match[2])}
     sources: Tables = {name: (Source(path), {}) for name, path in files.items()}
     if people:

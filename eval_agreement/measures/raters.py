@@ -231,21 +231,21 @@ def beside_raters(
         return BesideRaters()
     # A score between two ratings would equal nobody's. Alpha needs no such move: it knows the order of scores.
     nearest = move_to_ratings(ratings, judge) if level == "ordinal" else judge
+    rated = collect_ratings(ratings, nearest, group)
     return BesideRaters(
         raters=rater_agreement(ratings, group, judge=judge, level=level),
-        soft=soft_agreement(ratings, nearest, group, level=level),
-        replaces=alternative_annotator(ratings, nearest, group, epsilon=epsilon, level=level),
+        soft=soft_agreement(rated, level=level),
+        replaces=alternative_annotator(rated, epsilon=epsilon, level=level),
     )
 
 
-def soft_agreement(ratings: Ratings, judge: Floats, group: Group, level: Level = "ordinal") -> SoftAgreement:
+def soft_agreement(rated: RatedItems, level: Level = "ordinal") -> SoftAgreement:
     """Measure a judge's agreement with a randomly chosen rater, beside that of another rater and of an ideal judge.
 
     On an item with m ratings, m_v of which are v, the chance is m_v / m for a judge who says v, the sum over v of m_v
     (m_v - 1) / (m (m - 1)) for another rater, and the largest m_v / m for an ideal judge. If people use more than ten
     different ratings, all are rounded half up.
     """
-    rated = collect_ratings(ratings, judge, group)
     if len(np.unique(rated.score)) > len(RATINGS):
         rated = rated._replace(score=half_up(rated.score), judge=half_up(rated.judge))
     item, items, size = rated.item, rated.items, rated.sizes
@@ -276,21 +276,20 @@ def _read_soft(estimates: Mapping[str, Estimate], difference: Estimate, items: i
 
 
 def alternative_annotator(
-    ratings: Ratings, judge: Judge, group: Group, epsilon: float = EPSILON, level: Level = "ordinal"
+    rated: RatedItems, epsilon: float = EPSILON, level: Level = "ordinal"
 ) -> AlternativeAnnotator:
     """Run the alternative annotator test of Calderon, Reichart and Dror (2025): may the judge replace a rater?
 
     Each rater j is left out in turn. The score S of judge or rater is minus the root mean square distance to the other
     raters' ratings or, at the nominal level, the share of the others that give the same verdict. On item i, W^f_ij = 1
     if S(judge) >= S(rater), and W^h_ij = 1 if S(rater) >= S(judge). The hypothesis mean W^f_ij <= mean W^h_ij - epsilon
-    is tested one-sidedly for each rater, by a t-test clustered by `group`, and corrected over raters.
+    is tested one-sidedly for each rater, by a t-test clustered by group, and corrected over raters.
 
     Beside noisy raters a constant judge passes as well, so the judge must also be shown to beat a constant one.
 
     Raters with fewer than FEWEST_ITEMS items or FEWEST_BLOCKS groups are left out. The test is undefined with fewer
     than FEWEST_RATERS raters, on the median item or in all.
     """
-    rated = collect_ratings(ratings, judge, group)
     # The mean square distance to the others is the squared distance to their mean plus their variance. The variance is
     # the same for judge and rater, so the one nearer to the mean has the higher S.
     mean = rated.mean_of_others

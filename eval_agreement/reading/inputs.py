@@ -1,7 +1,7 @@
 """Command-line options of an audit: its files as sources, and its other options, checked."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from critic import jsonl, tables
@@ -111,15 +111,14 @@ def find_scores(sources: Mapping[str, Source]) -> dict[str, Source]:
     return read
 
 
-def find_sources(files: Mapping[str, Path], given: TableOptions) -> tuple[Kind, Source, dict[str, Source]] | None:
+def find_sources(paths: Sequence[Path], given: TableOptions) -> tuple[Kind, Source, dict[str, Source]] | None:
     """Return the kind of verdicts, people's source and the judges' sources in tables and other tools' result files.
 
-    `files`: by name. Scales are detected unless given. Returns None if the first file holds judgments. Raises
-    UsageError if people or judges are not found.
+    Scales are detected unless given. Returns None if the first file holds judgments. Raises UsageError if people or
+    judges are not found.
     """
     from eval_agreement.reading.result_formats import guess  # noqa: PLC0415 - pandas: keeps --help fast
 
-    paths = [*files.values()]
     content = Source(paths[0]).content
     if content == "judgments":
         return None

@@ -63,17 +63,10 @@ class Shape(Struct, frozen=True, forbid_unknown_fields=True):
     fields: dict[str, list[str]] = field(default_factory=dict)
 
 
-class FormatTable(Struct, frozen=True):
-    """Content of `result_formats.toml`: shapes of files, and regular expressions for columns of verdicts, by role."""
-
-    shapes: list[Shape]
-    scores: dict[str, str]
-
-
 @cache
-def load_formats() -> FormatTable:
-    """Load the shapes and expressions of `result_formats.toml`."""
-    return msgspec.convert(texts_of("reading/result_formats.toml"), FormatTable)
+def load_shapes() -> list[Shape]:
+    """Load the shapes of files in `result_formats.toml`."""
+    return msgspec.convert(texts_of("reading/result_formats.toml")["shapes"], list[Shape])
 
 
 class ResultFile(Struct):
@@ -374,7 +367,7 @@ def _recognise(path: Path, document: Any) -> tuple[Shape, list[Row]]:
 
     Rows are a list of objects, or the values of an object. Raises UsageError if no shape fits.
     """
-    for shape in load_formats().shapes:
+    for shape in load_shapes():
         value = _at(document, shape.rows)
         if isinstance(value, dict):
             value = [{"key": key, **row} if isinstance(row, dict) else row for key, row in value.items()]
@@ -475,7 +468,8 @@ def _by_column(file: ResultFile) -> tuple[list[str], dict[str, str]]:
     Two or more columns are people's only if their names differ in a number or a letter (rater_1, rater_2).
     """
     frame, shape, taken, mapped = file.frame, file.shape, file.taken, file.given.mapped
-    scores, names = load_formats().scores, load_columns().names
+    # Regular expressions for columns of verdicts, by role.
+    scores, names = texts_of("reading/result_formats.toml")["scores"], load_columns().names
     not_scores = set(taken)
     for paths in shape.fields.values():
         not_scores.update(*(path.split("|") for path in paths))

@@ -61,8 +61,8 @@ ROLES = ("people", "judge", "criterion")
 class Source:
     """A file and its score column (None: the default name).
 
-    `mapped` holds columns by usual name (--map). `scale` is the scale of the scores. `table` is the data
-    frame that `result_formats` built, and `note` the columns it chose. `codes` maps numbers to labels.
+    `mapped` holds columns by usual name (--map). `scale` is the scale of the scores. `table` is the data frame if it
+    was read before, as by `result_formats`; `note` says which columns that chose. `codes` maps numbers to labels.
     """
 
     path: Path
@@ -96,34 +96,31 @@ class Source:
         return "human-scored rows" if is_row and not self.column else "table"
 
     @cached_property
-    def _filled(self) -> "tuple[pd.DataFrame, dict[str, str]]":
-        """The data frame, and the columns filled from its conversations."""
+    def frame(self) -> "pd.DataFrame":
+        """The table as a data frame (`critic.tables.read_frame`), with aliases for some columns.
+
+        Each column in `mapped` also stands under the usual name of its field. `fill_turns` adds the texts of turns; the
+        columns that it fills are in `attrs`.
+        """
         if self.table is not None:
-            return self.table, {}
+            return self.table
         frame = tables.read_frame(self.path)
         for usual, names in self.mapped.items():
             columns = [frame[name] for name in names if name in frame]
             if columns:
                 # An id may be composed of several columns.
                 frame[usual] = columns[0] if len(columns) == 1 else [*map("/".join, zip(*columns, strict=True))]
-        return frame, fill_turns(self.path, frame, self.mapped)
-
-    @property
-    def frame(self) -> "pd.DataFrame":
-        """The table as a data frame (`critic.tables.read_frame`), with aliases for some columns.
-
-        Each column in `mapped` also stands under the usual name of its field. `fill_turns` adds the texts of turns.
-        """
-        return self._filled[0]
+        frame.attrs["filled"] = fill_turns(self.path, frame, self.mapped)
+        return frame
 
     @property
     def origin(self) -> str:
         """Sentence on the chosen columns: the `note`, or the columns filled from conversations; "" without either."""
-        frame, filled = self._filled
+        filled = self.frame.attrs.get("filled")
         if self.note or not filled:
             return self.note
         columns = "; ".join(f"{usual}: {column}" for usual, column in filled.items())
-        return f"{self.path}: {columns}" + (" (of each row's turn)" if "turn" in frame else "")
+        return f"{self.path}: {columns}" + (" (of each row's turn)" if "turn" in self.frame else "")
 
     @property
     def verdicts(self) -> list[Any]:
@@ -183,7 +180,8 @@ class Source:
                 f"{where}: {name} {far[0]:g} is outside {low:g}..{high:g}, on which the others are; if it is a score, "
                 "give --scale or --judge-scale"
             )
-        return replace(self, scale=find_scale(numbers, people) if numbers else None)
+        # The frame goes along, so that the file is not read again.
+        return replace(self, scale=find_scale(numbers, people) if numbers else None, table=self.frame)
 
     def keys(self) -> list[str]:
         """Return the ids; if there is no column id, file and line of each row.

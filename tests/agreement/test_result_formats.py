@@ -13,7 +13,7 @@ from conftest import run as run_program
 from critic.errors import UsageError
 from critic.stats.verdicts import FAILED, TIE, A, B
 from eval_agreement.reading.loaders import read_labels, read_scores
-from eval_agreement.reading.result_formats import guess, load_formats
+from eval_agreement.reading.result_formats import guess, load_shapes
 from eval_agreement.reading.tables import TableOptions
 
 SHAPES = Path(__file__).parent / "shapes"
@@ -72,7 +72,7 @@ def test_a_file_of_each_tool_says_who_rated_what(name: str) -> None:
 def test_every_shape_and_every_sample_is_walked() -> None:
     assert {path.name for path in SHAPES.iterdir()} == {*JUDGES}
     taken = {guess([SHAPES / name])[1].note.partition("taken for ")[2].partition(";")[0] for name in JUDGES}
-    assert taken == {shape.name for shape in load_formats().shapes}
+    assert taken == {shape.name for shape in load_shapes()}
 
 
 def test_map_overrides_what_was_found(tmp_path: Path) -> None:
