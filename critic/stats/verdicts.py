@@ -121,37 +121,28 @@ def verdict_agreement(people: Codes, judge: Codes, group: Group, weight: Floats 
     # Normalised to a mean of 1, so that the weighted number of items stays the number of items.
     times = weight[both] / weight[both].mean() if weight is not None and both.any() else None
     counts = np.concatenate(list(draws.tables(cell, LABELS**2, times)), axis=1)
-
-    def estimate(values: Floats, n: Floats, undefined: str, share: bool = True) -> Estimate:
-        """Build the estimate of a statistic over `n` items. A statistic that is not a share is tested against 0."""
-        return draws.estimate(
-            values,
-            round(n[0]),
-            undefined=undefined if len(cell) else "no items",
-            share=share,
-            null=None if share else 0.0,
-        )
-
     # Column 0 is the sample, the others its resamples.
     n, decided = counts.sum(axis=0), DECIDED @ counts
-    equal = ratio(EQUAL @ counts, n)
-    accuracy = estimate(equal, n, "no items")
-    agreed = estimate(kappa(counts), n, "both sides give every item the same verdict", share=False)
+    items = round(n[0])
+    equal, equal_decided = ratio(EQUAL @ counts, n), ratio((EQUAL & DECIDED) @ counts, decided)
+    accuracy = draws.estimate(equal, items, undefined="no items", share=True)
+    same = "both sides give every item the same verdict" if items else "no items"
+    agreed = draws.estimate(kappa(counts), items, undefined=same, null=0.0)
     # With few items, or few errors, resamples vary too little: without an error not at all.
     if agreed.interval and (exact := draws.exact_share(equal)):
         by_side = counts[:, 0].reshape(LABELS, LABELS) / n[0]
         differ_by_chance = 1 - by_side.sum(axis=0) @ by_side.sum(axis=1)
         low, high = (1 - (1 - end) / differ_by_chance for end in exact)
         accuracy, agreed = span_both(accuracy, exact), span_both(agreed, (max(low, -1.0), high))
-    no_decision = "one side or the other says tie on every item"
+    no_decision = "one side or the other says tie on every item" if items else "no items"
     return VerdictAgreement(
         n=len(cell),
         failed=failures(people, judge),
         unasked=int(((people != UNASKED) & (judge == UNASKED)).sum()),
         table=np.bincount(cell, minlength=LABELS**2).reshape(LABELS, LABELS).tolist(),
         accuracy=accuracy,
-        decided=estimate(ratio((EQUAL & DECIDED) @ counts, decided), decided, no_decision),
-        coverage=estimate(ratio(decided, n), n, "no items"),
+        decided=draws.estimate(equal_decided, round(decided[0]), undefined=no_decision, share=True),
+        coverage=draws.estimate(ratio(decided, n), items, undefined="no items", share=True),
         kappa=agreed,
     )
 

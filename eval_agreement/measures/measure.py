@@ -21,13 +21,13 @@ class Measure(Struct, Generic[Sample], frozen=True, kw_only=True):
     - find: compute the finding on a sample, a `RatedSample` or `Preferences`. A sample also holds unlabelled answers.
     - section: key in `sections.toml` of the page's section that shows the finding. Measures may share a section.
     - draw: build a sample's parts of the section from its finding, and the findings of all samples. A part's heading is
-      the sample's name, followed by the heading that `draw` gives the part.
+      the sample's name, followed by the heading that `draw` gives the part. The default shows nothing.
     - write: return the sample's entries in summary.json; None for the finding itself under the measure's name.
     """
 
     find: Callable[[Sample, AuditRequest], Any]
     section: str = ""
-    draw: Callable[[Any, Sequence[Any]], Iterable[Part]] | None = None
+    draw: Callable[[Any, Sequence[Any]], Iterable[Part]] = lambda *_: ()
     write: Callable[[Any], Mapping[str, Any]] | None = None
 
 
@@ -75,7 +75,7 @@ def draw_parts(audits: Mapping[str, Findings[Any]], measures: Table) -> dict[str
     parts: dict[str, dict[str, Part]] = defaultdict(dict)
     for name, measure in measures.items():
         findings = [audit.by_measure[name] for audit in audits.values()]
-        for sample, finding in zip(audits, findings, strict=True) if measure.draw else ():
+        for sample, finding in zip(audits, findings, strict=True):
             for part in measure.draw(finding, findings):
                 heading = f"{sample}: {part.heading}" if part.heading else sample
                 # Measures that share a section add to the same part of a sample.

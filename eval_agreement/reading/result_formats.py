@@ -189,9 +189,21 @@ def _unknown(problem: str, name: str, files: Iterable[ResultFile]) -> UsageError
 
 
 def _read(path: Path, given: TableOptions) -> ResultFile:
-    """Read a result file, and put its usual columns into the frame. Raises UsageError if it cannot be read."""
-    shape, numbers, rows = _read_rows(path)
-    frame = pd.json_normalize(rows).set_axis(numbers).astype(object)
+    """Read a result file, and put its usual columns into the frame, whose index holds line numbers.
+
+    A row whose shape has a list `each` is repeated for each entry of the list. Raises UsageError if the file cannot be
+    read.
+    """
+    numbers, document = _document(path)
+    shape, objects = _recognise(path, document)
+    lines, rows = list[int](), list[Row]()
+    for number, row in zip(numbers or count(1), objects, strict=False):
+        entries = _at(row, shape.each) if shape.each else None
+        # A row without entries stays: its texts may be those of people's verdicts.
+        for entry in entries or [{}]:
+            lines.append(number)
+            rows.append({**_in_order(row, shape), "each": entry})
+    frame = pd.json_normalize(rows).set_axis(lines).astype(object)
     _spread_lists(frame)
     return ResultFile(path, given, shape, rows, frame, _take(path, frame, rows, shape, given.mapped))
 
@@ -292,23 +304,6 @@ def _join_texts(rows: Iterable[Row], paths: Iterable[str]) -> list[str | None]:
         cells = (content_text(_at(row, path)) for path in paths)
         texts.append("/".join(filter(None, cells)) or None)
     return texts
-
-
-def _read_rows(path: Path) -> tuple[Shape, list[int], list[Row]]:
-    """Return the shape of a file, and its rows with their line numbers.
-
-    A row whose shape has a list `each` is repeated for each entry of the list.
-    """
-    numbers, document = _document(path)
-    shape, rows = _recognise(path, document)
-    line_numbers, lines = list[int](), list[Row]()
-    for number, row in zip(numbers or count(1), rows, strict=False):
-        entries = _at(row, shape.each) if shape.each else None
-        # A row without entries stays: its texts may be those of people's verdicts.
-        for entry in entries or [{}]:
-            line_numbers.append(number)
-            lines.append({**_in_order(row, shape), "each": entry})
-    return shape, line_numbers, lines
 
 
 def _of_people(path: Path, frame: pd.DataFrame, columns: Sequence[str]) -> Source:
