@@ -1,7 +1,7 @@
 """Read items to label from files: rows, a model's conversations, tables, and benchmarks to correct."""
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -12,7 +12,7 @@ import msgspec
 from critic import benchmarks, human_scored, jsonl, tables
 from critic.errors import UsageError, quoted
 from critic.human_scored import OwnColumns
-from critic.judging.answers import without_thoughts_in
+from critic.judging.transcripts import Transcripts, read_transcripts
 from critic.records import CUT_OFF, Conversation, ModelTurn, Response, Turn, build_verdict_id
 from critic.stages.judge_responses import read_responses
 from critic.tables import cell_text
@@ -126,23 +126,22 @@ def _read_replies(scheme: Scheme, path: Path, against: Path | None) -> Iterator[
     `against`: file of the other model's replies; None to show the references.
     A comparison of two sides leaves out conversations that the other side lacks or answered only in part.
     """
-    others = {} if against is None else _read_conversations(against)
-    for key, turns in _read_conversations(path).items():
-        first, opponent = turns[0], others.get(key, [])
-        conversation = first.conversation
-        theirs = [turn.reply for turn in opponent]
-        if against is None:
-            theirs = [turn.reference for turn in conversation.turns]
+    others = {} if against is None else _read_answered(against)
+    for key, transcript in _read_answered(path).items():
+        conversation, opponent = transcript.conversation, others.get(key)
+        theirs = [turn.reference for turn in conversation.turns] if against is None else []
+        if opponent:
+            theirs = [opponent.answer(number) for number in sorted(opponent.turns)]
         # There is nothing to compare with if the other side lacks an answer.
         if scheme.two and (not theirs or None in theirs):
             continue
         parts, asks = _list_dialogue(conversation.history), list[Ask]()
-        for turn, counterpart in zip(turns, theirs, strict=True):
-            parts += _list_turn(scheme, turn, counterpart)
-            asks.append(Ask(str(turn.turn), turn=turn.turn))
-        protocol, system = "pairwise" if scheme.two else "direct", opponent[0].system if opponent else None
-        verdict = build_verdict_id(conversation.id, first.condition, protocol, opponent=system)
-        row = {"category": conversation.category, "lang": conversation.lang, "system": first.system}
+        for number, counterpart in enumerate(theirs, 1):
+            parts += _list_turn(scheme, transcript.turns[number], counterpart)
+            asks.append(Ask(str(number), turn=number))
+        protocol, system = "pairwise" if scheme.two else "direct", opponent.system if opponent else None
+        verdict = build_verdict_id(conversation.id, transcript.condition, protocol, opponent=system)
+        row = {"category": conversation.category, "lang": conversation.lang, "system": transcript.system}
         asks.append(Ask("whole"))
         yield LabelItem(id=verdict, parts=parts, asks=asks, row=row, **_conversation_facts(conversation))
 
@@ -162,20 +161,13 @@ def _list_turn(scheme: Scheme, turn: ModelTurn, counterpart: str | None) -> list
     return _drop_empty(parts)
 
 
-def _read_conversations(path: Path) -> dict[tuple[str, str], list[ModelTurn]]:
-    """Read a model's turns in order, keyed by (conversation id, condition).
-
-    Conversations with a missing reply are left out.
-    """
-    by_conversation: dict[tuple[str, str], list[ModelTurn]] = defaultdict(list)
-    for _, recorded in jsonl.read(path, ModelTurn):
-        turn = without_thoughts_in(recorded)
-        if turn.reply is not None:
-            by_conversation[turn.conversation.id, turn.condition].append(turn)
-    complete = {}
-    for key, turns in by_conversation.items():
-        if len(turns) == len(turns[0].conversation.turns):
-            complete[key] = sorted(turns, key=lambda turn: turn.turn)
+def _read_answered(path: Path) -> Transcripts:
+    """Read a model's transcripts, except those with a missing reply. Raises UsageError as `read_transcripts` does."""
+    _, first = next(jsonl.read(path, ModelTurn))
+    complete = Transcripts()
+    for key, transcript in read_transcripts(path, first.conversation.benchmark).items():
+        if not transcript.problem(range(1, len(transcript.conversation.turns) + 1)):
+            complete[key] = transcript
     return complete
 
 
