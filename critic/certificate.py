@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic import jsonl
-from critic.errors import UsageError, encode, quoted
+from critic.errors import UsageError, encode, located, quoted
 from critic.records import RATINGS, JudgeConfig, Judgment
 from critic.stats.arrays import Floats
 from critic.stats.estimate import Estimate
@@ -230,11 +230,9 @@ def name_audit(number: int) -> str:
 def read(path: Path) -> tuple[Certificate, str]:
     """Return the certificate in a file, and the SHA-256 of the file. Raises UsageError if the file is not a
     certificate."""
-    try:
+    with located(f"--certificate {path}: no certificate of critic audit", OSError, msgspec.DecodeError):
         content = path.read_bytes()
         return msgspec.json.decode(content, type=Certificate), hashlib.sha256(content).hexdigest()
-    except (OSError, msgspec.DecodeError) as error:
-        raise UsageError(f"--certificate {path}: no certificate of critic audit: {error}") from None
 
 
 def read_map(path: Path) -> FittedMap:

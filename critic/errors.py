@@ -158,6 +158,21 @@ def refusing(path: Path, problem: str) -> Iterator[None]:
         raise UsageError(f"{path}: {problem}: {one_line(error)}") from None
 
 
+@contextmanager
+def located(place: object, *kinds: type[Exception]) -> Iterator[None]:
+    """Turn an error of these kinds raised in the body into a UsageError that begins with its place: `place: …`.
+
+    >>> with located("rows.jsonl:7", ValueError):
+    ...     int("seven")
+    Traceback (most recent call last):
+    critic.errors.UsageError: rows.jsonl:7: invalid literal for int() with base 10: 'seven'
+    """
+    try:
+        yield
+    except kinds as error:
+        raise UsageError(f"{place}: {error}") from None
+
+
 def replace_surrogates(value: Any) -> Any:
     """Return a JSON value without lone surrogates, which UTF-8 cannot encode; each becomes U+FFFD.
 

@@ -23,7 +23,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic import jsonl, records, tables
-from critic.errors import UsageError, loads, quoted, shorten_line
+from critic.errors import UsageError, loads, located, quoted, shorten_line
 from critic.judging.answers import say_thoughts, without_thoughts_in
 from critic.judging.thoughts import split_thoughts
 from critic.records import (
@@ -330,10 +330,8 @@ def _read_cells(location: str, cells: Mapping[str, Any]) -> dict[str, Any]:
     for name, cell in cells.items():
         raw[name] = cell
         if name in _JSON_COLUMNS and isinstance(cell, str):
-            try:
+            with located(f"{location}: column {name} must hold JSON", ValueError):
                 raw[name] = loads(cell, unique=True) if cell else None
-            except ValueError as error:
-                raise UsageError(f"{location}: column {name} must hold JSON: {error}") from None
         elif name == "image" and cell:
             raw[name] = tables.parse_image(location, cell)
         elif name in ("human_score", "scale_min", "scale_max"):

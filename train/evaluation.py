@@ -18,7 +18,7 @@ from recipe_keys import EvaluationSpec
 from vision import SeeingTokenizer, number_images
 
 from critic import human_scored
-from critic.errors import UsageError
+from critic.errors import UsageError, located
 from critic.images import ImageError
 from critic.judging import distribution
 from critic.judging.examples import Planned, build_example
@@ -64,14 +64,12 @@ def read_held_out(
     sees = isinstance(tokenizer, SeeingTokenizer)
     for response in human_scored.load(path, pictures=sees).responses[: spec.rows]:
         rendered = None
-        try:
+        with located(f"{path}: {response.id}", ImageError):
             if form_of(form).lacking(response) is None:
                 planned, by_id = Planned(form, (response.id,)), {response.id: response}
                 rendered = build_example(
                     planned, by_id, limit, lambda messages: len(source_ids(tokenizer, messages)), sees
                 )
-        except ImageError as error:
-            raise UsageError(f"{path}: {response.id}: {error}") from None
         if rendered is None:
             refused.append(response.id)
         else:

@@ -11,7 +11,7 @@ from recipe_keys import SAVED_AS, SECTIONS, Recipe, used_forms
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-from critic.errors import UsageError, did_you_mean
+from critic.errors import UsageError, did_you_mean, located
 from critic.judging.forms import check_mix, form_of
 
 
@@ -148,10 +148,8 @@ def _check_base(recipe: Recipe, objective: Objective) -> None:
 
 def _check_forms(recipe: Recipe, objective: Objective) -> None:
     """Raise UsageError for unknown forms, and for forms that objective, counterfactuals or evaluation cannot use."""
-    try:
+    with located("forms", UsageError):
         check_mix(recipe.forms)
-    except UsageError as error:
-        raise UsageError(f"forms: {error}") from None
     used = used_forms(recipe)
     objective.check(used)
     if (changed := recipe.counterfactuals) is not None:

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from critic import tables
 from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts
-from critic.errors import UsageError, quoted
+from critic.errors import UsageError, located, quoted
 from critic.judging.history import CONDITIONS
 from critic.page.blocks import Columns, Section, TableCell, interval, number
 from critic.records import Conversation, ConversationTurn, JudgeConfig, SamplingParams
@@ -71,10 +71,8 @@ def read_conversations(path: Path) -> list[Conversation]:
     """
     ids, conversations = tables.Ids(), []
     for location, raw in tables.rows(path, FORMATS):
-        try:
+        with located(location, msgspec.ValidationError):
             row = msgspec.convert({**raw, "conversation": _parse_utterances(location, raw.get("conversation"))}, _Row)
-        except msgspec.ValidationError as error:
-            raise UsageError(f"{location}: {error}") from None
         key = ids.add(location, row.index)
         conversations.append(
             Conversation(

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from critic import jsonl, tables
 from critic.building.review import NO
-from critic.errors import UsageError, one_line, quoted
+from critic.errors import UsageError, located, one_line, quoted
 from critic.images import Image, ImageError, Images
 from critic.page.page import render
 from critic.tables import escape_formula, write_csv
@@ -111,10 +111,8 @@ def list_texts(item: LabelItem, swapped: bool) -> dict[str, str]:
 
 def _load_pictures(item: LabelItem, images: Images | None) -> list[Image]:
     """Return each picture of an item. Raises UsageError if one cannot be read."""
-    try:
+    with located(item.id, ImageError):
         return [] if images is None else [images.load(name) for name in item.images]
-    except ImageError as error:
-        raise UsageError(f"{item.id}: {error}") from None
 
 
 def _write_pictures(folder: Path, number: int, item: LabelItem, images: Images | None) -> list[str]:
@@ -279,10 +277,8 @@ def _complete(
             raise UsageError(f"{location}: another {column} than here: labels of other items; export these anew")
     if verdict.skipped or verdict.broken:
         return verdict
-    try:
+    with located(location, ValueError):
         return replace(verdict, choices=read_choices(opened.item, scheme, replies, opened.swapped))
-    except ValueError as error:
-        raise UsageError(f"{location}: {error}") from None
 
 
 def _read_table(store: Store, scheme: Scheme, path: Path) -> Iterator[_OutsideLabel]:

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from critic.errors import UsageError
+from critic.errors import UsageError, located
 from eval_agreement.annotate.plan import Role, Task
 from eval_agreement.annotate.schemes import LabelItem
 
@@ -105,13 +105,10 @@ class Store:
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         """Open a transaction for writing. Raises UsageError if the database cannot be written, as with a full disk."""
-        try:
-            # The connection commits, or rolls everything back.
-            with self._database() as database:
-                database.execute("BEGIN IMMEDIATE")
-                yield database
-        except sqlite3.DatabaseError as error:
-            raise UsageError(f"--db {self.path}: cannot be written: {error}") from None
+        # The connection commits, or rolls everything back.
+        with located(f"--db {self.path}: cannot be written", sqlite3.DatabaseError), self._database() as database:
+            database.execute("BEGIN IMMEDIATE")
+            yield database
 
     def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         """Return all rows of a query."""

@@ -50,14 +50,13 @@ def compare_judges(sample: RatedSample, _: AuditRequest) -> list[Comparison]:
 
 def compare(sample: RatedSample, first: str, second: str) -> Comparison:
     """Compare two judges of a sample: return the differences of all metrics, on the same resamples of groups."""
-    both = ~np.isnan(sample.judges[first] + sample.judges[second])
-    human, left, right = (scores[both] for scores in (sample.human, sample.judges[first], sample.judges[second]))
-    draws = Bootstrap(sample.groups[both])
-    weight = None if sample.weight is None else sample.weight[both]
-    left_values, right_values = resampled(human, [left, right], draws, weight) if both.any() else ({}, {})
+    pair = sample.rows(~np.isnan(sample.judges[first] + sample.judges[second]))
+    draws = Bootstrap(pair.groups)
+    scores = [pair.judges[first], pair.judges[second]]
+    left_values, right_values = resampled(pair.human, scores, draws, pair.weight) if pair.ids else ({}, {})
     estimates = {}
     for name, left_value in left_values.items():
-        estimate = draws.estimate(left_value - right_values[name], len(human), null=0.0)
+        estimate = draws.estimate(left_value - right_values[name], len(pair.ids), null=0.0)
         # A metric that is undefined for one of the judges has no difference.
         if estimate.value is not None:
             estimates[name] = estimate
@@ -78,7 +77,7 @@ def compare(sample: RatedSample, first: str, second: str) -> Comparison:
             **asdict(estimate) | {"detectable": needed},
         )
         lines.append(line)
-    counts = {"n": int(both.sum()), "left_out": int((~both).sum()), "groups": draws.groups}
+    counts = {"n": len(pair.ids), "left_out": len(sample.ids) - len(pair.ids), "groups": draws.groups}
     return Comparison(first=first, second=second, differences=lines, **counts)
 
 

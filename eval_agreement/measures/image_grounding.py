@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from critic.errors import UsageError
+from critic.errors import UsageError, located
 from critic.human_scored import BLIND, EDITED, SWAPPED, Loaded
 from critic.records import Judgment
 from critic.stats.estimate import Estimate
@@ -51,10 +51,8 @@ def _parse_edit(row_id: str, edit: Any) -> Fact | None:
 
     Raises UsageError if it has not the fields of a Fact.
     """
-    try:
+    with located(f'{row_id}: edit is to be {{"old": …, "new": …}}, words of the answer', msgspec.DecodeError):
         return msgspec.json.decode(edit, type=Fact) if isinstance(edit, str) else msgspec.convert(edit, Fact | None)
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
-        raise UsageError(f'{row_id}: edit is to be {{"old": …, "new": …}}, words of the answer: {error}') from None
 
 
 def edit_fact(text: str, lang: str, key: str, given: Fact | None = None) -> tuple[str, str] | None:

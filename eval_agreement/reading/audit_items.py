@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic import jsonl, tables
-from critic.errors import UsageError, quoted
+from critic.errors import UsageError, located, quoted
 from critic.judging.forms import FORMS, Form, form_of
 from critic.judging.kinds import AuditedPart
 from critic.judging.protocols import PROTOCOLS
@@ -159,10 +159,8 @@ def read_items(source: Source) -> Iterator[AuditItem]:
     ids, first, count = tables.Ids(), None, 0
     for number, judgment in jsonl.read(path, Judgment):
         location, first = f"{path}:{number}", first or judgment.judge
-        try:
+        with located(location, UsageError):
             items = _checked(judgment)
-        except UsageError as error:
-            raise UsageError(f"{location}: {error}") from None
         if judgment.judge != first:
             raise UsageError(
                 f"{location}: judged by {quoted(judgment.judge)}, line 1 by {quoted(first)}; one judge a file"

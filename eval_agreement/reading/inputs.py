@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from critic import jsonl, tables
-from critic.errors import UsageError, quoted
+from critic.errors import UsageError, located, quoted
 from critic.records import Judgment
 from critic.stats.verdicts import Label
 from critic.tables import SCORE_SUFFIX, Kind, parse_mapping
@@ -159,13 +159,11 @@ def read_attacks(paths: Iterable[Path]) -> tuple[list[Injection], dict[Path, Loo
     injections, looks = list[Injection](), dict[Path, Looking]()
     for path in dict.fromkeys(paths):
         judgments = [judgment for _, judgment in jsonl.read(path, Judgment)]
-        try:
+        with located(path, UsageError):
             if any(judgment.sample.id.rpartition(SEPARATOR)[2] in ARMS for judgment in judgments):
                 looks[path] = looking(judgments)
             else:
                 injections.append(injection(judgments))
-        except UsageError as error:
-            raise UsageError(f"{path}: {error}") from None
     return injections, looks
 
 
