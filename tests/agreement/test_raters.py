@@ -18,9 +18,7 @@ from eval_agreement.measures.raters import (
     RaterAgreement,
     Ratings,
     beside_raters,
-    collect_ratings,
     move_to_ratings,
-    soft_agreement,
 )
 
 LEVELS: tuple[Level, ...] = ("ordinal", "nominal")
@@ -48,7 +46,11 @@ def rater_agreement(ratings: Any, *rest: Any, **options: Any) -> RaterAgreement:
 
 
 def alternative_annotator(ratings: Any, judge: Any, group: Any, **options: Any) -> AlternativeAnnotator:
-    return raters.alternative_annotator(collect_ratings(by_item(ratings), judge, group), **options)
+    return raters.alternative_annotator(raters.collect_ratings(by_item(ratings), judge, group), **options)
+
+
+def soft_agreement(ratings: Ratings, judge: Any, group: Any) -> Any:
+    return raters.soft_agreement(raters.collect_ratings(ratings, judge, group))
 
 
 def scored(items: int, raters: int, seed: int, missing: float = 0.2, step: float = 1.0) -> Any:
@@ -141,11 +143,10 @@ def test_soft_agreement_is_with_peoples_distribution_not_their_mean() -> None:
     split = np.where(np.random.default_rng(0).random((200, 6)) < 0.5, 1.0, 10.0)
     mean, same = split.mean(axis=1), np.random.default_rng(1).permuted(split, axis=1)[:, 0]
     crowd = np.column_stack([split, np.tile(np.arange(1, 10.9, 0.9), 19)[:200]])  # more than ten ratings
-    crowded = collect_ratings(by_item(crowd), mean, np.arange(200))
-    assert soft_agreement(crowded).judge.value < 0.1  # type: ignore[operator]
-    by_rater = soft_agreement(collect_ratings(by_item(split), same, np.arange(200)))
+    assert soft_agreement(by_item(crowd), mean, np.arange(200)).judge.value < 0.1
+    by_rater = soft_agreement(by_item(split), same, np.arange(200))
     assert by_rater.judge.value == pytest.approx(0.58, abs=0.04) and "more often" in by_rater.reading  # it saw them
-    assert soft_agreement(collect_ratings([{"a": 1.0}], np.ones(1), [0])).reading.startswith("None of the answers")
+    assert soft_agreement([{"a": 1.0}], np.ones(1), [0]).reading.startswith("None of the answers")
     assert move_to_ratings(by_item(split), np.array([3.0, NAN, 9])).tolist()[::2] == [1.0, 10.0]
 
 
