@@ -69,7 +69,7 @@ def of_outcome(conversation: Conversation | str, protocol: str, outcome: float |
     return of_turn(conversation, protocol, **where, **result)
 
 
-def run_of(turns: list[Judgment], system: str = "m") -> Run:
-    """Return a model's verdicts by the judge j as the run of one file."""
-    setup = JudgeConfig(judge="j", score_kind="argmax")
-    return Run(name=system, path=Path("x"), system=system, judge="j", setup=setup, turns=turns)
+def run_of(turns: list[Judgment], system: str = "m", judge: str = "j") -> Run:
+    """Return a model's verdicts by a judge as the run of one file."""
+    setup = JudgeConfig(judge=judge, score_kind="argmax")
+    return Run(name=system, path=Path("x"), system=system, judge=judge, setup=setup, turns=turns)

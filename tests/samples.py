@@ -1,15 +1,43 @@
-"""Samples of answers and of pairs, as tests build them: what is alike for all of them is filled in."""
+"""Questions, conversations, and samples of answers and of pairs, as tests build them: what is alike is filled in."""
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from conftest import read_jsonl
 
+from critic.benchmarks import alignmmbench
+from critic.records import Conversation, ConversationTurn, Question
+from critic.stats.leaderboard import Score
 from eval_agreement.measures.preferences import Preferences
 from eval_agreement.metrics import half_up
 from eval_agreement.sample import RatedSample
+
+
+def build_question(key: str = "q", **fields: Any) -> Question:
+    """Build a question in English, which is a group of its own unless `fields` say otherwise."""
+    return Question(**{"id": key, "prompt": "?", "task": "OCR", "group": key, "lang": "en", **fields})
+
+
+def build_conversation(key: str, *turns: ConversationTurn, **fields: Any) -> Conversation:
+    """Build a conversation in English, which is a group of its own unless `fields` say otherwise."""
+    return Conversation(**{"id": key, "lang": "en", "group": key, "turns": list(turns), **fields})
+
+
+def score_tasks(rated: Sequence[tuple[str, float | None]], counts: Mapping[str, int] | None = None) -> dict[str, Score]:
+    """Return AlignMMBench's scores of ratings by task, each of a question of its own; None failed.
+
+    `counts`: the number of questions that a task has, if more than were judged.
+    """
+    tasks = [task for task, _ in rated]
+    for task, count in (counts or {}).items():
+        tasks += [task] * (count - tasks.count(task))
+    turns = [ConversationTurn(prompt="?", task=task) for task in tasks]
+    talks = [build_conversation(str(place), turn) for place, turn in enumerate(turns)]
+    ratings = {str(place): rating for place, (_, rating) in enumerate(rated)}
+    return alignmmbench.scores(ratings, talks) | alignmmbench.overviews(ratings, talks)
 
 
 def build_sample(human: Any, judge: Any, group: Iterable[Any] | None = None, **fields: Any) -> RatedSample:
@@ -32,6 +60,11 @@ def build_pairs(people: Any, judge: Any, group: Any = None, **fields: Any) -> Pr
     judges = judge if isinstance(judge, dict) else {"j": judge}
     ids = [str(place) for place in range(len(next(iter(raters.values()))))]
     return Preferences(ids=ids, group=ids if group is None else group, people=raters, judges=judges, **fields)
+
+
+def read_golden(shared: Path, part: str) -> dict[str, Any]:
+    """Return the figures of other libraries for a part of the statistics."""
+    return json.loads((shared / "fixtures/golden.json").read_text("utf-8"))[part]  # type: ignore[no-any-return]
 
 
 def read_llmeval2(shared: Path, system: str | None = None) -> tuple[list[dict[str, Any]], Any, Any, list[str]]:

@@ -5,44 +5,20 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import msgspec
 import pytest
 from conftest import ROOT, Servers, completion, run, write_jsonl
 from judgments import of_answer, of_turn
+from samples import read_golden, score_tasks
 
 from critic import jsonl
 from critic.benchmarks import alignmmbench
 from critic.errors import UsageError
-from critic.records import Conversation, Judgment, Question, Response, Verdict
-from critic.stats.leaderboard import Score, aggregate_of
-
-
-def judgment(number: int, task: str, score: float | None) -> Judgment:
-    question = Question(id=f"{number}", prompt="?", task=task, group=f"{number}", lang="zh", reference="r")
-    return of_answer(
-        Response(id=f"{number}", question=question, text="x", system="m"),
-        verdict=Verdict(rating=score) if score else Verdict(failure="empty"), score=score,
-    )  # fmt: skip
-
-
-def judge_cells(cells: list[tuple[str, float | None]]) -> list[Judgment]:
-    return [judgment(number, task, score) for number, (task, score) in enumerate(cells)]
-
-
-def scored(cells: list[tuple[str, float | None]], counts: dict[str, int] | None = None) -> dict[str, Score]:
-    """The scores of these judgments; `counts` is how many questions each task has, else those that are judged."""
-    rows = judge_cells(cells)
-    ids = {row.sample.id: row.sample.response.question for row in rows}
-    for task, count in (counts or {}).items():
-        more = count - sum(question.task == task for question in ids.values())
-        ids |= {f"{task}-{number}": judgment(0, task, None).sample.response.question for number in range(more)}
-    conversations = [msgspec.structs.replace(Conversation.of(question), id=key) for key, question in ids.items()]
-    ratings = {row.sample.id: row.score for row in rows}
-    return alignmmbench.scores(ratings, conversations) | alignmmbench.overviews(ratings, conversations)
+from critic.records import Conversation, Response, Verdict
+from critic.stats.leaderboard import aggregate_of
 
 
 def test_the_mean_of_tasks_and_that_of_questions_are_two() -> None:
-    scores = scored([("OCR", 8), ("OCR", 6), ("OCR", None), ("Chart", 3)])
+    scores = score_tasks([("OCR", 8), ("OCR", 6), ("OCR", None), ("Chart", 3)])
     aggregates = {name: aggregate_of(score) for name, score in scores.items()}
     assert aggregates["OCR"].value == 7 and aggregates["OCR"].n == 2 and aggregates["OCR"].failed == 1
     assert aggregates["OCR"].coverage == pytest.approx(2 / 3)
@@ -52,13 +28,13 @@ def test_the_mean_of_tasks_and_that_of_questions_are_two() -> None:
 
 
 def test_tasks_stand_in_the_papers_order_and_others_behind_them() -> None:
-    scores = scored([("zebra", 1), ("OCR", 8), ("ant", 2), ("Chart", 3), ("Description", 5)])
+    scores = score_tasks([("zebra", 1), ("OCR", 8), ("ant", 2), ("Chart", 3), ("Description", 5)])
     assert list(scores)[1:6] == ["Description", "OCR", "Chart", "ant", "zebra"]
 
 
 def test_what_is_missing_is_bounded() -> None:
     """OCR: 8 and two without a score, of 4 asked 3 missing; Meme: nothing judged; anything from 1 to 10."""
-    scores = scored([("OCR", 8), ("OCR", None)], {"OCR": 4, "Meme": 6})
+    scores = score_tasks([("OCR", 8), ("OCR", None)], {"OCR": 4, "Meme": 6})
     aggregates = {name: aggregate_of(score) for name, score in scores.items()}
     assert (aggregates["OCR"].low, aggregates["OCR"].high) == ((8 + 3) / 4, (8 + 30) / 4)
     assert (aggregates["Meme"].value, aggregates["Meme"].low, aggregates["Meme"].high) == (None, 1, 10)
@@ -77,15 +53,10 @@ def test_both_roads_to_alignmmbench_end_in_one_table(tmp_path: Path) -> None:
     for place, (key, question) in enumerate(questions.items()):
         score = None if question.task == unscored else float(place % 10 + 1)
         verdict = Verdict(failure="no_rating") if score is None else Verdict(rating=score)
-        singles.append(
-            of_answer(Response(id=key, question=question, text="x" * place, system="m"), verdict=verdict, score=score)
-        )
-        talks.append(
-            of_turn(
-                Conversation.of(question, "alignmmbench"), "pointwise", turn=1, answer="x" * place,
-                score=score, failure=verdict.failure,
-            )
-        )  # fmt: skip
+        response = Response(id=key, question=question, text="x" * place, system="m")
+        singles.append(of_answer(response, verdict=verdict, score=score))
+        about = {"turn": 1, "answer": response.text, "score": score, "failure": verdict.failure}
+        talks.append(of_turn(Conversation.of(question, "alignmmbench"), "pointwise", **about))
     jsonl.write(tmp_path / "single.jsonl", singles)
     jsonl.write(tmp_path / "talks.jsonl", talks)
     words = ["--questions", sample, "--max-failed", "1", "--out"]
@@ -112,8 +83,8 @@ def test_both_roads_to_alignmmbench_end_in_one_table(tmp_path: Path) -> None:
 
 def test_peer_totals(shared: Path) -> None:
     """The original script's total is our mean over questions; its tasks are not AlignMMBench's, and stand last."""
-    example = json.loads((shared / "fixtures/golden.json").read_text("utf-8"))["aggregates"]["alignmmbench"]["example"]
-    scores = scored([(task, None if score == -1 else score) for task, score in example["rows"]])
+    example = read_golden(shared, "aggregates")["alignmmbench"]["example"]
+    scores = score_tasks([(task, None if score == -1 else score) for task, score in example["rows"]])
     aggregates = {name: aggregate_of(score) for name, score in scores.items()}
     assert aggregates["mean of the questions"].value == pytest.approx(example["total"], abs=1e-12)
     assert aggregates["t1"].value == example["t1"] and aggregates["mean of tasks"].failed == example["bad"]

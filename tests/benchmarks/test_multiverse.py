@@ -15,6 +15,7 @@ from conftest import ROOT, sample, write_jsonl
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from judgments import of_outcome, run_of
+from samples import build_conversation
 from scipy import stats
 
 from critic import benchmarks
@@ -144,20 +145,12 @@ def test_a_bad_parquet_row_is_refused_with_its_number(tmp_path: Path) -> None:
 
 
 def conversations(turns: list[int]) -> list[Conversation]:
-    return [
-        Conversation(
-            id=str(number),
-            benchmark="multiverse",
-            lang="en",
-            group=str(number),
-            turns=[
-                ConversationTurn(prompt="?", reference="!", task=["Math", "Coding"][number % 2], checklist=["a?"])
-                for _ in range(count)
-            ],
-            goal=["Verification", "Creation", "Research"][number % 3],
-        )
-        for number, count in enumerate(turns)
-    ]
+    talks = []
+    for number, count in enumerate(turns):
+        turn = ConversationTurn(prompt="?", reference="!", task=["Math", "Coding"][number % 2], checklist=["a?"])
+        goal = ["Verification", "Creation", "Research"][number % 3]
+        talks.append(build_conversation(str(number), *[turn] * count, benchmark="multiverse", goal=goal))
+    return talks
 
 
 Judged = dict[tuple[str, str, int], tuple[float | None, int | None]]

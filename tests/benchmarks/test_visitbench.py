@@ -35,9 +35,8 @@ def test_the_sample_of_several_images_is_read_whole() -> None:
         assert turn.reference == (row["gpt4_prediction"] if row["human_ratings_gpt4_correct"] == "True" else None)
     assert conversations[1].caption == "1. " + "\n2. ".join(json.loads(rows[1]["images_dense_captions"]))
     assert conversations[0].caption == json.loads(rows[0]["images_dense_captions"])[0]
-    assert (
-        conversations[1].group == conversations[2].group != conversations[0].group
-    )  # the same two pictures, the other way round
+    groups = [conversation.group for conversation in conversations]
+    assert groups[1] == groups[2] != groups[0], "the same two pictures, the other way round"
     assert [conversation.turns[0].reference is None for conversation in conversations].count(True) == 1
 
 
@@ -50,16 +49,16 @@ def test_lists_are_padded_and_urls_are_file_names(tmp_path: Path) -> None:
     assert conversation.caption == "1. One.\n2. Two."
 
 
+ANNOTATED: dict[str, Any] = {
+    "instruction": "What is it?", "instruction_category": "animals", "gpt4_prediction": "A dog.",
+    "human_ratings_gpt4_correct": True,
+}  # fmt: skip
+"""The columns that a row has in each layout."""
+
+
 def test_the_layout_of_single_images(tmp_path: Path) -> None:
-    row = {
-        "image": "https://host.example/visit_images/7.png",
-        "image_dense_captions": "A dog.",
-        "instruction": "What is it?",
-        "instruction_category": "animals",
-        "gpt4_prediction": "A dog.",
-        "human_ratings_gpt4_correct": True,
-        "human_ratings_problem_in_caption": 1.0,
-    }
+    row = {**ANNOTATED, "image": "https://host.example/visit_images/7.png", "image_dense_captions": "A dog."}
+    row["human_ratings_problem_in_caption"] = 1.0
     other = {**row, "human_ratings_problem_in_caption": 0}
     conversations = visitbench.read_conversations(write_jsonl(tmp_path / "single.jsonl", [row, other]))
     assert [conversation.turns[0].reference for conversation in conversations] == [None, "A dog."]
@@ -83,15 +82,9 @@ def test_the_real_annotated_rows(shared: Path, tmp_path: Path) -> None:
 def test_parquet_with_embedded_images(tmp_path: Path) -> None:
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     content = (SAMPLE.parent / "images" / "fruit.png").read_bytes()
-    row = {
-        "image": {"bytes": content, "path": "fruit.png"},
-        "instruction_conditioned_caption": "Apples.",
-        "instruction": "Count.",
-        "instruction_category": "counting",
-        "gpt4_prediction": "Five.",
-        "human_ratings_gpt4_correct": True,
-        "human_ratings_problem_in_caption": False,
-    }
+    image = {"bytes": content, "path": "fruit.png"}
+    row = {**ANNOTATED, "image": image, "instruction_conditioned_caption": "Apples."}
+    row["human_ratings_problem_in_caption"] = False
     parquet.write_table(pyarrow.Table.from_pylist([row, row]), tmp_path / "test.parquet")
     first, second = visitbench.read_conversations(tmp_path / "test.parquet")
     assert first.turns[0].images[0].startswith("data:image/png;base64,")
@@ -179,7 +172,4 @@ def test_a_tournament_is_the_ratings_of_its_battles(instructions: list[Conversat
 )
 def test_battles_that_cannot_be_are_refused(instructions: list[Conversation], bad: Judgment, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        ratings.battles(
-            [verdict("1", "a", 1.0, opponent="b"), bad],
-            {conversation.id: conversation.group for conversation in instructions},
-        )
+        ratings.battles([verdict("1", "a", 1.0, opponent="b"), bad], {talk.id: talk.group for talk in instructions})

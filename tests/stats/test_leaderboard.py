@@ -1,16 +1,17 @@
 """critic.stats.leaderboard: scores, intervals and paired differences of several models, against brute force."""
 
 import random
-from statistics import fmean, pstdev
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 import pytest
 from draws import counts_of
 from msgspec.structs import replace
+from samples import build_conversation
 
 from critic.benchmarks import alignmmbench
-from critic.records import Conversation
+from critic.stats import leaderboard
 from critic.stats.aggregate import Difference, combine, mean
 from critic.stats.arrays import group_numbers
 from critic.stats.estimate import Bootstrap, Interval
@@ -24,14 +25,13 @@ def verdicts(seed: int, missing: int = 0) -> dict[str, float | None]:
     return {key: None if number < missing else draw.choice((0.0, 50.0, 100.0)) for number, key in enumerate(GROUPS)}
 
 
+def entry(name: str, scores: dict[str, Score], condition: str = "own") -> LeaderboardRow:
+    return LeaderboardRow(key="k", caption="c", system=name, name=name, scores=scores, condition=condition)
+
+
 def table(scores: dict[str, dict[str, Score]], baseline: str | None = None, apart: tuple[str, ...] = ()) -> Standings:
-    rows = [
-        LeaderboardRow(
-            key="k", caption="c", system=name, name=name, scores=some, condition="no_image" if name in apart else "own"
-        )
-        for name, some in scores.items()
-    ]
-    return standings(rows, baseline)
+    conditions = dict.fromkeys(apart, "no_image")
+    return standings([entry(name, some, conditions.get(name, "own")) for name, some in scores.items()], baseline)
 
 
 def paired(base: dict[str, float | None], other: dict[str, float | None]) -> tuple[float, int, Interval | None]:
@@ -72,7 +72,6 @@ def test_differences_are_paired_and_bounded_as_those_of_two_runs() -> None:
     assert third.mean == pytest.approx(paired(verdicts(1, 4), verdicts(3, 6))[0])
     assert board["a"]["S"].difference is None
     less = board["b"]["S"].difference
-    assert less is not None
     change, n, interval = paired(verdicts(1, 4), verdicts(2))
     assert (less.mean, less.n, less.missing, less.groups) == (pytest.approx(change), n, 4, 18)
     total_change = sum(verdicts(2).values()) - sum(value for value in verdicts(1, 4).values() if value is not None)
@@ -97,14 +96,13 @@ def test_models_that_cannot_be_told_apart_share_places() -> None:
     noise = {key: 10.0 * (number % 9) for number, key in enumerate(GROUPS)}
     ahead = {"top": lambda number: 9 + number % 7, "near": lambda _: 8, "low": lambda _: 0}
 
-    def entry(name: str, add: Any) -> LeaderboardRow:
+    def lead(name: str, add: Any) -> LeaderboardRow:
         values = {key: value + add(number) for number, (key, value) in enumerate(noise.items())}
-        scores = {"S": score_of(values, GROUPS, (0, 100))}
-        return LeaderboardRow(key="k", caption="c", system=name, name=name, scores=scores)
+        return entry(name, {"S": score_of(values, GROUPS, (0, 100))})
 
-    entries = [entry(name, add) for name, add in ahead.items()]
+    entries = [lead(name, add) for name, add in ahead.items()]
     assert ranks(entries, "S") == {"top": (1, 1), "near": (2, 2), "low": (3, 3)}
-    tied = entry("tied", lambda number: 9 + 40 * (-1) ** (number // 2))
+    tied = lead("tied", lambda number: 9 + 40 * (-1) ** (number // 2))
     assert ranks([*entries, tied], "S") == {"top": (1, 2), "near": (2, 3), "low": (3, 4), "tied": (1, 4)}
     blind = replace(tied, condition="no_image")
     partly = replace(tied, scores={"S": replace(tied.scores["S"], of=2)})
@@ -118,23 +116,17 @@ TASKS = {name: {f"{name}{n}": f"{name}{n // 2}" for n in range(10)} for name in 
 def of_tasks(shift: float, *scored: str, left: int = 10, first: int = 0) -> Score:
     """The mean of the means of the scored tasks, of the first `left` questions of each; of the task "t" not the first
     few."""
-    means = {
-        name: {
-            key: shift + place + n
-            for n, key in enumerate(keys)
-            if (first if name == "t" else 0) <= n < left and name in scored
-        }
-        for place, (name, keys) in enumerate(TASKS.items())
-    }
+    means: dict[str, dict[str, float | None]] = {}
+    for place, (name, keys) in enumerate(TASKS.items()):
+        judged = range(first if name == "t" else 0, left if name in scored else 0)
+        means[name] = {key: shift + place + n for n, key in enumerate(keys) if n in judged}
     parts = [Term(1 / len(scored), means[name], TASKS[name], (0, 100), name) for name in scored]
     whole = combine([(0.25, mean(means[name], TASKS[name], (0, 100))) for name in TASKS])
     return Score(parts=parts, of=4, counts=whole)
 
 
 def less(mine: Score, base: Score) -> Difference:
-    difference = table({"m": {"S": mine}, "base": {"S": base}}, "base")["m"]["S"].difference
-    assert difference is not None
-    return difference
+    return table({"m": {"S": mine}, "base": {"S": base}}, "base")["m"]["S"].difference
 
 
 def test_means_over_tasks_are_compared_on_the_tasks_that_both_have() -> None:
@@ -153,8 +145,6 @@ def test_means_over_tasks_are_compared_on_the_tasks_that_both_have() -> None:
         assert difference.mean == pytest.approx(3)
         assert difference.interval == pytest.approx((3, 3)) and difference.groups == groups and not difference.undefined
         # The range is that of all four tasks: what a side lacks may be 0 or 100.
-        assert mine.counts is not None and base.counts is not None
-        assert mine.counts.low is not None and base.counts.high is not None
         assert difference.low == pytest.approx(mine.counts.low - base.counts.high)
     nothing = less(of_tasks(4, "t", "u"), of_tasks(1, "v", "w"))
     assert (nothing.mean, nothing.n, nothing.interval) == (None, 0, None)
@@ -191,9 +181,7 @@ def test_the_mean_of_tasks_is_over_those_that_a_resample_has() -> None:
 
 def test_no_interval_has_its_own_reason() -> None:
     """A sum of 13 parts of two questions each: most resamples leave out a part, however many groups there are."""
-    score = mean_of_thirteen
-
-    difference = less(score(4), score(1))
+    difference = less(mean_of_thirteen(4), mean_of_thirteen(1))
     assert difference.mean == pytest.approx(3) and difference.groups == 26
     assert difference.interval is None and difference.p_value is None
     assert difference.undefined == "undefined in more than a tenth of the resamples"
@@ -202,21 +190,13 @@ def test_no_interval_has_its_own_reason() -> None:
     assert less(*some).undefined == "4 groups; an interval needs at least 5"
 
 
-def test_one_over_a_mean_is_the_alignment_score() -> None:
+def test_the_alignment_score_has_an_interval_about_it() -> None:
     ratings = {key: value and value / 10 for key, value in verdicts(5, 1).items()}
-    conversations = [Conversation(id=key, lang="zh", group=group, turns=[]) for key, group in GROUPS.items()]
-    board = table({"m": alignmmbench.alignment(ratings, conversations)})["m"]
-    by_group: dict[str, list[float]] = {}
-    for key, group in GROUPS.items():
-        if (rating := ratings[key]) is not None:
-            by_group.setdefault(group, []).append(rating)
-    sigmas = [pstdev(some) for some in by_group.values()]
-    several = [pstdev(some) for some in by_group.values() if len(some) > 1]
-    assert len(several) == len(sigmas) - 1
-    assert board["alignment"].value == pytest.approx(len(sigmas) / sum(sigmas))
-    assert board["alignment without singletons"].value == pytest.approx(len(several) / sum(several))
-    low, high = board["alignment"].interval or (0, 0)
-    assert low < len(sigmas) / sum(sigmas) < high
+    scores = alignmmbench.alignment(ratings, [build_conversation(key, group=group) for key, group in GROUPS.items()])
+    for name, standing in table({"m": scores})["m"].items():
+        low, high = standing.interval
+        assert low < standing.value < high, name
+        assert standing.value == pytest.approx(leaderboard.aggregate_of(scores[name]).value), name
 
 
 def test_the_mean_is_that_of_the_models_which_do_not_stand_apart() -> None:
@@ -232,10 +212,8 @@ def test_the_mean_is_that_of_the_models_which_do_not_stand_apart() -> None:
 
 
 def test_a_model_with_two_rows_has_no_part_in_a_mean_and_half_a_score_none() -> None:
-    rows = [
-        LeaderboardRow(key="k", caption="c", system=name[0], name=name, scores={"S": plain(seed)})
-        for seed, name in enumerate(("ax", "ay", "bx", "by"))
-    ]
+    names = enumerate(("ax", "ay", "bx", "by"))
+    rows = [replace(entry(name, {"S": plain(seed)}), system=name[0]) for seed, name in names]
     assert MEAN not in standings(rows) and MEAN in standings(rows[::2])
     some = {"a": {"S": of_tasks(4, *"tuvw")}, "b": {"S": of_tasks(1, *"tuvw")}, "c": {"S": of_tasks(50, *"uvw")}}
     board = table(some)

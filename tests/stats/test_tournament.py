@@ -1,6 +1,5 @@
 """critic.stats.tournament against golden values and other libraries; peers' aggregates; alignment."""
 
-import json
 import math
 from collections.abc import Iterable
 from itertools import combinations, permutations
@@ -11,10 +10,11 @@ import pytest
 from draws import share_that_holds
 from hypothesis import given
 from hypothesis import strategies as st
+from samples import read_golden, score_tasks
 
 from critic.benchmarks import alignmmbench
 from critic.judging.parse import parse_rating
-from critic.records import Conversation, ConversationTurn
+from critic.records import Conversation
 from critic.stats import tournament
 from critic.stats.aggregate import Aggregate, mean
 from critic.stats.leaderboard import aggregate_of
@@ -33,10 +33,6 @@ OUTCOMES: dict[str, Any] = {
 }
 POINTS = {"a": 1.0, "tie": 0.5, "b": 0.0}
 LOGIT = 400 / math.log(10)
-
-
-def golden(shared: Any, part: str) -> Any:
-    return json.loads((shared / "fixtures" / "golden.json").read_text("utf-8"))[part]
 
 
 def battles(rows: list[Any], group: Any = None) -> list[Battle]:
@@ -63,7 +59,6 @@ def elo(rows: list[Battle], k: float = 4) -> dict[str, float]:
     """Ratings after the battles in the order given."""
     ratings = dict.fromkeys(sorted({model for row in rows for model in (row.a, row.b)}), 1000.0)
     for row in rows:
-        assert row.score is not None
         change = k * (row.score - 1 / (1 + 10 ** ((ratings[row.b] - ratings[row.a]) / 400)))
         ratings[row.a] += change
         ratings[row.b] -= change
@@ -71,7 +66,7 @@ def elo(rows: list[Battle], k: float = 4) -> dict[str, float]:
 
 
 def test_golden_ratings(shared: Any) -> None:
-    case = golden(shared, "ratings")
+    case = read_golden(shared, "ratings")
     rows = battles(case["battles"])
     assert case["params"] == {"K": 4, "base": 10, "scale": 400, "init": 1000}
     assert elo(rows) == pytest.approx(case["elo_online"], abs=1e-9)
@@ -252,7 +247,7 @@ def win_rate(points: Iterable[float | None]) -> Aggregate:
 
 def test_alpaca_eval_win_rate(shared: Any) -> None:
     """Ours over preference - 1; a draw written as 0 is 1.5 there, a failed judgment NaN."""
-    case = golden(shared, "aggregates")["alpaca_eval"]
+    case = read_golden(shared, "aggregates")["alpaca_eval"]
     for name in ("mixed", "all_win", "one", "draws"):
         given, expected = case[name]["preferences"], case[name]["result"]
         rate_of_wins = win_rate(None if value == "NaN" else (value or 1.5) - 1 for value in given)
@@ -262,7 +257,7 @@ def test_alpaca_eval_win_rate(shared: Any) -> None:
 
 def test_convbench_win_rate(shared: Any) -> None:
     """Its denominator is 577 whatever was judged: the same where 577 were, and not ours where judgments failed."""
-    examples = golden(shared, "aggregates")["convbench"]["examples"]
+    examples = read_golden(shared, "aggregates")["convbench"]["examples"]
     for key, wins in {"1 win": 1, "234 wins": 234}.items():
         assert win_rate([1.0] * wins + [0.0] * (577 - wins)).value == pytest.approx(examples[key], abs=1e-12)
     assert win_rate([1.0] * 578).value == 1.0 < examples["all 578 win"]
@@ -273,7 +268,7 @@ def test_convbench_win_rate(shared: Any) -> None:
 
 def test_fastchat_pairwise(shared: Any) -> None:
     """Two games in swapped order, a model named in each: `both_orders`, then each model's win rate."""
-    case = golden(shared, "aggregates")["fastchat"]
+    case = read_golden(shared, "aggregates")["fastchat"]
     names = {**OUTCOMES, "error": "failed"}
     games = np.stack([codes(names[row[place]] for row in case["pairwise_rows"]) for place in (2, 3)], axis=1)
     points: dict[str, list[float | None]] = {}
@@ -287,24 +282,14 @@ def test_fastchat_pairwise(shared: Any) -> None:
     assert {model: win_rate(some).failed for model, some in points.items()} == {"m1": 1, "m2": 0, "m3": 1}
 
 
-def scored(rows: list[tuple[str, float | None]]) -> dict[str, Aggregate]:
-    """The scores of (task, rating); None failed."""
-    conversations = [
-        Conversation(id=f"{place}", lang="en", group=f"{place}", turns=[ConversationTurn(prompt="?", task=task)])
-        for place, (task, _) in enumerate(rows)
-    ]
-    ratings = {f"{place}": rating for place, (_, rating) in enumerate(rows)}
-    scores = alignmmbench.scores(ratings, conversations) | alignmmbench.overviews(ratings, conversations)
-    return {name: aggregate_of(score) for name, score in scores.items()}
-
-
 def test_fastchat_single_averages(shared: Any) -> None:
     """A turn taken for a task: its mean per turn, and its average over rows, which is our mean over questions."""
-    case = golden(shared, "aggregates")["fastchat"]
+    case = read_golden(shared, "aggregates")["fastchat"]
     expected = case["expected_single"]
     for model, failed in (("m1", 1), ("m2", 1)):
         rows = [row for row in case["single_rows"] if row["model"] == model]
-        aggregates = scored([(f"turn{row['turn']}", None if row["score"] == -1 else row["score"]) for row in rows])
+        scores = score_tasks([(f"turn{row['turn']}", None if row["score"] == -1 else row["score"]) for row in rows])
+        aggregates = {name: aggregate_of(score) for name, score in scores.items()}
         for turn in ("turn1", "turn2"):
             assert aggregates[turn].value == expected[f"{model}_{turn}"]
         assert aggregates["mean of the questions"].value == pytest.approx(expected[f"{model}_average"], abs=1e-12)
@@ -312,25 +297,24 @@ def test_fastchat_single_averages(shared: Any) -> None:
 
 
 def test_inspect_accuracy(shared: Any) -> None:
-    case = golden(shared, "aggregates")["inspect"]
+    case = read_golden(shared, "aggregates")["inspect"]
     accuracy = win_rate([*({"C": 1.0, "P": 0.5, "I": 0.0}[value] for value in case["values"]), None])
     assert (accuracy.value, accuracy.failed) == (pytest.approx(case["accuracy"], abs=1e-12), 1)
 
 
 def test_vlmevalkit_scores(shared: Any) -> None:
     """Its "valid" mean is ours; its "all" counts a failure as 0; a 12 is clipped there and a named failure here."""
-    case = golden(shared, "aggregates")["vlmevalkit"]
+    case = read_golden(shared, "aggregates")["vlmevalkit"]
     overall = {row["set"]: row["Overall Score"] for row in case["result"]}
     given = [score for scores in case["input"].values() for score in scores]
     clipped = [None if score is None else min(int(score), 10) for score in given]
-    overall_mean = scored([("t", score) for score in clipped])["mean of the questions"]
-    assert overall_mean.value is not None
+    overall_mean = aggregate_of(score_tasks([("t", score) for score in clipped])["mean of the questions"])
     assert 10 * overall_mean.value == pytest.approx(overall["valid"], abs=1e-12)
     assert (overall_mean.n, overall_mean.failed) == (4, 3)
     assert 10 * overall_mean.value * overall_mean.coverage == pytest.approx(overall["all"], abs=1e-12)
     read = [parse_rating("" if score is None else f'{{"Rating": {score}}}') for score in given]
     assert [verdict.failure for verdict in read] == [None, None, "empty", "out_of_range", None, "empty", "empty"]
-    ours = scored([("t", verdict.rating) for verdict in read])["mean of the questions"]
+    ours = aggregate_of(score_tasks([("t", verdict.rating) for verdict in read])["mean of the questions"])
     assert ours.value == pytest.approx((7 + 9 + 7.9) / 3, abs=1e-12)
     assert (ours.n, ours.failed) == (3, 4)
 
@@ -343,7 +327,7 @@ def alignment(groups: list[list[float | None]]) -> dict[str, float | None]:
 
 
 def test_golden_alignment_scores(shared: Any) -> None:
-    for name, case in golden(shared, "alignment_score").items():
+    for name, case in read_golden(shared, "alignment_score").items():
         expected = None if case["expected"] == "Infinity" else pytest.approx(case["expected"], abs=1e-12)
         assert alignment(case["groups"])["alignment"] == expected, name
 
