@@ -177,15 +177,14 @@ def run(*words: object, cwd: Path = ROOT, code: int | None = None) -> Done:
     raise AssertionError("a command ends with an exit code")
 
 
-def kill_after_output(words: Sequence[object], out: Path, chance: random.Random) -> None:
-    """Start `critic …` and kill it with SIGKILL at a random moment after it has added to `out`."""
-    process = subprocess.Popen(
-        command("critic", *words), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+def kill_after_output(words: Sequence[object], out: Path, chance: random.Random | None = None) -> None:
+    """Start a program and kill it with SIGKILL once it has added to `out`, at a random moment if `chance` is given."""
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(command(*words), cwd=ROOT, **quiet)
     before = out.stat().st_size if out.is_file() else 0
     while process.poll() is None and (not out.is_file() or out.stat().st_size <= before):
         time.sleep(0.002)
-    time.sleep(chance.uniform(0.0, 0.15))
+    time.sleep(chance.uniform(0.0, 0.15) if chance else 0)
     process.kill()
     process.wait()
 
@@ -565,15 +564,8 @@ def without_collection() -> Iterator[None]:
 @pytest.fixture
 def scripted() -> Iterator[Servers]:
     """Makes scripted servers and stops them after the test."""
-    servers: list[Scripted] = []
-
-    def make(answer: Callable[[dict[str, Any]], Any], **options: Any) -> Scripted:
-        servers.append(Scripted(answer, **options))
-        return servers[-1]
-
-    yield make
-    for server in servers:
-        server.close()
+    with contextlib.ExitStack() as servers:
+        yield lambda answer, **options: servers.enter_context(contextlib.closing(Scripted(answer, **options)))
 
 
 def example_in(

@@ -1,15 +1,14 @@
 """Human-scored rows: what is refused, what is left out, how they are split."""
 
-import csv
 import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import assert_one_line_error, human_row, read_jsonl, run, write_csv, write_jsonl
+from conftest import assert_one_line_error, human_row, read_jsonl, rows_of, run, write_csv, write_jsonl
 
-from critic import human_scored, tables
+from critic import human_scored
 from critic.records import to_ten
 
 PROGRAM = "data/human_scores.py"
@@ -38,13 +37,9 @@ def test_bad_rows_end_in_one_line(tmp_path: Path, change: dict[str, Any], parts:
 def test_a_missing_column_is_named(tmp_path: Path, column: str) -> None:
     row = human_row(0)
     del row[column]
-    assert_one_line_error(
-        run(PROGRAM, write_jsonl(tmp_path / "a.jsonl", [row]), "--out", tmp_path / "o"), "a.jsonl:1", column
-    )
-    with (tmp_path / "a.csv").open("w", newline="") as file:
-        texts = [value if isinstance(value, str) else json.dumps(value) for value in row.values()]
-        csv.writer(file).writerows([list(row), texts])
-    assert_one_line_error(run(PROGRAM, tmp_path / "a.csv", "--out", tmp_path / "o"), "a.csv:2", column)
+    texts = {name: cell if isinstance(cell, str) else json.dumps(cell) for name, cell in row.items()}
+    for path, line in ((write_jsonl(tmp_path / "a.jsonl", [row]), 1), (write_csv(tmp_path / "a.csv", [texts]), 2)):
+        assert_one_line_error(run(PROGRAM, path, "--out", tmp_path / "o"), f"{path.name}:{line}", column)
 
 
 def test_files_that_cannot_be_read_end_in_one_line(tmp_path: Path) -> None:
@@ -214,24 +209,18 @@ OWN = [*("--map", "Prompt=question", "--map", "answer=response", "--map", "gold=
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
 def test_rows_of_ones_own_are_read_by_their_own_columns(tmp_path: Path, suffix: str) -> None:
     """The refusal of unknown columns shows what to add; with it, training rows and judgments have our fields."""
-    rows = [
-        {"Prompt": f"Which is {number // 2}?", "answer": f"{number}.", "gold": "the other", "stars": 1 + number % 5}
-        for number in range(60)
-    ]
-    path = tmp_path / f"mine.{suffix}"
-    if suffix == "jsonl":
-        write_jsonl(path, rows)
-    else:
-        tables.write_csv(path, rows)
+    asked = [f"Which is {number // 2}?" for number in range(60)]
+    answers, stars = [f"{number}." for number in range(60)], [1 + number % 5 for number in range(60)]
+    rows = rows_of(Prompt=asked, answer=answers, gold="the other", stars=stars)
+    path = (write_jsonl if suffix == "jsonl" else write_csv)(tmp_path / f"mine.{suffix}", rows)
     refused = run(PROGRAM, path, "--out", tmp_path / "o")
     shown = "--map Prompt=question --map answer=response --map stars=human_score --map gold=reference --scale 1:10"
     assert_one_line_error(refused, "(Prompt, answer, gold, stars)", shown)
     run(PROGRAM, path, *OWN, "--map", "stars=human_score", "--out", tmp_path / "o", code=0)
     train = read_jsonl(tmp_path / "o/train.jsonl")
     read = human_scored.load(tmp_path / "o/train.jsonl").responses
-    assert [response.human.score for response in read] == [
-        to_ten(1 + (int(response.id) - 1) % 5, 1, 5) for response in read
-    ]
+    for response in read:
+        assert response.human.score == to_ten(1 + (int(response.id) - 1) % 5, 1, 5)
     assert len({row["group"] for row in train}) == len(train) / 2 and {row["lang"] for row in train} == {"en"}
 
     (tmp_path / "judge.jsonl").write_text('{"text": "{\\"Rating\\": 7, \\"Reason\\": \\"x\\"}"}\n')

@@ -126,23 +126,11 @@ def test_judged_pairs_of_scored_answers_are_as_far_apart_as_their_scores(tmp_pat
 
 def test_scores_of_answers_and_of_conversations_are_not_compared(tmp_path: Path) -> None:
     """Each is a pair with its own kind, though both ask the same question. Only a checklist's forms show checklists."""
-    history, system = [{"user": "a", "assistant": "b"}], {0: "s", 1: "t"}
-    rows = [
-        human_row(
-            n,
-            group="g",
-            image=None,
-            question="Q?",
-            reference="r",
-            history=history,
-            scope=scope,
-            system=system[n % 2],
-            human_score=[9, 2][n % 2],
-            checklist=["Is it right?"],
-            checklist_answers=[True],
-        )
-        for n, scope in enumerate(["turn", "turn", "conversation", "conversation"])
-    ]
+    about: dict[str, Any] = {"group": "g", "image": None, "question": "Q?", "reference": "r"}
+    about |= {"history": [{"user": "a", "assistant": "b"}], "checklist": ["Is it right?"], "checklist_answers": [True]}
+    rows = []
+    for n, scope in enumerate(["turn", "turn", "conversation", "conversation"]):
+        rows.append(human_row(n, **about, scope=scope, system="st"[n % 2], human_score=[9, 2][n % 2]))
     read = human_scored.load(write_jsonl(tmp_path / "rows.jsonl", rows)).responses
     planned = plan(read, {"pairwise_turn": 1.0, "pairwise_whole": 1.0})
     shown = {(example.form, frozenset(example.ids)) for example in planned.examples}

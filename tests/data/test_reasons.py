@@ -1,15 +1,12 @@
 """`data/reasons.py`: of several replies the reason whose rating meets people's, and what is learned of it."""
 
 import json
-import os
-import signal
-import subprocess
 import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from conftest import ROOT, assert_one_line_error, command, completion, human_row, run, write_jsonl
+from conftest import assert_one_line_error, completion, human_row, kill_after_output, read_jsonl, run, write_jsonl
 
 from critic import human_scored
 from critic.judging.examples import plan
@@ -31,10 +28,6 @@ class Sampler:
         return completion(text if body["temperature"] else "")
 
 
-def written(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in out.read_text("utf-8").splitlines()]
-
-
 def test_the_reason_nearest_to_peoples_score_is_kept_and_learned(tmp_path: Path, scripted: Any) -> None:
     rows = [human_row(n) for n in range(10)] + [human_row(10, reason="So.")]
     judge, out = Sampler(), tmp_path / "out.jsonl"
@@ -44,7 +37,7 @@ def test_the_reason_nearest_to_peoples_score_is_kept_and_learned(tmp_path: Path,
         assert sorted(judge.away) == [*range(10)] and {len(away) for away in judge.away.values()} == {3}
         kept = [n for n in range(10) if min(judge.away[n].values()) <= band]
         assert f"{out}: {len(kept)} of 10 rows got a reason whose rating is within {band} of people's" in done.stdout
-        reasons = {row["id"]: row.get("reason") for row in written(out)}
+        reasons = {row["id"]: row.get("reason") for row in read_jsonl(out)}
         assert reasons.pop("row-10") == "So." and [f"row-{n}" for n in kept] == [row for row in reasons if reasons[row]]
         assert all(judge.away[n][reasons[f"row-{n}"] or ""] == min(judge.away[n].values()) for n in kept)
         planned = plan(human_scored.load(out).responses, {"pointwise": 1.0, "pointwise_reason_first": 1.0})
@@ -57,16 +50,11 @@ def test_killed_it_goes_on_with_the_samples_that_it_has(tmp_path: Path, scripted
     judge, out = Sampler(pause=0.02), tmp_path / "out.jsonl"
     rows = write_jsonl(tmp_path / "rows.jsonl", [human_row(n) for n in range(30)])
     words = [PROGRAM, rows, "--judge", scripted(judge).url, "--out", out, "--concurrency", "2", "--band", "9"]
-    process = subprocess.Popen(command(*words), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    samples = out.with_suffix(".samples.jsonl")
-    while process.poll() is None and (not samples.is_file() or samples.stat().st_size == 0):
-        time.sleep(0.005)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    before = written(samples)
+    kill_after_output(words, samples := out.with_suffix(".samples.jsonl"))
+    before = read_jsonl(samples)
     assert 0 < len(before) < 120 and not out.exists()
-    done = run(*words)
-    assert done.returncode == 0 and f"{len(before)} judged before, {120 - len(before)} to go" in done.stderr
-    assert written(samples)[: len(before)] == before and len({line["sample"]["id"] for line in written(samples)}) == 120
-    assert all(row["reason"] for row in written(out))
+    assert f"{len(before)} judged before, {120 - len(before)} to go" in run(*words, code=0).stderr
+    after = read_jsonl(samples)
+    assert after[: len(before)] == before and len({line["sample"]["id"] for line in after}) == 120
+    assert all(row["reason"] for row in read_jsonl(out))
     assert_one_line_error(run(PROGRAM, out, *words[2:]), "none of 30 rows has a score and no reason")

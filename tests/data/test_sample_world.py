@@ -10,7 +10,7 @@ from statistics import fmean, median
 from typing import Any
 
 import pytest
-from conftest import ROOT, Done, run_apart
+from conftest import ROOT, Done, read_jsonl, run, run_apart
 
 from critic import human_scored
 from critic.judging.examples import plan
@@ -28,9 +28,10 @@ FORMS_OF_PAPERS = {
 }
 
 
-def make_world(out: Path, *options: str, hash_seed: str = "0") -> Done:
-    env = {**os.environ, "PYTHONHASHSEED": hash_seed}
-    return run_apart("data/sample_world.py", "--out", out, *options, env=env)
+def make_world(out: Path, *options: str, hash_seed: str | None = None) -> Done:
+    """Write a world; with `hash_seed` in a process of its own."""
+    words = ("data/sample_world.py", "--out", out, *options)
+    return run_apart(*words, env=os.environ | {"PYTHONHASHSEED": hash_seed}) if hash_seed else run(*words)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def raw(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    return read_jsonl(file)
 
 
 @pytest.fixture(scope="module")
@@ -92,10 +93,9 @@ def test_conversations_have_labels_for_every_form(tmp_path: Path) -> None:
     plain, whole = tmp_path / "plain.jsonl", tmp_path / "whole.jsonl"
     assert make_world(plain, "--questions", "52").returncode == 0
     assert make_world(whole, "--questions", "52", "--conversations").returncode == 0
-    answers = [json.loads(line) for line in plain.read_text("utf-8").splitlines()]
-    rows = [json.loads(line) for line in whole.read_text("utf-8").splitlines()]
+    rows = read_jsonl(whole)
     turns = [row for row in rows if row["scope"] == "turn"]
-    assert [{**row, "checklist": [], "checklist_answers": []} for row in turns] == answers
+    assert [{**row, "checklist": [], "checklist_answers": []} for row in turns] == read_jsonl(plain)
     for row in turns:
         if row["human_score"] > 9:
             assert all(row["checklist_answers"]), "a full answer states every fact"
@@ -142,12 +142,8 @@ def test_right_and_wrong_answers_use_the_same_sentences(responses: list[Response
     """With the numbers taken out, every sentence of a right answer also stands in a wrong one."""
     said: dict[bool, set[str]] = {True: set(), False: set()}
     for response in responses:
-        if (
-            response.question.task == "Problem"
-            and response.question.lang == "en"
-            and response.system != EXTERNAL
-            and response.human
-        ):
+        about = response.question
+        if (about.task, about.lang) == ("Problem", "en") and response.system != EXTERNAL and response.human:
             sentences = re.findall(r"[A-Z][^.:}]*#", re.sub(r"\d+", "#", response.text))
             said[response.human.score > 8].update(sentences)
     assert said[True] and said[True] <= said[False]
@@ -162,8 +158,7 @@ def pictured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_pictures_are_drawn_beside_the_rows_the_same_for_the_same_seed(pictured: Path, tmp_path: Path) -> None:
-    rows = [json.loads(line) for line in pictured.read_text("utf-8").splitlines()]
-    named = {image for row in rows for image in row["images"]}
+    named = {image for row in read_jsonl(pictured) for image in row["images"]}
     drawn = {str(file.relative_to(pictured.parent)): file.read_bytes() for file in pictured.parent.glob("images/*")}
     assert named == set(drawn) and len(named) == 120
     assert len(set(drawn.values())) > 110  # they are not all the same picture
@@ -181,11 +176,10 @@ def test_the_pictures_that_the_sample_names_are_there() -> None:
 
 
 def test_half_of_the_questions_have_no_reference_and_a_fact_that_the_picture_decides_is_named(pictured: Path) -> None:
-    rows = [json.loads(line) for line in pictured.read_text("utf-8").splitlines()]
+    rows = read_jsonl(pictured)
     without = fmean(row["reference"] is None for row in rows)
     assert 0.35 < without < 0.65
-    right = [row for row in rows if row["system"] == "reference"]
-    assert all(row["edit"] is not None for row in right)
+    assert all(row["edit"] is not None for row in rows if row["system"] == "reference")
     for row in rows:
         if row["edit"] is not None:
             old, new = row["edit"]["old"], row["edit"]["new"]
@@ -214,9 +208,8 @@ def test_a_picture_shows_the_facts() -> None:
     pair = draw("pair", {"colour": "green", "colour2": "black"}, "seed")
     assert [painted(pair.crop((x, 0, x + 48, 96)), COLOURS["green"]) > 0 for x in (0, 48)] == [True, False]
     counts = [draw("several", {"n": str(n), "shape": "circle", "colour": "red"}, "s") for n in range(1, 6)]
-    shapes = [
-        draw("object", {"shape": shape, "colour": "red"}, "s") for shape in ("circle", "square", "triangle", "cross")
-    ]
+    names = ("circle", "square", "triangle", "cross")
+    shapes = [draw("object", {"shape": shape, "colour": "red"}, "s") for shape in names]
     digits = [draw("card", {"number": str(n), "colour": "red"}, "s") for n in range(1, 6)]
     assert (areas := [painted(image, COLOURS["red"]) for image in counts]) == sorted(set(areas))
     for drawn in (shapes, digits):

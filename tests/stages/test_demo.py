@@ -119,7 +119,6 @@ def test_its_closing_text_serves_the_clients_of_the_readme(demo: Path) -> None:
     words = command(*next_commands(demo)["critic serve"], "--port", port)
     with subprocess.Popen(words, cwd=ROOT, text=True, stdout=subprocess.PIPE, start_new_session=True) as server:
         try:
-            assert server.stdout is not None
             assert any(line.startswith("ready: ") for line in iter(server.stdout.readline, ""))
             (code,) = re.findall(r"(?m)^```python\n((?:.*\n)*?)```", (ROOT / "README.md").read_text("utf-8"))
             client = [sys.executable, "-c", code.replace("8000", port)]

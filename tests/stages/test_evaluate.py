@@ -2,19 +2,14 @@
 
 import inspect
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
 import time
-from collections import Counter
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, assert_one_line_error, completion, run, sample
+from conftest import assert_one_line_error, completion, kill_after_output, run, sample
 from scoring import CONV, MULTI, grades, judged, read_sample, scored
 from stages.test_judge_conversations import answer_all, judge, replies
 
@@ -33,29 +28,21 @@ def answer(body: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("benchmark", ["convbench", "multiverse"])
 def test_a_run_that_was_killed_goes_on_to_the_scores(tmp_path: Path, scripted: Any, benchmark: str) -> None:
     server = scripted(answer)
-    words = ["run", benchmark, sample(benchmark), "--model", server.url, "--name", "m", "--judge", server.url]
-    words += ["--as", "published", "--out", tmp_path / "out", "--concurrency", "2"]
-    command = [sys.executable, "-c", "from critic.cli import main; main()", *map(str, words)]
+    words = ["critic", "run", benchmark, sample(benchmark), "--model", server.url, "--name", "m"]
+    words += ["--judge", server.url, "--as", "published", "--out", tmp_path / "out", "--concurrency", "2"]
     judged_file, replies_file = tmp_path / "out/judged.jsonl", tmp_path / "out/replies.jsonl"
     for growing in (replies_file, judged_file):
-        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while process.poll() is None and not (growing.is_file() and growing.stat().st_size):
-            time.sleep(0.005)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
+        kill_after_output(words, growing)
         assert not (tmp_path / "out/score").exists(), "the kill came too late to prove anything"
-    run("critic", *words, code=0)
+    run(*words, code=0)
     published = benchmarks.load(benchmark)
-    turns = Counter(
-        (line.condition, line.conversation.id, line.turn) for _, line in jsonl.read(replies_file, ModelTurn)
-    )
-    assert {condition for condition, _, _ in turns} == {*published.conditions} and {*turns.values()} == {1}
+    turns = [(line.condition, line.conversation.id, line.turn) for _, line in jsonl.read(replies_file, ModelTurn)]
+    assert {condition for condition, _, _ in turns} == {*published.conditions} and len({*turns}) == len(turns)
     verdicts = [line for _, line in jsonl.read(judged_file, Judgment)]
     assert {line.protocol for line in verdicts} == {*published.protocols}
     page = (tmp_path / "out/score/report.html").read_text("utf-8")
     assert "m: as published." in page and "not as published" not in page
-    again = run("critic", *words)
-    assert again.returncode == 0 and f"{len(verdicts)} judged before, 0 to go" in again.stderr
+    assert f"{len(verdicts)} judged before, 0 to go" in run(*words, code=0).stderr
 
 
 def test_what_a_run_cannot_do_is_said_in_one_line(tmp_path: Path, scripted: Any) -> None:
@@ -185,8 +172,7 @@ def test_what_the_judge_cannot_do_is_refused_before_inference(tmp_path: Path, sc
     benchmark, learned, words, parts = CANNOT[case]
     model, server = scripted(answer), scripted(judge_or_head)
     server.told = {"forms": learned}
-    done = run_benchmark(benchmark, model, server, tmp_path / "out", *words)
-    assert_one_line_error(done, *parts)
+    assert_one_line_error(run_benchmark(benchmark, model, server, tmp_path / "out", *words), *parts)
     assert not model.requests and not server.requests and not (tmp_path / "out").exists()
 
 
@@ -347,8 +333,7 @@ def test_as_published_is_said_of_nothing_else(tmp_path: Path, scripted: Any, cas
     _, page, _ = scored(tmp_path / "out", benchmark, out)
     told = said if said.startswith("as published") else f"not as published: {said}"
     assert f"{told}." in page or f"{told};" in page, page
-    done = run("critic", "score", out, "--as", "published")
-    assert done.returncode == (0 if told == said else 2), done.stderr
+    run("critic", "score", out, "--as", "published", code=0 if told == said else 2)
 
 
 def test_a_model_judged_in_two_files_is_one_row(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 from collections.abc import Callable
+from itertools import chain, cycle, repeat
 from pathlib import Path
 from typing import Any
 
@@ -57,20 +58,20 @@ COUNTS: dict[str, list[Any]] = {
 @pytest.mark.parametrize("kind", COUNTS)
 @pytest.mark.parametrize("stage", ["judge", "infer"])
 def test_counts_that_are_none_are_left_out(tmp_path: Path, scripted: Servers, kind: str, stage: str) -> None:
-    file = sheet(tmp_path / "b", 1)
+    """Each reply of a run has another one, in all of its counts, in one within, or in their place."""
+    usages = []
     for value in COUNTS[kind]:
         whole = dict.fromkeys(["prompt_tokens", "completion_tokens", "prompt_tokens_details", "cost"], value)
-        for usage in (whole, whole | {"prompt_tokens_details": {"cached_tokens": value}}, value):
-            server = scripted(lambda body, usage=usage: {**completion(RATED), "usage": usage})
-            out = tmp_path / "out.jsonl"
-            out.unlink(missing_ok=True)
-            for _ in range(2):  # it can be read again
-                if stage == "infer":
-                    done = infer(file, out, "--condition", "no_image", "--base-url", server.url)
-                else:
-                    done = judge(server, out)
-                assert done.returncode == 0, (usage, done.stderr)
-            assert all(not line.get("prompt_tokens") for line in read_jsonl(out)), usage
+        usages += [whole, whole | {"prompt_tokens_details": {"cached_tokens": value}}, value]
+    told, out = cycle(usages), tmp_path / "out.jsonl"
+    server = scripted(lambda _: {**completion(RATED), "usage": next(told)})
+    file, words = sheet(tmp_path / "b", len(usages)), ["--max-failed", 0]
+    for _ in range(2):  # it can be read again
+        if stage == "infer":
+            infer(file, out, "--condition", "no_image", "--base-url", server.url, *words, code=0)
+        else:
+            judge(server, out, *words, count=len(usages), code=0)
+    assert len(server.requests) >= len(usages) and not any(line.get("prompt_tokens") for line in read_jsonl(out))
 
 
 def bodies(data: st.DataObject) -> dict[str, Any]:
@@ -239,18 +240,12 @@ def test_where_some_replies_come_with_them_all_are_stated_and_a_cache_knows_the_
     tmp_path: Path, scripted: Servers
 ) -> None:
     """As through a gateway: what the first reply shows holds for the file."""
-    calls = 0
-
-    def answer(_: dict[str, Any]) -> Any:
-        nonlocal calls
-        calls += 1
-        return completion(RATED) if calls == 1 else reply_with({"7": 0.5, "3": 0.5})
-
-    server = scripted(answer)
+    answers = chain([completion(RATED)], repeat(reply_with({"7": 0.5, "3": 0.5})))
+    server = scripted(lambda _: next(answers))
     for number in range(2):
         out = tmp_path / f"{number}.jsonl"
         done = judge(server, out, "--concurrency", "1", "--cache", tmp_path / "cache.db", count=4)
-        assert done.returncode == 0 and calls == 4, done.stderr
+        assert done.returncode == 0 and len(server.requests) == 4, done.stderr
         assert [(line["score"], line["setup"]["score_kind"]) for line in read_jsonl(out)] == [(7.0, "argmax")] * 4
     assert judge(server, out, "--concurrency", "1", count=5).returncode == 0, "it goes on as it was begun"
     assert not any("distribution" in line["verdict"] for line in read_jsonl(out))
@@ -289,14 +284,8 @@ def test_without_a_reason_or_by_criteria_the_stated_ratings_count(tmp_path: Path
 
 def test_what_failed_before_the_first_rating_is_of_the_same_kind(tmp_path: Path, scripted: Servers) -> None:
     """Killed or not: of one file all have one kind of score, which scoring and merging ask for."""
-    calls = 0
-
-    def answer(body: dict[str, Any]) -> Any:
-        nonlocal calls
-        calls += 1
-        return completion("" if calls == 1 else RATED)
-
-    server, out = scripted(answer), tmp_path / "out.jsonl"
+    answers = chain([completion("")], repeat(completion(RATED)))
+    server, out = scripted(lambda _: next(answers)), tmp_path / "out.jsonl"
     judge(server, out, "--concurrency", "1", "--max-failed", "1")
     assert [line["setup"]["score_kind"] for line in read_jsonl(out)] == ["argmax"] * 3
     lines = read_jsonl(out)
@@ -304,7 +293,7 @@ def test_what_failed_before_the_first_rating_is_of_the_same_kind(tmp_path: Path,
     write_jsonl(out, lines[:2])
     judge(server, out, "--concurrency", "1", "--max-failed", "1")
     assert [line["setup"]["score_kind"] for line in read_jsonl(out)] == ["argmax"] * 3
-    assert judge(server, out, "--retry-failed").returncode == 0 and calls == 5
+    assert judge(server, out, "--retry-failed").returncode == 0 and len(server.requests) == 5
     assert [line["score"] for line in read_jsonl(out)] == [7.0] * 3
 
 

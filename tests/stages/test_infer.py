@@ -24,6 +24,7 @@ from conftest import (
     run,
     write_jsonl,
 )
+from samples import build_conversation
 
 from critic.backends import Reply, Request, join_text
 from critic.backends.scripted import ScriptedBackend
@@ -89,16 +90,11 @@ def content(said: Sequence[Any]) -> list[str]:
 
 
 def talks(count: int, turns: int = 3) -> list[Conversation]:
-    return [
-        Conversation(
-            id=f"c{n}",
-            benchmark="convbench",
-            lang="en",
-            group=f"c{n}",
-            turns=[ConversationTurn(prompt=f"c{n} ask {k}", reference=f"c{n} ref {k}") for k in range(1, turns + 1)],
-        )
-        for n in range(count)
-    ]
+    conversations = []
+    for n in range(count):
+        asked = [ConversationTurn(prompt=f"c{n} ask {k}", reference=f"c{n} ref {k}") for k in range(1, turns + 1)]
+        conversations.append(build_conversation(f"c{n}", *asked, benchmark="convbench"))
+    return conversations
 
 
 def no_image(name: str) -> Image:
@@ -440,7 +436,7 @@ def test_killed_at_random_moments(tmp_path: Path, scripted: Servers, kills: int,
     words = ["--base-url", server.url, *wanted]
     assert infer(file, whole, *words, "--concurrency", "16").returncode == 0
     request_count = len(server.requests)
-    start = ["infer", str(file), "--benchmark", "convbench", "--out", str(out), "--concurrency", "3", *words]
+    start = ["critic", "infer", file, "--benchmark", "convbench", "--out", out, "--concurrency", "3", *words]
     chance = random.Random(kills)
     for kill in range(kills):
         kill_after_output(start, out, chance)

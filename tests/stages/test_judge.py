@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -270,18 +271,12 @@ def test_failures_are_named_and_never_a_number(tmp_path: Path, scripted: Servers
     ids=["500", "429", "hang up", "no JSON", "no completion"],
 )
 def test_transient_trouble_is_tried_again(tmp_path: Path, scripted: Servers, trouble: Any) -> None:
-    calls = 0
-
-    def answer(body: dict[str, Any]) -> Any:
-        nonlocal calls
-        calls += 1
-        return trouble if calls <= 2 else reply_with({"7": 1.0})
-
-    words = ["--concurrency", "1", "--attempts", "5"]
-    judge(scripted(answer), out := tmp_path / "out.jsonl", *words, count=2, code=0)
+    answers = chain([trouble, trouble], repeat(reply_with({"7": 1.0})))
+    server, words = scripted(lambda _: next(answers)), ["--concurrency", "1", "--attempts", "5"]
+    judge(server, out := tmp_path / "out.jsonl", *words, count=2, code=0)
     assert [line["score"] for line in read_jsonl(out)] == [7, 7]
     assert sorted(line.get("attempts", 1) for line in read_jsonl(out)) == [1, 3]
-    assert calls == 4
+    assert len(server.requests) == 4
 
 
 def test_a_prompt_that_is_too_long_is_shortened_and_said(tmp_path: Path, scripted: Servers) -> None:

@@ -50,9 +50,8 @@ def test_from_seeds_to_questions(tmp_path: Path, scripted: Any) -> None:
     new = [question for key, question in after.items() if key not in before]
     assert [question.prompt for question in new] == [LINES[0], LINES[3]]
     for question in new:
-        assert (question.group, question.reference, question.images, question.task) == (
-            first.group, first.reference, first.images, first.task,
-        )  # fmt: skip
+        for name in ("group", "reference", "images", "task"):
+            assert getattr(question, name) == getattr(first, name), name
     assert run("critic", "rewrite", SAMPLE, "--out", review, "--base-url", server.url).returncode == 0
     assert read_jsonl(review) == lines, "what people said stays"
 
@@ -85,8 +84,7 @@ def test_what_cannot_be_used_is_named_and_asked_for_again(tmp_path: Path, script
 
     server, review = scripted(answer), tmp_path / "review.jsonl"
     words = ["critic", "rewrite", SAMPLE, "--out", review, "--base-url", server.url]
-    done = run(*words)
-    assert done.returncode == 0 and "too_few_variants 1" in done.stdout, done.stderr
+    assert "too_few_variants 1" in run(*words, code=0).stdout
     count, whole = len(server.requests), len(read_jsonl(review))
     assert run(*words).returncode == 0 and len(server.requests) == count, "what was turned down is not asked again"
     broken = False

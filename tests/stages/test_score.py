@@ -11,23 +11,14 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 from conftest import assert_one_line_error, run, sample, write_jsonl
-from judgments import of_answer, of_turn
+from judgments import of_answer, of_turn, run_of
 from msgspec.structs import replace
+from samples import build_conversation, build_question
 from scoring import ASKED, CONV, Score, grades, judged, read_sample, scored
 
 from critic import jsonl
-from critic.benchmarks import Run, convbench, order_effects
-from critic.records import (
-    Call,
-    Conversation,
-    ConversationTurn,
-    HumanScore,
-    JudgeConfig,
-    Judgment,
-    Question,
-    Response,
-    Verdict,
-)
+from critic.benchmarks import convbench, order_effects
+from critic.records import Call, ConversationTurn, HumanScore, Judgment, Question, Response, Verdict
 from critic.stages.judged_runs import read_runs
 from critic.stats.aggregate import Cell
 
@@ -37,7 +28,6 @@ def test_convbench_from_file_to_page(tmp_path: Path) -> None:
     summary, page, printed = scored(tmp_path / "out", "convbench", file)
     cells: dict[Cell, dict[str, float]] = {}
     for _, line in jsonl.read(file, Judgment):
-        assert line.score is not None
         cells.setdefault(Cell(line.condition, line.turn), {})[line.sample.id] = line.score
     means = {name: fmean(cells[cell].values()) for name, cell in convbench.CELLS.items()}
     measures, board = summary["systems"]["m"]["direct"], summary["leaderboards"]["direct"]["m"]
@@ -306,31 +296,26 @@ def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
 
 def test_how_far_pairs_follow_the_place() -> None:
     """A first in either order: always the place. A then B: always the model."""
-    turns = [ConversationTurn(prompt="q")]
-    conversation = Conversation(id="c", benchmark="visitbench", lang="en", group="g", turns=turns)
+    conversation = build_conversation("c", ConversationTurn(prompt="q"), benchmark="visitbench")
 
     def line(*values: str) -> Judgment:
         given = [("model", values[0]), ("opponent", values[1])]
         calls = [msgspec.convert({"reply": "", "first": first, "value": value}, Call) for first, value in given]
         return of_turn(conversation, "pairwise", turn=1, score=0.5, calls=calls)
 
-    def run_(*turns: Judgment, judge: str = "j") -> Run:
-        setup = JudgeConfig(judge=judge, score_kind="argmax")
-        return Run(name="m", path=Path("x"), system="m", judge=judge, setup=setup, turns=list(turns))
-
     some = [line("A", "A"), line("A", "B"), line("tie", "A"), line("B", "A"), line("tie", "tie")]
-    ((words, large),) = order_effects([run_(*some)]).items()
+    ((words, large),) = order_effects([run_of(some)]).items()
     assert words.startswith("j: 2 of 5 pairs (40%) were judged otherwise in the other order and count as ties; ")
     assert "of 7 comparisons with a winner, the first answer won 5." in words and not large, "too few to warn"
     # Over all files of a judge; of another judge, whose verdicts follow no place, apart.
-    steady = run_(*[line("A", "B")] * 60, judge="k")
-    effects = order_effects([run_(*some * 2), run_(*some * 2), steady])
+    steady = run_of([line("A", "B")] * 60, judge="k")
+    effects = order_effects([run_of(some * 2), run_of(some * 2), steady])
     assert list(effects.values()) == [True, False] and "8 of 20 pairs" in next(iter(effects))
     once = [replace(verdict, calls=verdict.calls[:1]) for verdict in [line("A", "B")] * 70 + [line("B", "A")] * 50]
-    assert order_effects([run_(*once)]) == {"j: of 120 comparisons with a winner, the first answer won 70.": False}
-    assert list(order_effects([run_(*once, *once[:60])]).values()) == [True]
+    assert order_effects([run_of(once)]) == {"j: of 120 comparisons with a winner, the first answer won 70.": False}
+    assert list(order_effects([run_of([*once, *once[:60]])]).values()) == [True]
     scores = [replace(once[0], calls=[replace(call, first=None, value="0.7") for call in some[0].calls])]
-    assert order_effects([run_()]) == order_effects([run_(*scores)]) == {}, "a head scores each answer alone"
+    assert order_effects([run_of([])]) == order_effects([run_of(scores)]) == {}, "a head scores each answer alone"
 
 
 def test_a_page_warns_of_order_and_blames_no_battle(tmp_path: Path) -> None:
@@ -354,7 +339,7 @@ def test_mistakes_end_in_one_line(tmp_path: Path) -> None:
     file = judged(tmp_path / "j.jsonl", "convbench", [("direct", "own", 1)], grades)
     two = tmp_path / "two.jsonl"
     two.write_bytes(file.read_bytes() + file.read_bytes().replace(b'"system":"m"', b'"system":"n"'))
-    question = Question(id="q", prompt="?", task="Counting", group="q", lang="en", reference="5")
+    question = build_question(task="Counting", reference="5")
     singles = tmp_path / "singles.jsonl"
     jsonl.write(singles, [answered("q", question, "5")])
     replied = write_jsonl(tmp_path / "replies.jsonl", [{"conversation": {"benchmark": "convbench"}, "reply": "x"}])
@@ -377,7 +362,7 @@ def test_mistakes_end_in_one_line(tmp_path: Path) -> None:
 
 
 def test_single_answers_count_by_their_own_ids(tmp_path: Path) -> None:
-    counting = Question(id="q", prompt="How many?", task="Counting", group="g", lang="en", reference="two")
+    counting = build_question(prompt="How many?", task="Counting", reference="two")
     other = replace(counting, prompt="Which?", task="OCR", group="h", reference=None)
     questions = {"a": counting, "b": counting, "c": other}
     answers = [answered(key, question, f"text {key}") for key, question in questions.items()]
@@ -402,15 +387,12 @@ def answered(key: str, question: Question, text: str, score: float = 3.0) -> Jud
 @pytest.mark.parametrize(("form", "given"), [("correct", {"value": "yes"}), ("checklist", {"answers": [True, True]})])
 def test_failures_count_on_the_scale_of_their_form(tmp_path: Path, form: str, given: dict[str, Any]) -> None:
     """A verdict that failed says neither yes nor a rating: the form tells which it would have been."""
-    question = Question(id="q", prompt="p", task="OCR", group="g", lang="en", reference="r")
-    lines = [
-        of_answer(
-            Response(id=f"r{n}", question=msgspec.structs.replace(question, id=f"q{n}"), text="t", system="m"),
-            prompt=form, score_kind="expected",
-            verdict=Verdict(**given) if n else Verdict(failure="no_verdict"), score=1.0 if n else None,
-        )
-        for n in range(4)
-    ]  # fmt: skip
+    lines = []
+    for n in range(4):
+        question = build_question(f"q{n}", group="g", reference="r")
+        verdict, score = (Verdict(**given), 1.0) if n else (Verdict(failure="no_verdict"), None)
+        response = Response(id=f"r{n}", question=question, text="t", system="m")
+        lines.append(of_answer(response, prompt=form, score_kind="expected", verdict=verdict, score=score))
     jsonl.write(tmp_path / "j.jsonl", lines)
     done = run("critic", "score", tmp_path / "j.jsonl", "--max-failed", "1")
     row = next(line for line in done.stdout.splitlines() if line.startswith("own, turn 1"))

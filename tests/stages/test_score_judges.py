@@ -8,9 +8,10 @@ import msgspec
 import pytest
 from conftest import run
 from judgments import of_turn
+from samples import build_conversation
 from scoring import ASKED, grades, judged, scored
 
-from critic.records import Conversation, ConversationTurn
+from critic.records import ConversationTurn
 
 QUESTIONS = 24
 ASKED_ONCE: list[tuple[str, str, int | None]] = [("pointwise", "own", 1)]
@@ -21,9 +22,7 @@ def write_ratings(path: Path, model: str, judge: str, more: float = 0.0, questio
     lines = []
     for number in range(questions):
         turn = ConversationTurn(prompt=f"Question {number}?", reference="r", task="OCR")
-        conversation = Conversation(
-            id=f"{number}-0", benchmark="alignmmbench", lang="en", group=str(number), turns=[turn]
-        )
+        conversation = build_conversation(f"{number}-0", turn, benchmark="alignmmbench", group=str(number))
         reply = f"{model.removesuffix(' again')} on {number}"
         score = 2.0 + (number * len(model)) % 7 + more
         lines.append(
@@ -71,8 +70,7 @@ def test_the_road_to_one_scale_is_a_command_that_works(tmp_path: Path) -> None:
     assert f"judge its replies to 20 questions or more (`critic judge REPLIES.jsonl --out '{again}'`)" in road
     write_ratings(again, "a", "new=1", 1, questions=20)
     (command,) = re.findall("`(critic audit .*?)`", road)
-    converted = run(*shlex.split(command), "--out", tmp_path / "audit")
-    assert converted.returncode == 0 and "by 20 answers that both scored" in converted.stdout, converted.stderr
+    assert "by 20 answers that both scored" in run(*shlex.split(command), "--out", tmp_path / "audit", code=0).stdout
     # Given to the score as well, the file is found.
     _, _, printed = scored(tmp_path / "found", "alignmmbench", *files, again)
     assert command in printed and "critic judge" not in printed

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,8 @@ CONVERSATIONS = ROOT / "data/samples/convbench/ConvBench.csv"
 
 @pytest.fixture
 def stand() -> Iterator[Stands]:
-    stand_ins: list[StandIn] = []
-
-    def make(**how: Any) -> StandIn:
-        stand_ins.append(StandIn(**how))
-        return stand_ins[-1]
-
-    yield make
-    for stand_in in stand_ins:
-        stand_in.close()
+    with ExitStack() as stand_ins:
+        yield lambda **how: stand_ins.enter_context(closing(StandIn(**how)))
 
 
 def judge(folder: Path, server: StandIn, out: str, *words: object, rows: int = 20, system: str = "alpha") -> Done:
