@@ -1,24 +1,22 @@
 """eval_agreement.metrics against golden values, brute-force definitions and SciPy."""
 
-import csv
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
+from samples import read_golden
 from scipy import stats
 
 from critic.stats.estimate import Bootstrap
 from eval_agreement import METRICS, agreement, measured, pairs
-from eval_agreement.metrics import half_up
 
-GOLDEN = Path(__file__).parents[3] / "shared" / "fixtures" / "golden.json"
 GOLDEN_NAMES = {
     "mae": "mae",
     "pearson": "pearson_r",
@@ -33,14 +31,8 @@ CORRELATIONS = ("pearson", "spearman", "kendall")
 fractional = st.lists(st.tuples(st.integers(4, 40), st.integers(4, 40)), min_size=1, max_size=25)
 
 
-def golden() -> dict[str, Any]:
-    if not GOLDEN.is_file():
-        pytest.skip(f"{GOLDEN} is not part of the repository; the metrics of the libraries still hold")
-    return json.loads(GOLDEN.read_text("utf-8"))  # type: ignore[no-any-return]
-
-
-def test_golden_file() -> None:
-    cases = golden()["agreement"]
+def test_golden_file(shared: Path) -> None:
+    cases = read_golden(shared, "agreement")
     assert len(cases) == 9
     for name, case in cases.items():
         if "human" in case:
@@ -67,11 +59,11 @@ EDGE_NAMES = {
 }
 
 
-def test_golden_edges() -> None:
+def test_golden_edges(shared: Path) -> None:
     """Where the libraries give a number so do we; where they give NaN or raise we say why there is none. Ours alone: a
     failed judgment is dropped and counted, scores between ranges are rounded, kappa takes any scores, and scores off
     the scale are refused."""
-    cases = golden()["agreement_edge"]
+    cases = read_golden(shared, "agreement_edge")
     assert len(cases) == 9
     for name, case in cases.items():
         human, judge = case["human"], [None if score == "NaN" else score for score in case["judge"]]
@@ -117,13 +109,6 @@ def test_one_pair_and_no_pair() -> None:
     assert agreement([3, 4], [None, math.nan]).failed == 2
     some = agreement([7, 8, 3, 5], np.array([7, np.nan, 4, np.nan]))
     assert (some.n, some.failed, some.mae) == (2, 2, 0.5)
-
-
-def test_scores_between_ranges_are_rounded_half_up() -> None:
-    assert half_up(np.array([1.5, 2.4, 2.5, 3.5, 9.5])).tolist() == [2, 2, 3, 4, 10]
-    assert agreement([2.5], [3]).fuzzy == 1.0
-    assert agreement([2.4], [3]).fuzzy == 0.0
-    assert agreement([5.5], [6]).strict == 1.0
 
 
 @pytest.mark.parametrize(
@@ -200,10 +185,8 @@ RANK_ENDS = {
 
 
 def test_ends_of_intervals_are_those_of_ranks_that_were_resampled() -> None:
-    with (ROOT / "data/samples/scores.csv").open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    human, judge = ([float(row[name]) for row in rows] for name in ("score", "overlap"))
-    intervals = measured(human, judge, [row["group"] for row in rows]).interval
+    rows = pd.read_csv(ROOT / "data/samples/scores.csv")
+    intervals = measured(rows["score"], rows["overlap"], rows["group"].tolist()).interval
     for name, ends in SAMPLE_ENDS.items():
         assert intervals[name] == pytest.approx(ends, abs=0.003 if METRICS[name].exact else 1e-4), name
     random = np.random.default_rng(7)

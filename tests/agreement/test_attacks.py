@@ -16,6 +16,7 @@ import pytest
 from conftest import Done, asked_of, assert_one_line_error, completion, human_row, run, write_jsonl
 from judgments import ResponseJudge, of_answer
 from PIL import Image as Pillow
+from samples import build_question
 
 from critic import human_scored, jsonl
 from critic.backends import Reply, Request, parts_of
@@ -26,7 +27,7 @@ from critic.judging import parse
 from critic.judging.forms import BY_NAME
 from critic.judging.prompt import LANGUAGES, load
 from critic.judging.targets import target
-from critic.records import Judgment, Language, Question, Response, Turn, Verdict
+from critic.records import Judgment, Language, Response, Turn, Verdict
 from critic.stats.estimate import Estimate
 from eval_agreement.attack import main, read_layout
 from eval_agreement.measures.image_grounding import Fact, edit_fact, looking
@@ -45,16 +46,8 @@ every_prompt = pytest.mark.parametrize(("name", "lang"), PROMPTS)
 
 
 def response(lang: Language, text: str) -> Response:
-    question = Question(
-        id="q",
-        group="q",
-        lang=lang,
-        task="Counting",
-        prompt="How many?",
-        reference="Five.",
-        history=[Turn(user="Hello", assistant="Hello")],
-    )
-    return Response(id="r", question=question, text=text)
+    about: dict[str, Any] = {"prompt": "How many?", "reference": "Five.", "history": [Turn("Hello", "Hello")]}
+    return Response(id="r", question=build_question(lang=lang, task="Counting", **about), text=text)
 
 
 def shown(name: str, lang: Language, text: str) -> str:
@@ -106,11 +99,8 @@ def test_an_attacked_answer_stays_inside_its_section(attack: Attack, name: str, 
         assert ours == [line for line in split(clean) if not line.startswith(">")]
     for heading in read_layout(load(name, lang))["heading"].values():
         assert attacked.splitlines().count(heading) == clean.splitlines().count(heading) == 1
-    before, after = (
-        clean.split(f"> {answer.splitlines()[0]}" if answer else "\n>\n", 1)[0],
-        clean[clean.rindex("\n# ") :],
-    )
-    assert attacked.startswith(before.removesuffix("\n")) and attacked.endswith(after)
+    before, _, _ = clean.partition(f"> {answer.splitlines()[0]}" if answer else "\n>\n")
+    assert attacked.startswith(before.removesuffix("\n")) and attacked.endswith(clean[clean.rindex("\n# ") :])
 
 
 CONTROL_TOKENS = [
@@ -239,8 +229,7 @@ def test_from_rows_to_effects(tmp_path: Path, scripted: Any) -> None:
 
     rows = write_jsonl(tmp_path / "rows.jsonl", [human_row(n, human_score=3.0) for n in range(8)])
     attacked, judged = tmp_path / "attacked.jsonl", tmp_path / "judged.jsonl"
-    done = run("critic", "attack", rows, "--out", attacked)
-    assert done.returncode == 0 and "8 of 8 answers" in done.stdout, done.stderr
+    assert "8 of 8 answers" in run("critic", "attack", rows, "--out", attacked, code=0).stdout
     url = scripted(answer).url
     run("critic", "judge", attacked, "--out", judged, "--base-url", url, "--score", "argmax", code=3)
     injected = injection([line for _, line in jsonl.read(judged, Judgment)])
@@ -271,7 +260,7 @@ def judgments(
     for name, values in scores.items():
         for number, score in enumerate(values):
             group = str(groups[number] if groups is not None else number)
-            question = Question(id=group, prompt="q", task="t", group=group, lang="en")
+            question = build_question(group)
             text = "answer" if name == CLEAN else "answer and more"
             lines.append(judgment(Response(id=f"r{number}#{name}", question=question, text=text), score, **changes))
     return lines
@@ -413,9 +402,8 @@ def test_edits_change_one_fact_and_keep_the_rest() -> None:
     assert number != "Three" and number.istitle() and changed[1] == f"Three, not {number}."
     assert edit_fact("The bride reddens.", "en", "k") is None, "no word within a word"
     assert edit_fact("左边有一只猫。", "zh", "k") == ("右边有一只猫。", "应为左，而非右。")
-    assert edit_fact("1. The picture shows a dog on a lawn.\n2. The dog runs.", "en", "k") is None, (
-        "a list's are no facts"
-    )
+    numbered = "1. The picture shows a dog on a lawn.\n2. The dog runs."
+    assert edit_fact(numbered, "en", "k") is None, "a list's are no facts"
     for head in ("1. ", "**2.** ", "(3) ", "- 4) ", "5、"):
         edited = edit_fact(f"{head}12 cafes", "en", "k")
         assert edited is not None and edited[0].startswith(head) and edited[0] != f"{head}12 cafes", head
@@ -449,8 +437,7 @@ def test_a_judge_that_looks_is_told_from_one_that_reads(arms: Path) -> None:
 
 
 def test_the_report_says_whether_the_judge_looks(arms: Path, tmp_path: Path) -> None:
-    done = audit(judged(arms, by_style), tmp_path / "audit")
-    assert "not shown to look at the image" in done.stdout
+    assert "not shown to look at the image" in audit(judged(arms, by_style), tmp_path / "audit").stdout
     page = (tmp_path / "audit/report.html").read_text("utf-8")
     assert "judged-by_style: It is not shown to look" in page, "of several files each is named"
     assert "Does the judge look at the image?" in page

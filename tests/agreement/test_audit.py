@@ -4,20 +4,20 @@ import json
 import re
 from collections.abc import Callable
 from html import unescape
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-from conftest import Done, human_row, write_jsonl
+from conftest import Done, assert_one_line_error, human_row, write_jsonl
 from conftest import run as run_program
 from judgments import of_answer
-from samples import build_sample
+from lxml.html import document_fromstring
+from samples import build_question, build_sample
 
 from critic import jsonl
-from critic.records import HumanScore, Judgment, Question, Response, Turn, Verdict
+from critic.records import HumanScore, Judgment, Response, Turn, Verdict
 from eval_agreement import METRICS, agreement, measured
 from eval_agreement.measures.baselines import trivial
 from eval_agreement.measures.scorers import people
@@ -29,18 +29,12 @@ HOSTILE = "</p><script>alert('owned')</script><img src=https://evil.example/x.pn
 
 
 def judgment(number: int, human: float, score: float | None, **changes: Any) -> Judgment:
-    question = Question(
-        id=f"q{number // 2}",
-        prompt="图中有几只猫？",
-        task="Counting" if number % 2 else "OCR",
-        group=f"q{number // 2}",
-        lang="zh" if number % 2 else "en",
-        reference="图中有三只猫。",
-        history=[Turn("你好", "你好！")] if number % 3 == 0 else [],
-    )
+    about: dict[str, Any] = {"prompt": "图中有几只猫？", "reference": "图中有三只猫。"}
+    about |= {"task": "Counting", "lang": "zh"} if number % 2 else {"task": "OCR", "lang": "en"}
+    about |= {"history": [Turn("你好", "你好！")] if number % 3 == 0 else []}
     response = Response(
         id=f"r{number}",
-        question=question,
+        question=build_question(f"q{number // 2}", **about),
         text=changes.get("text", "三只猫" * (number % 5 + 1)),
         system="model-a",
         human=HumanScore(score=human, raters=changes.get("raters", {}), reason="数对了"),
@@ -56,15 +50,11 @@ def judgments(n: int = 40, failed: int = 0, seed: int = 0) -> list[Judgment]:
     random = np.random.default_rng(seed)
     human = random.integers(1, 11, n)
     scores = np.clip(human + random.normal(0, 1, n), 1, 10)
-    return [
-        judgment(
-            index,
-            float(human[index]),
-            None if index < failed else float(scores[index]),
-            raters={"a": float(human[index]), "b": float(min(human[index] + 1, 10))},
-        )
-        for index in range(n)
-    ]
+    lines = []
+    for index, (mean, score) in enumerate(zip(human.tolist(), scores.tolist(), strict=True)):
+        raters = {"a": float(mean), "b": float(min(mean + 1, 10))}
+        lines.append(judgment(index, float(mean), None if index < failed else score, raters=raters))
+    return lines
 
 
 def training_rows(count: int = 60) -> list[dict[str, Any]]:
@@ -99,8 +89,7 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Path:
     jsonl.write(folder / "external.jsonl", judgments(30, failed=3, seed=1))
     jsonl.write(folder / "train.jsonl", training_rows())
     arguments = ["internal=internal.jsonl", "external.jsonl", "--train", "train.jsonl", "--out", "out"]
-    done = run(folder, *arguments, "--max-failed", "0.2", code=0)
-    (folder / "stdout").write_text(done.stdout)
+    (folder / "stdout").write_text(run(folder, *arguments, "--max-failed", "0.2", code=0).stdout)
     return folder
 
 
@@ -119,14 +108,9 @@ def test_summary_holds_what_agreement_says(audited: Path) -> None:
         records = [record for _, record in jsonl.read(audited / f"{name}.jsonl", Judgment)]
         human = [record.sample.human.score for record in records if record.sample.human]
         group = [record.conversation.group for record in records]
-        columns = {
-            "judge": (summary[name], [record.score for record in records]),
-            "other": (
-                summary["judges"]["other"][name],
-                [record.sample.columns.get("other_score_1_10") for record in records],
-            ),
-        }
-        for measured_values, scores in columns.values():
+        judged, others = summary[name], summary["judges"]["other"][name]
+        columns = [record.sample.columns.get("other_score_1_10") for record in records]
+        for measured_values, scores in ((judged, [record.score for record in records]), (others, columns)):
             expected = agreement(human, scores)
             bounds = measured(human, scores, group).interval
             assert (measured_values["n"], measured_values["failed"]) == (expected.n, expected.failed)
@@ -134,9 +118,7 @@ def test_summary_holds_what_agreement_says(audited: Path) -> None:
             assert measured_values["undefined"] == expected.undefined
             for metric in METRICS:
                 assert measured_values[metric] == pytest.approx(getattr(expected, metric), abs=1e-12)
-                assert measured_values["interval"][metric] == (
-                    None if bounds[metric] is None else list(bounds[metric] or ())
-                )
+            assert measured_values["interval"] == {metric: ends and list(ends) for metric, ends in bounds.items()}
 
 
 def test_failures_are_counted_and_baselines_use_every_row(audited: Path) -> None:
@@ -177,25 +159,19 @@ def test_table(audited: Path) -> None:
     assert len(columns) == 1
 
 
-class Tags(HTMLParser):
-    """Every tag with its attributes, and the text."""
+def list_tags(page: str) -> list[tuple[str, dict[str, str]]]:
+    """Return every tag with its attributes."""
+    return [(node.tag, dict(node.attrib)) for node in document_fromstring(page).iter("*")]
 
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.feed(page)
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
+def read_text(page: str) -> str:
+    """Return the text of a page, in which a space stands for any white space."""
+    return " ".join(document_fromstring(page).text_content().split())
 
 
 def assert_whole(page: str) -> None:
     """Every table has a caption, and the contents name every section."""
-    tags = Tags(page).tags
+    tags = list_tags(page)
     assert sum(tag == "caption" for tag, _ in tags) == sum(tag == "table" for tag, _ in tags) > 0
     targets = {attributes["id"] for _, attributes in tags if "id" in attributes}
     assert {attributes["href"] for tag, attributes in tags if tag == "a"} == {f"#{target}" for target in targets}
@@ -207,31 +183,31 @@ def page(audited: Path) -> str:
 
 
 def test_report_loads_nothing(page: str) -> None:
-    tags = Tags(page)
-    assert not {tag for tag, _ in tags.tags} & {"script", "img", "link", "iframe", "object", "base", "image", "use"}
-    for _, attributes in tags.tags:
-        assert attributes.get("href", "#x").startswith("#")  # type: ignore[union-attr]
+    tags = list_tags(page)
+    assert not {tag for tag, _ in tags} & {"script", "img", "link", "iframe", "object", "base", "image", "use"}
+    for _, attributes in tags:
+        assert attributes.get("href", "#x").startswith("#")
         assert "src" not in attributes and not [name for name in attributes if name.startswith("on")]
     style = page[page.index("<style>") : page.index("</style>")]
     assert "url(" not in style and "@import" not in style
 
 
 def test_report_escapes_what_comes_from_files(page: str) -> None:
-    assert "&lt;script&gt;alert(" in page and "alert('owned')" in Tags(page).text
+    assert "&lt;script&gt;alert(" in page and "alert('owned')" in read_text(page)
     assert "&lt;b&gt;a&lt;/b&gt;" in page
     assert "<title>Audit of small-judge</title>" in page
     assert "&lt;/pre&gt;&lt;script&gt;" in page
 
 
 def test_report_is_accessible(page: str) -> None:
-    tags = Tags(page).tags
+    tags = list_tags(page)
     assert ("html", {"lang": "en"}) in tags
     assert all(attributes.get("aria-label") for tag, attributes in tags if tag == "svg")
     assert_whole(page)
 
 
 def test_report_opens_with_the_verdict(audited: Path, page: str) -> None:
-    text = re.sub(r"\s+", " ", Tags(page).text)
+    text = read_text(page)
     internal = summary_of(audited)["internal"]
     low, high = internal["interval"]["mae"]
     constant = summary_of(audited)["baselines"]["constant"]["internal"]["mae"]
@@ -268,11 +244,9 @@ def test_decisions_rest_on_enough_questions_and_judgments(tmp_path: Path) -> Non
     with_labels = decided(tmp_path, rows(80))
     human = np.array([row.sample.human.score for row in rows(80) if row.sample.human])
     labels_only = np.ceil((1.96 * human.std() / 0.2) ** 2)
-    assert (
-        with_labels.startswith("Use small-judge as it is: its error is 0.19 points")
-        and f" It saves labels: 20 instead of {labels_only:.0f} for a mean of people's scores within ±0.2"
-        in with_labels
-    )
+    assert with_labels.startswith("Use small-judge as it is: its error is 0.19 points")
+    saved = f" It saves labels: 20 instead of {labels_only:.0f} for a mean of people's scores within ±0.2"
+    assert saved in with_labels
     assert "within ±0.5 points (--target-half-width)" in decided(tmp_path, rows(80), "--target-half-width", "0.5")
     random = np.random.default_rng(1)
     human, noise = random.integers(1, 11, (2, 160)).astype(float).tolist()  # of counting it knows nothing
@@ -289,8 +263,7 @@ def test_decisions_rest_on_enough_questions_and_judgments(tmp_path: Path) -> Non
 
 def test_too_many_failures_exit_3_after_writing(tmp_path: Path) -> None:
     jsonl.write(tmp_path / "j.jsonl", judgments(20, failed=20))
-    done = run(tmp_path, "j.jsonl", "--out", "out", code=3)
-    assert "20 of 20 failed" in done.stderr
+    assert "20 of 20 failed" in run(tmp_path, "j.jsonl", "--out", "out", code=3).stderr
     summary = summary_of(tmp_path)
     assert summary["j"]["mae"] is None and summary["j"]["undefined"]["mae"] == "no pairs"
     assert list(summary["baselines"]) == ["constant"] and summary["provenance"]["train"] is None
@@ -479,7 +452,7 @@ def test_everything_an_audit_can_say_is_said(tmp_path: Path) -> None:
     assert [attack["change"]["value"] for attack in injected["attacks"]] == [0.0, 3.0]
 
     page = (tmp_path / "out/report.html").read_text("utf-8")
-    shown = re.sub(r"\s+", " ", Tags(page).text)
+    shown = read_text(page)
     readings = [sample["replaces"]["reading"], sample["plan"]["reading"], injected["reading"]]
     readings += [effect["reading"] for effect in biases.values()]
     readings += sample["calibration"]["readings"]
@@ -576,9 +549,6 @@ def test_attacked_copies_are_no_answers(tmp_path: Path, name: str, copies: int) 
         done = run(tmp_path, *arguments, "--out", "out")
         if copies:
             count = f", the first of {copies}," if copies > 1 else ""
-            assert (
-                done.returncode == 2
-                and f"#{name}'{count} is a copy of an answer that critic attack made" in done.stderr
-            )
+            assert_one_line_error(done, f"#{name}'{count} is a copy of an answer that critic attack made")
         else:
             assert done.returncode == 0, done

@@ -84,7 +84,6 @@ def test_holm() -> None:
 def test_gate_decides_on_the_bound_not_on_the_point() -> None:
     data = sample()
     result = measured(data.human, data.judges["judge0"], data.group)
-    assert result.mae is not None and result.interval["mae"] is not None
     between = (result.mae + result.interval["mae"][1]) / 2
     (outcome,) = check([Limit("mae", between)], {"x": result})
     assert result.mae < between and not outcome.holds and outcome.bound == result.interval["mae"][1]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import SHARED, assert_one_line_error, run
+from conftest import assert_one_line_error, run
 from msgspec.structs import replace
 from numpy.typing import NDArray
 from samples import build_pairs, build_sample
@@ -407,11 +407,8 @@ REVIEWED = {
 
 
 @pytest.mark.parametrize("name", REVIEWED)
-def test_the_reviewed_files_are_decided_rightly(name: str, tmp_path: Path) -> None:
-    file = SHARED / "cases/audit" / name
-    if not file.is_file():
-        pytest.skip("the shared cases are not here")
-    done = run("critic", "audit", file, "--out", "out", cwd=tmp_path)
+def test_the_reviewed_files_are_decided_rightly(name: str, tmp_path: Path, shared: Path) -> None:
+    done = run("critic", "audit", shared / "cases/audit" / name, "--out", "out", cwd=tmp_path)
     assert re.search(f"{Path(name).stem}: {REVIEWED[name]}", done.stdout), done.stdout
 
 

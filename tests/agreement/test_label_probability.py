@@ -100,16 +100,12 @@ def test_differences_of_preferences_and_the_decision_are_those_of_the_table() ->
     findings = run_audit(given, AuditRequest(), PREFERENCE_MEASURES)
     (difference,) = findings.differences
     for name in ("accuracy", "kappa"):
-        judged, constant = (
-            getattr(line, name).value
-            for line in (findings.scorers.agreement["j"], findings.scorers.baselines["constant"])
-        )
-        assert getattr(difference, name).value == pytest.approx(judged - constant, abs=1e-12), name
+        judged, constant = findings.scorers.agreement["j"], findings.scorers.baselines["constant"]
+        expected = getattr(judged, name).value - getattr(constant, name).value
+        assert getattr(difference, name).value == pytest.approx(expected, abs=1e-12), name
     assert difference.accuracy.value < 0 and difference.accuracy.n == 1000
     (pair,) = findings.matrix.overall
-    assert (
-        pair.equal.value == pytest.approx(findings.scorers.agreement["j"].accuracy.value) and findings.scorers.weighted
-    )
+    assert pair.equal.value == pytest.approx(judged.accuracy.value) and findings.scorers.weighted
     (note,) = preference_sections("pairs", findings)[0].parts[0].readings
     assert "each label stands for 1 / label_probability pairs" in note
     (decision,) = decide_verdicts("pairs", findings).judges
@@ -125,11 +121,8 @@ def test_the_constant_judge_is_the_best_one_on_the_rows_that_it_is_scored_on() -
     scores, about = trivial(sample, [])["constant"]
     whole = np.repeat(human, np.round(1 / chance).astype(int))
     assert scores[0] == np.median(whole) == 8 and about.startswith("always 8")
-    even = [
-        trivial(replace(sample, probability=probability), [])["constant"][0][0]
-        for probability in (None, np.full(400, 0.5))
-    ]
-    assert even == [np.median(human)] * 2
+    for even in (None, np.full(400, 0.5)):
+        assert trivial(replace(sample, probability=even), [])["constant"][0][0] == np.median(human)
     halves = replace(sample, human=np.repeat([2.0, 5.0], 200), probability=np.full(400, 0.25))
     assert trivial(halves, [])["constant"][0][0] == 3.5
     people = np.where(rare, A, B).astype(np.int8)
@@ -145,5 +138,4 @@ def test_a_label_without_its_chance_is_refused_and_a_row_without_label_needs_non
     lines = [{"id": str(n), "score": 5, "label_probability": 0.5 if n else None} for n in range(30)]
     assert_one_line_error(audited(lines), "p.jsonl", "label_probability is given for some labels, but not for that of")
     pairs = [{"id": str(n), "preference": "ab"[n % 2], "label_probability": 0.5} for n in range(30)]
-    done = audited([{"id": "0", "preference": None, "label_probability": None}, *pairs[1:]])
-    assert done.returncode == 0, done.stderr
+    assert audited([{"id": "0", "preference": None, "label_probability": None}, *pairs[1:]]).returncode == 0

@@ -45,7 +45,6 @@ def answers(
 def independent(labels: Floats, judge: Floats, lam: float | None = None) -> tuple[CorrectedMean, tuple[float, float]]:
     """The mean without groups, and its interval with the normal quantile, as published."""
     result = corrected_mean(labels, judge, np.arange(len(judge)), lam)
-    assert result.value is not None and result.interval is not None
     n = result.labelled
     narrower = stats.norm.ppf(0.975) / (stats.t.ppf(0.975, n - 1) * math.sqrt(n / (n - 1)))
     low, high = (result.value + narrower * (end - result.value) for end in result.interval)
@@ -89,7 +88,6 @@ def test_clustered_variance_is_the_sum_of_squared_group_totals() -> None:
         variance_alone += alone**2
     groups = len(set(group[known]))
     far = stats.t.ppf(0.975, groups - 1) * math.sqrt(groups / (groups - 1))
-    assert result.interval is not None and result.human_interval is not None
     assert result.groups == groups
     assert np.ptp(result.interval) == pytest.approx(2 * far * math.sqrt(variance))
     assert np.ptp(result.human_interval) == pytest.approx(2 * far * math.sqrt(variance_alone))
@@ -190,9 +188,7 @@ def test_planned_labels_reach_the_half_width(size: int, alike: float, half_width
         for _ in range(80):
             _, labels, judge, group = answers(random, count, 1200, size, alike, slope)
             result = corrected_mean(labels, judge, group)
-            interval = result.interval if judged else result.human_interval
-            assert interval is not None
-            widths.append(np.ptp(interval) / 2)
+            widths.append(np.ptp(result.interval if judged else result.human_interval) / 2)
         return float(np.mean(widths))
 
     assert reached(with_judge, True) == pytest.approx(half_width, rel=0.06)
@@ -204,11 +200,9 @@ def test_what_labels_cannot_reach_takes_more_answers() -> None:
     plan = labels_needed(0.05, labels, judge, group)
     assert plan.with_judge is plan.without_judge is None
     everything = corrected_mean(human, judge, group)
-    assert everything.interval is not None
     said = float(plan.reading.rpartition("even with all 400 answers labelled it is ±")[2].split(",")[0])
     assert said == pytest.approx(np.ptp(everything.interval) / 2, rel=0.15)
     just = labels_needed(said + 0.01, labels, judge, group)
-    assert just.with_judge is not None and just.without_judge is not None
     assert 280 <= just.with_judge <= just.without_judge <= 400
 
 
@@ -222,15 +216,13 @@ def test_a_good_judge_never_takes_more_labels_than_none() -> None:
         labels = np.where(np.isin(np.arange(400), random.permutation(400)[:30]), human, np.nan)
         for weight in (None, np.full(400, 400 / 30)):
             plan = labels_needed(0.3, labels, judge, np.arange(400), weight=weight)
-            assert plan.with_judge is not None and plan.without_judge is not None
             assert plan.with_judge < plan.without_judge / 2
 
 
 def test_plans_that_cannot_be_made() -> None:
     _, labels, judge, _ = answers(np.random.default_rng(12), 40, 400)
-    assert labels_needed(0.3, labels, judge, np.arange(400) % 3).undefined == (
-        "labels in 3 groups; at least 5 are needed"
-    )
+    few = labels_needed(0.3, labels, judge, np.arange(400) % 3)
+    assert few.undefined == "labels in 3 groups; at least 5 are needed"
     lonely = np.arange(400)
     unlabelled = np.flatnonzero(np.isnan(labels))
     lonely[unlabelled[1]] = lonely[unlabelled[0]]
@@ -275,11 +267,9 @@ def test_what_several_files_save_is_pooled_beside_the_best(tmp_path: Path) -> No
         human, blind = random.integers(1, 11, (2, count)).tolist()
         # It errs on the two lowest ratings, most with wide intervals: the others are better than a random draw.
         judge = [{1: 2, 2: 1}.get(score, score) for score in human] if name == "good" else blind
-        pairs = enumerate(zip(human, judge, strict=True))
-        rows = [
-            human_row(number, human_score=score, score_1_10=score) | {"j_score_1_10": float(judged)}
-            for number, (score, judged) in pairs
-        ]
+        rows = []
+        for number, (score, judged) in enumerate(zip(human, judge, strict=True)):
+            rows.append(human_row(number, human_score=score, score_1_10=score, j_score_1_10=float(judged)))
         write_jsonl(tmp_path / f"{name}.jsonl", rows)
     done = run("critic", "audit", "good.jsonl", "blind.jsonl", "--out", "out", cwd=tmp_path, code=0)
     found = json.loads((tmp_path / "out/summary.json").read_text())

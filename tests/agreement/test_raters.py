@@ -122,7 +122,6 @@ def test_interval_is_that_of_alpha_on_repeated_rows(level: Level, step: float) -
         people.append(alpha_of(ratings[rows], level))
         both.append(alpha_of(everyone[rows], level))
     alone, together = np.array(people, dtype=float), np.array(both, dtype=float)
-    assert agreed.with_judge is not None and agreed.difference is not None
     for estimate, values in (
         (agreed.people, alone),
         (agreed.with_judge, together),
@@ -134,7 +133,6 @@ def test_interval_is_that_of_alpha_on_repeated_rows(level: Level, step: float) -
 def test_soft_agreement_is_with_peoples_distribution_not_their_mean() -> None:
     ratings = np.array([[1, 1, 2], [3, 3, 3], [5, 4, NAN], [2, 2, 5], [4, NAN, NAN]] * 10)
     soft = beside_raters(by_item(ratings), np.array([1, 3.2, 4.9, 5, 4] * 10), np.arange(50)).soft
-    assert soft is not None
     assert soft.judge.value == pytest.approx((2 / 3 + 1 + 1 / 2 + 1 / 3) / 4)
     assert soft.people.value == pytest.approx((1 / 3 + 1 + 0 + 1 / 3) / 4)
     assert soft.ceiling.value == pytest.approx((2 / 3 + 1 + 1 / 2 + 2 / 3) / 4) and soft.differ.value == 0.75
@@ -161,7 +159,6 @@ def test_people_and_judge_are_compared_on_the_same_items() -> None:
     assert result.items + result.failed + result.single == 90
     assert (result.raters, result.ratings) == (3, int(given[kept].sum()))
     together = np.column_stack([ratings, judge])[kept]
-    assert result.with_judge is not None and result.difference is not None
     assert result.people.value == pytest.approx(alpha_of(ratings[kept]), abs=1e-12)
     assert result.with_judge.value == pytest.approx(alpha_of(together), abs=1e-12)
     assert result.difference.value == pytest.approx(result.with_judge.value - result.people.value, abs=1e-12)  # type: ignore[operator]

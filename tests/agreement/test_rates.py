@@ -40,10 +40,8 @@ def test_no_interval_without_width_and_no_inverse_of_a_coin() -> None:
     alike = rates([0] * 25, [0] * 25, yes_or_no=True)["yes"]
     assert alike.corrected.interval and alike.corrected.interval[0] < 0.93 and alike.inverted.value is None
     coin = rates([0, 2] * 20, [0, 0, 2, 2] * 10, yes_or_no=True)["yes"]
-    assert (
-        coin.inverted.undefined == "the judge hardly tells people's verdicts apart"
-        and coin.corrected.value == pytest.approx(0.5)
-    )
+    assert coin.inverted.undefined == "the judge hardly tells people's verdicts apart"
+    assert coin.corrected.value == pytest.approx(0.5)
     two_kinds = rates([0, 1, 2] * 20, [0, 0, 2] * 20)["answers a"]
     assert two_kinds.inverted.undefined == coin.inverted.undefined and two_kinds.corrected.value == pytest.approx(0.5)
     few = rates([0, 2, 0, 4], [0, 2, 0, 2], yes_or_no=True)["yes"]

@@ -58,7 +58,6 @@ def test_a_lenient_judge_is_recalibrated() -> None:
     judge[:7] = np.nan
     result = calibrate(JudgedRows(human, judge, group))
     assert (result.n, result.failed) == (473, 7)
-    assert result.before is not None and result.after is not None and result.change is not None
     used = ~np.isnan(judge)
     assert result.before.mae == pytest.approx(np.abs(judge - human)[used].mean())
     assert result.before.mean_error == pytest.approx((judge - human)[used].mean())
@@ -96,7 +95,6 @@ def test_gpt4_on_llmeval2(shared: Path) -> None:
     assert [part.score for part in calibrated.bins] == list(range(1, 11))
     assert sum(part.human.n for part in calibrated.bins) == calibrated.n == len(rows)
     assert calibrated.bins[-1].human.value == pytest.approx(human[judge == 10].mean())
-    assert calibrated.before is not None and calibrated.after is not None
     assert (calibrated.before.rmse, calibrated.after.rmse) == pytest.approx((2.87, 2.59), abs=0.01)
     assert (calibrated.before.mae, calibrated.after.mae) == pytest.approx((1.53, 1.94), abs=0.02)
 
@@ -106,9 +104,7 @@ def test_no_row_is_left_to_a_score_far_from_its_own_interval() -> None:
     random = np.random.default_rng(7)
     score = random.integers(1, 11, 600).astype(float)
     human = np.select([score == 6, score == 7], [8.0, 3.0], score)
-    widths, ends = measure_intervals(build_sample(human, score, np.arange(600) // 2), AuditRequest())
-    assert widths is not None and ends is not None
-    low, high, _, left = ends
+    _, (low, high, _, left) = measure_intervals(build_sample(human, score, np.arange(600) // 2), AuditRequest())
     swapped = np.isin(score, (6, 7))
     assert np.all((high - low)[swapped] <= NARROW) and not left[swapped].any() and left[~swapped].mean() > 0.7
 
@@ -213,7 +209,6 @@ def test_a_judge_that_knows_nothing_is_left_no_row_and_small_tasks_say_whose_int
     judge = random.integers(1, 11, 312).astype(float)
     sample = build_sample(human, judge, parts={"task": ["large"] * 300 + ["small"] * 12})
     widths, ends = measure_intervals(sample, AuditRequest())
-    assert widths is not None and ends is not None
     assert not ends[3].any() and widths.left == 0 and "Leave no single answer to the judge" in widths.reading
     assert {task.task: task.borrowed for task in widths.tasks} == {"all": False, "large": False, "small": True}
     assert "Tasks with fewer than 20 labels" in widths.reading and widths.reading.count("small") == 1
