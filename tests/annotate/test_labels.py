@@ -175,8 +175,7 @@ def test_a_pair_with_a_known_answer_is_known_whichever_stands_first(tmp_path: Pa
     assert {"overall": "A"} in known_answers and {"overall": "B"} in known_answers
     assert collect_facts(store.labels())["rater-1"].right == [True] * 4
     words = ("--db", store.path, "--scheme", "pairwise", "--export", tmp_path / "no.jsonl")
-    again = run("critic", "annotate", tmp_path / "rows.jsonl", *words)
-    assert_one_line_error(again, "checks", "another --db")
+    assert_one_line_error(run("critic", "annotate", tmp_path / "rows.jsonl", *words), "checks", "another --db")
 
 
 def test_groups_of_questions_are_resampled() -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +66,7 @@ def test_answers_are_text_whatever_they_hold(tmp_path: Path) -> None:
     page = page_of(planned(tmp_path, rows=write_jsonl(tmp_path / "rows.jsonl", lines)))
     missing = set(nasty)
     while (form := fields(page, "rater-1")).hidden:
-        reply = page.get("/", params={"rater": "rater-1"})
-        assert "script-src 'self'" in reply.headers["content-security-policy"]
+        assert "script-src 'self'" in page.get("/", params={"rater": "rater-1"}).headers["content-security-policy"]
         scripts = [given for tag, given in form.tags if tag == "script"]
         assert scripts == [{"src": "page.js", "defer": "defer"}]
         assert not [given for _, given in form.tags if any(name.startswith("on") for name in given)]
@@ -133,10 +133,8 @@ def test_the_sides_that_a_rater_saw_do_not_matter_to_the_label(tmp_path: Path) -
 
 def test_what_is_asked_follows_the_scheme(tmp_path: Path) -> None:
     def list_choices(scheme: str, rows: Path) -> dict[str, list[str]]:
-        folder = tmp_path / scheme
-        store = planned(folder, "--scheme", scheme, rows=rows)
-        choices: dict[str, list[str]] = fields(page_of(store), "rater-1").choices
-        return choices
+        store = planned(tmp_path / scheme, "--scheme", scheme, rows=rows)
+        return fields(page_of(store), "rater-1").choices
 
     rows = rows_file(tmp_path)
     assert list_choices("pointwise", rows) == {"choice overall": [str(n) for n in range(1, 11)]}
@@ -182,17 +180,13 @@ def test_bad_requests_are_refused_and_leave_nothing(tmp_path: Path) -> None:
 def test_ten_raters_at_once_lose_nothing(tmp_path: Path) -> None:
     store = planned(tmp_path, "--raters", 10, "--overlap", 1)
     with forked(store.path) as (_, url):
-        done: list[int] = []
 
-        def rate(rater: str) -> None:
+        def rate(number: int) -> int:
             with client_of(url) as client:
-                done.append(label_all(client, rater))
+                return label_all(client, f"rater-{number}")
 
-        threads = [threading.Thread(target=rate, args=(f"rater-{n}",)) for n in range(1, 11)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(10) as threads:
+            done = [*threads.map(rate, range(1, 11))]
     assert done == [12] * 10 and len(list(store.labels())) == 120
 
 
@@ -230,8 +224,7 @@ def _label_until_killed(client: Any, confirmed: dict[str, str], kill: int, child
                 timer = threading.Timer(took * 2 * kill / KILLS, os.kill, (child, signal.SIGKILL))
                 timer.start()
             said, start = f"kill {kill} label {number}", time.monotonic()
-            reply = label(client, "rater-1", form, reason=said)
-            assert reply.status_code == 200
+            assert label(client, "rater-1", form, reason=said).status_code == 200
             confirmed[form.hidden["task"]], took = said, time.monotonic() - start
     except httpx.HTTPError:
         assert timer is not None, "the server ended before it was killed"

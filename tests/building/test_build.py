@@ -263,15 +263,9 @@ def test_the_frozen_benchmark_is_taken_as_it_is(built: tuple[Built, Any], tmp_pa
     project, url = built[0], built[0].server.url
     folder = project.root / "whole/benchmark"
     conversations = benchmarks.read("multiverse", folder / "benchmark.jsonl")
-    splits = [
-        conversation
-        for name in ("train", "internal")
-        for conversation in benchmarks.read("multiverse", folder / f"{name}.jsonl")
-    ]
-    assert (
-        sorted(conversation.id for conversation in splits) == sorted(conversation.id for conversation in conversations)
-        and len(conversations) == 9
-    )
+    train, internal = (benchmarks.read("multiverse", folder / f"{name}.jsonl") for name in ("train", "internal"))
+    ids, split = ({conversation.id for conversation in some} for some in (conversations, [*train, *internal]))
+    assert ids == split and len(conversations) == len([*train, *internal]) == 9
     file, words = folder / "benchmark.jsonl", ("--benchmark", "multiverse", "--base-url", url)
     replies, judged = tmp_path / "replies.jsonl", tmp_path / "judged.jsonl"
     assert run("critic", "infer", file, *words, "--out", replies, "--condition", "own").returncode == 0
@@ -484,9 +478,8 @@ def test_two_reviewers_decide_and_a_third_where_they_differ(tmp_path: Path) -> N
         fill_in(key, reviewer, words)
     decided = review.decide(drafts, sheet)
     assert decided == review.Reviewed(["a"], {"b": ["unnatural_flow", "blind"]}, ["d", "e", "f"], ["c"])
-    assert decided.format_yield().startswith(
-        "reviewed: 1 of 6 retained, 1 removed (1 unnatural_flow, 0 wrong_answer, 1 blind)"
-    )
+    counts = "reviewed: 1 of 6 retained, 1 removed (1 unnatural_flow, 0 wrong_answer, 1 blind)"
+    assert decided.format_yield().startswith(counts)
     review.ask(sheet, [drafts[2]], [3])
     fill_in("c", "3", "是,否,是")
     assert review.decide(drafts, sheet).removed["c"] == ["wrong_answer"]
@@ -591,9 +584,8 @@ def test_checklists_by_two_models_say_how_far_these_agree(small: Callable[..., S
     assert agreement["items"]["table"] == [[18, 0, 18], [0, 0, 0], [0, 0, 0]] and len(agreement["disputed"]) == 18
     notes = {row["note"] for _, row in tables.rows(project.out / "review/sheet.csv")}
     assert notes == {"; ".join([f"models differ on: {ITEMS['zh'][0]}"] * 3)}
-    refused = run(
-        "critic", "build", project.images, "--out", project.out, "--plan", "convbench", "--second", "http://a/v1"
-    )
+    words = ("--out", project.out, "--plan", "convbench", "--second", "http://a/v1")
+    refused = run("critic", "build", project.images, *words)
     assert_one_line_error(refused, "--second http://a/v1: checklists are made by --plan multiverse")
 
 
@@ -624,12 +616,9 @@ def test_conversations_that_come_and_go_are_reviewed(small: Callable[..., Small]
     assert "2 open" in project.build().stdout and sheet.read_text("utf-8").startswith(before)
     project.fill_in()
     assert project.build().returncode == 0 and len(project.frozen()) == 6
-    assert {(conversation.lang, conversation.goal, len(conversation.turns)) for conversation in project.frozen()} == {
-        ("zh", "Analysis", 3)
-    }
-    assert {turn.aspects[0] for conversation in project.frozen() for turn in conversation.turns} == {
-        ("事实正确", "颜色")
-    }
+    for conversation in project.frozen():
+        assert (conversation.lang, conversation.goal, len(conversation.turns)) == ("zh", "Analysis", 3)
+        assert {turn.aspects[0] for turn in conversation.turns} == {("事实正确", "颜色")}
     talks = read_jsonl(project.out / "talk.jsonl")
     talks[0]["reply"]["turns"][0]["question"] += "请说明。"
     write_jsonl(project.out / "talk.jsonl", talks)

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from conftest import SAMPLES, SHARED, run, sample
+from conftest import SAMPLES, run, sample
 
 from critic import benchmarks, jsonl, tables
 from critic.building import card
@@ -64,10 +64,9 @@ def test_verbs_and_nouns_of_english_questions() -> None:
     assert classes == dict.fromkeys(("describe image", "identify plant", "write poem", "describe images"), (1, 1))
 
 
-@pytest.mark.skipif(not (SHARED / "data/alignmmbench").is_dir(), reason="needs the published file")
-def test_the_published_counts_of_alignmmbench_come_out() -> None:
+def test_the_published_counts_of_alignmmbench_come_out(shared: Path) -> None:
     """Its 4,978 questions have 1,054 images (the abstract), thirteen tasks, and three categories with their images."""
-    facts = card.collect_facts(benchmarks.read("alignmmbench", SHARED / "data/alignmmbench/questions.jsonl"))
+    facts = card.collect_facts(benchmarks.read("alignmmbench", shared / "data/alignmmbench/questions.jsonl"))
     assert (facts.counts["questions"], facts.counts["images"], len(facts.classes["task"])) == (4978, 1054, 13)
     assert sum(count for count, _ in facts.classes["category"].values()) == 4978
     assert sum(images for _, images in facts.classes["category"].values()) in (1054, 1055, 1056)
