@@ -6,6 +6,7 @@ that is trained and served once for all.
 
 import contextlib
 import csv
+import functools
 import gc
 import io
 import json
@@ -14,6 +15,7 @@ import random
 import runpy
 import signal
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -262,6 +264,14 @@ def recursion_limit() -> Iterator[None]:
     limit = sys.getrecursionlimit()
     yield
     sys.setrecursionlimit(limit)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def certificates() -> Iterator[None]:
+    """Read once: each client reads them, which takes 20 ms, and none needs any for http."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ssl, "create_default_context", functools.cache(ssl.create_default_context))
+        yield
 
 
 @contextlib.contextmanager

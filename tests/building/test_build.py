@@ -9,12 +9,10 @@ import random
 import re
 import shutil
 import signal
-import ssl
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -210,14 +208,6 @@ class Built:
                 assert not (self.root / out / "benchmark").exists()
                 self.fill_in(out)
         return done
-
-
-@pytest.fixture(scope="module", autouse=True)
-def certificates() -> Iterator[None]:
-    """Read once: every step makes a client of its own, and none of them needs any for http."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ssl, "create_default_context", cache(ssl.create_default_context))
-        yield
 
 
 @pytest.fixture(scope="module")
