@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,14 @@ def judged(
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"\n".join(msgspec.json.encode(line) for line in lines) + b"\n")
     return path
+
+
+def write_judged(
+    folder: Path, benchmark: str, cells: Sequence[tuple[Any, str, int | None]], score: Score, systems: Iterable[str]
+) -> list[Path]:
+    """Write a file as `judged` does for each model."""
+    paths = ((folder / f"{number}.jsonl", system) for number, system in enumerate(systems))
+    return [judged(path, benchmark, cells, score, system) for path, system in paths]
 
 
 CONV = [("direct", cell.condition, cell.turn) for cell in convbench.CELLS.values()]

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from conftest import ROOT, human_row, run, write_jsonl
 from PIL import Image
-from scoring import ASKED, CONV, grades, judged, score_of_sample
+from scoring import ASKED, CONV, grades, judged, score_of_sample, write_judged
 
 from eval_agreement.annotate.people import owner_page
 
@@ -93,7 +93,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     reports = {}
     for benchmark, cells in ASKED.items():
         out = folder / benchmark
-        files = [judged(out / f"{name}.jsonl", benchmark, cells, score_of_sample, name) for name in MODELS]
+        files = write_judged(out, benchmark, cells, score_of_sample, MODELS)
         if benchmark in ("visitbench", "convbench"):
             battles = [
                 judged(out / "battle.jsonl", benchmark, [("pairwise", "own", 1)], score_of_sample, *pair).read_bytes()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from conftest import assert_golden, assert_one_line_error, run
-from scoring import ASKED, CONV, grades, judged, score_of_sample, scored
+from scoring import ASKED, CONV, Score, grades, judged, score_of_sample, scored, write_judged
 
 from critic.benchmarks import convbench
 from critic.page import leaderboards
@@ -20,7 +20,7 @@ def three(folder: Path) -> list[Path]:
     def score(verdict: Judgment) -> float:
         return min(10.0, 1 + grades(verdict) / 2 + add[verdict.system])
 
-    return [judged(folder / f"{name}.jsonl", "convbench", CONV, score, system=name) for name in add]
+    return write_judged(folder, "convbench", CONV, score, add)
 
 
 def rows(path: Path) -> dict[str, dict[str, str]]:
@@ -56,9 +56,7 @@ def test_models_have_one_order_and_their_tables_go_into_a_paper(tmp_path: Path) 
         rank = names.index(verdict.system)
         return float(rank < 3) if verdict.protocol == "pairwise" else min(10.0, 2 + rank + grades(verdict) / 10)
 
-    files = [
-        judged(tmp_path / f"{n}.jsonl", "convbench", ASKED["convbench"], score, name) for n, name in enumerate(names)
-    ]
+    files = write_judged(tmp_path, "convbench", ASKED["convbench"], score, names)
     summary, page, _ = scored(tmp_path / "out", "convbench", *files)
     boards = summary["leaderboards"]
     assert all(list(boards[key])[:6] == names for key in ("pairwise", "direct", "direct-errors", "direct-S1-tasks"))
@@ -91,10 +89,8 @@ def test_of_a_score_that_asked_nothing_nothing_is_missing() -> None:
 def test_an_infinite_alignment_is_said(tmp_path: Path) -> None:
     """That of ratings which never differ."""
     first_turn: list[tuple[str, str, int | None]] = [("pointwise", "own", 1)]
-    files = [
-        judged(tmp_path / f"{name}.jsonl", "alignmmbench", first_turn, score, system=name)
-        for name, score in (("low", grades), ("even", lambda _: 5.0), ("none", lambda _: "empty"))
-    ]
+    scores: dict[str, Score] = {"low": grades, "even": lambda _: 5.0, "none": lambda _: "empty"}
+    files = write_judged(tmp_path, "alignmmbench", first_turn, lambda v: scores[v.system](v), scores)
     summary, page, _ = scored(tmp_path / "out", "alignmmbench", *files, "--max-failed", "1")
     board = summary["leaderboards"]["tasks"]
     assert board["even"]["alignment"]["value"] is None and board["even"]["alignment"]["infinite"]
@@ -123,19 +119,15 @@ def test_a_baseline_is_a_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize("benchmark", list(ASKED))
 def test_the_golden_page(tmp_path: Path, benchmark: str) -> None:
     """What is printed of two models is kept to the letter."""
-    files = [
-        judged(tmp_path / f"{name}.jsonl", benchmark, ASKED[benchmark], score_of_sample, system=name)
-        for name in ("Alpha-7B", "Beta-13B")
-    ]
+    models, cells = ("Alpha-7B", "Beta-13B"), ASKED[benchmark]
+    files = write_judged(tmp_path, benchmark, cells, score_of_sample, models)
     if benchmark == "visitbench":
-        files.append(
-            judged(tmp_path / "battles.jsonl", benchmark, ASKED[benchmark][:1], score_of_sample, "Alpha-7B", "Beta-13B")
-        )
+        files.append(judged(tmp_path / "battles.jsonl", benchmark, cells[:1], score_of_sample, *models))
     _, _, printed = scored(tmp_path / "out", benchmark, *files, "--baseline", "Alpha-7B")
     assert_golden(f"page_{benchmark}", printed.replace(str(tmp_path), "FOLDER").removesuffix("\n"))
 
 
 def test_scores_that_are_not_there_are_not_drawn(tmp_path: Path) -> None:
-    files = [judged(tmp_path / f"{n}.jsonl", "convbench", CONV, lambda _: "truncated", system=n) for n in "mn"]
+    files = write_judged(tmp_path, "convbench", CONV, lambda _: "truncated", "mn")
     scored(tmp_path / "out", "convbench", *files, "--max-failed", "1")
     assert not [*(tmp_path / "out").glob("*.svg")]

@@ -14,7 +14,7 @@ from conftest import assert_one_line_error, run, sample, write_jsonl
 from judgments import of_answer, of_turn, run_of
 from msgspec.structs import replace
 from samples import build_conversation, build_question
-from scoring import ASKED, CONV, Score, grades, judged, read_sample, scored
+from scoring import ASKED, CONV, Score, grades, judged, read_sample, scored, write_judged
 
 from critic import jsonl
 from critic.benchmarks import convbench, order_effects
@@ -47,10 +47,7 @@ def test_every_page_is_one_file(tmp_path: Path, benchmark: str) -> None:
     def score(verdict: Judgment) -> float:
         return {"pairwise": 0.5, "checklist": 0.25}.get(verdict.protocol, grades(verdict))
 
-    files = [
-        judged(tmp_path / f"{name}.jsonl", benchmark, ASKED[benchmark], score, system=f"<b>{name}</b>")
-        for name in ("m", "n")
-    ]
+    files = write_judged(tmp_path, benchmark, ASKED[benchmark], score, ("<b>m</b>", "<b>n</b>"))
     _, page, _ = scored(tmp_path / "out", benchmark, *files)
     assert not re.search(r"""(?:src|href)=["'](?!#)|url\(|<script|@import""", page)
     assert "default-src 'none'" in page
@@ -66,10 +63,7 @@ def test_every_page_is_one_file(tmp_path: Path, benchmark: str) -> None:
 
 def test_visitbench_win_rates_and_tournament(tmp_path: Path) -> None:
     points = {"m": 1.0, "n": 0.0}
-    files = [
-        judged(tmp_path / f"{name}.jsonl", "visitbench", [("pairwise", "own", 1)], lambda v: points[v.system], name)
-        for name in points
-    ]
+    files = write_judged(tmp_path, "visitbench", [("pairwise", "own", 1)], lambda v: points[v.system], points)
     fights = [("m", "n", 1.0), ("m", "o", 0.5), ("o", "n", 1.0)]
     for model, other, value in fights:
         file = tmp_path / f"{model}-{other}.jsonl"
@@ -131,7 +125,7 @@ def test_a_mean_of_some_tasks_competes_with_no_other(tmp_path: Path) -> None:
         "low": lambda v: 2.0 + int(v.sample.id[-1]),
         "high": lambda v: 7.0 + 2 * int(v.sample.id[-1]),
     }
-    files = [judged(tmp_path / f"{name}.jsonl", "alignmmbench", first_turn, scores[name], name) for name in scores]
+    files = write_judged(tmp_path, "alignmmbench", first_turn, lambda v: scores[v.system](v), scores)
     summary, _, _ = scored(tmp_path / "out", "alignmmbench", *files, "--max-failed", "1")
     assert list(summary["leaderboards"]["tasks"])[:3] == ["high", "low", "partly"]
     assert summary["leaderboards"]["tasks"]["partly"]["mean of tasks"]["value"] > 8
