@@ -32,7 +32,6 @@ from eval_agreement.sample import AuditRequest
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
 LETTERS = {"a": "a", "b": "b", "t": "tie", "f": "failed", "-": None}
-NAMES = {A: "a", TIE: "tie", B: "b", FAILED: "failed", UNASKED: None}
 
 
 def column(letters: str) -> Codes:

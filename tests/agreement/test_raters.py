@@ -103,10 +103,6 @@ def test_alpha_without_a_value_has_a_reason(ratings: Any, reason: str, level: Le
     assert alpha_of(ratings, level) is None
 
 
-def repeated(member: Any, count: Any) -> list[int]:
-    return [i for i in range(len(member)) for _ in range(int(count[member[i]]))]
-
-
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("step", [1.0, 1e-9])
 def test_interval_is_that_of_alpha_on_repeated_rows(level: Level, step: float) -> None:
@@ -118,7 +114,7 @@ def test_interval_is_that_of_alpha_on_repeated_rows(level: Level, step: float) -
     everyone = np.column_stack([ratings, judge])
     people, both = [], []
     for count in counts_of(draws).T:
-        rows = repeated(draws.member, count)
+        rows = np.repeat(np.arange(len(judge)), count[draws.member])
         people.append(alpha_of(ratings[rows], level))
         both.append(alpha_of(everyone[rows], level))
     alone, together = np.array(people, dtype=float), np.array(both, dtype=float)

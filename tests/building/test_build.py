@@ -47,7 +47,7 @@ class Write(NamedTuple):
 
 
 @contextmanager
-def watched(out: Path, seen: Callable[[Write], bool]) -> Iterator[None]:
+def watched(out: Path, seen: Callable[[Write], bool | None]) -> Iterator[None]:
     """Everything that is written below `out` is shown before it is. Where `seen` says so, half of it is written, and
     this process kills itself."""
     counts, lines, replacing = Counter[str](), jsonl.Appender._write, jsonl.replace_file
@@ -74,16 +74,6 @@ def watched(out: Path, seen: Callable[[Write], bool]) -> Iterator[None]:
         patch.setattr(jsonl.Appender, "_write", append)
         patch.setattr(jsonl, "replace_file", replace)
         yield
-
-
-def kept_in(writes: list[Write]) -> Callable[[Write], bool]:
-    """A recorder of every write, which kills nothing."""
-
-    def keep(write: Write) -> bool:
-        writes.append(write)
-        return False
-
-    return keep
 
 
 SCRIPTS: dict[str, dict[str, Any]] = {
@@ -201,7 +191,7 @@ class Built:
     def whole(self, out: str) -> Any:
         for ends in (False, False, True):
             self.writes.append([])
-            with watched(self.root / out, kept_in(self.writes[-1])):
+            with watched(self.root / out, self.writes[-1].append):
                 done = self.build(out)
             if not ends:
                 assert done.returncode == 0 and "sheet.csv: fill in" in done.stdout, done.stderr
