@@ -196,9 +196,8 @@ def test_real_files(shared: Path, tmp_path: Path) -> None:
         for part, count in zip(("train", "internal", "external"), counts, strict=True):
             path = tmp_path / name / f"{part}.jsonl"
             assert (len(read_jsonl(path)) if path.exists() else None) == count, (name, part)
-    for raw, response in zip(
-        *[getattr(human_scored.load(folder / "llmeval2.jsonl"), part) for part in ("raw", "responses")], strict=True
-    ):
+    loaded = human_scored.load(folder / "llmeval2.jsonl")
+    for raw, response in zip(loaded.raw, loaded.responses, strict=True):
         assert response.human.score == pytest.approx(raw["score_1_10"], abs=1e-3)
         assert response.columns["gpt4_score_1_10"] == raw["gpt4_score_1_10"]
 
@@ -209,9 +208,9 @@ OWN = [*("--map", "Prompt=question", "--map", "answer=response", "--map", "gold=
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
 def test_rows_of_ones_own_are_read_by_their_own_columns(tmp_path: Path, suffix: str) -> None:
     """The refusal of unknown columns shows what to add; with it, training rows and judgments have our fields."""
-    asked = [f"Which is {number // 2}?" for number in range(60)]
+    questions = [f"Which is {number // 2}?" for number in range(60)]
     answers, stars = [f"{number}." for number in range(60)], [1 + number % 5 for number in range(60)]
-    rows = rows_of(Prompt=asked, answer=answers, gold="the other", stars=stars)
+    rows = rows_of(Prompt=questions, answer=answers, gold="the other", stars=stars)
     path = (write_jsonl if suffix == "jsonl" else write_csv)(tmp_path / f"mine.{suffix}", rows)
     refused = run(PROGRAM, path, "--out", tmp_path / "o")
     shown = "--map Prompt=question --map answer=response --map stars=human_score --map gold=reference --scale 1:10"

@@ -58,13 +58,13 @@ COUNTS: dict[str, list[Any]] = {
 @pytest.mark.parametrize("kind", COUNTS)
 @pytest.mark.parametrize("stage", ["judge", "infer"])
 def test_counts_that_are_none_are_left_out(tmp_path: Path, scripted: Servers, kind: str, stage: str) -> None:
-    """Each reply of a run has another one, in all of its counts, in one within, or in their place."""
+    """Each reply of a run has another usage: bad in all counts, in the cached ones as well, or as a whole."""
     usages = []
     for value in COUNTS[kind]:
         whole = dict.fromkeys(["prompt_tokens", "completion_tokens", "prompt_tokens_details", "cost"], value)
         usages += [whole, whole | {"prompt_tokens_details": {"cached_tokens": value}}, value]
-    told, out = cycle(usages), tmp_path / "out.jsonl"
-    server = scripted(lambda _: {**completion(RATED), "usage": next(told)})
+    in_turn, out = cycle(usages), tmp_path / "out.jsonl"
+    server = scripted(lambda _: {**completion(RATED), "usage": next(in_turn)})
     file, words = sheet(tmp_path / "b", len(usages)), ["--max-failed", 0]
     for _ in range(2):  # it can be read again
         if stage == "infer":

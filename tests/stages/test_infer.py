@@ -92,8 +92,8 @@ def content(said: Sequence[Any]) -> list[str]:
 def talks(count: int, turns: int = 3) -> list[Conversation]:
     conversations = []
     for n in range(count):
-        asked = [ConversationTurn(prompt=f"c{n} ask {k}", reference=f"c{n} ref {k}") for k in range(1, turns + 1)]
-        conversations.append(build_conversation(f"c{n}", *asked, benchmark="convbench"))
+        own = [ConversationTurn(prompt=f"c{n} ask {k}", reference=f"c{n} ref {k}") for k in range(1, turns + 1)]
+        conversations.append(build_conversation(f"c{n}", *own, benchmark="convbench"))
     return conversations
 
 
