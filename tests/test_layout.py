@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import yaml
 from conftest import ROOT, Done, assert_one_line_error, needs, run, run_apart
 
 from critic.cli import STAGES
@@ -160,6 +161,41 @@ def test_a_stage_names_the_extra_that_it_needs(stage: str, extra: str, library: 
     assert_one_line_error(done, f"critic {stage}: ", library, f"pip install 'critic[{extra}]'")
 
 
+@pytest.mark.parametrize(
+    ("inputs", "code", "line"),
+    [
+        ({"GATE": "mae<=3"}, 0, "gate: scores: mae<=3 kept: "),
+        ({"GATE": "mae<=0.1"}, 1, "gate: scores: mae<=0.1 NOT kept: "),
+        ({"CERTIFICATE": "c.json"}, 2, "error: --certificate: it takes judgments"),
+        ({"JUDGMENTS": "--help\n$(touch owned)", "HUMAN": ""}, 2, "error: --help: no such file"),
+    ],
+)
+def test_the_action_fails_with_the_gate(inputs: dict[str, str], code: int, line: str, tmp_path: Path) -> None:
+    """As a runner does it: the table is in the summary, and inputs are neither options nor commands of the shell."""
+    step = yaml.safe_load((ROOT / ".github/actions/audit/action.yml").read_text("utf-8"))["runs"]["steps"][-1]
+    scores = str(ROOT / "data/samples/scores.csv")
+    inputs = {"JUDGMENTS": f"mine={scores}:overlap\n", "HUMAN": scores, "GATE": "", "CERTIFICATE": "", **inputs}
+    assert step["env"] == {name: f"${{{{ inputs.{name.lower()} }}}}" for name in inputs}
+    (tmp_path / "critic").symlink_to(Path(sys.executable).parents[1])
+    runner = {"RUNNER_TEMP": str(tmp_path), "GITHUB_STEP_SUMMARY": "summary.md", "GITHUB_OUTPUT": "outputs"}
+    words = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
+    done = subprocess.run(words, cwd=tmp_path, env={**os.environ, **inputs, **runner}, check=False)
+    summary = (tmp_path / "summary.md").read_text("utf-8")
+    assert done.returncode == code and f"\n    {line}" in summary, summary
+    assert ("does not hold\n" in summary, "\n    mine " in summary) == (code == 1, code < 2)
+    assert (tmp_path / "outputs").read_text("utf-8") == f"report={tmp_path}/critic-audit\n"
+    assert not (tmp_path / "owned").exists()
+
+
+def test_the_images_have_the_versions_of_the_installation() -> None:
+    files = ("Dockerfile", "cpu.Dockerfile", "kubernetes.yaml", "../../../pyproject.toml")
+    gpu, cpu, job, project = ((ROOT / "data/samples/jobs" / file).read_text("utf-8") for file in files)
+    image = "critic:" + re.findall(r'(?m)^version = "(.+)"$', project)[0]
+    assert f"-t {image} ." in gpu and f"-t {image}-cpu ." in cpu and f"image: {image}\n" in job
+    assert f'"vllm>={re.findall("(?m)^FROM vllm/vllm-openai:v([0-9]+[.][0-9]+)", gpu)[0]},<' in project
+    assert re.findall(r"torch==\S+", cpu)[0] in (ROOT / "Makefile").read_text("utf-8")
+
+
 def test_help_is_quick_and_names_the_stages() -> None:
     """Compared with a bare interpreter, so that a busy machine does not matter."""
     command = [sys.executable, "-c", "from critic.cli import main; main()", "--help"]
@@ -235,7 +271,7 @@ def test_the_house_can_be_taken_in_at_a_glance() -> None:
     assert len(longest) <= 8, " > ".join(longest)
 
 
-PRODUCT_LINES, TEST_LINES = 25_652, 30_487
+PRODUCT_LINES, TEST_LINES = 25_652, 30_518
 """Lines of code. Docstrings, comments and blank lines are free: nothing is gained by leaving out an explanation."""
 STATEMENTS, BRANCHES = 60, 15
 """The most that one function may have."""
