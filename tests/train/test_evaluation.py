@@ -1,9 +1,11 @@
 """Judging held-out rows while training: what is logged is the agreement of the exported weights."""
 
 import json
+import os
 import re
 import shutil
 from contextlib import nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from training import (
     Whole,
     logged,
     refused,
+    run_sft,
     sample_rows,
     start,
     tiny_model,
@@ -37,7 +40,7 @@ from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoin
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from critic import human_scored
+from critic import human_scored, jsonl
 from critic.errors import UsageError
 from critic.judging.distribution import whole_rating
 
@@ -120,13 +123,49 @@ def test_the_log_says_what_the_folder_does(made: Any, tmp_path_factory: pytest.T
     assert {line["step"] for line in logged(done.out) if "loss" in line} == set(range(1, 9)), "no loss is hidden by it"
 
 
-def test_without_an_average_the_models_own_weights_are_judged(tmp_path: Path) -> None:
-    """With raft, whose training has a forward pass of its own, on two rows of three."""
-    rows = write_rows(tmp_path, [human_row(99, question="8" * 6000), *sample_rows()])
-    changes: dict[str, Any] = {"objective": "raft", "ema": None, "training": {"max_steps": 3}}
-    changes["evaluation"] = {"every": 1, "rows": 17, "batch_size": 7}
-    out = tmp_path / "out"
-    run = train(write_recipe(tmp_path, **changes), rows, out)
+def run_tracked(variables: dict[str, str], *words: str) -> None:
+    """Run train/sft.py with `variables` in the environment of its process."""
+    os.environ.update(variables)
+    run_sft([*words])
+
+
+@pytest.fixture(scope="module")
+def raft_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Processes]:
+    """Return `out` of a run without an average, and its process. If MLflow is there, the run is logged to it.
+
+    It trains with raft, whose training has a forward pass of its own, and judges two rows of three.
+    """
+    folder = tmp_path_factory.mktemp("raft")
+    rows = write_rows(folder, [human_row(99, question="8" * 6000), *sample_rows()])
+    trackers = ["tensorboard", *(["mlflow"] if find_spec("mlflow") else [])]
+    training = {"max_steps": 3, "run_name": "raft-1", "report_to": trackers}
+    watched = {"every": 1, "rows": 17, "batch_size": 7}
+    recipe = write_recipe(folder, objective="raft", ema=None, training=training, evaluation=watched)
+    tags = json.dumps({"recipe": "raft", "data": jsonl.sha256(rows)})
+    variables = {"MLFLOW_TRACKING_URI": f"file:{folder}/mlruns", "MLFLOW_TAGS": tags}
+    words = [recipe, "--train", rows, "--internal", rows, "--out", folder / "out", "--cache", folder, "--threads", 1]
+    run = Processes(folder / "log", 1, run_tracked, variables, *map(str, words))
+    assert run.wait() == 0, run.stderr
+    return folder / "out", run
+
+
+def test_a_tracker_gets_name_tags_parameters_and_every_metric(raft_run: tuple[Path, Processes]) -> None:
+    """Compared with loss.jsonl, in which all that is logged stands, and with the data's hash in critic.json."""
+    out, _ = raft_run
+    client = pytest.importorskip("mlflow", reason="needs the dev extra").MlflowClient(f"file:{out.parent}/mlruns")
+    (kept,) = client.search_runs(["0"])
+    data = json.loads((out / "critic.json").read_text("utf-8"))["data"]["rows.jsonl"]
+    assert (kept.info.run_name, kept.data.tags["recipe"], kept.data.tags["data"]) == ("raft-1", "raft", data)
+    assert kept.data.params.items() >= {"max_steps": "3", "learning_rate": "0.02", "hidden_size": "32"}.items()
+    histories = {name: client.get_metric_history(kept.info.run_id, name) for name in kept.data.metrics}
+    arrived = {name: {metric.step: metric.value for metric in history} for name, history in histories.items()}
+    for line in map(json.loads, (out / "loss.jsonl").read_text("utf-8").splitlines()):
+        step = line.pop("step")
+        assert {name: arrived[name].get(step) for name in line} == line
+
+
+def test_without_an_average_the_models_own_weights_are_judged(raft_run: tuple[Path, Processes]) -> None:
+    out, run = raft_run
     assert run.stdout.count("  1 refused\n") == 3
     metrics = evaluations(out)
     assert list(metrics) == [1, 2, 3]
@@ -134,7 +173,7 @@ def test_without_an_average_the_models_own_weights_are_judged(tmp_path: Path) ->
     raw = get_fp32_state_dict_from_zero_checkpoint(str(out / f"checkpoint-{best['steps']}"))
     saved = load_file(out / "best/model.safetensors")
     assert best["set"] == "raw" and all(torch.equal(each, raw[name]) for name, each in saved.items())
-    held = write_rows(tmp_path, sample_rows()[:16], "held.jsonl")
+    held = write_rows(out.parent, sample_rows()[:16], "held.jsonl")
     shares, people = judged(out / "best", held)
     by_hand = figures_by_hand(scores_of(shares), people)
     assert metrics[best["steps"]] == pytest.approx({k: v for k, v in by_hand.items() if not np.isnan(v)}, abs=1e-4)
