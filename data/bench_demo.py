@@ -48,9 +48,8 @@ def _train_judge(out: Path) -> Path:
     """Return the folder of the tiny judge. Train it first if it does not exist."""
     judge, world = out / "judge", out / "world.jsonl"
     if not (judge / "critic.json").is_file():
-        run([sys.executable, "data/sample_world.py", "--questions", "200", "--conversations", "--out", str(world)])
-        # An audit decides from 20 questions on.
-        run([sys.executable, "data/human_scores.py", str(world), "--internal", "20", "--out", str(out / "data")])
+        run([sys.executable, "data/sample_world.py", "--conversations", "--out", str(world)])
+        run([sys.executable, "data/human_scores.py", str(world), "--out", str(out / "data")])
         train(Path("train/recipes/tiny-benchmarks.yaml"), out / "data" / "train.jsonl", judge)
     return judge
 
@@ -64,8 +63,8 @@ def _compare_with_people(out: Path, by: str, judge: Path, asking: list[str]) -> 
     for form in list_learned_forms(json.loads((judge / "critic.json").read_text("utf-8"))):
         folder = out / "forms" / f"{form}-{by}"
         judged = folder / "judged.jsonl"
-        # Reasons behind the verdict do not change it, and take most of the time.
-        without = [] if REASON_FIRST in form else ["--no-reason"]
+        # Reasons behind the verdict do not change it, and take most of the time. A third of the questions is some 40.
+        without = ["--shard", "1/3", *([] if REASON_FIRST in form else ["--no-reason"])]
         _run_critic("judge", out / "data" / "internal.jsonl", "--prompt", form, *asking, *without, "--out", judged)
         _run_critic("audit", f"{form}={judged}", "--max-failed", 1, "--out", folder)
         lines.append(_describe_agreement(form, json.loads((folder / "summary.json").read_text("utf-8"))[form]))
