@@ -29,6 +29,8 @@ CATEGORIES = {
 TASKS = tuple(task for tasks in CATEGORIES.values() for task in tasks)
 CATEGORY_OF = {task: category for category, tasks in CATEGORIES.items() for task in tasks}
 
+MEAN_OF_TASKS, ALIGNMENT = "mean of tasks", "alignment"
+
 
 class _QuestionLine(Struct):
     question_id: str
@@ -87,7 +89,7 @@ def scores(ratings: Scores, conversations: Conversations) -> dict[str, Score]:
     own come last.
     """
     terms = _build_terms(ratings, conversations)
-    return mean_of_tasks("mean of tasks", terms) | {task: Score(parts=[term]) for task, term in terms.items()}
+    return mean_of_tasks(MEAN_OF_TASKS, terms) | {task: Score(parts=[term]) for task, term in terms.items()}
 
 
 def _build_terms(ratings: Scores, conversations: Conversations) -> dict[str, Term]:
@@ -139,9 +141,10 @@ def alignment(ratings: Scores, conversations: Conversations) -> dict[str, Score]
             by_group.setdefault(conversation.group, []).append(rating)
     by_heading = {}
     # A single rating cannot deviate from itself, whatever the model does.
-    for heading, fewest in (("alignment", 1), ("alignment without singletons", 2)):
+    for heading, fewest in ((ALIGNMENT, 1), ("alignment without singletons", 2)):
         spread = {group: pstdev(own) for group, own in by_group.items() if len(own) >= fewest}
-        by_heading[heading] = replace(score_of(spread, {group: group for group in spread}, (0.0, 4.5)), inverse=True)
+        score = score_of(spread, {group: group for group in spread}, (0.0, 4.5))
+        by_heading[heading] = replace(score, inverse=True, basis=f"{len(spread)} questions with their rewordings")
     return by_heading
 
 
@@ -153,7 +156,8 @@ def _list_rows(run: Run, conversations: Conversations) -> Iterator[LeaderboardRo
             continue
         of_tasks = scores(ratings, conversations) | alignment(ratings, conversations)
         caption = "Mean rating 1 to 10 (table 3 of the paper)"
-        yield LeaderboardRow(key="tasks", caption=caption, scores=of_tasks, condition=cell.condition)
+        row = LeaderboardRow(key="tasks", caption=caption, scores=of_tasks, condition=cell.condition)
+        yield replace(row, charted=[MEAN_OF_TASKS, ALIGNMENT], stated=[ALIGNMENT])
         over_tasks = overviews(ratings, conversations)
         caption = "Mean rating 1 to 10 by category, and over the questions"
         row = LeaderboardRow(key="categories", caption=caption, scores=over_tasks, condition=cell.condition)

@@ -62,7 +62,8 @@ class Table(Struct, frozen=True, kw_only=True):
       for no bars.
     - `collapsed`: closed on the page and left out of text. `details`: only closed on the page.
     - `sticky`: the first column stays in sight if the table is wider than the page.
-    - `panels`: charts side by side above the table, also written to the file `picture`.svg beside the page.
+    - `panels`: charts side by side above the table, also written to `picture`.svg and .png beside the page.
+    - `picture`: the name of the table's files beside the page, `picture`.tex among them; "" for no files.
     """
 
     caption: str
@@ -238,7 +239,7 @@ def as_text(sections: Sequence[Section]) -> str:
         body = [line for part in (section, *section.parts) for line in _list_lines(part)]
         # A section without content would leave a bare heading.
         if body:
-            lines += ["", section.heading, "=" * _measure_width(section.heading), *body]
+            lines += ["", section.heading, "=" * measure_width(section.heading), *body]
             lines += ["", section.note] if section.note else []
     return "\n".join(lines).strip("\n")
 
@@ -265,17 +266,17 @@ def align(grid: Sequence[Sequence[str]], *, right: bool = False) -> list[str]:
     >>> align([["judge", "n"], ["ours", "12"]]), align([["judge", "n"], ["ours", "12"]], right=True)
     (['judge  n', 'ours   12'], ['judge   n', 'ours   12'])
     """
-    widths = [max(map(_measure_width, column)) for column in zip_longest(*grid, fillvalue="")]
+    widths = [max(map(measure_width, column)) for column in zip_longest(*grid, fillvalue="")]
     lines = []
     for line in grid:
         cells = []
         for number, cell in enumerate(line):
-            space = " " * (widths[number] - _measure_width(cell))
+            space = " " * (widths[number] - measure_width(cell))
             cells.append(space + cell if right and number else cell + space)
         lines.append("  ".join(cells).rstrip())
     return lines
 
 
-def _measure_width(text: str) -> int:
+def measure_width(text: str) -> int:
     """Return the width of a text in terminal columns; East Asian wide characters take two."""
     return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)

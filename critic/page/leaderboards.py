@@ -8,7 +8,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from critic import jsonl
 from critic.errors import UsageError
 from critic.page import blocks
 from critic.page.blocks import Bar, Section, Table, TableCell, bar, interval, listed, number, row, span, ticks_of
@@ -38,7 +37,7 @@ class Leaderboard(Struct, frozen=True, kw_only=True):
 
     - `baseline`: the row that the others are compared with, or None.
     - `places`: the possible ranks by the first score; empty if models are not ranked.
-    - `charted`: the scores that are charted.
+    - `charted`: the scores that are charted. `stated`: those, beside the first, whose leader is named.
     """
 
     key: str
@@ -50,6 +49,7 @@ class Leaderboard(Struct, frozen=True, kw_only=True):
     collapsed: bool = False
     places: Places = {}
     charted: Sequence[str] = ()
+    stated: Sequence[str] = ()
 
 
 def leaderboards(entries: Sequence[LeaderboardRow], baseline: str | None = None) -> list[Leaderboard]:
@@ -102,21 +102,22 @@ def _build_leaderboard(
         collapsed=rows[0].collapsed,
         places=ranks(rows, columns[0]) if rows[0].ranked and not rows[0].collapsed else {},
         charted=sorted(charted, key=columns.index),
+        stated=rows[0].stated,
     )
 
 
 def _sort_by_rank(cell: LeaderboardCell | None) -> tuple[bool, bool, float]:
     """Return a sort key: highest value first, incomplete scores after complete ones, missing ones last."""
-    value = cell.value if cell else None
+    value = math.inf if cell and cell.infinite else cell.value if cell else None
     return value is None, bool(cell and cell.partly), -(value or 0.0)
 
 
 def state_leaders(boards: Sequence[Leaderboard]) -> list[str]:
-    """Return one sentence per judge on its first table: the leader by the first score, or the models tied for first.
+    """Return a sentence for each judge and score stated of its first table: the leader, or the models tied for first.
 
     The list is empty if there is no score.
     """
-    sentences: dict[str, str] = {}
+    sentences: dict[str, list[str]] = {}
     for board in boards:
         column = board.columns[0]
         names: dict[str, list[str]] = defaultdict(list)
@@ -126,36 +127,38 @@ def state_leaders(boards: Sequence[Leaderboard]) -> list[str]:
         for judge, own in names.items():
             # Rows without a judge, such as those on how often two judges agree, lead no model.
             if judge not in sentences and (judge or not sentences):
-                own.sort(key=lambda name: _sort_by_rank(board.standings[name][column]))
-                sentences[judge] = _state_leader(board, column, own)
-    stated = {judge: sentence for judge, sentence in sentences.items() if sentence}
-    return [f"By {judge}: {sentence}" if len(sentences) > 1 else sentence for judge, sentence in stated.items()]
+                sentences[judge] = [_state_leader(board, score, own) for score in (column, *board.stated)]
+    stated = [(judge, sentence) for judge, own in sentences.items() for sentence in own if sentence]
+    return [f"By {judge}: {sentence}" if len(sentences) > 1 else sentence for judge, sentence in stated]
 
 
 def _state_leader(board: Leaderboard, column: str, names: Sequence[str]) -> str:
-    """Return the sentence on one judge's models `names`, best first, by the score in `column`; "" without a score."""
-    cells = {name: board.standings[name][column] for name in names}
-    first, *others = names
+    """Return the sentence on one judge's models `names` by the score in `column`; "" without a score."""
+    cells = {name: board.standings[name][column] for name in names if column in board.standings[name]}
+    if not cells:
+        return ""
+    first, *others = names = sorted(cells, key=lambda name: _sort_by_rank(cells[name]))
+    places = board.places if column == board.columns[0] else ranks(list(board.entries.values()), column)
     mark = _build_cell(column, cells[first]).text
     bounds = interval(cells[first].interval, _decimals(column))
     reading = f"in “{column}”" + f" (95 % interval {bounds})" * bool(bounds)
-    if cells[first].value is None:
+    if cells[first].value is None and not cells[first].infinite:
         return ""
     # Nobody can be ahead of no one; what a single score says is what it is out of, and over.
     if not others:
         score = board.entries[first].scores[column]
         most = "" if score.highest is None else f" of {score.highest:g}"
         return f"{first} has {mark}{most} over {score.basis or f'{cells[first].n} verdicts'} {reading}."
-    tied = [
-        f"{name} ({_build_cell(column, cells[name]).text})" for name in names if board.places.get(name, (0, 0))[0] == 1
-    ]
+    # Infinite scores are above all others, and have no places among them.
+    top = [name for name in names if cells[name].infinite] or [n for n in names if places.get(n, (0, 0))[0] == 1]
+    tied = [f"{name} ({_build_cell(column, cells[name]).text})" for name in top]
     # With tied models, naming one as first would claim more than the data shows.
     if len(tied) > 1:
         more = [f"{len(tied) - 3} others"] if len(tied) > 4 else tied[3:]
         named = listed([*tied[:3], *more])
         return f"{named} are tied in the first place by “{column}”: none is shown to be ahead of another."
-    placed = board.places.keys() & cells.keys()
-    behind = len(placed) - board.places[first][1] if placed else 0
+    placed = places.keys() & cells.keys()
+    behind = len(placed) - places[first][1] if first in placed else 0
     how_many = f"{behind} of the {len(others)} others"
     if behind == len(others) == 1:
         how_many = f"{others[0]} ({_build_cell(column, cells[others[0]]).text})"
@@ -207,13 +210,14 @@ def table_of(board: Leaderboard) -> Table:
 
 def _build_panels(board: Leaderboard) -> list[blocks.Panel]:
     """Build the charts: scores of one kind share an axis, which includes 0 if they can be negative."""
-    bars, kinds = dict[str, list[Bar | None]](), dict[str, tuple[bool, bool]]()
+    bars, kinds = dict[str, list[Bar | None]](), dict[str, tuple[bool, bool, bool]]()
     # A collapsed table is closed on the page, so a chart in it would not be seen.
     for column in () if board.collapsed else board.charted:
-        cells = [scores.get(column) for scores in board.standings.values()]
+        cells = [cells_of.get(column) for cells_of in board.standings.values()]
         bars[column] = [bar(cell.value, cell.interval) if cell else None for cell in cells]
-        parts = [part for row in board.entries.values() if column in row.scores for part in row.scores[column].parts]
-        kinds[column] = column in RATED, any(part.weight * end < 0 for part in parts for end in part.scale)
+        scores = [row.scores[column] for row in board.entries.values() if column in row.scores]
+        negative = any(part.weight * end < 0 for score in scores for part in score.parts for end in part.scale)
+        kinds[column] = column in RATED, negative, any(score.inverse for score in scores)
     panels, most = [], max(4, 9 - len(bars))
     for column, kind in kinds.items():
         alike = [mark for name in bars if kinds[name] == kind for mark in bars[name]]
@@ -232,7 +236,8 @@ def _build_single_table(board: Leaderboard) -> Table:
         counts = cell.n, cell.failed, cell.asked, f"{cell.coverage:.1%}"
         rows.append(row(column, _build_cell(column, cell), *counts, missing))
     head = ["", "score", "n", "failed", "asked", "coverage", "range with what is missing"]
-    return Table(caption=f"{name}: {board.caption}", head=head, rows=rows, collapsed=board.collapsed)
+    files = f"leaderboard-{board.key}"
+    return Table(caption=f"{name}: {board.caption}", head=head, rows=rows, collapsed=board.collapsed, picture=files)
 
 
 def _decimals(column: str) -> int:
@@ -268,7 +273,8 @@ def _build_differences(board: Leaderboard) -> list[Table]:
         if name not in (board.baseline, MEAN)
     ]
     caption, head = f"{board.caption}: less {board.baseline}", ["", *board.columns]
-    return [Table(caption=caption, head=head, rows=rows, sticky=True, details=True)]
+    files = f"leaderboard-{board.key}-less"
+    return [Table(caption=caption, head=head, rows=rows, sticky=True, details=True, picture=files)]
 
 
 def _build_change(cell: LeaderboardCell | None) -> TableCell:
@@ -283,32 +289,9 @@ def _build_change(cell: LeaderboardCell | None) -> TableCell:
 
 
 def write(folder: Path, boards: Sequence[Leaderboard]) -> None:
-    """Write FOLDER/leaderboard-KEY.csv and .tex for each leaderboard."""
+    """Write FOLDER/leaderboard-KEY.csv for each leaderboard."""
     for board in boards:
         write_csv(folder / f"leaderboard-{board.key}.csv", [_build_csv_row(board, name) for name in board.standings])
-        jsonl.write_text(folder / f"leaderboard-{board.key}.tex", latex(table_of(board)))
-
-
-_LATEX = str.maketrans(
-    {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "−": "$-$", "–": "--"}
-    | {"∞": r"$\infty$", "Ŝ": r"$\hat{S}$", **{char: f"\\{char}" for char in "&%$#_{}"}}
-)
-
-
-def latex(table: Table) -> str:
-    """Render a table in LaTeX, for the package booktabs, with intervals in small print."""
-
-    def escape(cell: TableCell) -> str:
-        """Return a cell for LaTeX, with its characters of special meaning escaped."""
-        text, small = (part.translate(_LATEX) for part in (cell.text, cell.small))
-        text = text.replace("S\u0303", r"$\tilde{S}$")
-        return rf"{text} {{\scriptsize {small}}}" if small else text
-
-    lines = [[TableCell(heading) for heading in table.head]]
-    lines += [[TableCell(line.name), *line.cells] for line in table.rows]
-    head, *rows = [" & ".join(map(escape, line)) + r" \\" for line in lines]
-    begin = rf"\begin{{tabular}}{{l{'r' * (len(table.head) - 1)}}}"
-    return "\n".join([begin, r"\toprule", head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", ""])
 
 
 def _build_csv_row(board: Leaderboard, name: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Render sections as one HTML page that needs no network. Other pages extend the same base template with `render`."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import jinja2
 
 from critic import jsonl
-from critic.page.blocks import Section, Table, lean, number, shortened
+from critic.page.blocks import Section, Table, lean, measure_width, number, shortened
 
 COLOURS = 16
 """Number of colours for models on a page (macros.html.jinja); the seventeenth model gets the first colour again."""
@@ -51,25 +52,58 @@ def _load_environment(package: str, html: bool) -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters["number"] = number
-    environment.filters |= {"shortened": shortened, "lean": lean}
+    environment.filters |= {"shortened": shortened, "lean": lean, "measure_width": measure_width}
+    environment.filters |= {"latex": _escape_latex}
     environment.filters["json"] = lambda value: json.dumps(value, ensure_ascii=False, indent=2)
     return environment
 
 
 def write(path: Path, title: str, sections: Sequence[Section], origin: Mapping[str, Any], **facts: Any) -> None:
-    """Write a page atomically, with its charts beside it as .svg and .png.
+    """Write a page atomically, with its charts beside it as .svg and .png, and its tables as .tex.
 
     `origin` maps each input file to what produced it. `facts` are further variables of the template: `about` (one
     sentence) and `verdicts` (sentences by sample; a reader can act on the first of each).
     """
     facts |= {"title": title, "sections": sections, "origin": origin}
-    import resvg_py  # noqa: PLC0415 - pages without pictures do not need it
-
     picture = _load_environment("critic.page", True).from_string(PICTURE)
-    for table in (table for table in _list_tables(sections) if table.panels):
-        drawn = picture.render(hues=_number_colours(sections), table=table)
-        jsonl.write_text(path.with_name(f"{table.picture}.svg"), drawn)
-        # Twice the size of the page, on white, as a paper wants it.
-        png = resvg_py.svg_to_bytes(svg_string=drawn, zoom=2, background="white")
-        jsonl.write_bytes(path.with_name(f"{table.picture}.png"), bytes(png))
+    for table in (table for table in _list_tables(sections) if table.picture):
+        if table.panels:
+            drawn = picture.render(hues=_number_colours(sections), table=table)
+            jsonl.write_text(path.with_name(f"{table.picture}.svg"), drawn)
+            jsonl.write_bytes(path.with_name(f"{table.picture}.png"), rasterize(drawn))
+        latex = render("critic.page", "table.tex.jinja", {"table": table})
+        jsonl.write_text(path.with_name(f"{table.picture}.tex"), latex)
     jsonl.write_text(path, render("critic.page", "base.html.jinja", facts))
+
+
+_WIDE_TEXT = re.compile("<text(?=[^>]*>[^<]*[\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\uff00-\uffef])")
+"""The beginning of an SVG text with a Chinese, Japanese or Korean character."""
+
+
+def rasterize(svg: str) -> bytes:
+    """Return a picture as a PNG of twice its size on white, as a paper wants it.
+
+    Its letters are those of installed packages, since many servers have no fonts: Source Sans, and Noto Sans CJK in
+    texts with Chinese.
+    """
+    import font_source_sans_pro  # noqa: PLC0415 - pages without pictures need none of these
+    import noto_cjk_sans_otc  # noqa: PLC0415
+    import resvg_py  # noqa: PLC0415
+
+    folder = Path(font_source_sans_pro.font_directory)
+    fonts = [noto_cjk_sans_otc.FONT_PATH, folder / "SourceSansPro-Regular.ttf", folder / "SourceSansPro-Bold.ttf"]
+    # Left to find a font for a letter by itself, resvg would take the Japanese forms of Chinese ones.
+    svg = _WIDE_TEXT.sub('<text font-family="Noto Sans CJK SC"', svg)
+    paper: dict[str, Any] = {"zoom": 2, "background": "white", "sans_serif_family": "Source Sans Pro"}
+    return bytes(resvg_py.svg_to_bytes(svg, skip_system_fonts=True, font_files=[*map(str, fonts)], **paper))
+
+
+_LATEX = str.maketrans(
+    {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "−": "$-$", "–": "--"}
+    | {"∞": r"$\infty$", "Ŝ": r"$\hat{S}$", **{char: f"\\{char}" for char in "&%$#_{}"}}
+)
+
+
+def _escape_latex(text: str) -> str:
+    """Return a text with LaTeX's special characters escaped."""
+    return text.translate(_LATEX).replace("S\u0303", r"$\tilde{S}$")

@@ -75,6 +75,7 @@ class LeaderboardRow(Struct, frozen=True, kw_only=True):
     - `judge`: models are ranked among those of the same judge.
     - `collapsed`: the table opens on demand.
     - `charted`: the scores to chart in tables of several rows; None charts the first score.
+    - `stated`: further scores by which the headline names the leader.
     - `ranked`: report which models are tied by the first score.
     """
 
@@ -87,6 +88,7 @@ class LeaderboardRow(Struct, frozen=True, kw_only=True):
     judge: str = ""
     collapsed: bool = False
     charted: Sequence[str] | None = None
+    stated: Sequence[str] = ()
     ranked: bool = True
 
     @property
