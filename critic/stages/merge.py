@@ -74,6 +74,9 @@ def merge(parts: Sequence[Path], out: Path, max_failed: float) -> int:
     whole = summarise((line for _, line in jsonl.read(out, record)), out)
     facts = {name: first[name] for name in (*HOW, *ELSEWHERE) if name in first}
     facts["not_judged"] = sum((Counter(part.facts.get("not_judged")) for part in shards), Counter[str]())
+    # Of parts that ran at the same time, these are the minutes of all machines together.
+    facts |= {name: sum(part.facts.get(name, 0) for part in shards) for name in ("seconds", "seconds_for")}
+    facts |= {"memory_mib": max(part.facts.get("memory_mib", 0) for part in shards)}
     facts |= {"server_lacks": [], **join_facts([part.facts for part in shards])}
     answered_by = facts.get("answered_by", [])
     print(f"{len(shards)} shards" + (f", answered by {', '.join(answered_by)}" if len(answered_by) > 1 else ""))

@@ -20,6 +20,7 @@ from critic.backends.middleware import list_unsupported, walk_layers
 from critic.backends.vllm import VllmBackend
 from critic.certificate import FittedMap
 from critic.errors import UsageError, encode, one_line, quoted
+from critic.stages.costs import measure_gpus, measure_memory
 from critic.stages.totals import RunSummary
 
 T = TypeVar("T")
@@ -102,7 +103,7 @@ class Stage(ABC, Generic[Item, Record]):
         self.options, self.out, self.record, self.backend = options, options.out, record, backend
         self.concurrency = options.concurrency or backend.max_concurrency
         self.wanted, self.done = wanted, dict[Hashable, Record]()
-        self._lost, self.without = 0, set[str]()
+        self._lost, self.without, self.gpus = 0, set[str](), list[int]()
         # Who answered according to the replies of this run and of the file, and according to the certificate.
         self.answered_by, self.certified_by = dict[str, None](), list[str]()
 
@@ -161,8 +162,12 @@ class Stage(ABC, Generic[Item, Record]):
                 **self.facts,
                 "retries": self.backend.retries,
                 "concurrency": self.concurrency,
-                "seconds": round(time.monotonic() - start, 1),
+                # A run that is resumed, or tried again, goes on counting; a killed one leaves no count.
+                "seconds": round(time.monotonic() - start + earlier.get("seconds", 0), 1),
+                "seconds_for": left + earlier.get("seconds_for", 0),
                 f"{self.counted}_in_this_run": left,
+                "memory_mib": measure_memory(),
+                "gpus_mib": self.gpus,
             }
             if without := {*self.without, *list_unsupported(self.backend), *earlier.get("server_lacks", ())}:
                 facts["server_lacks"] = sorted(without)
@@ -225,6 +230,9 @@ class Stage(ABC, Generic[Item, Record]):
                         await self.work(item, keep)
 
                 await gather_cancel_on_error(worker() for _ in range(min(self.concurrency, left)))
+                # While an engine of this process runs: GPUs beside a server elsewhere are others' business.
+                if any(isinstance(source, VllmBackend) for source in walk_layers(backend)):
+                    self.gpus = measure_gpus()
 
     def note_answered(self, names: Iterable[str]) -> None:
         """Record the model names that replies state, and print a line if one is new: the provider may have changed the

@@ -25,6 +25,7 @@ from critic.page.cautions import list_cautions
 from critic.page.leaderboards import Leaderboard
 from critic.page.tournaments import tournaments
 from critic.records import NOT_LEARNED, Judgment, describe_difference
+from critic.stages.costs import describe_costs
 from critic.stages.judged_runs import OF_SINGLE_ANSWERS, find_form, read_runs
 from critic.stages.totals import failed, name_forms
 from critic.stats.aggregate import asked_of, by_cell
@@ -54,6 +55,9 @@ def main(
             help="Folder for summary.json, report.html and a .csv per table; NAME.json holds the scores only."
         ),
     ] = None,
+    prices: Annotated[
+        Path | None, typer.Option(help="TOML with [MODEL] tables: input, output, cached_input (a million tokens).")
+    ] = None,
     published: Annotated[
         Literal["published"] | None,
         typer.Option("--as", help="Refuse files that deviate from the setup of the benchmark's paper."),
@@ -67,10 +71,11 @@ def main(
     runs = read_runs(judgments, benchmark, questions)
     if published:
         _check_published(runs)
+    costs = describe_costs(judgments, {run.path: run.system for run in runs.runs}, prices)
     report = runs.benchmark.report(runs.runs, runs.conversations)
     boards = leaderboards.leaderboards([*_list_rows(runs), *report.rows], baseline)
     battles = tournaments(runs, leaderboards.order_of(boards))
-    sections = [*leaderboards.sections(boards), *battles.sections, *report.sections, _describe_verdicts(runs)]
+    sections = [*leaderboards.sections(boards), *battles.sections, *report.sections, *costs, _describe_verdicts(runs)]
     boards += battles.boards
     cautions = list_cautions(runs)
     print(as_text([Section(heading="Before you compare", readings=cautions), *sections]))

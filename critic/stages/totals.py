@@ -27,13 +27,14 @@ class Spent:
     """The cost of a file's records: tokens by kind, number of shortened prompts by what was cut, and cached replies."""
 
     def __init__(self) -> None:
-        self.uncounted = self.repeated = 0
+        self.uncounted = self.repeated = self.calls = 0
         self.tokens, self.shortened = Counter(prompt=0, cached=0, completion=0), Counter[str]()
 
     def add(self, record: Judgment | Call | ModelTurn) -> None:
         """Add the cost of one record."""
         # Nothing was tried for a reply from the cache.
         self.repeated += record.attempts == 0
+        self.calls += bool(record.reply or record.prompt_tokens)
         self.shortened.update(list(getattr(record, "shortened", ())))
         self.uncounted += bool(record.reply) and not record.prompt_tokens and record.attempts > 0
         for kind in self.tokens:
@@ -42,7 +43,7 @@ class Spent:
     def facts(self) -> dict[str, Any]:
         """Return the cost as facts for the sidecar."""
         cached = {"from_cache": self.repeated} if self.repeated else {}
-        return {"tokens": dict(self.tokens), **cached}
+        return {"calls": self.calls, "tokens": dict(self.tokens), **cached}
 
     def lines(self) -> list[str]:
         """Return the cost as lines to print."""
@@ -115,7 +116,7 @@ def sum_replies(records: Iterable[ModelTurn], out: Path, before: Collection[str]
     if thinking := counts["with_thoughts"]:
         lines.append(f"{thinking} replies have thoughts: they are kept beside the reply, and shown to no later turn")
     lines += [f"{name}: {count} turns, first: {details[name]}" for name, count in failures.most_common()]
-    facts |= {"failed": dict(failures), **counts, **spent.facts()}
+    facts |= {"failed": dict(failures), **spent.facts(), **counts}
     return RunSummary(count=turns, failures=failures, facts=facts, lines=[*lines, f"{out}: {turns} turns"])
 
 

@@ -4,24 +4,58 @@ import json
 from pathlib import Path
 from typing import Any
 
-from conftest import Servers, completion, human_row, run, write_jsonl
-from stages.test_judge_conversations import answer_all, judge, replies
+from conftest import ROOT, Servers, assert_one_line_error, completion, human_row, run, write_jsonl
+from stages.test_judge_conversations import answer_all
 
 from critic import jsonl
 
 
 def test_judging_counts_tokens_as_replies_do(tmp_path: Path, scripted: Servers) -> None:
     """Of conversations, what several verdicts share is counted once; a second run counts it from the file."""
-    server, out = scripted(answer_all), tmp_path / "judged.jsonl"
-    given = (replies(tmp_path / "r.jsonl", "convbench"), out, "convbench", server.url, "--protocol", "direct")
-    done = judge(*given, code=0)
-    calls = len(server.requests)
+    server = scripted(lambda body: answer_all(body) if "response_format" in body else completion("a reply"))
+    replies, judged = tmp_path / "replies.jsonl", tmp_path / "judged.jsonl"
+    words = ["--benchmark", "convbench", "--base-url", server.url]
+    done = run(
+        "critic",
+        "infer",
+        ROOT / "data/samples/convbench/ConvBench.csv",
+        *words,
+        "--out",
+        replies,
+        "--name",
+        "m",
+        code=0,
+    )
+    turns = len(server.requests)
+    assert f"tokens: {11 * turns} in, {7 * turns} out" in done.stdout
+    words += ["--out", judged, "--protocol", "direct"]
+    done = run("critic", "judge", replies, *words, code=0)
+    calls = len(server.requests) - turns
     counted = f"tokens: {11 * calls} in, {7 * calls} out, 0 cached"
     assert calls > 20 and counted in done.stdout
-    facts = jsonl.facts(out)
+    facts = jsonl.facts(judged)
     assert facts["tokens"] == {"prompt": 11 * calls, "cached": 0, "completion": 7 * calls}
-    assert facts["seconds"] >= 0
-    assert counted in judge(*given).stdout and len(server.requests) == calls
+    assert facts["seconds"] > 0 and facts["calls"] == calls
+    again = run("critic", "judge", replies, *words)
+    assert counted in again.stdout and len(server.requests) == turns + calls
+    assert jsonl.facts(judged)["seconds"] >= facts["seconds"], "what it took before is not lost"
+    # Row 22: the cost by model and stage, at the prices given for some of the models.
+    prices = tmp_path / "prices.toml"
+    prices.write_text("[m]\ninput = 1000\noutput = 2000\ncurrency = 'EUR'\n", "utf-8")
+    scored = run("critic", "score", judged, "--prices", prices, "--out", tmp_path / "out", code=0)
+    rows = {line.split("  ")[0]: line.split() for line in scored.stdout.splitlines() if line.startswith("m: ")}
+    mine, theirs = rows["m: replies"], rows["m: judged by tiny"]
+    assert mine[2:6] == [str(turns), str(11 * turns), "0", str(7 * turns)]
+    assert mine[-2:] == [f"{(11 * turns + 14 * turns) / 1000:.4f}", "EUR"]
+    assert theirs[4:8] == [str(calls), str(11 * calls), "0", str(7 * calls)] and int(theirs[9]) > 10
+    assert (tmp_path / "out" / "costs.tex").is_file()
+    for text, problem in (
+        ("input = 1\noutput = 2", "expected tables [MODEL] with input, output, cached_input, currency"),
+        ("[n]\ninput = 1\noutput = 2", "[n] is no model of these files; they are m, tiny"),
+        ("[m]\ninput = 1", "missing required field `output`"),
+    ):
+        prices.write_text(text, "utf-8")
+        assert_one_line_error(run("critic", "score", judged, "--prices", prices), "--prices", problem)
 
 
 def test_a_panels_tokens_and_rating_are_of_all_its_judges(tmp_path: Path, scripted: Servers) -> None:
