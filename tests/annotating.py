@@ -11,12 +11,13 @@ from typing import Any
 
 import httpx
 import msgspec
-from conftest import ROOT, free_port, run, write_jsonl
+from conftest import ROOT, free_port, read_jsonl, run, write_jsonl
 from lxml.html import document_fromstring
 from starlette.testclient import TestClient
 
 from critic.images import Images
 from critic.records import Conversation, ConversationTurn, ModelTurn, Sampling
+from eval_agreement.annotate.schemes import SCHEMES
 from eval_agreement.annotate.server import Annotation
 from eval_agreement.annotate.store import Store
 
@@ -155,10 +156,26 @@ def replies(path: Path, system: str, count: int = 4) -> Path:
     return write_jsonl(path, lines)
 
 
+def judgments(path: Path) -> Path:
+    """A judge's ratings of each turn in `replies`: 7 in the standard way, 4 without focus points."""
+    lines = []
+    for reply in read_jsonl(replies(path.with_name("of.jsonl"), SECRET)):
+        sample = {"id": reply["conversation"]["id"], "system": SECRET, "answer": reply["reply"]}
+        sample |= {"turn": reply["turn"], "conversation": reply["conversation"]}
+        for judging, rating in (("standard", 7), ("no_focus", 4)):
+            verdict = {"rating": rating, "reason": f"As for a {rating}."}
+            about = {"setup": {"judge": SECRET, "score_kind": "argmax"}, "prompt": "direct_turn", "protocol": "direct"}
+            about |= {"judging": judging, "score": rating, "calls": [{"reply": "{}", "value": str(rating)}]}
+            lines.append({"sample": sample, "verdict": verdict, **about})
+    return write_jsonl(path, lines)
+
+
 def source(folder: Path, scheme: str) -> Path:
     """Something to label by the scheme, with the secret wherever it must not be shown."""
-    if scheme in ("direct", "pairwise_conversation"):
+    if SCHEMES[scheme].source == "replies":
         return replies(folder / "replies.jsonl", SECRET)
+    if scheme == "judgments":
+        return judgments(folder / "judged.jsonl")
     labels = {"human_score": 9.25, "scale_min": 1, "scale_max": 10, "reason": SECRET, "annotators": {SECRET: 9.25}}
     # A VisIT-Bench sheet as well.
     labels |= {"instruction_category": "counting", "instruction": "Count.", "image_url": f"https://a.b/{SECRET}.png"}

@@ -43,7 +43,7 @@ def main(
     scheme: Annotated[
         str | None, typer.Option(help=f"Labelling scheme: {', '.join(SCHEMES)}.", show_default="pointwise")
     ] = None,
-    against: Annotated[Path | None, typer.Option(help="Replies of another model, for pairwise_conversation.")] = None,
+    against: Annotated[Path | None, typer.Option(help="Another model's replies, or another judge's verdicts.")] = None,
     benchmark: Annotated[str | None, typer.Option(metavar="NAME", help="Benchmark to correct, for review.")] = None,
     data_root: Annotated[Path | None, typer.Option(help="Folder of images.", show_default="that of the rows")] = None,
     raters: Annotated[int | None, typer.Option(min=1, max=1000, help="Number of raters.", show_default="1")] = None,

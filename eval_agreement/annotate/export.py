@@ -2,22 +2,28 @@
 
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+import pandas as pd
 from msgspec.structs import replace
 
 from critic import jsonl
 from critic.building.bench import correct
 from critic.errors import UsageError
 from critic.human_scored import settle_answers
+from critic.page.blocks import Section, as_text
 from critic.stages.totals import listed
+from critic.stats.arrays import group_numbers
 from critic.tables import write_csv
 from eval_agreement.annotate.schemes import OVERALL, SCHEMES, LabelItem, Scheme
 from eval_agreement.annotate.store import RaterTask, Store
+from eval_agreement.metrics import mean_estimate
+from eval_agreement.page.words import estimates, percent
 
 _PAIR = ("question", "history", "images", "reference", "response_a", "response_b", "system_a", "system_b")
 _ABOUT = ("task", "category", "lang", "system", "length_a", "length_b", "caption", "focus", "checklist", "edits")
@@ -50,6 +56,10 @@ def export(store: Store, path: Path) -> int:
         # Rows leave with the raters' corrections: people labelled the corrected texts.
         item = _apply_edits(item_labels[0].item, edits.get(number, []), facts.get("benchmark"))
         lines += list_rows(scheme, [label._replace(item=item) for label in item_labels])
+    if scheme.source == "judgments":
+        _print_preferred(lines)
+    if scheme.source == "benchmark":
+        _say_unreviewed(store, labels.keys())
     return jsonl.write(path, lines)
 
 
@@ -106,6 +116,27 @@ def _list_reviewed(scheme: Scheme, labels: Sequence[RaterTask]) -> Iterator[dict
         yield {**labels[0].item.row, "reviews": verdicts}
     else:
         print(f"left out: {labels[0].item.id!r} ({listed(Counter(verdicts.values()))})", file=sys.stderr)
+
+
+def _say_unreviewed(store: Store, reviewed: Collection[int]) -> None:
+    """Print each item of which no review counts, and why."""
+    tried = {label.number: label.verdict for label in store.labels()}
+    for number, item in store.items().items():
+        if number not in reviewed:
+            verdict = tried.get(number)
+            skipped = verdict and ("broken" if verdict.broken else f"skipped: {verdict.skipped}")
+            print(f"left out: {item.id!r} ({skipped or 'not reviewed yet'})", file=sys.stderr)
+
+
+def _print_preferred(lines: Sequence[Mapping[str, Any]]) -> None:
+    """Print how often the first of two ways to judge was found more logical, with a 95 % interval over questions."""
+    shares = {}
+    for (way, other), own in pd.DataFrame(lines).groupby(["system_a", "system_b"], sort=False):
+        chosen = (own["preference"] == "a").to_numpy(np.float64)
+        groups = group_numbers(own["group"].to_list())
+        shares[f"{way} rather than {other}"] = mean_estimate(chosen, groups, share=True, null=0.5)
+    table = estimates("Found more logical", shares, percent)
+    print(as_text([Section(heading="Judgments (ConvBench I.2)", tables=[table])]))
 
 
 def _score_ratings(scheme: Scheme, choices: Mapping[str, Sequence[str]], labels: Sequence[RaterTask]) -> dict[str, Any]:

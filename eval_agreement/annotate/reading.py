@@ -1,7 +1,7 @@
 """Read items to label from files: rows, a model's conversations, tables, and benchmarks to correct."""
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -12,8 +12,9 @@ import msgspec
 from critic import benchmarks, human_scored, jsonl, tables
 from critic.errors import UsageError, quoted
 from critic.human_scored import OwnColumns
+from critic.judging.thoughts import without_thoughts
 from critic.judging.transcripts import Transcripts, read_transcripts
-from critic.records import CUT_OFF, Conversation, ModelTurn, Response, Turn, build_verdict_id
+from critic.records import CUT_OFF, Conversation, Judgment, ModelTurn, Response, Turn, build_verdict_id
 from critic.stages.judge_responses import read_responses
 from critic.tables import cell_text
 from eval_agreement.annotate.schemes import OVERALL, SCHEMES, Ask, Kind, LabelItem, Scheme, ShownPart, exchanged
@@ -24,7 +25,8 @@ def read_items(
 ) -> list[LabelItem]:
     """Read the items of a file for a labelling scheme.
 
-    `against`: file of another model's replies, for a comparison of whole conversations.
+    `against`: file of another model's replies, for a comparison of whole conversations; or of another judge's verdicts,
+        by default `path` itself with its ablations.
     `own`: the meaning of columns in the user's own table, or None.
     `benchmark`: name of the benchmark to correct, or None.
     Raises UsageError for an unknown scheme, options that do not fit it, or a file without items.
@@ -32,12 +34,14 @@ def read_items(
     if scheme not in SCHEMES:
         raise UsageError(f"--scheme {scheme}: unknown; choose {', '.join(SCHEMES)}")
     definition = SCHEMES[scheme]
-    if against is not None and not (definition.two and definition.source == "replies"):
-        raise UsageError("--against compares whole conversations; it needs --scheme pairwise_conversation")
+    if against is not None and not (definition.two and definition.source in ("replies", "judgments")):
+        raise UsageError("--against compares whole conversations; it needs --scheme pairwise_conversation or judgments")
     if (definition.source == "benchmark") != (benchmark is not None):
         raise UsageError("--scheme review and --benchmark go together: they say whose file it is that people correct")
     if definition.source == "replies":
         read = _read_replies(definition, path, against)
+    elif definition.source == "judgments":
+        read = _read_judgments(path, against or path)
     elif definition.source == "rows":
         read = _read_rows(definition, path, own)
     else:
@@ -169,6 +173,50 @@ def _read_answered(path: Path) -> Transcripts:
         if not transcript.problem(range(1, len(transcript.conversation.turns) + 1)):
             complete[key] = transcript
     return complete
+
+
+_BESIDE_ANSWERS: tuple[Kind, ...] = ("reference", "focus")
+
+
+def _read_judgments(path: Path, against: Path) -> Iterator[LabelItem]:
+    """Yield an item per two judgments of one reply: the standard one in `path`, and one in `against` (ConvBench §I.2).
+
+    They are by two judges, or one is an ablation. Judgments that failed and comparisons of two models are left out.
+    """
+    theirs = defaultdict[Any, list[Judgment]](list)
+    for _, line in jsonl.read(against, Judgment):
+        theirs[line.sample.key_of(line.protocol, "")].append(line)
+    for _, mine in jsonl.read(path, Judgment):
+        for other in theirs[mine.sample.key_of(mine.protocol, "")] if mine.judging == "standard" else []:
+            # A file that is given twice holds each standard judgment twice.
+            same = (mine.judge, mine.judging) == (other.judge, other.judging)
+            if not (same or mine.failure or other.failure or mine.opponent):
+                yield _build_judgments_item(mine, other)
+
+
+def _build_judgments_item(mine: Judgment, other: Judgment) -> LabelItem:
+    """Build the item that shows a reply, or a whole conversation, and two judgments of it without their judges."""
+    talk, shown = mine.conversation, mine.sample.shown
+    turns = talk.turns if mine.turn is None else [talk.turns[mine.turn - 1]]
+    earlier = shown.sides[0].earlier if shown else []
+    parts = _list_dialogue([Turn(user=before.question, assistant=before.answer) for before in earlier])
+    parts += [ShownPart("question", turn.prompt) for turn in turns if mine.turn]
+    parts += [ShownPart(kind, getattr(turn, kind) or "") for turn in turns for kind in _BESIDE_ANSWERS]
+    parts += [ShownPart("answer", mine.sample.answer)] if mine.sample.answer else []
+    pairs = zip(("A", "B"), (mine, other), strict=True)
+    parts += [ShownPart("judgment", _show_judgment(judgment), side=side) for side, judgment in pairs]
+    ways = {"system_a": f"{mine.judge}, {mine.judging}", "system_b": f"{other.judge}, {other.judging}"}
+    row = {"category": talk.category, "lang": talk.lang, "system": mine.system, **ways}
+    asks, key = [Ask(OVERALL)], f"{mine.id}, {ways['system_b']}"
+    return LabelItem(id=key, parts=_drop_empty(parts), asks=asks, row=row, **_conversation_facts(talk))
+
+
+def _show_judgment(judgment: Judgment) -> str:
+    """Return a judgment's value and reason as raters read it."""
+    call, value = judgment.calls[0], judgment.calls[0].value
+    # Only this judge's prompt says who its A was.
+    named = {"model": " (A: answer, B: reference)", "opponent": " (A: reference, B: answer)"}.get(call.first or "", "")
+    return f"{value}{named}. {judgment.verdict.reason or without_thoughts(call.reply)}"
 
 
 def _read_columns(scheme: Scheme, path: Path) -> Iterator[LabelItem]:

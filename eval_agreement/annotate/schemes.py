@@ -32,7 +32,9 @@ def exchanged(value: str, swapped: bool) -> str:
     return {"A": "B", "B": "A"}.get(value, value) if swapped else value
 
 
-Kind = Literal["user", "assistant", "question", "reference", "caption", "focus", "checklist", "answer", "task"]
+Kind = Literal[
+    "user", "assistant", "question", "reference", "caption", "focus", "checklist", "answer", "judgment", "task"
+]
 
 
 class ShownPart(Struct, frozen=True, omit_defaults=True):
@@ -114,7 +116,7 @@ class Scheme(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     choices: Choices = {}
-    source: Literal["rows", "replies", "columns", "benchmark"] = "rows"
+    source: Literal["rows", "replies", "judgments", "columns", "benchmark"] = "rows"
     form: str | None = None
     two: bool = False
     column: Literal["preference", "score", "verdict"] | None = None

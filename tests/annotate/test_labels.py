@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import socket
 import sqlite3
 import sys
@@ -17,6 +18,7 @@ from annotating import (
     by_rater,
     exported,
     fields,
+    judgments,
     label,
     label_all,
     page_of,
@@ -119,6 +121,26 @@ def test_conversations_come_back_where_they_are_read(tmp_path: Path, scheme: str
     assert {line["id"] for line in lines if line["id"].startswith(f"{talk}/")} == expected
     assert find_kind(Source(path)) == kind and all(line[kind] is not None for line in lines)
     assert {line["turn"] for line in lines} == {"1", "2", "3", "whole"}
+
+
+def test_people_say_which_of_two_judgments_is_more_logical(tmp_path: Path) -> None:
+    """Row 18: one file holds the standard judgments and those of the ablation; 9 of 12 of the standard ones win."""
+    lines = judgments(tmp_path / "judged.jsonl")
+    store = planned(tmp_path, "--scheme", "judgments", rows=lines)
+    page, count = page_of(store), 0
+    while (form := fields(page, "rater-1")).hidden:
+        side = re.search(rf"Judgment ([AB])\s+{4 if count % 4 == 3 else 7}\. As for", form.text)[1]
+        assert "Reply" in form.text and form.choices == {"choice overall": ["A", "B"]}
+        assert label(page, "rater-1", form, lambda *_, side=side: side).status_code == 200
+        count += 1
+    done = run("critic", "annotate", "--db", store.path, "--export", tmp_path / "labels.jsonl", code=0)
+    assert Counter(line["preference"] for line in read_jsonl(tmp_path / "labels.jsonl")) == {"a": 9, "b": 3}
+    assert count == 12
+    assert "Judgments (ConvBench I.2)" in done.stdout
+    assert f"{SECRET}, standard rather than {SECRET}, no_focus  12  75.0 %" in done.stdout
+    words = ("critic", "annotate", lines, "--db", tmp_path / "x.sqlite", "--scheme", "judgments")
+    only = write_jsonl(tmp_path / "only.jsonl", [line for line in read_jsonl(lines) if line["score"] == 7])
+    assert_one_line_error(run(*words[:2], only, *words[3:]), "nothing to label by the scheme judgments")
 
 
 def test_confirmations_come_back_as_verdicts(tmp_path: Path) -> None:

@@ -38,7 +38,8 @@ from eval_agreement.annotate.store import Store
 def test_nothing_says_who_answered_or_what_others_thought(tmp_path: Path, scheme: str) -> None:
     options = ["--scheme", scheme, "--raters", 2, "--overlap", 0.5, "--repeat", 0.2]
     options += ["--benchmark", "visitbench"] if scheme == "review" else []
-    store = planned(tmp_path, *options, rows=source(tmp_path, scheme))
+    rows = source(tmp_path, scheme)
+    store = planned(tmp_path, *options, rows=rows)
     page, seen = page_of(store, tmp_path), ""
     for rater in ("rater-1", "rater-2"):
         while True:
@@ -149,6 +150,8 @@ def test_what_is_asked_follows_the_scheme(tmp_path: Path) -> None:
     page_text = fields(page, "rater-1").text
     assert page_text.index("The reference would get 10") < page_text.index("Reply 1")
     assert list_choices("pairwise_conversation", talks)["choice whole"] == ["A", "B", "tie", "both bad"]
+    assert list_choices("pairwise_conversation_forced", talks)["choice whole"] == ["A", "B"], "row 23: forced choice"
+    assert list_choices("pairwise_forced", rows) == {"choice overall": ["A", "B"]}
     assert list_choices("confirm", rows) == {"choice overall": ["yes", "no"]}
 
 
@@ -276,6 +279,19 @@ def test_corrections_are_in_the_benchmarks_own_file(name: str, tmp_path: Path) -
         field: ("rater-1", text) for field, text in texts.items()
     }
     assert all(edit["old"] and edit["at"] > 0 for edit in line["edits"]) and line["reviews"]["rater-2"] == "yes"
+
+
+def test_an_export_names_all_that_is_not_reviewed(tmp_path: Path) -> None:
+    store = reviewed(tmp_path, "convbench")
+    page = page_of(store)
+    for more in ({"skipped": "too dark"}, {"broken": "1"}, {}):
+        assert label(page, "rater-1", fields(page, "rater-1"), **more).status_code == 200
+    done = run("critic", "annotate", "--db", store.path, "--export", tmp_path / "benchmark.jsonl", code=0)
+    talks = benchmarks.read("convbench", tmp_path / "benchmark.jsonl")
+    said = {line.split(" (")[1] for line in done.stderr.splitlines() if line.startswith("left out: ")}
+    assert len(talks) == 1 and done.stderr.count("left out: ") == len(store.items()) - 1
+    assert said == {"skipped: too dark)", "broken)", "not reviewed yet)"}
+    assert not any(f"left out: {talk.id!r}" in done.stderr for talk in talks)
 
 
 def test_what_was_changed_meanwhile_is_not_overwritten_and_outlives_kill_9(tmp_path: Path) -> None:
