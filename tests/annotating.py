@@ -163,9 +163,14 @@ def judgments(path: Path) -> Path:
         sample = {"id": reply["conversation"]["id"], "system": SECRET, "answer": reply["reply"]}
         sample |= {"turn": reply["turn"], "conversation": reply["conversation"]}
         for judging, rating in (("standard", 7), ("no_focus", 4)):
-            verdict = {"rating": rating, "reason": f"As for a {rating}."}
-            about = {"setup": {"judge": SECRET, "score_kind": "argmax"}, "prompt": "direct_turn", "protocol": "direct"}
-            about |= {"judging": judging, "score": rating, "calls": [{"reply": "{}", "value": str(rating)}]}
+            verdict: dict[str, Any] = {"rating": rating, "reason": f"As for a {rating}."}
+            about: dict[str, Any] = {"setup": {"judge": SECRET, "score_kind": "argmax"}, "prompt": "direct_turn"}
+            about |= {
+                "protocol": "direct",
+                "judging": judging,
+                "score": rating,
+                "calls": [{"reply": "{}", "value": str(rating)}],
+            }
             lines.append({"sample": sample, "verdict": verdict, **about})
     return write_jsonl(path, lines)
 
