@@ -26,7 +26,7 @@ from scales import OUT_OF, Schema, any_of, choices, escaped, find_labels, find_r
 from schemas import Limits, Unbounded, bounded
 
 from critic.cli import run_program
-from critic.errors import UsageError
+from critic.errors import UsageError, located
 
 Form = Literal["text", "json_object", "json_schema", "tool"]
 
@@ -166,10 +166,8 @@ def load(files: Sequence[Path] = ()) -> Contracts:
 
 
 def _read_table(file: Path) -> list[Contract]:
-    try:
+    with located(f"{file}: no table of contracts", OSError, ValueError):
         table = msgspec.convert(tomllib.loads(file.read_text("utf-8")), File).contract
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{file}: no table of contracts: {error}") from None
     for contract in table:
         if problem := _problem(contract):
             raise UsageError(f"{file}: contract {contract.name!r}: {problem}")
@@ -572,10 +570,8 @@ def main(
     """
     if not re.fullmatch(NAME, name):
         raise UsageError(f"--name {name!r}: the name must be of a-z, 0-9 and -")
-    try:
+    with located(prompt, OSError, ValueError):
         text = prompt.read_text("utf-8").strip()
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{prompt}: {error}") from None
     contract = recognise({"messages": [{"role": "user", "content": text}]}, load())
     lines = [line.strip() for line in text.split("\n") if len(line.strip()) > 20] or [text]
     words = ([line for line in lines if ASKS.match(line) or OBJECT.search(line)] or lines)[-1]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from critic import jsonl
-from critic.errors import UsageError, loads
+from critic.errors import UsageError, loads, located
 
 PROCESSOR = ("tokenizer*", "special_tokens_map.json", "chat_template*", "*processor_config.json")
 """Patterns of the files in a model folder that define how text and images are preprocessed."""
@@ -44,10 +44,8 @@ def read_notes(folder: Path) -> dict[str, Any]:
     file = folder / "critic.json"
     if not file.is_file():
         return {}
-    try:
+    with located(file, ValueError):
         facts: dict[str, Any] = loads(file.read_bytes())
-    except ValueError as error:
-        raise UsageError(f"{file}: {error}") from None
     recipe = facts.get("recipe", {}) if isinstance(facts, dict) else None
     if not isinstance(recipe, dict) or (recipe and not recipe.keys() >= {"max_source_tokens", "max_target_tokens"}):
         raise UsageError(f"{file}: not what training wrote (a recipe with its limits); copy the judge's folder anew")

@@ -18,7 +18,7 @@ from critic.benchmarks.convbench import CAPTION, FOCUS, IMAGE, INSTRUCTIONS, REF
 from critic.benchmarks.visitbench import CAPTIONS
 from critic.benchmarks.visitbench import REFERENCES as VISITBENCH_REFERENCES
 from critic.building.replies import DraftConversation
-from critic.errors import UsageError, one_line
+from critic.errors import UsageError, refusing
 from critic.stats.diversity import words
 
 RUN = 8
@@ -229,12 +229,10 @@ def check_frozen(folder: Path) -> dict[str, Any]:
     path = folder / "frozen.json"
     if not path.is_file():
         return {}
-    try:
+    with refusing(path, "not as critic build writes it"):
         content: dict[str, Any] = json.loads(path.read_text("utf-8"))
         files = dict[str, str](content["sha256"])
         frozen_hash = str(content["hash"])
-    except (ValueError, LookupError, TypeError) as error:
-        raise UsageError(f"{path}: not as critic build writes it: {one_line(error)}") from None
     for name, expected in files.items():
         if not (folder / name).is_file() or jsonl.sha256(folder / name) != expected:
             raise UsageError(f"{folder / name}: is not as it was frozen ({frozen_hash})")

@@ -16,7 +16,7 @@ import typer
 from msgspec import Struct
 
 from critic import jsonl
-from critic.errors import UsageError, quoted
+from critic.errors import UsageError, located, quoted
 from critic.records import Judgment, ModelTurn
 from critic.stages import options
 from critic.stages.run import RunOptions, Shard, finish, join_facts
@@ -129,10 +129,8 @@ def _lines(shards: Sequence[ShardFile], record: type[Any], counted: str) -> Iter
         # Groups do not cross shards, so that a key can be doubled only within a file.
         keys = set[Hashable]()
         for number, line in jsonl.read_lines(part.path) if not jsonl.is_empty(part.path) else ():
-            try:
+            with located(f"{part.path}:{number}", ValueError):
                 row = decode(line)
-            except ValueError as error:
-                raise UsageError(f"{part.path}:{number}: {error}") from None
             group = row.conversation.group
             if (right := part.shard.of(group)) != part.shard:
                 raise UsageError(

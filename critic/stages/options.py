@@ -20,7 +20,7 @@ from critic.backends.scripted import from_file
 from critic.backends.vllm import VllmBackend, count_gpus
 from critic.certificate import read_map
 from critic.cli import RARELY_NEEDED
-from critic.errors import UsageError, one_line, replace_surrogates
+from critic.errors import UsageError, located, replace_surrogates
 from critic.images import MAX_BYTES, Images
 from critic.judging.distribution import ScoreKind
 from critic.judging.forms import FORMS, ONE_SIDE, REASON_FIRST, form_of, inquiry, rates
@@ -161,10 +161,8 @@ def urls(where: str) -> list[str]:
     >>> urls("http://a:1/v1,http://b:1/v1")
     ['http://a:1/v1', 'http://b:1/v1']
     """
-    try:
+    with located(f"{where}: no file of servers", OSError, UnicodeDecodeError):
         words = Path(where[1:]).read_text("utf-8").split("\n") if where.startswith("@") else where.split(",")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{where}: no file of servers: {one_line(error)}") from None
     named = [normalize_url(word.strip()) for word in words if word.strip() and not word.strip().startswith("#")]
     check((named, f"{where}: names no server"))
     servers = dict[str, str]()
