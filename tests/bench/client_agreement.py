@@ -43,7 +43,9 @@ async def ask_as_client(url: str, rows: list[dict[str, Any]]) -> list[float | No
         found = RATING.search(reply.json()["choices"][0]["message"]["content"]) if reply.is_success else None
         return None if found is None else min(10.0, max(1.0, float(found[1])))
 
-    async with httpx.AsyncClient(base_url=url, timeout=None, limits=httpx.Limits(max_connections=16)) as client:
+    # A connection that idles for five seconds is closed by the server while the next request is on its way.
+    limits = httpx.Limits(max_connections=16, max_keepalive_connections=0)
+    async with httpx.AsyncClient(base_url=url, timeout=None, limits=limits) as client:
         return await asyncio.gather(*(rate(client, row) for row in rows))
 
 
