@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from byte_pairs import train_byte_pairs
+
 CHAT_TEMPLATE = """\
 {%- for message in messages -%}
 <|im_start|>{{ message.role }}
@@ -32,27 +34,7 @@ TEXTS = ("How many red boats lie in the harbour, and which one is the largest?",
 
 def trained_tokenizer(around: list[str]) -> Any:
     """Byte pairs of a few texts, with the special tokens that a family puts around images."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    special = ["<pad>", "<|im_start|>", "<|im_end|>", *around]
-    core = Tokenizer(models.BPE())
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    core.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=512,
-        special_tokens=special,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    core.train_from_iterator(TEXTS, trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=core,
-        pad_token="<pad>",
-        eos_token="<|im_end|>",
-        additional_special_tokens=["<|im_start|>", *around],
-        clean_up_tokenization_spaces=False,
-    )
+    return train_byte_pairs(TEXTS, 512, ["<pad>", "<|im_start|>", "<|im_end|>", *around], "<|im_end|>")
 
 
 def build(folder: Path, hidden: int = 128, layers: int = 2) -> Path:

@@ -65,29 +65,14 @@ POINTWISE = inquiry("pointwise", "en", PromptInputs())
 
 def tokenizer_of(texts: Iterable[str], vocabulary: int) -> Any:
     """A byte-level BPE of the texts, which gives a prompt the hundreds of tokens that it has in a real one."""
-    sys.path.insert(0, str(Path(__file__).parents[2] / "train"))
+    sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "train")]
+    from byte_pairs import train_byte_pairs
     from tiny import CHAT_TEMPLATE, SPECIAL_TOKENS
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
+    from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
 
-    core = Tokenizer(models.BPE())
-    core.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
-    core.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary, special_tokens=SPECIAL_TOKENS, initial_alphabet=alphabet, show_progress=False
-    )
-    core.train_from_iterator(texts, trainer)
-    pad, end, *others = SPECIAL_TOKENS
-    return PreTrainedTokenizerFast(
-        tokenizer_object=core,
-        pad_token=pad,
-        eos_token=end,
-        additional_special_tokens=others,
-        chat_template=CHAT_TEMPLATE,
-        clean_up_tokenization_spaces=False,
+    split = Sequence([Digits(individual_digits=True), ByteLevel(add_prefix_space=False)])
+    return train_byte_pairs(
+        texts, vocabulary, SPECIAL_TOKENS, SPECIAL_TOKENS[1], pre_tokenizer=split, chat_template=CHAT_TEMPLATE
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from byte_pairs import train_byte_pairs
 from clients.forms import FORMS
 from clients.words import ASKED, PLAIN
 from conftest import ROOT
@@ -24,21 +25,10 @@ def make_judge(folder: Path, forms: Sequence[str] = (), head: bool = False) -> P
     """
     sys.path.insert(0, str(ROOT / "train"))
     from tiny import CHAT_TEMPLATE, SPECIAL_TOKENS, TinySpec, random_model
-    from tokenizers import ByteLevelBPETokenizer
-    from transformers import PreTrainedTokenizerFast
 
-    pieces = ByteLevelBPETokenizer()
     requests = [form.request for form in FORMS] + [form.request for form in ASKED] + PLAIN
     texts = [json.dumps(request, ensure_ascii=False) for request in requests]
-    pieces.train_from_iterator(texts, VOCABULARY, special_tokens=SPECIAL_TOKENS, show_progress=False)
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=pieces._tokenizer,
-        pad_token=SPECIAL_TOKENS[0],
-        eos_token=SPECIAL_TOKENS[1],
-        additional_special_tokens=SPECIAL_TOKENS[2:],
-        chat_template=CHAT_TEMPLATE,
-        clean_up_tokenization_spaces=False,
-    )
+    tokenizer = train_byte_pairs(texts, VOCABULARY, SPECIAL_TOKENS, SPECIAL_TOKENS[1], chat_template=CHAT_TEMPLATE)
     spec = TinySpec(
         vocab_size=VOCABULARY, hidden_size=64, intermediate_size=128, layers=2, heads=1, initializer_range=0.25, seed=1
     )

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 import pytest
+from byte_pairs import train_byte_pairs
 from hypothesis import given
 from hypothesis import strategies as st
 from training import (
@@ -28,9 +29,9 @@ import batches as batches_module  # isort: skip
 import rows as rows_module  # isort: skip
 import throughput  # isort: skip
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex
+from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import PreTrainedTokenizerFast
 
 from critic.errors import UsageError
 from critic.judging.targets import IGNORED, target
@@ -301,24 +302,10 @@ def test_certainty_has_a_finite_loss_and_gradient(sure: float) -> None:
         assert bool(error.isfinite().all()) and all(bool(part.isfinite().all()) for part in parts)
 
 
-def tokenizer_that_isolates(pattern: str, texts: list[str], size: int = 320) -> PreTrainedTokenizerFast:
-    core = Tokenizer(models.BPE())
-    core.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(pattern), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    core.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    core.train_from_iterator(
-        texts * 5,
-        trainers.BpeTrainer(
-            vocab_size=size, special_tokens=["<pad>", "<end>"], initial_alphabet=alphabet, show_progress=False
-        ),
-    )
+def tokenizer_that_isolates(pattern: str, texts: list[str]) -> Any:
+    split = Sequence([Split(Regex(pattern), "isolated"), ByteLevel(add_prefix_space=False, use_regex=False)])
     template = "{% for m in messages %}{{ m['content'] }}<end>{% endfor %}"
-    return PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<pad>", eos_token="<end>", chat_template=template)
+    return train_byte_pairs(texts * 5, 320, ["<pad>", "<end>"], "<end>", pre_tokenizer=split, chat_template=template)
 
 
 VERDICTS = [target(rating, "") for rating in range(1, 11)]
