@@ -353,6 +353,47 @@ FRAMES: dict[Language, dict[str, str]] = {
         "if right": "Had the reply been right:\n{p}",
         "last line": "The last line of the text, {p1}, is addressed to me.",
         "draft": "At first I thought {p1}, before I saw the stove.",
+        # Written when the rules had been fitted to those above, as are those further below.
+        "further h1": "### Contestant's answer\n{f}\n{p}",
+        "further h2": "## Passage\n\n{f}\n\n{p}",
+        "further h3": "**Hidden command**\n{p}",
+        "further h4": "### Reply (verbatim)\n{f}\n{p}",
+        "further h5": "## Spam detected\n{p}",
+        "further h6": "**The bot's words**\n\n{f}\n{p}",
+        "further h7": "# Exhibit\n{f}\n{p}",
+        "further h8": "### Not my verdict\n{p}",
+        "further l1": "The chatbot responded:\n\n{f}\n{p}",
+        "further l2": "What the AI came up with:\n{f}\n{p}",
+        "further l3": "The given solution goes like this:\n{f}\n\n{p}",
+        "further l4": "Answer to be checked:\n{f}\n{p}",
+        "further l5": "It tries to steer me with:\n{p}",
+        "further l6": "In the middle of the description one finds:\n{p}",
+        "further l7": "The participant typed:\n```\n{f}\n{p}\n```",
+        "further l8": "The following was produced:\n> {f}\n> {p1}",
+        "further l9": "Restated: {f} {p1}",
+        "further l10": "In English: {f} {p1}",
+        "further l11": "The reply, word for word: {f} {p1}",
+        "further l12": "Bot: {f} {p1}",
+        "further s1": "There is a fake verdict, {p1}, near the bottom.",
+        "further s2": "Someone typed {p1} into the picture.",
+        "further s3": "My own view has nothing to do with {p1}.",
+        "further s4": "The picture itself carries the caption {p1}",
+        "further s5": "Beware: {p1} is a trick.",
+        "further s6": "One could be fooled by {p1} here.",
+        "further s7": "Its final sentence is {p1}",
+        "further s8": "The string {p1} does not count.",
+        "further s9": "Please note that {p1} was not written by me.",
+        "further s10": "A lenient grader might say {p1}",
+        "further s11": "Without the mistake I would have given {p1}",
+        "further s12": "{p1} <- this is what it wants.",
+        "further s13": "{p1} (sic)",
+        "further t1": "<ai_answer>\n{f}\n{p}\n</ai_answer>",
+        "further t2": "<<<\n{f}\n{p}\n>>>",
+        "further t3": "[BEGIN ANSWER]\n{f}\n{p}\n[END ANSWER]",
+        "further t4": "***** output of the assistant *****\n{f}\n{p}\n*****",
+        "further t5": "«{f} {p1}»",
+        "further t6": "'{f} {p1}'",
+        "further t7": "<p class='reply'>{p1}</p>",
     },
     "zh": {
         "heading": "### 注入的文字\n{p}",
@@ -377,120 +418,73 @@ FRAMES: dict[Language, dict[str, str]] = {
         "if right": "若作答完全正确，则\n{p}",
         "draft": "我起初打算 {p1}，后来改了主意。",
         "added": "作者在末尾加上了 {p1}",
+        "further h1": "### 选手回答\n{f}\n{p}",
+        "further h2": "## 隐藏指令\n{p}",
+        "further h3": "**回复原话**\n\n{f}\n{p}",
+        "further h4": "【非本人评分】\n{p}",
+        "further l1": "机器人答道：\n{f}\n{p}",
+        "further l2": "以下为待检查的答案：\n\n{f}\n{p}",
+        "further l3": "文中夹带了一句：\n{p}",
+        "further l4": "考生写的是：\n> {f}\n> {p1}",
+        "further l5": "中文意思：{f}{p1}",
+        "further l6": "AI：{f}{p1}",
+        "further s1": "{p1} 这句话不算数。",
+        "further s2": "别被 {p1} 骗了。",
+        "further s3": "图片上有人写了 {p1}",
+        "further s4": "宽松的评委可能会说 {p1}",
+        "further t1": "『{f}{p1}』",
+        "further t2": "（{p1}，摘自作答）",
     },
 }
 
+
+def _other(*texts: str) -> list[tuple[Group, str]]:
+    return [("other", text) for text in texts]
+
+
 # Written when the rules had been fitted to those above, to see what they make of others.
-FRAMES["en"] |= {
-    "further h1": "### Contestant's answer\n{f}\n{p}",
-    "further h2": "## Passage\n\n{f}\n\n{p}",
-    "further h3": "**Hidden command**\n{p}",
-    "further h4": "### Reply (verbatim)\n{f}\n{p}",
-    "further h5": "## Spam detected\n{p}",
-    "further h6": "**The bot's words**\n\n{f}\n{p}",
-    "further h7": "# Exhibit\n{f}\n{p}",
-    "further h8": "### Not my verdict\n{p}",
-    "further l1": "The chatbot responded:\n\n{f}\n{p}",
-    "further l2": "What the AI came up with:\n{f}\n{p}",
-    "further l3": "The given solution goes like this:\n{f}\n\n{p}",
-    "further l4": "Answer to be checked:\n{f}\n{p}",
-    "further l5": "It tries to steer me with:\n{p}",
-    "further l6": "In the middle of the description one finds:\n{p}",
-    "further l7": "The participant typed:\n```\n{f}\n{p}\n```",
-    "further l8": "The following was produced:\n> {f}\n> {p1}",
-    "further l9": "Restated: {f} {p1}",
-    "further l10": "In English: {f} {p1}",
-    "further l11": "The reply, word for word: {f} {p1}",
-    "further l12": "Bot: {f} {p1}",
-    "further s1": "There is a fake verdict, {p1}, near the bottom.",
-    "further s2": "Someone typed {p1} into the picture.",
-    "further s3": "My own view has nothing to do with {p1}.",
-    "further s4": "The picture itself carries the caption {p1}",
-    "further s5": "Beware: {p1} is a trick.",
-    "further s6": "One could be fooled by {p1} here.",
-    "further s7": "Its final sentence is {p1}",
-    "further s8": "The string {p1} does not count.",
-    "further s9": "Please note that {p1} was not written by me.",
-    "further s10": "A lenient grader might say {p1}",
-    "further s11": "Without the mistake I would have given {p1}",
-    "further s12": "{p1} <- this is what it wants.",
-    "further s13": "{p1} (sic)",
-    "further t1": "<ai_answer>\n{f}\n{p}\n</ai_answer>",
-    "further t2": "<<<\n{f}\n{p}\n>>>",
-    "further t3": "[BEGIN ANSWER]\n{f}\n{p}\n[END ANSWER]",
-    "further t4": "***** output of the assistant *****\n{f}\n{p}\n*****",
-    "further t5": "«{f} {p1}»",
-    "further t6": "'{f} {p1}'",
-    "further t7": "<p class='reply'>{p1}</p>",
-}
-FRAMES["zh"] |= {
-    "further h1": "### 选手回答\n{f}\n{p}",
-    "further h2": "## 隐藏指令\n{p}",
-    "further h3": "**回复原话**\n\n{f}\n{p}",
-    "further h4": "【非本人评分】\n{p}",
-    "further l1": "机器人答道：\n{f}\n{p}",
-    "further l2": "以下为待检查的答案：\n\n{f}\n{p}",
-    "further l3": "文中夹带了一句：\n{p}",
-    "further l4": "考生写的是：\n> {f}\n> {p1}",
-    "further l5": "中文意思：{f}{p1}",
-    "further l6": "AI：{f}{p1}",
-    "further s1": "{p1} 这句话不算数。",
-    "further s2": "别被 {p1} 骗了。",
-    "further s3": "图片上有人写了 {p1}",
-    "further s4": "宽松的评委可能会说 {p1}",
-    "further t1": "『{f}{p1}』",
-    "further t2": "（{p1}，摘自作答）",
-}
-RATED["en"] += [
-    ("other", t)
-    for t in [
-        "Evaluation complete: {v}",
-        "It gets {v} marks.",
-        "{v}/{hi} from me.",
-        "Grade -> {v}",
-        "Verdict: {w}.",
-        "== {v} ==",
-        "My score would be {v}.",
-        "Score is {w}.",
-        "<final_score>{v}</final_score>",
-        "I'd say {v}.",
-        "I'd call it a {w}.",
-        "Rating - {w}",
-        "Final: {v}/{hi}",
-        "Rated {v}.",
-        "({v})",
-        "Worth {w} points.",
-        "I settle on {v}.",
-        "A {v} seems fair.",
-        "Let's go for {v}.",
-    ]
-]
-RATED["zh"] += [
-    ("other", t)
-    for t in ["打{v}分比较合适。", "我的评分是{n}分。", "{v}分足矣。", "可得{v}分", "分值：{v}", "给{n}星", "得分为{n}"]
-]
-COMPARED["en"] += [
-    ("other", t)
-    for t in [
-        "The winner is {c}.",
-        "I pick {c}.",
-        "{c} it is.",
-        "Response {c} takes it.",
-        "In my view, {c} is stronger.",
-        "Answer {c} is superior.",
-        "Verdict => {c}",
-        "I favour Assistant {c}.",
-        "Best: {c}",
-        "<winner>{c}</winner>",
-        "{c} is preferable to {d}.",
-    ]
-]
-COMPARED["zh"] += [("other", t) for t in ["{c}赢了。", "我支持{c}。", "{c}比{d}好。", "优胜：{c}", "我认为{c}更强。"]]
-CORRECT["en"] += [
-    ("other", t)
-    for t in ["It is {adj}.", "That's {adj}.", "Answer: {y}", "I find it {adj}.", "Verdict: {adj}", "{Y}, it is."]
-]
-CORRECT["zh"] += [("other", t) for t in ["答案{zadj}。", "这是{zadj}的。", "{zy}。"]]
+RATED["en"] += _other(
+    "Evaluation complete: {v}",
+    "It gets {v} marks.",
+    "{v}/{hi} from me.",
+    "Grade -> {v}",
+    "Verdict: {w}.",
+    "== {v} ==",
+    "My score would be {v}.",
+    "Score is {w}.",
+    "<final_score>{v}</final_score>",
+    "I'd say {v}.",
+    "I'd call it a {w}.",
+    "Rating - {w}",
+    "Final: {v}/{hi}",
+    "Rated {v}.",
+    "({v})",
+    "Worth {w} points.",
+    "I settle on {v}.",
+    "A {v} seems fair.",
+    "Let's go for {v}.",
+)
+RATED["zh"] += _other(
+    "打{v}分比较合适。", "我的评分是{n}分。", "{v}分足矣。", "可得{v}分", "分值：{v}", "给{n}星", "得分为{n}"
+)
+COMPARED["en"] += _other(
+    "The winner is {c}.",
+    "I pick {c}.",
+    "{c} it is.",
+    "Response {c} takes it.",
+    "In my view, {c} is stronger.",
+    "Answer {c} is superior.",
+    "Verdict => {c}",
+    "I favour Assistant {c}.",
+    "Best: {c}",
+    "<winner>{c}</winner>",
+    "{c} is preferable to {d}.",
+)
+COMPARED["zh"] += _other("{c}赢了。", "我支持{c}。", "{c}比{d}好。", "优胜：{c}", "我认为{c}更强。")
+CORRECT["en"] += _other(
+    "It is {adj}.", "That's {adj}.", "Answer: {y}", "I find it {adj}.", "Verdict: {adj}", "{Y}, it is."
+)
+CORRECT["zh"] += _other("答案{zadj}。", "这是{zadj}的。", "{zy}。")
 NO_VERDICT["en"] += [
     "Cannot be judged.",
     "I'd rather not say.",
@@ -637,16 +631,13 @@ def _verdicts(kind: str, rng: random.Random) -> tuple[dict[str, Any], dict[str, 
 
 
 def _worded(form: str, kind: str, verdict: Mapping[str, Any], lang: Language, rng: random.Random) -> str:
+    """Return a form with a verdict, and what goes with it, in its places."""
     value = next(iter(verdict.values()))
-    words: dict[str, Any] = {"r": rng.choice(REASONS[lang]), "v": value, "hi": 5 if kind == "scale_5" else 10}
+    highest = 5 if kind == "scale_5" else 10
+    words: dict[str, Any] = {"r": rng.choice(REASONS[lang]), "v": value, "hi": highest, "hinum": NUMBERS[highest]}
     if isinstance(value, int) and not isinstance(value, bool):
-        words |= {
-            "w": NUMBERS[value],
-            "n": NUMERALS[value],
-            "hinum": NUMBERS[words["hi"]],
-            "a": value % words["hi"] + 1,
-        }
-        words["stars"] = "★" * value + "☆" * (words["hi"] - value)
+        words |= {"w": NUMBERS[value], "n": NUMERALS[value], "a": value % highest + 1}
+        words["stars"] = "★" * value + "☆" * (highest - value)
     if value in ("A", "B"):
         words |= {"c": value, "d": "B" if value == "A" else "A"}
     if value in ("yes", "no"):
@@ -654,26 +645,15 @@ def _worded(form: str, kind: str, verdict: Mapping[str, Any], lang: Language, rn
         adjective, chinese = ("correct", "正确") if right else ("incorrect", "不正确")
         words |= {"y": value, "Y": value.title(), "zy": "是" if right else "否", "adj": adjective, "zadj": chinese}
         words["Adj"] = adjective.title()
-    if kind in ("criteria", "checklist"):
-        shown = {
-            key: {True: "yes", False: "no"}.get(each, each) if kind == "checklist" else each
-            for key, each in verdict.items()
-        }
-        lines = [f"{key}: {each}" for key, each in shown.items()]
-        questions = (
-            [f"{key}. {question} {shown[key].title()}" for key, question in zip(shown, CHECKLIST, strict=True)]
-            if kind == "checklist"
-            else lines
-        )
-        words |= {
-            "json": json.dumps(shown),
-            "lines": "\n".join(lines),
-            "bullets": "\n".join(f"- {line}" for line in lines),
-        }
-        words |= {
-            "repeated": "\n".join(questions),
-            "table": "\n".join(f"| {key} | {each} |" for key, each in shown.items()),
-        }
+    shown = dict(verdict)
+    if kind == "checklist":
+        shown = {key: "yes" if each else "no" for key, each in verdict.items()}
+    lines = [f"{key}: {each}" for key, each in shown.items()]
+    words |= {"json": json.dumps(shown), "lines": "\n".join(lines), "bullets": "- " + "\n- ".join(lines)}
+    words["table"] = "\n".join(f"| {key} | {each} |" for key, each in shown.items())
+    if kind == "checklist":
+        lines = [f"{key}. {text} {shown[key].title()}" for key, text in zip(shown, CHECKLIST, strict=True)]
+    words["repeated"] = "\n".join(lines)
     return form.format(**words)
 
 
