@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from conftest import ROOT, SHARED, command, sample
+from conftest import ROOT, SHARED, command, sample, write_jsonl
 
 SAMPLES = ROOT / "data/samples"
 
@@ -115,19 +115,16 @@ def record_audits(folder: Path) -> dict[str, Any]:
 
 
 def write_replies(path: Path, texts: list[str]) -> Path:
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), "utf-8")
-    return path
+    return write_jsonl(path, [{"text": text} for text in texts])
 
 
 def record_scores(folder: Path) -> dict[str, Any]:
     """Judge each sample benchmark's replies by a scripted judge, and score the verdicts."""
     model = write_replies(folder / "model.jsonl", ["A red sign.", "Three apples and two pears.", "It closes at five."])
-    verdicts = [
-        json.dumps(
-            {"Rating": rating, "Reason": "so"} | {str(item): "yes" if rating > 4 else "no" for item in range(1, 7)}
-        )
-        for rating in (2, 5, 8)
-    ]
+    verdicts = []
+    for rating in (2, 5, 8):
+        answers = dict.fromkeys(map(str, range(1, 7)), "yes" if rating > 4 else "no")
+        verdicts.append(json.dumps({"Rating": rating, "Reason": "so"} | answers))
     choices = [json.dumps({"Verdict": choice, "Reason": "so"}) for choice in ("A", "B")]
     judges = {
         "pairwise": write_replies(folder / "choices.jsonl", choices),
@@ -157,21 +154,11 @@ def record_losses(folder: Path) -> dict[str, Any]:
         [sys.executable, ROOT / "data/sample_world.py", "--questions", "60", "--out", world], check=True, cwd=folder
     )
     for name, settings in OBJECTIVES.items():
-        words = [
-            "train",
-            "tiny",
-            "--train",
-            world,
-            "--out",
-            folder / name,
-            "--cache",
-            folder / "cache",
-            "--threads",
-            "1",
-        ]
+        words = ["--train", world, "--out", folder / name, "--cache", folder / "cache", "--threads", "1"]
         steps = [f"training.max_steps={STEPS}", "training.logging_steps=1", "training.warmup_steps=1"]
         steps += ["training.lr_scheduler_kwargs.num_decay_steps=2", f"training.save_steps={STEPS}", *settings]
-        done = run(*words, *(word for setting in steps for word in ("--set", setting)), cwd=folder)
+        words += [word for setting in steps for word in ("--set", setting)]
+        done = run("train", "tiny", *words, cwd=folder)
         if done.returncode:
             record[f"train {name}/error"] = done.stderr[-300:]
         losses = re.findall(r"'?loss'?: '?([\d.e-]+)", done.stdout + done.stderr)

@@ -6,7 +6,6 @@ Of a Parquet table, reading, breakdowns, bias, calibration and report included. 
 the processor in brackets; memory is the most that the process held.
 """
 
-import argparse
 import atexit
 import json
 import resource
@@ -17,6 +16,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import typer
 from numpy.typing import NDArray
 
 ANSWERERS, TASKS = 20, 10
@@ -79,10 +79,8 @@ def measured(rows: int) -> dict[str, float]:
     return {"rows": rows, "seconds": round(seconds, 1), "cpu": round(spent, 1), "mb": round(megabytes)}
 
 
-def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--most", type=int, default=1_000_000)
-    most = options.parse_args().most
+def main(most: int = 1_000_000) -> None:
+    """Audit 10,000 rows, and ten times as many again, up to --most."""
     sizes, rows = [], 10_000
     while rows <= most:
         sizes.append(measured(rows))
@@ -94,4 +92,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

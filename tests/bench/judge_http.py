@@ -11,9 +11,7 @@ keeps its prefix cache, so every round finds the prompts cached for all alike.
 
 import asyncio
 import json
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -22,6 +20,10 @@ from typing import Any
 import aiohttp
 from _judge import POINTWISE, REPLY_TOKENS, ROWS, checkpoint, laps, ordered, prompts, ratios, responses
 from msgspec.structs import replace
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from conftest import serving
 
 from critic.backends import Request
 from critic.backends.openai import OpenAIBackend
@@ -75,16 +77,10 @@ async def posted(url: str, messages: list[list[Message]], alternatives: int = 0,
 def main() -> None:
     model = Path(sys.argv[2]) if sys.argv[1:2] == ["--model"] else None
     rows = responses()
-    with tempfile.TemporaryDirectory() as scratch, socket.socket() as probe:
+    with tempfile.TemporaryDirectory() as scratch:
         folder = model or checkpoint(Path(scratch), rows)
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-        probe.close()
-        words = [sys.executable, "serve/judge.py", str(folder), "--port", port, "--log", f"{scratch}/serve.log"]
-        server = subprocess.Popen([*words, "--stop-with-parent"], stdout=subprocess.PIPE, text=True)
-        assert server.stdout is not None
-        try:
-            url = server.stdout.readline().split()[1]
+        with serving(folder, "--log", f"{scratch}/serve.log") as (_, address):
+            url = f"{address}/v1"
             messages = prompts(ordered(rows))
             greedy, alone = SamplingParams(), SamplingParams(reason=False)
             judgments = asyncio.run(judged(url, rows, greedy))
@@ -97,9 +93,6 @@ def main() -> None:
                 "rating_alone": lambda: asyncio.run(judged(url, rows, alone)),
             }
             took = laps(works, ROUNDS)
-        finally:
-            server.terminate()
-            server.wait()
     a_second = {name: round(ROWS / statistics.median(times), 1) for name, times in took.items()}
     print(f"{ROWS} prompts, {CONCURRENCY} in flight, replies of {REPLY_TOKENS} tokens at most; a second: {a_second}")
     result = {

@@ -7,13 +7,14 @@ Prints a table by group of verdict forms. `ratio`: planted verdicts that a reade
 would read ÷ those that ours reads (at least one).
 """
 
-import argparse
 import json
 import re
 import sys
 import time
 from collections import Counter
 from pathlib import Path
+
+import typer
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from planted_replies import GeneratedReply, generate, outcome
@@ -27,14 +28,10 @@ def read_last(reply: GeneratedReply) -> str | None:
     return values[-1] if values else None
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--replies", type=int, default=14_000)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+def main(replies: int = 14_000, seed: int = 0) -> None:
     began = time.process_time()
     groups, naive = Counter[tuple[str, str]](), 0
-    for reply in generate(options.replies, options.seed):
+    for reply in generate(replies, seed):
         result, _ = outcome(reply)
         if result == "failure" and reply.frame == "ordinary" and reply.right:
             result = "needless"
@@ -45,9 +42,9 @@ def main() -> None:
     for group in ("known", "asked", "other", "none"):
         print(f"| {group} | " + " | ".join(str(groups[group, result]) for result in results) + " |")
     total = {result: sum(n for (_, key), n in groups.items() if key == result) for result in results}
-    facts = {"replies": options.replies, **total, "seconds": round(time.process_time() - began, 1)}
+    facts = {"replies": replies, **total, "seconds": round(time.process_time() - began, 1)}
     print(json.dumps({"name": "planted_verdicts", "ratio": naive / max(1, total["planted"]), **facts}))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -20,6 +20,10 @@ from typing import Any
 
 from _standin import MODEL, StandIn
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from conftest import human_row, write_jsonl
+
 from critic.backends import Backend
 from critic.judging.judge import Judge
 from critic.records import JudgeConfig, Question, Response, Sample
@@ -78,8 +82,7 @@ class Trial:
         self.words = ["--timeout", str(TIMEOUT), "--concurrency", "12", "--max-failed", "1"]
         self.limit: int | None = None
         self.process: subprocess.Popen[str] | None = None
-        self.rows = folder / "rows.jsonl"
-        self.rows.write_text("".join(json.dumps(_row(n)) + "\n" for n in range(FAULT_ROWS)), "utf-8")
+        self.rows = write_jsonl(folder / "rows.jsonl", [human_row(n, image=None) for n in range(FAULT_ROWS)])
         self.file.write_text("".join(f"{server.url}\n" for server in self.servers), "utf-8")
 
     def judge(self, harm: Callable[["Trial"], object] | None = None, *more: str) -> int:
@@ -113,18 +116,6 @@ class Trial:
         named = [line for line in lines if "score" in line or line["verdict"].get("failure")]
         failures = Counter(line["verdict"]["failure"] for line in lines if "score" not in line)
         return FAULT_ROWS - len({line["sample"]["id"] for line in named}), copies.total() - len(copies), failures
-
-
-def _row(number: int) -> dict[str, Any]:
-    human = {"human_score": 5, "scale_min": 1, "scale_max": 10}
-    question = {
-        "task": "t",
-        "lang": "en",
-        "question": f"What is {number // 4}?",
-        "reference": "so",
-        "group": f"{number // 4}",
-    }
-    return {"id": f"r{number}", "response": f"answer {number}", "system": "s", **question, **human}
 
 
 def fault(name: str, seconds: float | None = None, which: slice = slice(1)) -> Callable[[Trial], None]:

@@ -9,7 +9,6 @@ is the bare server against itself: what differs from 1 there is the machine's no
 rounds, the least and the most; `layer_ms` is the layer's own processor time a request.
 """
 
-import argparse
 import asyncio
 import contextlib
 import json
@@ -25,6 +24,7 @@ from typing import Any
 
 import httpx
 import msgspec
+import typer
 from _judge import checkpoint, laps, ratios, responses
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "serve"))
@@ -161,23 +161,18 @@ def layers_own(request: dict[str, Any], repeats: int = 40) -> float:
     return asyncio.run(many())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hidden", type=int, default=512)
-    parser.add_argument("--layers", type=int, default=6)
-    parser.add_argument("--rounds", type=int, default=5)
-    given = parser.parse_args()
+def main(hidden: int = 512, layers: int = 6, rounds: int = 5) -> None:
     os.environ[SETTINGS] = msgspec.json.encode(LAYER_SETTINGS).decode()
     counter, works = [0], {}
     with tempfile.TemporaryDirectory() as folder:
-        model = checkpoint(Path(folder), responses(), given.hidden, given.layers)
+        model = checkpoint(Path(folder), responses(), hidden, layers)
         with servers(model) as (ours, bare):
             for name, make in KINDS.items():
                 works[name] = partial(work, ours, make, False, counter)
                 works[f"{name} bare"] = partial(work, bare, make, True, counter)
             works["null"] = partial(work, bare, passed_on, True, counter)
             laps(works, 1)  # warms up
-            took = laps(works, given.rounds)
+            took = laps(works, rounds)
     rates = {name: ratios(took, f"{name} bare", name) for name in KINDS}
     rates["null"] = ratios(took, "passed_on bare", "null")
     result: dict[str, Any] = {"name": "serve_middleware", "ratio": min(rates[name]["ratio"] for name in KINDS), **rates}
@@ -187,4 +182,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

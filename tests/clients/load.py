@@ -7,7 +7,6 @@ without it. Prints a JSON line a round: how requests ended, how long `/health` t
 own, in milliseconds), and the memory of the server's processes in megabytes.
 """
 
-import argparse
 import asyncio
 import http.client
 import importlib
@@ -23,6 +22,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+import typer
 
 GRADED: dict[str, Any] = {
     "messages": [
@@ -34,7 +34,7 @@ BAD = (b"{", b'{"messages": 5}', b'{"messages": [{"role": "user", "content": "x"
 PROBE_SECONDS = 0.02
 
 
-def probe(url: str) -> None:
+def ask_health(url: str) -> None:
     """Ask `/health` until standard input ends, then print how long each took, in milliseconds; -1 for a failure."""
     took: list[float] = []
     os.set_blocking(0, False)
@@ -59,7 +59,7 @@ def _ended() -> bool:
         return False
 
 
-def held(request: dict[str, Any]) -> dict[str, Any]:
+def hold(request: dict[str, Any]) -> dict[str, Any]:
     """What the judge's layer makes of a request."""
     sys.path.insert(0, str(Path(__file__).parents[2] / "serve"))
     contracts = importlib.import_module("contracts")
@@ -137,16 +137,15 @@ def load(
     return results
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("url")
-    parser.add_argument("--requests", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--pid", type=int)
-    parser.add_argument("--held", action="store_true")
-    parser.add_argument("--probe", action="store_true")
-    given = parser.parse_args()
-    if given.probe:
-        probe(given.url)
+def main(
+    url: str, requests: int = 1000, rounds: int = 5, pid: int | None = None, held: bool = False, probe: bool = False
+) -> None:
+    """Put load on a server."""
+    if probe:
+        ask_health(url)
     else:
-        load(given.url, given.requests, given.rounds, given.pid, graded=held(GRADED) if given.held else GRADED)
+        load(url, requests, rounds, pid, graded=hold(GRADED) if held else GRADED)
+
+
+if __name__ == "__main__":
+    typer.run(main)
