@@ -312,6 +312,30 @@ def tiny_judge(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return training.tiny_judge(tmp_path_factory.mktemp("tiny"))
 
 
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    """Human-scored rows of tests/training.py, in a file."""
+    import training
+
+    return training.write_rows(tmp_path)
+
+
+@pytest.fixture
+def base(tmp_path: Path, rows: Path) -> Path:
+    """A random base to train on `rows`."""
+    import training
+
+    return training.save_base(tmp_path / "base", rows)
+
+
+@pytest.fixture
+def done(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A run that nothing interrupted, of one process if the test has no other as its parameter."""
+    import training
+
+    return getattr(request, "param", training.whole)(tmp_path_factory)
+
+
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]:
     """An untrained judge behind the real server, with a key that other people's clients send: the process, and a client

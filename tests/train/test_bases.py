@@ -45,9 +45,8 @@ def prompted(folder: Path, **said: Any) -> str:
 
 
 @pytest.mark.e2e
-def test_a_template_that_thinks_by_default_is_told_not_to(tmp_path: Path) -> None:
+def test_a_template_that_thinks_by_default_is_told_not_to(tmp_path: Path, rows: Path) -> None:
     """The judge's own template says so: whoever serves it opens the answer as it was trained, whatever is asked."""
-    rows = write_rows(tmp_path)
     changes: dict[str, Any] = {"tiny": None, "base": str(thinking_base(tmp_path / "base", rows)), "evaluation": None}
     changes["training"] = {"max_steps": 1}
     with pytest.raises(UsageError, match=r"rewrites the answer; set chat_template_kwargs: \{enable_thinking: false\}"):

@@ -101,8 +101,7 @@ def test_another_run_is_refused(change: dict[str, Any], message: str, tmp_path: 
         checkpoints.find_newest(tmp_path, {**FACTS, **change}, warn=pytest.fail)
 
 
-def test_a_base_that_was_made_anew_under_its_name_is_another(tmp_path: Path) -> None:
-    base = save_base(tmp_path / "base", write_rows(tmp_path))
+def test_a_base_that_was_made_anew_under_its_name_is_another(tmp_path: Path, base: Path) -> None:
     recipe = read_recipe(write_recipe(tmp_path, tiny=None, base=str(base)))
     facts = training_run.describe(recipe, tmp_path / "rows.jsonl")
     out = tmp_path / "out"
@@ -183,10 +182,9 @@ def torn_after(done: Whole, step: int, out: Path) -> Path:
     "step",
     [pytest.param(7, marks=pytest.mark.gpu), *(pytest.param(step, marks=pytest.mark.slow) for step in (4, 6, 8))],
 )
-def test_what_was_torn_is_passed_over(step: int, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
+def test_what_was_torn_is_passed_over(step: int, tmp_path: Path, done: Whole) -> None:
     """Also from the end of an epoch (6), from within the second (7), whose order must be the same again, and from the
     very end, where only the judge is still to be written (8)."""
-    done = whole(tmp_path_factory)
     out = torn_after(done, step, tmp_path / "out")
     run = train(done.recipe, done.rows, out)
     assert f"continuing from {out / f'checkpoint-{step}'}" in run.stdout
@@ -205,8 +203,7 @@ def test_two_processes_go_on_too(tmp_path_factory: pytest.TempPathFactory, tmp_p
     assert_same(out, done)
 
 
-def test_another_number_of_processes_is_refused(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
-    done = whole(tmp_path_factory)
+def test_another_number_of_processes_is_refused(tmp_path: Path, done: Whole) -> None:
     out = torn_after(done, 5, tmp_path / "out")
     manifest = out / "checkpoint-5" / checkpoints.MANIFEST
     facts = json.loads(manifest.read_text("utf-8"))
@@ -215,8 +212,7 @@ def test_another_number_of_processes_is_refused(tmp_path_factory: pytest.TempPat
     refused(start(done.recipe, done.rows, out), "checkpoint-5 was made by 2 processes, this run has 1; start 2 again")
 
 
-def test_another_recipe_or_data_is_refused(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
-    done = whole(tmp_path_factory)
+def test_another_recipe_or_data_is_refused(tmp_path: Path, done: Whole) -> None:
     out = torn_after(done, 5, tmp_path / "out")
     refused(start(done.recipe, done.rows, out, "--set", "training.learning_rate=0.01"), "another recipe")
     others = write_rows(tmp_path, sample_rows(25), done.rows.name)
@@ -290,9 +286,7 @@ def test_shared_beginnings_go_on_too(strategy: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_dropout_and_adapters_go_on_too(tmp_path: Path) -> None:
-
-    rows = write_rows(tmp_path)
+def test_dropout_and_adapters_go_on_too(tmp_path: Path, rows: Path) -> None:
     changes: dict[str, Any] = {"tiny": None, "base": str(save_base(tmp_path / "base", rows))}
     changes["lora"] = {"r": 4, "dropout": 0.3}
     recipe = write_recipe(tmp_path, **changes)
@@ -306,8 +300,7 @@ def test_dropout_and_adapters_go_on_too(tmp_path: Path) -> None:
     assert digest(out / "model.safetensors") == digest(tmp_path / "whole/model.safetensors")
 
 
-def test_two_runs_in_one_folder(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
-    done = whole(tmp_path_factory)
+def test_two_runs_in_one_folder(tmp_path: Path, done: Whole) -> None:
     with jsonl.lock_folder(tmp_path / "out"):
         refused(start(done.recipe, done.rows, tmp_path / "out"), "another run is writing it", str(tmp_path / "out"))
 

@@ -198,9 +198,8 @@ def over(stage: int) -> Any:
     return pytest.param(made, id=f"stage{stage}", marks=[pytest.mark.gpu, pytest.mark.slow])
 
 
-@pytest.mark.parametrize("made", [whole, TWO, over(2), over(3)])
-def test_a_run_exports_the_average_of_its_checkpoints(made: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
-    done = made(tmp_path_factory)
+@pytest.mark.parametrize("done", [whole, TWO, over(2), over(3)], indirect=True)
+def test_a_run_exports_the_average_of_its_checkpoints(done: Whole) -> None:
     plain = averages(done, 8)
     exported, best = load_file(done.out / "model.safetensors"), load_file(done.out / "best/model.safetensors")
     step = json.loads((done.out / "best/critic.json").read_text("utf-8"))["steps"]
@@ -220,13 +219,11 @@ def test_a_run_exports_the_average_of_its_checkpoints(made: Any, tmp_path_factor
         *(pytest.param(stage, True, marks=pytest.mark.slow) for stage in (1, 3)),
     ],
 )
-def test_adapters_are_averaged_and_merged(stage: int, bf16: bool, tmp_path: Path) -> None:
+def test_adapters_are_averaged_and_merged(stage: int, bf16: bool, tmp_path: Path, rows: Path, base: Path) -> None:
     """What lies in OUT is the base with the averaged adapter added, which lies in OUT/adapter."""
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    rows = write_rows(tmp_path)
-    base = save_base(tmp_path / "base", rows)
     changes: dict[str, Any] = {"tiny": None, "base": str(base), "lora": {"r": 4, "alpha": 16, "dropout": 0.1}}
     changes |= {"training": {"max_steps": 4, "bf16": bf16}, "deepspeed": {"zero_optimization": {"stage": stage}}}
     out = tmp_path / "out"
@@ -255,7 +252,6 @@ def test_adapters_are_averaged_and_merged(stage: int, bf16: bool, tmp_path: Path
     assert not list(out.rglob("training_args.bin")) and (out / "best/adapter/adapter_model.safetensors").is_file()
 
 
-def test_without_zero_there_is_nothing_to_average(tmp_path: Path) -> None:
-    rows = write_rows(tmp_path)
+def test_without_zero_there_is_nothing_to_average(tmp_path: Path, rows: Path) -> None:
     recipe = write_recipe(tmp_path, deepspeed={"zero_optimization": {"stage": 0}})
     refused(start(recipe, rows, tmp_path / "out"), "keeps no fp32 weights", "deepspeed.zero_optimization.stage")

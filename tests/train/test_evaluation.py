@@ -103,9 +103,8 @@ def scores_of(shares: np.ndarray) -> np.ndarray:
     return shares @ np.arange(1, 11)
 
 
-@pytest.mark.parametrize("made", [whole, TWO])
-def test_the_log_says_what_the_folder_does(made: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
-    done: Whole = made(tmp_path_factory)
+@pytest.mark.parametrize("done", [whole, TWO], indirect=True)
+def test_the_log_says_what_the_folder_does(done: Whole) -> None:
     metrics = evaluations(done.out)
     assert list(metrics) == [2, 4, 6, 8]
     notes = json.loads((done.out / "best/critic.json").read_text("utf-8"))
@@ -179,10 +178,9 @@ def test_without_an_average_the_models_own_weights_are_judged(raft_run: tuple[Pa
     assert metrics[best["steps"]] == pytest.approx({k: v for k, v in by_hand.items() if not np.isnan(v)}, abs=1e-4)
 
 
-def test_tensorboard_has_the_curves(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_tensorboard_has_the_curves(done: Whole) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    done = whole(tmp_path_factory)
     events = EventAccumulator(str(done.out / "tensorboard"))
     events.Reload()
     wanted = {"train/loss": "loss", "eval/mae": "eval_mae", "eval/pearson": "eval_pearson"}

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from training import ON_GPU, losses, save_base, train, write_recipe, write_rows
+from training import ON_GPU, losses, save_base, train, write_recipe
 
 import attention  # isort: skip
 import export  # isort: skip
@@ -51,9 +51,8 @@ KINDS = ["sdpa", pytest.param("flex_attention", marks=only_there)]
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("objective", ["sft", "raft", "head"])
-def test_a_step_is_that_of_a_cpu(objective: str, kind: str, tmp_path: Path) -> None:
+def test_a_step_is_that_of_a_cpu(objective: str, kind: str, tmp_path: Path, rows: Path) -> None:
     """Of rows that share what they begin with, against rows in fp32 that share nothing, padded where these may be."""
-    rows = write_rows(tmp_path)
     changes: dict[str, Any] = {"tiny": None, "base": str(save_base(tmp_path / "base", rows)), "objective": objective}
 
     def of(packing: bool, attention: str) -> recipe_keys.Recipe:
@@ -75,11 +74,9 @@ SWITCHES: dict[str, dict[str, Any]] = {
 
 @only_there
 @pytest.mark.parametrize("package", SWITCHES)
-def test_with_a_package_for_gpus_it_learns_as_without(package: str, tmp_path: Path) -> None:
+def test_with_a_package_for_gpus_it_learns_as_without(package: str, tmp_path: Path, rows: Path, base: Path) -> None:
     """Liger's kernels; a base in four bits, from which a judge in the base's own type comes out."""
     pytest.importorskip(package)
-    rows = write_rows(tmp_path)
-    base = save_base(tmp_path / "base", rows)
     plain: dict[str, Any] = {"tiny": None, "base": str(base), "evaluation": None, "packing": True}
     plain |= {"deepspeed": {"zero_optimization": {"stage": 2}}, "lora": {"r": 8, "alpha": 16}}
     switched = {**plain, **SWITCHES[package]}

@@ -111,8 +111,7 @@ def test_the_name_is_the_one_by_which_vllm_knows_the_family(tmp_path: Path) -> N
 
 
 @pytest.mark.e2e
-def test_adapters_bring_the_head_with_them(tmp_path: Path) -> None:
-    base = save_base(tmp_path / "base", write_rows(tmp_path))
+def test_adapters_bring_the_head_with_them(tmp_path: Path, base: Path) -> None:
     (base / "LICENSE").write_text("terms")
     lora = write_recipe(tmp_path, "lora.yaml", **HEAD, tiny=None, base=str(base), lora={"r": 2})
     out = tmp_path / "judge"
@@ -265,10 +264,8 @@ def test_what_a_probe_cannot_do(env: SimpleNamespace, tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
-def test_a_frozen_part_stays_as_it_was(tmp_path: Path) -> None:
+def test_a_frozen_part_stays_as_it_was(tmp_path: Path, rows: Path, base: Path) -> None:
     """And a judge that was trained from a judge tells of the first base's licence."""
-    rows = write_rows(tmp_path)
-    base = save_base(tmp_path / "base", rows)
     (base / "critic.json").write_text('{"base": {"licence": "apache-2.0"}, "steps": 3}')
     changes: dict[str, Any] = {"tiny": None, "base": str(base), "evaluation": None, "ema": None}
     out = tmp_path / "judge"

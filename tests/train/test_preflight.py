@@ -3,7 +3,6 @@
 import json
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import ROOT
-from training import Whole, refused, save_base, start, whole, whole_of_two, write_recipe, write_rows
+from training import Whole, refused, save_base, start, whole, whole_of_two, write_recipe
 
 import preflight  # isort: skip
 import recipe as recipes  # isort: skip
@@ -69,8 +68,7 @@ def test_positions_as_vllm_counts_them(
     assert preflight.read_served_tokens(str(tmp_path)) == most
 
 
-def test_more_tokens_than_the_base_has_places_for(tmp_path: Path) -> None:
-    rows = write_rows(tmp_path)
+def test_more_tokens_than_the_base_has_places_for(tmp_path: Path, rows: Path) -> None:
     base = save_base(tmp_path / "base", rows)  # with 2100 positions
     fits = recipes.read_recipe(write_recipe(tmp_path, tiny=None, base=str(base)))
     preflight.require_served_tokens(fits)
@@ -121,10 +119,9 @@ def test_what_checkpoints_take(path: Path, trained: float, changes: list[str], c
     assert tuple(f"{each / 1e9:.3g} GB" for each in use) == (checkpoint, most)
 
 
-@pytest.mark.parametrize("made", [whole, pytest.param(whole_of_two, marks=pytest.mark.e2e)])
-def test_checkpoints_take_what_was_said(made: Callable[..., Whole], tmp_path_factory: pytest.TempPathFactory) -> None:
+@pytest.mark.parametrize("done", [whole, pytest.param(whole_of_two, marks=pytest.mark.e2e)], indirect=True)
+def test_checkpoints_take_what_was_said(done: Whole) -> None:
     """To the code, the random states and the names that DeepSpeed and transformers write beside the numbers."""
-    done = made(tmp_path_factory)
     weights = LlamaForCausalLM.from_pretrained(done.out).num_parameters()
     checkpoint, _ = use_of(done.recipe, weights, weights)
     folder = done.out / "checkpoint-8"
@@ -183,10 +180,8 @@ ADDED = [
 
 @pytest.mark.parametrize(("token", "special", "refuses", "where"), ADDED, ids=[each[3] for each in ADDED])
 def test_a_tokenizer_larger_than_the_embedding(
-    token: str, special: bool, refuses: bool, where: str, tmp_path: Path
+    token: str, special: bool, refuses: bool, where: str, tmp_path: Path, rows: Path, base: Path
 ) -> None:
-    rows = write_rows(tmp_path)
-    base = save_base(tmp_path / "base", rows)
     tokenizer = transformers.AutoTokenizer.from_pretrained(base)
     size = len(tokenizer)
     tokenizer.add_tokens([token], special_tokens=special)
@@ -207,9 +202,7 @@ def test_a_tokenizer_larger_than_the_embedding(
 
 
 @pytest.mark.parametrize("changes", [{}, {"objective": "head", "lora": {"r": 2}}], ids=["text", "an adapted head"])
-def test_it_is_one_line_before_the_first_step(changes: dict[str, Any], tmp_path: Path) -> None:
-    rows = write_rows(tmp_path)
-    base = save_base(tmp_path / "base", rows)
+def test_it_is_one_line_before_the_first_step(changes: dict[str, Any], tmp_path: Path, rows: Path, base: Path) -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(base)
     tokenizer.add_tokens(["apples"])  # which the rows hold
     tokenizer.save_pretrained(base)

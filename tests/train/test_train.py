@@ -18,6 +18,7 @@ import pytest
 from conftest import ROOT, asked_of, assert_one_line_error, command, free_port, human_row, write_jsonl
 from conftest import run as run_program
 from training import (
+    Whole,
     logged,
     losses,
     objective_with,
@@ -29,7 +30,6 @@ from training import (
     start,
     tokenizer_for,
     train,
-    whole,
     write_recipe,
     write_rows,
 )
@@ -453,8 +453,7 @@ def test_recipes_of_which_no_model_can_be_built(changes: dict[str, Any], message
         training_run.build_model(recipe, tokenizer_for(write_rows(tmp_path)), None)
 
 
-def test_bases_that_cannot_be_loaded(tmp_path: Path) -> None:
-    rows = write_rows(tmp_path)
+def test_bases_that_cannot_be_loaded(tmp_path: Path, rows: Path) -> None:
     base = tmp_path / "base"
     tokenizer_for(rows).save_pretrained(base)  # and no model
     recipe = recipes.read_recipe(write_recipe(tmp_path, tiny=None, base=str(base)))
@@ -483,8 +482,7 @@ def test_adapters_go_on_the_layers_of_a_regular_expression_alone(tmp_path: Path)
     assert trained and all(".layers.1." in name and "lora_" in name for name in trained)
 
 
-def test_a_finished_folder_is_another_judges(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
-    done = whole(tmp_path_factory)
+def test_a_finished_folder_is_another_judges(tmp_path: Path, done: Whole) -> None:
     recipe = recipes.read_recipe(done.recipe)
     assert training_run.is_finished(done.out, training_run.describe(recipe, done.rows))
     watched_otherwise = recipes.read_recipe(done.recipe, ["keep=1", "evaluation.every=9"])
@@ -502,8 +500,7 @@ def test_a_finished_folder_is_another_judges(tmp_path_factory: pytest.TempPathFa
         )
 
 
-def test_what_comes_out(tmp_path_factory: pytest.TempPathFactory) -> None:
-    done = whole(tmp_path_factory)
+def test_what_comes_out(done: Whole) -> None:
     out = done.out
     files = {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja", "generation_config.json"}
     files |= {"README.md", "critic.json"}
@@ -636,9 +633,7 @@ LARGE = [path for path, base in BASES.items() if not base.startswith("runs/") an
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", LARGE, ids=lambda path: path.stem)
-def test_a_large_recipe_runs_with_a_tiny_base(path: Path, tmp_path: Path) -> None:
-    rows = write_rows(tmp_path)
-    base = save_base(tmp_path / "base", rows)
+def test_a_large_recipe_runs_with_a_tiny_base(path: Path, tmp_path: Path, rows: Path, base: Path) -> None:
     AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16).save_pretrained(base)
     train_a_recipe(path, base, rows, tmp_path / "out")
 
