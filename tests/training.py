@@ -102,6 +102,17 @@ def pairs_of_answers(count: int = 12) -> list[dict[str, Any]]:
     return rows
 
 
+def two_kinds(turned: bool = False, **changes: str) -> list[dict[str, Any]]:
+    """Rows whose long answers are good, or bad if `turned`. `changes` are columns whose text each row numbers."""
+    rows = sample_rows()
+    for place, row in enumerate(rows):
+        row.pop("annotators", None)
+        row |= {name: f"{value} {place}" for name, value in changes.items()}
+        row["response"] = "no" if place % 2 else "yes it is " * 12
+        row["human_score"] = 2.0 if place % 2 != turned else 8.5
+    return rows
+
+
 def write_rows(folder: Path, rows: list[dict[str, Any]] | None = None, name: str = "rows.jsonl") -> Path:
     return write_jsonl(folder / name, sample_rows() if rows is None else rows)
 
@@ -122,6 +133,15 @@ def write_recipe(folder: Path, name: str = "recipe.yaml", **changes: Any) -> Pat
     path = folder / name
     path.write_text(yaml.safe_dump(recipe_with(**changes)), "utf-8")
     return path
+
+
+def prepare_rows(folder: Path, rows: list[dict[str, Any]] | None = None, **changes: Any) -> tuple[Any, Any, Any]:
+    """Return RECIPE with `changes`, what it learns of rows, and the tokenizer."""
+    import recipe as recipes
+    import rows as rows_module
+
+    recipe = recipes.read_recipe(write_recipe(folder, **changes))
+    return recipe, *rows_module.prepare(recipe, write_rows(folder, rows), folder / "cache", 1)
 
 
 def _in_process(function: Callable[..., None], arguments: tuple[Any, ...], place: dict[str, str], log: Path) -> None:

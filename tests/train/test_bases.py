@@ -121,10 +121,8 @@ def test_a_judge_is_from_one_revision_of_its_base(on_hub: Path, tmp_path: Path) 
     adapter = json.loads((out / "adapter/adapter_config.json").read_text("utf-8"))
     assert facts["recipe"]["revision"] == adapter["revision"] == COMMITS["v1"]
     assert (out / "LICENSE").read_text() == (out / "adapter/LICENSE").read_text() == "v1"
-    base, judge = (
-        AutoModelForCausalLM.from_pretrained(folder).model.embed_tokens.weight
-        for folder in (on_hub / "snapshots" / COMMITS["v1"], out)
-    )
+    folders = on_hub / "snapshots" / COMMITS["v1"], out
+    base, judge = (AutoModelForCausalLM.from_pretrained(each).model.embed_tokens.weight for each in folders)
     assert torch.equal(base, judge)
     refused(started(recipe, rows, out, on_hub, "--set", f"revision={COMMITS['main']}"), "another recipe (revision)")
     assert {

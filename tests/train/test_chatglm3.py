@@ -30,14 +30,8 @@ def spm() -> bytes:
     draw, model_file = random.Random(0), io.BytesIO()
     lines = [f"{' '.join(draw.choices(WORDS.split(','), k=9))}, {draw.randint(0, 9999)}" for _ in range(600)]
     how = {"vocab_size": 500, "normalization_rule_name": "identity", "remove_extra_whitespaces": False}
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines),
-        model_writer=model_file,
-        model_type="bpe",
-        byte_fallback=True,
-        minloglevel=2,
-        **how,
-    )
+    how |= {"model_type": "bpe", "byte_fallback": True, "minloglevel": 2}
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(lines), model_writer=model_file, **how)
     return model_file.getvalue()
 
 

@@ -101,17 +101,13 @@ def test_another_run_is_refused(change: dict[str, Any], message: str, tmp_path: 
         checkpoints.find_newest(tmp_path, {**FACTS, **change}, warn=pytest.fail)
 
 
-def test_a_base_that_was_made_anew_under_its_name_is_another(tmp_path: Path, base: Path) -> None:
+def test_a_base_that_was_made_anew_under_its_name_is_another(tmp_path: Path, rows: Path, base: Path) -> None:
     recipe = read_recipe(write_recipe(tmp_path, tiny=None, base=str(base)))
-    facts = training_run.describe(recipe, tmp_path / "rows.jsonl")
     out = tmp_path / "out"
-    made_checkpoint(out, 3, facts)
-    assert (
-        checkpoints.find_newest(out, training_run.describe(recipe, tmp_path / "rows.jsonl"), warn=pytest.fail)
-        is not None
-    )
+    made_checkpoint(out, 3, training_run.describe(recipe, rows))
+    assert checkpoints.find_newest(out, training_run.describe(recipe, rows), warn=pytest.fail) is not None
     (base / "model.safetensors").write_bytes(b"anew")
-    facts = training_run.describe(recipe, tmp_path / "rows.jsonl")
+    facts = training_run.describe(recipe, rows)
     with pytest.raises(UsageError, match="another base_weights;"):
         checkpoints.find_newest(out, facts, warn=pytest.fail)
     (out / "critic.json").write_text(json.dumps({**facts, "base_weights": {}}))

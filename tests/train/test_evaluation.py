@@ -25,6 +25,7 @@ from training import (
     tiny_model,
     tokenizer_for,
     train,
+    two_kinds,
     whole,
     write_recipe,
     write_rows,
@@ -32,7 +33,6 @@ from training import (
 
 import evaluation  # isort: skip
 from rating_tokens import rating_tokens  # isort: skip
-import recipe as recipes  # isort: skip
 import recipe_keys  # isort: skip
 import torch
 from datasets import Dataset
@@ -281,13 +281,6 @@ def test_all_scores_equal_trains(tmp_path: Path) -> None:
     assert "pearson" not in (tmp_path / "out/README.md").read_text("utf-8")
 
 
-@pytest.mark.parametrize("internal", [True, False])
-def test_evaluation_needs_rows_and_a_section(internal: bool, tmp_path: Path) -> None:
-    path = write_recipe(tmp_path, **({"evaluation": None} if internal else {}))
-    with pytest.raises(UsageError, match="an evaluation section" if internal else "--internal FILE"):
-        recipes.read_with_options(path, None, Path("rows") if internal else None)
-
-
 def test_a_folder_that_was_being_exchanged_is_put_back(tmp_path: Path) -> None:
     import export
 
@@ -327,21 +320,10 @@ def test_foreign_rows_are_none_that_are_trained_on_and_enough_to_decide() -> Non
             evaluation.require_foreign(rows[which], Dataset.from_dict(row), "rows")
 
 
-def two_kinds(turned: bool, **changes: str) -> list[dict[str, Any]]:
-    """Long answers are good; `turned`, they are bad."""
-    rows = sample_rows()
-    for place, row in enumerate(rows):
-        row.pop("annotators", None)
-        row |= {name: f"{value} {place}" for name, value in changes.items()}
-        row["response"] = "no" if place % 2 else "yes it is " * 12
-        row["human_score"] = 2.0 if place % 2 != turned else 8.5
-    return rows
-
-
 @pytest.mark.parametrize("harms", [True, False])
 def test_the_judge_is_the_best_of_those_that_harm_no_foreign_rows(harms: bool, tmp_path: Path) -> None:
     """Where all do, it is the base; killed before its end a run goes on by what the base said before the first step."""
-    rows, out = write_rows(tmp_path, two_kinds(False)), tmp_path / "out"
+    rows, out = write_rows(tmp_path, two_kinds()), tmp_path / "out"
     foreign = write_rows(tmp_path, two_kinds(harms, id="f", group="foreign", question="Say"), "foreign.jsonl")
     changes: dict[str, Any] = {"objective": "head", "ema": None, "evaluation": {"every": 4}, "foreign": str(foreign)}
     run = train(recipe := write_recipe(tmp_path, **changes), rows, out)
@@ -361,5 +343,5 @@ def test_the_judge_is_the_best_of_those_that_harm_no_foreign_rows(harms: bool, t
     for step in range(5, 9):
         shutil.rmtree(out / f"checkpoint-{step}")
     assert "step 8 is not kept" in train(recipe, rows, out).stdout and evaluations(out) == metrics
-    write_rows(tmp_path, two_kinds(False)[:20], "foreign.jsonl")
+    write_rows(tmp_path, two_kinds()[:20], "foreign.jsonl")
     refused(start(recipe, rows, out), f"{out} holds a judge made with another data")

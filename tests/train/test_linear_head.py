@@ -9,7 +9,19 @@ import numpy as np
 import pytest
 from conftest import example_in
 from sklearn.linear_model import LogisticRegression
-from training import RECIPE, losses, refused, sample_rows, save_base, start, train, write_recipe, write_rows
+from training import (
+    RECIPE,
+    losses,
+    prepare_rows,
+    refused,
+    sample_rows,
+    save_base,
+    start,
+    train,
+    two_kinds,
+    write_recipe,
+    write_rows,
+)
 
 import evaluation  # isort: skip
 import export  # isort: skip
@@ -18,7 +30,6 @@ import linear_head  # isort: skip
 import recipe as recipes  # isort: skip
 import recipe_keys  # isort: skip
 import batches as batches_module  # isort: skip
-import rows as rows_module  # isort: skip
 import run as training_run  # isort: skip
 import tiny  # isort: skip
 import datasets
@@ -38,13 +49,11 @@ HEAD: dict[str, Any] = {"objective": "head", "evaluation": None, "ema": None}
 def env(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     """Tokenized rows, and a random model with a scoring head."""
     folder = tmp_path_factory.mktemp("head")
-    recipe = recipes.read_recipe(write_recipe(folder, **HEAD, balance=0.5))
-    rows = write_rows(folder, sample_rows(12))
-    data, tokenizer = rows_module.prepare(recipe, rows, folder / "cache", 1)
+    recipe, data, tokenizer = prepare_rows(folder, sample_rows(12), **HEAD, balance=0.5)
     assert recipe.tiny is not None
     model = tiny.random_model(recipe.tiny, tokenizer, 2000, OBJECTIVES["head"].head_config())
     objective_of(recipe).install(model)
-    return SimpleNamespace(recipe=recipe, file=rows, data=data, tokenizer=tokenizer, model=model)
+    return SimpleNamespace(recipe=recipe, file=folder / "rows.jsonl", data=data, tokenizer=tokenizer, model=model)
 
 
 def prompt_ids(env: SimpleNamespace) -> list[list[int]]:
@@ -148,17 +157,8 @@ def test_a_new_head_finds_every_rating_alike_likely_and_an_old_one_is_kept(
     assert not weights["score.weight"].any() and weights["model.embed_tokens.weight"].any()
 
 
-def rows_of_two_kinds() -> list[dict[str, Any]]:
-    """Long answers are good, and what is said of them differs by a point."""
-    rows = sample_rows(24)
-    for place, row in enumerate(rows):
-        row.pop("annotators", None)
-        row |= {"response": "no" if place % 2 else "yes it is " * 12, "human_score": 2.0 if place % 2 else 8.5}
-    return rows
-
-
 def test_a_fitted_head_is_a_regression_on_what_the_model_makes(env: SimpleNamespace, tmp_path: Path) -> None:
-    data, tokenizer = rows_module.prepare(env.recipe, write_rows(tmp_path, rows_of_two_kinds()), tmp_path / "cache", 1)
+    _, data, tokenizer = prepare_rows(tmp_path, two_kinds(), **HEAD, balance=0.5)
     model = tiny.random_model(env.recipe.tiny, tokenizer, 2000, OBJECTIVES["head"].head_config())
     counted = [1.0, 0.25, 0.25, 1.0] * 6
     rows = data.rows.remove_columns("weight").add_column("weight", counted)
@@ -227,7 +227,7 @@ NO_STEP = {"max_steps": -1, "num_train_epochs": 0}
 )
 def test_training_begins_with_the_fitted_head(stage: int, changes: dict[str, Any], tmp_path: Path) -> None:
     """It is what is saved where nothing is learned or no step is taken, under an adapter too."""
-    rows = write_rows(tmp_path, rows_of_two_kinds())
+    rows = write_rows(tmp_path, two_kinds())
     base = save_base(tmp_path / "base", rows)
     changes = HEAD | {"tiny": None, "base": str(base), "probe": 24} | changes
     changes |= {"deepspeed": {"zero_optimization": {"stage": stage}}}
@@ -250,11 +250,11 @@ def test_training_begins_with_the_fitted_head(stage: int, changes: dict[str, Any
     )
 
 
-def test_what_a_probe_cannot_do(env: SimpleNamespace, tmp_path: Path) -> None:
+def test_what_a_probe_cannot_do(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="probe is for a scoring head"):
         recipes.read_recipe(write_recipe(tmp_path, probe=10))
-    alike = [{**row, "human_score": 7.0} for row in rows_of_two_kinds()]
-    data, _ = rows_module.prepare(env.recipe, write_rows(tmp_path, alike), tmp_path / "cache", 1)
+    alike = [{**row, "human_score": 7.0} for row in two_kinds()]
+    _, data, _ = prepare_rows(tmp_path, alike, **HEAD)
     with pytest.raises(UsageError, match="one rating"):
         linear_head.fit_ridge(np.ones((len(data.rows), 8)), data.rows)
     of_groups = {"people": [[float(place % 3 == rating) for rating in range(10)] for place in range(30)]}

@@ -13,20 +13,17 @@ from training import (
     FAMILIES,
     objective_with,
     pairs_of_answers,
+    prepare_rows,
     recipe_with,
     sample_rows,
     tiny_model,
-    write_recipe,
-    write_rows,
 )
 
 import rating_tokens  # isort: skip
 from objective_table import FullRecipe, objective_of  # isort: skip
 from objectives import sft  # isort: skip
 from objectives.raft import RaftSpec, compute_rating_error  # isort: skip
-import recipe as recipes  # isort: skip
 import batches as batches_module  # isort: skip
-import rows as rows_module  # isort: skip
 import throughput  # isort: skip
 import torch
 from tokenizers import Regex
@@ -46,8 +43,7 @@ def env(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     """Tokenized rows in every form, the tokenizer, and five rows of different lengths, the last without a rating."""
     folder = tmp_path_factory.mktemp("objective")
     people = [*sample_rows(12), *(dict(row, id=f"pair-{row['id']}") for row in pairs_of_answers(8))]
-    recipe = recipes.read_recipe(write_recipe(folder, forms=MIX))
-    data, tokenizer = rows_module.prepare(recipe, write_rows(folder, people), folder / "cache", 1)
+    recipe, data, tokenizer = prepare_rows(folder, people, forms=MIX)
     every = [data.rows[place] for place in range(len(data.rows))]
     rated = [row for row in every if row["form"] == "pointwise"]
     several = next(row for row in rated if len([share for share in row["people"] if share]) == 3)

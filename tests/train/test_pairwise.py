@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import human_row
-from training import pairs_of_answers, refused, start, train, write_recipe, write_rows
+from training import pairs_of_answers, prepare_rows, start, train, write_recipe, write_rows
 
 import export  # isort: skip
 from objective_table import OBJECTIVES, objective_of  # isort: skip
@@ -44,10 +44,9 @@ def preferences(graded: bool = True) -> list[dict[str, Any]]:
 
 
 def ready(folder: Path, rows: list[dict[str, Any]], **changes: Any) -> SimpleNamespace:
-    recipe = recipes.read_recipe(write_recipe(folder, **PAIRS | changes))
-    file = write_rows(folder, rows)
-    data, tokenizer = rows_module.prepare(recipe, file, folder / "cache", 1)
+    recipe, data, tokenizer = prepare_rows(folder, rows, **PAIRS | changes)
     model = training_run.build_model(recipe, tokenizer, None).eval()
+    file = folder / "rows.jsonl"
     return SimpleNamespace(recipe=recipe, file=file, data=data, tokenizer=tokenizer, model=model)
 
 
@@ -127,9 +126,3 @@ def test_a_killed_run_ends_as_a_folder_with_one_score_and_a_band(tmp_path: Path)
     assert "ties: scores at most" in train(adapted, rows, tmp_path / "adapted", internal=False).stdout
     judge = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "adapted")
     assert judge.score.out_features == 1
-
-
-def test_preferences_are_nothing_for_a_recipe_that_rates(tmp_path: Path) -> None:
-    rates = write_recipe(tmp_path, "rates.yaml", evaluation=None)
-    run = start(rates, write_rows(tmp_path, preferences()), tmp_path / "a", internal=False)
-    refused(run, "no usable row for the recipe's labels and forms", "8 pointwise: two")

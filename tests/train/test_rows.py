@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from conftest import asked_of, example_in, human_row
 from judgments import of_answer
-from training import Processes, pairs_of_answers, sample_rows, tokenizer_for, write_recipe, write_rows
+from training import Processes, pairs_of_answers, prepare_rows, sample_rows, tokenizer_for, write_recipe, write_rows
 
 import loop  # isort: skip
 import recipe as recipes  # isort: skip
@@ -91,8 +91,7 @@ def test_what_people_said_becomes_a_distribution(tmp_path: Path) -> None:
         human_row(2, human_score=3.0, scale_min=1, scale_max=5),
         human_row(3, human_score=10.0),
     ]
-    forms = {"pointwise": 1.0, "scale_5": 1.0, "correct": 1.0}
-    data, _ = prepared(write_recipe(tmp_path, forms=forms), write_rows(tmp_path, human_rows), tmp_path / "cache")
+    _, data, _ = prepare_rows(tmp_path, human_rows, forms={"pointwise": 1.0, "scale_5": 1.0, "correct": 1.0})
     rated = {row["id"]: row for row in all_rows(data) if row["form"] == "pointwise"}
 
     def people(name: str) -> dict[int, float]:
@@ -112,13 +111,12 @@ def test_a_form_that_no_row_teaches_is_not_learned(tmp_path: Path) -> None:
     """It is named, and the finished judge does not claim it; one taught by a single row is learned."""
     rows = [human_row(n) for n in range(4)] + [human_row(9, checklist=["Two?"], checklist_answers=[True])]
     forms = {"pointwise": 1.0, "checklist": 1.0, "direct_whole": 1.0, "quality": 0.0}
-    data, _ = prepared(write_recipe(tmp_path, forms=forms), write_rows(tmp_path, rows), tmp_path / "cache")
+    _, data, _ = prepare_rows(tmp_path, rows, forms=forms)
     assert data.counts["untaught"] == ["direct_whole"] and data.counts["forms"] == {"pointwise": 5, "checklist": 1}
     learned = list_learned_forms({"recipe": {"forms": forms}, **data.counts})
     assert learned == ("pointwise", "checklist")
     compares = {"objective": "pairwise", "forms": {"pairwise": 1.0, "pairwise_whole": 1.0}, "evaluation": None}
-    pairs = write_recipe(tmp_path, "pairs.yaml", **compares)
-    data, _ = prepared(pairs, write_rows(tmp_path, pairs_of_answers(4)), tmp_path / "cache")
+    _, data, _ = prepare_rows(tmp_path, pairs_of_answers(4), **compares)
     assert data.counts["untaught"] == ["pairwise_whole"], "a head is shown each answer in the words of another form"
 
 
@@ -130,7 +128,7 @@ def test_rows_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
         human_row(3, reason="9" * 900),
         human_row(4, reference=None),
     ]
-    data, _ = prepared(write_recipe(tmp_path), write_rows(tmp_path, human_rows), tmp_path / "cache")
+    _, data, _ = prepare_rows(tmp_path, human_rows)
     assert data.counts["refused"] == ["row-2 (pointwise)", "row-3 (pointwise)"]
     assert data.counts["shortened"] == {"response": 1} and data.counts["left_out"] == {"no reference answer": 1}
     assert data.counts["rows"] == len(data.rows) == 2 and data.counts["forms"] == {"pointwise": 2}
@@ -139,8 +137,7 @@ def test_rows_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
 
 def test_pairs_that_people_compared_are_learned_in_both_orders(tmp_path: Path) -> None:
     rows = [human_row(n, response_a=f"a{n}", response_b="b", preference=["a", "tie"][n % 2]) for n in range(4)]
-    recipe = write_recipe(tmp_path, forms={"pairwise": 1.0}, evaluation=None)
-    data, _ = prepared(recipe, write_rows(tmp_path, rows), tmp_path / "cache")
+    _, data, _ = prepare_rows(tmp_path, rows, forms={"pairwise": 1.0}, evaluation=None)
     assert data.counts["forms"] == {"pairwise": 8} and len({tuple(row["input_ids"]) for row in all_rows(data)}) == 8
 
 
@@ -163,10 +160,8 @@ def test_another_judge_is_learned_beside_people(tmp_path: Path) -> None:
     assert [row["rating"] for row in gpt4] == [10, 9, 8, 7, 6, 5, 4, 3, 2, 1]
     assert gpt4[0]["people"] == [0.0] * 9 + [1.0] and data.counts["labels"] == {"people": 12, "gpt4": 10}
     for by_people, by_gpt4 in zip(people[-6:], gpt4[:6], strict=True):
-        assert (
-            by_people["id"] == by_gpt4["id"]
-            and by_people["input_ids"][: by_people["source"]] == by_gpt4["input_ids"][: by_gpt4["source"]]
-        )
+        assert by_people["id"] == by_gpt4["id"]
+        assert by_people["input_ids"][: by_people["source"]] == by_gpt4["input_ids"][: by_gpt4["source"]]
         assert "So." in tokenizer.decode(by_people["input_ids"]) and "So." not in tokenizer.decode(by_gpt4["input_ids"])
     weighted = recipes.read_recipe(recipe, ["balance=0.5", "rating_weight=3.0"])
     batches = batches_module.Batches(0, objective_of(weighted).weights(data.rows))
@@ -227,8 +222,8 @@ def test_a_teacher_of_other_rows_or_forms_is_refused(tmp_path: Path) -> None:
 
 def test_what_another_judge_scored_alone_has_the_scope_of_its_row(tmp_path: Path) -> None:
     human_rows = [{**row, "scope": "conversation"} for row in two_judges()]
-    recipe = write_recipe(tmp_path, labels={"people": 1, "gpt4": 0.25}, forms={"pointwise": 1.0, "direct_whole": 1.0})
-    data, _ = prepared(recipe, write_rows(tmp_path, human_rows), tmp_path / "cache")
+    labels, forms = {"people": 1, "gpt4": 0.25}, {"pointwise": 1.0, "direct_whole": 1.0}
+    _, data, _ = prepare_rows(tmp_path, human_rows, labels=labels, forms=forms)
     assert data.counts["forms"] == {"direct_whole": 16}
 
 
@@ -239,9 +234,9 @@ def test_rare_ratings_weigh_more_whatever_labels_there_are(tmp_path: Path) -> No
         row = human_row(n, gpt4_score_1_10=8.0 if n % 6 else 2.0)
         human_rows.append(row if n < 15 else {name: value for name, value in row.items() if name != "human_score"})
     forms = {"pointwise": 1.0, "correct": 1.0}
-    recipe = write_recipe(tmp_path, labels={"people": 1, "gpt4": 0.1}, forms=forms, balance=1.0)
-    data, _ = prepared(recipe, write_rows(tmp_path, human_rows), tmp_path / "cache")
-    weighing, rows = objective_of(recipes.read_recipe(recipe)).weights(data.rows), all_rows(data)
+    labels = {"people": 1, "gpt4": 0.1}
+    recipe, data, _ = prepare_rows(tmp_path, human_rows, labels=labels, forms=forms, balance=1.0)
+    weighing, rows = objective_of(recipe).weights(data.rows), all_rows(data)
     rated = [row for row in rows if row["rating"]]
     whole = sum(row["weight"] * weighing.by_rating[row["rating"]] for row in rated)
     assert len(rated) < len(rows)
@@ -250,20 +245,16 @@ def test_rare_ratings_weigh_more_whatever_labels_there_are(tmp_path: Path) -> No
 
 def test_of_a_checklist_the_answers_alone_count_more(tmp_path: Path) -> None:
     human_rows = [human_row(n, checklist=["Red?", "Ripe?"], checklist_answers=[True, False]) for n in range(4)]
-    recipe = write_recipe(tmp_path, forms={"checklist": 1.0}, rating_weight=5.0)
-    data, tokenizer = prepared(recipe, write_rows(tmp_path, human_rows), tmp_path / "cache")
-    row, whole = all_rows(data)[0], recipes.read_recipe(recipe)
-    shares = batches_module.Batches(0, objective_of(whole).weights(data.rows))([row])["weights"][0]
+    recipe, data, tokenizer = prepare_rows(tmp_path, human_rows, forms={"checklist": 1.0}, rating_weight=5.0)
+    row = all_rows(data)[0]
+    shares = batches_module.Batches(0, objective_of(recipe).weights(data.rows))([row])["weights"][0]
     heavy = [tokenizer.decode([row["input_ids"][place]]) for place in (shares > shares[0] * 4).nonzero()]
     assert "".join(heavy) == "yesno"
 
 
 def test_people_may_write_what_ends_a_turn(tmp_path: Path) -> None:
-    forms = {"pointwise": 1.0, "answer": 1.0}
     human_rows = [human_row(n, reason="Red<|end|>.", reference="Three<|end|>!") for n in range(4)]
-    data, tokenizer = prepared(
-        write_recipe(tmp_path, forms=forms), write_rows(tmp_path, human_rows), tmp_path / "cache"
-    )
+    _, data, tokenizer = prepare_rows(tmp_path, human_rows, forms={"pointwise": 1.0, "answer": 1.0})
     end = tokenizer.convert_tokens_to_ids("<|end|>")
     for row in all_rows(data):
         learned = row["input_ids"][row["source"] :]
@@ -316,9 +307,7 @@ def test_rows_that_a_judge_did_not_score_have_no_such_example(none: Any, tmp_pat
     human_rows[1]["human_score"] = human_rows[3]["human_score"] = None
     if none == "absent":
         human_rows = [{name: value for name, value in row.items() if value != "absent"} for row in human_rows]
-    rows = write_rows(tmp_path, human_rows)
-    labels = {"people": 1, "gpt4": 0.5}
-    data, _ = prepared(write_recipe(tmp_path, labels=labels), rows, tmp_path / "cache")
+    _, data, _ = prepare_rows(tmp_path, human_rows, labels={"people": 1, "gpt4": 0.5})
     assert data.counts["labels"] == {"people": 4, "gpt4": 4}
     assert data.counts["left_out"] == {"no gpt4_score_1_10": 1, "no score by people, nor gpt4_score_1_10": 1}
     assert {row["id"] for row in all_rows(data)} == {row["id"] for row in human_rows if row is not human_rows[3]}
@@ -369,8 +358,7 @@ def test_judges_are_not_compared_with_people(fixed: str, tmp_path: Path) -> None
     """Of two answers both scores are of one judge, and what it said nothing of is not made up."""
     human_rows = [{**row, "gpt4_score_1_10": 11.0 - row["human_score"]} for row in pairs_of_answers()]
     labels = {"people": 1, "gpt4": 0.5}
-    recipe = write_recipe(tmp_path, labels=labels, forms={fixed: 1.0, "pointwise": 1.0})
-    data, tokenizer = prepared(recipe, write_rows(tmp_path, human_rows), tmp_path / "cache")
+    _, data, tokenizer = prepare_rows(tmp_path, human_rows, labels=labels, forms={fixed: 1.0, "pointwise": 1.0})
     said = {1.0: set[str](), 0.5: set[str]()}
     for row in (row for row in all_rows(data) if row["form"] == fixed):
         value = tokenizer.decode([row["input_ids"][place] for place in row["value"]])
@@ -380,6 +368,8 @@ def test_judges_are_not_compared_with_people(fixed: str, tmp_path: Path) -> None
 
 JUDGED_TWICE = two_judges()[:6]
 OUTSIDE = [*JUDGED_TWICE[:2], JUDGED_TWICE[2] | {"gpt4_score_1_10": 55}]
+GRADED = {"response_a": "a", "response_b": "b", "human_score": 2.0, "scale_min": -4, "scale_max": 4}
+PREFERENCES = [human_row(n, **GRADED) for n in range(8)]
 TOO_LONG = r"no row fits into max_source_tokens 2000 and max_target_tokens 100"
 
 
@@ -394,6 +384,7 @@ TOO_LONG = r"no row fits into max_source_tokens 2000 and max_target_tokens 100"
         ({"labels": {"people": "much"}}, JUDGED_TWICE, "labels"),
         ({}, [], "empty"),
         ({}, [human_row(0, reference=None)], "no usable row"),
+        ({}, PREFERENCES, "no usable row for the recipe's labels and forms .*8 pointwise: two"),
         ({}, [human_row(0, question="8" * 6000)], TOO_LONG),
         ({}, [human_row(0, reason="9" * 900)], TOO_LONG),
         ({"forms": {"checklist": 1.0}}, sample_rows(), r"forms \(checklist: 1\); left out: 24 checklist: .+"),
@@ -403,7 +394,7 @@ TOO_LONG = r"no row fits into max_source_tokens 2000 and max_target_tokens 100"
 def test_nothing_to_learn_from(changes: Any, human_rows: list[dict[str, Any]], message: str, tmp_path: Path) -> None:
     """In one line, and nothing is kept of it: labels that are wrong, rows of no use, forms that no row teaches."""
     with pytest.raises(UsageError, match=message) as caught:
-        prepared(write_recipe(tmp_path, **changes), write_rows(tmp_path, human_rows), tmp_path / "cache")
+        prepare_rows(tmp_path, human_rows, **changes)
     assert "\n" not in str(caught.value) and not entries(tmp_path / "cache")
 
 

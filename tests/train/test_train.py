@@ -154,41 +154,29 @@ def test_gradients_of_adapters_are_added_up_in_fp32(tmp_path: Path) -> None:
 
 
 PASSED_ON = [
-    ({"training": {"learning_rat": 1}}, "training section: there is no learning_rat; did you mean learning_rate?"),
-    ({"deepspeed": {"zero_optimisation": {}}}, "deepspeed section: there is no zero_optimisation; did you mean"),
-    (
-        {"deepspeed": {"zero_optimization": {"stag": 1}}},
-        "deepspeed.zero_optimization section: stag Extra inputs are not permitted",
-    ),
-    ({"training": {"lr_scheduler_type": "cosin"}}, "training section: cosin is not a valid SchedulerType"),
-    ({"training": {"per_device_train_batch_size": 0}}, "per_device_train_batch_size must be at least 1, got 0"),
-    ({"training": {"learning_rate": "abc"}}, "training section: learning_rate: Expected `float`, got `str`, 'abc'"),
-    ({"training": {"learning_rate": None}}, "training section: learning_rate: Expected `float`, got `null`, None"),
-    ({"training": {"max_steps": 1.5}}, "training section: max_steps: Expected `int"),
-    (
-        {"deepspeed": {"zero_optimization": {"stage": 7}}},
-        "deepspeed.zero_optimization section: stage Input should be 0",
-    ),
-    (
-        {"deepspeed": {"zero_optimization": True}},
-        "deepspeed.zero_optimization section: expected keys and values, got True",
-    ),
-    (
-        {"training": {"train_sampling_strategy": "group_by_lenght"}},
-        "'group_by_lenght' is none of random, sequential, gr",
-    ),
-    ({"training": {"max_steps": 0}}, "no step to take: max_steps, or else num_train_epochs, is above 0"),
-    ({"training": {"max_steps": -1, "num_train_epochs": 0}}, "no step to take"),
-    ({"training": {"remove_unused_columns": True}}, "training.remove_unused_columns is set by the program"),
-    ({"training": {"save_total_limit": 2}}, "training.save_total_limit is set by the program; give keep"),
-    ({"deepspeed": {"gradient_accumulation_steps": 2}}, "deepspeed.gradient_accumulation_steps is set by the program;"),
+    ("training.learning_rat=1", "training section: there is no learning_rat; did you mean learning_rate?"),
+    ("deepspeed.zero_optimisation={}", "deepspeed section: there is no zero_optimisation; did you mean"),
+    ("deepspeed.zero_optimization.stag=1", "deepspeed.zero_optimization section: stag Extra inputs are not permitted"),
+    ("training.lr_scheduler_type=cosin", "training section: cosin is not a valid SchedulerType"),
+    ("training.per_device_train_batch_size=0", "per_device_train_batch_size must be at least 1, got 0"),
+    ("training.learning_rate=abc", "training section: learning_rate: Expected `float`, got `str`, 'abc'"),
+    ("training.learning_rate=null", "training section: learning_rate: Expected `float`, got `null`, None"),
+    ("training.max_steps=1.5", "training section: max_steps: Expected `int"),
+    ("deepspeed.zero_optimization.stage=7", "deepspeed.zero_optimization section: stage Input should be 0"),
+    ("deepspeed.zero_optimization=true", "deepspeed.zero_optimization section: expected keys and values, got True"),
+    ("training.train_sampling_strategy=group_by_lenght", "'group_by_lenght' is none of random, sequential, gr"),
+    ("training.max_steps=0", "no step to take: max_steps, or else num_train_epochs, is above 0"),
+    ("training.max_steps=-1 training.num_train_epochs=0", "no step to take"),
+    ("training.remove_unused_columns=true", "training.remove_unused_columns is set by the program"),
+    ("training.save_total_limit=2", "training.save_total_limit is set by the program; give keep"),
+    ("deepspeed.gradient_accumulation_steps=2", "deepspeed.gradient_accumulation_steps is set by the program;"),
 ]
 
 
-@pytest.mark.parametrize(("change", "message"), PASSED_ON)
-def test_mistakes_in_what_is_passed_on(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("words", "message"), PASSED_ON)
+def test_mistakes_in_what_is_passed_on(words: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as error:
-        trainer_args.arguments(recipes.read_recipe(write_recipe(tmp_path, **change)), tmp_path)
+        trainer_args.arguments(recipes.read_recipe(write_recipe(tmp_path), words.split()), tmp_path)
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
@@ -369,6 +357,7 @@ def test_rows_of_ones_own_are_handed_on_with_our_columns(handed: list[list[str]]
         (["tyni"], "tyni: no such recipe; give a file, or one of chatglm3-6b, "),
         (["tiny", "--train", "none.jsonl"], "none.jsonl: No such file"),
         (["tiny", "--internal", "none.jsonl"], "an evaluation section in the recipe"),
+        (["tiny", "--set", "evaluation={every: 2}"], "to evaluate while training, give --internal FILE too"),
         (["tiny", "--set", "training.max_step=3"], "did you mean max_steps?"),
         (
             ["tiny", "--map", "a=respons"],
@@ -416,11 +405,6 @@ def test_the_code_of_training_is_that_of_the_command(
     assert done.returncode == code and done.stderr.startswith(line) and bool(done.stderr) == bool(line)
 
 
-def test_empty_data_is_one_line(tmp_path: Path) -> None:
-    rows = write_rows(tmp_path, [])
-    refused(start(write_recipe(tmp_path, evaluation=None), rows, tmp_path / "out", internal=False), "the file is empty")
-
-
 REFUSED_LATER = [
     ({"training": {"learning_rate": -1.0}}, "training section: Invalid learning rate: -1"),
     ({"training": {"lr_scheduler_kwargs": {"nope": 3}}}, "training section: get_linear_schedule_with_warmup"),
@@ -454,23 +438,20 @@ def test_recipes_of_which_no_model_can_be_built(changes: dict[str, Any], message
 
 
 def test_bases_that_cannot_be_loaded(tmp_path: Path, rows: Path) -> None:
-    base = tmp_path / "base"
-    tokenizer_for(rows).save_pretrained(base)  # and no model
-    recipe = recipes.read_recipe(write_recipe(tmp_path, tiny=None, base=str(base)))
-    with pytest.raises(UsageError, match="cannot be loaded") as error:
-        training_run.build_model(recipe, None, None)
-    assert "\n" not in str(error.value)
-    save_base(base, rows)
-    lora = msgspec.structs.replace(recipe, lora=recipe_keys.LoraSpec(target_modules=["no_such"]))
-    with pytest.raises(UsageError, match=r"lora: .*no_such"):
-        training_run.build_model(lora, None, None)
+    def assert_refused(base: str, message: str, **changes: Any) -> None:
+        recipe = recipes.read_recipe(write_recipe(tmp_path, tiny=None, base=str(tmp_path / base), **changes))
+        with pytest.raises(UsageError, match=message) as error:
+            training_run.build_model(recipe, None, None)
+        assert "\n" not in str(error.value)
+
+    tokenizer_for(rows).save_pretrained(tmp_path / "base")  # and no model
+    assert_refused("base", "cannot be loaded")
+    save_base(tmp_path / "base", rows)
+    assert_refused("base", r"lora: .*no_such", lora={"target_modules": ["no_such"]})
+    assert_refused("base", r"lora: no adapter goes on lm_head", lora={"target_modules": ["q_proj", "lm_head"]})
     gpt2 = {"vocab_size": 50, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64}
     transformers.GPT2LMHeadModel(transformers.GPT2Config(**gpt2)).save_pretrained(tmp_path / "gpt2")
-    with pytest.raises(UsageError, match="no layers are found in a GPT2LMHeadModel"):
-        training_run.build_model(msgspec.structs.replace(recipe, base=str(tmp_path / "gpt2")), None, None)
-    lora = msgspec.structs.replace(recipe, lora=recipe_keys.LoraSpec(target_modules=["q_proj", "lm_head"]))
-    with pytest.raises(UsageError, match=r"lora: no adapter goes on lm_head"):
-        training_run.build_model(lora, None, None)
+    assert_refused("gpt2", "no layers are found in a GPT2LMHeadModel")
 
 
 def test_adapters_go_on_the_layers_of_a_regular_expression_alone(tmp_path: Path) -> None:
@@ -484,20 +465,18 @@ def test_adapters_go_on_the_layers_of_a_regular_expression_alone(tmp_path: Path)
 
 def test_a_finished_folder_is_another_judges(tmp_path: Path, done: Whole) -> None:
     recipe = recipes.read_recipe(done.recipe)
-    assert training_run.is_finished(done.out, training_run.describe(recipe, done.rows))
+
+    def is_finished(recipe: Any = recipe, folder: Path = done.out, rows: Path = done.rows) -> bool:
+        return training_run.is_finished(folder, training_run.describe(recipe, rows))
+
     watched_otherwise = recipes.read_recipe(done.recipe, ["keep=1", "evaluation.every=9"])
-    assert training_run.is_finished(done.out, training_run.describe(watched_otherwise, done.rows))
-    assert not training_run.is_finished(tmp_path, training_run.describe(recipe, done.rows))
+    assert is_finished() and is_finished(watched_otherwise) and not is_finished(folder=tmp_path)
     with pytest.raises(UsageError, match="another data"):
-        training_run.is_finished(done.out, training_run.describe(recipe, write_rows(tmp_path, sample_rows(3))))
-    with pytest.raises(UsageError, match="another recipe"):
-        training_run.is_finished(
-            done.out, training_run.describe(recipes.read_recipe(done.recipe, ["training.seed=1"]), done.rows)
-        )
-    with pytest.raises(UsageError, match="another recipe"):
-        training_run.is_finished(
-            done.out, training_run.describe(msgspec.structs.replace(recipe, group_by_question=True), done.rows)
-        )
+        is_finished(rows=write_rows(tmp_path, sample_rows(3)))
+    reseeded = recipes.read_recipe(done.recipe, ["training.seed=1"])
+    for other in (reseeded, msgspec.structs.replace(recipe, group_by_question=True)):
+        with pytest.raises(UsageError, match="another recipe"):
+            is_finished(other)
 
 
 def test_what_comes_out(done: Whole) -> None:
