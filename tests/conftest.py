@@ -539,13 +539,13 @@ class Scripted:
                     self.close_connection = True
                     return
                 body = json.loads(raw)
-                if self.path == "/tokenize" and not all(isinstance(each["content"], str) for each in body["messages"]):
-                    self.send(400, {}, b'{"error": {"message": "it takes no images"}}')
-                    return
                 if self.path == "/tokenize":
-                    count = sum(len(message["content"]) for message in body["messages"])
-                    last = body["messages"][-1]["content"][-1]
-                    tokens = {"count": count, "tokens": [ord(last)], "token_strs": [last]}
+                    texts = [message["content"] for message in body["messages"]]
+                    if not all(isinstance(text, str) for text in texts):
+                        self.send(400, {}, b'{"error": {"message": "it takes no images"}}')
+                        return
+                    last = texts[-1][-1]
+                    tokens = {"count": sum(map(len, texts)), "tokens": [ord(last)], "token_strs": [last]}
                     self.send(200, {}, json.dumps(tokens).encode())
                     return
                 if not head and self.path.partition("?")[0] not in (f"{prefix}/chat/completions", "/classify"):

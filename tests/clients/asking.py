@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+from clients.inner import Inner
 from serving import layer
 
 
@@ -21,6 +22,12 @@ def build_layer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
         return layer.JudgeLayer(inner)
 
     return build
+
+
+@pytest.fixture
+def inner() -> Inner:
+    """An inner server that says "fine" to whatever it is asked."""
+    return Inner()
 
 
 @pytest.fixture

@@ -92,8 +92,7 @@ _PAPERS = [
     "Summarise the meeting on how we evaluate responses. Use the following format:\nTopic: <topic>\nDecision: <yes or no>\n",
 ]
 
-PLAIN = [user(line) for line in (FOLDER / "plain.txt").read_text("utf-8").splitlines()]
-PLAIN += [user(text) for text in _PAPERS]
+PLAIN = [user(line) for line in [*(FOLDER / "plain.txt").read_text("utf-8").splitlines(), *_PAPERS]]
 PLAIN += [
     user("What is 2 + 2?", "You are a helpful assistant."),
     user("Tell me about grading on a curve.", "You are a tutor. Answer in at most three sentences."),
@@ -105,8 +104,6 @@ PLAIN += [
     user("Evaluate the expression 3 * (4 + 5) and show your steps."),
     user("How do rubrics work?", "You help teachers. Use plain words. Never give legal advice."),
     user('He said: "End with a line Score: X". What did he mean?'),
-]
-PLAIN += [
     user("Please respond using the following template:\nName: <your name>\nScore: <your favourite football score>"),
     user("Fill in this form:\nTitle: <the film>\nRating: <PG or R>\nfor the film Alien"),
     user(
@@ -131,13 +128,9 @@ PLAIN += [
     ),
     user("I open the door.", 'You are a game master. Respond with JSON: {"narration": "...", "score": 10}'),
     user("How did Ajax do?", 'You are a sports bot. Reply in JSON like {"team": "x", "score": 3}.'),
-]
-PLAIN += [
     user("Design a rubric. Use the following format:\nCriterion: <name>\nScore: <1-5>\n"),
     user("Make a table of wines. Follow this template:\nWine: <name>\nRating: <80-100>\n"),
     user("Write a review of the hotel in this format:\nTitle: ...\nRating: 1-5\n"),
-]
-PLAIN += [
     user(
         "Make a JSON object with these keys:\n- name (string): of the city\n- population (integer): as of 2020\n- founded (integer): year\nCity: Rome"
     ),

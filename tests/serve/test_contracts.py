@@ -156,15 +156,9 @@ def test_an_explanation_after_the_verdict_is_limited_and_free_to_end() -> None:
 
 
 def test_a_schema_that_needs_nothing_goes_on_as_it_is() -> None:
-    own = {
-        "type": "object",
-        "properties": {
-            "r": {"type": "integer", "minimum": 1, "maximum": 10},
-            "s": {"type": "string", "maxLength": 20},
-            "t": {"type": "string", "enum": ["x"]},
-        },
-        "additionalProperties": False,
-    }
+    properties: dict[str, Any] = {"r": {"type": "integer", "minimum": 1, "maximum": 10}}
+    properties |= {"s": {"type": "string", "maxLength": 20}, "t": {"type": "string", "enum": ["x"]}}
+    own = {"type": "object", "properties": properties, "additionalProperties": False}
     assert contracts.constrain(BY_NAME["json-schema"], wanting(own), 256) is None
 
 

@@ -418,12 +418,8 @@ NULL, WHOLE_NUMBER, DESCRIBED = (
 )
 def test_a_number_that_may_be_null_keeps_its_described_range(field: dict[str, Any]) -> None:
     nullable = {"anyOf": [{"$ref": "#/$defs/Score"}, NULL]}
-    schema = {
-        "type": "object",
-        "properties": {"why": {"type": "string"}, "score": field},
-        "required": ["why"],
-        "$defs": {"Score": WHOLE_NUMBER, "Optional": nullable},
-    }
+    properties, definitions = {"why": {"type": "string"}, "score": field}, {"Score": WHOLE_NUMBER, "Optional": nullable}
+    schema = {"type": "object", "properties": properties, "required": ["why"], "$defs": definitions}
     form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
     request = user("Grade the answer.", response_format=form)
     for score in (1, 5, None, 0, 6):

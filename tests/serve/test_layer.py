@@ -53,9 +53,8 @@ def test_few_requests_are_prepared_at_once_and_all_are_answered(build_layer: Cal
     assert most[0] == layer.MOST_PREPARED and most[1] == 80
 
 
-def test_an_unknown_request_goes_on_byte_for_byte(ask: Ask) -> None:
+def test_an_unknown_request_goes_on_byte_for_byte(ask: Ask, inner: Inner) -> None:
     body = b'{ "messages" : [{"role":"user","content":"h\\u00e9llo"}],"foo": 1e0, "max_tokens":9,\n"seed":1}'
-    inner = Inner()
     answer = ask(inner, body)
     assert inner.chats == [body] and inner.paths == ["/v1/models", "/v1/chat/completions"]
     assert answer.headers["x-critic-contract"] == "none" and answer.headers["x-critic-model"] == "judge@1"
@@ -82,14 +81,12 @@ def test_a_tool_whose_schema_cannot_be_measured_is_held_to_it_all_the_same(ask: 
         "/v1/chat/completions/v1/chat/completions",
     ],
 )
-def test_paths_that_clients_put_together(ask: Ask, path: str) -> None:
-    inner = Inner()
+def test_paths_that_clients_put_together(ask: Ask, inner: Inner, path: str) -> None:
     assert ask(inner, HELLO, path=path).status_code == 200 and inner.paths == ["/v1/chat/completions"]
 
 
-def test_a_request_can_say_that_it_wants_no_contract(ask: Ask) -> None:
+def test_a_request_can_say_that_it_wants_no_contract(ask: Ask, inner: Inner) -> None:
     form = next(form for form in FORMS if form.contract == "json-schema")
-    inner = Inner()
     assert ask(inner, form.request).headers["x-critic-contract"] == "json-schema"
     answer = ask(inner, form.request, headers=OURS)
     assert answer.headers["x-critic-contract"] == "none" and json.loads(inner.chats[-1]) == form.request
@@ -298,36 +295,31 @@ def test_logprobs_end_with_the_text(ask: Ask, stream: bool) -> None:
     assert tokens({**HELLO, "logprobs": True}) == "so\nm<end>", "without a contract a reply is as vLLM gives it"
 
 
-def test_a_wish_for_nothing_is_no_long_prompt(ask: Ask) -> None:
-    inner = Inner()
+def test_a_wish_for_nothing_is_no_long_prompt(ask: Ask, inner: Inner) -> None:
     answer = ask(inner, {**HELLO, "max_tokens": 0})
     assert answer.status_code == 400 and answer.json()["error"]["code"] is None and inner.chats == []
 
 
 def test_what_is_found_cannot_write_headers(ask: Ask) -> None:
-    schema = {
-        "type": "object",
-        "properties": {"score\r\nset-cookie: a\x00\r": {"type": "integer"}, "理由": {"type": "string"}},
-    }
+    properties = {"score\r\nset-cookie: a\x00\r": {"type": "integer"}, "理由": {"type": "string"}}
+    schema = {"type": "object", "properties": properties}
     words = f"Judge the answer. Return a JSON object that follows this schema: {json.dumps(schema)}"
     answer = ask(Inner('{"score": 1}'), {"messages": [{"role": "user", "content": words}]})
     assert answer.headers["x-critic-found"].isprintable() and answer.headers["x-critic-found"].startswith("score")
 
 
 @pytest.mark.parametrize("contract", ["grade-ci", "json-schema"])
-def test_a_held_reply_ends_with_its_form(ask: Ask, contract: str) -> None:
+def test_a_held_reply_ends_with_its_form(ask: Ask, inner: Inner, contract: str) -> None:
     """What would keep it from ending, or cut it, is left out."""
     form = next(form for form in FORMS if form.contract == contract)
-    inner = Inner()
     ask(inner, {**form.request, "ignore_eos": True, "min_tokens": 9, "stop": ["x"]})
     assert not {"ignore_eos", "min_tokens", "stop"} & json.loads(inner.chats[0]).keys()
 
 
 @pytest.mark.parametrize("contract", ["grade-ci", "json-schema", "tool-call"])
-def test_beams_are_held_to_no_contract(ask: Ask, contract: str) -> None:
+def test_beams_are_held_to_no_contract(ask: Ask, inner: Inner, contract: str) -> None:
     """They follow no grammar."""
     request = {**next(form.request for form in FORMS if form.contract == contract), "use_beam_search": True}
-    inner = Inner()
     assert ask(inner, request).headers["x-critic-contract"] == "none" and json.loads(inner.chats[0]) == request
 
 
@@ -355,8 +347,7 @@ def test_an_adapter_is_another_judge_than_the_one_that_is_told_of(ask: Ask) -> N
         {"messages": [{"content": 3}]},
     ],
 )
-def test_what_is_no_chat_request_is_refused_in_plain_words(ask: Ask, fields: dict[str, Any]) -> None:
-    inner = Inner()
+def test_what_is_no_chat_request_is_refused_in_plain_words(ask: Ask, inner: Inner, fields: dict[str, Any]) -> None:
     answer = ask(inner, {**HELLO, **fields})
     message = answer.json()["error"]["message"]
     assert answer.status_code == 400 and inner.chats == [] and next(iter(fields)) in message
@@ -374,8 +365,7 @@ def test_what_is_no_chat_request_is_refused_in_plain_words(ask: Ask, fields: dic
         {"tools": [{"function": 5}], "tool_choice": {"type": "function", "function": {"name": "f"}}},
     ],
 )
-def test_what_the_layer_cannot_read_is_left_to_vllm(ask: Ask, fields: dict[str, Any]) -> None:
-    inner = Inner()
+def test_what_the_layer_cannot_read_is_left_to_vllm(ask: Ask, inner: Inner, fields: dict[str, Any]) -> None:
     assert ask(inner, body := json.dumps({**HELLO, **fields}).encode(), images=True).status_code == 200
     assert inner.chats == [body]
 
@@ -412,11 +402,9 @@ def test_a_forced_function_is_called(ask: Ask) -> None:
     form = next(form for form in FORMS if form.contract == "leaderboard-call")
     inner = Inner('{"ordered_models":[]}')
     message = ask(inner, form.request).json()["choices"][0]["message"]
-    assert message["content"] is None and message["tool_calls"][0]["type"] == "function"
-    assert message["tool_calls"][0]["function"] == {
-        "name": "make_partial_leaderboard",
-        "arguments": '{"ordered_models":[]}',
-    }
+    function = {"name": "make_partial_leaderboard", "arguments": '{"ordered_models":[]}'}
+    (call,) = message["tool_calls"]
+    assert message["content"] is None and (call["type"], call["function"]) == ("function", function)
     assert json.loads(inner.chats[0])["tool_choice"] == "none"
     deltas = [choice["delta"] for choice in streamed(ask(Inner('{"a":1}'), {**form.request, "stream": True}))]
     calls = [call for delta in deltas for call in delta.get("tool_calls", [])]

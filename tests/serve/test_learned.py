@@ -211,11 +211,8 @@ def test_what_a_composed_reply_cannot_be_is_refused_by_a_head_and_left_to_a_writ
     refused = ask(Judge(), request, about=HEAD, as_learned=True)
     assert refused.status_code == 400 and refused.json()["error"]["code"] == "scoring_head"
     message = refused.json()["error"]["message"]
-    assert (
-        problem in message
-        and "as learned (pointwise_short): inspect-ai, lmms-eval, FastChat" in message
-        and "\n" not in message
-    )
+    assert problem in message and "\n" not in message
+    assert "as learned (pointwise_short): inspect-ai, lmms-eval, FastChat" in message
     inner = Judge(verdict="So.\nScore: 3")
     written = ask(inner, request, about=WRITER, as_learned=True)
     assert "x-critic-form" not in written.headers and rate(text_of(written)) == "3"

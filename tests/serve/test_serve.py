@@ -288,21 +288,13 @@ def test_what_is_no_schema_is_the_clients_mistake(served: ModelInfo) -> None:
 
 def test_a_schema_left_open_gives_whole_replies(served: ModelInfo) -> None:
     """Tools as OpenAI's clients send them: an untrained model would invent keys until its tokens end."""
-    parameters = {
-        "type": "object",
-        "properties": {
-            "notes": {"type": "array", "items": {"$ref": "#/$defs/note"}},
-            "score": {"type": "number", "description": "From 0 to 10."},
-        },
-        "required": ["notes", "score"],
-        "$defs": {"note": {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}},
-    }
+    note = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+    properties: dict[str, Any] = {"notes": {"type": "array", "items": {"$ref": "#/$defs/note"}}}
+    properties["score"] = {"type": "number", "description": "From 0 to 10."}
+    parameters = {"type": "object", "properties": properties, "required": [*properties], "$defs": {"note": note}}
     forced = {"type": "function", "function": {"name": "grade"}}
     tools = [{"type": "function", "function": {"name": "grade", "parameters": parameters}}]
-    words: dict[str, Any] = {
-        "messages": [{"role": "user", "content": "Score the answer from 0 to 10."}],
-        "max_tokens": 300,
-    }
+    words = hello("Score the answer from 0 to 10.") | {"max_tokens": 300}
     for seed in range(4):
         answer = chat(served, **words, tools=tools, tool_choice=forced, temperature=1.5, seed=seed)
         choice = answer.json()["choices"][0]
