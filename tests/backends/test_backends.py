@@ -275,9 +275,8 @@ def test_without_a_reason_other_servers_are_asked_for_the_rating_alone() -> None
         return Reply(text='{"Rating":7}', tokens=[Token('{"Rating":', []), Token("7", shares), Token("}", [])])
 
     result = ask(ScriptedBackend(answer), SamplingParams(reason=False))
-    assert (
-        result.score == 8.0 and result.verdict.reason is None and result.setup.decoding == SamplingParams(reason=False)
-    )
+    assert result.score == 8.0 and result.verdict.reason is None
+    assert result.setup.decoding == SamplingParams(reason=False)
     assert list(requests[0].schema["properties"]) == requests[0].schema["required"] == ["Rating"]
 
 

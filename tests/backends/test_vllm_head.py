@@ -30,12 +30,8 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # vLLM on a CPU knows no smaller heads than of 32 numbers.
     changes["tiny"] = {"hidden_size": 64, "heads": 1, "initializer_range": 0.06}
     steps = {"max_steps": 80, "save_steps": 80, "learning_rate": 0.004}
-    training.train(
-        training.write_recipe(folder, **changes, training=steps),
-        training.write_rows(folder),
-        folder / "judge",
-        internal=False,
-    )
+    recipe = training.write_recipe(folder, **changes, training=steps)
+    training.train(recipe, training.write_rows(folder), folder / "judge", internal=False)
     return folder / "judge"
 
 

@@ -45,12 +45,8 @@ print(msgspec.json.encode(asyncio.run(both())).decode())
 def rows() -> list[Response]:
     """Return rows with one text and two alternating images, and rows without any."""
     shown = [["a.png"], ["b.png"], ["a.png", "b.png"], []]
-    questions = [
-        Question(
-            id=f"q{n}", group="g", task="Counting", lang="en", prompt="How many boats?", reference="3", images=each
-        )
-        for n, each in enumerate(shown)
-    ]
+    common: Any = {"group": "g", "task": "Counting", "lang": "en", "prompt": "How many boats?", "reference": "3"}
+    questions = [Question(id=f"q{n}", images=each, **common) for n, each in enumerate(shown)]
     return [Response(id=question.id, question=question, text="Three red boats.") for question in questions]
 
 
@@ -146,9 +142,7 @@ def test_in_process_and_served_a_judge_sees_the_same(here: Here) -> None:
         told_apart([as_json(each) for each in theirs], served, counted)
         assert served == replies and counted == counts
         for mine, other in zip(judgments, theirs, strict=True):
-            assert (
-                mine["images"] if mine["sample"]["conversation"]["turns"][0].get("images") else not mine.get("images")
-            )
+            assert bool(mine.get("images")) == bool(mine["sample"]["conversation"]["turns"][0].get("images"))
             assert mine.get("images", 0) == other.images
             distribution = other.verdict.distribution
             assert distribution is not None and distribution == pytest.approx(mine["verdict"]["distribution"], abs=SAME)
@@ -162,12 +156,9 @@ def as_json(judgment: Judgment) -> dict[str, Any]:
 
 def told_apart(judgments: list[dict[str, Any]], replies: list[str], counts: list[int]) -> None:
     assert [judgment.get("images", 0) for judgment in judgments] == [1, 1, 2, 0]
-    assert all("failure" not in judgment["verdict"] for judgment in judgments), [
-        judgment["verdict"] for judgment in judgments
-    ]
-    assert judgments[0]["verdict"]["distribution"] != judgments[1]["verdict"]["distribution"], (
-        "the image makes no difference"
-    )
+    assert not [judgment["verdict"] for judgment in judgments if "failure" in judgment["verdict"]]
+    first, second, *_ = (judgment["verdict"]["distribution"] for judgment in judgments)
+    assert first != second, "the image makes no difference"
     assert len(set(replies[::2])) == len(set(replies[1::2])) == 1 and replies[0] != replies[1], "images are mixed up"
     assert counts[0] > counts[1] + 4
 
@@ -228,13 +219,10 @@ def test_the_judged_model_sees_over_several_turns(here: Here) -> None:
     assert len({on_first, on_second, without}) == 3, "the images make no difference"
 
     second = answered["one", "own", 2]
-    messages: list[dict[str, Any]] = [
-        {
-            "role": message.role,
-            "content": [*({"type": "image"} for _ in message.images), {"type": "text", "text": message.content}],
-        }
-        for message in second.seen
-    ]
+    messages = list[dict[str, Any]]()
+    for message in second.seen:
+        parts = [*({"type": "image"} for _ in message.images), {"type": "text", "text": message.content}]
+        messages.append({"role": message.role, "content": parts})
     shown = [Picture.open(here.root / image.path) for message in second.seen for image in message.images]
     assert generated(here.folder, messages, shown) == second.reply
     assert generated(here.folder, messages[:1], shown[:2]) == on_first

@@ -69,10 +69,8 @@ def test_a_criterion_that_is_missing_fails_by_itself() -> None:
     )
     judgment = judged("criteria", lambda request: reply, response(criteria=CRITERIA), vllm=False)
     assert judgment.verdict.failure is None and judgment.score == 6
-    assert {name: part.failure for name, part in judgment.verdict.criteria.items()} == {
-        "clarity": "out_of_range",
-        "depth of detail": "no_rating",
-    }
+    failures = {name: part.failure for name, part in judgment.verdict.criteria.items()}
+    assert failures == {"clarity": "out_of_range", "depth of detail": "no_rating"}
 
 
 NAMED = ("Writing style", "Style", "Overall rating", "Main reason")
@@ -132,9 +130,8 @@ def test_what_a_judge_thinks_is_not_its_own_answer() -> None:
 
     def answer(request: Request) -> Reply:
         prompts.append(request.messages[0]["content"])
-        return Reply(
-            text="<think>Three? No.</think>\nI count five." if len(prompts) == 1 else verdict(Rating=7, Reason="")
-        )
+        thought = "<think>Three? No.</think>\nI count five."
+        return Reply(text=thought if len(prompts) == 1 else verdict(Rating=7, Reason=""))
 
     judged("commit_first", answer, response(), vllm=False)
     assert "> I count five." in prompts[1] and "Three" not in prompts[1]

@@ -1,6 +1,7 @@
 """The prompts that judge conversations, and how replies to them are read."""
 
 import asyncio
+import itertools
 import json
 from typing import Any
 
@@ -144,10 +145,8 @@ def test_prompts_are_shortened_only_as_far_as_needed(whole: bool) -> None:
         if reference and not response:
             lengths = [len(text) for text in material.references if text]
             (cap,) = [n for n in range(FLOOR, 900) if sum(max(0, size - n) for size in lengths) == reference]
-            assert (
-                dropped == history
-                and count_characters(render(prompt, material, {"history": 0, "reference": cap + 1})) > limit
-            )
+            assert dropped == history
+            assert count_characters(render(prompt, material, {"history": 0, "reference": cap + 1})) > limit
         if response:
             assert reference == 700 + (100 if whole else 0)
             assert whole or response <= 1000 - FLOOR  # earlier replies are gone, not shortened
@@ -199,15 +198,8 @@ def talk(**changes: Any) -> Transcript:
     )  # fmt: skip
     said = ["h?", "h!", "q1", "m1", "q2"]
     seen = [SentMessage(role="assistant" if n % 2 else "user", content=text) for n, text in enumerate(said)]
-    first = ModelTurn(
-        conversation=conversation,
-        condition="own",
-        system="m",
-        sampling=Sampling(max_tokens=9),
-        turn=1,
-        seen=seen[:3],
-        reply="m1",
-    )
+    how: dict[str, Any] = {"condition": "own", "system": "m", "sampling": Sampling(max_tokens=9)}
+    first = ModelTurn(conversation=conversation, turn=1, seen=seen[:3], reply="m1", **how)
     turns = {1: first, 2: replace(first, turn=2, seen=seen, reply="m2")}
     return Transcript(**{"conversation": conversation, "condition": "own", "system": "m", "turns": turns, **changes})
 
@@ -343,14 +335,11 @@ def test_a_turn_in_sight_of_all_turns() -> None:
 
 
 def test_what_is_asked_has_a_name_by_what_is_shown() -> None:
-    judge, transcript = judge_that(lambda request: Reply(text="")), talk()
-    names = {
-        (protocol, judging): judge.prepare(
-            Assignment(transcript=transcript, protocol=protocol, judging=judging).plan(2, judge.setup)
-        ).asked
-        for protocol in ("direct", "pairwise", "pointwise")
-        for judging in ("standard", "no_focus")
-    }
+    judge = judge_that(lambda request: Reply(text=""))
+    names = {}
+    for protocol, judging in itertools.product(("direct", "pairwise", "pointwise"), ("standard", "no_focus")):
+        planned = Assignment(transcript=talk(), protocol=protocol, judging=judging).plan(2, judge.setup)
+        names[protocol, judging] = judge.prepare(planned).asked
     assert names["direct", "standard"] != names["direct", "no_focus"]
     assert names["pointwise", "standard"] == names["pointwise", "no_focus"]
     assert len(set(names.values())) == 5

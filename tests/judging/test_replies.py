@@ -44,27 +44,18 @@ def plain(path: Path) -> Path:
 
 
 def vlmevalkit(path: Path) -> Path:
-    rows = [
-        {
-            "index": int(talk.id),
-            "question": talk.turns[0].prompt,
-            **{f"prediction_{turn - 1}": said(talk, turn) for turn in (1, 2, 3)},
-        }
-        for talk in CONVBENCH
-    ]
+    rows = []
+    for talk in CONVBENCH:
+        predictions = {f"prediction_{turn - 1}": said(talk, turn) for turn in (1, 2, 3)}
+        rows.append({"index": int(talk.id), "question": talk.turns[0].prompt, **predictions})
     return write_xlsx(path, rows)
 
 
 def lmms_eval(path: Path) -> Path:
-    lines = [
-        {
-            "doc_id": number,
-            "target": "t",
-            "filtered_resps": [[said(talk, turn) for turn in (1, 2, 3)]],
-            "input": f"<image>\n{talk.turns[0].prompt}\nBe brief.",
-        }
-        for number, talk in enumerate(CONVBENCH)
-    ]
+    lines = []
+    for number, talk in enumerate(CONVBENCH):
+        about = {"doc_id": number, "target": "t", "input": f"<image>\n{talk.turns[0].prompt}\nBe brief."}
+        lines.append(about | {"filtered_resps": [[said(talk, turn) for turn in (1, 2, 3)]]})
     return write_jsonl(path, lines)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, Servers, assert_golden, completion, example_in, human_row, run, write_jsonl
+from judging.test_prompt import material
 from judgments import ResponseJudge
 from PIL import Image as Pillow
 
@@ -31,11 +32,6 @@ def response(lang: Language = "en", **changes: Any) -> Response:
         "criteria": {"true": "Is it?"},
     }  # fmt: skip
     return Response(id="r", question=Question(**{**question, **changes}), text="Five \0000\0 cats.")
-
-
-def material(name: str, shown: Response) -> PromptInputs:
-    form = form_of(name)
-    return form.material(shown, shown if form.shown > 1 else None)
 
 
 def seen(name: str, shown: Response, **kept: int) -> list[Any]:
@@ -192,8 +188,8 @@ def rows(folder: Path) -> Path:
 def test_show_and_blind_on_the_command_line(root: Path) -> None:
     script = write_jsonl(root / "judge.jsonl", [{"text": VERDICT}])
 
-    def judge(*words: str) -> tuple[list[Judgment], Any]:
-        out = root / f"{'-'.join(words) or 'plain'}.jsonl"
+    def judge(*words: str, out: Path | None = None) -> tuple[list[Judgment], Any]:
+        out = out or root / f"{'-'.join(words) or 'plain'}.jsonl"
         done = run("critic", "judge", rows(root), "--judge", script, "--score", "argmax", "--out", out, *words)
         return ([line for _, line in jsonl.read(out, Judgment)] if out.exists() else []), done
 
@@ -209,10 +205,7 @@ def test_show_and_blind_on_the_command_line(root: Path) -> None:
     assert facts["images"]["max_pixels"] == facts["setup"]["decoding"]["max_image_pixels"] == 300
     blind, done = judge("--images", "blind")
     assert [judgment.images for judgment in blind] == [0, 0] and not done.stderr.count("left out")
-    again = run(
-        "critic", "judge", rows(root), "--judge", script, "--score", "argmax", "--images", "blind",
-        "--out", file,
-    )  # fmt: skip
+    _, again = judge("--images", "blind", out=file)
     assert again.returncode == 2 and "choose another --out" in again.stderr
 
 
