@@ -98,11 +98,16 @@ def put_prompts(package: Path, heading: str) -> None:
 
 def taught(package: Path, rows: Path, form: str) -> list[dict[str, Any]]:
     """Return the verdicts that training on the rows teaches in a form."""
-    program = [sys.executable, "-c", PLANNED, str(rows), form]
-    environment = os.environ | {"PYTHONPATH": str(package)}
-    planned = subprocess.run(program, cwd=package, env=environment, capture_output=True, text=True, check=False)
-    assert planned.returncode == 0, planned.stderr
-    return [json.loads(target) for target in json.loads(planned.stdout)]
+    planned = run_in(package, sys.executable, "-c", PLANNED, str(rows), form)
+    return [json.loads(target) for target in json.loads(planned)]
+
+
+def run_in(package: Path, *words: str, **variables: str) -> str:
+    """Run a program that sees the copied packages, and return what it prints."""
+    environment = os.environ | {"PYTHONPATH": str(package)} | variables
+    done = subprocess.run(words, cwd=package, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 TWO = {"Accuracy": "Is it right?", "Clarity": "Is it easy to follow?"}
@@ -137,11 +142,7 @@ def test_a_kind_of_verdict(tmp_path: Path, package: Path, critic: Copied) -> Non
     critic("audit", f"mine={tmp_path / 'whole-judged.jsonl'}", "--out", tmp_path / "audit")
     summary = json.loads((tmp_path / "audit/summary.json").read_text("utf-8"))
     errors = {name: summary[name]["mae"] for name in ("mine", "mine/Accuracy", "mine/Clarity")}
-    assert errors == {
-        "mine": pytest.approx(5 / 3),
-        "mine/Accuracy": pytest.approx(4),
-        "mine/Clarity": pytest.approx(4 / 3),
-    }
+    assert errors == pytest.approx({"mine": 5 / 3, "mine/Accuracy": 4, "mine/Clarity": 4 / 3})
 
 
 def test_a_protocol(tmp_path: Path, package: Path, critic: Copied) -> None:
@@ -293,11 +294,8 @@ def trainer(package: Path) -> Path:
 
 def test_an_objective(tmp_path: Path, trainer: Path, critic: Copied) -> None:
     """In the table, in refusals, and what it says of itself: a miss by six costs more than one by one."""
-    program = [sys.executable, "-c", OBJECTIVE, str(trainer / "train")]
-    environment = os.environ | {"PYTHONPATH": str(trainer)}
-    done = subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    ordinal, head = (line.split() for line in done.stdout.splitlines())
+    errors = run_in(trainer, sys.executable, "-c", OBJECTIVE, str(trainer / "train"))
+    ordinal, head = (line.split() for line in errors.splitlines())
     assert float(ordinal[1]) > 3 * float(ordinal[0]) and head[0] == head[1]
     rows = write_jsonl(tmp_path / "rows.jsonl", ROWS)
     train = ["train", "tiny", "--train", rows, "--out", tmp_path / "judge"]
@@ -316,9 +314,7 @@ def test_a_judge_of_an_objective_of_ones_own(tmp_path: Path, trainer: Path, crit
     changes = [word for name, value in few.items() for word in ("--set", f"{name}={value}")]
     # The launcher's processes print past the process of `critic`, which the others share.
     words = [*command("critic", "train", "tiny", "--train", rows, "--out", judge), "--cache", str(tmp_path), *changes]
-    environment = os.environ | {"PYTHONPATH": str(trainer), "DS_ACCELERATOR": "cpu"}
-    trained = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert trained.returncode == 0 and f"judge saved in {judge}" in trained.stdout, trained.stderr
+    assert f"judge saved in {judge}" in run_in(trainer, *words, DS_ACCELERATOR="cpu")
     losses = [line["loss"] for line in read_jsonl(judge / "loss.jsonl")]
     assert len(losses) == 6 and max(losses) < 30.0
     notes = json.loads((judge / "critic.json").read_text("utf-8"))

@@ -43,11 +43,8 @@ def test_each_can_be_imported() -> None:
 def test_each_ends_with_one_line_of_json(program: Path) -> None:
     """With its name and how much better we are than what it compares us with: at least 1 is not worse."""
     text = ast.unparse(ast.parse(program.read_text("utf-8")))
-    (main,) = [
-        part
-        for part in ast.parse(text).body
-        if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef) and part.name == "main"
-    ]
+    functions = [part for part in ast.parse(text).body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)]
+    (main,) = [function for function in functions if function.name == "main"]
     assert ast.unparse(main.body[-1]).startswith("print(json.dumps(") and text.count("print(json.dumps(") == 1
     text += RATIOS if "**ratios(" in text else ""
     assert f"'name': '{program.stem}'" in text and "'ratio': " in text

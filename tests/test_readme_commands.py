@@ -7,7 +7,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, Servers, completion, human_row, needs, run, write_jsonl
+from conftest import ROOT, Servers, completion, free_port, human_row, needs, run, write_jsonl
 from scoring import grades, judged
 from test_layout import tracked
 from test_readme import PAGES
@@ -142,9 +141,7 @@ def test_the_first_page_runs_from_top_to_bottom(tmp_path: Path) -> None:
     """In a copy of the clone, as a newcomer copies it: each command with a prompt, and the Python between them. Only
     what installs is left out, and the port is one that is free."""
     needs("deepspeed", "vllm")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     for path in tracked():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).symlink_to(ROOT / path)
@@ -179,9 +176,7 @@ def test_the_first_page_runs_from_top_to_bottom(tmp_path: Path) -> None:
         for server in servers:
             os.killpg(server.pid, signal.SIGTERM)
             server.wait(60)
-    assert (tmp_path / "runs/first/audit/report.html").is_file() and (
-        tmp_path / "runs/first/score/report.html"
-    ).is_file()
+    assert all((tmp_path / f"runs/first/{stage}/report.html").is_file() for stage in ("audit", "score"))
 
 
 def road(page: str) -> Iterator[tuple[str, list[str]]]:

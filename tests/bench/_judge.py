@@ -38,21 +38,14 @@ TASKS = ("Counting", "OCR", "Meme", "Chart")
 
 def responses(count: int = ROWS) -> list[Response]:
     """Answers of a few dozen words to as many questions."""
-    return [
-        Response(
-            id=f"row-{n}",
-            question=Question(
-                id=f"q{n}",
-                group=f"q{n}",
-                lang="en",
-                task=TASKS[n % len(TASKS)],
-                prompt=f"How many red boats lie in harbour {n}, and which one is the largest?",
-                reference=f"There are {n % 9} red boats; the largest one is named Swallow {n}.",
-            ),
-            text=f"I can see {n % 7} red boats in the picture, and number {n} is the largest of them. " * 2,
-        )
-        for n in range(count)
-    ]
+    rows = []
+    for n in range(count):
+        task, prompt = TASKS[n % len(TASKS)], f"How many red boats lie in harbour {n}, and which one is the largest?"
+        reference = f"There are {n % 9} red boats; the largest one is named Swallow {n}."
+        question = Question(id=f"q{n}", group=f"q{n}", lang="en", task=task, prompt=prompt, reference=reference)
+        text = f"I can see {n % 7} red boats in the picture, and number {n} is the largest of them. " * 2
+        rows.append(Response(id=f"row-{n}", question=question, text=text))
+    return rows
 
 
 def prompts(rows: list[Response]) -> list[list[Message]]:

@@ -13,14 +13,10 @@ def completion(rating: str = "7", cached: int = 0) -> dict[str, Any]:
     """A verdict with the probabilities of its rating."""
     texts = (TEXTS[0], rating, TEXTS[2])
     chances = [[(texts[0], 0.0)], [(rating, -0.1), ("3" if rating != "3" else "4", -2.4)], [(texts[2], 0.0)]]
-    tokens = [
-        {
-            "token": text,
-            "logprob": alternatives[0][1],
-            "top_logprobs": [{"token": t, "logprob": p} for t, p in alternatives],
-        }
-        for text, alternatives in zip(texts, chances, strict=True)
-    ]
+    tokens = []
+    for text, alternatives in zip(texts, chances, strict=True):
+        top = [{"token": token, "logprob": chance} for token, chance in alternatives]
+        tokens.append({"token": text, "logprob": alternatives[0][1], "top_logprobs": top})
     message = {"role": "assistant", "content": "".join(texts)}
     usage = {"prompt_tokens": 100, "completion_tokens": 9, "prompt_tokens_details": {"cached_tokens": cached}}
     choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": {"content": tokens}}

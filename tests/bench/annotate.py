@@ -10,8 +10,8 @@ import json
 import statistics
 import sys
 import tempfile
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -62,12 +62,9 @@ def measured(store: Store) -> dict[str, float]:
     raters = [f"rater-{number}" for number in range(1, RATERS + 1)]
     with forked(store.path) as (_, url):
         seconds_of = seconds_each(url, raters[0], 4 * LABELS)
-        threads = [threading.Thread(target=seconds_each, args=(url, rater, LABELS)) for rater in raters]
         start = time.perf_counter()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(RATERS) as pool:
+            list(pool.map(lambda rater: seconds_each(url, rater, LABELS), raters))
     rate = RATERS * LABELS / (time.perf_counter() - start)
     shown = {"items_a_second": float(round(rate))}
     for name, seconds in seconds_of.items():

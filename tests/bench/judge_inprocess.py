@@ -82,12 +82,8 @@ def one_by_one(folder: Path, texts: list[str]) -> float:
 
     def generate() -> None:
         for text in texts:
-            model.generate(
-                **tokenizer(text, return_tensors="pt", return_token_type_ids=False),
-                max_new_tokens=REPLY_TOKENS,
-                min_new_tokens=REPLY_TOKENS,
-                do_sample=False,
-            )
+            prompt = tokenizer(text, return_tensors="pt", return_token_type_ids=False)
+            model.generate(**prompt, max_new_tokens=REPLY_TOKENS, min_new_tokens=REPLY_TOKENS, do_sample=False)
 
     generate()
     return seconds(generate) / len(texts)

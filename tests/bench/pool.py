@@ -228,14 +228,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             faults[name] = broken(name, Path(folder))
             print(f"{name:<32} {faults[name]}", flush=True)
-    result = {
-        "name": "pool",
-        "ratio": round(four / single, 2),
-        "faults": len(faults),
-        "lost": sum(outcome["lost"] for outcome in faults.values()),
-        "doubled": sum(outcome["doubled"] for outcome in faults.values()),
-    }
-    print(json.dumps(result))
+    totals = {key: sum(outcome[key] for outcome in faults.values()) for key in ("lost", "doubled")}
+    print(json.dumps({"name": "pool", "ratio": round(four / single, 2), "faults": len(faults), **totals}))
 
 
 if __name__ == "__main__":
