@@ -395,8 +395,8 @@ def test_of_a_free_answer_nothing_is_the_value(text: str) -> None:
 
 
 def test_raters_of_an_answer_by_criteria_are_a_soft_label_too() -> None:
-    scored = {"criteria": {"clarity": "c"}, "criteria_scores": {"clarity": 4}}
-    raters = {"a": 3, "b": 5}
-    example = teach("criteria", scored_response(human_score=4, reason="so", annotators=raters, **scored))
+    people: dict[str, Any] = {"criteria": {"clarity": "c"}, "criteria_scores": {"clarity": 4}}
+    people["annotators"] = {"a": 3, "b": 5}
+    example = teach("criteria", scored_response(human_score=4, reason="so", **people))
     assert example.target == '{"clarity":4,"Rating":4,"Reason":"so"}'
     assert example.label == [0, 0, 0.5, 0, 0.5, 0, 0, 0, 0, 0]
