@@ -195,10 +195,10 @@ def broken(name: str, folder: Path) -> dict[str, Any]:
     start, codes = time.monotonic(), list[int]()
     try:
         if name == "another judge at the start":
-            trial.servers[0].rating = "3"
+            trial.servers[0].name = "other@00000000"
             codes.append(trial.judge())
             assert codes == [2] and not (trial.out.is_file() and trial.out.stat().st_size)
-            trial.servers[0].rating = "7"
+            trial.servers[0].name = MODEL
         elif name == "endpoint dead at the start":
             trial.servers[0].close()
         elif name == "disk full":
