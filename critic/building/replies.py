@@ -20,9 +20,16 @@ SHORTEST = 2
 REPEATS = 0.5
 """A text is degenerate if at least this fraction of its word trigrams repeat an earlier one."""
 
+Problem = str | None
+"""The name of the reason for rejecting a reply, or None if the reply is usable."""
+
 
 class StepReply(Struct, forbid_unknown_fields=True):
     """The reply to one step."""
+
+    def find_problem(self, row: Any) -> Problem:
+        """Return the problem of this reply, or None; `row` is what the model was asked about."""
+        return None
 
 
 class Quality(StepReply):
@@ -65,6 +72,9 @@ class GeneratedConversation(StepReply):
     sub_task: Text
     turns: list[QuestionAnswer]
 
+    def find_problem(self, row: Any) -> Problem:
+        return _check_exchanges(self.turns, (3, 4), row.lang)
+
 
 class Levels(StepReply):
     """ConvBench's three turns (§3.1): perception, reasoning and creation.
@@ -77,6 +87,11 @@ class Levels(StepReply):
     turns: list[QuestionAnswer]
     tasks: list[Text]
     focus: Text
+
+    def find_problem(self, row: Any) -> Problem:
+        if len(self.tasks) != len(self.turns):
+            return "too_few_turns"
+        return _check_exchanges(self.turns, (3,), row.lang) or check_texts([self.caption, self.focus], row.lang)
 
 
 _TASKS = "Description|Recognition|Counting|OCR|Meme|Knowledge|Reasoning|Chart|Problem|Comparison|Writing"
@@ -92,11 +107,31 @@ class Single(StepReply):
     answer: Text
     dialogue: list[QuestionAnswer] = []
 
+    def find_problem(self, row: Any) -> Problem:
+        # Tasks are balanced in advance, so a reply may not choose another.
+        if self.task != row.facts["task"]:
+            return "other_task"
+        # These two tasks are about the dialogue itself; the others must stand without one.
+        needs_dialogue = self.task in ("Coherence", "Incoherence")
+        if bool(self.dialogue) != needs_dialogue:
+            return "no_dialogue" if needs_dialogue else "too_many_turns"
+        return _check_exchanges([*self.dialogue, QuestionAnswer(self.question, self.answer)], range(1, 9), row.lang)
+
 
 class Wordings(StepReply):
     """Rewordings of a seed question (AlignMMBench §3.3)."""
 
     wordings: list[Text]
+
+    def find_problem(self, row: Any) -> Problem:
+        """Return a problem unless there are as many rewordings as requested, all different, and none is the seed."""
+        wordings = list(dict.fromkeys(wording.strip() for wording in self.wordings))
+        # The seed among its own rewordings would count twice within the group.
+        if len(wordings) < len(self.wordings) or row.facts["question"].strip() in wordings:
+            return "repeated"
+        if len(wordings) != row.facts["count"]:
+            return "too_few_variants" if len(wordings) < row.facts["count"] else "too_many_variants"
+        return check_texts(wordings, row.lang)
 
 
 class Item(StepReply):
@@ -112,12 +147,22 @@ class Checklist(StepReply):
 
     items: list[Item]
 
+    def find_problem(self, row: Any) -> Problem:
+        questions = [item.question.strip() for item in self.items]
+        if not questions:
+            return "no_items"
+        return "repeated" if len(set(questions)) < len(questions) else check_texts(questions, row.lang)
+
 
 class HeldItems(StepReply):
     """Answers, in order, to "does the reference fulfil this" for each checklist item of a turn, in order; `unclear` if
     neither answer holds."""
 
     answers: list[Literal["yes", "no", "unclear"]]
+
+    def find_problem(self, row: Any) -> Problem:
+        """Return a problem unless there is one answer per item."""
+        return None if len(self.answers) == len(row.facts["items"]) else "wrong_count"
 
 
 class DraftTurn(Struct, kw_only=True, omit_defaults=True):
@@ -169,10 +214,6 @@ def build_example(kind: Any) -> Any:
     if isinstance(kind, type) and issubclass(kind, Struct):
         return {field.name: build_example(field.type) for field in msgspec.structs.fields(kind)}
     return [build_example(get_args(kind)[0])] if get_origin(kind) is list else "…"
-
-
-Problem = str | None
-"""The name of the reason for rejecting a reply, or None if the reply is usable."""
 
 
 def is_degenerate(text: str) -> bool:
@@ -227,54 +268,3 @@ def _check_exchanges(turns: Sequence[QuestionAnswer], counts: Iterable[int], lan
     answers = [turn.answer for turn in turns]
     # An answer may be a number or a name; a question may not.
     return check_texts(questions, language) or check_texts(answers, language, fewest_words=1)
-
-
-def check_conversation(reply: GeneratedConversation, row: Any) -> Problem:
-    """Return the problem of a generated MultiVerse conversation, or None; `row` is what the model was asked about."""
-    return _check_exchanges(reply.turns, (3, 4), row.lang)
-
-
-def check_levels(reply: Levels, row: Any) -> Problem:
-    """Return the problem of a generated ConvBench conversation, or None; `row` is what the model was asked about."""
-    if len(reply.tasks) != len(reply.turns):
-        return "too_few_turns"
-    return _check_exchanges(reply.turns, (3,), row.lang) or check_texts([reply.caption, reply.focus], row.lang)
-
-
-def check_single(reply: Single, row: Any) -> Problem:
-    """Return the problem of a generated AlignMMBench question, or None; `row` is what the model was asked about."""
-    # Tasks are balanced in advance, so a reply may not choose another.
-    if reply.task != row.facts["task"]:
-        return "other_task"
-    # These two tasks are about the dialogue itself; the others must stand without one.
-    needs_dialogue = reply.task in ("Coherence", "Incoherence")
-    if bool(reply.dialogue) != needs_dialogue:
-        return "no_dialogue" if needs_dialogue else "too_many_turns"
-    return _check_exchanges([*reply.dialogue, QuestionAnswer(reply.question, reply.answer)], range(1, 9), row.lang)
-
-
-def check_wordings(reply: Wordings, row: Any) -> Problem:
-    """Return the problem of a reply with rewordings, or None.
-
-    There must be as many as requested, all different from each other and from the seed question.
-    """
-    wordings = list(dict.fromkeys(wording.strip() for wording in reply.wordings))
-    # The seed among its own rewordings would count twice within the group.
-    if len(wordings) < len(reply.wordings) or row.facts["question"].strip() in wordings:
-        return "repeated"
-    if len(wordings) != row.facts["count"]:
-        return "too_few_variants" if len(wordings) < row.facts["count"] else "too_many_variants"
-    return check_texts(wordings, row.lang)
-
-
-def check_checklist(reply: Checklist, row: Any) -> Problem:
-    """Return the problem of a generated checklist, or None; `row` is what the model was asked about."""
-    questions = [item.question.strip() for item in reply.items]
-    if not questions:
-        return "no_items"
-    return "repeated" if len(set(questions)) < len(questions) else check_texts(questions, row.lang)
-
-
-def check_held(reply: HeldItems, row: Any) -> Problem:
-    """Return the problem of a reply with answers to a checklist, or None; there must be one answer per item."""
-    return None if len(reply.answers) == len(row.facts["items"]) else "wrong_count"

@@ -20,7 +20,7 @@ from critic import jsonl
 from critic.backends import Backend, Request, find_failure, image_part
 from critic.building import replies
 from critic.building.pictures import DroppedImage, ImageFile
-from critic.building.replies import Problem, StepReply
+from critic.building.replies import StepReply
 from critic.errors import Refused, Transient, UsageError, decode
 from critic.images import ImageError, Images
 from critic.judging.render import quote_untrusted
@@ -29,33 +29,19 @@ from critic.records import Language, Sampling
 from critic.stages.run import RunOptions, Stage
 from critic.stages.totals import RunSummary, listed
 
-
-class BuildStep(Struct, frozen=True):
-    """One kind of request that `critic build` makes to a model.
-
-    `reply`: the type of the replies.
-    `check`: a function from (reply, row) to the name of the reason for rejecting the reply, or None.
-
-    The prompts are in critic/prompts/build, under the step's name.
-    """
-
-    reply: type[StepReply]
-    check: Callable[[Any, Any], Problem] = lambda _, __: None
-
-
-STEPS = {
-    "quality": BuildStep(replies.Quality),
-    "category": BuildStep(replies.Category),
-    "persona": BuildStep(replies.Persona),
-    "talk": BuildStep(replies.GeneratedConversation, check=replies.check_conversation),
-    "levels": BuildStep(replies.Levels, check=replies.check_levels),
-    "single": BuildStep(replies.Single, check=replies.check_single),
-    "wordings": BuildStep(replies.Wordings, check=replies.check_wordings),
-    "checklist": BuildStep(replies.Checklist, check=replies.check_checklist),
-    "held": BuildStep(replies.HeldItems, check=replies.check_held),
+STEPS: dict[str, type[StepReply]] = {
+    "quality": replies.Quality,
+    "category": replies.Category,
+    "persona": replies.Persona,
+    "talk": replies.GeneratedConversation,
+    "levels": replies.Levels,
+    "single": replies.Single,
+    "wordings": replies.Wordings,
+    "checklist": replies.Checklist,
+    "held": replies.HeldItems,
 }
-"""The steps by name. To add one, add an entry here, a type for its replies, and a text in every file of
-critic/prompts/build."""
+"""Each step that asks a model, by name, with the type of its replies. To add one, add an entry here, a type for its
+replies, and a text under the step's name in every file of critic/prompts/build."""
 
 TOKENS = 4096
 """Longest reply to a step of `critic build`, in tokens: enough for a conversation of four turns."""
@@ -108,7 +94,7 @@ def _templates(language: Language) -> dict[str, jinja2.Template]:
     shared = {name: content[name] for name in ("categories", "aspects")}
 
     def whole(name: str, text: str) -> jinja2.Template:
-        keys = json.dumps(replies.build_example(STEPS[name].reply), ensure_ascii=False)
+        keys = json.dumps(replies.build_example(STEPS[name]), ensure_ascii=False)
         return environment.from_string(f"{text.strip()}\n\n{content['output']} {keys}", shared)
 
     return {name: whole(name, text) for name, text in content["steps"].items()}
@@ -148,7 +134,7 @@ class AskRows(Stage[BuildRow, AskedRow]):
         images: Images | None,
         md5_of: Mapping[str, str],
     ) -> None:
-        self.name, self._step, self._images = step, STEPS[step], images  # type: ignore[misc]  # one class, many steps
+        self.name, self._reply, self._images = step, STEPS[step], images  # type: ignore[misc]  # one class, many steps
         self._rows = {row.key: row for row in rows}
         self._md5_of = {row.key: md5_of.get(row.image or "") for row in rows}
         super().__init__(options, AskedRow, backend, self._rows.keys())
@@ -185,7 +171,7 @@ class AskRows(Stage[BuildRow, AskedRow]):
         try:
             shown = [image_part(self._images.load(item.image).uri)] if item.image and self._images else []
             content = [*shown, {"type": "text", "text": prompt(self.name, item)}]
-            messages, schema = [{"role": "user", "content": content}], msgspec.json.schema(self._step.reply)
+            messages, schema = [{"role": "user", "content": content}], msgspec.json.schema(self._reply)
             request = Request(messages=messages, max_tokens=self._sampling.max_tokens, schema=schema)
             reply = await self.backend.chat(request)
             self.note_answered([reply.answered_by])
@@ -202,13 +188,13 @@ class AskRows(Stage[BuildRow, AskedRow]):
             return replace(record, failure="truncated")
         text = without_thoughts(reply.text)
         try:
-            reply = decode(text[text.find("{") : text.rfind("}") + 1].encode(), msgspec.json.Decoder(self._step.reply))
+            reply = decode(text[text.find("{") : text.rfind("}") + 1].encode(), msgspec.json.Decoder(self._reply))
         except msgspec.ValidationError as error:
             return replace(record, failure="not_as_asked", detail=str(error))
         except ValueError as error:
             return replace(record, failure="no_json", detail=str(error))
         # A rejected reply stays in the file, for whoever wants to see it.
-        return replace(record, reply=msgspec.to_builtins(reply), failure=self._step.check(reply, row))
+        return replace(record, reply=msgspec.to_builtins(reply), failure=reply.find_problem(row))
 
     def summary(self, records: Iterable[AskedRow]) -> RunSummary:
         """Return how many of the wanted rows have a usable reply, a rejected reply, or a failed request."""
@@ -293,9 +279,7 @@ class BenchmarkBuild:
         # Earlier runs may have asked another model.
         if models := sorted({record.model for record in current if record.model}):
             self.models[step + whose] = models
-        good = {
-            record.key: msgspec.convert(record.reply, STEPS[step].reply) for record in current if record.failure is None
-        }
+        good = {record.key: msgspec.convert(record.reply, STEPS[step]) for record in current if record.failure is None}
         self.count(
             step + whose, "replies", len(current), len(good), (record.failure for record in current if record.failure)
         )

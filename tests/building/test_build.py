@@ -430,7 +430,7 @@ TALK = [("What colour is the kite?", "Red and blue."), ("Who holds the string of
 )
 def test_rejections_have_names(turns: list[tuple[str, str]], lang: Any, problem: str | None) -> None:
     reply = replies.GeneratedConversation("Recognition", "colours", [QuestionAnswer(*turn) for turn in turns])
-    assert replies.check_conversation(reply, BuildRow(key="1", lang=lang)) == problem
+    assert reply.find_problem(BuildRow(key="1", lang=lang)) == problem
 
 
 def draft_of(key: str) -> DraftConversation:
