@@ -3,13 +3,12 @@
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import torch
 from msgspec import Struct
 from torch.nn import functional
 
 from critic.errors import UsageError
-from critic.judging.targets import IGNORED, encode, target
+from critic.judging.targets import encode, target
 from critic.records import RATINGS, Example, Message
 
 
@@ -39,12 +38,10 @@ def rating_tokens(tokenizer: Any) -> RatingTokens:
     spelt: list[list[int]] = []
     for rating in RATINGS:
         messages: list[Message] = [{"role": "user", "content": "?"}]
-        example = Example(id="", messages=messages, target=target(rating, ""), form="pointwise", score=None, label=None)
+        example = Example(id="", messages=messages, target=target(rating, ""), form="pointwise")
         tokens = encode(tokenizer, example)
-        learned = np.flatnonzero(np.array(tokens.labels) != IGNORED)
-        value = np.flatnonzero(tokens.rating)
-        before.add(tuple(tokens.ids[learned[0] : value[0]]))
-        spelt.append([tokens.ids[position] for position in value])
+        before.add(tuple(tokens.ids[tokens.source : tokens.value[0]]))
+        spelt.append([tokens.ids[position] for position in tokens.value])
     first = [tokens[0] for tokens in spelt]
     one, ten = spelt[0], spelt[-1]
     # Ten different first tokens: 10 is one of them.

@@ -30,7 +30,7 @@ from critic.judging.distribution import probabilities, whole_rating
 from critic.judging.examples import Plan, Planned, build_example, plan
 from critic.judging.forms import ONE_SIDE, form_of, rates
 from critic.judging.prompt import load, prompt_hash
-from critic.judging.targets import IGNORED, encode, source_ids, target
+from critic.judging.targets import encode, source_ids, target
 from critic.records import RATINGS, TEN, Example, HumanScore, Judgment, Response
 from critic.tables import score_column
 
@@ -44,7 +44,7 @@ FAR_APART = 5.0
 """Difference between scores of one answer, in points on 1..10, that is too large for noise: half of the scale."""
 
 _ENCODER = msgspec.json.Encoder()
-_DECODER = msgspec.json.Decoder(tuple[Planned, list[Response], float])
+_DECODER = msgspec.json.Decoder(tuple[Planned, dict[str, Response], float])
 
 
 class Data(Struct, frozen=True):
@@ -377,7 +377,7 @@ def _build(
     with jsonl.remove_on_failure(folder):
         # A tiny model's tokenizer is trained on the rendered examples.
         if recipe.tiny is not None:
-            tokenizer = train_tokenizer(_render_texts(sources, images is not None), recipe.tiny, recipe.vision)
+            tokenizer = train_tokenizer(_render_texts(coded, images is not None), recipe.tiny, recipe.vision)
             if recipe.vision is not None:
                 tokenizer = SeeingTokenizer(tiny_processor(tokenizer, recipe.vision), images)
             tokenizer.save_pretrained(folder / "tokenizer")
@@ -448,9 +448,9 @@ _FEATURES = datasets.Features(
 
 
 def _encode_examples(sources: list[Labelled]) -> list[bytes]:
-    """Return each planned example with its rows as JSON, so that each process receives only its own."""
+    """Return each planned example with its rows (by id) and weight as JSON: a process is sent only its own."""
     return [
-        _ENCODER.encode((planned, [source.by_id[name] for name in planned.ids], source.weight))
+        _ENCODER.encode((planned, {name: source.by_id[name] for name in planned.ids}, source.weight))
         for source in sources
         for planned in source.planned.examples
     ]
@@ -465,33 +465,29 @@ def _tokenize(coded: list[bytes], tokenizer: Any, limits: tuple[int, int]) -> It
     def count(messages: Any) -> int:
         return len(source_ids(tokenizer, messages))
 
-    for line in coded:
-        planned, responses, weight = _DECODER.decode(line)
+    for planned, by_id, weight in map(_DECODER.decode, coded):
         # A row that stays like this, without tokens, is refused.
         row: dict[str, Any] = {"id": "+".join(planned.ids), "form": planned.form, "length": 0, "shortened": []}
-        by_id = {response.id: response for response in responses}
         try:
             example = build_example(planned, by_id, limits[0], count, isinstance(tokenizer, SeeingTokenizer))
             tokens = None if example is None else encode(tokenizer, example)
         except ImageError as error:
             yield row | {"failure": error.failure}
             continue
-        if example is not None and tokens is not None:
-            learned = sum(label != IGNORED for label in tokens.labels)
-            if learned <= limits[1]:
-                row |= {
-                    "input_ids": tokens.ids,
-                    "other_ids": source_ids(tokenizer, example.other) if example.other else [],
-                    "source": len(tokens.ids) - learned,
-                    "value": np.flatnonzero(tokens.rating).tolist(),
-                    "length": len(tokens.ids),
-                    "images": example.images,
-                    "image_tokens": [tokenizer.image_tokens(name) for name in example.images],
-                    "shortened": list(example.shortened),
-                    "group": responses[0].question.group,
-                    "weight": weight,
-                    **_read_people(example),
-                }
+        if example is not None and tokens is not None and len(tokens.ids) - tokens.source <= limits[1]:
+            row |= {
+                "input_ids": tokens.ids,
+                "other_ids": source_ids(tokenizer, example.other) if example.other else [],
+                "source": tokens.source,
+                "value": tokens.value,
+                "length": len(tokens.ids),
+                "images": example.images,
+                "image_tokens": [tokenizer.image_tokens(name) for name in example.images],
+                "shortened": list(example.shortened),
+                "group": by_id[planned.ids[0]].question.group,
+                "weight": weight,
+                **_read_people(example),
+            }
         yield row
 
 
@@ -505,11 +501,10 @@ def _read_people(example: Example) -> dict[str, Any]:
     return {"rating": whole_rating(example.score), "people": example.label or probabilities(example.score)}
 
 
-def _render_texts(sources: list[Labelled], sees: bool) -> Iterator[tuple[str, str]]:
+def _render_texts(coded: list[bytes], sees: bool) -> Iterator[tuple[str, str]]:
     """Yield (prompt text, verdict) of each planned example."""
-    for source in sources:
-        for planned in source.planned.examples:
-            example = build_example(planned, source.by_id, None, lambda messages: 0, sees)
-            assert example is not None
-            texts = (part["text"] for part in parts_of(example.messages[0]) if part["type"] == "text")
-            yield "".join(texts), example.target
+    for planned, by_id, _ in map(_DECODER.decode, coded):
+        example = build_example(planned, by_id, None, lambda messages: 0, sees)
+        assert example is not None
+        texts = (part["text"] for part in parts_of(example.messages[0]) if part["type"] == "text")
+        yield "".join(texts), example.target

@@ -1,4 +1,4 @@
-"""Write target verdicts as text, and tokenize training examples with labels for the learned tokens."""
+"""Write target verdicts as text, and tokenize training examples."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,9 +15,6 @@ RATING, REASON = "Rating", "Reason"
 Label = int | str | dict[str, int | str]
 """The correct verdict according to people: one value, or a value per key."""
 
-IGNORED = -100
-"""Label of a token that is shown but not learned (PyTorch's cross-entropy default)."""
-
 
 def target(label: Label, reason: str, order: Sequence[str] = (RATING, REASON)) -> str:
     """Return the text of a verdict for training: JSON without spaces, as constrained decoding allows it.
@@ -32,6 +29,10 @@ def target(label: Label, reason: str, order: Sequence[str] = (RATING, REASON)) -
     values: Mapping[str, int | str] = label if isinstance(label, dict) else dict.fromkeys(order, label)
     parts = {key: reason if key == REASON else values[key] for key in order}
     return json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
+
+
+IGNORED = -100
+"""Label of a token that is shown but not learned (PyTorch's cross-entropy default)."""
 
 
 class ChatTokenizer(Protocol):
@@ -52,20 +53,19 @@ def source_ids(tokenizer: ChatTokenizer, messages: list[Message]) -> list[int]:
 
 
 class Encoded(Struct, frozen=True):
-    """A tokenized example. Its three lists are equally long.
+    """A tokenized example: a prompt, and the verdict and the end of the turn, which are learned.
 
-    - `ids`: token ids.
-    - `labels`: IGNORED for the prompt; the token ids for the verdict and the end of the turn, which are learned.
-    - `rating`: True if the token spells the verdict's value: a rating, A, B, or yes and no. Free text has no value.
+    - `ids`: token ids. `source`: the number of them that are the prompt's.
+    - `value`: positions of the tokens that spell the verdict's value: a rating, A, B, or yes and no; [] for free text.
     """
 
     ids: list[int]
-    labels: list[int]
-    rating: list[bool]
+    source: int
+    value: list[int]
 
 
 def encode(tokenizer: ChatTokenizer, example: Example) -> Encoded:
-    """Tokenize an example, with labels for the learned tokens.
+    """Tokenize an example, and find the tokens of its verdict's value.
 
     The prompt is tokenized separately from the verdict, as in serving. Raises UsageError if the chat template does not
     write the answer directly after the prompt.
@@ -85,12 +85,12 @@ def encode(tokenizer: ChatTokenizer, example: Example) -> Encoded:
         begins = first_token = 0
     learned, places = tokens["input_ids"][first_token:], tokens["offset_mapping"][first_token:]
     spans = [(begins + first, begins + last) for first, last in _find_value_spans(example)]
-    is_value = [any(start < last and end > first for first, last in spans) for start, end in places]
-    return Encoded(
-        ids=source + learned,
-        labels=[IGNORED] * len(source) + learned,
-        rating=[False] * len(source) + is_value,
-    )
+    value = [
+        len(source) + position
+        for position, (start, end) in enumerate(places)
+        if any(start < last and end > first for first, last in spans)
+    ]
+    return Encoded(source + learned, len(source), value)
 
 
 def _find_value_spans(example: Example) -> list[tuple[int, int]]:

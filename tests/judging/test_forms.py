@@ -17,7 +17,7 @@ from critic.judging.forms import BY_NAME, check_mix, form_of, inquiry
 from critic.judging.parse import parse_choice
 from critic.judging.prompt import load
 from critic.judging.render import FLOOR
-from critic.judging.targets import IGNORED, Label, encode, target
+from critic.judging.targets import Label, encode, target
 from critic.records import Example, PromptInputs, Response, Verdict, to_ten
 
 ONE_VALUE = [name for name, form in BY_NAME.items() if len(form.kind.values(load(name, "en"), PromptInputs())) == 1]
@@ -263,12 +263,10 @@ def test_the_tokens_of_the_value_are_marked(form: str, spelt: list[str]) -> None
     good, poor = answers(10, 1, reason='it says "Rating":3, "Correct":"no", so')
     example = teach(form, good, *([poor] if form == "pairwise" else []))
     tokens = encode(Pieces(), example)
-    learned = [token for token in tokens.labels if token != IGNORED]
     words = [each[0] for each in re.finditer(r'"?[A-Za-z]+|\s+|[^A-Za-z\s]', example.target + "[end]")]
-    assert len(words) == len(learned) == len(tokens.ids) - tokens.labels.count(IGNORED)
-    marks = tokens.rating[-len(words) :]
-    assert [word for word, marked in zip(words, marks, strict=True) if marked] == spelt
-    assert not any(tokens.rating[: -len(words)])
+    assert len(words) == len(tokens.ids) - tokens.source
+    assert [words[position - tokens.source] for position in tokens.value] == spelt
+    assert all(position >= tokens.source for position in tokens.value)
 
 
 def test_verdicts_have_the_same_keys_and_scale_in_both_languages() -> None:
@@ -391,7 +389,7 @@ def test_of_a_free_answer_nothing_is_the_value(text: str) -> None:
     example = teach("answer", response(0, 8, reference=text))
     assert example.target == text and example.free
     tokens = encode(Pieces(), example)
-    assert any(label != IGNORED for label in tokens.labels) and not any(tokens.rating)
+    assert tokens.source < len(tokens.ids) and not tokens.value
 
 
 def test_raters_of_an_answer_by_criteria_are_a_soft_label_too() -> None:

@@ -26,7 +26,7 @@ from critic import human_scored, jsonl
 from critic.backends.identity import list_learned_forms
 from critic.errors import UsageError
 from critic.judging.distribution import whole_rating
-from critic.judging.targets import IGNORED, encode, source_ids
+from critic.judging.targets import encode, source_ids
 from critic.records import Response, Verdict
 
 
@@ -57,7 +57,7 @@ def test_only_the_verdict_is_learned(tmp_path: Path, rows: Path) -> None:
         assert ids[:source] == served == source_ids(tokenizer, messages)
         example = example_in("pointwise", response)
         assert example is not None
-        learned = [label for label in encode(tokenizer, example).labels if label != IGNORED]
+        learned = encode(tokenizer, example).ids[source:]
         assert ids[source:] == learned and tokenizer.decode(learned) == example.target + "<|end|>\n"
         assert len(ids) == row["length"]
 
