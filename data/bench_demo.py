@@ -21,7 +21,7 @@ import typer
 from critic.backends.identity import list_learned_forms
 from critic.cli import run_program
 from critic.judging.forms import REASON_FIRST
-from critic.stages.demo import CRITIC, check_programs, done, run, served, step, train
+from critic.stages.demo import CRITIC, check_programs, done, run, served, step
 
 SAMPLES = {
     "alignmmbench": "metadata.jsonl",
@@ -39,18 +39,14 @@ REPLY_TOKENS, VERDICT_TOKENS = 24, 160
 PROGRAMS = ("tests/tiny_vlm.py", "serve/judge.py", "train/sft.py", "data/sample_world.py", "data/human_scores.py")
 
 
-def _run_critic(*words: object) -> None:
-    """Run a `critic` command with the given arguments."""
-    run([CRITIC, *map(str, words)])
-
-
 def _train_judge(out: Path) -> Path:
     """Return the folder of the tiny judge. Train it first if it does not exist."""
     judge, world = out / "judge", out / "world.jsonl"
     if not (judge / "critic.json").is_file():
-        run([sys.executable, "data/sample_world.py", "--conversations", "--out", str(world)])
-        run([sys.executable, "data/human_scores.py", str(world), "--out", str(out / "data")])
-        train(Path("train/recipes/tiny-benchmarks.yaml"), out / "data" / "train.jsonl", judge)
+        run(sys.executable, "data/sample_world.py", "--conversations", "--out", world)
+        run(sys.executable, "data/human_scores.py", world, "--out", out / "data")
+        rows = out / "data" / "train.jsonl"
+        run(CRITIC, "train", "train/recipes/tiny-benchmarks.yaml", "--train", rows, "--out", judge)
     return judge
 
 
@@ -65,8 +61,8 @@ def _compare_with_people(out: Path, by: str, judge: Path, asking: list[str]) -> 
         judged = folder / "judged.jsonl"
         # Reasons behind the verdict do not change it, and take most of the time. A third of the questions is some 40.
         without = ["--shard", "1/3", *([] if REASON_FIRST in form else ["--no-reason"])]
-        _run_critic("judge", out / "data" / "internal.jsonl", "--prompt", form, *asking, *without, "--out", judged)
-        _run_critic("audit", f"{form}={judged}", "--max-failed", 1, "--out", folder)
+        run(CRITIC, "judge", out / "data" / "internal.jsonl", "--prompt", form, *asking, *without, "--out", judged)
+        run(CRITIC, "audit", f"{form}={judged}", "--max-failed", 1, "--out", folder)
         lines.append(_describe_agreement(form, json.loads((folder / "summary.json").read_text("utf-8"))[form]))
     print("\n".join(["\nagreement with people's labels by form: kappa, and its 95 % interval", *lines]), flush=True)
 
@@ -100,7 +96,7 @@ def main(
     for name, folder in folders.items():
         # Written last, so present only if complete.
         if not (folder / "processor_config.json").is_file():
-            run([sys.executable, "tests/tiny_vlm.py", str(folder), str(LAYERS[name])])
+            run(sys.executable, "tests/tiny_vlm.py", folder, LAYERS[name])
     with ExitStack() as servers:
         urls = {name: servers.enter_context(served(folder, out / f"{name}.log"))[0] for name, folder in folders.items()}
         judge_url, model = servers.enter_context(served(judge, out / "judge.log"))
@@ -117,17 +113,17 @@ def main(
         lengths = ["--reply-tokens", REPLY_TOKENS, "--verdict-tokens", VERDICT_TOKENS, "--max-failed", 1]
         for (benchmark, name), folder in folder_of.items():
             words = [files[benchmark], "--model", urls[name], "--name", name, "--judge", judge_url]
-            _run_critic("run", benchmark, *words, "--as", "published", *lengths, "--out", folder)
+            run(CRITIC, "run", benchmark, *words, "--as", "published", *lengths, "--out", folder)
 
         step("4/5", "tournament: the two, and a newcomer who plays its own battles alone", start)
         first, second = (folder_of["visitbench", name] / "replies.jsonl" for name in models)
         last, folder = out / "visitbench" / "newcomer.jsonl", folder_of["visitbench", models[0]]
         words = [files["visitbench"], "--benchmark", "visitbench", "--base-url", urls[newcomer], "--name", newcomer]
-        _run_critic("infer", *words, "--max-tokens", REPLY_TOKENS, "--max-failed", 1, "--out", last)
+        run(CRITIC, "infer", *words, "--max-tokens", REPLY_TOKENS, "--max-failed", 1, "--out", last)
         finished, added = folder / "battles.jsonl", folder / "battles-newcomer.jsonl"
-        _run_critic("judge", first, "--against", second, *asking, "--out", finished)
+        run(CRITIC, "judge", first, "--against", second, *asking, "--out", finished)
         against = ["--against", first, "--against", second, "--battles", "newcomer"]
-        _run_critic("judge", last, *against, *asking, "--out", added)
+        run(CRITIC, "judge", last, *against, *asking, "--out", added)
 
     step("5/5", "score: both models of a benchmark on one page, old and new battles on another", start)
     scores = {out / "tournament": [finished, added]}
@@ -135,7 +131,7 @@ def main(
         scores[out / name] = [folder_of[name, model] / "judged.jsonl" for model in models]
     for folder, judged in scores.items():
         questions = files.get(folder.name, files["visitbench"])
-        _run_critic("score", *judged, "--questions", questions, "--max-failed", 1, "--out", folder)
+        run(CRITIC, "score", *judged, "--questions", questions, "--max-failed", 1, "--out", folder)
     done(out, "*/report.html", start)
 
 

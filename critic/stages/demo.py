@@ -78,8 +78,9 @@ def _show(words: list[str]) -> None:
     print(f"      $ {shlex.join(Path(word).name if word in beside else word for word in words)}", flush=True)
 
 
-def run(words: list[str]) -> None:
-    """Print a command and run it. Raises UsageError if it exits with a code other than 0."""
+def run(*command: object) -> None:
+    """Print a command, given as its words, and run it. Raises UsageError if it exits with a code other than 0."""
+    words = [*map(str, command)]
     _show(words)
     with subprocess.Popen(words) as process:
         try:
@@ -97,12 +98,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def train(recipe: Path, rows: Path, out: Path, *options: str) -> None:
-    """Train a judge by `recipe` on the file `rows` into the folder `out`; `options` are further ones of `critic
-    train`."""
-    run([CRITIC, "train", str(recipe), "--train", str(rows), "--out", str(out), *options])
 
 
 def form_asked(judge: Path) -> list[str]:
@@ -169,6 +164,7 @@ def main(
     python, data, judge, answers = sys.executable, out / "data", out / "judge", out / "answers.jsonl"
     tests, arms = ["internal", "external"], list[str]()
     drawn, root, shown = list[str](), list[str](), list[str]()
+    asked_about = ["--questions", f"{SAMPLES}/metadata.jsonl"]
     base = "from a small pretrained base"
     if pictures:
         drawn, root, arms = ["--pictures"], ["--data-root", str(out)], [f"{test}-arms" for test in tests]
@@ -178,40 +174,35 @@ def main(
 
     step("1/5", "data: a sample world with simulated answerers and raters", start)
     world = out / "world.jsonl"
-    size = ["--questions", str(questions)] if questions else []
-    run([python, "data/sample_world.py", "--out", str(world), *size, *drawn])
-    words = [python, "data/human_scores.py", str(world), "--out", str(data), "--external", EXTERNAL, "--per-task"]
-    run([*words, *drawn])
+    size = ["--questions", questions] if questions else []
+    run(python, "data/sample_world.py", "--out", world, *size, *drawn)
+    run(python, "data/human_scores.py", world, "--out", data, "--external", EXTERNAL, "--per-task", *drawn)
 
     step("2/5", f"train: a judge {base}", start)
     # Another recipe names a base of its own, or none.
     if recipe is None:
-        run([python, "train/base.py", *BASE])
-    train(recipe or RECIPE, data / "train.jsonl", judge, *root)
+        run(python, "train/base.py", *BASE)
+    run(CRITIC, "train", recipe or RECIPE, "--train", data / "train.jsonl", "--out", judge, *root)
 
     step("3/5", "serve: vLLM behind its OpenAI-compatible API", start)
     with served(judge, out / "serve.log") as (url, model):
         step("4/5", "judge: both tests through the server", start)
         # Does the judge use the image? 250 answers without theirs, with another one's, and with one fact edited.
         for test, name in zip(tests, arms, strict=False):
-            words = [CRITIC, "attack", str(data / f"{test}.jsonl"), "--images", "--out", str(data / f"{name}.jsonl")]
-            run([*words, "--limit", "250"])
+            changed = data / f"{name}.jsonl"
+            run(CRITIC, "attack", data / f"{test}.jsonl", "--images", "--out", changed, "--limit", 250)
         asking = ["--base-url", url, "--model", model, *form_asked(judge)]
         for name in (*tests, *arms):
-            run([CRITIC, "judge", str(data / f"{name}.jsonl"), "--out", str(out / f"{name}.jsonl"), *shown, *asking])
+            run(CRITIC, "judge", data / f"{name}.jsonl", "--out", out / f"{name}.jsonl", *shown, *asking)
         # The sample questions are about other pictures than those that this judge learned to see.
         if not pictures:
-            words = [CRITIC, "judge", f"{SAMPLES}/answers.jsonl", "--questions", f"{SAMPLES}/metadata.jsonl"]
-            run([*words, "--out", str(answers), *asking])
+            run(CRITIC, "judge", f"{SAMPLES}/answers.jsonl", *asked_about, "--out", answers, *asking)
 
     step("5/5", "audit: how far to trust it", start)
     files = [f"{test}={out / test}.jsonl" for test in tests]
-    learned = ["--train", str(data / "train.jsonl")]
-    for name in arms:
-        learned += ["--attacked", str(out / f"{name}.jsonl")]
-    run([CRITIC, "audit", *files, *learned, "--out", str(out)])
+    attacked = [word for name in arms for word in ("--attacked", out / f"{name}.jsonl")]
+    run(CRITIC, "audit", *files, "--train", data / "train.jsonl", *attacked, "--out", out)
     if not pictures:
-        words = [CRITIC, "score", str(answers), "--questions", f"{SAMPLES}/metadata.jsonl"]
-        run([*words, "--out", str(out / "benchmark")])
+        run(CRITIC, "score", answers, *asked_about, "--out", out / "benchmark")
         print(NEXT.format(out=out, form=form_asked(judge)[1]), flush=True)
     done(out, "report.html", start)
