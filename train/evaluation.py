@@ -88,23 +88,16 @@ def read_held_out(
 
 
 def compute_distributions(
-    model: Any,
-    rows: list[Row],
-    tokens: RatingTokens | None,
-    size: int,
-    pad: int,
-    seeing: SeeingTokenizer | None = None,
-    ends: bool = False,
+    model: Any, tokenizer: Any, rows: list[Row], tokens: RatingTokens | None, size: int, ends: bool = False
 ) -> NDArray[np.float64]:
     """Return the judge's probabilities of the ratings [rows × 10]. The processes share the rows, `size` per batch.
 
     - `model`: the causal model without adapter wrapper. Under ZeRO-3 its modules gather their weights when called.
-    - `tokens`: how the tokenizer spells ratings, or None for a scoring head.
-    - `seeing`: the tokenizer of a model that sees images, else None. `ends`: as in HeldOut.
+    - `tokens`: how the tokenizer spells ratings, or None for a scoring head. `ends`: as in HeldOut.
     """
 
     def likely(batch: list[Row]) -> torch.Tensor:
-        last, before = _compute_ends(model, batch, pad, seeing)
+        last, before = _compute_ends(model, tokenizer, batch)
         # A head has classes, not tokens.
         if tokens is None:
             return torch.softmax(model.score(last).float(), dim=-1)
@@ -114,16 +107,16 @@ def compute_distributions(
         ending = torch.full((len(batch),), ends, device=last.device)
         return log_distribution(tokens, model.lm_head(before), model.lm_head(last), ending).exp()
 
-    return _share_over_processes(model, rows, size, seeing, likely)
+    return _share_over_processes(model, tokenizer, rows, size, likely)
 
 
-def compute_last_hidden(model: Any, ids: list[list[int]], size: int, pad: int) -> NDArray[np.float64]:
+def compute_last_hidden(model: Any, tokenizer: Any, ids: list[list[int]], size: int) -> NDArray[np.float64]:
     """Return the last hidden state [rows × width] of the last token of each row. `ids` are the token ids of the rows.
 
-    The processes share the rows, `size` per batch. `pad` is the id of the padding token.
+    The processes share the rows, `size` per batch.
     """
     rows = [build_prompt_row(tokens, [], []) for tokens in ids]
-    return _share_over_processes(model, rows, size, None, lambda batch: _compute_ends(model, batch, pad, None)[0])
+    return _share_over_processes(model, tokenizer, rows, size, lambda batch: _compute_ends(model, tokenizer, batch)[0])
 
 
 def compute_head_scores(model: Any, tokenizer: Any, collation: Collation, rows: list[Row]) -> NDArray[np.float64]:
@@ -131,22 +124,21 @@ def compute_head_scores(model: Any, tokenizer: Any, collation: Collation, rows: 
 
     The processes share the rows. Every process must call it.
     """
-    seeing = tokenizer if isinstance(tokenizer, SeeingTokenizer) else None
 
     def score(batch: list[Row]) -> torch.Tensor:
-        return model.score(_compute_ends(model, batch, tokenizer.pad_token_id, seeing, collation)[0]).float()
+        return model.score(_compute_ends(model, tokenizer, batch, collation)[0]).float()
 
-    return _share_over_processes(model, rows, 8, seeing, score)
+    return _share_over_processes(model, tokenizer, rows, 8, score)
 
 
 def _share_over_processes(
-    model: Any, rows: list[Row], size: int, seeing: SeeingTokenizer | None, compute: Callable[[list[Row]], torch.Tensor]
+    model: Any, tokenizer: Any, rows: list[Row], size: int, compute: Callable[[list[Row]], torch.Tensor]
 ) -> NDArray[np.float64]:
     """Apply `compute` to all rows in batches of `size`, shared over the processes. Return the vector of each row.
 
     Rows with a common prefix are batched together.
     """
-    apart = number_images(rows, seeing.image_token_id if seeing is not None else -1)
+    apart = number_images(rows, tokenizer.image_token_id if isinstance(tokenizer, SeeingTokenizer) else -1)
     alike = sorted(range(len(rows)), key=lambda row: apart[row])
     vectors: list[tuple[int, NDArray[np.float64]]] = []
     training = model.training
@@ -163,13 +155,14 @@ def _share_over_processes(
 
 
 def _compute_ends(
-    model: Any, rows: list[Row], pad: int, seeing: SeeingTokenizer | None, collation: Collation = _PROMPTS
+    model: Any, tokenizer: Any, rows: list[Row], collation: Collation = _PROMPTS
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the hidden states [rows × width] at each row's last token, and at the token before it.
 
     For pairs they are [rows × 2 × width]. Common prefixes are computed once if the attention supports prefix trees.
     """
-    collate = Batches(pad, _NO_WEIGHTS, collation, seeing=seeing, several=True)
+    seeing = tokenizer if isinstance(tokenizer, SeeingTokenizer) else None
+    collate = Batches(tokenizer.pad_token_id, _NO_WEIGHTS, collation, seeing=seeing, several=True)
     collate.packing = collate.packing and attention.install(model)
     batch = collate(rows)
     last, device = batch["ends"], next(model.parameters()).device

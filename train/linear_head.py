@@ -31,13 +31,12 @@ _FOLDS, _AT_ONCE, _PART = 3, 16, 128
 Floats = NDArray[np.float64]
 
 
-def fit(model: Any, recipe: Recipe, rows: datasets.Dataset, pad: int, device: torch.device, folder: Path) -> None:
+def fit(model: Any, recipe: Recipe, rows: datasets.Dataset, tokenizer: Any, device: torch.device, folder: Path) -> None:
     """Fit `model.score` on at most `recipe.probe` rows, sampled with the recipe's seed, and print its cross-entropy
     (nats) on held-out groups.
 
-    The processes share the rows; each needs memory for the whole model. `pad` is the id of the padding token, `folder`
-    stores the features (`compute_features`). Raise UsageError if the base already has a scoring head, and as
-    `fit_ridge` does.
+    The processes share the rows; each needs memory for the whole model. `folder` stores the features
+    (`compute_features`). Raise UsageError if the base already has a scoring head, and as `fit_ridge` does.
     """
     # With adapters there are two, the base's and that which is learned.
     heads = [head for name, head in model.named_parameters() if name.startswith("score.")]
@@ -55,7 +54,7 @@ def fit(model: Any, recipe: Recipe, rows: datasets.Dataset, pad: int, device: to
     with deepspeed.zero.GatheredParameters(list(model.parameters())):
         order = np.random.default_rng(recipe.training.get("seed", 42)).permutation(len(rows))
         drawn = rows.select(np.sort(order[: recipe.probe]).tolist())
-        weights, loss = fit_ridge(compute_features(model, drawn, pad, folder), drawn)
+        weights, loss = fit_ridge(compute_features(model, drawn, tokenizer, folder), drawn)
     with deepspeed.zero.GatheredParameters(heads, modifier_rank=0), torch.no_grad():
         for head in heads:
             head.copy_(torch.as_tensor(weights))
@@ -64,7 +63,7 @@ def fit(model: Any, recipe: Recipe, rows: datasets.Dataset, pad: int, device: to
         print(f"head fitted on {len(drawn)} examples: loss {loss:.3f} held out, {took:.0f} s", flush=True)
 
 
-def compute_features(model: Any, rows: datasets.Dataset, pad: int, folder: Path) -> Floats:
+def compute_features(model: Any, rows: datasets.Dataset, tokenizer: Any, folder: Path) -> Floats:
     """Return the last hidden state [rows × width] of the last prompt token of each row.
 
     Parts of the result are written to `folder`, from which an interrupted run resumes. A folder belongs to one model
@@ -80,7 +79,7 @@ def compute_features(model: Any, rows: datasets.Dataset, pad: int, folder: Path)
         if file.is_file():
             parts.append(np.load(file))
             continue
-        states = compute_last_hidden(model, [prompts[row] for row in part], _AT_ONCE, pad).astype(np.float32)
+        states = compute_last_hidden(model, tokenizer, [prompts[row] for row in part], _AT_ONCE).astype(np.float32)
         parts.append(states)
         computed += len(part)
         if is_first():

@@ -22,7 +22,7 @@ from ema import ShardedEma
 from objective import Objective
 from packing import order_by_prefix
 from throughput import Meter
-from vision import SeeingTokenizer, number_images
+from vision import number_images
 
 from critic import jsonl
 from critic.errors import UsageError
@@ -270,13 +270,12 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         """Judge the held-out rows, log the metrics, and save the weights to `out`/best if they are the best so far."""
         spec = self.recipe.evaluation
         assert spec is not None
-        model, pad = export.unwrap(self.trainer.model), self.tokenizer.pad_token_id
-        seeing = self.tokenizer if isinstance(self.tokenizer, SeeingTokenizer) else None
+        model, tokens = export.unwrap(self.trainer.model), self.trained_for.tokens
         with self._use_average():
             scores, worse, chooses = {}, [], "foreign" in self.watched
             for name, held in self.watched.items():
-                settings = (spec.batch_size, pad, seeing, held.ends)
-                shares = evaluation.compute_distributions(model, held.rows, self.trained_for.tokens, *settings)
+                settings = held.rows, tokens, spec.batch_size, held.ends
+                shares = evaluation.compute_distributions(model, self.tokenizer, *settings)
                 scores[name] = evaluation.rate_by_expectation(shares)
             metrics = evaluation.compute_metrics(scores["own"], self.watched["own"].human)
             self.evaluated = {"step": step, **metrics}

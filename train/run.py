@@ -311,7 +311,7 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
     if recipe.probe is not None and resumed is None:
         name = hashlib.sha256(json.dumps([facts, recipe.precision], sort_keys=True).encode()).hexdigest()
         folder = out / "probe" / name
-        linear_head.fit(export.unwrap(model), recipe, data.rows, tokenizer.pad_token_id, settings.device, folder)
+        linear_head.fit(export.unwrap(model), recipe, data.rows, tokenizer, settings.device, folder)
     watch = JudgeCallback(
         objective,
         out,

@@ -7,6 +7,7 @@ import shutil
 from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -227,9 +228,8 @@ def test_behind_a_one_stands_what_the_form_s_verdict_goes_on_with(
     zero = tokenizer("0", add_special_tokens=False).input_ids
     may_follow = zero + [token for token, text in enumerate(texts) if re.fullmatch(next_, text)]
     rows = held_out.rows[:3]
-    for row, shares in zip(
-        rows, evaluation.compute_distributions(model, rows, tokens, 2, 0, ends=held_out.ends), strict=True
-    ):
+    distributions = evaluation.compute_distributions(model, tokenizer, rows, tokens, 2, ends=held_out.ends)
+    for row, shares in zip(rows, distributions, strict=True):
         with torch.no_grad():
             behind = model(torch.tensor([row["input_ids"]])).logits[0, -1].double()[may_follow].softmax(-1)
         assert len(may_follow) > 1 and shares[9] / (shares[0] + shares[9]) == pytest.approx(float(behind[0]), abs=1e-5)
@@ -242,7 +242,8 @@ def distributions_to(file: Path, rows: list[Any], sizes: list[int], vocabulary: 
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed()
     model = tiny_model("llama", "sdpa", vocabulary).train()
-    shares = [evaluation.compute_distributions(model, rows, tokens, size, 0).tolist() for size in sizes]
+    padded = SimpleNamespace(pad_token_id=0)
+    shares = [evaluation.compute_distributions(model, padded, rows, tokens, size).tolist() for size in sizes]
     assert model.training
     if torch.distributed.get_rank() == 0:
         file.write_text(json.dumps(shares), "utf-8")
@@ -252,9 +253,9 @@ def test_batches_and_processes_change_nothing(tokenizer: Any, tmp_path: Path) ->
     """Seven rows by two processes, in batches of 2, 3 and 16."""
     rows, tokens = held(tokenizer, write_rows(tmp_path)).rows[:7], rating_tokens(tokenizer)
     model = tiny_model("llama", "sdpa", len(tokenizer))
-    alone = np.concatenate([evaluation.compute_distributions(model, [row], tokens, 1, 0) for row in rows])
+    alone = np.concatenate([evaluation.compute_distributions(model, tokenizer, [row], tokens, 1) for row in rows])
     assert alone.sum(1) == pytest.approx(1.0) and alone.std(0).max() > 1e-3
-    assert evaluation.compute_distributions(model, rows, tokens, 3, 0) == pytest.approx(alone, abs=1e-6)
+    assert evaluation.compute_distributions(model, tokenizer, rows, tokens, 3) == pytest.approx(alone, abs=1e-6)
     file = tmp_path / "found.json"
     run = Processes(tmp_path / "log", 2, distributions_to, file, rows, [2, 3, 16], len(tokenizer), tokens)
     assert run.wait() == 0, run.stderr

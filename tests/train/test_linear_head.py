@@ -88,7 +88,7 @@ def test_held_out_rows_are_judged_by_the_head(env: SimpleNamespace) -> None:
     spec = recipe_keys.EvaluationSpec(every=1)
     held = evaluation.read_held_out(env.file, spec, env.tokenizer, None, 2000)
     assert sorted(row["input_ids"] for row in held.rows) == sorted(prompt_ids(env))
-    shares = evaluation.compute_distributions(env.model, held.rows, None, 4, env.tokenizer.pad_token_id)
+    shares = evaluation.compute_distributions(env.model, env.tokenizer, held.rows, None, 4)
     for row, distribution in zip(held.rows, shares, strict=True):
         alone = env.model(input_ids=torch.tensor([row["input_ids"]])).logits[0].softmax(-1)
         assert distribution == pytest.approx(alone.detach().numpy(), abs=1e-6)
@@ -162,7 +162,7 @@ def test_a_fitted_head_is_a_regression_on_what_the_model_makes(env: SimpleNamesp
     model = tiny.random_model(env.recipe.tiny, tokenizer, 2000, OBJECTIVES["head"].head_config())
     counted = [1.0, 0.25, 0.25, 1.0] * 6
     rows = data.rows.remove_columns("weight").add_column("weight", counted)
-    states = linear_head.compute_features(model, rows, tokenizer.pad_token_id, tmp_path / "kept")
+    states = linear_head.compute_features(model, rows, tokenizer, tmp_path / "kept")
     head, loss = linear_head.fit_ridge(states, rows)
     hidden, people = [], []
     for row in rows:
@@ -189,18 +189,18 @@ def test_a_fit_that_was_killed_goes_on(env: SimpleNamespace, tmp_path: Path, mon
     monkeypatch.setattr(linear_head, "_PART", 5)
     computed = list[int]()
 
-    def counted(model: Any, ids: list[list[int]], size: int, pad: int) -> Any:
+    def counted(model: Any, tokenizer: Any, ids: list[list[int]], size: int) -> Any:
         if len(computed) == 1 and not (tmp_path / "kept" / "5.npy.partial").exists():
             (tmp_path / "kept" / "5.npy.partial").write_bytes(b"half")
             raise KeyboardInterrupt
         computed.append(len(ids))
-        return evaluation.compute_last_hidden(model, ids, size, pad)
+        return evaluation.compute_last_hidden(model, tokenizer, ids, size)
 
     monkeypatch.setattr(linear_head, "compute_last_hidden", counted)
-    rows, pad = env.data.rows, env.tokenizer.pad_token_id
+    rows = env.data.rows
     with pytest.raises(KeyboardInterrupt):
-        linear_head.compute_features(env.model, rows, pad, tmp_path / "kept")
-    computed_again = linear_head.compute_features(env.model, rows, pad, tmp_path / "kept")
+        linear_head.compute_features(env.model, rows, env.tokenizer, tmp_path / "kept")
+    computed_again = linear_head.compute_features(env.model, rows, env.tokenizer, tmp_path / "kept")
     assert computed == [5, 5, 2], "of twelve rows"
     for row, features in zip(rows, computed_again, strict=True):
         ids = torch.tensor([row["input_ids"][: row["source"]]])

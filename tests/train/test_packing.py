@@ -239,8 +239,9 @@ def test_held_out_rows_are_judged_as_alone(batch: list[dict[str, Any]], family: 
     model.model.register_forward_pre_hook(
         lambda _, __, given: computed.append(given["input_ids"].numel()), with_kwargs=True
     )
+    padded = SimpleNamespace(pad_token_id=0)
     for size in (2, 3, 16):
-        distributions = torch.tensor(evaluation.compute_distributions(model, prompts, tokens, size, 0))
+        distributions = torch.tensor(evaluation.compute_distributions(model, padded, prompts, tokens, size))
         plain = tiny_model(family, "sdpa", VOCABULARY)
         for ids, shares in zip(rows, distributions, strict=True):
             logits = plain(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
