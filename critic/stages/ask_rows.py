@@ -1,5 +1,5 @@
 """The steps of `critic build` that ask a model: a prompt for each row, a reply read by its schema, a named failure for
-each reply that cannot be used; and the folder that keeps them all."""
+each reply that cannot be used."""
 
 import hashlib
 import json
@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -16,12 +15,10 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from critic import jsonl
 from critic.backends import Backend, Request, find_failure, image_part
 from critic.building import replies
-from critic.building.pictures import DroppedImage, ImageFile
 from critic.building.replies import StepReply
-from critic.errors import Refused, Transient, UsageError, decode
+from critic.errors import Refused, Transient, decode
 from critic.images import ImageError, Images
 from critic.judging.render import quote_untrusted
 from critic.judging.thoughts import without_thoughts
@@ -205,91 +202,3 @@ class AskRows(Stage[BuildRow, AskedRow]):
         line = f"{self.name}: {good} of {len(wanted)} can be used" + (f" ({listed(counts)})" if counts else "")
         facts = {"used": good, "rejected": dict(counts - lost), "failed": dict(lost)}
         return RunSummary(count=len(wanted), failures=lost, facts=facts, lines=[line])
-
-
-class BenchmarkBuild:
-    """A benchmark under construction in the folder `out`, from the images under `root`.
-
-    All replies are kept in files there, so that a rerun repeats no request.
-
-    `connect`: opens each model that the user names, by the ending of its files: "" for the model, "_second" for a
-        second one that writes checklists.
-    `run_options`: returns how a step is run whose replies go into a file.
-    """
-
-    def __init__(
-        self,
-        root: Path,
-        out: Path,
-        lang: Language,
-        connect: Mapping[str, Callable[[], Backend]],
-        run_options: Callable[[Path], RunOptions],
-    ) -> None:
-        self.root, self.out, self.lang, self._connect, self._run_options = root, out, lang, connect, run_options
-        self.images, self.dropped = list[ImageFile](), list[DroppedImage]()
-        self.steps, self.models = list[dict[str, Any]](), dict[str, list[str]]()
-        self.code = 0
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"--out {out}: no folder can be made there: {error.strerror}") from None
-
-    def count(self, step: str, unit: str, before: int, after: int, reasons: Iterable[str]) -> str:
-        """Record how many items were left `before` and `after` a step, and return a line to print.
-
-        `reasons` has an entry for each reason of each dropped item; an item with two reasons counts for both.
-        """
-        # The largest first; equal counts have the same order in every run.
-        counts = dict(sorted(Counter(reasons).items(), key=lambda reason: (-reason[1], reason[0])))
-        self.steps.append({"step": step, "unit": unit, "before": before, "after": after, "reasons": counts})
-        left = f"; {before - after} left out, {1 - after / before:.1%}" if before else ""
-        return f"{step}: {before} -> {after} {unit}{left}" + (f" ({listed(Counter(counts))})" if counts else "")
-
-    def drop(self, step: str, dropped: Sequence[DroppedImage]) -> None:
-        """Drop images in a step: print how many and why, and write dropped.jsonl."""
-        gone = {image.path for image in dropped}
-        before, self.images = len(self.images), [image for image in self.images if image.path not in gone]
-        self.dropped += dropped
-        print(self.count(step, "images", before, len(self.images), (image.reason for image in dropped)))
-        jsonl.write(self.out / "dropped.jsonl", self.dropped)
-
-    def ask_both(self, step: str, rows: Sequence[BuildRow]) -> list[Mapping[str, Any]]:
-        """Request a step's replies from the model and, if there is one, from the second model.
-
-        Return the usable replies of each, by row key.
-        """
-        return [self.ask(step, rows, whose) for whose in self._connect]
-
-    def ask(self, step: str, rows: Sequence[BuildRow], whose: str = "") -> Mapping[str, Any]:
-        """Request the replies of a step that its file lacks. Return all usable ones by row key, in the order of the
-        rows.
-
-        `whose` is "" for the model, "_second" for the second model. Raises NeedsModelError if the user names no model.
-        """
-        path = self.out / f"{step}{whose}.jsonl"
-        if whose not in self._connect:
-            raise NeedsModelError(step)
-        if not rows:
-            return {}
-        backend, md5_of = self._connect[whose](), {image.path: image.md5 for image in self.images}
-        stage = AskRows(self._run_options(path), backend, step, rows, TOKENS, Images(self.root), md5_of)
-        self.code = max(self.code, stage.run())
-        records = {record.key: record for _, record in jsonl.read(path, AskedRow)}
-        current = [records[row.key] for row in rows if row.key in records]
-        # Earlier runs may have asked another model.
-        if models := sorted({record.model for record in current if record.model}):
-            self.models[step + whose] = models
-        good = {record.key: msgspec.convert(record.reply, STEPS[step]) for record in current if record.failure is None}
-        self.count(
-            step + whose, "replies", len(current), len(good), (record.failure for record in current if record.failure)
-        )
-        return good
-
-    def rows(self, facts: Mapping[str, dict[str, Any]] | None = None) -> list[BuildRow]:
-        """Return a row for each image that is left; with `facts`, by image path, only for images that have some."""
-        facts_of = {image.path: {} for image in self.images} if facts is None else facts
-        return [BuildRow(key=path, lang=self.lang, image=path, facts=some) for path, some in facts_of.items()]
-
-
-class NeedsModelError(Exception):
-    """A step has to ask a model, but the user names none."""

@@ -5,24 +5,21 @@ critic build images/ --out runs/mine --plan multiverse --base-url http://127.0.0
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import typer
-from msgspec.structs import replace
 
 from critic import jsonl
-from critic.backends import Backend
 from critic.building import pictures
 from critic.building.pictures import DroppedImage
 from critic.errors import UsageError
 from critic.records import Language
 from critic.stages import options
-from critic.stages.ask_rows import BenchmarkBuild, NeedsModelError
-from critic.stages.build_conversations import PLANS, build
+from critic.stages.build_conversations import PLANS, BenchmarkBuild, NeedsModelError, build
 
 
 def choose_images(building: BenchmarkBuild, *, min_side: int, quality: int, rare: int, cap: int) -> dict[str, Any]:
@@ -96,18 +93,12 @@ def main(
     # What is written there would be taken for images on a rerun.
     if out.resolve().is_relative_to(folder.resolve()):
         raise UsageError(f"--out {out}: lies in the folder of images")
-    settings = {name: getattr(endpoint, name) for name in options.ONE_MODEL}
-    connect = dict[str, Callable[[], Backend]]()
-    if endpoint.model or endpoint.base_url:
-        connect[""] = endpoint.open_one
-    if second:
-        connect["_second"] = lambda: replace(endpoint, model=None, base_url=None).open("--second", [second])[0]
-    building = BenchmarkBuild(folder, out, lang, connect, endpoint.run_options)
+    building = BenchmarkBuild(folder, out, lang, endpoint, second)
     try:
         with jsonl.lock_folder(out):
             chosen = choose_images(building, min_side=min_side, quality=quality, rare=rare, cap=cap)
             if plan is not None:
-                build(building, chosen, plan, blind=blind, unreviewed=unreviewed, endpoint=settings)
+                build(building, chosen, plan, blind=blind, unreviewed=unreviewed)
     # The steps before it need no model, and are done.
     except NeedsModelError as step:
         print(f"{step} asks a model: give --base-url or --model, and run the same command again")

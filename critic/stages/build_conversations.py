@@ -4,27 +4,120 @@ The second part of `critic build`; the choice of the images (`build`) is the fir
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import msgspec
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from critic import benchmarks, jsonl
+from critic.backends import Backend
 from critic.benchmarks.alignmmbench import CATEGORY_OF
 from critic.building import bench, card, review
+from critic.building.pictures import DroppedImage, ImageFile
 from critic.building.replies import DraftConversation, DraftTurn, HeldItems
 from critic.errors import UsageError
+from critic.images import Images
 from critic.judging import protocols
 from critic.page.blocks import interval, number
-from critic.records import Judgment, ModelTurn
-from critic.stages.ask_rows import BenchmarkBuild, BuildRow
+from critic.records import Judgment, Language, ModelTurn
+from critic.stages.ask_rows import STEPS, TOKENS, AskedRow, AskRows, BuildRow
+from critic.stages.options import ONE_MODEL, Endpoint
 from critic.stages.run import known
 from critic.stages.totals import listed
 from critic.stats.aggregate import by_cell
+
+
+class NeedsModelError(Exception):
+    """A step has to ask a model, but the user names none."""
+
+
+class BenchmarkBuild:
+    """A benchmark under construction in the folder `out`, from the images under `root`.
+
+    All replies are kept in files there, so that a rerun repeats no request.
+
+    `endpoint`: the options of the model. `second`: the second model, which writes checklists too, or None.
+    """
+
+    def __init__(self, root: Path, out: Path, lang: Language, endpoint: Endpoint, second: str | None) -> None:
+        self.root, self.out, self.lang, self.endpoint = root, out, lang, endpoint
+        # Opens each model that the user names, by the ending of its files.
+        self._connect = dict[str, Callable[[], Backend]]()
+        if endpoint.model or endpoint.base_url:
+            self._connect[""] = endpoint.open_one
+        if second:
+            other = replace(endpoint, model=None, base_url=None)
+            self._connect["_second"] = lambda: other.open("--second", [second])[0]
+        self.images, self.dropped = list[ImageFile](), list[DroppedImage]()
+        self.steps, self.models = list[dict[str, Any]](), dict[str, list[str]]()
+        self.code = 0
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"--out {out}: no folder can be made there: {error.strerror}") from None
+
+    def count(self, step: str, unit: str, before: int, after: int, reasons: Iterable[str]) -> str:
+        """Record how many items were left `before` and `after` a step, and return a line to print.
+
+        `reasons` has an entry for each reason of each dropped item; an item with two reasons counts for both.
+        """
+        # The largest first; equal counts have the same order in every run.
+        counts = dict(sorted(Counter(reasons).items(), key=lambda reason: (-reason[1], reason[0])))
+        self.steps.append({"step": step, "unit": unit, "before": before, "after": after, "reasons": counts})
+        left = f"; {before - after} left out, {1 - after / before:.1%}" if before else ""
+        return f"{step}: {before} -> {after} {unit}{left}" + (f" ({listed(Counter(counts))})" if counts else "")
+
+    def drop(self, step: str, dropped: Sequence[DroppedImage]) -> None:
+        """Drop images in a step: print how many and why, and write dropped.jsonl."""
+        gone = {image.path for image in dropped}
+        before, self.images = len(self.images), [image for image in self.images if image.path not in gone]
+        self.dropped += dropped
+        print(self.count(step, "images", before, len(self.images), (image.reason for image in dropped)))
+        jsonl.write(self.out / "dropped.jsonl", self.dropped)
+
+    def ask_both(self, step: str, rows: Sequence[BuildRow]) -> list[Mapping[str, Any]]:
+        """Request a step's replies from the model and, if there is one, from the second model.
+
+        Return the usable replies of each, by row key.
+        """
+        return [self.ask(step, rows, whose) for whose in self._connect]
+
+    def ask(self, step: str, rows: Sequence[BuildRow], whose: str = "") -> Mapping[str, Any]:
+        """Request the replies of a step that its file lacks. Return all usable ones by row key, in the order of the
+        rows.
+
+        `whose` is "" for the model, "_second" for the second model. Raises NeedsModelError if the user names no model.
+        """
+        path = self.out / f"{step}{whose}.jsonl"
+        if whose not in self._connect:
+            raise NeedsModelError(step)
+        if not rows:
+            return {}
+        backend, md5_of = self._connect[whose](), {image.path: image.md5 for image in self.images}
+        stage = AskRows(self.endpoint.run_options(path), backend, step, rows, TOKENS, Images(self.root), md5_of)
+        self.code = max(self.code, stage.run())
+        records = {record.key: record for _, record in jsonl.read(path, AskedRow)}
+        current = [records[row.key] for row in rows if row.key in records]
+        # Earlier runs may have asked another model.
+        if models := sorted({record.model for record in current if record.model}):
+            self.models[step + whose] = models
+        good = {record.key: msgspec.convert(record.reply, STEPS[step]) for record in current if record.failure is None}
+        self.count(
+            step + whose, "replies", len(current), len(good), (record.failure for record in current if record.failure)
+        )
+        return good
+
+    def rows(self, facts: Mapping[str, dict[str, Any]] | None = None) -> list[BuildRow]:
+        """Return a row for each image that is left; with `facts`, by image path, only for images that have some."""
+        facts_of = {image.path: {} for image in self.images} if facts is None else facts
+        return [BuildRow(key=path, lang=self.lang, image=path, facts=some) for path, some in facts_of.items()]
+
 
 Chosen = Mapping[str, dict[str, Any]]
 """The chosen images: path -> the fields of ImageFile, `category` and `sub_category`."""
@@ -185,14 +278,11 @@ def _write_agreement(
     print(f"two models, {agreement.n} checklist items: equal answers {equal}, kappa {kappa}")
 
 
-def solve_blind(
-    building: BenchmarkBuild, conversations: Sequence[DraftConversation], name: str, endpoint: Mapping[str, Any]
-) -> dict[str, float]:
+def solve_blind(building: BenchmarkBuild, conversations: Sequence[DraftConversation], name: str) -> dict[str, float]:
     """Let the model answer without the image and judge its own answers; return the mean score (0..1) by conversation
     id.
 
-    A turn that could not be answered or judged counts as 0. `name` is the plan; `endpoint` holds the options of the
-    model.
+    A turn that could not be answered or judged counts as 0. `name` is the plan.
     """
     from critic.stages import infer, judge  # noqa: PLC0415 - they import every judge; only this step needs them
 
@@ -208,7 +298,8 @@ def solve_blind(
         # Most reruns have the same drafts: nothing is rewritten.
         if not all(map(is_wanted, known(path, record))):
             jsonl.write(path, filter(is_wanted, known(path, record)))
-    protocol, options = PLANS[name].protocol, {**endpoint, "max_failed": 1.0}
+    protocol = PLANS[name].protocol
+    options = {option: getattr(building.endpoint, option) for option in ONE_MODEL} | {"max_failed": 1.0}
     code = infer.main(draft, name, replies, condition=["no_image"], data_root=building.root, **options)
     # Without a URL the model is a folder or a file, which critic judge takes as --judge.
     if not options["base_url"]:
@@ -226,16 +317,13 @@ def solve_blind(
     return {key: fmean(by_turn) for key, by_turn in shares.items()}
 
 
-def build(
-    building: BenchmarkBuild, chosen: Chosen, name: str, *, blind: float, unreviewed: bool, endpoint: Mapping[str, Any]
-) -> None:
+def build(building: BenchmarkBuild, chosen: Chosen, name: str, *, blind: float, unreviewed: bool) -> None:
     """Build the benchmark of the plan `name` from the chosen images, up to the frozen test or the sheet that people
     must fill.
 
     `blind`: drop conversations whose mean score without the image (0..1) is at least this; above 1 the check is
         skipped.
     `unreviewed`: True to skip the review by people.
-    `endpoint`: the options of the model, by name.
 
     Raises UsageError if no conversation is left.
     """
@@ -243,7 +331,7 @@ def build(
     conversations = plan.make(building, chosen)
     if plan.checklists:
         conversations = add_checklists(building, conversations)
-    blind_scores = solve_blind(building, conversations, name, endpoint) if conversations and blind <= 1 else {}
+    blind_scores = solve_blind(building, conversations, name) if conversations and blind <= 1 else {}
     solved = {key: score for key, score in blind_scores.items() if score >= blind}
     conversations = _drop_solved(building, conversations, solved)
     jsonl.write(building.out / "made.jsonl", conversations)
