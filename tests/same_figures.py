@@ -8,19 +8,18 @@ objective, and the golden prompts. Needs no network and no GPU; some five minute
 recorded if `../shared` is there.
 """
 
-import argparse
 import hashlib
 import json
 import os
 import re
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from conftest import ROOT, SHARED, command, sample, write_jsonl
+import typer
+from conftest import ROOT, SHARED, run_apart, sample, write_jsonl
 
 SAMPLES = ROOT / "data/samples"
 
@@ -68,12 +67,8 @@ VOLATILE = re.compile(
 """Names of values that differ from run to run, or from folder to folder."""
 
 
-def run(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run a stage of this checkout in `cwd`."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        command("critic", *words), cwd=cwd, env=environment, capture_output=True, text=True, check=False
-    )
+run = partial(run_apart, "critic", env=os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "200", "OMP_NUM_THREADS": "1"})
+"""Runs a stage of this checkout."""
 
 
 def numbers_of(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
@@ -91,7 +86,7 @@ def numbers_of(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 def record_command(name: str, words: list[object], folder: Path) -> dict[str, Any]:
     """Run `words --out folder` and return its exit code, the numbers it prints and those of the files it writes."""
-    done = run(*words, "--out", folder, cwd=ROOT)
+    done = run(*words, "--out", folder)
     record: dict[str, Any] = {
         f"{name}/exit": done.returncode,
         f"{name}/printed": NUMBER.findall(done.stdout.replace(str(folder.parent), "")),
@@ -135,11 +130,11 @@ def record_scores(folder: Path) -> dict[str, Any]:
         questions = sample(benchmark)
         replies, judged = folder / f"replies-{number}.jsonl", folder / f"judged-{number}.jsonl"
         common = ["--max-failed", "1", "--out"]
-        run("infer", questions, "--benchmark", benchmark, "--model", model, *common, replies, cwd=ROOT)
+        run("infer", questions, "--benchmark", benchmark, "--model", model, *common, replies)
         compares = benchmark in ("convbench", "visitbench") and "--protocol" not in options
         judge = judges["pairwise" if compares else ""]
         words = ["judge", replies, "--judge", judge, "--benchmark", benchmark, "--questions", questions]
-        done = run(*words, *options, *common, judged, cwd=ROOT)
+        done = run(*words, *options, *common, judged)
         if done.returncode not in (0, 3):
             record[f"score {name}/judge"] = done.stderr.replace(str(folder), "")[-300:]
         scoring = ["score", judged, "--questions", questions, "--max-failed", "1"]
@@ -150,9 +145,7 @@ def record_scores(folder: Path) -> dict[str, Any]:
 def record_losses(folder: Path) -> dict[str, Any]:
     """Train a tiny judge for a few steps by each objective, and record the losses of its log."""
     world, record = folder / "world.jsonl", dict[str, Any]()
-    subprocess.run(
-        [sys.executable, ROOT / "data/sample_world.py", "--questions", "60", "--out", world], check=True, cwd=folder
-    )
+    run_apart("data/sample_world.py", "--questions", "60", "--out", world, cwd=folder, code=0)
     for name, settings in OBJECTIVES.items():
         words = ["--train", world, "--out", folder / name, "--cache", folder / "cache", "--threads", "1"]
         steps = [f"training.max_steps={STEPS}", "training.logging_steps=1", "training.warmup_steps=1"]
@@ -174,28 +167,23 @@ def record_golden() -> dict[str, Any]:
     return {f"golden {file.name}": hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--out", type=Path, required=True, help="Where the record goes (.json).")
-    parser.add_argument("--against", type=Path, help="An earlier record: print each figure that differs; exit code 1.")
-    options = parser.parse_args()
+def main(out: Annotated[Path, typer.Option()], against: Path | None = None) -> None:
+    """Record every figure in OUT (.json), and print each that differs from the earlier record AGAINST: exit code 1."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         record = record_golden() | record_audits(folder) | record_scores(folder) | record_losses(folder)
-    options.out.write_text(json.dumps(record, indent=0, ensure_ascii=False), "utf-8")
+    out.write_text(json.dumps(record, indent=0, ensure_ascii=False), "utf-8")
     errors = [key for key in record if key.count("/") == 1 and key.endswith(("/error", "/judge"))]
     print(f"{len(record)} figures, {len(errors)} errors {errors}")
-    if options.against is None:
-        return 0
-    before = json.loads(options.against.read_text("utf-8"))
-    differing = [
-        key for key in sorted({*before, *record}) if before.get(key) != json.loads(json.dumps(record.get(key)))
-    ]
+    if against is None:
+        return
+    before, record = (json.loads(file.read_text("utf-8")) for file in (against, out))
+    differing = [key for key in sorted({*before, *record}) if before.get(key) != record.get(key)]
     for key in differing[:40]:
         print(f"{key}: {before.get(key)} -> {record.get(key)}"[:300])
     print(f"{len(differing)} of {len({*before, *record})} figures differ")
-    return 1 if differing else 0
+    raise typer.Exit(1 if differing else 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    typer.run(main)

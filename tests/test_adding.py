@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from clients.decoder import Decoder
-from conftest import ROOT, Copied, assert_one_line_error, command, human_row, needs, read_jsonl, write_jsonl
+from conftest import ROOT, Copied, assert_one_line_error, blocks, command, human_row, needs, read_jsonl, write_jsonl
 
 ROWS = [
     human_row(0, human_score=1.0, scale_max=10),
@@ -37,21 +37,6 @@ by_id = {one.id: one for one in responses}
 planned = plan(responses, {sys.argv[2]: 1.0}).examples
 print(json.dumps([build_example(one, by_id, None, lambda messages: 0).target for one in planned]))
 """
-
-
-def blocks(page: str, heading: str, language: str) -> list[str]:
-    """Return the code blocks of a language under a heading of a page."""
-    text = (ROOT / page).read_text("utf-8")
-    (section,) = re.findall(rf"(?ms)^#+ {re.escape(heading)}$(.*?)(?=^#+ [A-Z]|\Z)", text)
-    return re.findall(rf"(?s)```{language}\n(.*?)```", section)
-
-
-@pytest.fixture
-def package(tmp_path: Path) -> Path:
-    """Copy the packages, to add to them."""
-    for name in ("critic", "eval_agreement"):
-        shutil.copytree(ROOT / name, tmp_path / "copy" / name, ignore=shutil.ignore_patterns("__pycache__"))
-    return tmp_path / "copy"
 
 
 def put_in(file: Path, table: str, entry: str) -> None:

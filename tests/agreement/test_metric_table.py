@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT, Done, run
+from conftest import Done, assert_ended, blocks, run
 
 from eval_agreement import metrics
 from eval_agreement.metrics import METRICS, agreement
@@ -16,8 +16,7 @@ from eval_agreement.metrics import METRICS, agreement
 @pytest.fixture(autouse=True)
 def toy() -> Iterator[None]:
     """The README's own example, run where a metric is added. It is not the same with the two sides swapped."""
-    readme = (ROOT / "eval_agreement/measures/README.md").read_text("utf-8")
-    (example,) = re.findall(r"(?s)## Add a metric\n.*?```python\n(.*?)```", readme)
+    (example,) = blocks("eval_agreement/measures/README.md", "Add a metric", "python")
     known = dict(METRICS)
     exec(example, vars(metrics))  # noqa: S102 - our own README
     yield
@@ -38,8 +37,7 @@ def audit(folder: Path, *options: str) -> Done:
 
 
 def test_it_is_printed_written_and_compared(tmp_path: Path) -> None:
-    done = audit(tmp_path, "--gate", "above<=0.9")
-    assert done.returncode == 0, done.stderr
+    done = assert_ended(audit(tmp_path, "--gate", "above<=0.9"), 0)
     assert re.search(r"^judge .* kappa +too high$", done.stdout, re.MULTILINE)
     assert "above<=0.9 kept" in done.stdout
     summary = json.loads((tmp_path / "out/summary.json").read_text("utf-8"))

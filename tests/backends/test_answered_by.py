@@ -1,5 +1,6 @@
 """Names in replies: the model and fingerprint are kept, and a second one is reported or stops the run."""
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,14 +14,8 @@ from critic import jsonl
 
 def change_model(change_at: int, names: tuple[str, str] = ("m-2025", "m-2026"), **more: str) -> Callable[..., Any]:
     """Return a script that answers as another model after `change_at` requests."""
-    count = 0
-
-    def answer(body: dict[str, Any]) -> Any:
-        nonlocal count
-        count += 1
-        return {**completion(RATED), "model": names[count > change_at], **more}
-
-    return answer
+    requests = itertools.count(1)
+    return lambda body: {**completion(RATED), "model": names[next(requests) > change_at], **more}
 
 
 def test_another_model_behind_the_same_name_is_recorded_and_said_once(tmp_path: Path, scripted: Servers) -> None:

@@ -1,12 +1,10 @@
 """Adding a benchmark is one new file: the README's own example, put beside the others in a copy of the package."""
 
 import json
-import re
-import shutil
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Copied, assert_one_line_error, write_jsonl
+from conftest import Copied, assert_one_line_error, blocks, read_jsonl, write_jsonl
 
 ROWS = [
     {"id": "1", "topic": "sums", "question": "1 + 1?", "answer": "2"},
@@ -15,20 +13,10 @@ ROWS = [
 ]
 
 
-@pytest.fixture
-def package(tmp_path: Path) -> Path:
-    """A copy of the package with one file more."""
-    there = tmp_path / "package"
-    shutil.copytree(ROOT / "critic", there / "critic", ignore=shutil.ignore_patterns("__pycache__"))
-    (example,) = re.findall(
-        r"```python\n(.*?)```", (ROOT / "critic/benchmarks/README.md").read_text("utf-8"), re.DOTALL
-    )
-    (there / "critic/benchmarks/toy.py").write_text(example, "utf-8")
-    return there
-
-
-def test_a_file_more_is_a_benchmark_more(tmp_path: Path, critic: Copied) -> None:
+def test_a_file_more_is_a_benchmark_more(tmp_path: Path, package: Path, critic: Copied) -> None:
     """Listed, run, judged, scored and reported; each reply is judged a 7, but for one that cannot be read."""
+    (example,) = blocks("critic/benchmarks/README.md", "Add a benchmark", "python")
+    (package / "critic/benchmarks/toy.py").write_text(example, "utf-8")
     for stage in ("infer", "judge", "score"):
         helped = critic(stage, "--help").stdout
         assert "toy" in helped and "visitbench" in helped, stage
@@ -38,7 +26,7 @@ def test_a_file_more_is_a_benchmark_more(tmp_path: Path, critic: Copied) -> None
     verdicts = write_jsonl(tmp_path / "judge.jsonl", [{"text": json.dumps({"Rating": 7, "Reason": "so"})}])
     words = ["--benchmark", "toy", "--judge", verdicts, "--questions", rows]
     critic("judge", tmp_path / "replies.jsonl", *words, "--out", tmp_path / "judged.jsonl")
-    lines = [json.loads(line) for line in (tmp_path / "judged.jsonl").read_text("utf-8").splitlines()]
+    lines = read_jsonl(tmp_path / "judged.jsonl")
     assert [line["protocol"] for line in lines] == ["direct"] * 3
     verdict = next(line for line in lines if line["sample"]["id"] == "3")
     del verdict["score"]
@@ -46,8 +34,7 @@ def test_a_file_more_is_a_benchmark_more(tmp_path: Path, critic: Copied) -> None
     judged = write_jsonl(tmp_path / "judged.jsonl", lines)
     words = ["--benchmark", "toy", "--questions", rows, "--out", tmp_path / "out", "--max-failed", "0.5"]
     printed = critic("score", judged, *words).stdout
-    grades = json.loads((tmp_path / "out/summary.json").read_text("utf-8"))["leaderboards"]["grades"]
-    grades = grades["model"]["grade"]
+    grades = json.loads((tmp_path / "out/summary.json").read_text("utf-8"))["leaderboards"]["grades"]["model"]["grade"]
     assert (grades["value"], grades["n"], grades["failed"], grades["asked"]) == (7, 2, 1, 3)
     assert (grades["low"], grades["high"]) == (pytest.approx(15 / 3), pytest.approx(24 / 3))
     page = (tmp_path / "out/report.html").read_text("utf-8")

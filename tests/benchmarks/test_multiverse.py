@@ -1,7 +1,6 @@
 """critic.benchmarks.multiverse: data-set rows in both layouts, strict validation, and scores against brute force."""
 
 import base64
-import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scoring
-from conftest import ROOT, sample, write_jsonl
+from conftest import ROOT, read_jsonl, sample, write_jsonl
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from judgments import of_outcome, run_of
@@ -31,12 +30,8 @@ Row = dict[str, Any]
 Change = Callable[[Row], None]
 
 
-def sample_rows() -> list[Row]:
-    return [json.loads(line) for line in SAMPLE.read_text("utf-8").splitlines()]
-
-
 def test_the_sample_is_read_whole() -> None:
-    rows, talks = sample_rows(), benchmarks.read("multiverse", SAMPLE)
+    rows, talks = read_jsonl(SAMPLE), benchmarks.read("multiverse", SAMPLE)
     assert len(rows) == len(talks) == 6
     for row, talk in zip(rows, talks, strict=True):
         user, assistant = row["conversation"][::2], row["conversation"][1::2]
@@ -69,7 +64,7 @@ def as_parquet(rows: list[Row], path: Path) -> Path:
 
 
 def test_parquet_with_embedded_images_says_the_same(tmp_path: Path) -> None:
-    rows = sample_rows()
+    rows = read_jsonl(SAMPLE)
     talks = multiverse.read_conversations(as_parquet(rows, tmp_path / "train.parquet"))
     for row, ours, theirs in zip(rows, talks, multiverse.read_conversations(SAMPLE), strict=True):
         (embedded,) = ours.turns[0].images
@@ -82,7 +77,7 @@ def test_parquet_with_embedded_images_says_the_same(tmp_path: Path) -> None:
 
 
 def test_a_checklist_may_be_with_the_answer_or_with_both(tmp_path: Path) -> None:
-    rows = sample_rows()
+    rows = read_jsonl(SAMPLE)
     for number, row in enumerate(rows):
         for user, assistant in zip(row["conversation"][::2], row["conversation"][1::2], strict=True):
             assistant["checklist"] = user["checklist"]
@@ -126,7 +121,7 @@ def said(number: int, **changes: Any) -> Change:
     ],
 )
 def test_a_bad_row_is_refused_with_its_line(tmp_path: Path, change: Change, message: str) -> None:
-    rows = sample_rows()
+    rows = read_jsonl(SAMPLE)
     change(rows[1])
     with pytest.raises(UsageError, match=message) as caught:
         multiverse.read_conversations(write_jsonl(tmp_path / "rows.jsonl", rows))
@@ -135,7 +130,7 @@ def test_a_bad_row_is_refused_with_its_line(tmp_path: Path, change: Change, mess
 
 
 def test_a_bad_parquet_row_is_refused_with_its_number(tmp_path: Path) -> None:
-    rows = sample_rows()
+    rows = read_jsonl(SAMPLE)
     rows[2]["conversation"][1]["utterance"] = ""
     with pytest.raises(UsageError, match=r"train.parquet:row 3: turn 1 has no reference"):
         multiverse.read_conversations(as_parquet(rows, tmp_path / "train.parquet"))
@@ -240,7 +235,7 @@ def test_what_a_condition_does_not_ask_is_not_missing(tmp_path: Path) -> None:
     score = {"checklist": 0.5, "quality": 6.0}
     file = scoring.judged(tmp_path / "all.jsonl", "multiverse", turns, lambda v: score[v.protocol] - (v.turn == 4) / 4)
     last = {(talk.id, len(talk.turns)) for talk in talks}
-    lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    lines = read_jsonl(file)
     kept = [line for line in lines if (line["sample"]["id"], line["sample"]["turn"]) in last]
     summary, _, printed = scoring.scored(tmp_path / "out", "multiverse", write_jsonl(tmp_path / "m.jsonl", kept))
     expected = fmean({3: 0.5 * 60, 4: 0.25 * 57.5}[len(talk.turns)] for talk in talks)
@@ -296,7 +291,7 @@ def test_the_aspects_of_checklist_items_are_read_and_scored(tmp_path: Path) -> N
     """Completion by main aspect is the share of yes among its items, wherever they stand; a judgment that
     failed leaves its items without an answer."""
     talks = multiverse.read_conversations(SAMPLE)
-    for row, talk in zip(sample_rows(), talks, strict=True):
+    for row, talk in zip(read_jsonl(SAMPLE), talks, strict=True):
         for said_, turn in zip(row["conversation"][::2], talk.turns, strict=True):
             assert turn.aspects == [(item["main_criteria"], item["sub_criteria"]) for item in said_["checklist"]]
     draw = random.Random(3)

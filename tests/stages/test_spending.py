@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, Done, assert_one_line_error, human_row, run, write_jsonl
+from conftest import ROOT, Done, assert_one_line_error, human_row, read_jsonl, run, write_jsonl
 
 from critic import jsonl
 
@@ -31,8 +31,7 @@ def judge(folder: Path, server: StandIn, out: str, *words: object, rows: int = 2
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    return sorted(records, key=lambda record: str(record["sample"]["id"]))
+    return sorted(read_jsonl(path), key=lambda record: str(record["sample"]["id"]))
 
 
 def test_what_was_judged_before_costs_nothing_and_says_so(tmp_path: Path, stand: Stands) -> None:
@@ -105,8 +104,7 @@ def test_a_budget_ends_the_run_cleanly_and_more_goes_on(tmp_path: Path, stand: S
     server = stand(seconds=0.02)
     how = ["--concurrency", 4]
     done = judge(tmp_path, server, "one.jsonl", *how, "--budget", "1090tokens", rows=60)
-    assert done.returncode == 3, done.stderr
-    assert "were not asked for: the budget is spent, of this run" in done.stdout
+    assert done.returncode == 3 and "were not asked for: the budget is spent, of this run" in done.stdout, done.stderr
     records = lines(tmp_path / "one.jsonl")
     judged = sum("score" in line for line in records)
     assert len(records) == 60 and 10 <= judged <= 14
