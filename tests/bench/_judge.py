@@ -1,5 +1,6 @@
 """What the judging benchmarks share: rows, a random judge of a size where the model's work counts, its prompts."""
 
+import asyncio
 import statistics
 import sys
 import time
@@ -7,30 +8,13 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from critic.backends import Reply, Request
-from critic.backends.vllm import VllmBackend
 from critic.judging.forms import inquiry
+from critic.judging.judge import Judge, plan_response
 from critic.judging.render import of_response
-from critic.records import Message, PromptInputs, Question, Response
+from critic.records import Judgment, Message, PromptInputs, Question, Response
 from critic.stages.judge_responses import in_order
 
 ROWS, REPLY_TOKENS = 96, 48
-
-
-class Shown(VllmBackend):
-    """Shows its engine, which stands still as long as nothing is asked, and remembers what was asked."""
-
-    def __init__(self, folder: Path, extra: list[str]) -> None:
-        super().__init__(folder, extra)
-        self.asked: list[Request] = []
-
-    def _start(self) -> Any:
-        self.engine = super()._start()
-        return self.engine
-
-    async def chat(self, request: Request) -> Reply:
-        self.asked.append(request)
-        return await super().chat(request)
 
 
 TASKS = ("Counting", "OCR", "Meme", "Chart")
@@ -85,6 +69,18 @@ def checkpoint(folder: Path, rows: list[Response], hidden: int = 256, layers: in
 def ordered(rows: list[Response]) -> list[Response]:
     """Rows in the order in which `critic judge` asks for them."""
     return [row for row, _ in in_order((row, None) for row in rows)]
+
+
+async def judged(judge: Judge, rows: list[Response], in_flight: int) -> list[Judgment]:
+    """Judge rows one by one, so many at a time, in the order in which `critic judge` asks for them."""
+    waiting, judgments = iter(ordered(rows)), []
+
+    async def work() -> None:
+        for row in waiting:
+            judgments.append(await judge.verdict_on(judge.prepare(plan_response("pointwise", row))))
+
+    await asyncio.gather(*(work() for _ in range(in_flight)))
+    return judgments
 
 
 def seconds(work: Callable[[], object]) -> float:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from _judge import POINTWISE, REPLY_TOKENS, ROWS, checkpoint, laps, ordered, prompts, ratios, responses
+from _judge import POINTWISE, REPLY_TOKENS, ROWS, checkpoint, judged, laps, ordered, prompts, ratios, responses
 from msgspec.structs import replace
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -28,7 +28,7 @@ from conftest import serving
 from critic.backends import Request
 from critic.backends.openai import OpenAIBackend
 from critic.judging.grader import ALTERNATIVES, RATING_ALONE, build_continuation
-from critic.judging.judge import Judge, plan_response
+from critic.judging.judge import Judge
 from critic.judging.render import TruncatedPrompt
 from critic.records import RATINGS, JudgeConfig, Judgment, Message, Response, SamplingParams
 
@@ -36,19 +36,12 @@ ROUNDS, CONCURRENCY = 5, 64
 BARE = {"x-critic-contract": "none"}
 
 
-async def judged(url: str, rows: list[Response], decoding: SamplingParams) -> list[Judgment]:
+async def judged_by(url: str, rows: list[Response], decoding: SamplingParams) -> list[Judgment]:
     backend = OpenAIBackend(url, connections=CONCURRENCY)
     backend.choose(None)
     judge = Judge(backend, JudgeConfig(judge="judge", score_kind="expected", decoding=decoding), REPLY_TOKENS)
-    waiting, judgments = iter(ordered(rows)), []
-
-    async def work() -> None:
-        for row in waiting:
-            judgments.append(await judge.verdict_on(judge.prepare(plan_response("pointwise", row))))
-
     async with backend:
-        await asyncio.gather(*(work() for _ in range(CONCURRENCY)))
-    return judgments
+        return await judged(judge, rows, CONCURRENCY)
 
 
 async def posted(url: str, messages: list[list[Message]], alternatives: int = 0, probed: bool = False) -> list[object]:
@@ -83,14 +76,14 @@ def main() -> None:
             url = f"{address}/v1"
             messages = prompts(ordered(rows))
             greedy, alone = SamplingParams(), SamplingParams(reason=False)
-            judgments = asyncio.run(judged(url, rows, greedy))
+            judgments = asyncio.run(judged_by(url, rows, greedy))
             assert model or all(line.score is not None for line in judgments), [line.verdict for line in judgments][:3]
             works = {
-                "judge": lambda: asyncio.run(judged(url, rows, greedy)),
+                "judge": lambda: asyncio.run(judged_by(url, rows, greedy)),
                 "client_verdicts": lambda: asyncio.run(posted(url, messages)),
                 "client": lambda: asyncio.run(posted(url, messages, len(RATINGS), probed=True)),
                 "client_log_probabilities": lambda: asyncio.run(posted(url, messages, ALTERNATIVES)),
-                "rating_alone": lambda: asyncio.run(judged(url, rows, alone)),
+                "rating_alone": lambda: asyncio.run(judged_by(url, rows, alone)),
             }
             took = laps(works, ROUNDS)
     a_second = {name: round(ROWS / statistics.median(times), 1) for name, times in took.items()}

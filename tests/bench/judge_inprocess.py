@@ -17,26 +17,31 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from _judge import POINTWISE, REPLY_TOKENS, ROWS, Shown, checkpoint, laps, ordered, prompts, ratios, responses, seconds
+from _judge import POINTWISE, REPLY_TOKENS, ROWS, checkpoint, judged, laps, ordered, prompts, ratios, responses, seconds
 from msgspec.structs import replace
 
-from critic.backends import Request
+from critic.backends import Reply, Request
 from critic.backends.vllm import VllmBackend
-from critic.judging.judge import Judge, plan_response
-from critic.records import JudgeConfig, Judgment, Response, SamplingParams
+from critic.judging.judge import Judge
+from critic.records import JudgeConfig, Judgment, SamplingParams
 
 ROUNDS, ONE_BY_ONE = 5, 6
 
 
-async def judged(judge: Judge, rows: list[Response]) -> list[Judgment]:
-    waiting, judgments = iter(ordered(rows)), []
+class Shown(VllmBackend):
+    """Shows its engine, which stands still as long as nothing is asked, and remembers what was asked."""
 
-    async def work() -> None:
-        for row in waiting:
-            judgments.append(await judge.verdict_on(judge.prepare(plan_response("pointwise", row))))
+    def __init__(self, folder: Path, extra: list[str]) -> None:
+        super().__init__(folder, extra)
+        self.asked: list[Request] = []
 
-    await asyncio.gather(*(work() for _ in range(judge.backend.max_concurrency)))
-    return judgments
+    def _start(self) -> Any:
+        self.engine = super()._start()
+        return self.engine
+
+    async def chat(self, request: Request) -> Reply:
+        self.asked.append(request)
+        return await super().chat(request)
 
 
 def drained(engine: Any) -> list[Any]:
@@ -111,7 +116,8 @@ async def main() -> None:
 
             def judge(which: Judge) -> list[Judgment]:
                 backend.engine.reset_prefix_cache()
-                return asyncio.run_coroutine_threadsafe(judged(which, rows), loop).result()
+                judging = judged(which, rows, backend.max_concurrency)
+                return asyncio.run_coroutine_threadsafe(judging, loop).result()
 
             def again() -> None:
                 backend.engine.reset_prefix_cache()

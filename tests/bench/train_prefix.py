@@ -27,7 +27,7 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")
 import datasets  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
-from _judge import tokenizer_of  # noqa: E402
+from _judge import ratios, tokenizer_of  # noqa: E402
 from batches import Batches  # noqa: E402
 from objective_table import objective_of  # noqa: E402
 from recipe import read_recipe  # noqa: E402
@@ -152,11 +152,9 @@ def main() -> None:
         for name, batches, size in (("shared", shared, given.rows), *((f"alone {n}", alone, n) for n in given.alone)):
             rates.setdefault(name, []).append(trained(make, rows, batches, given, size))
             print(f"round {number}: {name} {rates[name][-1]:.2f} rows a CPU second", flush=True)
-    mine, fastest = rates.pop("shared"), max(rates.values(), key=statistics.median)
-    ratios = sorted(round(a / b, 2) for a, b in zip(mine, fastest, strict=True))
+    fastest = max((name for name in rates if name != "shared"), key=lambda name: statistics.median(rates[name]))
     facts = {"tokens": round(computed[1] / computed[0], 2), "rows": given.rows, "threads": torch.get_num_threads()}
-    ratio = {"ratio": statistics.median(ratios), "least": ratios[0], "most": ratios[-1]}
-    print(json.dumps({"name": "train_prefix", **ratio, **facts, "load": os.getloadavg()[0]}))
+    print(json.dumps({"name": "train_prefix", **ratios(rates, "shared", fastest), **facts, "load": os.getloadavg()[0]}))
 
 
 if __name__ == "__main__":

@@ -93,9 +93,8 @@ def test_grades_on_a_judges_records_teach_what_the_judge_was_shown(
     assert sorted(map(json.dumps, shown)) == sorted(map(json.dumps, sent))
     lines = [json.loads(line) for line in taught.read_text("utf-8").splitlines()]
     write_jsonl(taught, [line for line in lines if line["sample"].get("turn") != 2])
-    assert_one_line_error(
-        run("critic", *words, "--judged", taught), f"has no {protocol} verdict on turn 2 of '1' (own)"
-    )
+    refused = run("critic", *words, "--judged", taught)
+    assert_one_line_error(refused, f"has no {protocol} verdict on turn 2 of '1' (own)")
     other = replies(tmp_path / "n.jsonl", "convbench", system="n")
     words[3] = other
     assert_one_line_error(run("critic", *words, "--judged", taught), "judges another reply to turn 1 of '1' (own)")
@@ -155,7 +154,6 @@ def test_mistakes_end_in_one_line(tmp_path: Path, row: Row, parts: tuple[str, ..
     words = ["--replies", file, "--out", out]
     assert_one_line_error(run("critic", "import-grades", write_csv(tmp_path / "g.csv", [row]), *words), *parts)
     twice = write_csv(tmp_path / "t.csv", [{"id": "1", "grade": 3}] * 2)
-    assert_one_line_error(
-        run("critic", "import-grades", twice, *words), ":3: people on turn 1 of '1' (own) is there twice"
-    )
+    refused = run("critic", "import-grades", twice, *words)
+    assert_one_line_error(refused, ":3: people on turn 1 of '1' (own) is there twice")
     assert not out.exists()

@@ -84,9 +84,8 @@ def test_a_cache_without_a_judges_mark_says_so_and_a_wrong_file_is_one_line(tmp_
     server.name = "gpt-4"
     assert "cached by its name only" in judge(tmp_path, server, "one.jsonl", "--cache", tmp_path / "cache").stderr
     (tmp_path / "text").write_text("no cache " * 100, "utf-8")
-    assert_one_line_error(
-        judge(tmp_path, server, "two.jsonl", "--cache", tmp_path / "text"), "--cache", "not a database"
-    )
+    wrong = judge(tmp_path, server, "two.jsonl", "--cache", tmp_path / "text")
+    assert_one_line_error(wrong, "--cache", "not a database")
 
 
 def test_infer_takes_replies_from_the_cache(tmp_path: Path, stand: Stands) -> None:
@@ -160,6 +159,5 @@ def test_a_budget_that_nothing_counts_for_ends_the_run(tmp_path: Path, stand: St
 
 @pytest.mark.parametrize("words", ["5", "x tokens", "5USD", "3600s", "tokens", "1.5tokens"])
 def test_a_budget_has_a_number_and_a_unit(tmp_path: Path, stand: Stands, words: str) -> None:
-    assert_one_line_error(
-        judge(tmp_path, stand(), "o.jsonl", "--budget", words), f"--budget {words}: expected a number"
-    )
+    wrong = judge(tmp_path, stand(), "o.jsonl", "--budget", words)
+    assert_one_line_error(wrong, f"--budget {words}: expected a number")
