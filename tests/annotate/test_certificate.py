@@ -56,9 +56,8 @@ def test_it_holds_for_the_same_judge_and_no_other(tmp_path: Path) -> None:
         (("--no-reason",), "made with decoding"),
         (("--judge", other, "--name", "panel"), "judge"),
     ):
-        assert_one_line_error(
-            run(*words, *changed, "--out", tmp_path / "no", "--certificate", file), part, "audit again"
-        )
+        refused = run(*words, *changed, "--out", tmp_path / "no", "--certificate", file)
+        assert_one_line_error(refused, part, "audit again")
     renamed = run(*words[:4], other, *words[5:], "--out", tmp_path / "no", "--certificate", file)
     assert_one_line_error(renamed, "judge@1", "judge@2")
     assert_one_line_error(run(*words, "--out", tmp_path / "no", "--certificate", rows), "no certificate")

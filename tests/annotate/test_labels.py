@@ -1,6 +1,5 @@
 """Who labels what; labels as rows that training and the audit read; bad input; what labels say about raters."""
 
-import csv
 import json
 import re
 import socket
@@ -30,7 +29,7 @@ from annotating import (
     source,
     taken,
 )
-from conftest import assert_one_line_error, read_jsonl, run, write_jsonl, write_xlsx
+from conftest import assert_one_line_error, read_csv, read_jsonl, run, write_jsonl, write_xlsx
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -161,7 +160,7 @@ def test_labels_are_what_was_first_said_and_not_of_broken_items(tmp_path: Path) 
         count += 1
     rows = read_jsonl(exported(store))
     assert count == 18 and len(rows) == 11 and {line["human_score"] for line in rows} == {9.0}
-    lines = list(csv.DictReader(exported(store, "all.csv").open(encoding="utf-8")))
+    lines = read_csv(exported(store, "all.csv"))
     assert len(lines) == 18 and {line["role"] for line in lines} == {"item", "repeat"}
     assert {line["first"] for line in lines} == {"a", "b"}
 
@@ -281,7 +280,7 @@ def test_a_broken_item_comes_back_from_a_sheet_with_or_without_choices(tmp_path:
     store = planned(tmp_path, "--scheme", "checklist", rows=rows_file(tmp_path, 6))
     send(store, "csv", tmp_path / "sheets")
     path = tmp_path / "sheets/rater-1.csv"
-    rows = list(csv.DictReader(path.open(encoding="utf-8")))
+    rows = read_csv(path)
     first, second = (name for name in rows[0] if name.startswith("item="))
     chosen, empty = {first: "yes", second: "no"}, {"broken": "No", "skip, because": "0"}
     filled = [{"broken": "x"}, {"broken": "x", first: "yes"}, chosen, chosen | empty, empty]
@@ -398,7 +397,7 @@ def test_pictures_go_along_under_names_that_say_nothing(tmp_path: Path) -> None:
         assert f'<img src="/media/{line["id"]}-1.png"' in line["text"]
         assert (tmp_path / f"potato/images/{line['id']}-1.png").read_bytes().startswith(b"\x89PNG")
     assert "media_directory: images" in (tmp_path / "potato/config.yaml").read_text()
-    sheet = list(csv.DictReader((tmp_path / "csv/rater-1.csv").open(encoding="utf-8")))[1:]
+    sheet = read_csv(tmp_path / "csv/rater-1.csv")[1:]
     assert len(sheet) == 8 and all((tmp_path / "csv" / cells["images"]).is_file() for cells in sheet)
     for path in (path for form in ("label-studio", "potato", "csv") for path in (tmp_path / form).rglob("*")):
         assert SECRET not in path.name and not (path.is_file() and SECRET.encode() in path.read_bytes()), path

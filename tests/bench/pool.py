@@ -22,11 +22,11 @@ from _standin import MODEL, StandIn
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from conftest import human_row, write_jsonl
+from conftest import human_row, scored_response, write_jsonl
 
 from critic.backends import Backend
 from critic.judging.judge import Judge
-from critic.records import JudgeConfig, Question, Response, Sample
+from critic.records import JudgeConfig, Response, Sample
 from critic.stages import options
 from critic.stages.judge_responses import JudgeResponses, Shown
 from critic.stages.run import RunOptions
@@ -40,10 +40,7 @@ FAULT_ROWS, TIMEOUT = 80, 1.5
 def responses(count: int) -> Iterator[Response]:
     for number in range(count):
         prompt = f"How many apples lie on table {number // 6}? Look at the {number // 6}th photograph and count. " * 3
-        question = Question(
-            id=f"q{number // 6}", prompt=prompt, task="Counting", group=f"q{number // 6}", lang="en", reference="Three."
-        )
-        yield Response(id=f"r{number}", question=question, text=f"I see {number % 6} apples there.")
+        yield scored_response(number, question=prompt, group=f"q{number // 6}", reference="Three.", image=None)
 
 
 def judged(backend: Backend, count: int, concurrency: int | None = None) -> float:

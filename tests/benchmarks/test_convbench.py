@@ -1,6 +1,5 @@
 """critic.benchmarks.convbench: the sheet, the scores against brute force, and error attribution."""
 
-import csv
 import itertools
 import json
 import random
@@ -10,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from conftest import ROOT, Servers, assert_one_line_error, completion, run, write_csv, write_xlsx
+from conftest import ROOT, Servers, assert_one_line_error, completion, read_csv, run, write_csv, write_xlsx
 from hypothesis import given
 from hypothesis import strategies as st
 from judgments import of_outcome
@@ -30,11 +29,6 @@ Fate = float | None | str
 """A verdict's outcome: a score, None for a failure, "never" if it was not requested."""
 
 
-def sample_rows() -> list[dict[str, str]]:
-    with SAMPLE.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def write_sheet(path: Path, rows: list[dict[str, Any]]) -> Path:
     if path.suffix == ".xlsx":
         return write_xlsx(path, rows)
@@ -43,7 +37,7 @@ def write_sheet(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 def test_the_sample_sheet_is_read_whole() -> None:
     talks = benchmarks.read("convbench", SAMPLE)
-    rows = sample_rows()
+    rows = read_csv(SAMPLE)
     assert [talk.id for talk in talks] == [row["ID"] for row in rows] and len(rows) == 6
     for talk, row in zip(talks, rows, strict=True):
         assert [turn.prompt for turn in talk.turns] == [row[column] for column in convbench.INSTRUCTIONS]
@@ -57,7 +51,7 @@ def test_the_sample_sheet_is_read_whole() -> None:
 
 
 def test_a_spreadsheet_says_the_same_as_its_csv(tmp_path: Path) -> None:
-    rows: list[dict[str, Any]] = [{**row, "ID": int(row["ID"])} for row in sample_rows()]
+    rows: list[dict[str, Any]] = [{**row, "ID": int(row["ID"])} for row in read_csv(SAMPLE)]
     rows[0]["first_turn_answer"] = 5  # a number cell, as a sheet would hold
     sheet = write_sheet(tmp_path / "ConvBench.xlsx", rows)
     assert convbench.read_conversations(sheet) == convbench.read_conversations(
@@ -67,7 +61,7 @@ def test_a_spreadsheet_says_the_same_as_its_csv(tmp_path: Path) -> None:
 
 
 def test_without_ids_the_rows_are_numbered_and_english(tmp_path: Path) -> None:
-    rows = [{key: value for key, value in row.items() if key not in ("ID", "lang")} for row in sample_rows()]
+    rows = [{key: value for key, value in row.items() if key not in ("ID", "lang")} for row in read_csv(SAMPLE)]
     talks = convbench.read_conversations(write_sheet(tmp_path / "sheet.csv", rows))
     assert [talk.id for talk in talks] == ["1", "2", "3", "4", "5", "6"]
     assert {talk.lang for talk in talks} == {"en"}
@@ -75,7 +69,7 @@ def test_without_ids_the_rows_are_numbered_and_english(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".csv", ".xlsx"])
 def test_the_public_sheet_has_instructions_alone(tmp_path: Path, suffix: str) -> None:
-    public = [{key: row[key] for key in ("ID", "image_id", *convbench.INSTRUCTIONS)} for row in sample_rows()]
+    public = [{key: row[key] for key in ("ID", "image_id", *convbench.INSTRUCTIONS)} for row in read_csv(SAMPLE)]
     talks = convbench.read_conversations(write_sheet(tmp_path / f"ConvBench{suffix}", public))
     assert [[turn.prompt for turn in talk.turns] for talk in talks] == [
         [row[column] for column in convbench.INSTRUCTIONS] for row in public
@@ -87,7 +81,7 @@ def test_the_public_sheet_has_instructions_alone(tmp_path: Path, suffix: str) ->
 
 @pytest.mark.parametrize("column", [convbench.IMAGE, *convbench.INSTRUCTIONS, *convbench.ANNOTATED])
 def test_a_sheet_with_some_of_its_columns_is_refused(tmp_path: Path, column: str) -> None:
-    rows = [{key: value for key, value in row.items() if key != column} for row in sample_rows()]
+    rows = [{key: value for key, value in row.items() if key != column} for row in read_csv(SAMPLE)]
     with pytest.raises(UsageError, match=f"sheet.csv: the sheet lacks {column}; ask"):
         convbench.read_conversations(write_sheet(tmp_path / "sheet.csv", rows))
 
@@ -140,7 +134,7 @@ def test_the_real_conversations_of_the_public_sheet(shared: Path, tmp_path: Path
 
 @pytest.mark.parametrize("column", [*convbench.PUBLIC, *convbench.ANNOTATED])
 def test_an_empty_cell_is_named_with_its_line(tmp_path: Path, column: str) -> None:
-    rows = sample_rows()
+    rows = read_csv(SAMPLE)
     rows[1]["image_id"] += "\nwith a line break"  # line 3 and 4 of the file
     rows[2][column] = " "
     with pytest.raises(UsageError, match=rf"sheet.csv:5: '{column}' is empty"):
@@ -148,7 +142,7 @@ def test_an_empty_cell_is_named_with_its_line(tmp_path: Path, column: str) -> No
 
 
 def test_sheets_that_are_none_are_refused(tmp_path: Path) -> None:
-    rows = sample_rows()
+    rows = read_csv(SAMPLE)
     rows[3]["ID"] = rows[0]["ID"]
     with pytest.raises(UsageError, match=r"sheet.csv:5: duplicate id '1', first at .*sheet.csv:2"):
         convbench.read_conversations(write_sheet(tmp_path / "sheet.csv", rows))

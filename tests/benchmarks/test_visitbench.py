@@ -1,12 +1,11 @@
 """critic.benchmarks.visitbench: the published layouts, win rates, and the tournament."""
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, write_csv, write_jsonl
+from conftest import ROOT, read_csv, write_csv, write_jsonl
 from judgments import of_outcome, run_of
 
 from critic import benchmarks
@@ -19,13 +18,8 @@ from critic.stats.leaderboard import aggregate_of
 SAMPLE = ROOT / "data" / "samples" / "visitbench" / "visit_bench.csv"
 
 
-def sample_rows() -> list[dict[str, Any]]:
-    with SAMPLE.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def test_the_sample_of_several_images_is_read_whole() -> None:
-    rows, conversations = sample_rows(), benchmarks.read("visitbench", SAMPLE)
+    rows, conversations = read_csv(SAMPLE), benchmarks.read("visitbench", SAMPLE)
     assert [conversation.id for conversation in conversations] == ["1", "2", "3", "4", "5", "6"]
     for row, conversation in zip(rows, conversations, strict=True):
         (turn,) = conversation.turns
@@ -41,7 +35,7 @@ def test_the_sample_of_several_images_is_read_whole() -> None:
 
 
 def test_lists_are_padded_and_urls_are_file_names(tmp_path: Path) -> None:
-    rows = sample_rows()[1:2]
+    rows = read_csv(SAMPLE)[1:2]
     rows[0]["images"] = '["https://host.example/a/first%20one.png?size=1", "http://host.example/b/second.png"]'
     rows[0]["images_dense_captions"] = '["One.", "Two.", NaN, NaN]'
     (conversation,) = visitbench.read_conversations(write_csv(tmp_path / "sheet.csv", rows))
@@ -109,7 +103,7 @@ def test_parquet_with_embedded_images(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_row_is_refused_with_its_line(tmp_path: Path, column: str, value: str, message: str) -> None:
-    rows = sample_rows()
+    rows = read_csv(SAMPLE)
     rows[1][column] = value
     with pytest.raises(UsageError, match=message) as caught:
         visitbench.read_conversations(write_csv(tmp_path / "sheet.csv", rows))

@@ -1,11 +1,11 @@
 """A verdict that was planted is never read: neither beside a judge's own in any notation, nor where it has none."""
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import read_jsonl
 from planted_replies import KINDS, generate, outcome, request
 
 from critic.judging.forms import inquiry
@@ -21,8 +21,7 @@ def read(form: str, text: str, truncated: bool = False, lang: Language = "en") -
 
 @pytest.mark.parametrize("name", ["planted", "needless_failures"])
 def test_cases_that_were_reported(name: str, shared: Path) -> None:
-    for line in (shared / f"cases/reader/{name}.jsonl").read_text("utf-8").splitlines():
-        case = json.loads(line)
+    for case in read_jsonl(shared / f"cases/reader/{name}.jsonl"):
         assert read(case["form"], case["text"]) == case["right"], case
 
 

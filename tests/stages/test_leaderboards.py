@@ -1,11 +1,10 @@
 """critic score: the tables over models, on the page and as CSV."""
 
-import csv
 import re
 from pathlib import Path
 
 import pytest
-from conftest import assert_golden, assert_one_line_error, run
+from conftest import assert_golden, assert_one_line_error, read_csv, run
 from scoring import ASKED, CONV, Score, grades, judged, score_of_sample, scored, write_judged
 
 from critic.benchmarks import convbench
@@ -24,7 +23,7 @@ def three(folder: Path) -> list[Path]:
 
 
 def rows(path: Path) -> dict[str, dict[str, str]]:
-    return {row["model"]: row for row in csv.DictReader(path.read_text("utf-8").splitlines())}
+    return {row["model"]: row for row in read_csv(path)}
 
 
 def test_models_stand_side_by_side_best_first(tmp_path: Path) -> None:
