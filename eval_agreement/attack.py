@@ -112,7 +112,8 @@ def _lines(loaded: Loaded, drawn: Sequence[int]) -> Iterator[dict[str, Any]]:
     layouts = {language: read_layout(load(PROMPT, language)) for language in LANGUAGES}
     for number in drawn:
         row, raw = loaded.rows[number], loaded.raw[number]
-        columns = raw | msgspec.to_builtins(row)
+        typed = msgspec.to_builtins(row)
+        columns = typed | raw | typed
         yield {**columns, "id": f"{row.id}{SEPARATOR}{CLEAN}"}
         # Other judges' scores belong to the unattacked text.
         columns = {column: value for column, value in columns.items() if not column.endswith(SCORE_SUFFIX)}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from annotating import by_rater, exported, planned, replies, row
 from clients.inner import Ask, Inner
-from conftest import assert_one_line_error, completion, run, write_jsonl
+from conftest import assert_one_line_error, completion, free_port, run, write_jsonl
 
 from critic.certificate import Certificate, read
 
@@ -137,5 +137,5 @@ def test_a_server_of_another_judge_does_not_start_under_it(tmp_path: Path) -> No
     content["labels"] = {"file": "l", "sha256": "s", "rows": 1, "raters": 1}
     content["judged"] = {"file": "j", "sha256": "s"}
     (tmp_path / "c.json").write_text(json.dumps(content))
-    done = run("serve/judge.py", "owner/other", "--certificate", tmp_path / "c.json", "--port", 1 + 2**15)
+    done = run("serve/judge.py", "owner/other", "--certificate", tmp_path / "c.json", "--port", free_port())
     assert_one_line_error(done, "owner/other", "audit again")
