@@ -4,6 +4,7 @@ import io
 import re
 from pathlib import Path
 
+import pytest
 from PIL import Image
 
 from critic.page import blocks, page
@@ -31,3 +32,13 @@ def test_a_picture_for_a_paper_has_its_letters(tmp_path: Path) -> None:
     linked = set(re.findall(r'href="([^"#]+)"', written))
     assert linked == {"p.svg", "p.png", "p.tex"} and all((tmp_path / name).is_file() for name in linked)
     assert Image.open(io.BytesIO(page.rasterize(written[written.index("<svg") : written.index("</svg>\n</div>") + 6])))
+
+
+def test_chinese_characters_have_chinese_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+    picture = (
+        '<svg xmlns="http://www.w3.org/2000/svg" width="99" height="60" font-family="{}"><text y="50">直</text></svg>'
+    )
+    drawn = page.rasterize(picture.format("sans-serif"))
+    monkeypatch.setattr(page, "_WIDE_TEXT", re.compile("(?!)"))
+    forms = [page.rasterize(picture.format(f"Noto Sans CJK {land}")) for land in ("SC", "JP")]
+    assert drawn == forms[0] != forms[1]

@@ -8,6 +8,7 @@ from conftest import ROOT, Servers, assert_one_line_error, completion, human_row
 from stages.test_judge_conversations import answer_all
 
 from critic import jsonl
+from critic.stages.costs import Price
 
 
 def test_judging_counts_tokens_as_replies_do(tmp_path: Path, scripted: Servers) -> None:
@@ -49,6 +50,8 @@ def test_judging_counts_tokens_as_replies_do(tmp_path: Path, scripted: Servers) 
     assert mine[-2:] == [f"{(11 * turns + 14 * turns) / 1000:.4f}", "EUR"]
     assert theirs[4:8] == [str(calls), str(11 * calls), "0", str(7 * calls)] and int(theirs[9]) > 10
     assert (tmp_path / "out" / "costs.tex").is_file()
+    tokens = {"prompt": 3_000_000, "cached": 1_000_000, "completion": 1_000_000}
+    assert [Price(input=1, output=4, cached_input=cached).of(tokens) for cached in (0.5, None)] == [6.5, 7.0]
     for text, problem in (
         ("input = 1\noutput = 2", "expected tables [MODEL] with input, output, cached_input, currency"),
         ("[n]\ninput = 1\noutput = 2", "[n] is no model of these files; they are m, tiny"),
