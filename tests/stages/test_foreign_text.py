@@ -257,11 +257,11 @@ def test_what_needs_log_probabilities_stops_after_the_first_verdicts(
     tmp_path: Path, scripted: Servers, words: list[str], owner: str
 ) -> None:
     server, out = scripted(WITHOUT["ignores them"], owner=owner), tmp_path / "out.jsonl"
-    for _ in range(2):
-        before = len(server.requests)
+    for number in (1, 2):
         done = judge(server, out, *words, "--concurrency", "2", count=40)
         assert_one_line_error(done, "no log probabilities", *words, "--score argmax")
-        assert len(server.requests) - before <= (2 if owner == "someone" else 4)
+        # The server may hear of a request of the first run when that has ended.
+        assert len(server.requests) <= number * (2 if owner == "someone" else 4)
     done = judge(server, out, "--score", "argmax")
     assert done.returncode == 0 and [line["score"] for line in read_jsonl(out)] == [7.0] * 3, done.stderr
 
