@@ -1,6 +1,6 @@
 # make demo   the whole main job on a small sample world (installs what it needs into .venv once)
 # make demo-vision   the same with pictures: a tiny judge that sees is trained, and audited: does it look? (ten to fifteen minutes)
-# make bench-demo   a tiny judge learns every form that the four benchmarks ask, and is held against people in each; then it judges two tiny models on all four as published, and a tournament (half an hour or more on two cores)
+# make bench-demo   a tiny judge learns every form that the four benchmarks ask, and is held against people in each; then it judges two tiny models on all four as published, and a tournament (a quarter of an hour on two quiet cores)
 # make test   lint, types and all tests, a short run of the demos (bench-demo with servers by script) and of one of the clients below among them (ten to fifteen minutes, twenty on a slow CPU)
 # make check  the same without what is end to end (vLLM, whole judges and bases, kills, browsers, the READMEs' commands, demos, clients) and simulated worlds (three minutes)
 # make test-demo     what the demos must reach when they are run whole, with pip for a base (half an hour)
