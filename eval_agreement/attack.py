@@ -26,8 +26,7 @@ from critic.judging.targets import RATING, target
 from critic.records import RATINGS, Question, Response
 from critic.stages import options
 from critic.tables import SCORE_SUFFIX
-from eval_agreement.measures import image_grounding
-from eval_agreement.measures.injection import CLEAN, SEPARATOR, PromptLayout, suite
+from eval_agreement.measures.attacks import CLEAN, SEPARATOR, PromptLayout, arms, suite
 
 PROMPT = "pointwise"
 """Name of the judging prompt whose headings are forged."""
@@ -80,7 +79,7 @@ def main(
     if not usable:
         raise UsageError(f"{rows}: none of {len(loaded.rows)} usable rows is among {kind}")
     drawn = draw(loaded, usable, limit)
-    lines = list(image_grounding.arms(loaded, drawn) if images else _lines(loaded, drawn))
+    lines = list(arms(loaded, drawn) if images else _lines(loaded, drawn))
     jsonl.write(out, lines)
     counts = Counter(str(line["id"]).rpartition(SEPARATOR)[2] for line in lines)
     facts: dict[str, Any] = {

@@ -23,10 +23,9 @@ from critic.records import Judgment
 from critic.stats.verdicts import UNASKED
 from critic.tables import Kind
 from eval_agreement.measures import gate
+from eval_agreement.measures.attacks import Injection, Looking
 from eval_agreement.measures.calibration import check_unseen
 from eval_agreement.measures.doubts import DOUBTS
-from eval_agreement.measures.image_grounding import Looking
-from eval_agreement.measures.injection import Injection
 from eval_agreement.measures.measure import RatedFindings, draw_parts, run_audit, written_values
 from eval_agreement.measures.preferences import PEOPLE
 from eval_agreement.measures.savings import Savings, measure_savings

@@ -15,7 +15,7 @@ from critic.cli import STAGES
 from critic.judging.forms import FORMS
 from critic.judging.history import CONDITIONS
 from critic.judging.protocols import PROTOCOLS
-from eval_agreement.measures.injection import suite
+from eval_agreement.measures.attacks import suite
 
 PAGES = sorted(path.as_posix() for path in tracked() if path.suffix == ".md")
 ROOMS = ("critic", "eval_agreement", "train", "serve", "data", "tests")

@@ -5,8 +5,7 @@ from pathlib import Path
 
 from critic.human_scored import BLIND
 from critic.page.blocks import Columns, Part, Table, axis_of, bar, number
-from eval_agreement.measures.image_grounding import Looking
-from eval_agreement.measures.injection import Injection, VariantEffect
+from eval_agreement.measures.attacks import Injection, Looking, VariantEffect
 from eval_agreement.page.scores import differences_table
 from eval_agreement.page.words import percent, points
 

@@ -9,8 +9,7 @@ from critic.errors import UsageError, located, quoted
 from critic.records import Judgment
 from critic.stats.verdicts import Label
 from critic.tables import SCORE_SUFFIX, Kind, parse_mapping
-from eval_agreement.measures.image_grounding import ARMS, Looking, looking
-from eval_agreement.measures.injection import SEPARATOR, Injection, injection, suite
+from eval_agreement.measures.attacks import ARMS, SEPARATOR, Injection, Looking, injection, looking, suite
 from eval_agreement.reading.preference_codes import CODED
 from eval_agreement.reading.tables import ROLES, USED, Codes, Source, TableOptions
 

@@ -30,8 +30,7 @@ from critic.judging.targets import target
 from critic.records import Judgment, Language, Response, Turn, Verdict
 from critic.stats.estimate import Estimate
 from eval_agreement.attack import main, read_layout
-from eval_agreement.measures.image_grounding import Fact, edit_fact, looking
-from eval_agreement.measures.injection import CLEAN, Attack, injection, suite
+from eval_agreement.measures.attacks import CLEAN, Attack, Fact, edit_fact, injection, looking, suite
 
 RATING = [name for name, form in BY_NAME.items() if form.shown == 1 and load(name, "en").ranges]
 BARE = "pointwise_short"

@@ -14,7 +14,7 @@ from tiny_vlm import build_qwen
 from critic import human_scored, jsonl
 from critic.judging.targets import source_ids
 from critic.records import Judgment
-from eval_agreement.measures.image_grounding import looking
+from eval_agreement.measures.attacks import looking
 
 pytestmark = pytest.mark.e2e
 

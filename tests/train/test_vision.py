@@ -31,7 +31,7 @@ from critic import human_scored, jsonl
 from critic.errors import UsageError
 from critic.images import Images
 from critic.judging.targets import IGNORED
-from eval_agreement.measures import image_grounding
+from eval_agreement.measures.attacks import arms
 
 COLOURS = ("red", "green", "blue", "white")
 
@@ -298,7 +298,7 @@ def changed(folder: Path, column: str = "task") -> tuple[Path, Path]:
     other = write_rows(folder, [row | {column: f"{row[column]}!"} for row in pictured_rows], "other.jsonl")
     loaded = human_scored.load(other, pictures=True)
     drawn = [n for n, each in enumerate(loaded.responses) if each.question.images]
-    jsonl.write(folder / "arms.jsonl", image_grounding.arms(loaded, drawn))
+    jsonl.write(folder / "arms.jsonl", arms(loaded, drawn))
     return write_rows(folder, pictured_rows), folder / "arms.jsonl"
 
 
