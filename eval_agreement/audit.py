@@ -27,8 +27,8 @@ from eval_agreement.measures.attacks import Injection, Looking
 from eval_agreement.measures.calibration import check_unseen
 from eval_agreement.measures.doubts import DOUBTS
 from eval_agreement.measures.measure import RatedFindings, draw_parts, run_audit, written_values
+from eval_agreement.measures.ppi import Savings, measure_savings
 from eval_agreement.measures.preferences import PEOPLE
-from eval_agreement.measures.savings import Savings, measure_savings
 from eval_agreement.measures.two_judges import convert_both_ways, measure_change
 from eval_agreement.metrics import Agreement
 from eval_agreement.page import report, summary

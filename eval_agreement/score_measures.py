@@ -8,10 +8,9 @@ from msgspec import to_builtins
 from eval_agreement.measures.bias import measure_biases
 from eval_agreement.measures.calibration import Calibration, calibrate, fitted_values, recalibrate
 from eval_agreement.measures.compare import compare_judges
-from eval_agreement.measures.differences import compare_models
 from eval_agreement.measures.doubts import find_score_doubts
 from eval_agreement.measures.measure import Measure
-from eval_agreement.measures.ppi import measure_corrected_means, plan_labels
+from eval_agreement.measures.ppi import compare_models, measure_corrected_means, plan_labels
 from eval_agreement.measures.prediction_intervals import interval_values, measure_intervals
 from eval_agreement.measures.raters import BesideRaters, beside_raters
 from eval_agreement.measures.repeats import measure_score_repeats

@@ -1,4 +1,4 @@
-"""A model's mean human score from few human labels and many judge scores.
+"""Mean human scores of models from few human labels and many judge scores; their differences, and the labels saved.
 
 Prediction-powered inference (Angelopoulos et al. 2023, Science 382) with power tuning (Angelopoulos, Duchi, Zrnic 2023,
 "PPI++", arXiv 2311.01453). The estimate is the mean of the labels plus `lam` times a correction: the judge's mean over
@@ -8,9 +8,14 @@ helps if its correlation with people is above about 1 / sqrt(labels - 2) (Mani e
 The estimate is valid if the labelled answers are a random draw, or if they are weighted by 1 / chance of being labelled
 (Zrnic and Candès 2024, arXiv 2403.03208; Hájek 1971). Variances are those of ppi_py, clustered by group; the quantile
 is Student's.
+
+A difference between models is that of two such means, paired over the questions that both models answered. One `lam`,
+of least variance, multiplies the judge's correction of both (PPI++, §6). Savings of labels, and of answers that people
+need not rate, are pooled over means and samples.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
 from math import ceil
 from typing import NamedTuple
 
@@ -21,8 +26,9 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from critic.stats.arrays import Floats, Group, group_numbers
-from critic.stats.estimate import FEWEST_GROUPS, LEVEL, Interval
-from eval_agreement.sample import AuditRequest, Indices, RatedSample, Scores, on_scale
+from critic.stats.estimate import FEWEST_GROUPS, LEVEL, CorrectedEstimate, Interval, count_unshown, detectable, holm
+from eval_agreement.measures.measure import RatedFindings
+from eval_agreement.sample import NARROW, AuditRequest, Indices, RatedSample, Scores, on_scale
 from eval_agreement.sentences import say
 
 _FAR, _FEWEST_GROUPS_TO_WARN = 3.0, 30
@@ -390,3 +396,230 @@ def _read_mean(result: CorrectedMean) -> str:
     gained = round(result.effective) >= _SHOWN_GAIN * result.labelled
     gain = say("labels_are_worth" if gained else "no_gain", mean=result)
     return " ".join(filter(None, (say("corrected_mean", mean=result, gain=gain), result.caution)))
+
+
+Rows = NDArray[np.bool_]
+"""Mask of rows, (n,)."""
+
+TO_SEE = 0.2
+"""Difference between models, in points, that the planned number of labels is to detect."""
+
+MOST_BY_TASK = 20
+"""Most models whose pairs are compared task by task."""
+
+
+class ModelDifference(CorrectedEstimate, frozen=True, kw_only=True):
+    """Mean human score of model `second` minus that of model `first`, in points.
+
+    - n: labels of both models. questions: number of questions that both answered.
+    - task: the task compared, None for all questions. judge_only: the difference of the judge's mean scores.
+    - p_holm, detectable: corrected over all pairs (and tasks). ahead: the better model if p_holm is at most 5 %, else
+      None.
+    - needed: number of labels, sampled like the present ones, that show a difference of TO_SEE, corrected alike, in 80
+      of 100 such samples.
+    """
+
+    first: str
+    second: str
+    task: str | None = None
+    questions: int = 0
+    judge_only: float | None = None
+    ahead: str | None = None
+    needed: float | None = None
+
+
+Pair = tuple[ModelDifference, Answers, Answers]
+"""Names of two models, and their answers to the questions that both answered."""
+
+
+def compare_models(sample: RatedSample, _: AuditRequest) -> list[ModelDifference]:
+    """Compare every pair of models with labels, overall and, if there are several tasks, on each task.
+
+    Returns [] if answers are not grouped by question, since a pair is compared on the questions that both answered. If
+    the groups of unlabelled answers are unknown, only labelled answers count.
+    """
+    if not sample.grouped:
+        sample = sample.labelled
+    models = {}
+    for name, rows in sample.part_rows("answerer"):
+        if not np.isnan(sample.human[rows]).all():
+            models[name] = rows
+    if sample.ungrouped or len(models) < 2:
+        return []
+
+    def list_pairs(rows: Rows, task: str | None) -> Iterator[Pair]:
+        for (first, first_rows), (second, second_rows) in combinations(models.items(), 2):
+            names = ModelDifference(first=first, second=second, task=task, n=0)
+            answers = _common_answers(sample, rows & first_rows, rows & second_rows)
+            yield names, next(answers), next(answers)
+
+    lines = _compare_family(list_pairs(np.ones(len(sample.ids), dtype=bool), task=None))
+    if len(sample.part_values("task")) > 1 and len(models) <= MOST_BY_TASK:
+        # The tasks are a family of their own: overall differences do not pay for them.
+        lines += _compare_family(pair for task, rows in sample.part_rows("task") for pair in list_pairs(rows, task))
+    return lines
+
+
+def _compare_family(pairs: Iterable[Pair]) -> list[ModelDifference]:
+    """Compare the pairs of a family, correct their p-values (Holm), and name the model ahead in each difference."""
+    family = list(pairs)
+    adjusted = holm([_difference(*pair).p_value for pair in family])
+    lines = []
+    for pair, p in zip(family, adjusted, strict=True):
+        line = _difference(*pair, tests=count_unshown(adjusted))
+        ahead = line.second if (line.value or 0) > 0 else line.first
+        lines.append(replace(line, p_holm=p, ahead=ahead if p is not None and p <= 1 - LEVEL else None))
+    return lines
+
+
+def _common_answers(sample: RatedSample, first: Rows, second: Rows) -> Iterator[Answers]:
+    """Yield each model's answers to the questions that both models answered. Both use the same group numbers.
+
+    `first`, `second`: masks of the models' rows.
+    """
+    groups, weight = sample.groups, sample.weight
+    common = np.intersect1d(groups[first], groups[second])
+    for rows in (first, second):
+        kept = rows & np.isin(groups, common)
+        times = None if weight is None else weight[kept]
+        yield answers_of(sample.human[kept], sample.scores[kept], groups[kept], times)[0]
+
+
+def _difference(line: ModelDifference, first: Answers, second: Answers, tests: int = 1) -> ModelDifference:
+    """Return `line` with the difference and its statistics, computed from the answers of both models.
+
+    `tests`: the number of tests that share the 5 %, for the effect and the labels that would show it.
+    """
+    line = replace(line, n=first.n + second.n, questions=len(np.unique(first.member)))
+    fewest = min(first, second, key=lambda side: side.groups)
+    if fewest.too_few:
+        return replace(line, undefined=fewest.too_few)
+    both = parts_of(second).subtract(parts_of(first))
+    variance = both.variance(both.lam)
+    # Sums leave rounding errors, which would show models with the same scores to differ.
+    value = round(both.value(both.lam), 12)
+    half_width = round(fewest.quantile * variance**0.5, 12)
+    smallest = detectable((-half_width, half_width), fewest.groups, tests)
+    # The p-value is the interval read backwards, so that the two never contradict each other.
+    t = np.inf * abs(value)
+    if half_width:
+        t = scipy.special.stdtrit(fewest.groups - 1, (1 + LEVEL) / 2) * abs(value) / half_width
+    rows = len(first.human) + len(second.human)
+    allowed = variance * (TO_SEE / smallest) ** 2 if smallest else np.inf
+    return replace(
+        line,
+        value=value,
+        interval=(value - half_width, value + half_width),
+        p_value=float(2 * scipy.special.stdtr(fewest.groups - 1, -t)) if value else 1.0,
+        detectable=smallest,
+        judge_only=float(second.judge.mean() - first.judge.mean()),
+        needed=labels_for(allowed, both.variance(0.0), variance, line.n, rows)[0],
+    )
+
+
+class Saving(Struct, frozen=True, kw_only=True):
+    """Savings on one mean.
+
+    `labels`: number of its labels. `worth`: number of labels that would be as precise without the judge.
+    """
+
+    name: str
+    labels: int
+    worth: float
+
+    @property
+    def of_hundred(self) -> float:
+        """Number of labels that are as precise without the judge as 100 labels with it."""
+        return 100 * self.worth / self.labels
+
+
+class Savings(Struct, frozen=True, kw_only=True):
+    """Savings pooled over all means and samples.
+
+    - means: one saving per answerer, or per sample if there are several samples. pooled: the sums of labels and worths.
+    - rows: number of answers with a prediction interval. left: share (0..1) of them that is left to the judge.
+    - routed_mae: mean absolute error of this routing. random_mae: the same for as many answers chosen at random.
+    """
+
+    means: list[Saving]
+    pooled: Saving
+    rows: int = 0
+    left: float | None = None
+    routed_mae: float | None = None
+    random_mae: float | None = None
+    reading: str
+
+
+def measure_savings(audits: Mapping[str, RatedFindings]) -> Savings | None:
+    """Pool the savings of all samples, or return None if there is only one mean.
+
+    Each mean is the corrected mean of an answerer. If all answers of a sample are labelled, the saving is computed as
+    if there were any number of further judged answers. With several samples, the answerers of each are added up.
+    """
+    means: list[Saving] = []
+    routed: dict[str, Floats] = {}
+    for name, findings in audits.items():
+        savings = _of_corrected(findings) if findings.corrected else _of_labelled(findings.sample.labelled)
+        means += [_add_up(name, savings)] if savings and len(audits) > 1 else savings
+        widths, _ = findings.widths
+        if widths:
+            routed[name] = widths.tasks[0].n * np.array([1.0, widths.left, widths.routed_mae, widths.random_mae])
+    if len(means) < 2:
+        return None
+    total = _add_up("all", means)
+    worst, *_, best = sorted(means, key=lambda mean: mean.of_hundred)
+    reading = say("saved_labels", total=total, worst=worst, best=best)
+    # One sample has its own sentence on intervals already.
+    if len(routed) < 2:
+        return Savings(means=means, pooled=total, reading=reading)
+    rows, left, routed_sum, random_sum = np.sum([*routed.values()], axis=0).tolist()
+    kept = {"left": left / rows, "routed_mae": routed_sum / rows, "random_mae": random_sum / rows}
+    least, *_, most = sorted((part[1] / part[0], name) for name, part in routed.items())
+    reading += say("saved_rows", rows=rows, narrow=NARROW, least=least, most=most, **kept)
+    return Savings(means=means, pooled=total, reading=reading, rows=round(rows), **kept)
+
+
+def _of_corrected(findings: RatedFindings) -> list[Saving]:
+    """Return the savings of a sample's corrected means. Means without a value are left out."""
+    means = findings.corrected.items()
+    return [Saving(name=name, labels=mean.labelled, worth=mean.effective) for name, mean in means if mean.effective]
+
+
+def _of_labelled(sample: RatedSample) -> list[Saving]:
+    """Return the savings for answerers whose answers are all labelled, if any number of answers were judged besides."""
+    rows_of = dict(sample.part_rows("answerer")) or {"all answers": ~np.isnan(sample.human)}
+    savings = []
+    for answerer, rows in rows_of.items():
+        answers = sample.rows(rows)
+        if worth := worth_beside_any_number(answers):
+            savings.append(Saving(name=answerer, labels=len(answers.ids), worth=worth))
+    return savings
+
+
+def _add_up(name: str, savings: Sequence[Saving]) -> Saving:
+    """Add up the labels and worths of several savings.
+
+    >>> _add_up("all", [Saving(name="a", labels=10, worth=12.0), Saving(name="b", labels=20, worth=30.0)]).of_hundred
+    140.0
+    """
+    labels = sum(saving.labels for saving in savings)
+    return Saving(name=name, labels=labels, worth=sum(saving.worth for saving in savings))
+
+
+def worth_beside_any_number(sample: RatedSample) -> float | None:
+    """Return the worth of n labels if any number of further answers were judged; None if there are too few groups.
+
+    It is n / (1 - r²), with r the correlation of the groups' contributions to the human and the judge's mean (PPI++,
+    arXiv 2311.01453, §6), times 1 - 1 / (G - 1) for the fitted factor (Mani et al. 2025, arXiv 2505.20178).
+    """
+    answers, _ = answers_of(sample.human, sample.scores, sample.groups, sample.weight)
+    if answers.too_few:
+        return None
+    human, judge = (
+        np.bincount(answers.member, answers.shares * (scores - answers.shares @ scores))
+        for scores in (answers.human, answers.judge)
+    )
+    # A multiple outside 0..1 would follow noise: the judge's correction is used in part, never reversed.
+    multiple = np.clip(human @ judge / (judge @ judge), 0, 1) if judge.any() else 0.0
+    left = float(((human - multiple * judge) ** 2).sum())
+    return answers.n * float(human @ human) / left * (1 - 1 / (answers.groups - 1)) if left else None

@@ -16,8 +16,7 @@ from critic.records import RATINGS, TEN
 from critic.stats.arrays import Floats, ratio
 from critic.stats.estimate import FEWEST_TO_DECIDE, Bootstrap, Estimate, Places, widen
 from eval_agreement.measures.compare import MARGINS
-from eval_agreement.measures.differences import compare_models
-from eval_agreement.measures.ppi import corrected_mean
+from eval_agreement.measures.ppi import compare_models, corrected_mean
 from eval_agreement.sample import AuditRequest, RatedSample
 from eval_agreement.sentences import say
 

@@ -12,11 +12,9 @@ from critic.page.blocks import Bar, Columns, Part, Section, Table, TableCell, ax
 from eval_agreement.measures.bias import BiasEffect, Biases, Offsets
 from eval_agreement.measures.calibration import Calibration
 from eval_agreement.measures.compare import MARGINS, Comparison, MetricDifference
-from eval_agreement.measures.differences import TO_SEE, ModelDifference
-from eval_agreement.measures.ppi import CorrectedMean, LabelPlan
+from eval_agreement.measures.ppi import TO_SEE, CorrectedMean, LabelPlan, ModelDifference, Savings
 from eval_agreement.measures.prediction_intervals import CONFORMAL_LEVEL, TaskWidths, Widths
 from eval_agreement.measures.raters import BesideRaters
-from eval_agreement.measures.savings import Savings
 from eval_agreement.measures.scorers import Breakdown, Line, Scorers
 from eval_agreement.measures.two_judges import Change, Conversion, Converted
 from eval_agreement.metrics import METRICS, Agreement

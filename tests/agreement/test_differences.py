@@ -1,4 +1,4 @@
-"""eval_agreement.measures.differences against ppi_py, simulated models of known difference, and as a command."""
+"""Differences between models (eval_agreement.measures.ppi): against ppi_py, in simulated worlds, and as a command."""
 
 import json
 import math
@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from samples import build_sample
 from scipy import stats
 
-from eval_agreement.measures.differences import ModelDifference, compare_models
-from eval_agreement.measures.ppi import corrected_mean
+from eval_agreement.measures.ppi import ModelDifference, compare_models, corrected_mean
 from eval_agreement.sample import AuditRequest, RatedSample
 
 Floats = NDArray[np.float64]

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from samples import build_sample, read_llmeval2
 from scipy import stats
 
-from eval_agreement.measures.ppi import CorrectedMean, corrected_mean, labels_needed
-from eval_agreement.measures.savings import worth_beside_any_number
+from eval_agreement.measures.ppi import CorrectedMean, corrected_mean, labels_needed, worth_beside_any_number
 
 Floats = NDArray[np.float64]
 TRUTH = 5.5

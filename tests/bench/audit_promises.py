@@ -16,8 +16,7 @@ from critic.stats.estimate import Bootstrap
 from eval_agreement.measures import two_judges
 from eval_agreement.measures.bias import offsets
 from eval_agreement.measures.compare import compare
-from eval_agreement.measures.differences import compare_models
-from eval_agreement.measures.ppi import corrected_mean, labels_needed
+from eval_agreement.measures.ppi import compare_models, corrected_mean, labels_needed
 from eval_agreement.metrics import JudgedRows
 from eval_agreement.sample import AuditRequest, RatedSample
 
