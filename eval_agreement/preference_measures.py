@@ -9,8 +9,7 @@ from critic.page.blocks import Part, Section
 from eval_agreement.measures import preferences as verdicts
 from eval_agreement.measures.doubts import find_verdict_doubts
 from eval_agreement.measures.measure import Findings, Measure, draw_parts
-from eval_agreement.measures.preferences import Preferences
-from eval_agreement.measures.rates import measure_shares
+from eval_agreement.measures.preferences import Preferences, measure_shares
 from eval_agreement.page import preferences as page
 from eval_agreement.page.words import build_sections, draw_repeats
 

@@ -1,36 +1,30 @@
-"""Preferences, and verdicts of yes or no: agreement of judges with people, position bias and length bias."""
+"""Preferences, and verdicts of yes or no: agreement of judges with people, position bias, length bias, and rates.
+
+A rate is a share of yes or a win rate, from few labels of people and many verdicts of a judge. It is corrected in two
+ways. Prediction-powered inference (`ppi.py`) is valid however wrong the judge is, if the labelled items are a random
+draw. Rogan and Gladen (1978, Am. J. Epidemiol. 107) invert the judge's confusion matrix, of which sensitivity and
+specificity are the case of yes and no. It holds for any items on which the judge errs as on the labelled ones. Its
+interval is by the delta method, by group, with one more item per cell (Lang and Reiczigel 2014, Prev. Vet. Med. 113).
+"""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import combinations, product
 
 import numpy as np
+import scipy
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
+from critic.stats import verdicts as three_way
 from critic.stats.arrays import Floats, Group, group_numbers, ratio
-from critic.stats.estimate import Bootstrap, Estimate
-from critic.stats.verdicts import (
-    LABELS,
-    TIE,
-    UNASKED,
-    A,
-    B,
-    Codes,
-    Integers,
-    VerdictAgreement,
-    both_orders,
-    failures,
-    kappa,
-    labelled,
-    majority,
-    rows_of,
-    verdict_agreement,
-)
+from critic.stats.estimate import FEWEST_GROUPS, LEVEL, Bootstrap, Estimate
+from critic.stats.verdicts import LABELS, TIE, UNASKED, A, B, Codes, VerdictAgreement
+from eval_agreement.measures.ppi import Answers, parts_of
 from eval_agreement.measures.raters import BesideRaters, beside_raters
 from eval_agreement.measures.repeats import Repeats, compare_repeats
 from eval_agreement.metrics import mean_estimate
-from eval_agreement.sample import AuditRequest
+from eval_agreement.sample import AuditRequest, Indices
 
 PEOPLE, LONGER, CONSTANT = "people", "longer", "constant"
 """Names used in an audit for people's verdict and for the two trivial judges."""
@@ -67,7 +61,7 @@ class Preferences(Struct, frozen=True, kw_only=True, eq=False, dict=True):
         return next(iter(self.judges))
 
     @cached_property
-    def groups(self) -> Integers:
+    def groups(self) -> Indices:
         """Number of each item's group, from 0, (n,)."""
         return group_numbers(self.group)
 
@@ -79,12 +73,12 @@ class Preferences(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     @cached_property
     def verdict(self) -> Codes:
         """People's verdict on each item, the majority of raters, (n,)."""
-        return majority([*self.people.values()])
+        return three_way.majority([*self.people.values()])
 
     @cached_property
     def verdicts(self) -> dict[str, Codes]:
         """Verdicts of each judge, (n,), by name. Verdicts in both orders are combined by `both_orders`."""
-        return {name: both_orders(orders) for name, orders in self.judges.items()}
+        return {name: three_way.both_orders(orders) for name, orders in self.judges.items()}
 
     @cached_property
     def trivial(self) -> dict[str, Codes]:
@@ -140,22 +134,22 @@ def measure_matrix(sample: Preferences, _: AuditRequest) -> Matrix:
     scorers = {PEOPLE: sample.verdict, **sample.raters, **sample.verdicts}
     members, weight = sample.groups, sample.weight
 
-    def measure_rows(rows: Integers) -> list[PairAgreement]:
+    def measure_rows(rows: Indices) -> list[PairAgreement]:
         pairs = []
         for first, second in combinations(scorers, 2):
             # People's verdict holds the rater's own, so that they would agree too often.
             if first == PEOPLE and second in sample.raters:
                 continue
             left, right = scorers[first][rows], scorers[second][rows]
-            both = rows[labelled(left, right)]
+            both = rows[three_way.labelled(left, right)]
             times = None if weight is None or np.isnan(weight[both]).any() else weight[both]
             equal = equal_share(scorers[first][both] == scorers[second][both], members[both], weight=times)
-            pairs.append(PairAgreement(first=first, second=second, failed=failures(left, right), equal=equal))
+            pairs.append(PairAgreement(first=first, second=second, failed=three_way.failures(left, right), equal=equal))
         return pairs
 
     by: dict[str, dict[str, list[PairAgreement]]] = {}
     for name, part in sample.parts.items():
-        by[name] = {value: measure_rows(rows) for value, rows in rows_of(part).items()}
+        by[name] = {value: measure_rows(rows) for value, rows in three_way.rows_of(part).items()}
     return Matrix(overall=measure_rows(np.arange(len(members))), by=by)
 
 
@@ -173,7 +167,7 @@ def position_bias(orders: Codes, group: Group) -> dict[str, Estimate]:
     """
     members = group_numbers(group)
     a_first, b_first = orders.T
-    both = labelled(a_first, b_first)
+    both = three_way.labelled(a_first, b_first)
     # Rows: wins of a if shown first, verdicts other than ties with a first, and the same two for b.
     decided = [(column == A) | (column == B) for column in (a_first, b_first)]
     columns = np.stack([a_first == A, decided[0], b_first == B, decided[1]]).astype(np.float64)
@@ -209,7 +203,7 @@ def length_preference(
 
     Only items with unequal lengths count, and only if neither verdict is a tie.
     """
-    decided = (length_a != length_b) & labelled(people, judge) & (people != TIE) & (judge != TIE)
+    decided = (length_a != length_b) & three_way.labelled(people, judge) & (people != TIE) & (judge != TIE)
     longer = prefer_longer(length_a, length_b)
     wins = [(column == longer)[decided].astype(np.float64) for column in (judge, people)]
     members = group_numbers(group)[decided]
@@ -265,7 +259,7 @@ def paired_difference(
     cell = (truth * LABELS + left) * LABELS + right
     counts = np.concatenate(list(draws.tables(cell, LABELS**3, times)), axis=1).reshape(LABELS, LABELS, LABELS, -1)
     better = ratio(np.einsum("iijr->r", counts) - np.einsum("ijir->r", counts), counts.sum(axis=(0, 1, 2)))
-    kappas = [kappa(counts.sum(axis=axis).reshape(LABELS**2, -1)) for axis in (2, 1)]
+    kappas = [three_way.kappa(counts.sum(axis=axis).reshape(LABELS**2, -1)) for axis in (2, 1)]
     same = "people and a judge give every item the same verdict"
     return PairedDifference(
         first=names[0],
@@ -323,7 +317,7 @@ def measure_verdicts(sample: Preferences, _: AuditRequest) -> VerdictScorers:
     rated = people != UNASKED
 
     def agree_with_people(scorers: Mapping[str, Codes]) -> dict[str, VerdictAgreement]:
-        return {name: verdict_agreement(people, verdicts, group, weight) for name, verdicts in scorers.items()}
+        return {name: three_way.verdict_agreement(people, judge, group, weight) for name, judge in scorers.items()}
 
     rates = {}
     if sample.yes_or_no:
@@ -351,9 +345,9 @@ def break_down_verdicts(sample: Preferences, _: AuditRequest) -> VerdictKinds:
     """Measure each judge's agreement with people on the items with each value of each property."""
     by: VerdictKinds = {name: {part: {} for part in sample.parts} for name in sample.verdicts}
     for (name, judge), (part, values) in product(sample.verdicts.items(), sample.parts.items()):
-        for value, rows in rows_of(values).items():
+        for value, rows in three_way.rows_of(values).items():
             weight = None if sample.weight is None else sample.weight[rows]
-            agreement = verdict_agreement(sample.verdict[rows], judge[rows], sample.groups[rows], weight)
+            agreement = three_way.verdict_agreement(sample.verdict[rows], judge[rows], sample.groups[rows], weight)
             by[name][part][value] = agreement
     return by
 
@@ -381,3 +375,117 @@ def measure_verdict_repeats(sample: Preferences, _: AuditRequest) -> Repeats:
     equal = np.where(np.isnan(verdicts), np.nan, verdicts == sample.verdict[:, None])
     equal[sample.verdict == UNASKED] = np.nan
     return compare_repeats(verdicts, equal, sample.groups, "the share of people's verdicts that it gives")
+
+
+Mask = NDArray[np.bool_]
+
+WORTH = np.array([1.0, 0.5, 0.0])
+"""Worth of each verdict in a share: yes or a win, a tie, no or a loss."""
+
+WEAKEST = 0.1
+"""Smallest singular value of the judge's confusion matrix (for yes and no about sensitivity + specificity - 1) at which
+it is inverted."""
+
+
+class Rate(Struct, frozen=True, kw_only=True):
+    """The share (0..1) of people's yes, or of a model's wins (ties half), with 95 % intervals.
+
+    - people: from labels only. judge: from the judge's verdicts only.
+    - corrected: by prediction-powered inference. inverted: by the judge's confusion matrix.
+    - labelled, unlabelled: numbers of items with the judge's verdict that have, or lack, a label.
+    """
+
+    name: str
+    labelled: int
+    unlabelled: int
+    people: Estimate
+    judge: Estimate
+    corrected: Estimate
+    inverted: Estimate
+
+
+def measure_shares(sample: Preferences, _: AuditRequest) -> list[Rate]:
+    """Measure the share of yes, overall and by answerer; or each model's win rate, or else that of the answers a.
+
+    Models are compared if pairs name theirs, the best first. Items without the judge's verdict are left out.
+    """
+    judged = sample.verdicts[sample.judge] < LABELS
+    if sample.models and not sample.yes_or_no:
+        first, second = (np.array(names, dtype=object) for names in zip(*sample.models, strict=True))
+        # A pair of a model with itself says nothing of it.
+        met = {name: judged & ((first == name) != (second == name)) for name in {*first, *second} - {None}}
+        rates = [_measure_rate(name, sample, rows, second == name) for name, rows in met.items() if rows.any()]
+        return sorted(rates, key=lambda rate: (-(rate.corrected.value or 0.0), rate.name))
+    unturned = np.zeros(len(judged), dtype=bool)
+    rates = [_measure_rate("yes" if sample.yes_or_no else "answers a", sample, judged, unturned)]
+    for name, rows in three_way.rows_of(sample.parts.get("answerer", [])).items() if sample.yes_or_no else ():
+        rates.append(_measure_rate(f"yes, {name}", sample, judged & np.isin(np.arange(len(judged)), rows), unturned))
+    return rates
+
+
+def _measure_rate(name: str, sample: Preferences, rows: Mask, turned: Mask) -> Rate:
+    """Measure the rate of the items `rows`. On `turned` items verdicts count for the second answer. Masks are (n,)."""
+    people, judge = sample.verdict.astype(np.intp), sample.verdicts[sample.judge].astype(np.intp)
+    people, judge = (np.where(turned & (side < LABELS), LABELS - 1 - side, side)[rows] for side in (people, judge))
+    known, groups = people < LABELS, group_numbers(sample.groups[rows])
+    weight = np.ones(len(people)) if sample.weight is None else np.nan_to_num(sample.weight[rows])
+    chances = None if sample.weight is None else weight
+    human = np.where(known, WORTH[people % LABELS], np.nan)
+    return Rate(
+        name=name,
+        labelled=int(known.sum()),
+        unlabelled=int((~known).sum()),
+        people=mean_estimate(human, groups, share=True, weight=weight),
+        judge=mean_estimate(WORTH[judge], groups, share=True),
+        corrected=_correct(Answers(np.nan_to_num(human), WORTH[judge], known, groups, chances)),
+        inverted=_invert(people, judge=judge, member=groups, weight=weight),
+    )
+
+
+def _correct(answers: Answers) -> Estimate:
+    """Correct a share by prediction-powered inference."""
+    if why := answers.too_few:
+        return Estimate(n=answers.n, undefined=why)
+    parts = parts_of(answers)
+    # Errors that no label happened to show would leave the interval too narrow: one more group errs.
+    unseen = 1 / (answers.groups + 2) ** 2
+    return _estimate(parts.value(parts.lam), parts.variance(parts.lam) + unseen, answers.n, answers.groups)
+
+
+def _invert(people: Indices, judge: Indices, member: Indices, weight: Floats) -> Estimate:
+    """Correct a share by the inverse of the judge's confusion matrix.
+
+    `people`, `judge`: codes of verdicts, (n,). People's are at least LABELS without a label, the judge's are labels.
+    `member`: number of each item's group. `weight`: of each item.
+    """
+    rows = np.flatnonzero(people < LABELS)
+    groups, kinds, seen = len(np.unique(member[rows])), np.unique(people[rows]), np.unique(judge)
+    if groups < FEWEST_GROUPS or len(kinds) < 2:
+        return Estimate(n=len(rows), undefined=f"people's labels are of {len(kinds)} kinds, in {groups} groups")
+    # One more item in each cell of the matrix, in a group of its own: no rate is then known to be 0 or 1.
+    truth = np.r_[people[rows], np.repeat(kinds, len(seen))]
+    given = np.r_[judge[rows], np.tile(seen, len(kinds))]
+    group = np.r_[member[rows], len(member) + np.arange(len(kinds) * len(seen))]
+    times = np.r_[weight[rows] / weight[rows].mean(), np.ones(len(kinds) * len(seen))]
+    of_kind = np.where(truth[:, None] == kinds, times[:, None], 0.0)
+    of_kind /= of_kind.sum(axis=0)
+    hits, judged = given[:, None] == seen, judge[:, None] == seen
+    matrix = hits.T @ of_kind
+    # Nor do fewer kinds of verdicts than people give tell theirs apart.
+    if len(seen) < len(kinds) or np.linalg.svd(matrix, compute_uv=False).min() < WEAKEST:
+        return Estimate(n=len(rows), undefined="the judge hardly tells people's verdicts apart")
+    inverse = np.linalg.pinv(matrix)
+    shares = inverse @ judged.mean(axis=0)
+    gain = WORTH[kinds] @ inverse
+    # What each item, and each label, adds to the estimate less its expectation. Groups are independent.
+    of_items = (judged - judged.mean(axis=0)) @ gain / len(judged)
+    of_labels = -(of_kind @ shares) * ((hits - matrix.T[np.searchsorted(kinds, truth)]) @ gain)
+    by_group = np.bincount(np.r_[member, group], np.r_[of_items, of_labels])
+    return _estimate(float(WORTH[kinds] @ shares), float(by_group @ by_group), len(rows), groups)
+
+
+def _estimate(value: float, variance: float, n: int, groups: int) -> Estimate:
+    """Build the estimate of a share, within 0..1, from its variance. The quantile is as in `ppi.Answers`."""
+    half = float(scipy.stats.t.ppf((1 + LEVEL) / 2, groups - 1)) * np.sqrt(variance * groups / (groups - 1))
+    low, high = np.clip([value - half, value + half], 0.0, 1.0).tolist()
+    return Estimate(value=float(np.clip(value, 0.0, 1.0)), n=n, interval=(low, high))

@@ -5,7 +5,6 @@
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from critic.page.blocks import Columns, Part, Table, TableRow, bar, row, share
 from critic.stats.estimate import Estimate
@@ -16,15 +15,12 @@ from eval_agreement.measures.preferences import (
     Matrix,
     PairAgreement,
     PairedDifference,
+    Rate,
     VerdictKinds,
     VerdictScorers,
 )
 from eval_agreement.measures.raters import BesideRaters
 from eval_agreement.page.words import estimates, p_text, part_name, people_part, percent, points
-
-if TYPE_CHECKING:
-    # Its measure imports those of this page, and is imported by the table of measures.
-    from eval_agreement.measures.rates import Rate
 
 _WEIGHTED = (
     "each label stands for 1 / label_probability {things}: agreement, ties, differences and trivial judges are those "
@@ -114,7 +110,7 @@ def _matrix_table(caption: str, pairs: list[PairAgreement]) -> Table:
     return Table(caption=caption, head=["", *names], rows=rows)
 
 
-_RATES = Columns["Rate"](
+_RATES = Columns[Rate](
     ("Share of", lambda rate: rate.name),
     ("corrected", lambda rate: percent(rate.corrected)),
     ("people's labels only", lambda rate: percent(rate.people)),
@@ -128,7 +124,7 @@ _RATES = Columns["Rate"](
 )
 
 
-def draw_rates(rates: Sequence["Rate"], _: object) -> Iterator[Part]:
+def draw_rates(rates: Sequence[Rate], _: object) -> Iterator[Part]:
     """Build the part on shares of yes, or win rates, by people's labels and the judge's verdicts."""
     # One share of items that are all labelled is people's, and has nothing to be corrected.
     if len(rates) > 1 or any(rate.unlabelled for rate in rates):

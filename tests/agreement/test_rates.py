@@ -8,7 +8,7 @@ import pytest
 from conftest import ROOT, run
 from samples import build_pairs
 
-from eval_agreement.measures.rates import Rate, measure_shares
+from eval_agreement.measures.preferences import Rate, measure_shares
 from eval_agreement.sample import AuditRequest
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from eval_agreement.measures.ppi import Answers
-from eval_agreement.measures.rates import WORTH, _correct, _invert
+from eval_agreement.measures.preferences import WORTH, _correct, _invert
 
 ITEMS = 1000
 DESIGNS = {
