@@ -12,8 +12,7 @@ from eval_agreement.measures.doubts import find_score_doubts
 from eval_agreement.measures.measure import Measure
 from eval_agreement.measures.ppi import compare_models, measure_corrected_means, plan_labels
 from eval_agreement.measures.prediction_intervals import interval_values, measure_intervals
-from eval_agreement.measures.raters import BesideRaters, beside_raters
-from eval_agreement.measures.repeats import measure_score_repeats
+from eval_agreement.measures.raters import BesideRaters, beside_raters, measure_score_repeats
 from eval_agreement.measures.scorers import break_down, breakdown_values, measure_scorers, scorer_values
 from eval_agreement.metrics import JudgedRows
 from eval_agreement.page import scores

@@ -21,8 +21,7 @@ from critic.stats.arrays import Floats, Group, group_numbers, ratio
 from critic.stats.estimate import FEWEST_GROUPS, LEVEL, Bootstrap, Estimate
 from critic.stats.verdicts import LABELS, TIE, UNASKED, A, B, Codes, VerdictAgreement
 from eval_agreement.measures.ppi import Answers, parts_of
-from eval_agreement.measures.raters import BesideRaters, beside_raters
-from eval_agreement.measures.repeats import Repeats, compare_repeats
+from eval_agreement.measures.raters import BesideRaters, Repeats, beside_raters, compare_repeats
 from eval_agreement.metrics import mean_estimate
 from eval_agreement.sample import AuditRequest, Indices
 

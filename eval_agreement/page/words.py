@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from critic.page.blocks import Columns, Part, Section, Table, TableCell, interval, number, row, share, shares
 from critic.stats.estimate import FEWEST_GROUPS, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY, Estimate
 from eval_agreement.measures.gate import Outcome
-from eval_agreement.measures.raters import BesideRaters, RaterTest
-from eval_agreement.measures.repeats import Repeats
+from eval_agreement.measures.raters import BesideRaters, RaterTest, Repeats
 from eval_agreement.metrics import METRICS
 from eval_agreement.sentences import say, texts_of
 
