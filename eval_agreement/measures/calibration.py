@@ -1,22 +1,22 @@
 """Calibration of a judge: the mean human score at each judge score, and an isotonic map, evaluated on other groups."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy
 from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from critic import jsonl
-from critic.certificate import FittedMap, part_value, row_key
+from critic.certificate import FittedMap, ScoreMap, part_value, row_key
 from critic.errors import UsageError
-from critic.records import Judgment
-from critic.stats.arrays import Floats
+from critic.records import RATINGS, Judgment
+from critic.stats.arrays import Floats, ratio
 from critic.stats.estimate import Estimate
 from eval_agreement.measures.baselines import trivial
-from eval_agreement.measures.score_maps import choose_fit, cross_fit
 from eval_agreement.metrics import JudgedRows, half_up, mean_estimate, measured
 from eval_agreement.sample import FEWEST_FIT_GROUPS, FEWEST_ROWS, FOLDS, AuditRequest, RatedSample, folds
 from eval_agreement.sentences import say
@@ -273,3 +273,55 @@ def _errors(error: Floats) -> Errors:
     return Errors(
         mae=float(np.abs(error).mean()), mean_error=float(error.mean()), rmse=float(np.sqrt((error**2).mean()))
     )
+
+
+def fit_map(human: Floats, judge: Floats) -> ScoreMap:
+    """Fit an isotonic map from judge scores to human scores, (n,) each.
+
+    It is linear between the judge scores in the data and constant outside them.
+
+    >>> fit_map(human=np.array([2.0, 6.0, 4.0]), judge=np.array([1.0, 3.0, 5.0]))(np.array([2.0, 9.0])).tolist()
+    [3.5, 5.0]
+    """
+    seen, position, times = np.unique(judge, return_inverse=True, return_counts=True)
+    mean = np.bincount(position, human) / times
+    # Scores seen more than once are one point of their mean, with their number as weight.
+    steps = scipy.optimize.isotonic_regression(mean, weights=times).x
+    # Within a step the points between its ends add nothing.
+    same = np.r_[False, np.diff(steps) == 0]
+    ends = ~(same & np.r_[same[1:], False])
+    return ScoreMap(judge=seen[ends].tolist(), people=steps[ends].tolist())
+
+
+def fit_line(human: Floats, judge: Floats) -> ScoreMap:
+    """Fit a non-decreasing line from judge scores to human scores, (n,) each, clipped to 1..10.
+
+    If human scores do not rise with the judge's, the line is their mean.
+
+    >>> fit_line(human=np.array([2.0, 4.0]), judge=np.array([1.0, 2.0]))(np.array([3.0])).round(9).tolist()
+    [6.0]
+    """
+    spread = judge - judge.mean()
+    slope = max(float(ratio(spread @ human, spread @ spread, empty=0)), 0.0)
+    ends = [float(RATINGS[0]), float(RATINGS[-1])]
+    return ScoreMap(judge=ends, people=[float(human.mean() + slope * (end - judge.mean())) for end in ends])
+
+
+def cross_fit(human: Floats, judge: Floats, group: NDArray[np.intp]) -> Floats:
+    """Map a judge's scores (n,) to human scores, each fold with a map fitted on the other folds.
+
+    Maps are isotonic, or lines if a fold has few rows. `group`: the group of each row, (n,).
+    """
+    fold, fit = folds(group), choose_fit(group)
+    mapped = np.empty(len(human))
+    # A map measured on the rows that it was fitted on would always seem to help.
+    for number in range(FOLDS):
+        held_out = fold == number
+        mapped[held_out] = fit(human[~held_out], judge[~held_out])(judge[held_out])
+    return mapped
+
+
+def choose_fit(group: NDArray[np.intp]) -> Callable[[Floats, Floats], ScoreMap]:
+    """Return the function that fits a map on rows of these groups, (n,): isotonic, or a line if they are few."""
+    # With few rows an isotonic map follows single ones.
+    return fit_map if np.bincount(folds(group), minlength=FOLDS).min() >= FEWEST_ROWS else fit_line

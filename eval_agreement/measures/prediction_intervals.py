@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from critic.records import RATINGS
 from critic.stats.arrays import Floats, ratio
 from critic.stats.estimate import Bootstrap, Estimate
-from eval_agreement.measures.score_maps import cross_fit, fit_map
+from eval_agreement.measures.calibration import cross_fit, fit_map
 from eval_agreement.metrics import half_up, mean_estimate
 from eval_agreement.sample import FEWEST_FIT_GROUPS, FEWEST_ROWS, FOLDS, NARROW, AuditRequest, RatedSample, folds
 from eval_agreement.sentences import say

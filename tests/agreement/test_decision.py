@@ -15,10 +15,9 @@ from samples import build_pairs, build_sample
 from critic.records import HumanScore, Question, Response
 from critic.stats.verdicts import TIE, A, B, Codes
 from eval_agreement.measures import gate
-from eval_agreement.measures.calibration import recalibrate
+from eval_agreement.measures.calibration import cross_fit, recalibrate
 from eval_agreement.measures.measure import run_audit
 from eval_agreement.measures.preferences import Preferences
-from eval_agreement.measures.score_maps import cross_fit
 from eval_agreement.page import decision
 from eval_agreement.page.decision import Decision, decide_scores, decide_verdicts
 from eval_agreement.preference_measures import PREFERENCE_MEASURES

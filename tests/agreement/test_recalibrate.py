@@ -17,7 +17,7 @@ from critic.certificate import FittedMap, ScoreMap, read
 from critic.judging.assignments import _build_turn_judgment
 from critic.records import Call, Conversation, Language, Verdict
 from critic.stats.arrays import group_numbers
-from eval_agreement.measures.score_maps import cross_fit, fit_line, fit_map
+from eval_agreement.measures.calibration import cross_fit, fit_line, fit_map
 from eval_agreement.metrics import agreement
 
 Judge = Callable[..., Any]

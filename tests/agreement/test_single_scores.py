@@ -14,9 +14,8 @@ from scipy.stats import norm
 
 from critic.records import Judgment, Question, Response, Verdict
 from eval_agreement.measures import prediction_intervals as intervals
-from eval_agreement.measures.calibration import calibrate
+from eval_agreement.measures.calibration import calibrate, cross_fit, fit_map
 from eval_agreement.measures.prediction_intervals import _nested_sets, _quantile, measure_intervals
-from eval_agreement.measures.score_maps import cross_fit, fit_map
 from eval_agreement.metrics import JudgedRows
 from eval_agreement.sample import NARROW, AuditRequest, RatedSample
 
