@@ -1,8 +1,8 @@
 """critic audit: scores by judges and people -> samples -> findings -> a table, OUT/summary.json, OUT/report.html.
 
-Steps: `reading` finds and joins the files. MEASURES (`score_measures.py`) or PREFERENCE_MEASURES
-(`preference_measures.py`) compute the findings of each sample. `page` formats them. An `_audit_…` function does this
-for one kind of verdict; `_write` writes the results.
+Steps: `reading` finds and joins the files. MEASURES or PREFERENCE_MEASURES (`measure_tables.py`) compute the findings
+of each sample. `page` formats them. An `_audit_…` function does this for one kind of verdict; `_write` writes the
+results.
 """
 
 import sys
@@ -22,6 +22,7 @@ from critic.page.blocks import Section, as_text
 from critic.records import Judgment
 from critic.stats.verdicts import UNASKED
 from critic.tables import Kind
+from eval_agreement.measure_tables import MEASURES, PREFERENCE_MEASURES, preference_sections
 from eval_agreement.measures import gate
 from eval_agreement.measures.attacks import Injection, Looking
 from eval_agreement.measures.calibration import check_unseen
@@ -36,12 +37,10 @@ from eval_agreement.page.attacks import injection_part, looking_part
 from eval_agreement.page.decision import Decision, decide_scores, decide_verdicts
 from eval_agreement.page.scores import change_sections, exchange_sections, savings_part
 from eval_agreement.page.words import build_sections, gate_part
-from eval_agreement.preference_measures import PREFERENCE_MEASURES, preference_sections
 from eval_agreement.reading import inputs
 from eval_agreement.reading.audit_items import read_items
 from eval_agreement.reading.tables import SCALE, Source, TableOptions
 from eval_agreement.sample import EPSILON, AuditRequest, RatedSample
-from eval_agreement.score_measures import MEASURES
 
 Files = Mapping[str, Source]
 """The file of each scorer, by the scorer's name."""

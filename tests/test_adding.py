@@ -205,7 +205,7 @@ def test_a_measure(tmp_path: Path, package: Path, critic: Copied) -> None:
     """Found on each sample, written under its name, and drawn in its own section at its place on the page."""
     (entry,) = blocks("eval_agreement/measures/README.md", "Add a measure", "python")
     (heading,) = blocks("eval_agreement/measures/README.md", "Add a measure", "toml")
-    with (package / "eval_agreement/score_measures.py").open("a", encoding="utf-8") as file:
+    with (package / "eval_agreement/measure_tables.py").open("a", encoding="utf-8") as file:
         file.write(f"\n\n{entry}")
     sections = package / "eval_agreement/sections.toml"
     sections.write_text(sections.read_text("utf-8").replace("[people]\n", f"{heading}\n[people]\n"), "utf-8")

@@ -1,6 +1,6 @@
 """A measure, a function of a sample to a finding, and the findings on one sample by measure.
 
-The measures of an audit are listed in two tables: `eval_agreement/score_measures.py` and `preference_measures.py`.
+The measures of an audit are listed in the two tables of `eval_agreement/measure_tables.py`.
 """
 
 from collections import defaultdict

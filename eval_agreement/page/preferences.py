@@ -1,7 +1,7 @@
 """Build the page's parts on an audit of preferences or yes/no verdicts.
 
 `draw_…` functions take the finding on a sample, and yield the sample's parts. Their measures are listed in
-`eval_agreement/preference_measures.py`.
+`eval_agreement/measure_tables.py`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

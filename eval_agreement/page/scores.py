@@ -1,7 +1,7 @@
 """Build the page's parts on an audit of scores, and on a comparison of two judges.
 
 `draw_…` functions take the finding on a sample, and the findings on all samples, and yield the sample's parts. Their
-measures are listed in `eval_agreement/score_measures.py`.
+measures are listed in `eval_agreement/measure_tables.py`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

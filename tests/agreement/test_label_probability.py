@@ -11,12 +11,12 @@ from samples import build_pairs, build_sample
 
 from critic.stats import estimate
 from critic.stats.verdicts import A, B, verdict_agreement
+from eval_agreement.measure_tables import PREFERENCE_MEASURES, preference_sections
 from eval_agreement.measures.baselines import trivial
 from eval_agreement.measures.measure import run_audit
 from eval_agreement.measures.ppi import corrected_mean
 from eval_agreement.metrics import measured
 from eval_agreement.page.decision import decide_verdicts
-from eval_agreement.preference_measures import PREFERENCE_MEASURES, preference_sections
 from eval_agreement.reading.loaders import read_labels
 from eval_agreement.reading.tables import Source
 from eval_agreement.sample import AuditRequest

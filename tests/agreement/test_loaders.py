@@ -11,6 +11,7 @@ from conftest import human_row, rows_of, write_csv, write_jsonl
 from critic import human_scored
 from critic.errors import UsageError
 from critic.stats.verdicts import FAILED, TIE, UNASKED, A, B
+from eval_agreement.measure_tables import MEASURES
 from eval_agreement.measures.measure import RatedFindings, run_audit
 from eval_agreement.measures.ppi import corrected_mean
 from eval_agreement.measures.preferences import Preferences
@@ -19,7 +20,6 @@ from eval_agreement.reading.loaders import find_kind, read_labels, read_scores
 from eval_agreement.reading.result_formats import guess
 from eval_agreement.reading.tables import Source
 from eval_agreement.sample import AuditRequest, RatedSample
-from eval_agreement.score_measures import MEASURES
 
 PEOPLE = """id,rater,score,group,task,system,response
 a,ann,4,g1,OCR,m1,four

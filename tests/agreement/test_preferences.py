@@ -14,6 +14,7 @@ from scipy import stats
 
 from critic.stats.estimate import Estimate
 from critic.stats.verdicts import FAILED, TIE, UNASKED, A, B, Codes, both_orders, codes, majority, verdict_agreement
+from eval_agreement.measure_tables import PREFERENCE_MEASURES, preference_sections
 from eval_agreement.measures.measure import Findings, run_audit
 from eval_agreement.measures.preferences import (
     Preferences,
@@ -26,7 +27,6 @@ from eval_agreement.measures.preferences import (
     prefer_longer,
 )
 from eval_agreement.page.words import percent
-from eval_agreement.preference_measures import PREFERENCE_MEASURES, preference_sections
 from eval_agreement.sample import AuditRequest
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")

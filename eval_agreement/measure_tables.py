@@ -1,22 +1,24 @@
-"""The table of measures of an audit of scores.
+"""The tables of measures of an audit: of scores, and of preferences or yes/no verdicts.
 
-To add a measure, add an entry to MEASURES, and the heading of its section to `sections.toml` if it is new.
+To add a measure, add an entry to its table, and the heading of its section to `sections.toml` if it is new.
 """
 
 from msgspec import to_builtins
 
+from critic.page.blocks import Part, Section
+from eval_agreement.measures import preferences as verdicts
 from eval_agreement.measures.bias import measure_biases
 from eval_agreement.measures.calibration import Calibration, calibrate, fitted_values, recalibrate
 from eval_agreement.measures.compare import compare_judges
-from eval_agreement.measures.doubts import find_score_doubts
-from eval_agreement.measures.measure import Measure
+from eval_agreement.measures.doubts import find_score_doubts, find_verdict_doubts
+from eval_agreement.measures.measure import Findings, Measure, draw_parts
 from eval_agreement.measures.ppi import compare_models, measure_corrected_means, plan_labels
 from eval_agreement.measures.prediction_intervals import interval_values, measure_intervals
 from eval_agreement.measures.raters import BesideRaters, beside_raters, measure_score_repeats
 from eval_agreement.measures.scorers import break_down, breakdown_values, measure_scorers, scorer_values
 from eval_agreement.metrics import JudgedRows
-from eval_agreement.page import scores
-from eval_agreement.page.words import draw_repeats
+from eval_agreement.page import preferences, scores
+from eval_agreement.page.words import build_sections, draw_repeats
 from eval_agreement.sample import AuditRequest, RatedSample
 
 
@@ -51,3 +53,33 @@ MEASURES: dict[str, Measure[RatedSample]] = {
 }
 """Every measure of a sample of scores, by the name of its finding. `find` gets all answers; `sample.labelled` leaves
 out those without a label."""
+
+PREFERENCE_MEASURES: dict[str, Measure[verdicts.Preferences]] = {
+    # Only the decision reads it, so that summary.json leaves it out.
+    "doubts": Measure(find=find_verdict_doubts, write=lambda _: {}),
+    # Its fields have names of their own in summary.json.
+    "scorers": Measure(
+        find=verdicts.measure_verdicts, section="preferences", draw=preferences.draw_verdicts, write=to_builtins
+    ),
+    "repeats": Measure(find=verdicts.measure_verdict_repeats, section="preferences", draw=draw_repeats),
+    "beside": Measure(find=verdicts.compare_with_raters, section="people", draw=preferences.draw_people),
+    "shares": Measure(find=verdicts.measure_shares, section="rates", draw=preferences.draw_rates),
+    "matrix": Measure(find=verdicts.measure_matrix, section="matrix", draw=preferences.draw_matrix),
+    "position": Measure(find=verdicts.measure_positions, section="position", draw=preferences.draw_positions),
+    "length": Measure(find=verdicts.measure_lengths, section="length", draw=preferences.draw_lengths),
+    "differences": Measure(find=verdicts.compare_verdicts, section="differences", draw=preferences.draw_differences),
+    "by": Measure(find=verdicts.break_down_verdicts, section="kinds", draw=preferences.draw_kinds),
+}
+"""Every measure of a sample of preferences, by the name of its finding."""
+
+
+def preference_sections(name: str, findings: Findings[verdicts.Preferences], gate: Part | None = None) -> list[Section]:
+    """Build the sections of the page on one sample. `gate`: the gate's part, or None."""
+    parts = draw_parts({name: findings}, PREFERENCE_MEASURES)
+    parts["gate"] = [gate or Part()]
+    things, thing = "pairs of answers", "pair"
+    # Verdicts of yes or no have other metrics, and so another note.
+    if findings.sample.yes_or_no:
+        things, thing = "items", "item"
+        parts["yes_or_no"] = parts.pop("preferences")
+    return build_sections(parts, things=things, thing=thing)
