@@ -26,8 +26,7 @@ from critic.errors import UsageError, one_line, quoted, shorten_line
 from critic.tables import Kind, find_label, load_columns, match_columns
 from eval_agreement.measures.preferences import PEOPLE
 from eval_agreement.reading import preference_codes
-from eval_agreement.reading.tables import ROLES, Codes, Mapped, Scale, Source, TableOptions
-from eval_agreement.reading.turns import content_text, fill_turns
+from eval_agreement.reading.tables import ROLES, Codes, Mapped, Scale, Source, TableOptions, content_text, fill_turns
 from eval_agreement.sentences import texts_of
 
 Row = dict[str, Any]
