@@ -25,7 +25,7 @@ import msgspec
 import replies
 import request_limits
 from api_formats import CUT_OFF, Headers, Refusal, read_limit
-from chat_request import ChatRequest, ReadFields
+from chat_request import BUDGET, ChatRequest, ReadFields, TokenBudget, checking, reply_tokens
 from contracts import Unanswerable, constrain, fingerprint, judges, load, recognise
 from control_tokens import ControlTokens
 from learned import LearnedJudge, describe_service
@@ -33,7 +33,6 @@ from msgspec.structs import replace
 from options import SETTINGS, Settings
 from ratings import wrap_generate
 from replies import Answer, App, Message, Receive, Scope, Send
-from token_budget import BUDGET, TokenBudget, checking, reply_tokens
 
 from critic.errors import UsageError
 

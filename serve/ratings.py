@@ -12,7 +12,7 @@ from functools import wraps
 from itertools import accumulate
 from typing import Any
 
-from token_budget import BUDGET, TokenBudget
+from chat_request import BUDGET, TokenBudget
 
 from critic.backends import Token
 from critic.judging import distribution, parse

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
-from serving import token_budget
+from serving import chat_request
 
 Ask = Callable[..., httpx.Response]
 CONTEXT = 1000
@@ -66,7 +66,7 @@ class Inner:
             limit = int(request[name]) if name else None
             if limit and limit > CONTEXT:
                 return "max_tokens is greater than the context"
-            tokens = token_budget.checking(get_max_tokens)(CONTEXT, limit, self.tokens)
+            tokens = chat_request.checking(get_max_tokens)(CONTEXT, limit, self.tokens)
         except (ValueError, TypeError, AttributeError, OverflowError) as error:
             return str(error)
         self.chats.append(json.dumps({**request, name: tokens}).encode() if limit and tokens < limit else body)

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from clients.forms import FORMS
 from clients.inner import Ask, Inner, respond, streamed
-from serving import contracts, layer, token_budget
+from serving import chat_request, contracts, layer
 
 from critic.backends.openai import OURS, RED
 
@@ -34,7 +34,7 @@ def test_few_requests_are_prepared_at_once_and_all_are_answered(build_layer: Cal
         preparing -= 1
         if number % 5 == 1:
             raise FileNotFoundError("no such image")
-        token_budget.checking(lambda *_: 1)(1000, None, 20)
+        chat_request.checking(lambda *_: 1)(1000, None, 20)
         generating += 1
         most[1] = max(most[1], generating)
         if generating == 80:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from serving import ratings, token_budget
+from serving import chat_request, ratings
 
 TEXTS = ['{"', "Rating", '":', "7", ',"', "1", "0", "3", "}"]
 FORM = {"properties": {"Rating": {"type": "integer", "minimum": 1, "maximum": 10}}}
@@ -35,7 +35,7 @@ class Params(SimpleNamespace):
 
 def told(whole: bool, *positions: dict[str, float], **params: Any) -> tuple[Any, list[list[int]], float | None]:
     """The alternatives of a reply that writes the first of each position, what the engine was asked, and `ten`."""
-    room, prompts = token_budget.TokenBudget(lambda: None, whole=whole), list[list[int]]()
+    room, prompts = chat_request.TokenBudget(lambda: None, whole=whole), list[list[int]]()
 
     async def generate(_: Any, prompt: Any, params: Any, name: str, **how: Any) -> AsyncIterator[Any]:
         prompts.append(prompt["prompt_token_ids"])
@@ -46,7 +46,7 @@ def told(whole: bool, *positions: dict[str, float], **params: Any) -> tuple[Any,
         yield SimpleNamespace(finished=True, outputs=[SimpleNamespace(token_ids=tokens, logprobs=written)])
 
     async def all_of() -> Any:
-        token_budget.BUDGET.set(room)
+        chat_request.BUDGET.set(room)
         form = {"structured_outputs": type("Form", (SimpleNamespace,), {"json": FORM})(), **params}
         replies = ratings.wrap_generate(generate)(None, {"prompt_token_ids": [90]}, Params(**form), "chat", lora="a")
         return [reply async for reply in replies][-1]
