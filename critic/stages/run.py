@@ -20,8 +20,7 @@ from critic.backends.middleware import list_unsupported, walk_layers
 from critic.backends.vllm import VllmBackend
 from critic.certificate import FittedMap
 from critic.errors import UsageError, encode, one_line, quoted
-from critic.stages.costs import measure_gpus, measure_memory
-from critic.stages.totals import RunSummary
+from critic.stages.totals import RunSummary, measure_gpus, measure_memory
 
 T = TypeVar("T")
 Item = TypeVar("Item")

@@ -25,9 +25,8 @@ from critic.page.cautions import list_cautions
 from critic.page.leaderboards import Leaderboard
 from critic.page.tournaments import tournaments
 from critic.records import NOT_LEARNED, Judgment, describe_difference
-from critic.stages.costs import describe_costs
 from critic.stages.judged_runs import OF_SINGLE_ANSWERS, find_form, read_runs
-from critic.stages.totals import failed, name_forms
+from critic.stages.totals import describe_costs, failed, name_forms
 from critic.stats.aggregate import asked_of, by_cell
 from critic.stats.leaderboard import LeaderboardRow, score_of
 

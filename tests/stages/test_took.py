@@ -8,7 +8,7 @@ from conftest import ROOT, Servers, assert_one_line_error, completion, human_row
 from stages.test_judge_conversations import answer_all
 
 from critic import jsonl
-from critic.stages.costs import Price
+from critic.stages.totals import Price
 
 
 def test_judging_counts_tokens_as_replies_do(tmp_path: Path, scripted: Servers) -> None:
