@@ -9,10 +9,9 @@ from msgspec.structs import replace
 
 from critic import records
 from critic.judging import protocols
-from critic.judging.forms import FORMS, inquiry
+from critic.judging.forms import FORMS, PlannedVerdict, inquiry
 from critic.judging.history import CONDITIONS
 from critic.judging.kinds import graded, preferred
-from critic.judging.planned import PlannedVerdict
 from critic.judging.prompt import load
 from critic.judging.render import focus_of_turns
 from critic.judging.thoughts import without_thoughts

@@ -20,7 +20,7 @@ from critic.judging.kinds import load as kind
 from critic.judging.prompt import Prompt, load
 from critic.judging.render import TruncatedPrompt, of_response, render
 from critic.judging.targets import REASON
-from critic.records import Call, Language, Message, PromptInputs, Response, Verdict
+from critic.records import Call, Failure, Judgment, Language, Message, PromptInputs, Response, Sample, Verdict
 
 LONGEST_FIRST_REASON = 400
 """The most characters of a reason that comes before the value."""
@@ -281,3 +281,31 @@ def check_mix(mix: Mapping[str, float]) -> None:
             raise UsageError(f"form {form!r}: the share of rows must lie in 0..1, got {share:g}")
     if not any(mix.values()):
         raise UsageError(f"no form has a share above 0, got {dict(mix)}")
+
+
+class PlannedVerdict(Struct, frozen=True, kw_only=True):
+    """A verdict to request from a judge in the form called `form`.
+
+    - `judging`, `unjudged`: as in Judgment.
+    - `problem`: failure and explanatory sentence if there is nothing to judge (`material` is then None), else None.
+    - `material`: the inputs of the prompt. In a comparison the model's side is first.
+    - `requests`: one per presentation order once a judge has prepared it; none if there is nothing to judge.
+    - `prompt_hash`, `asked`: as in Judgment, also set then. Verdicts on one conversation with the same `asked` have
+      identical prompts, which are sent once.
+    """
+
+    sample: Sample
+    form: str
+    protocol: str | None = None
+    judging: str = "standard"
+    unjudged: int = 0
+    problem: tuple[Failure, str] | None = None
+    material: PromptInputs | None = None
+    requests: list[JudgeRequest] = []
+    prompt_hash: str = ""
+    asked: str | None = None
+
+    def of(self, judgment: Judgment) -> Judgment:
+        """Return `judgment`, made for this planned verdict or another one with the same prompt, as that of this one."""
+        names = ("sample", "protocol", "judging", "unjudged", "prompt_hash", "asked")
+        return replace(judgment, prompt=self.form, **{name: getattr(self, name) for name in names})

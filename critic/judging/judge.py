@@ -16,9 +16,8 @@ from critic.errors import Refused, Transient
 from critic.images import ImageError, Images
 from critic.judging import distribution, forms
 from critic.judging.distribution import Aggregation
-from critic.judging.forms import JudgeRequest, form_of, inquiry
+from critic.judging.forms import JudgeRequest, PlannedVerdict, form_of, inquiry
 from critic.judging.grader import Grader, call_of, gather_all, with_mixture
-from critic.judging.planned import PlannedVerdict
 from critic.judging.prompt import EXTRACTION, load, prompt_hash
 from critic.judging.render import TruncatedPrompt, in_order
 from critic.judging.targets import target

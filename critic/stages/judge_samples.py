@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from critic import certificate, jsonl
 from critic.backends import collect_processors
 from critic.errors import UsageError, quoted
-from critic.judging.planned import PlannedVerdict
+from critic.judging.forms import PlannedVerdict
 from critic.records import Judgment, describe_difference
 from critic.stages.run import RunOptions, Stage, known, once
 from critic.stages.totals import RunSummary, sum_judgments

@@ -69,7 +69,7 @@ def test_a_drawn_order_is_turned(monkeypatch: pytest.MonkeyPatch) -> None:
     from judgments import ResponseJudge
 
     from critic.backends.scripted import ScriptedBackend
-    from critic.judging.planned import PlannedVerdict
+    from critic.judging.forms import PlannedVerdict
 
     judge = ResponseJudge(ScriptedBackend(lambda _: pytest.fail("asked")), "j", "pairwise", "argmax", 99)
     judge.setup = JudgeConfig(judge="j", score_kind="argmax", order="random")

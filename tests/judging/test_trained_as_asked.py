@@ -20,9 +20,8 @@ from critic.images import Images, name_images
 from critic.judging import protocols
 from critic.judging.assignments import VerdictPlan
 from critic.judging.examples import build_example, plan
-from critic.judging.forms import ONE_SIDE, form_of
+from critic.judging.forms import ONE_SIDE, PlannedVerdict, form_of
 from critic.judging.judge import Judge
-from critic.judging.planned import PlannedVerdict
 from critic.judging.protocols import PROTOCOLS
 from critic.judging.transcripts import Transcript
 from critic.records import Ablation, Example, HumanScore, JudgeConfig, Judgment, Language, SamplingParams
