@@ -2,24 +2,402 @@
 
 critic build images/ --out runs/mine
 critic build images/ --out runs/mine --plan multiverse --base-url http://127.0.0.1:8000/v1
+
+Images are chosen first. With a plan, conversations are built from them: references, checklists, machine checks, review
+by people, the frozen test.
 """
 
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any
 
 import msgspec
+import numpy as np
 import typer
+from msgspec import Struct
+from msgspec.structs import replace
 
-from critic import jsonl
-from critic.building import pictures
-from critic.building.pictures import DroppedImage
+from critic import benchmarks, jsonl
+from critic.backends import Backend
+from critic.benchmarks.alignmmbench import CATEGORY_OF
+from critic.building import bench, card, pictures, review
+from critic.building.pictures import DroppedImage, ImageFile
+from critic.building.replies import DraftConversation, DraftTurn, HeldItems
 from critic.errors import UsageError
-from critic.records import Language
+from critic.images import Images
+from critic.judging import protocols
+from critic.page.blocks import interval, number
+from critic.records import Judgment, Language, ModelTurn
 from critic.stages import options
-from critic.stages.build_conversations import PLANS, BenchmarkBuild, NeedsModelError, build
+from critic.stages.ask_rows import STEPS, TOKENS, AskedRow, AskRows, BuildRow
+from critic.stages.options import ONE_MODEL, Endpoint
+from critic.stages.run import known
+from critic.stages.totals import listed
+from critic.stats.aggregate import by_cell
+
+
+class NeedsModelError(Exception):
+    """A step has to ask a model, but the user names none."""
+
+
+class BenchmarkBuild:
+    """A benchmark under construction in the folder `out`, from the images under `root`.
+
+    All replies are kept in files there, so that a rerun repeats no request.
+
+    `endpoint`: the options of the model. `second`: the second model, which writes checklists too, or None.
+    """
+
+    def __init__(self, root: Path, out: Path, lang: Language, endpoint: Endpoint, second: str | None) -> None:
+        self.root, self.out, self.lang, self.endpoint = root, out, lang, endpoint
+        # Opens each model that the user names, by the ending of its files.
+        self._connect = dict[str, Callable[[], Backend]]()
+        if endpoint.model or endpoint.base_url:
+            self._connect[""] = endpoint.open_one
+        if second:
+            other = replace(endpoint, model=None, base_url=None)
+            self._connect["_second"] = lambda: other.open("--second", [second])[0]
+        self.images, self.dropped = list[ImageFile](), list[DroppedImage]()
+        self.steps, self.models = list[dict[str, Any]](), dict[str, list[str]]()
+        self.code = 0
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"--out {out}: no folder can be made there: {error.strerror}") from None
+
+    def count(self, step: str, unit: str, before: int, after: int, reasons: Iterable[str]) -> str:
+        """Record how many items were left `before` and `after` a step, and return a line to print.
+
+        `reasons` has an entry for each reason of each dropped item; an item with two reasons counts for both.
+        """
+        # The largest first; equal counts have the same order in every run.
+        counts = dict(sorted(Counter(reasons).items(), key=lambda reason: (-reason[1], reason[0])))
+        self.steps.append({"step": step, "unit": unit, "before": before, "after": after, "reasons": counts})
+        left = f"; {before - after} left out, {1 - after / before:.1%}" if before else ""
+        return f"{step}: {before} -> {after} {unit}{left}" + (f" ({listed(Counter(counts))})" if counts else "")
+
+    def drop(self, step: str, dropped: Sequence[DroppedImage]) -> None:
+        """Drop images in a step: print how many and why, and write dropped.jsonl."""
+        gone = {image.path for image in dropped}
+        before, self.images = len(self.images), [image for image in self.images if image.path not in gone]
+        self.dropped += dropped
+        print(self.count(step, "images", before, len(self.images), (image.reason for image in dropped)))
+        jsonl.write(self.out / "dropped.jsonl", self.dropped)
+
+    def ask_both(self, step: str, rows: Sequence[BuildRow]) -> list[Mapping[str, Any]]:
+        """Request a step's replies from the model and, if there is one, from the second model.
+
+        Return the usable replies of each, by row key.
+        """
+        return [self.ask(step, rows, whose) for whose in self._connect]
+
+    def ask(self, step: str, rows: Sequence[BuildRow], whose: str = "") -> Mapping[str, Any]:
+        """Request the replies of a step that its file lacks. Return all usable ones by row key, in the order of the
+        rows.
+
+        `whose` is "" for the model, "_second" for the second model. Raises NeedsModelError if the user names no model.
+        """
+        path = self.out / f"{step}{whose}.jsonl"
+        if whose not in self._connect:
+            raise NeedsModelError(step)
+        if not rows:
+            return {}
+        backend, md5_of = self._connect[whose](), {image.path: image.md5 for image in self.images}
+        stage = AskRows(self.endpoint.run_options(path), backend, step, rows, TOKENS, Images(self.root), md5_of)
+        self.code = max(self.code, stage.run())
+        records = {record.key: record for _, record in jsonl.read(path, AskedRow)}
+        current = [records[row.key] for row in rows if row.key in records]
+        # Earlier runs may have asked another model.
+        if models := sorted({record.model for record in current if record.model}):
+            self.models[step + whose] = models
+        good = {record.key: msgspec.convert(record.reply, STEPS[step]) for record in current if record.failure is None}
+        self.count(
+            step + whose, "replies", len(current), len(good), (record.failure for record in current if record.failure)
+        )
+        return good
+
+    def rows(self, facts: Mapping[str, dict[str, Any]] | None = None) -> list[BuildRow]:
+        """Return a row for each image that is left; with `facts`, by image path, only for images that have some."""
+        facts_of = {image.path: {} for image in self.images} if facts is None else facts
+        return [BuildRow(key=path, lang=self.lang, image=path, facts=some) for path, some in facts_of.items()]
+
+
+Chosen = Mapping[str, dict[str, Any]]
+"""The chosen images: path -> the fields of ImageFile, `category` and `sub_category`."""
+
+
+class BuildPlan(Struct, frozen=True):
+    """A kind of benchmark to build. It is named after the published benchmark whose file format it uses.
+
+    `make`: generates conversations from the images.
+    `protocol`: judges the model's answers without the image.
+    `checklists`: True if each question gets a checklist.
+    """
+
+    make: Callable[[BenchmarkBuild, Chosen], list[DraftConversation]]
+    protocol: str
+    checklists: bool
+
+
+def _make_draft(
+    image: dict[str, Any], building: BenchmarkBuild, turns: list[DraftTurn], **more: Any
+) -> DraftConversation:
+    """Build a conversation about an image; its id is the beginning of the image's MD5.
+
+    `more` are additional fields of DraftConversation.
+    """
+    about = {"category": image["category"], "sub_category": image["sub_category"]}
+    return DraftConversation(
+        id=image["md5"][:12], image=image["path"], lang=building.lang, turns=turns, **about, **more
+    )
+
+
+def _ask_talks(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversation]:
+    """Generate for each image a persona with a goal, and then a conversation of that persona (MultiVerse §2.1, steps 2
+    and 3)."""
+    persons = building.ask("persona", building.rows())
+    rows = building.rows({path: msgspec.to_builtins(person) for path, person in persons.items()})
+    conversations = []
+    for path, talk in building.ask("talk", rows).items():
+        turns = [DraftTurn(question=turn.question, answer=turn.answer, task=talk.task) for turn in talk.turns]
+        about = {"goal": persons[path].goal, "sub_goal": persons[path].sub_goal, "sub_task": talk.sub_task}
+        conversations.append(_make_draft(chosen[path], building, turns, task=talk.task, **about))
+    return conversations
+
+
+def _ask_levels(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversation]:
+    """Generate a conversation of three turns about each image: perception, reasoning, creation (ConvBench §3)."""
+    conversations = []
+    for path, reply in building.ask("levels", building.rows()).items():
+        turns = []
+        for turn, task in zip(reply.turns, reply.tasks, strict=True):
+            turns.append(DraftTurn(question=turn.question, answer=turn.answer, task=task))
+        # Only the creation turn is judged by what it has to achieve.
+        turns[-1].focus = reply.focus
+        conversations.append(_make_draft(chosen[path], building, turns, caption=reply.caption))
+    return conversations
+
+
+def _ask_singles(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversation]:
+    """Generate one question about each image; the image's hash selects the task (AlignMMBench §3).
+
+    Raises UsageError unless the language is Chinese.
+    """
+    if building.lang != "zh":
+        raise UsageError("--plan alignmmbench: its file has no language, and is read as Chinese: --lang zh")
+    tasks = sorted(CATEGORY_OF)
+    # By hash, so that an image keeps its task when others are added.
+    facts = {path: {"task": tasks[int(image["md5"], 16) % len(tasks)]} for path, image in sorted(chosen.items())}
+    conversations = []
+    for path, reply in building.ask("single", building.rows(facts)).items():
+        turn = DraftTurn(question=reply.question, answer=reply.answer, task=reply.task)
+        conversations.append(_make_draft(chosen[path], building, [turn], task=reply.task, dialogue=reply.dialogue))
+    return conversations
+
+
+PLANS = {
+    "multiverse": BuildPlan(_ask_talks, "checklist", checklists=True),
+    "convbench": BuildPlan(_ask_levels, "direct", checklists=False),
+    "alignmmbench": BuildPlan(_ask_singles, "pointwise", checklists=False),
+}
+"""Values of `critic build --plan` -> plans."""
+
+
+def _list_turns(conversations: Sequence[DraftConversation]) -> list[BuildRow]:
+    """Return one row per turn: the question, its answer, its checklist (if written yet) and the exchanges before it."""
+    rows = []
+    for conversation in conversations:
+        before: list[dict[str, str]] = []
+        for key, turn in conversation.keyed_turns.items():
+            exchange = {"question": turn.question, "answer": turn.answer}
+            facts = {**exchange, "before": list(before), "items": [item.question for item in turn.items]}
+            rows.append(BuildRow(key=key, lang=conversation.lang, image=conversation.image, facts=facts))
+            before.append(exchange)
+    return rows
+
+
+def add_checklists(building: BenchmarkBuild, conversations: Sequence[DraftConversation]) -> list[DraftConversation]:
+    """Add a checklist to every turn, and return the conversations in which each turn has at least one item.
+
+    An item is dropped if no model says that the reference fulfils it (the answers are in held.jsonl). An item on which
+    two models differ is kept, and noted in the review sheet.
+    """
+    checklists = building.ask_both("checklist", _list_turns(conversations))
+    answered = set[str]().union(*checklists)
+    with_items = [conversation for conversation in conversations if answered.issuperset(conversation.keyed_turns)]
+    keyed = {key: turn for conversation in with_items for key, turn in conversation.keyed_turns.items()}
+    for key, turn in keyed.items():
+        for checklist in filter(None, (checklist_of.get(key) for checklist_of in checklists)):
+            # An item that both models write keeps the first one's aspects.
+            present = {item.question for item in turn.items}
+            turn.items += [item for item in checklist.items if item.question not in present]
+    held = building.ask_both("held", _list_turns(with_items))
+    votes = {key: _keep_fulfilled(turn, [replies.get(key) for replies in held]) for key, turn in keyed.items()}
+    judged = [*chain(*votes.values())]
+    reasons = [f"reference: {words[0]}" for words in judged if "yes" not in words]
+    left = [conversation for conversation in with_items if all(turn.items for turn in conversation.turns)]
+    print(building.count("items", "checklist items", len(judged), len(judged) - len(reasons), reasons))
+    print(building.count("checklists", "conversations", len(conversations), len(left), []))
+    if judged and held[1:]:
+        _write_agreement(building, keyed, votes)
+    return left
+
+
+def _keep_fulfilled(turn: DraftTurn, replies: Sequence[HeldItems | None]) -> list[tuple[str, ...]]:
+    """Reduce a turn's checklist to the items that the reference fulfils according to at least one model.
+
+    `replies` holds a reply per model, None if it failed. Return the models' answers ("yes", "no" or "unclear") to each
+    of the original items.
+    """
+    columns = [reply.answers if reply else ["unclear"] * len(turn.items) for reply in replies]
+    votes = list(zip(*columns, strict=True))
+    kept = [(item, words) for item, words in zip(turn.items, votes, strict=True) if "yes" in words]
+    turn.items = [item for item, _ in kept]
+    turn.disputed = [item.question for item, words in kept if len(set(words)) > 1]
+    return votes
+
+
+def _write_agreement(
+    building: BenchmarkBuild, keyed: Mapping[str, DraftTurn], votes: Mapping[str, list[tuple[str, ...]]]
+) -> None:
+    """Write checklist_agreement.json: how often two models agree on whether the references fulfil the checklist items.
+
+    `votes` maps turn keys to the two models' answers to each item.
+    """
+    from critic.stats.verdicts import verdict_agreement  # noqa: PLC0415 - takes a second
+
+    codes, groups = list[list[int]](), list[str]()
+    for key, answers in votes.items():
+        codes += [[("yes", "unclear", "no").index(word) for word in words] for words in answers]
+        # Turns of one conversation are about one image: they are resampled together.
+        groups += [key.rpartition("/")[0]] * len(answers)
+    first, second = np.array(codes, np.int8).T
+    agreement = verdict_agreement(first, second, groups)
+    disputed = [item for turn in keyed.values() for item in turn.disputed]
+    facts = {"items": msgspec.to_builtins(agreement), "disputed": disputed}
+    jsonl.write_json(building.out / "checklist_agreement.json", facts)
+    estimates = (agreement.accuracy, agreement.kappa)
+    equal, kappa = (f"{number(estimate.value)} {interval(estimate.interval)}".strip() for estimate in estimates)
+    print(f"two models, {agreement.n} checklist items: equal answers {equal}, kappa {kappa}")
+
+
+def solve_blind(building: BenchmarkBuild, conversations: Sequence[DraftConversation], name: str) -> dict[str, float]:
+    """Let the model answer without the image and judge its own answers; return the mean score (0..1) by conversation
+    id.
+
+    A turn that could not be answered or judged counts as 0. `name` is the plan.
+    """
+    from critic.stages import infer, judge  # noqa: PLC0415 - they import every judge; only this step needs them
+
+    draft, replies, judged = (building.out / f"{name}.jsonl" for name in ("draft", "blind_replies", "blind"))
+    bench.write(draft, name, conversations)
+    # Lines about earlier drafts would count as another run's: a rule became stricter, or an image is gone.
+    by_id = {conversation.id: conversation for conversation in benchmarks.read(name, draft)}
+
+    def is_wanted(line: Any) -> bool:
+        return bool(by_id.get(line.conversation.id) == line.conversation)
+
+    for path, record in ((replies, ModelTurn), (judged, Judgment)):
+        # Most reruns have the same drafts: nothing is rewritten.
+        if not all(map(is_wanted, known(path, record))):
+            jsonl.write(path, filter(is_wanted, known(path, record)))
+    protocol = PLANS[name].protocol
+    options = {option: getattr(building.endpoint, option) for option in ONE_MODEL} | {"max_failed": 1.0}
+    code = infer.main(draft, name, replies, condition=["no_image"], data_root=building.root, **options)
+    # Without a URL the model is a folder or a file, which critic judge takes as --judge.
+    if not options["base_url"]:
+        options |= {"judge": [options["model"]], "model": None}
+    code |= judge.main(replies, judged, benchmark=name, protocol=[protocol], images="blind", **options)
+    building.code = max(building.code, code)
+    verdicts = (line for _, line in jsonl.read(judged, Judgment))
+    low, high = protocols.load(protocol).scale
+    shares = defaultdict[str, list[float]](list)
+    for cell, scores in by_cell(verdicts, protocol).items():
+        # Verdicts on whole conversations would count their turns twice.
+        if cell.turn is not None:
+            for key, score in scores.items():
+                shares[key].append(0.0 if score is None else (score - low) / (high - low))
+    return {key: fmean(by_turn) for key, by_turn in shares.items()}
+
+
+def build_conversations(building: BenchmarkBuild, chosen: Chosen, name: str, *, blind: float, unreviewed: bool) -> None:
+    """Build the benchmark of the plan `name` from the chosen images, up to the frozen test or the sheet that people
+    must fill.
+
+    `blind`: drop conversations whose mean score without the image (0..1) is at least this; above 1 the check is
+        skipped.
+    `unreviewed`: True to skip the review by people.
+
+    Raises UsageError if no conversation is left.
+    """
+    plan = PLANS[name]
+    conversations = plan.make(building, chosen)
+    if plan.checklists:
+        conversations = add_checklists(building, conversations)
+    blind_scores = solve_blind(building, conversations, name) if conversations and blind <= 1 else {}
+    solved = {key: score for key, score in blind_scores.items() if score >= blind}
+    conversations = _drop_solved(building, conversations, solved)
+    jsonl.write(building.out / "made.jsonl", conversations)
+    if conversations and not unreviewed:
+        sheet = building.out / "review/sheet.csv"
+        review.ask(sheet, conversations, range(1, review.REVIEWERS + 1))
+        decided = review.decide(conversations, sheet)
+        print(decided.format_yield())
+        if decided.open or decided.differing:
+            # Only if two reviewers differ does a third one decide.
+            third = [conversation for conversation in conversations if conversation.id in decided.differing]
+            review.ask(sheet, third, [review.REVIEWERS + 1])
+            print(f"{sheet}: fill in {', '.join(review.CRITERIA)} with yes or no, then run the same command again")
+            return
+        building.count("people", "conversations", len(conversations), len(decided.accepted), decided.list_reasons())
+        conversations = [conversation for conversation in conversations if conversation.id in decided.accepted]
+    if not conversations:
+        raise UsageError(f"{building.out}: no conversation is left; removed.jsonl and the review say why")
+    texts = {conversation.id: conversation.join_texts() for conversation in conversations}
+    # Conversations that share text stay in one split, or the internal test would hold what was trained on.
+    split_of = bench.assign_splits(bench.group_overlaps(list(texts), bench.find_overlaps(texts)))
+    counts = Counter(split_of.values())
+    facts: dict[str, Any] = {
+        "plan": name,
+        "lang": building.lang,
+        "conversations": len(conversations),
+        "reviewed": not unreviewed,
+        "splits": dict(sorted(counts.items())),
+        "steps": building.steps,
+        "models": building.models,
+    }
+    folder = building.out / "benchmark"
+    md5_of = {path: image["md5"] for path, image in chosen.items()}
+    frozen_hash = bench.freeze(folder, name, conversations, building.root, md5_of, split_of, facts)
+    card.write(folder, name, folder / "benchmark.jsonl", building.steps)
+    print(
+        f"{folder / 'benchmark.jsonl'}: {len(conversations)} conversations ({listed(counts)}), frozen as {frozen_hash}"
+    )
+
+
+def _drop_solved(
+    building: BenchmarkBuild, conversations: Sequence[DraftConversation], solved: Mapping[str, float]
+) -> list[DraftConversation]:
+    """Return the conversations that are neither `solved` without the image nor repeat another one completely.
+
+    `solved` maps ids to scores. The reasons for dropping the others are written to removed.jsonl.
+    """
+    reasons = dict[str, dict[str, Any]]()
+    for key, score in solved.items():
+        reasons[key] = {"reason": "solved_blind", "score": round(score, 3)}
+    for pair in bench.find_overlaps({talk.id: talk.join_texts() for talk in conversations}):
+        # One that shares only a part stays, in the same split.
+        if pair.share == 1:
+            reasons.setdefault(pair.other, {"reason": "repeats_another", "of": pair.key})
+    removed = [{"id": talk.id, "image": talk.image, **reasons[talk.id]} for talk in conversations if talk.id in reasons]
+    jsonl.write(building.out / "removed.jsonl", removed)
+    left = [talk for talk in conversations if talk.id not in reasons]
+    print(building.count("checks", "conversations", len(conversations), len(left), (row["reason"] for row in removed)))
+    return left
 
 
 def choose_images(building: BenchmarkBuild, *, min_side: int, quality: int, rare: int, cap: int) -> dict[str, Any]:
@@ -98,7 +476,7 @@ def main(
         with jsonl.lock_folder(out):
             chosen = choose_images(building, min_side=min_side, quality=quality, rare=rare, cap=cap)
             if plan is not None:
-                build(building, chosen, plan, blind=blind, unreviewed=unreviewed)
+                build_conversations(building, chosen, plan, blind=blind, unreviewed=unreviewed)
     # The steps before it need no model, and are done.
     except NeedsModelError as step:
         print(f"{step} asks a model: give --base-url or --model, and run the same command again")
