@@ -1,25 +1,231 @@
-"""A model's transcripts by condition, and the pairing of several models' transcripts."""
+"""A model's transcripts by condition, read from critic infer's files or other programs', and paired with other models'.
+
+Other programs' replies are the result files of other harnesses, or a plain table:
+
+    id,turn,text                                     a table (.csv, .tsv, .jsonl, .xlsx, .parquet)
+    {"question_id": "17-0", "predict": "两只。"}      AlignMMBench
+    {"index": 3, "prediction": "A red kite."}        VLMEvalKit, of several turns prediction_0, prediction_1 …
+    {"doc_id": 0, "filtered_resps": ["Two."]}        lmms-eval (--log_samples): doc_id counts the questions from 0
+
+Ids are the benchmark's. A table may also have `condition` (own unless said), and the question, which is checked.
+"""
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
+from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from critic import jsonl, records
-from critic.errors import UsageError, quoted, replace_surrogates
-from critic.judging import replies
-from critic.judging.answers import say_thoughts, without_thoughts_in
-from critic.judging.history import CONDITIONS
+from critic import jsonl, tables
+from critic.errors import UsageError, quoted, replace_surrogates, shorten_line
+from critic.judging.answers import say_thoughts, with_reply, without_thoughts_in
+from critic.judging.history import CONDITIONS, messages
 from critic.judging.render import show_history
-from critic.records import Exchange, ModelTurn
+from critic.records import Conversation, Exchange, Failure, ModelTurn, Pairing, Sampling, SentMessage, TurnFailure
+
+QUESTIONS = ("question", "instruction", "prompt", "query", "input")
+"""Columns in which harnesses keep the question, often with more around it."""
+
+_IMAGE = re.compile(r"<\W*(image|img|video)\W*\d*\W*>|\\n", re.IGNORECASE)
+"""Pattern of an image's place in a prompt, and of a line break that was written as two characters."""
+
+LOST = "Failed to obtain answer"
+"""Beginning of a failed reply in VLMEvalKit's files. It is followed by "via API." or the error."""
+
+
+def lost(text: str | None) -> Literal["empty", "server_error"] | None:
+    """Return the failure of another program's reply, or None if the reply is an answer.
+
+    >>> lost("Failed to obtain answer via API.")
+    'server_error'
+    """
+    if text is None or not text.strip():
+        return "empty"
+    return "server_error" if text.lstrip().startswith(LOST) else None
+
+
+class Layout(Struct, frozen=True, kw_only=True):
+    """A layout of result files, by column names.
+
+    - `id`: the column of the id. `numbered`: ids count the benchmark's conversations from 0.
+    - `text`: the column of the reply, or the prefix of the columns TEXT_0, TEXT_1, … of several turns.
+    - `turn`: the column of the turn's number; None if replies begin with turn 1.
+    """
+
+    id: str
+    text: str
+    turn: str | None = None
+    numbered: bool = False
+
+    def fits(self, row: tables.Row) -> bool:
+        return self.id in row and (self.text in row or f"{self.text}_0" in row)
+
+    def replies(self, location: str, row: tables.Row) -> Iterator[tuple[int, str | None]]:
+        """Yield the turns of a row (from 1) with their replies; an empty reply is None.
+
+        `location` names the row in errors. Raises UsageError if the turn is not a number.
+        """
+        if self.text not in row:
+            for name in row:
+                number = name.removeprefix(f"{self.text}_")
+                if number.isdigit() and (text := tables.optional_text(row, name)) is not None:
+                    yield int(number) + 1, text
+            return
+        texts = list(_list_texts(row[self.text]))
+        turn = tables.optional_text(row, self.turn) if self.turn else None
+        if turn is not None and not turn.isdigit():
+            raise UsageError(f"{location}: {quoted(self.turn)} is {quoted(turn)}; expected a turn's number, from 1")
+        yield from enumerate(texts or [None], int(turn or 1))
+
+
+LAYOUTS = (
+    Layout(id="id", text="text", turn="turn"),
+    Layout(id="question_id", text="predict"),
+    Layout(id="index", text="prediction"),
+    Layout(id="doc_id", text="filtered_resps", numbered=True),
+    Layout(id="doc_id", text="resps", numbered=True),
+)
+
+
+def _list_texts(value: Any) -> Iterator[str | None]:
+    """Yield the texts of a cell, including those in lists of lists, as lmms-eval writes them."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _list_texts(item)
+    else:
+        yield tables.optional_text({"": value}, "")
+
+
+def _fold(text: str) -> str:
+    """Normalise a text for matching: lower case, no punctuation, one space between words and at both ends."""
+    spoken = unicodedata.normalize("NFKC", _IMAGE.sub(" ", text)).casefold()
+    return " ".join(["", *re.findall(r"[^\W_]+", spoken), ""])
+
+
+def _find_contradiction(row: tables.Row, prompts: Sequence[str]) -> str | None:
+    """Return how a row's question contradicts the `prompts`, or None if it does not.
+
+    It does not if it equals one of them, contains it or is contained in it, or if the row has no question.
+    """
+    doc = row.get("doc")
+    cells = [part.get(name) for part in (row, doc if isinstance(doc, dict) else {}) for name in QUESTIONS]
+    texts = {words: text for cell in cells for text in _list_texts(cell) if text and (words := _fold(text)).strip()}
+    expected = {_fold(prompt) for prompt in prompts}
+    if not texts or not expected or any(words in prompt or prompt in words for words in texts for prompt in expected):
+        return None
+    return f"asks {prompts[0][:200]!r}, the row has {next(iter(texts.values()))[:200]!r}"
+
+
+def benchmark_of(path: Path, questions: Path | None) -> str | None:
+    """Return the benchmark that a file's records name, or None for rows of no benchmark.
+
+    `questions`: the benchmark's file, or None. Raises UsageError for replies of another program, which name no
+    benchmark, except for answers to AlignMMBench with a `questions` file.
+    """
+    row = tables.read_first_row(path) or {}
+    if isinstance(conversation := row.get("conversation"), dict):
+        return str(conversation.get("benchmark"))
+    if any(layout.fits(row) for layout in LAYOUTS) and not ("predict" in row and questions):
+        kind = "answers to AlignMMBench" if "predict" in row else "replies of another program"
+        raise UsageError(
+            f"{path}: {kind}: give --benchmark NAME and --questions, its file (or rows of no benchmark: --map)"
+        )
+    return None
+
+
+def is_table(path: Path) -> bool:
+    """Return True if a file holds another program's replies, and False if it is output of critic infer."""
+    if jsonl.suffix(path) == ".jsonl":
+        row = tables.read_first_row(path)
+        return row is not None and "conversation" not in row
+    return jsonl.suffix(path) in tables.READABLE
+
+
+def read_table(path: Path, conversations: Sequence[Conversation], system: str) -> Iterable[ModelTurn]:
+    """Read a model's replies from a table, as turns like those that critic infer records, but without images.
+
+    `system`: the model's name. Raises UsageError for unknown columns, for an id, a condition or a turn that is unknown
+    or occurs twice, and for a question that differs from the benchmark's.
+    """
+    by_id = {conversation.id: conversation for conversation in conversations}
+    replies: dict[tuple[str, str], dict[int, str | None]] = {}
+    layout: Layout | None = None
+    for location, row in tables.rows(path):
+        layout = layout or _find_layout(location, row)
+        key = tables.require_text(location, row, layout.id)
+        tables.check_ids([key], location, layout.id)
+        if layout.numbered and key.isdigit() and int(key) < len(conversations):
+            key = conversations[int(key)].id
+        condition = tables.optional_text(row, "condition") or "own"
+        if key not in by_id:
+            raise UsageError(f"{location}: {layout.id} {quoted(key)} is not in the benchmark's file")
+        if condition not in CONDITIONS:
+            raise UsageError(f"{location}: no {quoted(condition)}")
+        turns, texts = by_id[key].turns, replies.setdefault((key, condition), {})
+        prompts = []
+        for turn, text in layout.replies(location, row):
+            if turn not in CONDITIONS[condition].asked(len(turns)) or turn in texts:
+                twice = "is there twice" if turn <= len(turns) else f"is not there: it has {len(turns)}"
+                raise UsageError(f"{location}: turn {turn} of {quoted(key)} ({condition}) {twice}")
+            texts[turn] = text
+            prompts.append(turns[turn - 1].prompt)
+        if why := _find_contradiction(row, prompts):
+            remedy = "give as --questions the file that was asked, in its order"
+            raise UsageError(f"{location}: {layout.id} {quoted(key)} {why}; {remedy}")
+    return [
+        turn for (key, name), texts in replies.items() for turn in _build_turns(by_id[key], name, texts, system, path)
+    ]
+
+
+def _find_layout(location: str, row: tables.Row) -> Layout:
+    """Return the layout that fits a row's columns. Raise UsageError if none does."""
+    layout = next((layout for layout in LAYOUTS if layout.fits(row)), None)
+    if layout is None:
+        layouts = "; ".join(f"{layout.id}, {layout.text}" for layout in LAYOUTS)
+        raise UsageError(
+            f"{location}: columns {shorten_line(', '.join(row))} are no known layout of replies: {layouts}"
+        )
+    return layout
+
+
+def _build_turns(
+    conversation: Conversation, name: str, replies: dict[int, str | None], system: str, path: Path
+) -> Iterator[ModelTurn]:
+    condition, earlier = CONDITIONS[name], dict[int, str]()
+    for turn in sorted(replies):
+        text = replies[turn]
+        behind = next((number for number in condition.own(turn) if number not in earlier), None)
+        failure: TurnFailure | None = lost(text) or ("not_run" if behind in replies else None)
+        record = ModelTurn(
+            conversation=conversation,
+            condition=name,
+            turn=turn,
+            system=system,
+            sampling=Sampling(max_tokens=0),
+            failure=failure,
+        )
+        if failure is None and text is not None:
+            if behind is not None:
+                raise UsageError(
+                    f"{path}: turn {turn} of {quoted(conversation.id)} ({name}) is there, turn {behind} is not"
+                )
+            shown = messages(conversation, turn, earlier, condition)
+            seen = [SentMessage(role=message.role, content=message.content) for message in shown]
+            record = with_reply(replace(record, seen=seen), text)
+            if record.reply is not None:
+                earlier[turn] = record.reply
+        yield record
 
 
 class Transcript(Struct, frozen=True, kw_only=True):
     """A model's conversation under a condition. `turns` holds the recorded turns by number, from 1."""
 
-    conversation: records.Conversation
+    conversation: Conversation
     condition: str
     system: str
     turns: dict[int, ModelTurn]
@@ -29,7 +235,7 @@ class Transcript(Struct, frozen=True, kw_only=True):
         """Return the turns, from 1, that the model answers under the condition."""
         return CONDITIONS[self.condition].asked(len(self.conversation.turns))
 
-    def problem(self, turns: Iterable[int]) -> tuple[records.Failure, str] | None:
+    def problem(self, turns: Iterable[int]) -> tuple[Failure, str] | None:
         """Return the failure and a sentence for the first of these turns without a reply, or None if all have one."""
         for number in turns:
             line = self.turns.get(number)
@@ -93,7 +299,7 @@ Pair = tuple[Transcript, Transcript | None]
 
 
 def read_transcripts(
-    path: Path, benchmark: str, conversations: Sequence[records.Conversation] = (), name: str | None = None
+    path: Path, benchmark: str, conversations: Sequence[Conversation] = (), name: str | None = None
 ) -> Transcripts:
     """Read a model's transcripts from a file, in the file's order.
 
@@ -109,10 +315,10 @@ def read_transcripts(
     transcripts: Transcripts = {}
     system: str | None = None
     # Only what critic infer wrote has the conversation beside each reply.
-    if not replies.is_table(path):
+    if not is_table(path):
         lines = jsonl.read(path, ModelTurn)
     elif conversations:
-        lines = enumerate(replies.read(path, conversations, name or replace_surrogates(path.stem)), 1)
+        lines = enumerate(read_table(path, conversations, name or replace_surrogates(path.stem)), 1)
     else:
         raise UsageError(f"{path}: a table of replies, not critic infer's; give the benchmark's file with --questions")
     thinking = answers = 0
@@ -144,7 +350,7 @@ def read_transcripts(
     return transcripts
 
 
-def pair_up(models: Sequence[Transcripts], files: Sequence[Path], how: records.Pairing | None, seed: int) -> list[Pair]:
+def pair_up(models: Sequence[Transcripts], files: Sequence[Path], how: Pairing | None, seed: int) -> list[Pair]:
     """Return the transcripts to judge, each with the one that it is compared with, or None.
 
     `models` holds the transcripts of each of the `files`. The first model is compared with each other one, or the
@@ -175,7 +381,7 @@ def pair_up(models: Sequence[Transcripts], files: Sequence[Path], how: records.P
     return [(transcript, theirs.get(name)) for theirs in others or [{}] for name, transcript in mine.items()]
 
 
-def battles(models: Sequence[Transcripts], how: records.Pairing, seed: int) -> list[Pair]:
+def battles(models: Sequence[Transcripts], how: Pairing, seed: int) -> list[Pair]:
     """Pair the transcripts of several models, conversation by conversation.
 
     `how`: "all" pairs every two models, "random" draws an opponent for each model, "newcomer" for the first model only.

@@ -15,7 +15,7 @@ from critic import human_scored
 from critic.benchmarks import BENCHMARKS
 from critic.errors import UsageError
 from critic.judging.distribution import Aggregation
-from critic.judging.replies import benchmark_of
+from critic.judging.transcripts import benchmark_of
 from critic.stages import options
 from critic.stages.gpus import on_gpus
 from critic.stages.judge_conversations import judge_conversations

@@ -23,7 +23,6 @@ from critic.judging.forms import BY_NAME, Form, form_of
 from critic.judging.judge import EXTRACTED, Judge
 from critic.judging.prompt import EXTRACTION, prompt_hash
 from critic.judging.protocols import PROTOCOLS, Protocol
-from critic.judging.replies import is_table
 from critic.judging.transcripts import Pair
 from critic.records import Conversation, JudgeConfig, Judgment
 from critic.stages import options
@@ -93,7 +92,7 @@ def judge_conversations(
     models = [transcripts.read_transcripts(path, benchmark, published) for path in files]
     for path in files:
         # A table of another program has no sidecar.
-        if not (is_table(path) or jsonl.sidecar(path).is_file()):
+        if not (transcripts.is_table(path) or jsonl.sidecar(path).is_file()):
             print(f"{path}: critic infer has not finished it; what it lacks is not judged", file=sys.stderr)
     if questions is not None:
         _check_questions(questions, published, [transcript.conversation for transcript in models[0].values()])

@@ -16,8 +16,7 @@ from critic.images import name_images
 from critic.judging import protocols
 from critic.judging.assignments import Assignment
 from critic.judging.forms import PlannedVerdict
-from critic.judging.replies import benchmark_of
-from critic.judging.transcripts import Transcripts, read_transcripts
+from critic.judging.transcripts import Transcripts, benchmark_of, read_transcripts
 from critic.records import Conversation, HumanScore, JudgeConfig, Judgment, Scope, TurnContext, Verdict
 
 WHOLE = "whole"

@@ -12,8 +12,7 @@ from stages.test_judge_conversations import answer_all, prompt_of, replies
 from critic import benchmarks
 from critic.benchmarks.alignmmbench import read_conversations
 from critic.errors import UsageError
-from critic.judging import replies as tables_of_replies
-from critic.judging.transcripts import Transcript, read_transcripts
+from critic.judging.transcripts import Transcript, is_table, read_table, read_transcripts
 from critic.records import Conversation
 
 CONVBENCH = benchmarks.read("convbench", sample("convbench"))
@@ -186,5 +185,5 @@ def test_mistakes_end_in_one_line(
 def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.xml").write_text("<replies/>")
     with pytest.raises(UsageError, match=r"cannot read \.xml; expected \.csv"):
-        list(tables_of_replies.read(tmp_path / "t.xml", CONVBENCH, "m"))
-    assert not tables_of_replies.is_table(ROOT / "data")
+        list(read_table(tmp_path / "t.xml", CONVBENCH, "m"))
+    assert not is_table(ROOT / "data")
