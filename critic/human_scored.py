@@ -26,18 +26,7 @@ from critic import jsonl, records, tables
 from critic.errors import UsageError, loads, located, quoted, shorten_line
 from critic.judging.answers import say_thoughts, without_thoughts_in
 from critic.judging.thoughts import split_thoughts
-from critic.records import (
-    CUT_OFF,
-    TEN,
-    HumanScore,
-    Judgment,
-    Language,
-    ModelTurn,
-    PromptInputs,
-    Question,
-    Response,
-    Turn,
-)
+from critic.records import TEN, HumanScore, Judgment, Language, ModelTurn, PromptInputs, Question, Response, Turn
 
 UNUSABLE_FLAGS = {
     "no_reference": "no reference answer",
@@ -655,7 +644,7 @@ def walk(
         answers, thinking = answers + 1, thinking + has_thoughts
         # People scored an answer that has no end: no label of a complete one. A judge fails it by name.
         if any(ends) and scored:
-            left_out[CUT_OFF] += 1
+            left_out[records.CUT_OFF] += 1
             continue
         left_out.update(f"no {name}" for name in unscored_by)
         response = build_response(row, columns)

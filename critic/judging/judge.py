@@ -22,18 +22,7 @@ from critic.judging.prompt import EXTRACTION, load, prompt_hash
 from critic.judging.render import TruncatedPrompt, in_order
 from critic.judging.targets import target
 from critic.judging.thoughts import without_thoughts
-from critic.records import (
-    CUT_OFF,
-    UNREADABLE,
-    Call,
-    JudgeConfig,
-    Judgment,
-    Position,
-    PromptInputs,
-    Response,
-    Sample,
-    Verdict,
-)
+from critic.records import UNREADABLE, Call, JudgeConfig, Judgment, Position, PromptInputs, Response, Sample, Verdict
 
 EXTRACTED = ("direct", "pairwise")
 """The protocols by which an unreadable reply is asked about once more (ConvBench, VisIT-Bench)."""
@@ -62,7 +51,7 @@ def plan_response(form: str, response: Response, other: Response | None = None) 
     planned = PlannedVerdict(sample=Sample.of(response, other), form=form)
     # A judge would rate the cut, and not the answer.
     if response.cut_off or (other is not None and other.cut_off):
-        return replace(planned, problem=("truncated", CUT_OFF))
+        return replace(planned, problem=("truncated", records.CUT_OFF))
     return replace(planned, material=form_of(form).material(response, other))
 
 
