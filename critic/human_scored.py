@@ -24,8 +24,7 @@ from msgspec.structs import replace
 
 from critic import jsonl, records, tables
 from critic.errors import UsageError, loads, located, quoted, shorten_line
-from critic.judging.answers import say_thoughts, without_thoughts_in
-from critic.judging.thoughts import split_thoughts
+from critic.judging.thoughts import say_thoughts, split_thoughts, without_thoughts_in
 from critic.records import TEN, HumanScore, Judgment, Language, ModelTurn, PromptInputs, Question, Response, Turn
 
 UNUSABLE_FLAGS = {

@@ -22,8 +22,8 @@ from critic.backends import Backend, ChatMessage, Reply, Request, find_failure, 
 from critic.errors import Refused, Transient, UsageError, quoted
 from critic.images import Image, ImageError, Images, name_images
 from critic.judging import history
-from critic.judging.answers import with_reply, without_thoughts_in
 from critic.judging.history import CONDITIONS, HistoryMessage
+from critic.judging.thoughts import with_reply, without_thoughts_in
 from critic.records import Conversation, ModelTurn, Sampling, SentImage, SentMessage, TurnFailure
 from critic.stages import options
 from critic.stages.gpus import on_gpus

@@ -23,7 +23,7 @@ from msgspec import Meta, Struct
 
 from critic import jsonl
 from critic.errors import UsageError, one_line
-from critic.judging.answers import without_thoughts_in
+from critic.judging.thoughts import without_thoughts_in
 from critic.page.blocks import Section, Table, number, row
 from critic.records import Call, Judgment, ModelTurn
 

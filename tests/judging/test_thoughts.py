@@ -16,8 +16,7 @@ from stages.test_judge_conversations import answer_all, judge, judged, prompt_of
 from critic import benchmarks, human_scored, jsonl
 from critic.backends import Reply, Request
 from critic.judging import history
-from critic.judging.answers import with_reply, without_thoughts_in
-from critic.judging.thoughts import split_thoughts
+from critic.judging.thoughts import split_thoughts, with_reply, without_thoughts_in
 from critic.judging.transcripts import read_transcripts
 from critic.records import CUT_OFF, ModelTurn, Question, Response, Verdict
 from critic.stages.totals import sum_replies
