@@ -691,7 +691,7 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
         # A row of the user's own keeps its id, by which people's labels name it.
         if self.protocol is None:
             return sample.key
-        return build_verdict_id(sample.id, sample.condition, self.protocol, sample.turn, self.judging, sample.opponent)
+        return build_verdict_id(sample.id, sample.condition, self.protocol, sample.opponent, sample.turn, self.judging)
 
     @property
     def score_kind(self) -> str:
@@ -745,19 +745,14 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def build_verdict_id(
-    key: str,
-    condition: str,
-    protocol: str,
-    turn: int | None = None,
-    judging: str = "standard",
-    opponent: str | None = None,
+    key: str, condition: str, protocol: str, opponent: str | None, turn: int | None = None, judging: str = "standard"
 ) -> str:
     """Return the id under which human labels refer to a verdict on the conversation with id `key` (see
     eval_agreement.items).
 
     `turn` is None for the whole conversation.
 
-    >>> build_verdict_id("7", "own", "pairwise", turn=2, opponent="llava")
+    >>> build_verdict_id("7", "own", "pairwise", opponent="llava", turn=2)
     '7/own/pairwise/2/opponent=llava'
     """
     named = {"judging": judging, "opponent": opponent}

@@ -116,7 +116,7 @@ def test_conversations_come_back_where_they_are_read(tmp_path: Path, scheme: str
     path = exported(store)
     lines = read_jsonl(path)
     talk, opponent = read_jsonl(talks)[0]["conversation"]["id"], "theirs" if scheme == "against" else None
-    expected = {build_verdict_id(talk, "own", protocol, turn, opponent=opponent) for turn in (1, 2, 3, None)}
+    expected = {build_verdict_id(talk, "own", protocol, opponent, turn) for turn in (1, 2, 3, None)}
     assert {line["id"] for line in lines if line["id"].startswith(f"{talk}/")} == expected
     assert find_kind(Source(path)) == kind and all(line[kind] is not None for line in lines)
     assert {line["turn"] for line in lines} == {"1", "2", "3", "whole"}
