@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-import msgspec
-from msgspec import Struct, field
+from msgspec import Struct, convert, field
 
 Language = Literal["zh", "en"]
 Message = Mapping[str, Any]
@@ -738,9 +737,9 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
         # The two kinds of judgment were two records then.
         match row:
             case {"verdict": dict(), "response": dict()}:
-                return msgspec.convert(_upgrade_answer(row), cls)
+                return convert(_upgrade_answer(row), cls)
             case {"verdict": dict(), "conversation": dict(), "setup": dict()}:
-                return msgspec.convert(_upgrade_conversation(row), cls)
+                return convert(_upgrade_conversation(row), cls)
         return None
 
 
@@ -770,7 +769,7 @@ def sum_usage(records: Sequence[Judgment | Call]) -> dict[str, Any]:
 def _upgrade_answer(row: dict[str, Any]) -> dict[str, Any]:
     """Convert an older judgment of an answer to the current keys."""
     rows = (row.pop(name, None) for name in ("response", "other"))
-    answers = [msgspec.convert(answer, Response) for answer in rows if answer is not None]
+    answers = [convert(answer, Response) for answer in rows if answer is not None]
     setup: dict[str, Any] = {"pointwise_prompt": row.get("prompt")}
     setup |= {name: row.pop(name) for name in ("judge", "score_kind", "decoding") if name in row}
     members = []
@@ -798,7 +797,7 @@ def _upgrade_conversation(row: dict[str, Any]) -> dict[str, Any]:
     upgraded = row | {name: old[name] for name in kept if name in old}
     upgraded |= {"sample": sample, "verdict": verdict, "prompt": form}
     # The totals of the calls were not written then.
-    if calls := msgspec.convert(row.get("calls", []), list[Call]):
+    if calls := convert(row.get("calls", []), list[Call]):
         upgraded |= {"reply": calls[0].reply, **sum_usage(calls)}
     return upgraded
 

@@ -20,8 +20,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 from zipfile import ZipFile
 
-import msgspec
-from msgspec import Struct
+from msgspec import Struct, convert
 
 from critic import jsonl
 from critic.errors import UsageError, did_you_mean, one_line, quoted, refusing, replace_surrogates
@@ -106,7 +105,7 @@ class ColumnTable(Struct, frozen=True):
 def load_columns() -> ColumnTable:
     """Return the content of `column_names.toml`."""
     text = Path(__file__).with_name("column_names.toml").read_text("utf-8")
-    return msgspec.convert(tomllib.loads(text), ColumnTable)
+    return convert(tomllib.loads(text), ColumnTable)
 
 
 def match_columns(columns: Iterable[str], names: Mapping[str, Sequence[str]]) -> dict[str, str]:

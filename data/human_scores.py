@@ -24,7 +24,6 @@ import typer
 from critic import human_scored, jsonl, tables
 from critic.cli import run_program
 from critic.errors import UsageError, quoted
-from critic.human_scored import Loaded, Row
 from critic.stages import options
 from critic.stats.estimate import FEWEST_TO_DECIDE
 
@@ -36,7 +35,7 @@ def _hash_group(group: str) -> int:
     return int(hashlib.sha1(group.encode()).hexdigest(), 16)
 
 
-def choose_internal_groups(rows: list[Row], per_task: bool, least: int = 0) -> set[str]:
+def choose_internal_groups(rows: list[human_scored.Row], per_task: bool, least: int = 0) -> set[str]:
     """Return the groups of the internal test: about a tenth of all groups, and at least `least` if there are enough.
 
     With `per_task` it is exactly a tenth of each task's groups, rounded up.
@@ -59,7 +58,7 @@ def choose_internal_groups(rows: list[Row], per_task: bool, least: int = 0) -> s
     return chosen | {*rest[: max(0, least - len(chosen))]}
 
 
-def _list_material(row: Row) -> set[str]:
+def _list_material(row: human_scored.Row) -> set[str]:
     """Return keys of what must not be on both sides of the split: the images, and the question with its reference.
 
     Without a reference the question counts only if it has no images and no earlier turns, which could change its
@@ -71,7 +70,7 @@ def _list_material(row: Row) -> set[str]:
     return {*([f"text {text}"] if is_complete else []), *(f"image {_normalize_path(image)}" for image in images)}
 
 
-def _list_systems(row: Row) -> set[str]:
+def _list_systems(row: human_scored.Row) -> set[str]:
     """Return the names of the systems that wrote the row's answers."""
     return {row.system or "unknown", row.other_system or row.system or "unknown"}
 
@@ -95,7 +94,7 @@ def _normalize_path(image: str) -> str:
 
 
 def split(
-    loaded: Loaded, groups: set[str], external: str | None, rows: Path
+    loaded: human_scored.Loaded, groups: set[str], external: str | None, rows: Path
 ) -> tuple[dict[str, list[dict[str, Any]]], int]:
     """Return the rows of each part (train, internal, external), and the number of rows that the leak check removed.
 

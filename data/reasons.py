@@ -18,8 +18,7 @@ from msgspec.structs import asdict
 from critic import human_scored, jsonl
 from critic.cli import run_program
 from critic.records import Judgment
-from critic.stages import options
-from critic.stages.options import Endpoint, check
+from critic.stages.options import Endpoint, Temperature, check, root_of, takes_options
 
 
 def choose_reasons(judgments: Iterable[Judgment], band: float) -> dict[str, str]:
@@ -37,7 +36,7 @@ def choose_reasons(judgments: Iterable[Judgment], band: float) -> dict[str, str]
     return {name.rpartition("#")[0]: reason for points, name, reason in sorted(samples, reverse=True) if points <= band}
 
 
-@partial(options.takes_options, names={*Endpoint.__struct_fields__} - {"shard", "gpus"})
+@partial(takes_options, names={*Endpoint.__struct_fields__} - {"shard", "gpus"})
 def main(
     rows: Annotated[Path, typer.Argument(help="Human-scored rows.")],
     out: Annotated[Path, typer.Option(help="Rows with reasons (.jsonl); all replies are saved next to it.")],
@@ -47,7 +46,7 @@ def main(
     ] = None,
     samples: Annotated[int, typer.Option(min=1, help="Replies per row.")] = 4,
     band: Annotated[float, typer.Option(min=0, help="Most points (on 1..10) between rating and human score.")] = 1.0,
-    temperature: options.Temperature = 0.8,
+    temperature: Temperature = 0.8,
     force_form: Annotated[
         bool, typer.Option("--force-form", help="Use the form even if the judge was not trained on it.")
     ] = False,
@@ -62,7 +61,7 @@ def main(
     requests, sampled = (out.with_suffix(f".{name}.jsonl") for name in ("asked", "samples"))
     copies = [(raw, f"{row}#{n}") for row, raw in by_id.items() if row in lacking for n in range(samples)]
     jsonl.write(requests, ({**raw, "id": name} for raw, name in copies))
-    how = asdict(endpoint) | {"data_root": endpoint.data_root or options.root_of(rows), "temperature": temperature}
+    how = asdict(endpoint) | {"data_root": endpoint.data_root or root_of(rows), "temperature": temperature}
     how |= {"prompt": "pointwise_reason_first", "score": "argmax", "force_form": force_form}
     code = judging.main(requests, sampled, judge=judge, **how)
     reasons = choose_reasons((judgment for _, judgment in jsonl.read(sampled, Judgment)), band)

@@ -23,9 +23,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any, Literal
 
-import msgspec
 import typer
-from msgspec import Struct, field
+from msgspec import Struct, convert, field, to_builtins
 from msgspec.structs import replace
 
 from critic import jsonl
@@ -410,7 +409,7 @@ def read_world(*files: Path) -> World:
             for lang in section if isinstance(section, dict) else ():
                 section[lang] = merged.get(name, {}).get(lang, {}) | section[lang]
             merged[name] = merged.get(name, {}) | section if isinstance(section, dict) else section
-    return msgspec.convert(merged, World)
+    return convert(merged, World)
 
 
 def main(
@@ -433,7 +432,7 @@ def main(
         scored = label_conversations(world, scored, seed)
     rows = []
     for question, response, scored_row in scored:
-        columns = msgspec.to_builtins(scored_row)
+        columns = to_builtins(scored_row)
         if pictures:
             columns |= {"image": None, "images": [scored_row.image]}
             columns["edit"] = edit(world, question, response, scored_row.id)

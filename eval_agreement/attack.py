@@ -19,13 +19,11 @@ import typer
 
 from critic import human_scored, jsonl, tables
 from critic.errors import UsageError
-from critic.human_scored import Loaded
 from critic.judging.prompt import LANGUAGES, Prompt, load, prompt_hash
 from critic.judging.render import of_response, render
 from critic.judging.targets import RATING, target
 from critic.records import RATINGS, Question, Response
 from critic.stages import options
-from critic.tables import SCORE_SUFFIX
 from eval_agreement.measures.attacks import CLEAN, SEPARATOR, PromptLayout, arms, suite
 
 PROMPT = "pointwise"
@@ -96,14 +94,14 @@ def main(
     print(f"{out}: {len(drawn)} of {len(usable)} {kind}; rows: {rows_of}")
 
 
-def draw(loaded: Loaded, usable: Sequence[int], limit: int) -> list[int]:
+def draw(loaded: human_scored.Loaded, usable: Sequence[int], limit: int) -> list[int]:
     """Sample at most `limit` of the row numbers in `usable` by a hash of the ids, and return them in file order."""
     # By a hash of the id, so that the draw does not depend on the order of the file.
     hashes = {number: hashlib.sha256(f"0 {loaded.rows[number].id}".encode()).digest() for number in usable}
     return sorted(sorted(usable, key=hashes.__getitem__)[:limit])
 
 
-def _lines(loaded: Loaded, drawn: Sequence[int]) -> Iterator[dict[str, Any]]:
+def _lines(loaded: human_scored.Loaded, drawn: Sequence[int]) -> Iterator[dict[str, Any]]:
     """Yield each sampled answer unchanged, with the harmless control, and with every attack.
 
     `drawn`: numbers of the sampled rows.
@@ -115,7 +113,7 @@ def _lines(loaded: Loaded, drawn: Sequence[int]) -> Iterator[dict[str, Any]]:
         columns = typed | raw | typed
         yield {**columns, "id": f"{row.id}{SEPARATOR}{CLEAN}"}
         # Other judges' scores belong to the unattacked text.
-        columns = {column: value for column, value in columns.items() if not column.endswith(SCORE_SUFFIX)}
+        columns = {column: value for column, value in columns.items() if not column.endswith(tables.SCORE_SUFFIX)}
         for name, attack in suite().items():
             text = attack.text(row.response, layouts[row.lang])
             yield {**columns, "id": f"{row.id}{SEPARATOR}{name}", "response": text}

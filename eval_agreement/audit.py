@@ -10,9 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from critic import human_scored, jsonl, tables
@@ -21,7 +20,6 @@ from critic.errors import UsageError
 from critic.page.blocks import Section, as_text
 from critic.records import Judgment
 from critic.stats.verdicts import UNASKED
-from critic.tables import Kind
 from eval_agreement.measure_tables import MEASURES, PREFERENCE_MEASURES, preference_sections
 from eval_agreement.measures import gate
 from eval_agreement.measures.attacks import Injection, Looking
@@ -49,8 +47,8 @@ Tables = Mapping[str, tuple[Source, Files]]
 """By sample: the file of people's scores, and the judges' files. A file of judgments holds both, and has no judges'
 files."""
 
-_MANY: dict[Kind, str] = {"preference": "preferences", "yes or no": "verdicts of yes or no"}
-_GATED: dict[Kind, Sequence[str]] = {"score": (), "preference": gate.PREFERENCES, "yes or no": gate.YES_OR_NO}
+_MANY: dict[tables.Kind, str] = {"preference": "preferences", "yes or no": "verdicts of yes or no"}
+_GATED: dict[tables.Kind, Sequence[str]] = {"score": (), "preference": gate.PREFERENCES, "yes or no": gate.YES_OR_NO}
 
 
 class _Target(Struct, frozen=True, kw_only=True):
@@ -227,7 +225,7 @@ def _refuse(options: Mapping[str, object], subject: str) -> None:
 
 def _find_sources(
     files: Mapping[str, Path], given: TableOptions, people: Source | None, judges: Files
-) -> tuple[Kind, Tables]:
+) -> tuple[tables.Kind, Tables]:
     """Return the kind of verdicts, and for each sample the files of people and judges.
 
     `files`: files named as arguments. `people`, `judges`: files named by --human and --judge.
@@ -322,9 +320,9 @@ def _audit_scores(
     if lines := summary.row_lines(audits):
         tables.write_csv(target.out / "rows.csv", lines)
     content = summary.summarise(audits, MEASURES, outcomes)
-    content |= {"injection": msgspec.to_builtins(injections), "savings": msgspec.to_builtins(savings)}
+    content |= {"injection": to_builtins(injections), "savings": to_builtins(savings)}
     if looks:
-        content["looking"] = msgspec.to_builtins(list(looks.values()))
+        content["looking"] = to_builtins(list(looks.values()))
     origin = {sample.name: summary.sample_facts(sample, files, request.training) for sample, files in samples}
     parts = draw_parts(audits, MEASURES)
     parts["gate"] = [gate_part(outcomes)]
@@ -373,7 +371,7 @@ def _list_printed(
         yield savings.reading
 
 
-def _audit_labels(sources: Tables, kind: Kind, request: AuditRequest, target: _Target) -> _Audited:
+def _audit_labels(sources: Tables, kind: tables.Kind, request: AuditRequest, target: _Target) -> _Audited:
     """Audit judges of preferences or of yes/no verdicts. Raises UsageError if there are several samples."""
     from eval_agreement.reading.loaders import find_judge, read_labels  # noqa: PLC0415 - pandas: keeps --help fast
 
@@ -453,7 +451,7 @@ def _audit_two_judges(files: Files, target: _Target, looks: int | None) -> int:
     origin = summary.provenance({name: summary.file_facts(files)})
     audited = _Audited(
         title=f"{name} after {before}",
-        content={name: msgspec.to_builtins(change or conversions), "provenance": origin},
+        content={name: to_builtins(change or conversions), "provenance": origin},
         verdicts={name: [change.reading if change else means[0], *notes]},
         sections=sections,
         printed=[*means, as_text([replace(part, note="") for part in sections]), *notes],
@@ -496,7 +494,7 @@ def _write(audited: _Audited, target: _Target) -> int:
     if number > 1:
         print(f"This is the {name_audit(number)}.")
     if target.certificate and audited.certificate:
-        jsonl.write_json(target.certificate, msgspec.to_builtins(replace(audited.certificate, audits=number)))
+        jsonl.write_json(target.certificate, to_builtins(replace(audited.certificate, audits=number)))
     for outcome in audited.outcomes:
         print(f"gate: {outcome.text}", file=sys.stdout if outcome.holds else sys.stderr)
     print(target.out / "summary.json", page, sep="\n")

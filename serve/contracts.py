@@ -21,7 +21,6 @@ import regex
 import typer
 from api_formats import Request, forced_tool, list_parts, parameters, with_limit
 from chinese import translate_to_english
-from reader import ASKS, OBJECT, closed
 from scales import OUT_OF, Schema, any_of, choices, escaped, find_labels, find_range, limits, points_pattern
 from schemas import Limits, Unbounded, bounded
 
@@ -437,7 +436,7 @@ def reply_schema(contract: Contract, request: Request, form: Form | None) -> Sch
     `form` is the result of `read_form(request)`.
     """
     properties = _from_keys(contract.keys, request) if contract.keys else _in_range(contract, request)
-    schema = contract.schema or closed(properties)
+    schema = contract.schema or reader.closed(properties)
     if form == "tool":
         schema = parameters(request)
     elif form == "json_schema":
@@ -574,7 +573,7 @@ def main(
         text = prompt.read_text("utf-8").strip()
     contract = recognise({"messages": [{"role": "user", "content": text}]}, load())
     lines = [line.strip() for line in text.split("\n") if len(line.strip()) > 20] or [text]
-    words = ([line for line in lines if ASKS.match(line) or OBJECT.search(line)] or lines)[-1]
+    words = ([line for line in lines if reader.ASKS.match(line) or reader.OBJECT.search(line)] or lines)[-1]
     entry: dict[str, Any] = {"name": name, "client": f"the prompt of {prompt.name}"}
     entry |= {"asks": re.escape(words[:120]).replace(r"\ ", " "), "where": "head", "room": 64}
     if contract is None:

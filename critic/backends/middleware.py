@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-import msgspec
-from msgspec import Struct
+from msgspec import Struct, msgpack
 from msgspec.structs import replace
 
 from critic.backends import Backend, ChatMessage, ModelInfo, Reply, Request, read_usage
@@ -97,15 +96,15 @@ class Cached(Layer):
         Raises Refused and Transient as the wrapped backend does; failures are not cached.
         """
         key = [self.served.name, self.served.processor, request]
-        name = hashlib.sha256(msgspec.msgpack.encode(key, order="deterministic")).digest()
+        name = hashlib.sha256(msgpack.encode(key, order="deterministic")).digest()
         try:
             if not self.fresh:
                 row = self._file.execute("SELECT reply FROM replies WHERE name = ?", (name,)).fetchone()
                 if row is not None:
-                    return replace(msgspec.msgpack.decode(zlib.decompress(row[0]), type=Reply), attempts=0)
+                    return replace(msgpack.decode(zlib.decompress(row[0]), type=Reply), attempts=0)
             reply = await self.inner.chat(request)
             # The fastest level: the reply is needed now, and most of it compresses well.
-            packed = zlib.compress(msgspec.msgpack.encode(reply), 1)
+            packed = zlib.compress(msgpack.encode(reply), 1)
             self._file.execute("INSERT OR REPLACE INTO replies VALUES (?, ?)", (name, packed))
         except (sqlite3.Error, OSError) as error:
             raise UsageError(f"--cache {self.path}: {error}; then run the same command again to go on") from None

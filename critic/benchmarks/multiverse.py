@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, ValidationError, convert
 from msgspec.structs import replace
 
 from critic import tables
@@ -71,8 +70,8 @@ def read_conversations(path: Path) -> list[Conversation]:
     """
     ids, conversations = tables.Ids(), []
     for location, raw in tables.rows(path, FORMATS):
-        with located(location, msgspec.ValidationError):
-            row = msgspec.convert({**raw, "conversation": _parse_utterances(location, raw.get("conversation"))}, _Row)
+        with located(location, ValidationError):
+            row = convert({**raw, "conversation": _parse_utterances(location, raw.get("conversation"))}, _Row)
         key = ids.add(location, row.index)
         conversations.append(
             Conversation(

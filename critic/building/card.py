@@ -9,8 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import msgspec
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from critic import benchmarks, jsonl
 from critic.page import blocks, page
@@ -190,5 +189,5 @@ def write(out: Path, name: str, file: Path, steps: Sequence[Mapping[str, Any]] =
     about = f"{card.counts['conversations']} conversations, {card.counts['images']} images"
     origin = {file.name: {"benchmark": name, "sha256": jsonl.sha256(file)}}
     page.write(out / "card.html", f"Data card: {benchmark.title}", sections, origin, about=about)
-    jsonl.write_json(out / "card.json", {"title": benchmark.title, **msgspec.to_builtins(card)})
+    jsonl.write_json(out / "card.json", {"title": benchmark.title, **to_builtins(card)})
     return blocks.as_text([sections[0], *sections[2:]])

@@ -15,7 +15,6 @@ from critic.certificate import FittedMap
 from critic.errors import Refused, Transient
 from critic.images import ImageError, Images
 from critic.judging import distribution, forms
-from critic.judging.distribution import Aggregation
 from critic.judging.forms import JudgeRequest, PlannedVerdict, form_of, inquiry
 from critic.judging.grader import Grader, call_of, gather_all, with_mixture
 from critic.judging.prompt import EXTRACTION, load, prompt_hash
@@ -296,7 +295,7 @@ def _get_detail(reply: Reply) -> str | None:
     return lost[1] if lost else None
 
 
-def panel_judgment(members: Sequence[Judgment], how: Aggregation, name: str) -> Judgment:
+def panel_judgment(members: Sequence[Judgment], how: distribution.Aggregation, name: str) -> Judgment:
     """Combine the judgments of a panel's `members` on one response: their scores and ratings, by `how`.
 
     `name`: the panel's name. If a member failed, the panel's judgment has the same failure, and `detail` names the

@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from critic.backends import Backend, Request, find_failure, image_part
 from critic.building import replies
-from critic.building.replies import StepReply
 from critic.errors import Refused, Transient, decode
 from critic.images import ImageError, Images
 from critic.judging.render import quote_untrusted
@@ -26,7 +25,7 @@ from critic.records import Language, Sampling
 from critic.stages.run import RunOptions, Stage
 from critic.stages.totals import RunSummary, listed
 
-STEPS: dict[str, type[StepReply]] = {
+STEPS: dict[str, type[replies.StepReply]] = {
     "quality": replies.Quality,
     "category": replies.Category,
     "persona": replies.Persona,

@@ -32,9 +32,8 @@ from critic.images import Images
 from critic.judging import protocols
 from critic.page.blocks import interval, number
 from critic.records import Judgment, Language, ModelTurn
-from critic.stages import options
 from critic.stages.ask_rows import STEPS, TOKENS, AskedRow, AskRows, BuildRow
-from critic.stages.options import ONE_MODEL, Endpoint
+from critic.stages.options import ONE_MODEL, Endpoint, takes_options
 from critic.stages.run import known
 from critic.stages.totals import listed
 from critic.stats.aggregate import by_cell
@@ -438,11 +437,11 @@ def choose_images(building: BenchmarkBuild, *, min_side: int, quality: int, rare
     return {image["path"]: image for image in kept}
 
 
-@partial(options.takes_options, names=options.ONE_MODEL)
+@partial(takes_options, names=ONE_MODEL)
 def main(
     folder: Annotated[Path, typer.Argument(help="Folder of images; its subfolders count as well.")],
     out: Annotated[Path, typer.Option(help="Output folder; rerun the same command to resume.")],
-    endpoint: options.Endpoint,
+    endpoint: Endpoint,
     plan: Annotated[
         str | None,
         typer.Option(help=f"Benchmark to build, in its file format: {', '.join(PLANS)}.", show_default="images alone"),

@@ -20,7 +20,6 @@ from critic.judging.assignments import VerdictPlan
 from critic.judging.transcripts import Pair, Transcript
 from critic.stages import infer, options, score
 from critic.stages.judge_conversations import judge_conversations, plan_verdicts, prepare_judge, say_calls
-from critic.stages.options import Endpoint, JudgeOptions, ModelOptions
 
 COMMON = (
     *("api_key", "data_root", "concurrency", "max_failed", "retry_failed", "cache", "budget", "attempts", "timeout"),
@@ -37,9 +36,9 @@ def main(
     model: Annotated[str, typer.Option(metavar="MODEL", help="Under test: URL, URL#MODEL or FOLDER (vLLM here).")],
     judged_by: Annotated[str, typer.Option("--judge", metavar="JUDGE", help="URL, URL#MODEL or FOLDER (vLLM here).")],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for all results; rerun to resume.")],
-    endpoint: Endpoint,
-    asked: ModelOptions,
-    how: JudgeOptions,
+    endpoint: options.Endpoint,
+    asked: options.ModelOptions,
+    how: options.JudgeOptions,
     reply_tokens: Annotated[int, typer.Option(min=1, help="Longest reply of the model, in tokens.")] = 1024,
     verdict_tokens: Annotated[int | None, typer.Option(min=8, help="Longest verdict, in tokens.")] = None,
 ) -> int:

@@ -12,9 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from critic import benchmarks, jsonl
@@ -25,9 +24,8 @@ from critic.judging import history
 from critic.judging.history import CONDITIONS, HistoryMessage
 from critic.judging.thoughts import with_reply, without_thoughts_in
 from critic.records import Conversation, ModelTurn, Sampling, SentImage, SentMessage, TurnFailure
-from critic.stages import options
 from critic.stages.gpus import on_gpus
-from critic.stages.options import Endpoint, ModelOptions, takes_options
+from critic.stages.options import Endpoint, ModelOptions, choose, takes_options
 from critic.stages.run import RunOptions, Stage, check_plain, gather_cancel_on_error, once
 from critic.stages.totals import RunSummary, sum_replies
 
@@ -73,7 +71,7 @@ class Infer(Stage[Conversation, ModelTurn]):
             "system": system,
             "model": backend.served.name,
             "server": backend.endpoint,
-            "sampling": msgspec.to_builtins(sampling),
+            "sampling": to_builtins(sampling),
         }
 
     def problem(self, record: ModelTurn) -> str | None:
@@ -251,7 +249,7 @@ def read_questions(file: Path, benchmark: str, endpoint: Endpoint, asked: ModelO
         raise UsageError("--as published has conditions of its own: leave --condition out")
     of_paper = benchmarks.load(benchmark).conditions
     usual = of_paper if asked.published else of_paper[:1]
-    names = options.choose("condition", asked.condition or usual, CONDITIONS)
+    names = choose("condition", asked.condition or usual, CONDITIONS)
     conversations, uris = name_images(benchmarks.read(benchmark, file)[: asked.limit])
     for name in names:
         if not any(_turns(conversation, name) for conversation in conversations):

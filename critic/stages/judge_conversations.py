@@ -22,8 +22,6 @@ from critic.judging.assignments import VerdictPlan, form_name
 from critic.judging.forms import BY_NAME, Form, form_of
 from critic.judging.judge import EXTRACTED, Judge
 from critic.judging.prompt import EXTRACTION, prompt_hash
-from critic.judging.protocols import PROTOCOLS, Protocol
-from critic.judging.transcripts import Pair
 from critic.records import Conversation, JudgeConfig, Judgment
 from critic.stages import options
 from critic.stages.judge_samples import JudgeSamples, print_certified
@@ -32,7 +30,7 @@ from critic.stages.run import RunOptions, describe_source
 from critic.stages.totals import RunSummary, listed, name_forms
 
 
-class JudgeConversations(JudgeSamples[list[Pair]]):
+class JudgeConversations(JudgeSamples[list[transcripts.Pair]]):
     """The stage that makes the verdicts of a plan.
 
     An item is one conversation under all its conditions, so that equal prompts are requested only once.
@@ -45,14 +43,14 @@ class JudgeConversations(JudgeSamples[list[Pair]]):
         self._plan, self._not_judged = plan, plan.lacking()
         self.facts["not_judged"] = dict(self._not_judged)
 
-    def items(self) -> Iterable[list[Pair]]:
+    def items(self) -> Iterable[list[transcripts.Pair]]:
         # Conditions share turns: equal prompts of one conversation meet in one item.
-        by_conversation: dict[str, list[Pair]] = {}
+        by_conversation: dict[str, list[transcripts.Pair]] = {}
         for pair in self._plan.pairs:
             by_conversation.setdefault(pair[0].conversation.id, []).append(pair)
         return by_conversation.values()
 
-    async def work(self, item: list[Pair], keep: Callable[..., None]) -> None:
+    async def work(self, item: list[transcripts.Pair], keep: Callable[..., None]) -> None:
         judged = partial(self._judge, in_flight={}, keep=keep)
         await replace(self._plan, pairs=item).judge_all(self.judge.setup, judged)
 
@@ -183,7 +181,7 @@ def plan_verdicts(how: JudgeOptions, benchmark: str, models: int = 1) -> Verdict
     Raises UsageError if options contradict each other, or if none of the protocols uses an option.
     """
     entry = benchmarks.load(benchmark)
-    named = options.choose("protocol", how.protocol or [], PROTOCOLS)
+    named = options.choose("protocol", how.protocol or [], protocols.PROTOCOLS)
     comparing = _heeding(lambda protocol: protocol.compares)
     own = entry.protocols
     # The other protocols judge the answers of one model.
@@ -297,7 +295,7 @@ def _say_instead(how: JudgeOptions, plan: VerdictPlan, judge: Backend) -> str:
     usual = _usual_setup(free, "", ())
     possible = list[str]()
     # Protocols are tried one at a time: together they may need two setups.
-    for protocol in PROTOCOLS:
+    for protocol in protocols.PROTOCOLS:
         part = replace(plan, protocols=[protocol], judgings=["standard"])
         if any(part.wanted()) and _find_setup(free, usual, part, judge):
             possible.append(protocol)
@@ -369,9 +367,9 @@ def _check_questions(path: Path, conversations: Sequence[Conversation], replied:
         print(f"{missing} of {len(by_id)} conversations of {path} have no replies and are not judged", file=sys.stderr)
 
 
-def _heeding(heeds: Callable[[Protocol], bool]) -> list[str]:
+def _heeding(heeds: Callable[[protocols.Protocol], bool]) -> list[str]:
     """Return the names of the protocols for which `heeds` returns True."""
-    return [name for name in PROTOCOLS if heeds(protocols.load(name))]
+    return [name for name in protocols.PROTOCOLS if heeds(protocols.load(name))]
 
 
 def _rates_answers(form: Form) -> bool:

@@ -11,9 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from critic import jsonl
 from critic.errors import UsageError, located, quoted
@@ -118,7 +117,7 @@ def _check_shards(shards: Sequence[ShardFile]) -> None:
         raise UsageError(f"no file of shard {', '.join(missing[:10])}{more}")
 
 
-def _lines(shards: Sequence[ShardFile], record: type[Any], counted: str) -> Iterator[msgspec.Raw]:
+def _lines(shards: Sequence[ShardFile], record: type[Any], counted: str) -> Iterator[Raw]:
     """Yield the lines of all files unchanged; only one file's keys are in memory at a time.
 
     `counted` is the key in the sidecars for the number of records. Raises UsageError for an invalid or repeated line,
@@ -139,7 +138,7 @@ def _lines(shards: Sequence[ShardFile], record: type[Any], counted: str) -> Iter
             if row.key in keys:
                 raise UsageError(f"{part.path}:{number}: {quoted(row.key)} is there twice")
             keys.add(row.key)
-            yield msgspec.Raw(line.strip())
+            yield Raw(line.strip())
         if len(keys) != (expected := part.facts.get(counted)):
             raise UsageError(f"{part.path}: {len(keys)} {counted}, its sidecar says {expected}; run it again")
 

@@ -18,9 +18,8 @@ from critic import jsonl
 from critic.benchmarks import alignmmbench
 from critic.errors import UsageError, quoted
 from critic.records import Question
-from critic.stages import options
 from critic.stages.ask_rows import AskedRow, AskRows, BuildRow
-from critic.stages.options import Endpoint
+from critic.stages.options import ONE_MODEL, Endpoint, check, takes_options
 from critic.stages.totals import listed
 
 DIALOGUE = "Dialogue Context"
@@ -62,7 +61,7 @@ def ask(questions: Path, endpoint: Endpoint, out: Path) -> int:
 
     The replies are kept in a second file beside it, from which a killed run resumes.
     """
-    options.check((out.suffix == ".jsonl", f"--out {out}: give a name that ends in .jsonl"))
+    check((out.suffix == ".jsonl", f"--out {out}: give a name that ends in .jsonl"))
     of_id = {question.id: question for question in seeds(alignmmbench.read_questions(questions).values())}
     if not of_id:
         raise UsageError(f"{questions}: no seed question outside of dialogues")
@@ -136,7 +135,7 @@ def _decided(review: Path, prompt_of: Mapping[str, str]) -> tuple[dict[str, list
     return accepted, decisions
 
 
-@partial(options.takes_options, names=options.ONE_MODEL)
+@partial(takes_options, names=ONE_MODEL)
 def main(
     questions: Annotated[Path, typer.Argument(help="AlignMMBench questions; the first of each group is its seed.")],
     out: Annotated[Path, typer.Option(help="The review file (JSONL); with --apply the questions file to write.")],

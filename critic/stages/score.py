@@ -22,7 +22,6 @@ from critic.judging import protocols
 from critic.page import leaderboards, page
 from critic.page.blocks import Section, as_text
 from critic.page.cautions import list_cautions
-from critic.page.leaderboards import Leaderboard
 from critic.page.tournaments import tournaments
 from critic.records import NOT_LEARNED, Judgment, describe_difference
 from critic.stages.judged_runs import OF_SINGLE_ANSWERS, find_form, read_runs
@@ -100,7 +99,7 @@ def main(
     return 3 if runs.failures > max_failed * len(runs.verdicts) else 0
 
 
-def _build_head(runs: Runs, boards: Sequence[Leaderboard], cautions: Sequence[str]) -> dict[str, Any]:
+def _build_head(runs: Runs, boards: Sequence[leaderboards.Leaderboard], cautions: Sequence[str]) -> dict[str, Any]:
     """Build the head of the report: what was scored, and the main sentences, warnings (`cautions`) first."""
     files = [f"{run.name}, judged by {run.judge}" for run in runs.runs]
     # A long list of files would push the headline out of sight.

@@ -22,7 +22,6 @@ from critic.building.review import NO
 from critic.errors import UsageError, located, one_line, quoted
 from critic.images import Image, ImageError, Images
 from critic.page.page import render
-from critic.tables import escape_formula, write_csv
 from eval_agreement.annotate.plan import draw, is_swapped
 from eval_agreement.annotate.schemes import SCHEMES, Ask, LabelItem, Scheme, exchanged, read_choices
 from eval_agreement.annotate.store import RaterTask, RaterVerdict, Store
@@ -159,7 +158,7 @@ def _write_sheet(tasks: Sequence[RaterTask], scheme: Scheme, path: Path, images:
     empty = dict.fromkeys([*chain.from_iterable(rows[1:]), _REASON, _SKIPPED, _BROKEN], "")
     full = [empty | row for row in rows]
     if path.suffix == ".csv":
-        write_csv(path, full)
+        tables.write_csv(path, full)
     else:
         _write_workbook(path, full)
 
@@ -204,7 +203,7 @@ def _format_cell(value: str) -> str:
 
 def _make_plain(value: str) -> str:
     """Remove the characters that XML 1.0 forbids, and escape a text that a spreadsheet would run as a formula."""
-    return str(escape_formula(_NOT_IN_XML.sub("", value)))
+    return str(tables.escape_formula(_NOT_IN_XML.sub("", value)))
 
 
 def _name_column(ask: Ask) -> str:

@@ -16,7 +16,6 @@ from critic.judging.thoughts import without_thoughts
 from critic.judging.transcripts import Transcripts, read_transcripts
 from critic.records import CUT_OFF, Conversation, Judgment, ModelTurn, Response, Turn, build_verdict_id
 from critic.stages.judge_responses import read_responses
-from critic.tables import cell_text
 from eval_agreement.annotate.schemes import OVERALL, SCHEMES, Ask, Kind, LabelItem, Scheme, ShownPart, exchanged
 
 
@@ -258,7 +257,7 @@ def read_known_answers(scheme: str, checks: Sequence[LabelItem]) -> dict[str, di
     """
     choices, answers = SCHEMES[scheme].choices, {}
     for item in checks:
-        known = cell_text(item.row.get("known"))
+        known = tables.cell_text(item.row.get("known"))
         if known not in choices:
             expected = f"expected one of {', '.join(choices)}"
             raise UsageError(f"--checks: {quoted(item.id)}: `known` is {quoted(known)}; {expected}")

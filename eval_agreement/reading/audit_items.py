@@ -16,7 +16,6 @@ from critic.judging.thoughts import split_thoughts
 from critic.records import RATINGS, Call, Judgment, Response, Sample
 from critic.stats.aggregate import check
 from critic.stats.verdicts import Label
-from critic.tables import SCORE_SUFFIX, Kind
 from eval_agreement.reading.tables import Source
 from eval_agreement.sample import PARTS
 
@@ -37,7 +36,7 @@ class AuditItem(Struct, frozen=True, kw_only=True):
     """
 
     id: str
-    kind: Kind
+    kind: tables.Kind
     criterion: str | None = None
     group: str
     score: float | None = None
@@ -124,7 +123,7 @@ def build_item(response: Response) -> AuditItem:
         human=human.score if human else None,
         raters=human.raters if human else {},
         probability=human.probability if human else None,
-        others={name.removesuffix(SCORE_SUFFIX): score for name, score in response.columns.items()},
+        others={name.removesuffix(tables.SCORE_SUFFIX): score for name, score in response.columns.items()},
         parts={part: value(response) for part, value in PARTS.items()},
         length=len(split_thoughts(response.text).answer),
         response=response,

@@ -8,7 +8,6 @@ from critic import jsonl, tables
 from critic.errors import UsageError, located, quoted
 from critic.records import Judgment
 from critic.stats.verdicts import Label
-from critic.tables import SCORE_SUFFIX, Kind, parse_mapping
 from eval_agreement.measures.attacks import ARMS, SEPARATOR, Injection, Looking, injection, looking, suite
 from eval_agreement.reading.preference_codes import CODED
 from eval_agreement.reading.tables import ROLES, USED, Codes, Source, TableOptions
@@ -38,7 +37,7 @@ def parse_map(texts: Iterable[str]) -> dict[str, list[str]]:
     Raises UsageError for a malformed option or an unknown field.
     """
     columns = [text for text in texts if text.rpartition("=")[2] not in CODED]
-    return parse_mapping(columns, FIELDS, several=("people", "judge", "id"), aliases=ALIASES)
+    return tables.parse_mapping(columns, FIELDS, several=("people", "judge", "id"), aliases=ALIASES)
 
 
 def parse_codes(texts: Iterable[str]) -> Codes:
@@ -110,7 +109,7 @@ def find_scores(sources: Mapping[str, Source]) -> dict[str, Source]:
     return read
 
 
-def find_sources(paths: Sequence[Path], given: TableOptions) -> tuple[Kind, Source, dict[str, Source]] | None:
+def find_sources(paths: Sequence[Path], given: TableOptions) -> tuple[tables.Kind, Source, dict[str, Source]] | None:
     """Return the kind of verdicts, people's source and the judges' sources in tables and other tools' result files.
 
     Scales are detected unless given. Returns None if the first file holds judgments. Raises UsageError if people or
@@ -124,11 +123,11 @@ def find_sources(paths: Sequence[Path], given: TableOptions) -> tuple[Kind, Sour
     if content == "human-scored rows":
         judges = dict[str, Source]()
         for name in tables.read_first_row(paths[0]) or {}:
-            if name.endswith(SCORE_SUFFIX):
-                judges[name.removesuffix(SCORE_SUFFIX)] = Source(paths[0], name)
+            if name.endswith(tables.SCORE_SUFFIX):
+                judges[name.removesuffix(tables.SCORE_SUFFIX)] = Source(paths[0], name)
         if not judges:
             raise UsageError(
-                f"{paths[0]}: no column NAME{SCORE_SUFFIX} of a judge; give --human FILE --judge NAME=FILE"
+                f"{paths[0]}: no column NAME{tables.SCORE_SUFFIX} of a judge; give --human FILE --judge NAME=FILE"
             )
         return "score", Source(paths[0]), judges
     return guess(paths, given)

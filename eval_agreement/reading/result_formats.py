@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile, ZipFile
 
-import msgspec
 import pandas as pd
-from msgspec import Struct, field
+from msgspec import Struct, convert, field
 
 from critic import jsonl, tables
 from critic.errors import UsageError, one_line, quoted, shorten_line
@@ -65,7 +64,7 @@ class Shape(Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def load_shapes() -> list[Shape]:
     """Load the shapes of files in `result_formats.toml`."""
-    return msgspec.convert(texts_of("reading/result_formats.toml")["shapes"], list[Shape])
+    return convert(texts_of("reading/result_formats.toml")["shapes"], list[Shape])
 
 
 class ResultFile(Struct):

@@ -16,7 +16,6 @@ from critic import jsonl, tables
 from critic.errors import UsageError, quoted, shorten_line
 from critic.records import NO_VERDICT, RATINGS, Turn, is_judgment
 from critic.stats.verdicts import Label
-from critic.tables import SCORE_SUFFIX
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -171,7 +170,7 @@ class Source:
         if self.scale or self.content != "table":
             return self
         name = self.column or column
-        if name.endswith(SCORE_SUFFIX):
+        if name.endswith(tables.SCORE_SUFFIX):
             return replace(self, scale=SCALE)
         cells = [tables.read_number(cell) for cell in self.cells(name)]
         numbers = [number for number in cells if number is not None and number != NO_VERDICT]
