@@ -13,10 +13,9 @@ from typing import Any
 from msgspec import Struct
 
 from critic import jsonl
+from critic.benchmarks import visitbench
 from critic.benchmarks.alignmmbench import CATEGORY_OF
 from critic.benchmarks.convbench import CAPTION, FOCUS, IMAGE, INSTRUCTIONS, REFERENCES, TASKS
-from critic.benchmarks.visitbench import CAPTIONS
-from critic.benchmarks.visitbench import REFERENCES as VISITBENCH_REFERENCES
 from critic.building.replies import DraftConversation
 from critic.errors import UsageError, refusing
 from critic.stats.diversity import words
@@ -101,8 +100,8 @@ def correct(form: str | None, row: dict[str, Any], kind: str, turn: int, text: s
             question["checklist"] = [old.get(line, {"question": line}) for line in text.splitlines() if line]
             answer["checklist"] = []
         return
-    names = {"caption": (kind, *CAPTIONS, CAPTION), "focus": (kind, FOCUS)}
-    names["reference"] = (kind, "ref_answer", *VISITBENCH_REFERENCES, REFERENCES[turn - 1])
+    names = {"caption": (kind, *visitbench.CAPTIONS, CAPTION), "focus": (kind, FOCUS)}
+    names["reference"] = (kind, "ref_answer", *visitbench.REFERENCES, REFERENCES[turn - 1])
     column = next((name for name in names.get(kind, ()) if name in row), kind)
     lines = text.splitlines()
     if column.startswith("images"):  # a caption for each, which are shown numbered
