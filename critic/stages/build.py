@@ -142,17 +142,13 @@ class BuildPlan(Struct, frozen=True):
     checklists: bool
 
 
-def _make_draft(
-    image: dict[str, Any], building: BenchmarkBuild, turns: list[DraftTurn], **more: Any
-) -> DraftConversation:
+def _make_draft(image: dict[str, Any], lang: Language, turns: list[DraftTurn], **more: Any) -> DraftConversation:
     """Build a conversation about an image; its id is the beginning of the image's MD5.
 
     `more` are additional fields of DraftConversation.
     """
     about = {"category": image["category"], "sub_category": image["sub_category"]}
-    return DraftConversation(
-        id=image["md5"][:12], image=image["path"], lang=building.lang, turns=turns, **about, **more
-    )
+    return DraftConversation(id=image["md5"][:12], image=image["path"], lang=lang, turns=turns, **about, **more)
 
 
 def _ask_talks(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversation]:
@@ -164,7 +160,7 @@ def _ask_talks(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversati
     for path, talk in building.ask("talk", rows).items():
         turns = [DraftTurn(question=turn.question, answer=turn.answer, task=talk.task) for turn in talk.turns]
         about = {"goal": persons[path].goal, "sub_goal": persons[path].sub_goal, "sub_task": talk.sub_task}
-        conversations.append(_make_draft(chosen[path], building, turns, task=talk.task, **about))
+        conversations.append(_make_draft(chosen[path], building.lang, turns, task=talk.task, **about))
     return conversations
 
 
@@ -177,7 +173,7 @@ def _ask_levels(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversat
             turns.append(DraftTurn(question=turn.question, answer=turn.answer, task=task))
         # Only the creation turn is judged by what it has to achieve.
         turns[-1].focus = reply.focus
-        conversations.append(_make_draft(chosen[path], building, turns, caption=reply.caption))
+        conversations.append(_make_draft(chosen[path], building.lang, turns, caption=reply.caption))
     return conversations
 
 
@@ -194,7 +190,7 @@ def _ask_singles(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversa
     conversations = []
     for path, reply in building.ask("single", building.rows(facts)).items():
         turn = DraftTurn(question=reply.question, answer=reply.answer, task=reply.task)
-        conversations.append(_make_draft(chosen[path], building, [turn], task=reply.task, dialogue=reply.dialogue))
+        conversations.append(_make_draft(chosen[path], building.lang, [turn], task=reply.task, dialogue=reply.dialogue))
     return conversations
 
 
@@ -242,7 +238,7 @@ def add_checklists(building: BenchmarkBuild, conversations: Sequence[DraftConver
     print(building.count("items", "checklist items", len(judged), len(judged) - len(reasons), reasons))
     print(building.count("checklists", "conversations", len(conversations), len(left), []))
     if judged and held[1:]:
-        _write_agreement(building, keyed, votes)
+        _write_agreement(building.out, keyed, votes)
     return left
 
 
@@ -260,10 +256,8 @@ def _keep_fulfilled(turn: DraftTurn, replies: Sequence[HeldItems | None]) -> lis
     return votes
 
 
-def _write_agreement(
-    building: BenchmarkBuild, keyed: Mapping[str, DraftTurn], votes: Mapping[str, list[tuple[str, ...]]]
-) -> None:
-    """Write checklist_agreement.json: how often two models agree on whether the references fulfil the checklist items.
+def _write_agreement(out: Path, keyed: Mapping[str, DraftTurn], votes: Mapping[str, list[tuple[str, ...]]]) -> None:
+    """Write `out`/checklist_agreement.json: how often two models agree on whether the references fulfil the items.
 
     `votes` maps turn keys to the two models' answers to each item.
     """
@@ -278,7 +272,7 @@ def _write_agreement(
     agreement = verdict_agreement(first, second, groups)
     disputed = [item for turn in keyed.values() for item in turn.disputed]
     facts = {"items": msgspec.to_builtins(agreement), "disputed": disputed}
-    jsonl.write_json(building.out / "checklist_agreement.json", facts)
+    jsonl.write_json(out / "checklist_agreement.json", facts)
     estimates = (agreement.accuracy, agreement.kappa)
     equal, kappa = (f"{number(estimate.value)} {interval(estimate.interval)}".strip() for estimate in estimates)
     print(f"two models, {agreement.n} checklist items: equal answers {equal}, kappa {kappa}")

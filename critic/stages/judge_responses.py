@@ -91,9 +91,7 @@ class JudgeResponses(JudgeSamples[Shown]):
 
     unit = "row"
 
-    def __init__(
-        self, run: RunOptions, judge: Judge, responses: Mapping[str, Shown], source: dict[str, str] | str
-    ) -> None:
+    def __init__(self, run: RunOptions, judge: Judge, responses: Mapping[str, Shown], source: dict[str, str]) -> None:
         form = judge.setup.pointwise_prompt
         self._prompt, self._responses = {"name": form, "hash": judge.hash_prompt(form)}, responses
         super().__init__(run, judge, responses, {"responses": source, "prompt": self._prompt})

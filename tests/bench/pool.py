@@ -50,7 +50,7 @@ def judged(backend: Backend, count: int, concurrency: int | None = None) -> floa
         run = RunOptions(out=out, concurrency=concurrency, max_failed=0.0, retry_failed=False)
         judge = Judge(backend, JudgeConfig(judge=MODEL, score_kind="expected"), 64)
         rows: dict[str, Shown] = {Sample.of(each).key: (each, None) for each in responses(count)}
-        stage = JudgeResponses(run, judge, rows, "rows")
+        stage = JudgeResponses(run, judge, rows, {"file": "rows"})
         start = time.perf_counter()
         assert stage.run() == 0
         return count / (time.perf_counter() - start)
