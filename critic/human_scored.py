@@ -306,6 +306,7 @@ _OURS = {"other": "other_system", "shown": "form", "form": "shown"}
 tables, and the column is ignored."""
 
 _TEXTS = {field.name for field in msgspec.structs.fields(Row) if field.type in (str, str | None)} | {*_OF_PAIRS}
+_NUMBERS = ("human_score", "scale_min", "scale_max", "score_1_10", "label_probability")
 
 
 def _read_cells(location: str, cells: Mapping[str, Any]) -> dict[str, Any]:
@@ -322,7 +323,7 @@ def _read_cells(location: str, cells: Mapping[str, Any]) -> dict[str, Any]:
                 raw[name] = loads(cell, unique=True) if cell else None
         elif name == "image" and cell:
             raw[name] = tables.parse_image(location, cell)
-        elif name in ("human_score", "scale_min", "scale_max"):
+        elif name in _NUMBERS or name.endswith(tables.SCORE_SUFFIX):
             raw[name] = tables.parse_optional_number(location, name, cell)
         elif name in _TEXTS:
             raw[name] = tables.cell_text(cell) or ("" if name.startswith("response") else None)
@@ -423,9 +424,9 @@ def settle_answers(answers: Iterable[Any], yes: Any = True, no: Any = False) -> 
     return None if count[yes] == count[no] else count[yes] > count[no]
 
 
-_Line = tuple[str, dict[str, Any], dict[str, Any], bool]
-"""A row: its location, its cells as read, the cleaned cells (no nulls, JSON parsed), and True if the file format has
-types (.jsonl)."""
+_Line = tuple[str, dict[str, Any], dict[str, Any]]
+"""A row: its location, its cells as read (numbers and JSON of a table parsed), and the same without nulls and with its
+label in `human_score`."""
 
 
 def _merge_by_rater(lines: Iterable[_Line]) -> Iterator[_Line]:
@@ -434,11 +435,11 @@ def _merge_by_rater(lines: Iterable[_Line]) -> Iterator[_Line]:
     Merged rows come last. Raises UsageError if lines with one id do not fit together (`_merge_raters`).
     """
     by_id: dict[str, list[_Line]] = {}
-    for location, cells, raw, typed in lines:
+    for location, cells, raw in lines:
         if (rater := raw.pop("rater", None)) is None:
-            yield location, cells, raw, typed
+            yield location, cells, raw
         else:
-            by_id.setdefault(str(raw.get("id")), []).append((location, {"rater": rater}, raw, typed))
+            by_id.setdefault(str(raw.get("id")), []).append((location, {"rater": rater}, raw))
     yield from (_merge_raters(key, by_id.pop(key)) for key in [*by_id])
 
 
@@ -453,9 +454,9 @@ def _merge_raters(key: str, lines: Sequence[_Line]) -> _Line:
     scales differ, or if the lines show different content.
     """
     labelled = [line for line in lines if line[2].get("human_score") is not None]
-    first, _, row, typed = (labelled or lines)[0]
+    first, _, row = (labelled or lines)[0]
     labels = dict[str, Row]()
-    for location, cells, raw, _ in lines:
+    for location, cells, raw in lines:
         differs = [name for name in _SHOWN if None not in (raw.get(name), row.get(name)) and raw[name] != row[name]]
         turned = all(raw.get(name) == row.get(side) for name, side in _SIDES.items()) and _compares(raw)
         exchanged = bool(differs) and turned and differs[0] in _SIDES
@@ -469,7 +470,7 @@ def _merge_raters(key: str, lines: Sequence[_Line]) -> _Line:
             raise UsageError(f"{location}: {rater} on {quoted(key)} is there twice; name answers apart by id or system")
         if differ := [f"{end} {raw.get(end)}" for end in ("scale_min", "scale_max") if raw.get(end) != row.get(end)]:
             raise UsageError(f"{location}: {', '.join(differ)}, and another at {first}: raters' scales disagree")
-        label = _convert_row(location, raw, typed, [*raw])
+        label = _convert_row(location, raw, [*raw])
         _check_scores(label, location)
         score = label.scale_min + label.scale_max - label.human_score if exchanged else label.human_score
         labels[rater] = replace(label, human_score=score)
@@ -477,7 +478,7 @@ def _merge_raters(key: str, lines: Sequence[_Line]) -> _Line:
     if labels:
         scores = {rater: label.human_score for rater, label in labels.items()}
         merged |= {"annotators": scores, "human_score": settle_scores(scores.values(), _is_preference(row))}
-    return first, merged, merged, typed
+    return first, merged, merged
 
 
 def _merge_details(labels: Sequence[Row]) -> dict[str, Any]:
@@ -591,10 +592,11 @@ def _read_raw_rows(path: Path, scored: bool, own: OwnColumns | None) -> Iterator
             # In people's tables some of our names mean something else.
             named = {name: cell for name, cell in cells.items() if typed or _OURS.get(name, name) in cells}
             named |= own.rename(location, cells) if own else {}
-            raw = _drop_nulls(named if typed else _read_cells(location, named))
+            cells = named if typed else _read_cells(location, named)
+            raw = _drop_nulls(cells)
             if own:
                 cells = raw = own.fill(location, number, raw if scored else {**raw, "rater": None})
-            yield location, cells, _read_label(location, raw, scored), typed
+            yield location, cells, _read_label(location, raw, scored)
 
 
 def walk(
@@ -623,7 +625,7 @@ def walk(
     """
     ids, seen, answers, thinking = tables.Ids(), set[str](), 0, 0
     lines = _read_raw_rows(path, scored, own)
-    for location, cells, raw, typed in _merge_by_rater(lines) if scored else lines:
+    for location, cells, raw in _merge_by_rater(lines) if scored else lines:
         columns, lacks = _read_other_scores(raw, location), raw.get("human_score") is None
         seen.update(columns)
         unscored_by = [tables.score_column(judge) for judge in judges if tables.score_column(judge) not in columns]
@@ -633,7 +635,7 @@ def walk(
             continue
         # The score put in its place is taken out of the response again.
         filled = _fill_score(raw, scored) if lacks and (judges or unlabelled or not scored) else raw
-        row = _convert_row(location, filled, typed, [*cells])
+        row = _convert_row(location, filled, [*cells])
         ids.add(location, row.id)
         if reason := _find_unusable(row, keep_flags, pictures):
             left_out[reason] += 1
@@ -651,7 +653,7 @@ def walk(
             response = replace(response, cut_off=True)
         if lacks:
             response = replace(response, human=None, preference=None)
-        yield row, dict(cells) if typed else _restore_types(raw, row, columns), response
+        yield row, dict(cells), response
     say_thoughts(path, thinking, answers)
     if missing := [tables.score_column(judge) for judge in judges if tables.score_column(judge) not in seen]:
         choices = ", ".join(sorted(seen)) or "none of another judge"
@@ -671,22 +673,14 @@ def _remove_thoughts(row: Row) -> tuple[bool, list[bool]]:
     return any(split.thoughts for split in splits), [not split.closed for split in splits]
 
 
-def _restore_types(raw: dict[str, Any], row: Row, columns: dict[str, float]) -> dict[str, Any]:
-    """Return `raw`, a row read from a table without types (CSV), with numbers and lists parsed from their strings.
-
-    `row` is its validated form; `columns` holds the other judges' scores by column name.
-    """
-    typed = msgspec.to_builtins(row) | columns
-    return {name: typed.get(name, value) for name, value in raw.items()}
-
-
-def _convert_row(location: str, raw: dict[str, Any], strict: bool, columns: Sequence[str]) -> Row:
-    """Validate a row's cells as a Row. `strict` is False if numbers may be strings; `columns` are the file's columns.
+def _convert_row(location: str, raw: dict[str, Any], columns: Sequence[str]) -> Row:
+    """Validate a row's cells as a Row. `columns` are the file's columns, for the hint.
 
     Raises UsageError if they do not fit; if a field is missing, the message suggests --map options.
     """
     try:
-        return msgspec.convert(raw, Row, strict=strict)
+        # Scores in the JSON of a table's cell may be strings.
+        return msgspec.convert(raw, Row, strict=False)
     except msgspec.ValidationError as error:
         hint = f"; {_suggest_mapping(columns, raw)}" if "missing required field" in str(error) else ""
         raise UsageError(f"{location}: {shorten_line(str(error))}{hint}") from None
