@@ -17,16 +17,13 @@ from functools import cache, partial
 from itertools import chain, islice
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from zipfile import ZipFile
 
 from msgspec import Struct, convert
 
 from critic import jsonl
 from critic.errors import UsageError, did_you_mean, one_line, quoted, refusing, replace_surrogates
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Row = dict[str, Any]
 
@@ -217,7 +214,7 @@ def rows(path: Path, formats: Collection[str] = READABLE) -> Iterator[tuple[str,
     workbook's cell was cut at CELL_LIMIT, or if the library for the format is not installed.
     """
     in_workbook = find_format(path) == ".xlsx"
-    for number, row in _read_numbered(path, formats):
+    for number, row in read_numbered(path, formats):
         if in_workbook and (cut := next((column for column, cell in row.items() if is_cut(cell)), None)):
             raise UsageError(
                 f"{locate_row(path, number)}: {cut!r} has {CELL_LIMIT} characters, all that a cell of a workbook "
@@ -225,18 +222,6 @@ def rows(path: Path, formats: Collection[str] = READABLE) -> Iterator[tuple[str,
                 "row"
             )
         yield locate_row(path, number), row
-
-
-def read_frame(path: Path) -> "pd.DataFrame":
-    """Return a table as a data frame with unconverted cells.
-
-    The index holds the line on which each row begins, or the row number for spreadsheets, parquet and .json. Raises
-    UsageError as `rows` does, except for cells cut at CELL_LIMIT, which are kept.
-    """
-    import pandas as pd  # noqa: PLC0415 - rows of JSON lines are read without it
-
-    numbers, records = zip(*_read_numbered(path, READABLE), strict=True)
-    return pd.DataFrame(records, index=numbers, dtype=object)
 
 
 def read_first_row(path: Path) -> Row | None:
@@ -247,8 +232,11 @@ def read_first_row(path: Path) -> Row | None:
     return None
 
 
-def _read_numbered(path: Path, formats: Collection[str]) -> Iterator[tuple[int, Row]]:
-    """Yield the rows of a table with their line or row numbers. Raises UsageError as `rows`, but not for cut cells."""
+def read_numbered(path: Path, formats: Collection[str] = READABLE) -> Iterator[tuple[int, Row]]:
+    """Yield the rows of a table with the line on which each begins, or the row number as in `locate_row`.
+
+    Raises UsageError as `rows` does, except for cells cut at CELL_LIMIT, which are kept.
+    """
     file, kind = split_sheet(path)[0], find_format(path)
     if file.is_dir():
         raise UsageError(f"{path}: a folder; expected a file, {', '.join(formats)}")
@@ -446,15 +434,12 @@ def _open_workbook(path: Path, *, data_only: bool) -> Any:
     from openpyxl.reader.excel import SHARED_STRINGS, ExcelReader  # noqa: PLC0415
     from openpyxl.xml.functions import fromstring  # noqa: PLC0415
 
-    class Reader(ExcelReader):  # type: ignore[misc] # openpyxl has no types
-        def read_strings(self) -> None:
-            part = self.package.find(SHARED_STRINGS)
-            if part is not None:
-                table = fromstring(self.archive.read(part.PartName[1:]))
-                self.shared_strings = [Text.from_tree(node).content for node in table.findall("{*}si")]
-
-    reader = Reader(path, read_only=True, data_only=data_only)
+    reader = ExcelReader(path, read_only=True, data_only=data_only)
     reader.read()
+    if (part := reader.package.find(SHARED_STRINGS)) is not None:
+        table = fromstring(reader.archive.read(part.PartName[1:]))
+        # The list itself is replaced in: each sheet holds it.
+        reader.shared_strings[:] = [Text.from_tree(node).content for node in table.findall("{*}si")]
     return reader.wb
 
 

@@ -251,8 +251,8 @@ def _read_list(cell: Any) -> list[float | None] | None:
     ([4.0, 5.0], [3.0, 4.0], None, None)
     """
     if isinstance(cell, str) and (match := _LIST.fullmatch(cell)):
-        separator = "," if match["marked"] else "[;|]"
-        cell = re.split(separator, match["marked"] or match["plain"])
+        separator, text = ("[;|]", match["plain"]) if match["marked"] is None else (",", match["marked"])
+        cell = re.split(separator, text) if text.strip() else []
     if not isinstance(cell, list):
         return None
     numbers = [tables.read_number(entry) for entry in cell]
@@ -338,8 +338,8 @@ def _document(path: Path) -> tuple[list[int], Any]:
     if not tables.split_sheet(path)[0].exists():
         raise UsageError(f"{path}: no such file")
     if kind not in (".json", ".eval") or path.is_dir():
-        frame = tables.read_frame(path)
-        return list(frame.index), frame.to_dict("records")
+        numbers, rows = zip(*tables.read_numbered(path), strict=True)
+        return [*numbers], [*rows]
     # The library teaches zipfile a packing that inspect_ai uses, and brings along.
     with suppress(ImportError):
         import_module("zipfile_zstd")

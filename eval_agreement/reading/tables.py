@@ -100,19 +100,25 @@ class Source:
 
     @cached_property
     def frame(self) -> "pd.DataFrame":
-        """The table as a data frame (`critic.tables.read_frame`), with aliases for some columns.
+        """The table as a data frame with unconverted cells, and with aliases for some columns.
 
-        Each column in `mapped` also stands under the usual name of its field. `fill_turns` adds the texts of turns; the
-        columns that it fills are in `attrs`.
+        The index holds the line on which each row begins (`critic.tables.read_numbered`). Each column in `mapped` also
+        stands under the usual name of its field. `fill_turns` adds the texts of turns; the columns that it fills are in
+        `attrs`.
         """
         if self.table is not None:
             return self.table
-        frame = tables.read_frame(self.path)
+        import pandas as pd  # noqa: PLC0415 - keeps --help fast
+
+        numbers, records = zip(*tables.read_numbered(self.path), strict=True)
+        frame = pd.DataFrame(records, index=numbers, dtype=object)
         for usual, names in self.mapped.items():
-            columns = [frame[name] for name in names if name in frame]
-            if columns:
+            columns = [name for name in names if name in frame]
+            if columns[1:]:
                 # An id may be composed of several columns.
-                frame[usual] = columns[0] if len(columns) == 1 else [*map("/".join, zip(*columns, strict=True))]
+                frame[usual] = frame[columns].map(tables.cell_text).fillna("").agg("/".join, axis=1)
+            elif columns:
+                frame[usual] = frame[columns[0]]
         frame.attrs["filled"] = fill_turns(self.path, frame, self.mapped)
         return frame
 
@@ -183,8 +189,11 @@ class Source:
                 f"{where}: {name} {far[0]:g} is outside {low:g}..{high:g}, on which the others are; if it is a score, "
                 "give --scale or --judge-scale"
             )
+        scale = find_scale(numbers, people) if numbers else None
+        if scale and scale[0] == scale[1]:
+            raise UsageError(f"{self.path}: every {name} is {scale[0]:g}; give their --scale or --judge-scale")
         # The frame goes along, so that the file is not read again.
-        return replace(self, scale=find_scale(numbers, people) if numbers else None, table=self.frame)
+        return replace(self, scale=scale, table=self.frame)
 
     def keys(self) -> list[str]:
         """Return the ids; if there is no column id, file and line of each row.

@@ -130,6 +130,7 @@ def test_lists_in_cells_are_spread(tmp_path: Path, form: Any) -> None:
     with pytest.raises(UsageError, match=r"no judge's verdicts.*gpt4\.0, gpt4\.1"):
         read(write_jsonl(tmp_path / "two.jsonl", pairs))
     assert read(tmp_path / "two.jsonl", mapped=["gpt4.1=judge"]).judges == {"gpt4.1": pytest.approx([5.5] * 4)}
+    assert read(table(tmp_path, human=PEOPLE, gpt4=JUDGE, flags=["[]"] * 4)).scores.tolist() == JUDGE, "nothing listed"
 
 
 def test_deepevals_last_run_and_labels_by_id_or_question(tmp_path: Path) -> None:
@@ -155,8 +156,10 @@ def test_an_id_may_be_one_part_of_a_composed_one_or_several_columns(tmp_path: Pa
     composed = table(tmp_path, human=PEOPLE, gpt4=JUDGE)
     options = ["question_id=id", "gpt4=id"]
     assert read(composed, mapped=[*options[:1], "id=id", "gpt4=judge"]).ids[:2] == ["q1/w", "q1/x"]
-    people, judges = parse_sources(f"{composed}:human", [f"j={composed}:gpt4"], TableOptions(parse_map(options)))
-    assert people and read_scores(people, judges).ids == ["q1/3", "q1/8", "q2/5", "q3/10"]
+    typed = rows_of(question_id=["q1", "q1", "q2", "q3"], human=PEOPLE, gpt4=JUDGE)
+    for path in (composed, write_jsonl(tmp_path / "typed.jsonl", typed)):
+        people, judges = parse_sources(f"{path}:human", [f"j={path}:gpt4"], TableOptions(parse_map(options)))
+        assert people and read_scores(people, judges).ids == ["q1/3", "q1/8", "q2/5", "q3/10"]
 
 
 @pytest.mark.parametrize("word", ["k. A.", "k.A.", "keine Angabe", "n. a.", "N/A", ".", "unknown", "缺失", "?"])

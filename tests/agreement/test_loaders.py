@@ -255,6 +255,8 @@ def test_a_number_far_from_all_others_is_asked_about(tmp_path: Path, scores: lis
             read()
     kept = read_scores(Source(path, "human", scale=(-10, 100)), {"gpt4": Source(path, "gpt4")})
     assert not np.isnan(kept.human).any()
+    with pytest.raises(UsageError, match=r"people\.csv: every score is 550; give their --scale"):
+        joined(tmp_path, "id,score\na,550\nb,550\n", JUDGE, scale=None)
 
 
 def test_rows_without_a_reference_are_audited(tmp_path: Path) -> None:
