@@ -15,13 +15,13 @@ from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile, ZipFile
+from zipfile import ZipFile
 
 import pandas as pd
 from msgspec import Struct, convert, field
 
 from critic import jsonl, tables
-from critic.errors import UsageError, one_line, quoted, shorten_line
+from critic.errors import UsageError, quoted, refusing, shorten_line
 from critic.tables import Kind, find_label, load_columns, match_columns
 from eval_agreement.measures.preferences import PEOPLE
 from eval_agreement.reading import preference_codes
@@ -39,7 +39,7 @@ _PLACES = 20
 _LIST = re.compile(r"\s*(?:[\[(](?P<marked>[^\[\]()]*)[\])]|(?P<plain>[^;|]*(?:[;|][^;|]*)+))\s*")
 """A list as text: in brackets with commas, or separated by semicolons or bars."""
 
-_ZSTD = "its parts are packed by zstd: pip install zipfile-zstd, or give what `inspect log dump` prints, as .json"
+_NO_LOG = "not .eval; if its parts are packed by zstd: pip install zipfile-zstd, or give what `inspect log dump` prints"
 
 
 class Shape(Struct, frozen=True, forbid_unknown_fields=True):
@@ -337,22 +337,18 @@ def _document(path: Path) -> tuple[list[int], Any]:
     kind = jsonl.suffix(path)
     if not tables.split_sheet(path)[0].exists():
         raise UsageError(f"{path}: no such file")
-    if kind not in (".json", ".eval") or path.is_dir():
+    if kind == ".json":
+        return [], tables.as_records(tables.read_json(path))
+    if kind != ".eval":
         numbers, rows = zip(*tables.read_numbered(path), strict=True)
         return [*numbers], [*rows]
     # The library teaches zipfile a packing that inspect_ai uses, and brings along.
     with suppress(ImportError):
         import_module("zipfile_zstd")
-    try:
-        if kind == ".json":
-            return [], tables.as_records(tables.read_json(path))
-        with ZipFile(path) as parts:
-            names = [name for name in parts.namelist() if re.fullmatch(r"samples/.+\.json", name)]
-            return [], {"samples": [json.loads(parts.read(name)) for name in names]}
-    except NotImplementedError:
-        raise UsageError(f"{path}: {_ZSTD}") from None
-    except (ValueError, RecursionError, BadZipFile) as error:
-        raise UsageError(f"{path}: not {kind}: {one_line(error)}") from None
+    with refusing(path, _NO_LOG), ZipFile(path) as parts:
+        names = [name for name in parts.namelist() if re.fullmatch(r"samples/.+\.json", name)]
+        samples = [json.loads(parts.read(name)) for name in names]
+    return [], {"samples": samples}
 
 
 def _recognise(path: Path, document: Any) -> tuple[Shape, list[Row]]:
