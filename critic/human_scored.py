@@ -13,6 +13,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain, zip_longest
 from pathlib import Path
 from statistics import fmean, multimode
@@ -175,13 +176,11 @@ def parse_scale(text: str) -> tuple[float, float]:
     >>> parse_scale("1:5")
     (1.0, 5.0)
     """
-    try:
-        low, high = (float(end) for end in text.split(":"))
-    except ValueError:
-        raise UsageError(f"--scale {quoted(text)}: expected LOW:HIGH, as in 1:5") from None
-    if not low < high < math.inf or low == -math.inf:
-        raise UsageError(f"--scale {quoted(text)}: {low:g} is not below {high:g}, or one of them is not finite")
-    return low, high
+    with suppress(ValueError):
+        low, high = map(float, text.split(":"))
+        if -math.inf < low < high < math.inf:
+            return low, high
+    raise UsageError(f"--scale {quoted(text)}: expected LOW:HIGH, as in 1:5, two finite numbers with LOW below HIGH")
 
 
 def _suggest_mapping(columns: Sequence[str], fields: Mapping[str, Any]) -> str:
@@ -329,10 +328,8 @@ def _read_cells(location: str, cells: Mapping[str, Any]) -> dict[str, Any]:
             raw[name] = tables.cell_text(cell) or ("" if name.startswith("response") else None)
         elif cell == "":
             raw[name] = None
-    if raw.get("images"):
-        if not isinstance(raw["images"], list):
-            raise UsageError(f"{location}: images is {quoted(raw['images'])}; expected a list of them, as JSON")
-        raw["images"] = [tables.parse_image(location, image) for image in raw["images"]]
+    if isinstance(images := raw.get("images"), list):
+        raw["images"] = [tables.parse_image(location, image) for image in images]
     return raw
 
 
@@ -727,8 +724,7 @@ def load(path: Path, **options: Any) -> Loaded:
 def describe_one_class(responses: Sequence[Response]) -> str | None:
     """Return a message if all rows (two or more) have the same label, so that a judge cannot learn from them; else
     None."""
-    humans = [response.human for response in responses if response.human is not None]
-    labels = [(human.score, human.answers, human.criteria) for human in humans]
+    labels = [(human.score, human.answers, human.criteria) for response in responses if (human := response.human)]
     # A single row may be a try of the command.
     if len(labels) < 2 or any(label != labels[0] for label in labels):
         return None

@@ -602,7 +602,7 @@ def read_number(cell: Any) -> float | None:
 
 
 def parse_optional_number(
-    location: str | Callable[[], str],
+    location: str,
     column: str,
     cell: Any,
     ends: tuple[float, float] = (-math.inf, math.inf),
@@ -612,8 +612,8 @@ def parse_optional_number(
 ) -> float | None:
     """Return a cell as a number (`parse_number`), or None if it is empty or equals `none`.
 
-    `location`: the location for the error message, or a function that returns it.
-    `ends`: lowest and highest value allowed. `hint`: text at the end of the message for a value outside them.
+    `location`: the location for the error message. `ends`: lowest and highest value allowed. `hint`: text at the end of
+    the message for a value outside them.
 
     Raises UsageError, naming location and column, if the cell is not a number within `ends`.
     """
@@ -627,7 +627,7 @@ def parse_optional_number(
         problem = f"{value:g} is outside {low:g}..{high:g}{hint}"
     except ValueError as error:
         problem = f"{quoted(cell)} {error}"
-    raise UsageError(f"{location if isinstance(location, str) else location()}: {column} {problem}")
+    raise UsageError(f"{location}: {column} {problem}")
 
 
 def say_first_of(count: int) -> str:
@@ -720,18 +720,16 @@ def escape_formula(value: Any) -> Any:
 def list_files(path: Path, *outs: Path) -> list[Path]:
     """Return the tables in a folder (suffixes in `FORMATS`), sorted, or `path` itself if it is a file.
 
-    `outs` are the files to be written. Raises UsageError if the folder holds no table, if an output would overwrite an
-    input, or if two outputs are the same file.
+    `outs` are the files to be written. Raises UsageError if the folder holds no table, or if an output is the same file
+    as an input or another output.
     """
     sources = [path]
     if path.is_dir():
         sources = sorted(entry for entry in path.iterdir() if jsonl.suffix(entry) in FORMATS)
     if not sources:
         raise UsageError(f"{path}: the folder holds no .jsonl file, nor another of {', '.join(FORMATS)}")
-    read = set(map(jsonl.identify, sources))
-    if clash := next((out for out in outs if jsonl.identify(out) in read), None):
-        raise UsageError(f"--out: {clash} is among the rows that are read; choose another")
-    written = Counter(map(jsonl.identify, outs))
-    if clash := next((out for out in outs if written[jsonl.identify(out)] > 1), None):
-        raise UsageError(f"--out: {clash} is another name of what is written beside it; take the link away")
+    names = Counter(map(jsonl.identify, [*sources, *outs]))
+    if clash := next((out for out in outs if names[jsonl.identify(out)] > 1), None):
+        problem = "is among the rows that are read, or is another name of what is written beside it"
+        raise UsageError(f"--out: {clash} {problem}; choose another, or take the link away")
     return sources

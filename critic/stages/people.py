@@ -87,11 +87,9 @@ def _graded(benchmark: str) -> str:
 
 def _grade(location: str, text: str, scale: tuple[float, float]) -> float:
     """Parse a grade and convert it from `scale` to 1..10. Raises UsageError unless it is a number on the scale."""
-    grade = tables.parse_optional_number(location, "grade", text)
-    if grade is None or not scale[0] <= grade <= scale[1]:
-        raise UsageError(
-            f"{location}: grade {quoted(text)}; expected a number from {scale[0]:g} to {scale[1]:g} (--scale)"
-        )
+    grade = tables.parse_optional_number(location, "grade", text, scale, hint=" (--scale)")
+    if grade is None:
+        raise UsageError(f"{location}: grade {quoted(text)}; expected a number on --scale")
     return grade if scale == (1, 10) else records.to_ten(grade, *scale)
 
 

@@ -121,10 +121,8 @@ def find_sources(paths: Sequence[Path], given: TableOptions) -> tuple[tables.Kin
     if content == "judgments":
         return None
     if content == "human-scored rows":
-        judges = dict[str, Source]()
-        for name in tables.read_first_row(paths[0]) or {}:
-            if name.endswith(tables.SCORE_SUFFIX):
-                judges[name.removesuffix(tables.SCORE_SUFFIX)] = Source(paths[0], name)
+        names = [name for name in tables.read_first_row(paths[0]) or {} if name.endswith(tables.SCORE_SUFFIX)]
+        judges = {name.removesuffix(tables.SCORE_SUFFIX): Source(paths[0], name) for name in names}
         if not judges:
             raise UsageError(
                 f"{paths[0]}: no column NAME{tables.SCORE_SUFFIX} of a judge; give --human FILE --judge NAME=FILE"

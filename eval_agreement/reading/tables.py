@@ -164,8 +164,8 @@ class Source:
 
         `hint`: end of the error message. `none`: number that means an empty cell. Raises UsageError with the line.
         """
-        parse = partial(tables.parse_optional_number, none=none, hint=hint)
-        return [parse(partial(self.place, row), name, cell, scale) for row, cell in enumerate(self.cells(name))]
+        parse = partial(tables.parse_optional_number, column=name, ends=scale, none=none, hint=hint)
+        return [parse(self.place(row), cell=cell) for row, cell in enumerate(self.cells(name))]
 
     def with_scale(self, column: str, people: Scale | None = None) -> "Source":
         """Return the source with the scale of its scores, detected from its numbers unless given.

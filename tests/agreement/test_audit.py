@@ -325,7 +325,7 @@ def test_mistakes_on_the_command_line_are_one_line(tmp_path: Path) -> None:
         ([*tables, "--gate", "x:mae<=1"], "no sample 'x'; there are t"),
         (["j.jsonl", "--gate", ""], "--gate ''"),
         (["j.jsonl", "--target-half-width", "-1"], "--target-half-width"),
-        (["j.jsonl", "--scale", "5:1"], "--scale '5:1': 5 is not below 1"),
+        (["j.jsonl", "--scale", "5:1"], "--scale '5:1': expected LOW:HIGH"),
     ):
         assert message in refused(tmp_path, *words, "--out", "out")
     assert "t.csv: File exists" in refused(tmp_path, *tables, "--out", "t.csv")

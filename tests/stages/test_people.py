@@ -47,7 +47,7 @@ def test_grades_of_another_scale_are_moved_onto_ten(tmp_path: Path) -> None:
     file = replies(tmp_path / "m.jsonl", "convbench")
     rows: list[Row] = [{"id": "1", "turn": "Whole", "grade": "4,5"}, {"id": "2", "turn": 1, "grade": 1}]
     words = ["import-grades", write_csv(tmp_path / "g.csv", rows), "--replies", file, "--out", tmp_path / "p.jsonl"]
-    assert_one_line_error(run("critic", *words, "--scale", "2:5"), "g.csv:3: grade '1'; expected a number from 2 to 5")
+    assert_one_line_error(run("critic", *words, "--scale", "2:5"), "g.csv:3: grade 1 is outside 2..5 (--scale)")
     assert run("critic", *words, "--scale", "1:5", "--against", "model_a").returncode == 0
     assert sorted(json.loads(line)["score"] for line in (tmp_path / "p.jsonl").open()) == [1.0, 8.875]
 
@@ -145,7 +145,7 @@ def test_answers_of_other_programs_and_two_models(tmp_path: Path) -> None:
         ({"id": "1", "grade": 3, "preference": "model"}, ("either preference or grade",)),
         ({"id": "1", "turn": 1}, ("either preference or grade",)),
         ({"id": "1", "preference": "left"}, ("'left'; expected model, tie, reference",)),
-        ({"id": "1", "grade": 11}, ("grade '11'; expected a number from 1 to 10",)),
+        ({"id": "1", "grade": 11}, ("grade 11 is outside 1..10 (--scale)",)),
         ({"id": "1", "grade": "good"}, ("grade 'good'",)),
     ],
 )
