@@ -630,7 +630,7 @@ def walk(
         if empty and (judges or "human_score" in raw):
             left_out[", nor ".join(["no score by people", *([", ".join(unscored_by)] if judges else [])])] += 1
             continue
-        # The score put in its place is taken out of the response again.
+        # The score put in its place is no label of the response.
         filled = _fill_score(raw, scored) if lacks and (judges or unlabelled or not scored) else raw
         row = _convert_row(location, filled, [*cells])
         ids.add(location, row.id)
@@ -645,12 +645,8 @@ def walk(
             left_out[records.CUT_OFF] += 1
             continue
         left_out.update(f"no {name}" for name in unscored_by)
-        response = build_response(row, columns)
-        if any(ends):
-            response = replace(response, cut_off=True)
-        if lacks:
-            response = replace(response, human=None, preference=None)
-        yield row, dict(cells), response
+        no_label = {"human": None, "preference": None} if lacks else {}
+        yield row, dict(cells), replace(build_response(row, columns), cut_off=any(ends), **no_label)
     say_thoughts(path, thinking, answers)
     if missing := [tables.score_column(judge) for judge in judges if tables.score_column(judge) not in seen]:
         choices = ", ".join(sorted(seen)) or "none of another judge"

@@ -1,7 +1,7 @@
 """The sample that an audit works on: scored answers, one row per answer; the audit's options; folds of whole groups."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -21,15 +21,6 @@ FOLDS, FEWEST_FIT_GROUPS, FEWEST_ROWS = 5, 10, 20
 
 NARROW = 2.0
 """Width of a prediction interval, in points from end to end, up to which the answer may be left to the judge."""
-
-PARTS: dict[str, Callable[[Response], str | None]] = {
-    "task": lambda response: response.question.task,
-    "category": lambda response: response.question.category,
-    "lang": lambda response: response.question.lang,
-    "answerer": lambda response: response.system,
-    "turn": lambda response: str(len(response.question.history) + 1),
-}
-"""Properties by which agreement is broken down. A property with a single value gives no breakdown."""
 
 _SINGLE = "\0"
 """Prefix of the name of a group with a single row. Without it, a row's id could be the name of another row's group."""

@@ -17,7 +17,6 @@ from critic.records import RATINGS, Call, Judgment, Response, Sample
 from critic.stats.aggregate import check
 from critic.stats.verdicts import Label
 from eval_agreement.reading.tables import Source
-from eval_agreement.sample import PARTS
 
 
 class AuditItem(Struct, frozen=True, kw_only=True):
@@ -115,16 +114,18 @@ def _item(base: AuditItem, part: AuditedPart, judgment: Judgment, form: Form) ->
 
 def build_item(response: Response) -> AuditItem:
     """Return an answer as an item without a judge's score."""
-    human = response.human
+    human, question = response.human, response.question
+    # A property with a single value gives no breakdown.
+    parts = {"task": question.task, "category": question.category, "lang": question.lang, "answerer": response.system}
     return AuditItem(
         id=response.id,
         kind="score",
-        group=response.question.group,
+        group=question.group,
         human=human.score if human else None,
         raters=human.raters if human else {},
         probability=human.probability if human else None,
         others={name.removesuffix(tables.SCORE_SUFFIX): score for name, score in response.columns.items()},
-        parts={part: value(response) for part, value in PARTS.items()},
+        parts={**parts, "turn": str(len(question.history) + 1)},
         length=len(split_thoughts(response.text).answer),
         response=response,
     )
