@@ -667,9 +667,7 @@ def parse_image(location: str, value: Any) -> str:
     `value` is a path, or the bytes or dict (`bytes`, `path`) of an image embedded in a parquet file. Raises UsageError
     for anything else.
     """
-    if isinstance(value, str) and value.strip():
-        return value.strip()
-    value = value if isinstance(value, dict) else {"bytes": value}
+    value = value if isinstance(value, dict) else {"bytes": value, "path": value}
     content, path = value.get("bytes"), value.get("path")
     if isinstance(content, bytes):
         for start, media_type in MEDIA_TYPES.items():
