@@ -73,12 +73,12 @@ class Layout(Struct, frozen=True, kw_only=True):
         if self.text not in row:
             for name in row:
                 number = name.removeprefix(f"{self.text}_")
-                if number.isdigit() and (text := tables.optional_text(row, name)) is not None:
+                if number.isdecimal() and (text := tables.optional_text(row, name)) is not None:
                     yield int(number) + 1, text
             return
         texts = list(_list_texts(row[self.text]))
         turn = tables.optional_text(row, self.turn) if self.turn else None
-        if turn is not None and not turn.isdigit():
+        if turn is not None and not turn.isdecimal():
             raise UsageError(f"{location}: {quoted(self.turn)} is {quoted(turn)}; expected a turn's number, from 1")
         yield from enumerate(texts or [None], int(turn or 1))
 
@@ -159,7 +159,7 @@ def read_table(path: Path, conversations: Sequence[Conversation], system: str) -
         layout = layout or _find_layout(location, row)
         key = tables.require_text(location, row, layout.id)
         tables.check_ids([key], location, layout.id)
-        if layout.numbered and key.isdigit() and int(key) < len(conversations):
+        if layout.numbered and key.isdecimal() and int(key) < len(conversations):
             key = conversations[int(key)].id
         condition = tables.optional_text(row, "condition") or "own"
         if key not in by_id:

@@ -61,7 +61,7 @@ def read_opinions(
         # A column of whole numbers with gaps is read as decimals.
         turn = (tables.optional_text(row, "turn") or "1").lower().removesuffix(".0")
         transcript = transcripts.get((key, condition))
-        if transcript is None or not (turn == WHOLE or (turn.isdigit() and int(turn) in transcript.asked)):
+        if transcript is None or not (turn == WHOLE or (turn.isdecimal() and int(turn) in transcript.asked)):
             raise UsageError(f"{location}: no reply to turn {turn} of {quoted(key)} ({condition})")
         if problem := transcript.problem(transcript.asked if turn == WHOLE else [int(turn)]):
             raise UsageError(f"{location}: no reply to turn {turn} of {quoted(key)} ({condition}): {problem[1]}")

@@ -166,7 +166,7 @@ def test_what_is_lost_of_alignmmbench_fails_on_both_roads_unasked(
         ([{"id": "9", "turn": 1, "text": "x"}], ["convbench"], (":1: id '9' is not in the benchmark's file",)),
         ([{"id": "1", "turn": 4, "text": "x"}], ["convbench"], (":1: turn 4 of '1' (own) is not there: it has 3",)),
         ([{"id": "1", "turn": 2, "text": "x"}], ["convbench"], ("turn 2 of '1' (own) is there, turn 1 is not",)),
-        ([{"id": "1", "turn": "b", "text": "x"}], ["convbench"], ("'turn' is 'b'; expected a turn's number",)),
+        ([{"id": "1", "turn": "²", "text": "x"}], ["convbench"], ("'turn' is '²'; expected a turn's number",)),
         ([{"id": "1", "text": "x"}] * 2, ["convbench"], (":2: turn 1 of '1' (own) is there twice",)),
         ([{"id": "1", "text": "x", "condition": "none"}], ["convbench"], (":1: no 'none'",)),
         ([{"id": "1", "answer": "x"}], ["convbench"], (":1: columns id, answer are no known layout", "index, pred")),

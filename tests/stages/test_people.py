@@ -141,7 +141,7 @@ def test_answers_of_other_programs_and_two_models(tmp_path: Path) -> None:
     [
         ({"id": "9", "preference": "model"}, (":2: no reply to turn 1 of '9' (own)",)),
         ({"id": "1", "turn": 4, "preference": "model"}, (":2: no reply to turn 4",)),
-        ({"id": "1", "turn": "last", "grade": 3}, (":2: no reply to turn last",)),
+        ({"id": "1", "turn": "²", "grade": 3}, (":2: no reply to turn ²",)),
         ({"id": "1", "grade": 3, "preference": "model"}, ("either preference or grade",)),
         ({"id": "1", "turn": 1}, ("either preference or grade",)),
         ({"id": "1", "preference": "left"}, ("'left'; expected model, tie, reference",)),
