@@ -24,9 +24,7 @@ from eval_agreement.annotate.schemes import LabelItem
 
 _TABLES = (files("eval_agreement") / "annotate" / "page/tables.sql").read_text("utf-8")
 
-_decode_item = msgspec.json.Decoder(LabelItem).decode
-
-_ADD_TASK = "INSERT INTO tasks (rater, place, item, role, swapped) VALUES (?, ?, ?, ?, ?)"
+_ADD_TASKS = "INSERT INTO tasks (rater, place, item, role, swapped)"
 
 
 class RaterVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -65,15 +63,31 @@ class RaterTask(NamedTuple):
     verdict: RaterVerdict = RaterVerdict()
 
 
+# How SQLite decodes a column whose name in a query ends in one of these words, as in `shown AS "shown [item]"`.
+sqlite3.register_converter("item", msgspec.json.Decoder(LabelItem).decode)
+sqlite3.register_converter("verdict", msgspec.json.Decoder(RaterVerdict).decode)
+sqlite3.register_converter("json", msgspec.json.decode)
+sqlite3.register_converter("flag", lambda digit: digit == b"1")
+
+
 class Stale(Exception):
     """Raised if a label comes from an outdated page: the task was labelled, or the item corrected, meanwhile."""
 
 
-class Store:
+class Store(threading.local):
     """A database of labels in the file `path`. Each thread has its own connection; each method is one transaction."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self._own = path, threading.local()
+        """Open the database. Python calls this again in each thread that uses the store.
+
+        Raises UsageError for a file that is no database.
+        """
+        self.path = path
+        with located(f"--db {path}: no database of labels", sqlite3.DatabaseError):
+            decoded = sqlite3.PARSE_COLNAMES
+            self._database = sqlite3.connect(path, timeout=30, isolation_level=None, detect_types=decoded)
+            self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute("PRAGMA synchronous = FULL")
 
     @classmethod
     def find(cls, path: Path) -> "Store | None":
@@ -90,45 +104,35 @@ class Store:
             raise UsageError(f"--db {path}: no database of labels")
         return store if tables else None
 
-    def _database(self) -> sqlite3.Connection:
-        """Return this thread's connection. Raises UsageError for a file that is no database."""
-        if not hasattr(self._own, "database"):
-            try:
-                database = sqlite3.connect(self.path, timeout=30, isolation_level=None)
-                database.execute("PRAGMA journal_mode = WAL")
-                database.execute("PRAGMA synchronous = FULL")
-            except sqlite3.DatabaseError as error:
-                raise UsageError(f"--db {self.path}: no database of labels ({error})") from None
-            self._own.database = database
-        return self._own.database  # type: ignore[no-any-return]
-
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         """Open a transaction for writing. Raises UsageError if the database cannot be written, as with a full disk."""
         # The connection commits, or rolls everything back.
-        with located(f"--db {self.path}: cannot be written", sqlite3.DatabaseError), self._database() as database:
+        with located(f"--db {self.path}: cannot be written", sqlite3.DatabaseError), self._database as database:
             database.execute("BEGIN IMMEDIATE")
             yield database
 
     def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         """Return all rows of a query."""
-        return self._database().execute(query, values).fetchall()
+        return self._database.execute(query, values).fetchall()
 
     def facts(self) -> dict[str, Any]:
         """Return the settings of the plan by name, and the hashes of its files."""
-        return {name: msgspec.json.decode(value) for name, value in self._rows("SELECT name, value FROM facts")}
+        return dict(self._rows('SELECT name, value AS "value [json]" FROM facts'))
 
     def raters(self) -> dict[str, str]:
         """Return the raters' names, keyed by the token of each rater's link."""
         return dict(self._rows("SELECT token, name FROM raters ORDER BY name"))
 
-    def counts(self) -> dict[str, tuple[int, int]]:
-        """Return (labels given, tasks) of each rater, keyed by name."""
-        return {name: (done, tasks) for name, done, tasks in self._rows("SELECT name, done, tasks FROM raters")}
+    def counts(self, rater: str | None = None) -> dict[str, tuple[int, int]]:
+        """Return (labels given, tasks) of each rater, or only of `rater`, keyed by name."""
+        tables = "raters LEFT JOIN tasks ON rater = name WHERE name = coalesce(?, name)"
+        rows = self._rows(f"SELECT name, count(label), count(tasks.id) FROM {tables} GROUP BY name", rater)
+        return {name: (done, tasks) for name, done, tasks in rows}
 
     def items(self) -> dict[int, LabelItem]:
         """Return all items by number."""
-        return {number: _decode_item(shown) for number, shown in self._rows("SELECT id, shown FROM items ORDER BY id")}
+        return dict(self._rows('SELECT id, shown AS "shown [item]" FROM items ORDER BY id'))
 
     def create(
         self,
@@ -142,43 +146,34 @@ class Store:
 
         `facts`: settings by name. `raters`: token by name. `known`: known answers by item id.
         """
-        # Pages and files for raters name items by number, because ids may reveal the model.
-        numbers = {item.id: number for number, item in enumerate(items, 1)}
         with self._writing() as database:
             for statement in _TABLES.split(";\n"):
                 database.execute(statement)
             encoded = [(name, msgspec.json.encode(value).decode()) for name, value in facts.items()]
             database.executemany("INSERT INTO facts VALUES (?, ?)", encoded)
             database.executemany("INSERT INTO raters (name, token) VALUES (?, ?)", raters.items())
-            for item in items:
+            # Pages and files for raters name items by number, because ids may reveal the model.
+            for number, item in enumerate(items, 1):
                 answer = msgspec.json.encode(known[item.id]) if item.id in known else None
-                row = (numbers[item.id], item.id, msgspec.json.encode(item), answer)
+                row = (number, item.id, msgspec.json.encode(item), answer)
                 database.execute("INSERT INTO items VALUES (?, ?, ?, ?)", row)
-            planned = ((task.rater, task.place, numbers[task.item], task.role, task.swapped) for task in tasks)
-            database.executemany(_ADD_TASK, planned)
-            database.execute("UPDATE raters SET tasks = (SELECT count(*) FROM tasks WHERE rater = name)")
+            values = "VALUES (?, ?, (SELECT id FROM items WHERE key = ?), ?, ?)"
+            database.executemany(f"{_ADD_TASKS} {values}", tasks)
 
     def _select_tasks(self, which: str, *values: Any) -> list[RaterTask]:
         """Return the tasks that meet `which`, a condition in SQL with `values` for its question marks."""
+        # In the order of RaterTask's fields. A task that nobody has labelled has an empty verdict.
         query = (
-            "SELECT t.id, t.rater, t.item, i.shown, t.role, t.swapped, i.known, coalesce(t.label, 0), l.at, l.said "
-            "FROM tasks t JOIN items i ON i.id = t.item LEFT JOIN labels l ON l.id = t.label "
-            f"WHERE {which}"
+            'SELECT t.id, t.rater, t.item, i.shown AS "shown [item]", t.role, t.swapped AS "swapped [flag]", '
+            'i.known AS "known [json]", coalesce(t.label, 0), l.at, coalesce(l.said, \'{}\') AS "said [verdict]" '
+            f"FROM tasks t JOIN items i ON i.id = t.item LEFT JOIN labels l ON l.id = t.label WHERE {which}"
         )
-        tasks = []
-        for task, rater, number, shown, role, swapped, known, label, at, encoded in self._rows(query, *values):
-            answers = known and msgspec.json.decode(known)
-            # A task that nobody has labelled has an empty verdict.
-            verdict = msgspec.json.decode(encoded, type=RaterVerdict) if label else RaterVerdict()
-            item = _decode_item(shown)
-            tasks.append(RaterTask(task, rater, number, item, role, bool(swapped), answers, label, at, verdict))
-        return tasks
+        return [RaterTask(*row) for row in self._rows(query, *values)]
 
     def opened(self, task: int, rater: str | None = None) -> RaterTask:
         """Return a task. Raises KeyError if its number is unknown, or if it belongs to another rater than `rater`."""
-        for opened in self._select_tasks("t.id = ?", task):
-            if rater in (None, opened.rater):
-                return opened
+        for opened in self._select_tasks("t.id = ? AND t.rater = coalesce(?, t.rater)", task, rater):
+            return opened
         raise KeyError(task)
 
     def next(self, rater: str) -> RaterTask | None:
@@ -215,24 +210,21 @@ class Store:
                     return
                 raise Stale
             row = (task, time.time(), msgspec.json.encode(verdict))
-            cursor = database.execute("INSERT INTO labels (task, at, said) VALUES (?, ?, ?)", row)
-            database.execute("UPDATE tasks SET label = ? WHERE id = ?", (cursor.lastrowid, task))
-            database.execute("UPDATE raters SET done = done + ? WHERE name = ?", (not opened.label, rater))
+            database.execute("INSERT INTO labels (task, at, said) VALUES (?, ?, ?)", row)
+            database.execute("UPDATE tasks SET label = last_insert_rowid() WHERE id = ?", (task,))
             if verdict.edits:
                 # All others who labelled it are asked again, because the text that they saw has changed.
                 shown = msgspec.json.encode(opened.item.corrected(verdict.edits))
-                item = "(SELECT item FROM tasks WHERE id = ?)"
-                database.execute(f"UPDATE items SET shown = ? WHERE id = {item}", (shown, task))
-                database.execute(f"UPDATE tasks SET label = NULL WHERE item = {item} AND id <> ?", (task, task))
-                done = "SELECT count(*) FROM tasks WHERE rater = name AND label IS NOT NULL"
-                database.execute(f"UPDATE raters SET done = ({done})")
+                database.execute("UPDATE items SET shown = ? WHERE id = ?", (shown, opened.number))
+                database.execute("UPDATE tasks SET label = NULL WHERE item = ? AND id <> ?", (opened.number, task))
 
     def edits(self) -> dict[int, list[dict[str, Any]]]:
         """Return corrections by item number: rater, time (seconds since 1970), field, old text, new text."""
         by_item = defaultdict[int, list[dict[str, Any]]](list)
-        query = "SELECT t.item, t.rater, l.at, l.said FROM labels l JOIN tasks t ON t.id = l.task ORDER BY l.id"
-        for number, rater, at, encoded in self._rows(query):
-            for name, (old, new) in msgspec.json.decode(encoded, type=RaterVerdict).edits.items():
+        columns = 't.item, t.rater, l.at, l.said AS "said [verdict]"'
+        query = f"SELECT {columns} FROM labels l JOIN tasks t ON t.id = l.task ORDER BY l.id"
+        for number, rater, at, verdict in self._rows(query):
+            for name, (old, new) in verdict.edits.items():
                 by_item[number].append({"rater": rater, "at": at, "field": name, "old": old, "new": new})
         return by_item
 
@@ -243,17 +235,14 @@ class Store:
         `swapped`: whether that program exchanged the sides. The task is changed accordingly unless it is already
         labelled.
         """
+        # Only checks have a known answer.
+        planned = "SELECT ?, 0, id, CASE WHEN known IS NULL THEN 'item' ELSE 'check' END, ? FROM items WHERE id = ?"
+        turn = "ON CONFLICT (rater, item, role) DO UPDATE SET swapped = excluded.swapped WHERE label IS NULL"
         with self._writing() as database:
             named = (rater, secrets.token_urlsafe(16))
             database.execute("INSERT OR IGNORE INTO raters (name, token) VALUES (?, ?)", named)
-            ((known,),) = self._rows("SELECT known FROM items WHERE id = ?", item)
-            # Only checks have a known answer.
-            role: Role = "item" if known is None else "check"
-            added = database.execute(f"{_ADD_TASK} ON CONFLICT DO NOTHING", (rater, 0.0, item, role, swapped))
-            database.execute("UPDATE raters SET tasks = tasks + ? WHERE name = ?", (added.rowcount, rater))
-            turn = "UPDATE tasks SET swapped = ? WHERE rater = ? AND item = ? AND role = ? AND label IS NULL"
-            database.execute(turn, (swapped, rater, item, role))
-            return self._select_tasks("t.rater = ? AND t.item = ? AND t.role = ?", rater, item, role)[0]
+            database.execute(f"{_ADD_TASKS} {planned} {turn}", (rater, swapped, item))
+            return self._select_tasks("t.rater = ? AND t.item = ? AND t.role <> 'repeat'", rater, item)[0]
 
     def labels(self) -> list[RaterTask]:
         """Return all labelled tasks with their newest labels, in the order in which these were given."""

@@ -52,8 +52,6 @@ def many(folder: Path, rows: int, labelled: int) -> Store:
         given = [(task, 0.0, said) for (task,) in database.execute(chosen, (labelled,))]
         database.executemany("INSERT INTO labels (task, at, said) VALUES (?, ?, ?)", given)
         database.executemany("UPDATE tasks SET label = ? WHERE id = ?", enumerate((row[0] for row in given), 1))
-        done = "UPDATE raters SET done = (SELECT count(*) FROM tasks WHERE rater = name AND label IS NOT NULL)"
-        database.execute(done)
     return store
 
 
