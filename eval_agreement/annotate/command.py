@@ -159,7 +159,7 @@ def _create(db: Path, wanted: Mapping[str, Any], files: Mapping[str, Path | None
     tasks = plan(ids, list(answers), wanted["raters"], wanted["overlap"], wanted["repeat"])
     db.parent.mkdir(parents=True, exist_ok=True)
     store = Store(db)
-    store.create(facts, tokens, items, answers, tasks)
+    store.create(facts, tokens, ((item, answers.get(item.id)) for item in items), tasks)
     print(f"{db}: {len(items)} items by the scheme {scheme} for {', '.join(tokens)}", file=sys.stderr)
     return store
 

@@ -5,17 +5,15 @@ rater and item in a rater's own sheet, else of the item). `--to xlsx` is the shu
 """
 
 import codecs
-import html
 import io
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from critic import jsonl, tables
 from critic.building.review import NO
@@ -71,7 +69,9 @@ def send(store: Store, form: str, folder: Path, images: Images | None) -> str:
         jsonl.write_json(folder / "tasks.json", [{"data": {"item": key, **empty, **tasks[key]}} for key in tasks])
     else:
         config, template = "config.yaml", "potato.yaml.jinja"
-        jsonl.write(folder / "items.jsonl", ({"id": key, "text": _format_html(tasks[key])} for key in tasks))
+        text = "page/potato.html.jinja"
+        texts = {key: render("eval_agreement.annotate", text, {"cells": cells}) for key, cells in tasks.items()}
+        jsonl.write(folder / "items.jsonl", ({"id": key, "text": texts[key]} for key in texts))
     jsonl.write_text(folder / config, render("eval_agreement.annotate", f"page/{template}", about))
     return f"{folder}: {len(items)} items for {form}"
 
@@ -103,7 +103,9 @@ def list_texts(item: LabelItem, swapped: bool) -> dict[str, str]:
         if part.kind in ("user", "assistant"):
             columns["history"].append(f"{part.kind}: {part.text}")
         else:
-            name = part.kind, str(part.turn or ""), exchanged(part.side, swapped)
+            # The column `task` is the number of a sheet's line.
+            kind = "skill" if part.kind == _TASK else part.kind
+            name = kind, str(part.turn or ""), exchanged(part.side, swapped)
             columns[" ".join(filter(None, name))].append(part.text)
     return {column: "\n".join(lines) for column, lines in columns.items()}
 
@@ -124,16 +126,6 @@ def _write_pictures(folder: Path, number: int, item: LabelItem, images: Images |
         names.append(f"images/{number}-{position}.{picture.kind.partition('/')[2]}")
         jsonl.write_bytes(folder / names[-1], picture.data)
     return names
-
-
-def _format_html(cells: Mapping[str, str]) -> str:
-    """Format an item's columns as HTML for Potato. All texts are escaped."""
-    blocks = []
-    for column, text in cells.items():
-        shown = html.escape(text).replace("\n", "<br>")
-        picture = f'<p><img src="{shown}" alt=""></p>'
-        blocks.append(picture if column.startswith("image") else f"<h4>{column.replace('_', ' ')}</h4><p>{shown}</p>")
-    return "".join(blocks)
 
 
 def _write_sheet(tasks: Sequence[RaterTask], scheme: Scheme, path: Path, images: Images | None) -> None:
@@ -172,9 +164,8 @@ def _write_workbook(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
 
     book = openpyxl.Workbook()
     sheet = book.active
-    sheet.append(list(map(_format_cell, rows[0])))
-    for row in rows:
-        encoded = {column: _format_cell(text) for column, text in row.items()}
+    for row in ({column: column for column in rows[0]}, *rows):
+        encoded = {column: tables.encode_xstring(_make_plain(text)) for column, text in row.items()}
         # A cut text would have people label another answer than the judge sees.
         if cut := [column for column, cell in encoded.items() if tables.is_cut(cell)]:
             long = f"{path}: {cut[0]} of {_TASK} {row[_TASK]} has {len(row[cut[0]])} characters"
@@ -196,11 +187,6 @@ _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]
 """Characters that XML 1.0 (2.2) does not allow."""
 
 
-def _format_cell(value: str) -> str:
-    """Encode a text for an .xlsx cell: escape formulas and escape sequences, drop characters that XML 1.0 forbids."""
-    return tables.encode_xstring(_make_plain(value))
-
-
 def _make_plain(value: str) -> str:
     """Remove the characters that XML 1.0 forbids, and escape a text that a spreadsheet would run as a formula."""
     return str(tables.escape_formula(_NOT_IN_XML.sub("", value)))
@@ -219,9 +205,6 @@ def _normalise_heading(text: str) -> str:
 _is_choice = re.compile(r"choice_\d+").fullmatch
 """Match the name choice_N of a control that answers question N, from 1."""
 
-_OutsideLabel = tuple[RaterVerdict, RaterTask]
-"""A label given in another program, and its task, whose number `task` is 0 if it may not exist yet."""
-
 
 def take(store: Store, path: Path) -> str:
     """Import labels from a file or folder into the store, and return a line with the counts of new and existing labels.
@@ -229,96 +212,39 @@ def take(store: Store, path: Path) -> str:
     A task that already has a label keeps it.
     Raises UsageError if there is no label, or for an unknown item or choice. Nothing is stored in that case.
     """
-    scheme, labels = SCHEMES[store.facts()["scheme"]], list[_OutsideLabel]()
+    scheme, items, labels = SCHEMES[store.facts()["scheme"]], store.items(), list[RaterTask]()
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-        if file.suffix == ".json" and file.name != "tasks.json":
-            labels += _read_program(store, scheme, file)
-        elif file.suffix in _SHEETS:
-            labels += _read_table(store, scheme, file)
+        for location, row in _read_rows(file):
+            labels += _read_label(store, scheme, items, location, row)
     if not labels:
         programs = "Label Studio (JSON, JSON-MIN, CSV or TSV), Potato's user_state.json"
         raise UsageError(f"--import {path}: no label; expected an export of {programs}, or sheets of --to")
     new = differ = 0
     # Every file is read by now, so that a mistake in the last one leaves the store as it was.
-    for verdict, task in labels:
+    for given in labels:
         # Earlier files may have labelled it.
-        opened = store.opened(task.task) if task.task else store.find_task(task.rater, task.number, task.swapped)
+        opened = store.opened(given.task) if given.task else store.find_task(given.rater, given.number, given.swapped)
         if not opened.label:
-            store.label(opened.rater, opened.task, 0, verdict)
+            store.label(opened.rater, opened.task, 0, given.verdict)
             new += 1
         else:
-            differ += opened.verdict.choices != verdict.choices
+            differ += opened.verdict.choices != given.verdict.choices
     kept = f"{path}: {new} labels, {len(labels) - new} more were there already"
     return f"{kept}; {differ} of these differ, and the earlier label stays" if differ else kept
 
 
-def _complete(
-    location: str,
-    opened: RaterTask,
-    scheme: Scheme,
-    cells: Mapping[str, Any],
-    replies: Mapping[str, str],
-    verdict: RaterVerdict,
-) -> RaterVerdict:
-    """Return `verdict` with the rater's choices, with sides in the item's own order. A skipped or broken item has none.
+def _read_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the rows of a file that may hold labels, each with its location; nothing for any other file.
 
-    `location`: place in the file, for error messages. `cells`: the texts in the imported file, by column. Columns that
-    are missing there are not compared. `replies`: by question key.
-    Only the first 500 letters and digits of a text count, without case: programs change white space, punctuation, dates
-    and long cells. Texts without letters are not compared, since they may be reformatted numbers.
-    Raises UsageError if a text beside the label is not the item's text, because the label then belongs to another plan,
-    if a question has no answer, or for an unknown choice.
+    A row is a line of a sheet, or an annotation of another program: the columns of its item and the rater's answers
+    (`choice_1`, `choice_2` …) side by side, as in Label Studio's CSV and JSON-MIN exports.
+
+    Raises UsageError for JSON of any other form.
     """
-    for column, text in list_texts(opened.item, opened.swapped).items():
-        there = cells.get(column, cells.get(column.replace(" ", "_"), text))
-        here, returned = (re.sub(r"\W+", "", str(each or ""))[:500].lower() for each in (text, there))
-        if re.search(r"[^\W\d]", text) and here != returned:
-            raise UsageError(f"{location}: another {column} than here: labels of other items; export these anew")
-    if verdict.skipped or verdict.broken:
-        return verdict
-    with located(location, ValueError):
-        return replace(verdict, choices=read_choices(opened.item, scheme, replies, opened.swapped))
-
-
-def _read_table(store: Store, scheme: Scheme, path: Path) -> Iterator[_OutsideLabel]:
-    """Yield the labels in a table: a sheet written by `send` and filled in, or Label Studio's CSV export."""
-    rows = list(tables.rows(path, _SHEETS))
-    # Only Label Studio names items and controls; a sheet written by `send` names tasks and questions.
-    if any("item" in row and any(map(_is_choice, row)) for _, row in rows):
-        yield from _read_flat(store, scheme, path, (row for _, row in rows))
-    else:
-        yield from _read_sheet(store, scheme, rows)
-
-
-def _read_sheet(store: Store, scheme: Scheme, rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[_OutsideLabel]:
-    """Yield the labels in the lines of a sheet that are filled in. `rows`: pairs (location, cells).
-
-    Raises UsageError for an unknown task.
-    """
-    for location, row in rows:
-        cells = {_normalise_heading(column): cell for column, cell in row.items()}
-        number = tables.optional_text(cells, _TASK)
-        # The line of choices has no task, and people leave lines empty.
-        if number is None:
-            continue
-        try:
-            opened = store.opened(int(number))
-        except (KeyError, ValueError, OverflowError):
-            raise UsageError(f"{location}: {_TASK} {quoted(number)} is not among those of {store.path}") from None
-        replies = {ask.key: tables.optional_text(cells, _name_column(ask)) or "" for ask in opened.item.asks}
-        reason, skipped, broken = (tables.optional_text(cells, name) or "" for name in (_REASON, _SKIPPED, _BROKEN))
-        # People write "no" under "broken" of an item that is not.
-        skipped, broken = ("" if text.lower() in NO else text for text in (skipped, broken))
-        if skipped or broken or any(replies.values()):
-            verdict = RaterVerdict(reason=reason, skipped=skipped, broken=bool(broken))
-            yield _complete(location, opened, scheme, cells, replies, verdict), opened
-
-
-def _read_program(store: Store, scheme: Scheme, path: Path) -> Iterator[_OutsideLabel]:
-    """Yield the labels in Label Studio's export (JSON or JSON-MIN), or in a user's state written by Potato.
-
-    Raises UsageError for any other file.
-    """
+    if path.suffix in _SHEETS:
+        yield from tables.rows(path, _SHEETS)
+    if path.suffix != ".json" or path.name == "tasks.json":
+        return
     rows = list[Mapping[str, Any]]()
     try:
         document = msgspec.json.decode(path.read_bytes().removeprefix(codecs.BOM_UTF8))
@@ -328,16 +254,18 @@ def _read_program(store: Store, scheme: Scheme, path: Path) -> Iterator[_Outside
             for task in document:
                 # JSON-MIN has no `data`: its columns stand in the task itself.
                 rows += _flatten_label_studio(task) if "data" in task else [task]
-        yield from _read_flat(store, scheme, path, rows)
+        # An answer without an item is refused, and not left out.
+        answered = [{**row, "item": row["item"]} for row in rows if _SKIPPED in row or any(map(_is_choice, row))]
     except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise UsageError(f"{path}: not JSON: {error}") from None
     except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
         problem = f"not as Label Studio or Potato write it ({one_line(error)})"
         raise UsageError(f"{path}: {problem}; export as JSON from Label Studio") from None
+    yield from ((str(path), row) for row in answered)
 
 
 def _flatten_potato(state: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a row (see `_read_flat`) per labelled item of one user's `user_state.json`, already decoded."""
+    """Yield a row (see `_read_rows`) per labelled item of one user's `user_state.json`, already decoded."""
     for item, labels in state["instance_id_to_label_to_value"].items():
         row = {"item": item, "annotator": state["user_id"]}
         for label, value in labels:
@@ -348,38 +276,72 @@ def _flatten_potato(state: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _flatten_label_studio(task: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a row (see `_read_flat`) per annotation of one task in Label Studio's JSON export."""
+    """Yield a row (see `_read_rows`) per annotation of one task in Label Studio's JSON export."""
     for annotation in task["annotations"]:
         # An export names the user by number, or in full.
         user = annotation.get("completed_by")
         rater = (user.get("email") or user["id"]) if isinstance(user, dict) else user
-        skipped = "skipped in Label Studio" if annotation.get("was_cancelled") else ""
-        row = {**task["data"], "annotator": rater, "lead_time": annotation.get("lead_time"), "skipped": skipped}
+        row = {**task["data"], "annotator": rater, "lead_time": annotation.get("lead_time")}
+        if annotation.get("was_cancelled"):
+            row[_SKIPPED] = "skipped in Label Studio"
         for result in annotation["result"]:
             texts = result["value"].get("choices", result["value"].get("text", ""))
             row[result["from_name"]] = texts if isinstance(texts, str) else " ".join(texts)
         yield row
 
 
-def _read_flat(store: Store, scheme: Scheme, path: Path, rows: Iterable[Mapping[str, Any]]) -> Iterator[_OutsideLabel]:
-    """Yield the labels in rows of one annotation each, with the task's data and the rater's answers side by side.
+def _read_label(
+    store: Store, scheme: Scheme, items: Mapping[int, LabelItem], location: str, row: Mapping[str, Any]
+) -> Iterator[RaterTask]:
+    """Yield the label in a row, if it is filled in, as the rater's task with its verdict.
 
-    These are the rows of Label Studio's CSV or JSON-MIN export. Raises UsageError for an unknown item or choice, or if
-    the item's texts differ from those that were labelled.
+    A sheet's row names its task. A row of another program names an item and a rater, whose task has the number 0: it
+    may not exist yet.
+
+    `items`: all items of the store by number.
+    Raises UsageError for an unknown task, item or choice, a question without an answer, or if a text in the row is not
+    the item's, because the label then belongs to another plan.
     """
-    items = store.items()
-    for row in rows:
-        cells = {name: tables.cell_text(cell) or "" for name, cell in row.items()}
-        skipped = cells.get("skipped", "")
-        if not skipped and not any(text and _is_choice(name) for name, text in cells.items()):
-            continue
-        key = cells["item"]
-        number = int(key) if key.isascii() and key.isdigit() else 0
-        if number not in items:
-            raise UsageError(f"{path}: item {quoted(key)} is not among those of {store.path}")
-        seconds = tables.parse_optional_number("lead_time", "lead_time", row.get("lead_time"))
-        verdict = RaterVerdict(reason=cells.get("reason", ""), skipped=skipped, seconds=seconds or None)
-        item, rater = items[number], cells.get("annotator") or "label-studio"
-        task = RaterTask(0, rater, number, item, role="item", swapped=is_swapped("", item.id))
-        replies = {ask.key: cells.get(f"choice_{position}", "") for position, ask in enumerate(item.asks, 1)}
-        yield _complete(f"{path}: item {key}", task, scheme, row, replies, verdict), task
+    cells = {_normalise_heading(column): (tables.cell_text(cell) or "").strip() for column, cell in row.items()}
+    kind = "item" if "item" in cells else _TASK
+    # The line of choices has no task, and people leave lines empty.
+    if not (key := cells.get(kind, "")) and kind == _TASK:
+        return
+    location = f"{location}: {kind} {quoted(key)}"
+    try:
+        number = int(key)
+        opened = _build_task(cells, number, items[number]) if kind == "item" else store.opened(number)
+    except (KeyError, ValueError, OverflowError):
+        raise UsageError(f"{location} is not among those of {store.path}") from None
+    replies = {}
+    for position, ask in enumerate(opened.item.asks, 1):
+        replies[ask.key] = cells.get(f"choice_{position}" if kind == "item" else _name_column(ask), "")
+    # People write "no" under "broken" of an item that is not.
+    skipped, broken = ("" if text.lower() in NO else text for text in (cells.get(_SKIPPED, ""), cells.get(_BROKEN, "")))
+    if not (skipped or broken or any(replies.values())):
+        return
+    _check_texts(location, opened, cells)
+    with located(location, ValueError):
+        choices = {} if skipped or broken else read_choices(opened.item, scheme, replies, opened.swapped)
+    seconds = tables.parse_optional_number(location, "lead_time", row.get("lead_time")) or None
+    about: dict[str, Any] = {"reason": cells.get(_REASON, ""), "skipped": skipped, "broken": bool(broken)}
+    yield opened._replace(verdict=RaterVerdict(choices=choices, seconds=seconds, **about))
+
+
+def _check_texts(location: str, opened: RaterTask, cells: Mapping[str, str]) -> None:
+    """Raise UsageError if a text in the row `cells` is not the item's. Columns that are missing there are not compared.
+
+    Only the first 500 letters and digits of a text count, without case: programs change white space, punctuation, dates
+    and long cells. Texts without letters are not compared, since they may be reformatted numbers.
+    """
+    for column, text in list_texts(opened.item, opened.swapped).items():
+        there = cells.get(column, cells.get(column.replace(" ", "_"), text))
+        here, returned = (re.sub(r"\W+", "", each)[:500].lower() for each in (text, there))
+        if re.search(r"[^\W\d]", text) and here != returned:
+            raise UsageError(f"{location}: another {column} than here: labels of other items; export these anew")
+
+
+def _build_task(cells: Mapping[str, str], number: int, item: LabelItem) -> RaterTask:
+    """Build the task of an item that was labelled in another program, where all raters see its sides alike."""
+    rater = cells.get("annotator") or "label-studio"
+    return RaterTask(0, rater, number, item, role="item", swapped=is_swapped("", item.id))

@@ -24,6 +24,7 @@ from starlette.routing import Route
 
 from critic.images import ImageError, Images
 from critic.page.page import render
+from critic.tables import read_number
 from eval_agreement.annotate.people import owner_page
 from eval_agreement.annotate.schemes import SCHEMES, LabelItem, Scheme, exchanged, read_choices
 from eval_agreement.annotate.store import RaterTask, RaterVerdict, Stale, Store
@@ -197,17 +198,14 @@ def read_verdict(body: Mapping[str, str], item: LabelItem, scheme: Scheme, swapp
     except ValueError as error:
         raise HTTPException(422, str(error)) from None
     # The clock is the browser's: without it, or with nonsense in it, the label still counts.
-    try:
-        seconds: float | None = min(max(float(body["seconds"]), 0.0), 86_400.0)
-    except (KeyError, ValueError):
-        seconds = None
+    seconds = read_number(body.get("seconds"))
     return RaterVerdict(
         choices=choices,
         edits=_read_edits(body, item) if scheme.edits else {},
         reason=body.get("reason", "").strip()[:2000],
         skipped=skipped,
         broken=broken,
-        seconds=seconds,
+        seconds=None if seconds is None else min(max(seconds, 0.0), 86_400.0),
     )
 
 

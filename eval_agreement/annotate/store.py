@@ -8,7 +8,7 @@ import sqlite3
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -25,6 +25,10 @@ from eval_agreement.annotate.schemes import LabelItem
 _TABLES = (files("eval_agreement") / "annotate" / "page/tables.sql").read_text("utf-8")
 
 _ADD_TASKS = "INSERT INTO tasks (rater, place, item, role, swapped)"
+
+
+PlannedItem = tuple[LabelItem, dict[str, str] | None]
+"""An item to label, and the known answers by question key if it is a check."""
 
 
 class RaterVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -135,28 +139,18 @@ class Store(threading.local):
         return dict(self._rows('SELECT id, shown AS "shown [item]" FROM items ORDER BY id'))
 
     def create(
-        self,
-        facts: Mapping[str, Any],
-        raters: Mapping[str, str],
-        items: Sequence[LabelItem],
-        known: Mapping[str, dict[str, str]],
-        tasks: Iterable[Task],
+        self, facts: Mapping[str, Any], raters: Mapping[str, str], items: Iterable[PlannedItem], tasks: Iterable[Task]
     ) -> None:
-        """Create the tables, and fill them with a plan.
-
-        `facts`: settings by name. `raters`: token by name. `known`: known answers by item id.
-        """
+        """Create the tables, and fill them with a plan. `facts`: settings by name. `raters`: token by name."""
         with self._writing() as database:
             for statement in _TABLES.split(";\n"):
                 database.execute(statement)
             encoded = [(name, msgspec.json.encode(value).decode()) for name, value in facts.items()]
             database.executemany("INSERT INTO facts VALUES (?, ?)", encoded)
             database.executemany("INSERT INTO raters (name, token) VALUES (?, ?)", raters.items())
-            # Pages and files for raters name items by number, because ids may reveal the model.
-            for number, item in enumerate(items, 1):
-                answer = msgspec.json.encode(known[item.id]) if item.id in known else None
-                row = (number, item.id, msgspec.json.encode(item), answer)
-                database.execute("INSERT INTO items VALUES (?, ?, ?, ?)", row)
+            # Pages and files for raters name items by their number, because ids may reveal the model.
+            rows = [(item.id, msgspec.json.encode(item), known and msgspec.json.encode(known)) for item, known in items]
+            database.executemany("INSERT INTO items (key, shown, known) VALUES (?, ?, ?)", rows)
             values = "VALUES (?, ?, (SELECT id FROM items WHERE key = ?), ?, ?)"
             database.executemany(f"{_ADD_TASKS} {values}", tasks)
 

@@ -453,7 +453,7 @@ def test_mistakes_end_in_one_line(tmp_path: Path) -> None:
         ('[{"item": "999", "choice_1": "7"}]', "'999'"),
         ('[{"item": "1", "choice_1": "11"}]', "'11'"),
         ('[{"item": "1", "choice_1": "7", "lead_time": "long"}]', "lead_time 'long' is not a number"),
-        ('[{"item": "1", "question": "Why?", "choice_1": "7"}]', "item 1: another question than here"),
+        ('[{"item": "1", "question": "Why?", "choice_1": "7"}]', "item '1': another question than here"),
         ('[{"annotations": [], "data": {}}]', "no label"),
     ):
         (tmp_path / "bad.json").write_text(content)

@@ -25,9 +25,10 @@ from annotating import (
     replies,
     row,
     rows_file,
+    send,
     source,
 )
-from conftest import ROOT, assert_one_line_error, run, write_jsonl
+from conftest import ROOT, assert_one_line_error, read_csv, run, write_jsonl
 
 from critic import benchmarks
 from eval_agreement.annotate.schemes import SCHEMES
@@ -321,6 +322,8 @@ def test_the_collection_pages_end_in_a_sheet_of_the_benchmark(tmp_path: Path) ->
         store = planned(folder, *more, rows=write_jsonl(tmp_path / f"{scheme}.jsonl", rows))
         page = page_of(store, tmp_path)
         form = fields(page, "rater-1")
+        send(store, "csv", folder)
+        assert [cells["task"] for cells in read_csv(folder / "rater-1.csv")] == ["", form.hidden["task"]]
         too_long = label(page, "rater-1", form, lambda name, values: "x" * 3000)
         assert too_long.status_code == 422 and "expected" in too_long.json()["error"]
         kept = label(page, "rater-1", form, lambda name, values: said.get(name.partition(" ")[2], values[0]))
