@@ -22,7 +22,9 @@ from critic.errors import UsageError, located
 from eval_agreement.annotate.plan import Role, Task
 from eval_agreement.annotate.schemes import LabelItem
 
-_TABLES = (files("eval_agreement") / "annotate" / "page/tables.sql").read_text("utf-8")
+_VERSION = 1
+"""Version of the tables (page/tables.sql), which each database keeps as its `user_version`; 0 in those made before it.
+"""
 
 _ADD_TASKS = "INSERT INTO tasks (rater, place, item, role, swapped)"
 
@@ -74,6 +76,12 @@ sqlite3.register_converter("json", msgspec.json.decode)
 sqlite3.register_converter("flag", lambda digit: digit == b"1")
 
 
+def _execute(database: sqlite3.Connection, script: str) -> None:
+    """Execute the statements of a file in page/ within the open transaction."""
+    for statement in (files("eval_agreement") / "annotate/page" / script).read_text("utf-8").split(";\n"):
+        database.execute(statement)
+
+
 class Stale(Exception):
     """Raised if a label comes from an outdated page: the task was labelled, or the item corrected, meanwhile."""
 
@@ -95,9 +103,9 @@ class Store(threading.local):
 
     @classmethod
     def find(cls, path: Path) -> "Store | None":
-        """Return the store at `path`, or None if the file is missing or empty.
+        """Return the store at `path`, or None if the file is missing or empty. One of an earlier version is upgraded.
 
-        Raises UsageError if the file is not a database of labels.
+        Raises UsageError if the file is not a database of labels, or one of a later version.
         """
         if not path.is_file() or not path.stat().st_size:
             return None
@@ -106,6 +114,12 @@ class Store(threading.local):
         # An empty database may be left by an interrupted start; one with other tables is somebody else's.
         if tables and not {"facts", "tasks", "labels"} <= tables:
             raise UsageError(f"--db {path}: no database of labels")
+        ((version,),) = store._rows("PRAGMA user_version")
+        if version > _VERSION:
+            raise UsageError(f"--db {path}: made by a later version of critic; update critic, or give another --db")
+        if tables and version < _VERSION:
+            with store._writing() as database:
+                _execute(database, "upgrade.sql")
         return store if tables else None
 
     @contextmanager
@@ -143,8 +157,7 @@ class Store(threading.local):
     ) -> None:
         """Create the tables, and fill them with a plan. `facts`: settings by name. `raters`: token by name."""
         with self._writing() as database:
-            for statement in _TABLES.split(";\n"):
-                database.execute(statement)
+            _execute(database, "tables.sql")
             encoded = [(name, msgspec.json.encode(value).decode()) for name, value in facts.items()]
             database.executemany("INSERT INTO facts VALUES (?, ?)", encoded)
             database.executemany("INSERT INTO raters (name, token) VALUES (?, ?)", raters.items())

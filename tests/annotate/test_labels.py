@@ -494,6 +494,34 @@ def test_nothing_is_planned_twice_when_planning_is_killed(tmp_path: Path) -> Non
         assert planned(tmp_path, rows=rows).counts() == {"rater-1": (0, 12)}
 
 
+EARLIER = """
+ALTER TABLE labels RENAME TO today;
+CREATE TABLE labels (id INTEGER PRIMARY KEY, task INTEGER NOT NULL REFERENCES tasks, rater TEXT NOT NULL,
+  once TEXT NOT NULL UNIQUE, at REAL NOT NULL, said BLOB NOT NULL);
+INSERT INTO labels SELECT id, task, 'rater-1', id, at, said FROM today;
+DROP TABLE today;
+CREATE INDEX by_rater ON labels (rater, id);
+ALTER TABLE tasks ADD COLUMN wave INTEGER;
+PRAGMA user_version = 0;
+"""
+"""From today's tables to those of 2026-11-27, 03:21."""
+
+
+def test_a_database_of_an_earlier_version_is_upgraded_and_one_of_a_later_version_refused(tmp_path: Path) -> None:
+    store = planned(tmp_path)
+    label(page := page_of(store), "rater-1", fields(page, "rater-1"), reason="first")
+    with sqlite3.connect(store.path) as database:
+        database.executescript(EARLIER)
+    page = page_of(planned(tmp_path))
+    assert label_all(page, "rater-1") == 11
+    assert [stored.verdict.reason for stored in store.labels()] == ["first", *[""] * 11]
+    assert label(page, "rater-1", fields(page, "rater-1", task=store.labels()[0].task)).status_code == 200
+    with sqlite3.connect(store.path) as database:
+        database.execute("PRAGMA user_version = 2")
+    words = ("critic", "annotate", "--db", store.path, "--export", tmp_path / "labels.csv")
+    assert_one_line_error(run(*words), "later version", "another --db")
+
+
 ITEMS = [f"item-{number}" for number in range(200)]
 
 

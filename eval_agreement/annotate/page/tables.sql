@@ -1,3 +1,4 @@
+-- Version 1. A change here needs another version, in store.py as well, and an upgrade.sql that leads to it.
 -- A label is a row that is added, and never changed: the newest of a task counts, the others are its history.
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE items (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, shown BLOB NOT NULL, known BLOB);
@@ -8,4 +9,5 @@ CREATE TABLE tasks (id INTEGER PRIMARY KEY, rater TEXT NOT NULL, place REAL NOT 
 CREATE INDEX open_tasks ON tasks (rater, place) WHERE label IS NULL;
 CREATE INDEX labelled_tasks ON tasks (rater, label);
 CREATE TABLE labels (id INTEGER PRIMARY KEY, task INTEGER NOT NULL REFERENCES tasks, at REAL NOT NULL,
-  said BLOB NOT NULL)
+  said BLOB NOT NULL);
+PRAGMA user_version = 1
