@@ -11,7 +11,6 @@ real one.
 
 import json
 import sys
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +20,7 @@ import typer
 from critic.backends.identity import list_learned_forms
 from critic.cli import run_program
 from critic.judging.forms import REASON_FIRST
-from critic.stages.demo import CRITIC, check_programs, done, run, served, step
+from critic.stages.demo import CRITIC, begin, done, run, served, step
 
 SAMPLES = {
     "alignmmbench": "metadata.jsonl",
@@ -85,8 +84,7 @@ def main(
     out: Annotated[Path, typer.Option(help="Folder for all files of the demo.")] = Path("runs/bench-demo"),
 ) -> None:
     """Run all four benchmarks on the samples, as published, and a tournament. Rerun the same command to resume."""
-    check_programs(PROGRAMS)
-    start = time.monotonic()
+    start = begin(PROGRAMS)
     files = {name: f"data/samples/{name}/{file}" for name, file in SAMPLES.items()}
     *models, newcomer = LAYERS
 

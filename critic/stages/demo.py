@@ -59,12 +59,18 @@ Conversations and pairs need a judge that learned them. URL is the server of a m
 """Text printed at the end: the next steps, as commands to run."""
 
 
-def check_programs(programs: Iterable[str]) -> None:
-    """Raise UsageError if one of these files is missing, because the demo is not run in the root of a clone."""
+def begin(programs: Iterable[str]) -> float:
+    """Prepare a demo of these programs, and return the start time, a value of time.monotonic.
+
+    SIGTERM interrupts the demo from now on, as Ctrl-C does, so that it ends what it started (`run`, `served`).
+    Raises UsageError if a program is missing, because the demo is not run in the root of a clone.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     # The programs of data/ are not part of an installation.
     for program in programs:
         if not Path(program).is_file():
             raise UsageError(f"run this in the root of a clone of the repository: {program} is not here")
+    return time.monotonic()
 
 
 def step(number: str, title: str, start: float) -> None:
@@ -86,8 +92,9 @@ def run(*command: object) -> None:
         try:
             code = process.wait()
         except BaseException:
-            # Whoever stops the demo stops what it started.
+            # Whoever stops the demo stops what it started, and Popen itself does not wait for that.
             process.send_signal(signal.SIGTERM)
+            process.wait()
             raise
     if code:
         raise UsageError(f"{Path(words[0]).name} ended with code {code}, see above; earlier steps are kept")
@@ -159,8 +166,7 @@ def main(
     ] = False,
 ) -> None:
     """Run the whole pipeline (train, serve, judge, audit) on a small sample world. Rerun the same command to resume."""
-    check_programs(PROGRAMS)
-    start = time.monotonic()
+    start = begin(PROGRAMS)
     python, data, judge, answers = sys.executable, out / "data", out / "judge", out / "answers.jsonl"
     tests, arms = ["internal", "external"], list[str]()
     drawn, root, shown = list[str](), list[str](), list[str]()
