@@ -2,14 +2,14 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from critic import benchmarks, human_scored, jsonl, tables
+from critic import benchmarks, human_scored, jsonl, records, tables
 from critic.errors import UsageError, quoted
 from critic.human_scored import OwnColumns
 from critic.judging.thoughts import without_thoughts
@@ -67,21 +67,16 @@ def _read_rows(scheme: Scheme, path: Path, own: OwnColumns | None) -> Iterator[L
 
     for first, second in read_responses(read, path, scheme.form or "pointwise").values():
         question, both = first.question, [first] if second is None else [first, second]
-        parts = [
-            # A rater who sees the image needs no caption, unless it is to be corrected.
-            ShownPart("caption", "" if question.images and not scheme.edits else question.caption or ""),
-            ShownPart("question", question.prompt),
-            ShownPart("reference", question.reference or ""),
-            ShownPart("focus", question.focus or ""),
-            ShownPart("checklist", "\n".join(question.checklist) if scheme.edits else ""),
-            *(ShownPart("answer", answer.text, side=side) for answer, side in zip(both, scheme.sides, strict=True)),
-        ]
-        shown = _list_dialogue(question.history) + _drop_empty(parts)
+        # A rater who sees the image needs no caption, unless it is to be corrected.
+        caption = None if question.images and not scheme.edits else question.caption
+        kinds = (*_MATERIAL, "checklist") if scheme.edits else _MATERIAL
+        parts = _list_dialogue(question.history, caption) + _list_material(question, kinds)
+        parts += [ShownPart("answer", answer.text, side=side) for answer, side in zip(both, scheme.sides, strict=True)]
         # The second of two answers in one row has no id of its own.
         key = "+".join(answer.id for answer in both if answer.id)
         row = raw[first.id] if second is None else _build_pair_row(first, second, raw)
         about: dict[str, Any] = {"lang": question.lang, "task": question.task, "group": question.group}
-        yield LabelItem(id=key, parts=shown, asks=_list_asks(scheme, first), row=row, images=question.images, **about)
+        yield LabelItem(id=key, parts=parts, asks=_list_asks(scheme, first), row=row, images=question.images, **about)
 
 
 def _build_pair_row(first: Response, second: Response, raw: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
@@ -102,17 +97,24 @@ def _conversation_facts(talk: Conversation) -> dict[str, Any]:
     return {"lang": talk.lang, "group": talk.group, "images": images}
 
 
-def _list_dialogue(history: Sequence[Turn]) -> list[ShownPart]:
-    """Return the texts of user and assistant in earlier turns, in order."""
-    parts = []
+def _list_dialogue(history: Sequence[Turn], caption: str | None = None) -> list[ShownPart]:
+    """Return the caption, if there is one, and the texts of user and assistant in earlier turns, in order."""
+    parts = [ShownPart("caption", caption)] if caption else []
     for turn in history:
         parts += [ShownPart("user", turn.user), ShownPart("assistant", turn.assistant)]
     return parts
 
 
-def _drop_empty(parts: Sequence[ShownPart]) -> list[ShownPart]:
-    """Drop parts without text, except answers: an empty answer is labelled too."""
-    return [part for part in parts if part.text or part.kind == "answer"]
+_MATERIAL: tuple[Kind, ...] = ("question", "reference", "focus")
+
+
+def _list_material(
+    question: records.Question | records.ConversationTurn, kinds: Iterable[Kind], turn: int = 0
+) -> list[ShownPart]:
+    """Return the texts of these kinds that a question has beside its answers. `turn`: its number, or 0 for none."""
+    texts: dict[Kind, str | None] = {"question": question.prompt, "checklist": "\n".join(question.checklist)}
+    texts |= {"reference": question.reference, "focus": question.focus}
+    return [ShownPart(kind, text, turn) for kind in kinds if (text := texts[kind])]
 
 
 def _list_asks(scheme: Scheme, response: Response) -> list[Ask]:
@@ -139,29 +141,18 @@ def _read_replies(scheme: Scheme, path: Path, against: Path | None) -> Iterator[
         if scheme.two and (not theirs or None in theirs):
             continue
         parts, asks = _list_dialogue(conversation.history), list[Ask]()
-        for number, counterpart in enumerate(theirs, 1):
-            parts += _list_turn(scheme, transcript.turns[number], counterpart)
+        # With two sides the reference is an answer, and must not be told from the other one.
+        kinds: tuple[Kind, ...] = ("question", "focus") if scheme.two else ("question", "focus", "reference")
+        for number, (question, counterpart) in enumerate(zip(conversation.turns, theirs, strict=False), 1):
+            parts += _list_material(question, kinds, number)
+            for text, side in zip([transcript.turns[number].reply, counterpart], scheme.sides, strict=False):
+                parts.append(ShownPart("answer", text or "", number, side))
             asks.append(Ask(str(number), turn=number))
         protocol, system = "pairwise" if scheme.two else "direct", opponent.system if opponent else None
         verdict = build_verdict_id(conversation.id, transcript.condition, protocol, opponent=system)
         row = {"category": conversation.category, "lang": conversation.lang, "system": transcript.system}
         asks.append(Ask("whole"))
         yield LabelItem(id=verdict, parts=parts, asks=asks, row=row, **_conversation_facts(conversation))
-
-
-def _list_turn(scheme: Scheme, turn: ModelTurn, counterpart: str | None) -> list[ShownPart]:
-    """List the shown texts of one turn: its question, focus and answer, and the `counterpart`.
-
-    `counterpart`: the other model's answer, or the reference. It is a second answer if the scheme has two sides.
-    """
-    number, question = turn.turn, turn.conversation.turns[turn.turn - 1]
-    parts = [ShownPart("question", question.prompt, number), ShownPart("focus", question.focus or "", number)]
-    # With two sides the counterpart is an answer, and must not be told from the other one.
-    if not scheme.two:
-        parts.append(ShownPart("reference", counterpart or "", number))
-    for text, side in zip([turn.reply, counterpart], scheme.sides, strict=False):
-        parts.append(ShownPart("answer", text or "", number, side))
-    return _drop_empty(parts)
 
 
 def _read_answered(path: Path) -> Transcripts:
@@ -172,9 +163,6 @@ def _read_answered(path: Path) -> Transcripts:
         if not transcript.problem(range(1, len(transcript.conversation.turns) + 1)):
             complete[key] = transcript
     return complete
-
-
-_BESIDE_ANSWERS: tuple[Kind, ...] = ("reference", "focus")
 
 
 def _read_judgments(path: Path, against: Path) -> Iterator[LabelItem]:
@@ -199,15 +187,16 @@ def _build_judgments_item(mine: Judgment, other: Judgment) -> LabelItem:
     turns = talk.turns if mine.turn is None else [talk.turns[mine.turn - 1]]
     earlier = shown.sides[0].earlier if shown else []
     parts = _list_dialogue([Turn(user=before.question, assistant=before.answer) for before in earlier])
-    parts += [ShownPart("question", turn.prompt) for turn in turns if mine.turn]
-    parts += [ShownPart(kind, getattr(turn, kind) or "") for turn in turns for kind in _BESIDE_ANSWERS]
+    for turn in turns:
+        # The questions of a whole conversation stand in its dialogue.
+        parts += _list_material(turn, _MATERIAL if mine.turn else _MATERIAL[1:])
     parts += [ShownPart("answer", mine.sample.answer)] if mine.sample.answer else []
     pairs = zip(("A", "B"), (mine, other), strict=True)
     parts += [ShownPart("judgment", _show_judgment(judgment), side=side) for side, judgment in pairs]
     ways = {"system_a": f"{mine.judge}, {mine.judging}", "system_b": f"{other.judge}, {other.judging}"}
     row = {"category": talk.category, "lang": talk.lang, "system": mine.system, **ways}
     asks, key = [Ask(OVERALL)], f"{mine.id}, {ways['system_b']}"
-    return LabelItem(id=key, parts=_drop_empty(parts), asks=asks, row=row, **_conversation_facts(talk))
+    return LabelItem(id=key, parts=parts, asks=asks, row=row, **_conversation_facts(talk))
 
 
 def _show_judgment(judgment: Judgment) -> str:
@@ -242,12 +231,10 @@ def _read_benchmark(path: Path, name: str) -> Iterator[LabelItem]:
     if path.suffix == ".parquet" or len(talks) != len(lines):
         raise UsageError(f"{path}: a file to review needs one line per conversation, as .jsonl, .csv or .xlsx")
     for talk, row in zip(talks, lines, strict=True):
-        parts = [ShownPart("caption", talk.caption or ""), *_list_dialogue(talk.history)]
+        parts = _list_dialogue(talk.history, talk.caption)
         for number, turn in enumerate(talk.turns, 1):
-            texts: dict[Kind, str | None] = {"question": turn.prompt, "reference": turn.reference, "focus": turn.focus}
-            texts["checklist"] = "\n".join(turn.checklist)
-            parts += [ShownPart(kind, text or "", number) for kind, text in texts.items()]
-        yield LabelItem(id=talk.id, parts=_drop_empty(parts), asks=[Ask(OVERALL)], row=row, **_conversation_facts(talk))
+            parts += _list_material(turn, (*_MATERIAL, "checklist"), number)
+        yield LabelItem(id=talk.id, parts=parts, asks=[Ask(OVERALL)], row=row, **_conversation_facts(talk))
 
 
 def read_known_answers(scheme: str, checks: Sequence[LabelItem]) -> dict[str, dict[str, str]]:
