@@ -21,7 +21,7 @@ from critic.errors import UsageError, located, one_line, quoted
 from critic.images import Image, ImageError, Images
 from critic.page.page import render
 from eval_agreement.annotate.plan import draw, is_swapped
-from eval_agreement.annotate.schemes import SCHEMES, Ask, LabelItem, Scheme, exchanged, read_choices
+from eval_agreement.annotate.schemes import SCHEMES, Ask, LabelItem, Scheme, read_choices
 from eval_agreement.annotate.store import RaterTask, RaterVerdict, Store
 
 FORMATS = ("label-studio", "potato", "csv", "xlsx")
@@ -87,26 +87,22 @@ def _build_cells(item: LabelItem, number: int, folder: Path, form: str, images: 
     else:
         pictures = [picture.uri for picture in _load_pictures(item, images)]
     cells = {f"image_{position}": address for position, address in enumerate(pictures, 1)}
-    for column, text in list_texts(item, is_swapped("", item.id)).items():
+    for column, text in _list_texts(_build_task(item, number)).items():
         cells[column.replace(" ", "_")] = text
     return cells | {f"ask_{position}": ask.text or ask.key for position, ask in enumerate(item.asks, 1)}
 
 
-def list_texts(item: LabelItem, swapped: bool) -> dict[str, str]:
-    """Return an item's shown texts by column (`question`, `answer A`, `answer 2 B`). The history is one text.
-
-    `swapped`: exchange sides A and B.
-    """
+def _list_texts(opened: RaterTask) -> dict[str, str]:
+    """Return the shown texts of a rater's item by column (`question`, `answer A`, `answer 2 B`). The history is one
+    text."""
     columns: dict[str, list[str]] = defaultdict(list)
-    # Sorted by the side that is shown: a column's place must not tell which side was exchanged.
-    for part in sorted(item.parts, key=lambda part: (part.turn, exchanged(part.side, swapped))):
+    for part in opened.parts:
         if part.kind in ("user", "assistant"):
             columns["history"].append(f"{part.kind}: {part.text}")
         else:
             # The column `task` is the number of a sheet's line.
             kind = "skill" if part.kind == _TASK else part.kind
-            name = kind, str(part.turn or ""), exchanged(part.side, swapped)
-            columns[" ".join(filter(None, name))].append(part.text)
+            columns[" ".join(filter(None, (kind, str(part.turn or ""), part.side)))].append(part.text)
     return {column: "\n".join(lines) for column, lines in columns.items()}
 
 
@@ -139,7 +135,7 @@ def _write_sheet(tasks: Sequence[RaterTask], scheme: Scheme, path: Path, images:
         row = {_TASK: str(opened.task)}
         if names := _write_pictures(path.parent, opened.task, opened.item, images):
             row["images"] = " ".join(names)
-        row |= list_texts(opened.item, opened.swapped)
+        row |= _list_texts(opened)
         if rubric := scheme.rubric(opened.item.lang, opened.item.task):
             row[_RUBRIC] = "\n".join(map(": ".join, rubric))
         for ask in opened.item.asks:
@@ -310,7 +306,7 @@ def _read_label(
     location = f"{location}: {kind} {quoted(key)}"
     try:
         number = int(key)
-        opened = _build_task(cells, number, items[number]) if kind == "item" else store.opened(number)
+        opened = _build_task(items[number], number, cells.get("annotator")) if kind == "item" else store.opened(number)
     except (KeyError, ValueError, OverflowError):
         raise UsageError(f"{location} is not among those of {store.path}") from None
     replies = {}
@@ -334,14 +330,14 @@ def _check_texts(location: str, opened: RaterTask, cells: Mapping[str, str]) -> 
     Only the first 500 letters and digits of a text count, without case: programs change white space, punctuation, dates
     and long cells. Texts without letters are not compared, since they may be reformatted numbers.
     """
-    for column, text in list_texts(opened.item, opened.swapped).items():
+    for column, text in _list_texts(opened).items():
         there = cells.get(column, cells.get(column.replace(" ", "_"), text))
         here, returned = (re.sub(r"\W+", "", each)[:500].lower() for each in (text, there))
         if re.search(r"[^\W\d]", text) and here != returned:
             raise UsageError(f"{location}: another {column} than here: labels of other items; export these anew")
 
 
-def _build_task(cells: Mapping[str, str], number: int, item: LabelItem) -> RaterTask:
-    """Build the task of an item that was labelled in another program, where all raters see its sides alike."""
-    rater = cells.get("annotator") or "label-studio"
+def _build_task(item: LabelItem, number: int, rater: str | None = None) -> RaterTask:
+    """Build the task of an item that is labelled in another program, where all raters see its sides alike."""
+    rater = rater or "label-studio"
     return RaterTask(0, rater, number, item, role="item", swapped=is_swapped("", item.id))

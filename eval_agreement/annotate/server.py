@@ -8,10 +8,8 @@ policy lets nothing run or load that is not this server's.
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -26,7 +24,7 @@ from critic.images import ImageError, Images
 from critic.page.page import render
 from critic.tables import read_number
 from eval_agreement.annotate.people import owner_page
-from eval_agreement.annotate.schemes import SCHEMES, LabelItem, Scheme, exchanged, read_choices
+from eval_agreement.annotate.schemes import SCHEMES, LabelItem, Scheme, read_choices
 from eval_agreement.annotate.store import RaterTask, RaterVerdict, Stale, Store
 from eval_agreement.sentences import texts_of
 
@@ -97,21 +95,11 @@ class Annotation:
         lang = query["lang"] if query.get("lang") in ("en", "zh") else preferred
         done, tasks = self.store.counts(rater)[rater]
         words = texts_of("annotate/page/words.toml")[lang]
-        facts = {"words": words, "lang": lang, "other": "en" if lang == "zh" else "zh", "scheme": self.name}
-        facts |= {"stale": "stale" in query, "rater": query["rater"], "done": done, "tasks": tasks, "open": opened}
-        facts |= {"last": self.store.last(rater, opened.label if opened else 0)}
+        facts = {"words": words, "lang": lang, "other": "en" if lang == "zh" else "zh", "scheme": self.scheme}
+        facts |= {"stale": "stale" in query, "rater": query["rater"], "done": done, "tasks": tasks}
         # Without an open task the page says that all is done.
-        facts |= {} if opened is None else self._describe_item(opened)
+        facts |= {"name": self.name, "open": opened, "last": self.store.last(rater, opened.label if opened else 0)}
         return HTMLResponse(render("eval_agreement.annotate", "page/label.html.jinja", facts))
-
-    def _describe_item(self, opened: RaterTask) -> dict[str, Any]:
-        """Return an item's fields for the page, with sides named as this rater sees them."""
-        item, choices = opened.item, opened.verdict.choices
-        parts = [replace(part, side=exchanged(part.side, opened.swapped)) for part in item.parts]
-        chosen = {ask: exchanged(value, opened.swapped) for ask, value in choices.items()}
-        shown = {"parts": sorted(parts, key=lambda part: part.side), "turns": sorted({part.turn for part in parts})}
-        shown |= {"chosen": chosen, "choices": self.scheme.choices, "edits": self.scheme.edits}
-        return shown | {"rubric": self.scheme.rubric(item.lang, item.task)}
 
     async def post_label(self, request: Request) -> Response:
         """Store the label in a submitted form.

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from critic.errors import UsageError, located
 from eval_agreement.annotate.plan import Role, Task
-from eval_agreement.annotate.schemes import LabelItem
+from eval_agreement.annotate.schemes import LabelItem, ShownPart, exchanged
 
 _VERSION = 1
 """Version of the tables (page/tables.sql), which each database keeps as its `user_version`; 0 in those made before it.
@@ -67,6 +67,20 @@ class RaterTask(NamedTuple):
     label: int = 0
     at: float = 0.0
     verdict: RaterVerdict = RaterVerdict()
+
+    @property
+    def parts(self) -> list[ShownPart]:
+        """The item's texts turn by turn, with sides as this rater sees them, A first.
+
+        Their order must not tell which side was exchanged.
+        """
+        parts = [replace(part, side=exchanged(part.side, self.swapped)) for part in self.item.parts]
+        return sorted(parts, key=lambda part: (part.turn, part.side))
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        """The rater's answers by question key, with sides as this rater sees them."""
+        return {ask: exchanged(value, self.swapped) for ask, value in self.verdict.choices.items()}
 
 
 # How SQLite decodes a column whose name in a query ends in one of these words, as in `shown AS "shown [item]"`.
