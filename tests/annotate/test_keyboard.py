@@ -16,9 +16,7 @@ import pytest
 from annotating import forked, planned, rows_file
 from conftest import free_port
 
-PROGRAM = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
-)
+PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs Chromium (Debian: apt-get install chromium)")
 
 VIRTUAL = {"Enter": 13, "Escape": 27}

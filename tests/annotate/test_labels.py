@@ -9,26 +9,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import annotating
 import msgspec
 import pandas as pd
 import pytest
-from annotating import (
-    SECRET,
-    by_rater,
-    exported,
-    fields,
-    judgments,
-    label,
-    label_all,
-    page_of,
-    planned,
-    replies,
-    row,
-    rows_file,
-    send,
-    source,
-    taken,
-)
+from annotating import by_rater, exported, fields, label, page_of, planned, row, rows_file, send, taken
 from conftest import assert_one_line_error, read_csv, read_jsonl, run, write_jsonl, write_xlsx
 from hypothesis import given
 from hypothesis import strategies as st
@@ -106,10 +91,10 @@ def test_preferences_come_back_as_the_audits_table(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scheme", ["direct", "pairwise_conversation", "against"])
 def test_conversations_come_back_where_they_are_read(tmp_path: Path, scheme: str) -> None:
-    talks, more = replies(tmp_path / "talks.jsonl", "ours", 6), ["--scheme", scheme]
+    talks, more = annotating.replies(tmp_path / "talks.jsonl", "ours", 6), ["--scheme", scheme]
     kind, protocol = ("score", "direct") if scheme == "direct" else ("preference", "pairwise")
     if scheme == "against":
-        other = replies(tmp_path / "other.jsonl", "theirs", 6)
+        other = annotating.replies(tmp_path / "other.jsonl", "theirs", 6)
         more = ["--scheme", "pairwise_conversation", "--against", str(other)]
     store = planned(tmp_path, *more, rows=talks)
     by_rater(store, lambda rater, name, values: values[-1] if "whole" in name else values[0])
@@ -124,7 +109,7 @@ def test_conversations_come_back_where_they_are_read(tmp_path: Path, scheme: str
 
 def test_people_say_which_of_two_judgments_is_more_logical(tmp_path: Path) -> None:
     """Row 18: one file holds the standard judgments and those of the ablation; 9 of 12 of the standard ones win."""
-    lines = judgments(tmp_path / "judged.jsonl")
+    lines = annotating.judgments(tmp_path / "judged.jsonl")
     store = planned(tmp_path, "--scheme", "judgments", rows=lines)
     page, count = page_of(store), 0
     while (form := fields(page, "rater-1")).hidden:
@@ -136,7 +121,7 @@ def test_people_say_which_of_two_judgments_is_more_logical(tmp_path: Path) -> No
     assert Counter(line["preference"] for line in read_jsonl(tmp_path / "labels.jsonl")) == {"a": 9, "b": 3}
     assert count == 12
     assert "Judgments (ConvBench I.2)" in done.stdout
-    assert f"{SECRET}, standard rather than {SECRET}, no_focus  12  75.0 %" in done.stdout
+    assert f"{annotating.SECRET}, standard rather than {annotating.SECRET}, no_focus  12  75.0 %" in done.stdout
     words = ("critic", "annotate", lines, "--db", tmp_path / "x.sqlite", "--scheme", "judgments")
     only = write_jsonl(tmp_path / "only.jsonl", [line for line in read_jsonl(lines) if line["score"] == 7])
     assert_one_line_error(run(*words[:2], only, *words[3:]), "nothing to label by the scheme judgments")
@@ -388,7 +373,7 @@ def test_known_answers_that_come_back_from_elsewhere_are_checks(tmp_path: Path) 
 
 def test_pictures_go_along_under_names_that_say_nothing(tmp_path: Path) -> None:
     """Inside Label Studio's tasks; as files for Potato, which takes no other, and beside a sheet."""
-    store = planned(tmp_path, rows=source(tmp_path, "pointwise"))
+    store = planned(tmp_path, rows=annotating.source(tmp_path, "pointwise"))
     for form in ("label-studio", "potato", "csv"):
         send(store, form, tmp_path / form)
     tasks = json.loads((tmp_path / "label-studio/tasks.json").read_text("utf-8"))
@@ -400,7 +385,9 @@ def test_pictures_go_along_under_names_that_say_nothing(tmp_path: Path) -> None:
     sheet = read_csv(tmp_path / "csv/rater-1.csv")[1:]
     assert len(sheet) == 8 and all((tmp_path / "csv" / cells["images"]).is_file() for cells in sheet)
     for path in (path for form in ("label-studio", "potato", "csv") for path in (tmp_path / form).rglob("*")):
-        assert SECRET not in path.name and not (path.is_file() and SECRET.encode() in path.read_bytes()), path
+        assert annotating.SECRET not in path.name and not (
+            path.is_file() and annotating.SECRET.encode() in path.read_bytes()
+        ), path
 
 
 def test_mistakes_end_in_one_line(tmp_path: Path) -> None:
@@ -479,7 +466,7 @@ def test_the_same_command_goes_on_and_invited_raters_have_links_that_nobody_gues
     assert set(tokens) == {"ann", "bo"} and all(len(token) > 20 for token in tokens.values())
     page = page_of(store)
     assert page.get("/", params={"rater": "ann"}).status_code == 403
-    label_all(page, tokens["ann"])
+    annotating.label_all(page, tokens["ann"])
     again = planned(tmp_path, "--invite", "ann", "--invite", "bo", "--overlap", 1)
     assert again.raters() == store.raters() and again.counts()["ann"] == (12, 12)
 
@@ -494,16 +481,10 @@ def test_nothing_is_planned_twice_when_planning_is_killed(tmp_path: Path) -> Non
         assert planned(tmp_path, rows=rows).counts() == {"rater-1": (0, 12)}
 
 
-EARLIER = """
-ALTER TABLE labels RENAME TO today;
-CREATE TABLE labels (id INTEGER PRIMARY KEY, task INTEGER NOT NULL REFERENCES tasks, rater TEXT NOT NULL,
-  once TEXT NOT NULL UNIQUE, at REAL NOT NULL, said BLOB NOT NULL);
-INSERT INTO labels SELECT id, task, 'rater-1', id, at, said FROM today;
-DROP TABLE today;
-CREATE INDEX by_rater ON labels (rater, id);
-ALTER TABLE tasks ADD COLUMN wave INTEGER;
-PRAGMA user_version = 0;
-"""
+EARLIER = """ALTER TABLE labels RENAME TO today; ALTER TABLE tasks ADD COLUMN wave INTEGER;
+CREATE TABLE labels (id INTEGER PRIMARY KEY, task INTEGER, rater TEXT NOT NULL, once TEXT NOT NULL, at REAL, said BLOB);
+INSERT INTO labels SELECT id, task, 'rater-1', id, at, said FROM today; CREATE INDEX by_rater ON labels (rater, id);
+DROP TABLE today; PRAGMA user_version = 0"""
 """From today's tables to those of 2026-11-27, 03:21."""
 
 
@@ -513,7 +494,7 @@ def test_a_database_of_an_earlier_version_is_upgraded_and_one_of_a_later_version
     with sqlite3.connect(store.path) as database:
         database.executescript(EARLIER)
     page = page_of(planned(tmp_path))
-    assert label_all(page, "rater-1") == 11
+    assert annotating.label_all(page, "rater-1") == 11
     assert [stored.verdict.reason for stored in store.labels()] == ["first", *[""] * 11]
     assert label(page, "rater-1", fields(page, "rater-1", task=store.labels()[0].task)).status_code == 200
     with sqlite3.connect(store.path) as database:

@@ -10,24 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import annotating
 import httpx
 import pytest
-from annotating import (
-    SECRET,
-    client_of,
-    exported,
-    fields,
-    forked,
-    label,
-    label_all,
-    page_of,
-    planned,
-    replies,
-    row,
-    rows_file,
-    send,
-    source,
-)
+from annotating import client_of, exported, fields, forked, label, page_of, planned
 from conftest import ROOT, assert_one_line_error, read_csv, run, write_jsonl
 
 from critic import benchmarks
@@ -39,7 +25,7 @@ from eval_agreement.annotate.store import Store
 def test_nothing_says_who_answered_or_what_others_thought(tmp_path: Path, scheme: str) -> None:
     options = ["--scheme", scheme, "--raters", 2, "--overlap", 0.5, "--repeat", 0.2]
     options += ["--benchmark", "visitbench"] if scheme == "review" else []
-    rows = source(tmp_path, scheme)
+    rows = annotating.source(tmp_path, scheme)
     store = planned(tmp_path, *options, rows=rows)
     page, seen = page_of(store, tmp_path), ""
     for rater in ("rater-1", "rater-2"):
@@ -56,7 +42,7 @@ def test_nothing_says_who_answered_or_what_others_thought(tmp_path: Path, scheme
             reply = label(page, rater, form)
             assert reply.status_code == 200, reply.text
             seen += reply.text + str(reply.headers)
-    assert SECRET not in seen and "9.25" not in seen
+    assert annotating.SECRET not in seen and "9.25" not in seen
     assert len({stored.item.id for stored in store.labels()}) == len(store.items()) > 1
 
 
@@ -64,7 +50,7 @@ def test_answers_are_text_whatever_they_hold(tmp_path: Path) -> None:
     """What browsers take for markup reaches the page as the letters it is."""
     nasty = ["<script>x</script>", "<img src=x onerror=x>", "</div></form><form action=//x>", "{{ 7*7 }}", "&lt;"]
     nasty += ["\u202e<b>", "| <b>a</b> | b |\n|---|---|\n| <svg onload=x> | 2 |", "$<script>x</script>$", "<!--"]
-    lines = [row(number, response=text) for number, text in enumerate([*nasty, "\x00"])]
+    lines = [annotating.row(number, response=text) for number, text in enumerate([*nasty, "\x00"])]
     page = page_of(planned(tmp_path, rows=write_jsonl(tmp_path / "rows.jsonl", lines)))
     missing = set(nasty)
     while (form := fields(page, "rater-1")).hidden:
@@ -116,7 +102,7 @@ def test_an_edit_counts_and_the_label_before_it_stays(tmp_path: Path) -> None:
 
 def test_the_sides_that_a_rater_saw_do_not_matter_to_the_label(tmp_path: Path) -> None:
     """Whoever prefers the longer answer says so of the same answer, wherever it stood."""
-    rows = [row(n, response="a long answer, " * 5 if n % 2 else "short") for n in range(24)]
+    rows = [annotating.row(n, response="a long answer, " * 5 if n % 2 else "short") for n in range(24)]
     store = planned(tmp_path, "--scheme", "pairwise", rows=write_jsonl(tmp_path / "rows.jsonl", rows))
     page, first = page_of(store), []
     while (form := fields(page, "rater-1")).hidden:
@@ -138,13 +124,13 @@ def test_what_is_asked_follows_the_scheme(tmp_path: Path) -> None:
         store = planned(tmp_path / scheme, "--scheme", scheme, rows=rows)
         return fields(page_of(store), "rater-1").choices
 
-    rows = rows_file(tmp_path)
+    rows = annotating.rows_file(tmp_path)
     assert list_choices("pointwise", rows) == {"choice overall": [str(n) for n in range(1, 11)]}
     assert list_choices("scale_5", rows) == {"choice overall": [str(n) for n in range(1, 6)]}
     assert list_choices("pairwise", rows) == {"choice overall": ["A", "B", "tie", "both bad"]}
     assert list_choices("checklist", rows) == {f"choice item={n}": ["yes", "no", "cannot say"] for n in (1, 2)}
     assert list(list_choices("criteria", rows)) == ["choice criterion=clarity", "choice overall"]
-    talks = replies(tmp_path / "talks.jsonl", "m")
+    talks = annotating.replies(tmp_path / "talks.jsonl", "m")
     assert list(list_choices("direct", talks)) == ["choice 1", "choice 2", "choice 3", "choice whole"]
     page = page_of(Store(tmp_path / "direct/labels.sqlite"))
     assert "标注" in fields(page, "rater-1", lang="zh").text
@@ -187,7 +173,7 @@ def test_ten_raters_at_once_lose_nothing(tmp_path: Path) -> None:
 
         def rate(number: int) -> int:
             with client_of(url) as client:
-                return label_all(client, f"rater-{number}")
+                return annotating.label_all(client, f"rater-{number}")
 
         with ThreadPoolExecutor(10) as threads:
             done = [*threads.map(rate, range(1, 11))]
@@ -200,7 +186,7 @@ KILLS = 25
 @pytest.mark.e2e
 def test_no_confirmed_label_is_lost_when_the_server_is_killed(tmp_path: Path) -> None:
     """The server is killed at any moment; whatever a rater was told is saved, is saved, and nothing else is."""
-    store = planned(tmp_path, rows=rows_file(tmp_path, 400))
+    store = planned(tmp_path, rows=annotating.rows_file(tmp_path, 400))
     confirmed: dict[str, str] = {}
     for kill in range(KILLS):
         before = len(confirmed)
@@ -322,7 +308,7 @@ def test_the_collection_pages_end_in_a_sheet_of_the_benchmark(tmp_path: Path) ->
         store = planned(folder, *more, rows=write_jsonl(tmp_path / f"{scheme}.jsonl", rows))
         page = page_of(store, tmp_path)
         form = fields(page, "rater-1")
-        send(store, "csv", folder)
+        annotating.send(store, "csv", folder)
         assert [cells["task"] for cells in read_csv(folder / "rater-1.csv")] == ["", form.hidden["task"]]
         too_long = label(page, "rater-1", form, lambda name, values: "x" * 3000)
         assert too_long.status_code == 422 and "expected" in too_long.json()["error"]
