@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 
 from critic.judging.kinds import POINTS
 from critic.page.blocks import Columns, Section, number
@@ -30,16 +30,12 @@ class RaterFacts(Struct, kw_only=True):
     """Labels of one rater, oldest first, with statistics.
 
     `progress`: (labels given, tasks).
-    `again`: one entry per repeated answer, True if it equals the first answer.
-    `right`: one entry per labelled check, True if all its answers are correct.
     `equal`: share (0..1) of the answers that equal another rater's; None if nobody else answered the same questions.
     """
 
     name: str
+    labels: list[RaterTask]
     progress: tuple[int, int] = (0, 0)
-    labels: list[RaterTask] = field(default_factory=list)
-    again: list[bool] = field(default_factory=list)
-    right: list[bool] = field(default_factory=list)
     equal: Estimate | None = None
 
     @property
@@ -47,24 +43,24 @@ class RaterFacts(Struct, kw_only=True):
         """Times spent on the labels, in seconds. Labels without a time are left out."""
         return [label.verdict.seconds for label in self.labels if label.verdict.seconds is not None]
 
-
-def collect_facts(labels: Iterable[RaterTask]) -> dict[str, RaterFacts]:
-    """Collect each rater's labels, keyed by name, and compare repeats and checks with the expected answers."""
-    raters: dict[str, RaterFacts] = {}
-    first: dict[tuple[str, int], RaterTask] = {}
-    for label in labels:
-        rater = raters.setdefault(label.rater, RaterFacts(name=label.rater))
-        rater.labels.append(label)
-        choices = label.verdict.choices
+    @property
+    def right(self) -> list[bool]:
+        """One entry per labelled check, True if all its answers are correct."""
+        checks = [(label.known, label.verdict.choices) for label in self.labels if label.known is not None]
         # A skipped check says nothing about the rater.
-        if label.known is not None and choices:
-            rater.right.append(all(choices.get(key) == value for key, value in label.known.items()))
-        before = first.setdefault((label.rater, label.number), label)
-        # The second label of an item is a repeat.
-        if before is not label:
-            then = before.verdict.choices
-            rater.again += [then[key] == choices[key] for key in sorted(then.keys() & choices.keys())]
-    return raters
+        return [known.items() <= choices.items() for known, choices in checks if choices]
+
+    @property
+    def again(self) -> list[bool]:
+        """One entry per repeated answer, True if it equals the first answer."""
+        first, again = dict[int, dict[str, str]](), list[bool]()
+        for label in self.labels:
+            choices = label.verdict.choices
+            before = first.setdefault(label.number, choices)
+            # The second label of an item is a repeat.
+            if before is not choices:
+                again += [before[key] == choices[key] for key in before.keys() & choices.keys()]
+        return again
 
 
 def collect_answers(labels: Iterable[RaterTask], scheme: Scheme) -> dict[Unit, dict[str, float]]:
@@ -116,14 +112,13 @@ def build_sections(labels: Sequence[RaterTask], progress: Mapping[str, tuple[int
     `progress`: (labels given, tasks) by rater. `name`: name of the labelling scheme.
     """
     scheme = SCHEMES[name]
-    raters = collect_facts(labels)
     answers = collect_answers(labels, scheme)
     group = {label.number: label.item.group for label in labels}
+    raters = list[RaterFacts]()
+    # A rater who has not begun has a line too.
     for who, counts in progress.items():
-        # A rater who has not begun has a line too.
-        rater = raters.setdefault(who, RaterFacts(name=who))
-        rater.progress = counts
-        rater.equal = _measure_equal(who, answers, group)
+        own, equal = [label for label in labels if label.rater == who], _measure_equal(who, answers, group)
+        raters.append(RaterFacts(name=who, labels=own, progress=counts, equal=equal))
     level: Level = "ordinal" if scheme.rated else "nominal"
     alpha = rater_agreement(list(answers.values()), [group[item] for item, _ in answers], level=level)
     shown = points(alpha.people)
@@ -133,8 +128,7 @@ def build_sections(labels: Sequence[RaterTask], progress: Mapping[str, tuple[int
     if alpha.people.value is None:
         why = shown.title if alpha.items else "no item is labelled by two raters (--overlap plans for it)"
         reading = f"Krippendorff's alpha ({level}): not yet; {why}."
-    ordered = [raters[who] for who in progress]
-    people = _RATERS.table("Each rater, beside all others who labelled the same items.", ordered)
+    people = _RATERS.table("Each rater, beside all others who labelled the same items.", raters)
     return [Section(heading="Raters", readings=[reading], tables=[people], note=_NOTE)]
 
 

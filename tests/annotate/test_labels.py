@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from critic import human_scored, tables
 from critic.records import build_verdict_id
 from critic.tables import write_csv
-from eval_agreement.annotate.people import build_sections, collect_facts, owner_page
+from eval_agreement.annotate.people import RaterFacts, build_sections, owner_page
 from eval_agreement.annotate.plan import plan
 from eval_agreement.annotate.schemes import LabelItem
 from eval_agreement.annotate.store import RaterTask, RaterVerdict, Store
@@ -179,7 +179,7 @@ def test_a_pair_with_a_known_answer_is_known_whichever_stands_first(tmp_path: Pa
         label(page, "rater-1", form, lambda name, values, first=first: "A" if first else "B")
     known_answers = [stored.known for stored in store.labels() if stored.known]
     assert {"overall": "A"} in known_answers and {"overall": "B"} in known_answers
-    assert collect_facts(store.labels())["rater-1"].right == [True] * 4
+    assert RaterFacts(name="rater-1", labels=store.labels()).right == [True] * 4
     words = ("--db", store.path, "--scheme", "pairwise", "--export", tmp_path / "no.jsonl")
     assert_one_line_error(run("critic", "annotate", tmp_path / "rows.jsonl", *words), "checks", "another --db")
 
@@ -367,7 +367,7 @@ def test_known_answers_that_come_back_from_elsewhere_are_checks(tmp_path: Path) 
     for expected in ("5 labels", "0 labels, 5 more"):
         assert expected in taken(store, tmp_path / "export.json")
     assert {stored.item.id for stored in store.labels() if stored.role == "check"} == {"row-500"}
-    assert collect_facts(store.labels())["ann@x.org"].right == [False]
+    assert RaterFacts(name="ann@x.org", labels=store.labels()).right == [False]
     assert {line["id"] for line in read_jsonl(exported(store))} == {f"row-{number}" for number in range(4)}
 
 
