@@ -210,18 +210,14 @@ def plan_verdicts(how: JudgeOptions, benchmark: str, models: int = 1) -> Verdict
     for is_given, option, heeding in limited:
         check((not is_given or {*heeding} & {*chosen}, f"{option} is one of --protocol {' and '.join(heeding)}"))
     asks_first = setup.reason_first and any(form_name(name, 1, setup) == protocols.load(name).form for name in chosen)
+    if models > 1 and not {*comparing} & {*chosen}:
+        raise UsageError(f"--against compares two models: it needs --protocol {' or '.join(comparing)}")
+    if not _rates_answers(form_of(form)):
+        raise UsageError(f"--prompt {form}: --protocol pointwise takes a form that rates single answers")
     check(
-        (
-            models < 2 or {*comparing} & {*chosen},
-            f"--against compares two models: it needs --protocol {' or '.join(comparing)}",
-        ),
         (setup.reference_backed or models > 1, "--reference-free needs --against"),
         (setup.unread == "fail" or setup.order != "forced", "--on-unparsed tie: --order forced has no ties"),
         (not asks_first, f"--prompt reason_first: --protocol {' or '.join(chosen)} has no such form"),
-        (
-            _rates_answers(form_of(form)),
-            f"--prompt {form}: --protocol pointwise takes a form that rates single answers",
-        ),
     )
     judgings = options.choose("judging", how.judging or ["standard"], options.ABLATIONS)
     return VerdictPlan([], chosen, judgings, not how.reference_free)

@@ -350,12 +350,11 @@ class Endpoint(Struct, frozen=True, kw_only=True):
             name, sees = judge.served.name, judge.sees()
             check((sees is not False or wanted is None, f"--images show: {name} takes no images"))
             if wanted is None and sees is None:
-                choice = (
-                    "shown images, as in the paper; --images blind" if how.published else "asked blind; --images show"
-                )
+                sees = how.published is not None
+                choice = "shown images, as in the paper; --images blind" if sees else "asked blind; --images show"
                 print(f"{name} does not say whether it sees: it is {choice}", file=sys.stderr)
             # Images that are sent to a judge that cannot see would fail every request.
-            if wanted is None and not (sees or (sees is None and how.published)):
+            if wanted is None and not sees:
                 return None
         images = self.images(root)
         images.require(names or ())
