@@ -63,10 +63,6 @@ class BenchmarkBuild:
         self.images, self.dropped = list[ImageFile](), list[DroppedImage]()
         self.steps, self.models = list[dict[str, Any]](), dict[str, list[str]]()
         self.code = 0
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"--out {out}: no folder can be made there: {error.strerror}") from None
 
     def count(self, step: str, unit: str, before: int, after: int, reasons: Iterable[str]) -> str:
         """Record how many items were left `before` and `after` a step, and return a line to print.

@@ -7,6 +7,7 @@ critic run alignmmbench metadata.jsonl --model runs/vlm --judge http://b:8000/v1
 import shutil
 import sys
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Annotated
 
@@ -50,9 +51,8 @@ def main(
     # Whatever a later stage would refuse is refused here, before hours of inference.
     questions = infer.read_questions(benchmark_file, benchmark, endpoint, asked)
     pairs = list[Pair]()
-    for conversation in questions.conversations:
-        for condition in questions.conditions:
-            pairs.append((Transcript(conversation=conversation, condition=condition, system="", turns={}), None))
+    for conversation, condition in product(questions.conversations, questions.conditions):
+        pairs.append((Transcript(conversation=conversation, condition=condition, system="", turns={}), None))
     plan = replace(plan_verdicts(how, benchmark), pairs=pairs)
     judge = prepare_judge(endpoint, how, benchmark, plan, benchmark_file, questions.root, questions.uris)
     say_calls(plan, benchmark, judge.setup)

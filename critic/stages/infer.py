@@ -9,6 +9,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,12 +53,9 @@ class Infer(Stage[Conversation, ModelTurn]):
         load: Callable[[str], Image] | None,
         source: Mapping[str, Any],
     ) -> None:
-        wanted = {
-            (conversation.id, name, turn)
-            for conversation in conversations
-            for name in conditions
-            for turn in _turns(conversation, name)
-        }
+        wanted = set[tuple[str, str, int]]()
+        for talk, name in product(conversations, conditions):
+            wanted.update((talk.id, name, turn) for turn in _turns(talk, name))
         super().__init__(options, ModelTurn, backend, wanted)
         self.system, self.conditions, self.sampling = system, conditions, sampling
         self._conversations = {conversation.id: conversation for conversation in conversations}
