@@ -39,7 +39,6 @@ def send(store: Store, form: str, folder: Path, images: Images | None) -> str:
     Raises UsageError if a picture cannot be read, if a text is too long for a cell of an .xlsx file, or if `form` is a
     program and the scheme has questions of its own.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     facts = store.facts()
     scheme = SCHEMES[facts["scheme"]]
     if form in ("csv", "xlsx"):

@@ -93,7 +93,7 @@ class Annotation:
         opened = self._find_task(rater, query["task"]) if "task" in query else self.store.next(rater)
         preferred = "zh" if request.headers.get("accept-language", "").lower().startswith("zh") else "en"
         lang = query["lang"] if query.get("lang") in ("en", "zh") else preferred
-        done, tasks = self.store.counts(rater)[rater]
+        done, tasks = self.store.counts()[rater]
         words = texts_of("annotate/page/words.toml")[lang]
         facts = {"words": words, "lang": lang, "other": "en" if lang == "zh" else "zh", "scheme": self.scheme}
         facts |= {"stale": "stale" in query, "rater": query["rater"], "done": done, "tasks": tasks}
