@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from critic import jsonl
-from critic.errors import UsageError, one_line
+from critic.errors import UsageError, located
 from critic.judging.thoughts import without_thoughts_in
 from critic.page.blocks import Section, Table, number, row
 from critic.records import Call, Judgment, ModelTurn
@@ -194,11 +194,9 @@ def _read_prices(path: Path | None, models: Collection[str]) -> dict[str, Price]
 
     Raises UsageError if it cannot be read, lacks or misspells a key, or names none of `models`.
     """
-    try:
+    keys = ", ".join(Price.__struct_fields__)
+    with located(f"--prices {path}: expected tables [MODEL] with {keys}", OSError, ValueError):
         prices = msgspec.toml.decode(path.read_bytes() if path else b"", type=dict[str, Price])
-    except (OSError, ValueError) as error:
-        keys = ", ".join(Price.__struct_fields__)
-        raise UsageError(f"--prices {path}: {one_line(error)}; expected tables [MODEL] with {keys}") from None
     if strange := sorted(prices.keys() - models):
         raise UsageError(f"--prices {path}: [{strange[0]}] is no model of these files; they are {', '.join(models)}")
     return prices

@@ -18,7 +18,7 @@ import msgspec
 import typer
 
 from critic import jsonl
-from critic.errors import UsageError, quoted
+from critic.errors import UsageError, located, quoted
 from critic.human_scored import OwnColumns
 from critic.images import Images
 from critic.stages.options import Mapped, OwnLanguage, OwnScale
@@ -176,19 +176,15 @@ def _check_images(items: Sequence[LabelItem], root: Path) -> None:
 
 def _serve(store: Store, images: Images | None, host: str, port: int) -> None:
     """Serve the pages until Ctrl-C. Raises UsageError if the port is taken or the server is not installed."""
-    try:
+    with located("the page needs: pip install 'critic[annotate]'", ImportError):
         import uvicorn  # noqa: PLC0415 - not part of a plain installation
 
         from eval_agreement.annotate.server import Annotation  # noqa: PLC0415
-    except ImportError as error:
-        raise UsageError(f"the page needs: pip install 'critic[annotate]' ({error})") from None
     shown = f"[{host}]" if ":" in host else host
     # Without a check of names another site could lead a rater's browser to this server (DNS rebinding).
     app = Annotation(store, images).app(["127.0.0.1", "localhost", shown] if host in _LOCAL else ["*"])
-    try:
+    with located(f"cannot listen on {host}:{port}; choose another --port", OSError):
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except OSError as error:
-        raise UsageError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from None
     for token, name in store.raters().items():
         print(f"{name}: http://{shown}:{port}/?rater={token}")
     print(f"owner: http://{shown}:{port}/owner?key={store.facts()['owner']}", flush=True)

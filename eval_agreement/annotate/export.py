@@ -3,12 +3,10 @@
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from copy import deepcopy
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from msgspec.structs import replace
 
@@ -68,7 +66,7 @@ def _apply_edits(item: LabelItem, edits: Sequence[dict[str, Any]], benchmark: st
 
     `benchmark`: name of the benchmark that the row belongs to, or None.
     """
-    row = deepcopy(item.row) | ({"edits": edits} if edits else {})
+    row = item.row | ({"edits": edits} if edits else {})
     for name in {edit["field"] for edit in edits}:
         kind, _, turn = name.partition(" ")
         correct(benchmark, row, kind, int(turn or 0), item.texts()[name])
@@ -132,7 +130,7 @@ def _print_preferred(lines: Sequence[Mapping[str, Any]]) -> None:
     """Print how often the first of two ways to judge was found more logical, with a 95 % interval over questions."""
     shares = {}
     for (way, other), own in pd.DataFrame(lines).groupby(["system_a", "system_b"], sort=False):
-        chosen = (own["preference"] == "a").to_numpy(np.float64)
+        chosen = (own["preference"] == "a").to_numpy(float)
         groups = group_numbers(own["group"].to_list())
         shares[f"{way} rather than {other}"] = mean_estimate(chosen, groups, share=True, null=0.5)
     table = estimates("Found more logical", shares, percent)

@@ -240,9 +240,10 @@ def _read_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield from tables.rows(path, _SHEETS)
     if path.suffix != ".json" or path.name == "tasks.json":
         return
+    with located(f"{path}: not JSON", OSError, msgspec.DecodeError, RecursionError):
+        document = msgspec.json.decode(path.read_bytes().removeprefix(codecs.BOM_UTF8))
     rows = list[Mapping[str, Any]]()
     try:
-        document = msgspec.json.decode(path.read_bytes().removeprefix(codecs.BOM_UTF8))
         if isinstance(document, dict) and "instance_id_to_label_to_value" in document:
             rows += _flatten_potato(document)
         elif isinstance(document, list):
@@ -251,8 +252,6 @@ def _read_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
                 rows += _flatten_label_studio(task) if "data" in task else [task]
         # An answer without an item is refused, and not left out.
         answered = [{**row, "item": row["item"]} for row in rows if _SKIPPED in row or any(map(_is_choice, row))]
-    except (OSError, msgspec.DecodeError, RecursionError) as error:
-        raise UsageError(f"{path}: not JSON: {error}") from None
     except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
         problem = f"not as Label Studio or Potato write it ({one_line(error)})"
         raise UsageError(f"{path}: {problem}; export as JSON from Label Studio") from None
