@@ -19,7 +19,7 @@ from critic.backends import Backend
 from critic.backends.middleware import list_unsupported, walk_layers
 from critic.backends.vllm import VllmBackend
 from critic.certificate import FittedMap
-from critic.errors import UsageError, encode, one_line, quoted
+from critic.errors import UsageError, encode, located, quoted
 from critic.stages.totals import RunSummary, measure_gpus, measure_memory
 
 T = TypeVar("T")
@@ -320,13 +320,10 @@ def known(
     with out.open("rb") as file:
         # An editor may have put a byte-order mark there.
         first = file.readline().removeprefix(b"\xef\xbb\xbf")
-    try:
-        # A file of something else stays as it is: it is checked before its last line is repaired.
+    # A file of something else stays as it is: it is checked before its last line is repaired.
+    with located(f"--out {out}: no judgments or replies of an earlier run; choose another", ValueError):
         if first.strip() and first.endswith(b"\n"):
             jsonl.build_decoder(record)(first)
-    except ValueError as error:
-        why = one_line(error).partition(": ")[2]
-        raise UsageError(f"--out {out}: no judgments or replies of an earlier run ({why}); choose another") from None
     jsonl.repair(out)
     if out.stat().st_size == 0:
         return
