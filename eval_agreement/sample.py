@@ -26,11 +26,6 @@ _SINGLE = "\0"
 """Prefix of the name of a group with a single row. Without it, a row's id could be the name of another row's group."""
 
 
-def own_groups(groups: Sequence[str | None], ids: Sequence[str]) -> list[str]:
-    """Return the group name of each row. A row without a group gets one of its own."""
-    return [group or _SINGLE + key for group, key in zip(groups, ids, strict=True)]
-
-
 def on_scale(scores: Scores, whose: str) -> Floats:
     """Convert scores to an array with NaN for None. Raises ValueError for a score outside 1..10.
 
@@ -64,38 +59,52 @@ class AuditRequest(Struct, frozen=True, kw_only=True):
     use_folds: bool = False
 
 
-class RatedSample(Struct, frozen=True, kw_only=True, eq=False, dict=True):
-    """n answers with scores by people and by one or several judges, all on 1..10.
+class AuditSample(Struct, frozen=True, kw_only=True, eq=False, dict=True):
+    """n items with verdicts by people and by one or several judges, whatever the kind of verdict.
 
-    - human: mean of the `raters`, (n,); NaN if nobody scored the answer.
-    - judges: each judge's scores by name, (n,), NaN if the judgment failed. The first judge is under audit.
-    - group: name of the question or image that rows share; None for a group of its own.
-    - parts: by property (such as language), the value for each row. length: characters, (n,).
-    - repeats: scores of the judge under audit when it was asked again, (n, K); None if it was asked once.
-    - probability: chance of each labelled row to be labelled, (n,); None if it is the same for all.
-    - responses, judgments: the records that the rows come from, or empty.
-    - notes: sentences on rows left out. criterion: the criterion scored; None for overall scores.
+    - group: name of the question or image that items share; None for a group of its own.
+    - judges: each judge's verdicts by name, (n, …). The first judge is under audit.
+    - parts: by property (such as language), the value for each item.
+    - repeats: verdicts of the judge under audit when it was asked again, (n, K); None if it was asked once.
+    - responses, judgments: the records that the items come from, or empty.
+    - notes: sentences on items left out.
     """
 
-    name: str
-    ids: list[str]
-    human: Floats
-    judges: dict[str, Floats]
-    group: list[str | None]
-    raters: list[dict[str, float]] = field(default_factory=list)
-    parts: dict[str, list[str | None]] = field(default_factory=dict)
-    length: Floats | None = None
-    repeats: Floats | None = None
-    probability: Floats | None = None
-    responses: list[Response | None] = field(default_factory=list)
-    judgments: list[Judgment | None] = field(default_factory=list)
+    ids: Sequence[str]
+    group: Sequence[str | None]
+    judges: dict[str, NDArray[Any]]
+    parts: dict[str, Sequence[Any]] = field(default_factory=dict)
+    repeats: NDArray[Any] | None = None
+    responses: Sequence[Response | None] = ()
+    judgments: Sequence[Judgment | None] = ()
     notes: list[str] = field(default_factory=list)
-    criterion: str | None = None
 
     @property
     def judge(self) -> str:
-        """Name of the judge under audit."""
+        """Name of the judge under audit, the first one."""
         return next(iter(self.judges))
+
+    @cached_property
+    def groups(self) -> NDArray[np.intp]:
+        """Number of each item's group, (n,), from 0 in the order of the groups' names."""
+        return group_numbers([group or _SINGLE + key for group, key in zip(self.group, self.ids, strict=True)])
+
+
+class RatedSample(AuditSample, frozen=True, kw_only=True):
+    """n answers with scores by people and by judges, all on 1..10; NaN if a judgment failed.
+
+    - human: mean of the `raters`, (n,); NaN if nobody scored the answer.
+    - length: characters, (n,).
+    - probability: chance of each labelled row to be labelled, (n,); None if it is the same for all.
+    - criterion: the criterion scored; None for overall scores.
+    """
+
+    name: str
+    human: Floats
+    raters: list[dict[str, float]] = field(default_factory=list)
+    length: Floats | None = None
+    probability: Floats | None = None
+    criterion: str | None = None
 
     @property
     def scores(self) -> Floats:
@@ -117,11 +126,6 @@ class RatedSample(Struct, frozen=True, kw_only=True, eq=False, dict=True):
         # Every other field has one entry per row, so that a new field needs no line here.
         columns = set(self.__struct_fields__) - {"name", "notes", "criterion"}
         return replace(self, **{name: select(getattr(self, name)) for name in columns})
-
-    @cached_property
-    def groups(self) -> NDArray[np.intp]:
-        """Number of each row's group, (n,), from 0 in the order of the groups' names."""
-        return group_numbers(own_groups(self.group, self.ids))
 
     @property
     def ungrouped(self) -> bool:

@@ -23,46 +23,29 @@ from critic.stats.verdicts import LABELS, TIE, UNASKED, A, B, Codes, VerdictAgre
 from eval_agreement.measures.ppi import Answers, parts_of
 from eval_agreement.measures.raters import BesideRaters, Repeats, beside_raters, compare_repeats
 from eval_agreement.metrics import mean_estimate
-from eval_agreement.sample import AuditRequest, Indices
+from eval_agreement.sample import AuditRequest, AuditSample, Indices
 
 PEOPLE, LONGER, CONSTANT = "people", "longer", "constant"
 """Names used in an audit for people's verdict and for the two trivial judges."""
 
 
-class Preferences(Struct, frozen=True, kw_only=True, eq=False, dict=True):
+class Preferences(AuditSample, frozen=True, kw_only=True):
     """n pairs of answers with verdicts of people and judges, as codes of `critic.stats.verdicts`.
 
     - people[rater], (n,): A, TIE, B, or UNASKED if the rater did not see the item.
     - judges[name]: (n, 2), the verdict with answer a shown first and with b first; or (n,) if order is irrelevant.
-    - parts[property]: n names, to break agreement down by. length_a, length_b: (n,), in the same unit.
+    - length_a, length_b: (n,), in the same unit.
     - yes_or_no: True if an item is a single answer and a verdict is yes (A) or no (B).
     - models: names of the two models of each pair, None if unknown; empty if no pair names any.
-    - repeats: verdicts of the judge under audit when it was asked again, (n, K); None if it was asked once.
     - weight: 1 / chance of being labelled, (n,), NaN if not labelled; None if all had the same chance.
     """
 
-    ids: Sequence[str]
-    group: Group
     people: dict[str, Codes]
-    judges: dict[str, Codes]
-    parts: dict[str, Sequence[str]] = field(default_factory=dict)
     length_a: Floats | None = None
     length_b: Floats | None = None
     yes_or_no: bool = False
     models: Sequence[tuple[str | None, str | None]] = ()
-    repeats: Codes | None = None
     weight: Floats | None = None
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def judge(self) -> str:
-        """Name of the judge under audit, the first one."""
-        return next(iter(self.judges))
-
-    @cached_property
-    def groups(self) -> Indices:
-        """Number of each item's group, from 0, (n,)."""
-        return group_numbers(self.group)
 
     @property
     def raters(self) -> dict[str, Codes]:

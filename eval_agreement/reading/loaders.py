@@ -28,7 +28,7 @@ from eval_agreement.measures.preferences import LONGER, PEOPLE, Preferences
 from eval_agreement.reading.audit_items import AuditItem, build_item, read_items
 from eval_agreement.reading.preference_codes import decode_preferences, is_pair, uncoded
 from eval_agreement.reading.tables import PART_COLUMNS, SCALE, TEXTS, Scale, Source, column_notes
-from eval_agreement.sample import RatedSample, own_groups
+from eval_agreement.sample import RatedSample
 
 Labels: TypeAlias = pd.DataFrame
 
@@ -190,8 +190,7 @@ def read_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Pref
     raters = dict.fromkeys(rater for verdicts in rated for rater in verdicts)
     parts = {part: _listed(people[part].fillna("unknown")) for part in people if part not in _NOT_PARTS}
     return Preferences(
-        ids=ids,
-        group=own_groups(_listed(people["group"]), ids),
+        **_list_records(people),
         people={rater: codes(verdicts.get(rater) for verdicts in rated) for rater in raters},
         judges={name: _encode(rows["labels"].reindex(ids)) for name, rows in by_judge.items()},
         # A part with a single value tells nothing apart.
@@ -354,7 +353,7 @@ def _read_table(source: Source, kind: Kind, *, judge: bool = False) -> tuple[Lab
     # A judge's score stands on the lines of all raters of an answer.
     if len(verdicts) < len(keys) and not (judge and several):
         notes.append(f"{source.path}: {len(keys) - len(verdicts)} rows repeat another row and count once")
-    rows = _read_about(source, keys, {"score": ("",)}.get(kind, ("_a", "_b")))
+    rows = _read_about(source, keys, {"preference": ("_a", "_b")}.get(kind, ("",)))
     if judge and kind == "score":
         return rows.assign(score=verdicts.array), notes
     if judge:
@@ -384,11 +383,14 @@ def _read_about(source: Source, keys: list[str], sides: Sequence[str]) -> Labels
         answers = _first_texts(source, keys, column)
         if length not in rows:
             rows[length] = [None if answer is None else float(len(answer)) for answer in answers]
-        # Only single answers are shown on the page, not pairs.
-        if side == "" and any(answer is not None for answer in answers):
+        if any(answer is not None for answer in answers):
             texts = [answers, _first_texts(source, keys, "question"), _first_texts(source, keys, "reference")]
             about = (_listed(rows[name]) for name in ("task", "group", "answerer"))
-            rows["response"] = list(map(_build_response, rows.index, *texts, *about))
+            built = list(map(_build_response, rows.index, *texts, *about))
+            # The second answer of a pair is the other one of the first.
+            if "response" in rows:
+                built = [replace(a, other=b) for a, b in zip(rows["response"], built, strict=True)]
+            rows["response"] = built
     unknown = ("human", "score", "length_b", "probability", "response", "judgment", "repeats")
     return rows.assign(**{name: None for name in unknown if name not in rows})
 
@@ -487,18 +489,21 @@ def _build_sample(name: str, rows: Labels, judges: Mapping[str, Any]) -> RatedSa
     raters: list[dict[str, float]] = rows["raters"].tolist()
     return RatedSample(
         name=name,
-        ids=list(rows.index),
+        **_list_records(rows),
         human=_floats(rows["human"]),
         judges={judge: _floats(scores) for judge, scores in judges.items()},
-        group=_listed(rows["group"]),
         raters=raters if any(raters) else [],
         parts={part: _listed(rows[part]) for part in rows if part not in _NOT_PARTS},
         length=None if np.isnan(length).all() else length,
         probability=None if np.isnan(probability).all() else probability,
         repeats=np.array(_list_repeats(rows), dtype=np.float64).T if _list_repeats(rows) else None,
-        responses=_listed(rows["response"]) if rows["response"].notna().any() else [],
-        judgments=_listed(rows["judgment"]) if rows["judgment"].notna().any() else [],
     )
+
+
+def _list_records(rows: Labels) -> dict[str, Any]:
+    """Return the fields of a sample of any kind: ids, groups, and the records, which are [] if the files hold none."""
+    records = {f"{name}s": _listed(rows[name]) if rows[name].notna().any() else [] for name in ("response", "judgment")}
+    return {"ids": list(rows.index), "group": _listed(rows["group"]), **records}
 
 
 def _list_models(rows: Labels) -> list[tuple[str | None, str | None]]:
