@@ -12,13 +12,15 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
+from critic import jsonl
 from critic.errors import UsageError, one_line, replace_surrogates
 from critic.records import Conversation, ImageFailure, SentImage
 
@@ -67,6 +69,7 @@ class Images:
     `max_bytes`: size limit of a file or data URI in bytes; a larger image is refused, as is one above MAX_PIXELS
         pixels.
     `resize_to`: most pixels of an image as sent; a larger one is shrunk with its proportions kept. None never shrinks.
+    `shrunk`: format of a shrunk image, "png" (exact) or "jpeg" (small).
     `uris`: image name -> data URI, for images that a benchmark's file contains.
 
     Raises UsageError if Pillow or `root` is missing.
@@ -78,6 +81,7 @@ class Images:
         *,
         max_bytes: int = MAX_BYTES,
         resize_to: int | None = None,
+        shrunk: str = "png",
         uris: Mapping[str, str] | None = None,
     ) -> None:
         if not root.is_dir():
@@ -85,6 +89,7 @@ class Images:
         # Pillow warns of sizes that are refused here by name.
         warnings.simplefilter("ignore", import_pillow().DecompressionBombWarning)
         self._root, self._max_bytes, self.resize_to = root.resolve(), max_bytes, resize_to
+        self._shrunk = shrunk
         self.uris = dict(uris or {})
         # Neighbouring rows often share an image.
         self.load = lru_cache(16)(self._load)
@@ -173,13 +178,36 @@ class Images:
 
         with decode_image(data) as image:
             if self.resize_to is not None and image.width * image.height > self.resize_to:
-                return _encode(_shrink(ImageOps.exif_transpose(image), self.resize_to), "png"), "image/png", True
+                small = _shrink(ImageOps.exif_transpose(image), self.resize_to)
+                return _encode(small, self._shrunk), f"image/{self._shrunk}", True
             # Pillow calls a JPEG with several pictures MPO.
             kind = "jpeg" if image.format == "MPO" else image.format.lower()
             # Browsers, in which people rated it, heed the camera's orientation tag; not every server does.
             if image.getexif().get(ORIENTATION, 1) != 1:
                 data = _encode(ImageOps.exif_transpose(image), kind)
             return data, f"image/{kind}", False
+
+
+PAGE_IMAGES, PAGE_PIXELS = 100, 200_000
+"""Largest number of images that a page shows, and the size of each in pixels: some 10 MB of JPEG in all."""
+
+
+def embed(names: Iterable[str], files: Iterable[Path]) -> dict[str, str]:
+    """Return small copies of the first PAGE_IMAGES images as data URIs by name, for a page without network.
+
+    `files`: the files whose records name the images. An image is searched for beside them, and in the folders that
+    their sidecars name. Images that cannot be read are left out, and without Pillow all are.
+    """
+    places = [place for path in files for source in jsonl.list_places(path) for place in jsonl.list_places(source)]
+    folders = dict.fromkeys(place if place.is_dir() else place.parent for place in places)
+    uris = dict[str, str]()
+    with suppress(UsageError):
+        loaders = [Images(folder, resize_to=PAGE_PIXELS, shrunk="jpeg") for folder in folders if folder.is_dir()]
+        for name, images in product(islice(dict.fromkeys(names), PAGE_IMAGES), loaders):
+            if name not in uris:
+                with suppress(ImageError):
+                    uris[name] = images.load(name).uri
+    return uris
 
 
 def import_pillow() -> Any:

@@ -323,6 +323,13 @@ def restore_places(path: Path) -> dict[str, Any]:
     return _replace_places(facts(path), lambda item: str(folder / item) if (folder / item).exists() else item)
 
 
+def list_places(path: Path) -> list[Path]:
+    """Return `path` and the paths that its sidecar names, such as those of its input and of a folder of images."""
+    facts = restore_places(path)
+    tables = [facts, *(value for value in facts.values() if isinstance(value, dict))]
+    return [path, *(Path(str(table[key])) for table in tables for key in PLACES if key in table)]
+
+
 def write_sidecar(path: Path, facts: dict[str, Any]) -> None:
     """Write the sidecar PATH.run.json: `facts` about how the file was made, with version and date.
 

@@ -25,7 +25,7 @@ from eval_agreement.measures import gate
 from eval_agreement.measures.attacks import Injection, Looking
 from eval_agreement.measures.calibration import check_unseen
 from eval_agreement.measures.doubts import DOUBTS
-from eval_agreement.measures.measure import RatedFindings, draw_parts, run_audit, written_values
+from eval_agreement.measures.measure import Findings, RatedFindings, draw_parts, run_audit, written_values
 from eval_agreement.measures.ppi import Savings, measure_savings
 from eval_agreement.measures.preferences import PEOPLE
 from eval_agreement.measures.two_judges import convert_both_ways, measure_change
@@ -81,7 +81,7 @@ class _Audited(Struct, frozen=True, kw_only=True):
     `certificate`: without the number of the audit; None if none is wanted. `outcomes`: results of the gate.
     `agreements`: the judge's agreement by sample; items that it was not asked about count as failed.
     `labels`: id and label of each labelled answer, for the ledger.
-    `findings`: by sample, for the worst disagreements on the page.
+    `findings`: by sample, for the answers on the page.
     """
 
     title: str
@@ -93,7 +93,7 @@ class _Audited(Struct, frozen=True, kw_only=True):
     certificate: Certificate | None = None
     outcomes: Sequence[gate.Outcome] = ()
     agreements: Mapping[str, Agreement] = {}
-    findings: Mapping[str, RatedFindings] = {}
+    findings: Mapping[str, Findings[Any]] = {}
     labels: Sequence[tuple[str, float]] = ()
 
 
@@ -408,6 +408,7 @@ def _audit_labels(sources: Tables, kind: tables.Kind, request: AuditRequest, tar
         content=content | {"gate": summary.gate_values(outcomes), "provenance": origin},
         verdicts={name: verdicts},
         sections=sections,
+        findings={name: audit},
         printed=[*shown, *verdicts, *([audit.repeats.reading] if audit.repeats.times > 1 else []), *sample.notes],
         labels=[(key, int(code)) for key, code in zip(sample.ids, sample.verdict, strict=True) if code != UNASKED],
         agreements={name: gated},
@@ -477,11 +478,10 @@ def _write(audited: _Audited, target: _Target) -> int:
     and 0 if not. The reason is printed to standard error.
     """
     # Absolute paths would say where the user works, and differ between machines.
-    content = jsonl.hide_places(audited.content, target.out)
-    jsonl.write_json(target.out / "summary.json", content)
+    jsonl.write_json(target.out / "summary.json", jsonl.hide_places(audited.content, target.out))
     page = report.write(
         target.out,
-        origin=content["provenance"],
+        origin=audited.content["provenance"],
         audits=audited.findings,
         title=audited.title,
         about=audited.about,

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import io
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from conftest import png_header
 
 Picture = pytest.importorskip("PIL.Image", reason="needs Pillow")
 
+from critic import jsonl  # noqa: E402
 from critic.errors import UsageError  # noqa: E402
-from critic.images import Image, ImageError, Images  # noqa: E402
+from critic.images import PAGE_IMAGES, Image, ImageError, Images, embed  # noqa: E402
 
 
 def picture(path: Path, size: tuple[int, int] = (60, 40), kind: str = "PNG", mode: str = "RGB") -> Path:
@@ -137,6 +139,22 @@ def test_large_images_are_made_smaller(root: Path, size: tuple[int, int], mode: 
         assert sent.width / sent.height == pytest.approx(size[0] / size[1], rel=0.1)
     same = Images(root, resize_to=size[0] * size[1]).load("large.png")
     assert not same.resized
+
+
+def test_a_page_gets_small_copies_of_images_wherever_they_lie(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judgments name their replies, and these the folder of images; what is missing, or no image, is left out."""
+    picture(root / "large.png", (1000, 800))
+    judged, replies = root.parent / "judged" / "j.jsonl", root.parent / "replies" / "r.jsonl"
+    jsonl.write_json(jsonl.sidecar(judged), {"replies": {"file": str(replies)}, "images": None})
+    jsonl.write_json(jsonl.sidecar(replies), {"data_root": str(root)})
+    names = ["large.png", "in/a.png", "missing.png", "../secret.png", "large.png"]
+    uris = embed(names, [judged])
+    assert [uri.partition(";")[0] for uri in uris.values()] == ["data:image/jpeg", "data:image/png"]
+    assert [*uris] == ["large.png", "in/a.png"]
+    many = [f"{number}.png" for number in range(PAGE_IMAGES)]
+    assert [*embed([*many[1:], *names], [root / "x.jsonl"])] == ["large.png"] and not embed(many + names, [judged])
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    assert embed(names, [judged]) == {}, "without Pillow there is a page all the same"
 
 
 def test_a_smaller_image_of_16_bits_or_with_transparency_is_not_blank(root: Path) -> None:

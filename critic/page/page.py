@@ -1,7 +1,9 @@
 """Render sections as one HTML page that needs no network. Other pages extend the same base template with `render`."""
 
+import hashlib
 import json
 import re
+from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -15,7 +17,8 @@ from critic.page.blocks import Section, Table, lean, measure_width, number, shor
 COLOURS = 16
 """Number of colours for models on a page (macros.html.jinja); the seventeenth model gets the first colour again."""
 
-PICTURE = '{% from "macros.html.jinja" import picture with context %}{{ picture(table) }}'
+MOST_ANSWERS = 10_000
+"""Largest number of answers in a page."""
 
 
 def render(package: str, template: str, facts: Mapping[str, Any]) -> str:
@@ -50,11 +53,15 @@ def _load_environment(package: str, html: bool) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
+        extensions=["jinja2.ext.do"],
     )
-    environment.filters["number"] = number
-    environment.filters |= {"shortened": shortened, "lean": lean, "measure_width": measure_width}
+    environment.filters |= {"number": number, "shortened": shortened, "lean": lean, "measure_width": measure_width}
     environment.filters |= {"latex": _escape_latex}
+    # A page's policy allows one inline script by this hash of its text (CSP 2, section 7.15.1).
+    environment.filters["sha256"] = lambda text: b64encode(hashlib.sha256(text.encode()).digest()).decode()
     environment.filters["json"] = lambda value: json.dumps(value, ensure_ascii=False, indent=2)
+    # Of `tojson`, whose text cannot end a script element.
+    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False}
     return environment
 
 
@@ -62,13 +69,13 @@ def write(path: Path, title: str, sections: Sequence[Section], origin: Mapping[s
     """Write a page atomically, with its charts beside it as .svg and .png, and its tables as .tex.
 
     `origin` maps each input file to what produced it. `facts` are further variables of the template: `about` (one
-    sentence) and `verdicts` (sentences by sample; a reader can act on the first of each).
+    sentence), `verdicts` (sentences by sample; a reader can act on the first of each), and `answers` with their `total`
+    and their `pictures` (data URIs by image name).
     """
-    facts |= {"title": title, "sections": sections, "origin": origin}
-    picture = _load_environment("critic.page", True).from_string(PICTURE)
+    facts = {"answers": [], "title": title, "sections": sections, "origin": origin, **facts}
     for table in (table for table in _list_tables(sections) if table.picture):
         if table.panels:
-            drawn = picture.render(hues=_number_colours(sections), table=table)
+            drawn = render("critic.page", "picture.html.jinja", {"table": table, "sections": sections})
             jsonl.write_text(path.with_name(f"{table.picture}.svg"), drawn)
             jsonl.write_bytes(path.with_name(f"{table.picture}.png"), rasterize(drawn))
         latex = render("critic.page", "table.tex.jinja", {"table": table})

@@ -15,7 +15,7 @@ import msgspec
 import typer
 from msgspec.structs import replace
 
-from critic import benchmarks, jsonl
+from critic import benchmarks, images, jsonl
 from critic.benchmarks import BENCHMARKS, Run, Runs
 from critic.errors import UsageError
 from critic.judging import protocols
@@ -92,7 +92,7 @@ def main(
     if out is not None:
         jsonl.write_json(out if single else out / "summary.json", msgspec.to_builtins(scores))
     if out is not None and not single:
-        facts = _build_head(runs, boards, cautions)
+        facts = _build_head(runs, boards, cautions) | _list_answers(runs, judgments)
         page.write(out / "report.html", f"{runs.benchmark.title}: scores", sections, origin, **facts)
         leaderboards.write(out, boards)
         print(f"\nopen {out / 'report.html'}")
@@ -111,6 +111,24 @@ def _build_head(runs: Runs, boards: Sequence[leaderboards.Leaderboard], cautions
     counts = f"{len(runs.verdicts)} verdicts on {conversations}" + f", {runs.failures} failed" * bool(runs.failures)
     lines = [*cautions, *leaderboards.state_leaders(boards), *swayed, f"{counts}."]
     return {"about": f"{conversations}; {', '.join(files)}.", "verdicts": {"": lines}}
+
+
+def _list_answers(runs: Runs, files: Sequence[Path]) -> dict[str, Any]:
+    """Return the page's list of answers: each verdict with people's score, and their distance (None if unknown).
+
+    If there are more than page.MOST_ANSWERS, these are the verdicts furthest from people, and then failures and the
+    lowest scores. `files`: the files of judgments.
+    """
+    people = {(line.system, line.id): line.score for line in runs.verdicts if line.prompt_hash == "people"}
+    rows = []
+    # People's own verdicts stand beside the judges', and in rows of their own only without these.
+    for line in [line for line in runs.verdicts if line.prompt_hash != "people"] or runs.verdicts:
+        human = line.sample.human if protocols.load(line.protocol or "pointwise").rates else None
+        theirs = people.get((line.system, line.id), human.score if human else None)
+        rows.append((line, theirs, None if theirs is None or line.score is None else abs(line.score - theirs)))
+    worst = sorted(rows, key=lambda row: (-(row[2] or 0), row[0].score or 0))[: page.MOST_ANSWERS]
+    names = (name for line, *_ in worst for turn in line.conversation.turns[: line.turn] for name in turn.images)
+    return {"answers": worst, "total": len(rows), "pictures": images.embed(names, files)}
 
 
 def _check_published(runs: Runs) -> None:

@@ -13,14 +13,15 @@ from conftest import Done, assert_one_line_error, human_row, write_jsonl
 from conftest import run as run_program
 from judgments import of_answer
 from lxml.html import document_fromstring
-from samples import build_question, build_sample
+from samples import build_pairs, build_question, build_sample
 
 from critic import jsonl
 from critic.records import HumanScore, Judgment, Response, Turn, Verdict
+from critic.stats.verdicts import FAILED, TIE, UNASKED, A, B
 from eval_agreement import METRICS, agreement, measured
 from eval_agreement.measures.baselines import trivial
 from eval_agreement.measures.scorers import people
-from eval_agreement.page.report import WORST, count_failures, count_pairs, find_worst
+from eval_agreement.page.report import count_failures, count_pairs, rank_answers
 from eval_agreement.reading.loaders import read_judgments
 from eval_agreement.sample import RatedSample
 
@@ -180,10 +181,11 @@ def page(audited: Path) -> str:
 
 def test_report_loads_nothing(page: str) -> None:
     tags = list_tags(page)
-    assert not {tag for tag, _ in tags} & {"script", "img", "link", "iframe", "object", "base", "image", "use"}
+    assert not {tag for tag, _ in tags} & {"link", "iframe", "object", "base", "image", "use"}
     for _, attributes in tags:
-        assert attributes.get("href", "#x").startswith("#")
-        assert "src" not in attributes and not [name for name in attributes if name.startswith("on")]
+        assert attributes.get("href", "#x").startswith("#") and attributes.get("src", "data:").startswith("data:")
+        assert not [name for name in attributes if name.startswith("on")]
+    assert [attributes for tag, attributes in tags if tag == "script"] == [{"type": "application/json"}, {}]
     style = page[page.index("<style>") : page.index("</style>")]
     assert "url(" not in style and "@import" not in style
 
@@ -374,7 +376,11 @@ def test_what_the_page_counts(tmp_path: Path) -> None:
     table = np.array(count_pairs(sample.human, sample.scores))
     assert table.sum() == 5
     assert [table[0, 0], table[0, 1], table[9, 9], table[3, 1], table[5, 1]] == [1] * 5
-    assert [sample.ids[row] for row in find_worst(sample)] == ["r5", "r4", "r1", "r2", "r0"]  # r1, r2: equally far
+    answers = [*rank_answers(sample, 6)]
+    assert [sample.ids[row] for _, row, *_ in answers] == ["r5", "r4", "r1", "r2", "r0", "r3"]  # r1, r2: equally far
+    assert np.isnan(answers[-1][0]) and [*rank_answers(sample, 2)] == answers[:2], "what failed is last"
+    pairs = build_pairs(np.array([A, B, TIE, UNASKED, A]), np.array([A, A, A, B, FAILED]))
+    assert [(apart, row) for apart, row, *_ in rank_answers(pairs, 3)] == [(1, 1), (0.5, 2), (0, 0)]
     assert [(line.name, line.cells[0].text) for line in count_failures(sample)] == [("truncated", "1")]
     refused = [msgspec.structs.replace(judgment(i, 5, None), verdict=Verdict(failure="refused")) for i in range(6, 11)]
     (most, few) = count_failures(sample_of(tmp_path, [judgment(3, 3, None), *refused]))
@@ -478,9 +484,10 @@ def test_preferences_have_a_page_of_their_own(tmp_path: Path) -> None:
     heads = re.findall("<h2>(.*?)</h2>", page)  # two scorers are no matrix, and one judge is compared with baselines
     assert heads == [
         "Agreement with people", "Gate", "Length", "Judge against judge", "Agreement by kind of pair",
-        "Provenance",
+        "Worst disagreements", "All answers", "Provenance",
     ]  # fmt: skip
     assert "Where it errs" not in page and 'id="failures"' not in page
+    assert page.count('<td class="num">B</td><td class="num">A</td>') == 10, "people's and the judge's, far apart"
     assert_whole(page)
     assert "The gate is not kept: kappa>=0.9" in done.stdout
     # People's verdicts as 1, 1/2 and 0: what labels of their variance take for ±5 %, and what r² of it leaves.
@@ -514,7 +521,7 @@ def test_the_texts_of_a_table_are_shown_and_its_columns_named(tmp_path: Path) ->
     assert "240 answers without groups by question" in (tmp_path / "out/report.html").read_text("utf-8")
     assert "no column group says" in done.stdout and "not used: key, q\n" in done.stdout, done
     page = (tmp_path / "out/report.html").read_text("utf-8")
-    assert "Without their texts" not in page and page.count("What is ") == WORST and "<script>alert" not in page
+    assert "Without their texts" not in page and page.count('">What is ') == 10 and "<script>alert" not in page
     narrow = np.ptp(summary_of(tmp_path)["t"]["interval"]["mae"])
     done = run(tmp_path, *arguments, "--map", "q=group", "--map", "key=id")
     assert "no column group says" not in done.stdout and "not used" not in done.stdout, done

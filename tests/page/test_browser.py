@@ -1,28 +1,36 @@
 """The reports of all four benchmarks with 16 models under two conditions, and every other page, in a real browser, as
 wide as a desk's and as a phone's: nothing is cut, names stand on one line.
 
-Geometry is measured on whole pages by MEASURE, to which is added what a person sees wrong in a picture of one: a cut
-column may be few pixels. All is set in one font, which comes with matplotlib and is a wide one: what fits in it fits in
-those of readers.
+Geometry is measured on whole pages by `looking.js`, to which is added what a person sees wrong in a picture of one: a
+cut column may be few pixels. All is set in one font, which comes with matplotlib and is a wide one: what fits in it
+fits in those of readers.
 """
 
-import html
+import io
 import json
 import re
-import shutil
-import subprocess
-from itertools import combinations
+from base64 import b64decode, b64encode
+from collections.abc import Iterator
+from itertools import combinations, product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import matplotlib
 import numpy as np
 import pytest
+from chromium import Chromium, started
 from conftest import ROOT, human_row, run, write_jsonl
 from PIL import Image
+from samples import build_question, build_sample
 from scoring import ASKED, CONV, grades, judged, score_of_sample, write_judged
 
+from critic import tables
+from critic.page.blocks import Section
+from critic.records import HumanScore, Response
 from eval_agreement.annotate.people import owner_page
+from eval_agreement.measures.measure import Findings
+from eval_agreement.page import report
 
 pytestmark = pytest.mark.e2e
 
@@ -38,47 +46,14 @@ MODELS = [
     *("LLaMA-3.2-90B-Vision-Instruct", "GPT-4o-2024-11-20", "Claude-3.7-Sonnet-2025-02-19"),
 ]
 
-HEIGHT, WALL = 3008, 3520
-"""Pixels of a page that is short enough, and of what the browser sees of each."""
+HEIGHT, SEEN = 3008, 3520
+"""Pixels of a page that is short enough, and of what its picture shows."""
 
-MEASURE = """
-addEventListener('load', async () => {
-  const frames = [...document.querySelectorAll('iframe')];
-  await Promise.all(frames.map(frame => frame.contentDocument.fonts.ready));
-  const found = frames.map(frame => {
-    const page = frame.contentDocument, root = page.documentElement, wrong = [];
-    const all = (words, where = page) => [...where.querySelectorAll(words)], box = one => one.getBoundingClientRect();
-    const say = (what, one) => wrong.push(what + ': ' + one.textContent.trim().slice(0, 60));
-    const closed = all('details').filter(one => !one.open);
-    closed.forEach(one => one.open = true);
-    if (root.scrollWidth > root.clientWidth) wrong.push('the page is wider than the window');
-    for (const name of all('tbody th')) {
-      const words = page.createRange();
-      words.selectNodeContents(name.firstChild);
-      if (new Set([...words.getClientRects()].map(one => Math.round(one.top))).size > 1) say('over two lines', name);
-    }
-    for (const table of all('table')) {
-      const around = table.closest('.scroll');
-      if (!around || getComputedStyle(around).overflowX !== 'auto' || box(around).right > root.clientWidth + 1) {
-        say('cannot be scrolled', table);
-        continue;
-      }
-      for (const cell of all('thead th, tbody td', table))
-        if (box(cell).right - box(around).left > around.scrollWidth + 1) say('cut', cell);
-      for (const name of all('tbody th', table))
-        if (getComputedStyle(name).position === 'sticky' && box(around).width - box(name).width < 80)
-          say('hides the numbers', name);
-    }
-    closed.forEach(one => one.open = false);
-    return {names: all('tbody th').length, tables: all('table').length, height: root.scrollHeight, wrong,
-            drawn: all('.forest, .picture circle').length};
-  });
-  const told = document.createElement('pre');
-  told.id = 'found';
-  told.textContent = JSON.stringify(found);
-  document.body.append(told);
-});
-"""
+FONT = Path(matplotlib.get_data_path()) / "fonts/ttf/DejaVuSans.ttf"
+DRESS = f"looking.dress('data:font/ttf;base64,{b64encode(FONT.read_bytes()).decode()}')"
+
+LOOKING = (ROOT / "tests/page/looking.js").read_text("utf-8")
+"""Functions of the object `looking`, which every page gets that is opened."""
 
 
 def done(*words: object) -> str:
@@ -132,16 +107,23 @@ def of_people(folder: Path) -> dict[str, Path]:
     return {"label": labels / "label.html", "owner": labels / "owner.html", "people": folder / "judges" / "report.html"}
 
 
-def framed(page: str, width: int) -> str:
-    """A page, in the one font, in its place of the wall that the browser sees."""
-    font = Path(matplotlib.get_data_path()) / "fonts/ttf/DejaVuSans.ttf"
-    style = (
-        f"<style>@font-face {{ font-family: one; src: url('{font.as_uri()}'); }} * {{ font-family: one !important; }}"
-    )
-    page = re.sub('<meta http-equiv="Content-Security-Policy"[^>]*>', "", page).replace(
-        "<title>", f"{style}</style><title>"
-    )
-    return f'<iframe width="{width}" height="{WALL}" srcdoc="{html.escape(page)}"></iframe>'
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    with started(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+def open_page(browser: Chromium, page: Path, width: int = 1280) -> float:
+    """Open a page with the functions of LOOKING, and return how many milliseconds that took."""
+    browser.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+    browser.open(page.as_uri())
+    return float(browser.js(f"{LOOKING}; performance.getEntriesByType('navigation')[0].duration"))
+
+
+def press_enter(browser: Chromium, words: str) -> None:
+    """Press Enter on the first element that a selector finds."""
+    browser.js(f"document.querySelector('{words}').focus()")
+    browser.key("Enter")
 
 
 Looked = dict[tuple[str, int], Any]
@@ -149,29 +131,22 @@ Looked = dict[tuple[str, int], Any]
 
 
 @pytest.fixture(scope="module")
-def looked(pages: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Looked:
-    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if browser is None:
-        pytest.skip("no Chromium here to look at the pages with")
-    keys = [(name, width) for name in pages for width in SIZES.values()]
-    frames = "".join(framed(pages[name].read_text("utf-8"), width) for name, width in keys)
-    wall = tmp_path_factory.mktemp("wall") / "wall.html"
-    style = "body { margin: 0; display: flex; } iframe { border: 0; flex: none; }"
-    head = f"<!doctype html><meta charset=utf-8><style>{style}</style>"
-    wall.write_text(f"{head}<body>{frames}<script>{MEASURE}</script>", "utf-8")
-    words = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--allow-file-access-from-files"]
-    words += ["--force-device-scale-factor=0.5", f"--window-size={len(pages) * sum(SIZES.values())},{WALL}"]
-    words += ["--virtual-time-budget=10000", f"--user-data-dir={wall.parent / 'profile'}", "--dump-dom"]
-    words += [f"--screenshot={wall.with_suffix('.png')}"]
-    shown = subprocess.run([browser, *words, wall.as_uri()], capture_output=True, text=True, timeout=300, check=False)
-    printed = re.search(r'<pre id="found">(.*?)</pre>', shown.stdout, re.DOTALL)
-    assert printed, shown.stderr[-2000:]
-    sizes, left = json.loads(html.unescape(printed[1])), 0
-    with Image.open(wall.with_suffix(".png")) as picture:
-        for (_, width), page in zip(keys, sizes, strict=True):
-            page["picture"] = np.asarray(picture.crop((left // 2, 0, (left + width) // 2, WALL // 2)).convert("RGB"))
-            left += width
-    return dict(zip(keys, sizes, strict=True))
+def looked(pages: dict[str, Path], browser: Chromium) -> Looked:
+    """What the browser measures with its script, its height without, and its picture at half the size, in one font."""
+    found: Looked = {}
+    browser.call("Page.setBypassCSP", enabled=True)
+    for name, width in product(pages, SIZES.values()):
+        heights = []
+        for disabled in (True, False):
+            browser.call("Emulation.setScriptExecutionDisabled", value=disabled)
+            open_page(browser, pages[name], width)
+            heights.append(browser.js(f"{DRESS}.then(() => document.documentElement.scrollHeight)"))
+        clip = {"x": 0, "y": 0, "width": width, "height": SEEN, "scale": 0.5}
+        shot = b64decode(browser.call("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)["data"])
+        picture = np.asarray(Image.open(io.BytesIO(shot)).convert("RGB"))
+        found[name, width] = {**browser.js("looking.measure()"), "heights": heights, "picture": picture}
+    browser.call("Page.setBypassCSP", enabled=False)
+    return found
 
 
 @pytest.mark.parametrize("width", SIZES.values())
@@ -181,9 +156,8 @@ def test_nothing_is_cut_and_names_stand_on_one_line(looked: Looked, name: str, w
     names, tables, drawn = LEAST.get(name, (10, 4, 3))
     assert measured["wrong"] == []
     assert measured["names"] >= names and measured["tables"] >= tables and measured["drawn"] >= drawn
-    assert measured["height"] <= 1.2 * HEIGHT or name in ("audit", *LEAST) or width == SIZES["phone"], (
-        "scores fit in three screens"
-    )
+    is_short = max(measured["heights"]) <= 1.2 * HEIGHT
+    assert is_short or name in ("audit", *LEAST) or width == SIZES["phone"], "scores fit in three screens"
 
 
 def _shown(picture: Any, colour: str) -> Any:
@@ -204,3 +178,57 @@ def test_a_page_begins_with_its_headline_and_models_have_colours(
     assert (picture[:, -6:] == 255).all()
     assert (_shown(picture[:400], palette[0]).sum(axis=0).max() >= 20) == (name != "owner")
     assert sum(bool(_shown(picture[200:], each).any()) for each in palette) >= colours
+
+
+HOSTILE = "=1+1</script><script>document.title = 'owned'</script><img src=x onerror=\"document.title = 'owned'\">"
+
+
+@pytest.fixture(scope="module")
+def list_of_answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of an audit of 10,500 answers: the larger an answer's number, the further the judge is from people."""
+    folder, n = tmp_path_factory.mktemp("answers"), 10_500
+    Image.new("RGB", (900, 600), "#0072b2").save(folder / "blue.png")
+    question = build_question(prompt=f"Which? {HOSTILE}", images=["blue.png"])
+    human = HumanScore(score=5.0, reason="It is blue.")
+    responses = [Response(id="r", question=question, text=HOSTILE * 4, human=human)] * n
+    about = {"parts": {"task": [HOSTILE, "OCR", "OCR"] * (n // 3)}, "ids": [f"r{place:05}" for place in range(n)]}
+    sample = build_sample(np.full(n, 5.0), 5 + np.arange(n) / n, responses=responses, **about)
+    audits = {"s": Findings(sample=sample, by_measure={"calibration": SimpleNamespace(bins=[])})}
+    origin = {"samples": {"s": {"files": {"people": {"file": str(folder / "rows.jsonl")}}}}}
+    head: dict[str, Any] = {"title": "t", "about": "", "verdicts": {}, "sections": [Section(key="k", heading="h")]}
+    return report.write(folder, origin, audits, **head)
+
+
+def test_answers_are_sorted_filtered_opened_and_downloaded(
+    browser: Chromium, list_of_answers: Path, tmp_path: Path
+) -> None:
+    """By keyboard, among 10,000 rows within a second, and without a text of a file that becomes markup."""
+    assert min(open_page(browser, list_of_answers) for _ in range(3)) < 1000
+    assert "The page holds the 10,000 worst of 10,500" in browser.js("document.body.innerText")
+    assert browser.js(f"looking.use({json.dumps(HOSTILE)})") == [
+        ["r10499", "25 of 10,000 rows shown.", None],
+        ["r10499", "25 of 10,000 rows shown.", "descending"],
+        ["r00500", "25 of 10,000 rows shown.", "ascending"],
+        ["r09451", "25 of 1,049 rows shown (10,000 without filters).", "ascending"],
+        ["r09453", "25 of 349 rows shown (10,000 without filters).", "ascending"],
+        ["r09453", "125 of 349 rows shown (10,000 without filters).", "ascending"],
+    ]
+    press_enter(browser, "#answers tbody button[aria-expanded=false]")
+    opened = browser.js("looking.rows()[1]")
+    assert all(text in opened for text in (f"Which? {HOSTILE}", HOSTILE * 4, "It is blue."))
+    assert [browser.js(f"looking.width('{place}')") for place in ("#answers", "#worst")] == [547, 547], "small copies"
+    browser.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path), eventsEnabled=True)
+    press_enter(browser, ".filters button")
+    browser.wait_for("Browser.downloadProgress", state="completed")
+    row, *others = (row for _, row in tables.rows(tmp_path / "answers.csv"))
+    assert (row["id"], row["task"], row["answer"]) == ("r09453", f"'{HOSTILE}", f"'{HOSTILE * 4}") and len(
+        others
+    ) == 348
+    press_enter(browser, "#answers th[aria-sort] button")
+    assert browser.js("[document.title, looking.rows()[0].slice(0, 6)]") == ["t", "r10497"] and not browser.complaints()
+
+
+def test_a_click_on_a_heading_sorts_a_table_by_its_numbers(browser: Chromium, pages: dict[str, Path]) -> None:
+    open_page(browser, pages["visitbench"])
+    values = [float(text.split()[0]) for text in browser.js("looking.sorted(2)")]
+    assert values == sorted(values, reverse=True) and len(set(values)) > 5

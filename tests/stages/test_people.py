@@ -116,7 +116,14 @@ def test_the_matrix_of_judges_and_people(tmp_path: Path, scripted: Any) -> None:
         words = ["--protocol", "pairwise", "--order", "forced", "--name", name]
         assert judge(file, out, "convbench", scripted(answer("A")).url, *words).returncode == 0
     done = run("critic", "score", *outs, "--out", tmp_path / "score", code=0)
-    assert "judged by people (paper: by a model)" in (tmp_path / "score" / "report.html").read_text("utf-8")
+    page = (tmp_path / "score" / "report.html").read_text("utf-8")
+    assert "judged by people (paper: by a model)" in page
+    # On each answer people's verdict stands beside either judge's, and where they are apart comes first.
+    listed = json.loads(re.findall(r'<script type="application/json">(.*?)</script>', page, re.DOTALL)[0])["rows"]
+    sides = [(*row["scores"], row["parts"][-1]) for row in listed]
+    distances = [abs(people - judged) for people, judged, _ in sides]
+    assert [row["apart"] for row in listed] == sorted(distances, reverse=True) and {*distances} == {0, 1}
+    assert [judged for *_, judged in sides].count("two") == len(rows) == len(sides) / 2
     printed = done.stdout.partition("in % (pairwise; tables 3 to 7)\n")[2].splitlines()[:4]
     head, *lines = (re.split(" {2,}", line.strip()) for line in printed)
     cells = {pair: equal[0] for pair, *equal in lines}
