@@ -120,8 +120,9 @@ function listAnswers(place) {
       cell.append(make("div", { className: "text" }, make("h5", {}, label), make("p", { lang: row.lang }, text)));
     }
     for (const image of row.images) {
-      const uri = pictures[image];
-      const shown = uri ? make("img", { src: uri, alt: "Image of the question" }) : make("p", {}, image + " (not in this page)");
+      // The number of a picture in the page, or the name of one that is not.
+      const shown = typeof image === "number" ? make("img", { src: pictures[image], alt: "Image of the question" })
+        : make("p", {}, image + " (not in this page)");
       cell.append(make("div", { className: "text" }, make("h5", {}, "Image"), shown));
     }
     return make("tr", {}, make("td", { colSpan: columns.length }, cell));

@@ -50,6 +50,7 @@ def test_every_page_is_one_file(tmp_path: Path, benchmark: str) -> None:
     files = write_judged(tmp_path, benchmark, ASKED[benchmark], score, ("<b>m</b>", "<b>n</b>"))
     _, page, _ = scored(tmp_path / "out", benchmark, *files)
     assert not re.search(r"""src=|url\(|@import""", page)
+    assert page.count("hidden>") == 2, "without script there is neither the list of answers nor a link to it"
     assert re.findall("<script.*?>", page) == ['<script type="application/json">', "<script>"]
     linked = set(re.findall("href=[\"']([^\"'#]+)", page))
     made = {file.name for file in (tmp_path / "out").iterdir()} - {"report.html", "summary.json"}
