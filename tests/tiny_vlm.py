@@ -3,12 +3,16 @@
 python tests/tiny_vlm.py FOLDER
 """
 
+import json
 import sys
+from copy import deepcopy
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from byte_pairs import train_byte_pairs
+from ruamel.yaml import YAML
 
 CHAT_TEMPLATE = """\
 {%- for message in messages -%}
@@ -90,51 +94,49 @@ def build(folder: Path, hidden: int = 128, layers: int = 2) -> Path:
     return folder
 
 
-AROUND_QWEN = ["<|vision_start|>", "<|image_pad|>", "<|vision_end|>", "<|video_pad|>"]
+BASES: dict[str, dict[str, Any]] = YAML(typ="safe").load(Path(__file__).with_name("tiny_bases.yaml"))
+"""Other families that see, by their names in transformers."""
 
 
-def qwen_processor(folder: Path | None = None, **_: Any) -> Any:
-    """A Qwen3-VL's processor, of a folder's tokenizer or a new one. Made from its parts it needs no torchvision, which
-    transformers needs to read one from a folder."""
-    from transformers import AutoTokenizer, Qwen3VLProcessor
-    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
-    from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
+def processor_of(family: str, folder: Path | None = None) -> Any:
+    """Return a family's processor, of a folder's tokenizer or a new one.
 
-    tokenizer = AutoTokenizer.from_pretrained(folder) if folder else trained_tokenizer(AROUND_QWEN)
-    size = {"shortest_edge": 32 * 32, "longest_edge": 64 * 64}
-    images = Qwen2VLImageProcessorPil(patch_size=16, temporal_patch_size=2, merge_size=2, size=size)
-    template = CHAT_TEMPLATE.replace("<image>", "".join(AROUND_QWEN[:3]))
-    with mock.patch.object(Qwen3VLProcessor, "check_argument_for_proper_class"):  # which looks them up in torchvision's
-        return Qwen3VLProcessor(images, tokenizer, Qwen3VLVideoProcessor(), chat_template=template)
+    Made from its parts it needs no torchvision, which transformers needs to read one from a folder.
+    """
+    from transformers import AutoTokenizer, ProcessorMixin
 
-
-QWEN = """
-text_config:
-  {hidden_size: 64, intermediate_size: 96, num_hidden_layers: 2, num_attention_heads: 2, num_key_value_heads: 1,
-  head_dim: 64, max_position_embeddings: 4096, initializer_range: 0.1, bos_token_id: null, pad_token_id: 0,
-  eos_token_id: 2, rope_parameters: {rope_type: default, rope_theta: 10000.0, mrope_section: [12, 10, 10]}}
-vision_config:
-  {depth: 2, hidden_size: 64, intermediate_size: 96, num_heads: 2, out_hidden_size: 64, num_position_embeddings: 16,
-  deepstack_visual_indexes: [0], initializer_range: 0.2}
-vision_start_token_id: 3
-image_token_id: 4
-vision_end_token_id: 5
-video_token_id: 6
-tie_word_embeddings: false
-"""
+    entry = BASES[family]
+    tokenizer = AutoTokenizer.from_pretrained(folder) if folder else trained_tokenizer(entry["tokens"])
+    for name, token in entry.get("named", {}).items():
+        setattr(tokenizer, name, token)
+        setattr(tokenizer, f"{name}_id", tokenizer.convert_tokens_to_ids(token))
+    parts = [getattr_of(entry["pixels"])(**entry["image_options"]), tokenizer]
+    parts += [getattr_of(entry["frames"])()] if "frames" in entry else []
+    template = CHAT_TEMPLATE.replace("<image>", entry["image"])
+    # It looks the parts' classes up among torchvision's.
+    with mock.patch.object(ProcessorMixin, "check_argument_for_proper_class"):
+        return getattr_of(entry["processor"])(*parts, chat_template=template, **entry.get("options", {}))
 
 
-def build_qwen(folder: Path) -> Path:
-    """Write a random Qwen3-VL (float32) and its processor to `folder`."""
+def getattr_of(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(f"transformers.models.{module}"), name)
+
+
+def read_processor(folder: Any, **_: Any) -> Any:
+    """Return the processor of a folder that `build_base` wrote, as AutoProcessor does where torchvision is."""
+    return processor_of(json.loads((Path(folder) / "config.json").read_text("utf-8"))["model_type"], folder)
+
+
+def build_base(family: str, folder: Path) -> Path:
+    """Write a random model of a family (float32) and its processor to `folder`."""
     import torch
-    import yaml
-    from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
+    from transformers import AutoConfig, AutoModelForImageTextToText
 
-    processor, config = qwen_processor(), yaml.safe_load(QWEN)
+    processor, config = processor_of(family), deepcopy(BASES[family]["config"])
     config["text_config"]["vocab_size"] = len(processor.tokenizer)
-    assert processor.tokenizer.convert_tokens_to_ids([AROUND_QWEN[1], "<|im_end|>", "<pad>"]) == [4, 2, 0]
     torch.manual_seed(0)
-    model = Qwen3VLForConditionalGeneration(Qwen3VLConfig(**config))
+    model = AutoModelForImageTextToText.from_config(AutoConfig.for_model(family, **config))
     model.generation_config.eos_token_id = 2
     model.save_pretrained(folder)
     processor.save_pretrained(folder)

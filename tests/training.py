@@ -314,6 +314,8 @@ def objective_with(name: str = "sft", tokens: Any = None, **changes: Any) -> Any
 
 
 FAMILIES = ("llama", "qwen2", "qwen3", "glm", "gemma3_text")
+HYBRID = "qwen3_5_text"
+"""A family whose first layer here has a state of its own, so that its rows cannot be packed."""
 
 
 def tiny_model(family: str, attention: str, vocabulary: int) -> Any:
@@ -338,6 +340,10 @@ def tiny_model(family: str, attention: str, vocabulary: int) -> Any:
     if family == "gemma3_text":
         # Its first layer sees a few tokens back, fewer than a row has.
         shape |= {"sliding_window": 20, "layer_types": ["sliding_attention", "full_attention"]}
+    if family == HYBRID:
+        shape |= {"layer_types": ["linear_attention", "full_attention"], "rope_parameters": {"rope_type": "default"}}
+        shape |= {f"linear_{side}_head_dim": 8 for side in ("key", "value")}
+        shape |= {f"linear_num_{side}_heads": 2 for side in ("key", "value")}
     torch.manual_seed(1)
     config = transformers.AutoConfig.for_model(family, **shape)
     return transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=torch.float32)

@@ -17,6 +17,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.flex_attention import flex_attention_forward
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import flex_attention_mask, sdpa_mask
+from vision import SeeingTokenizer
 
 from critic.errors import UsageError
 
@@ -57,9 +58,22 @@ def choose_attention(wanted: str, *, packed: bool) -> str:
     return kind
 
 
-def packs(model: Any) -> bool:
-    """Return True if rows can be packed: no layer carries state from one token to the next, across packed rows."""
-    return KINDS.issuperset(getattr(model.config.get_text_config(), "layer_types", None) or ())
+def list_obstacles(model: Any, tokenizer: Any = None) -> list[str]:
+    """Return what keeps rows of a base from being packed, by its names in transformers; empty if they can be packed.
+
+    - Kinds of layers that carry a state from one token to the next, or attend otherwise than packed rows do.
+    - Token types: with them, of a SeeingTokenizer, images get positions in two dimensions (Qwen, GLM), or tokens that
+      see later ones (Gemma).
+    - An attention without a version for prefix trees.
+    """
+    reads = model.get_decoder()
+    kinds = sorted(set(getattr(model.config.get_text_config(), "layer_types", None) or ()) - KINDS)
+    # Not all families with a state name the kinds of their layers, and not all get their attention from transformers.
+    if not kinds and (getattr(reads, "_is_stateful", False) or not getattr(reads, "_supports_attention_backend", True)):
+        kinds = [type(reads).__name__]
+    kind = reads.config._attn_implementation
+    others = [] if kind in {*OVER_TREES, *OVER_TREES.values()} else [f"attention {kind}"]
+    return [*kinds, *(tokenizer.types if isinstance(tokenizer, SeeingTokenizer) else []), *others]
 
 
 def install(model: Any, kind: str | None = None) -> bool:
@@ -71,12 +85,14 @@ def install(model: Any, kind: str | None = None) -> bool:
     # Only the text part has packed rows, not the vision part.
     reads = model.get_decoder()
     now = kind or reads.config._attn_implementation
-    if packs(model) and OVER_TREES.get(now, now) != now:
+    if list_obstacles(model):
+        return False
+    if OVER_TREES.get(now, now) != now:
         # FlexAttention takes no dropout, and would leave it out without a word.
         if now == FLEX and (dropout := getattr(reads.config, "attention_dropout", 0.0)):
             raise UsageError(f"attention {FLEX} has no dropout, the base has {dropout:g}; set attention: sdpa")
         reads.set_attn_implementation(OVER_TREES[now])
-    return packs(model) and reads.config._attn_implementation in OVER_TREES.values()
+    return True
 
 
 def _attend_by_segments(

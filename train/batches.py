@@ -1,7 +1,7 @@
 """Collate rows of token ids (rows.py) into batches of tensors, with the weight of each token in the loss."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import accumulate, chain
 from operator import itemgetter
 from typing import Any, ClassVar
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from msgspec import Struct
 from numpy.typing import NDArray
-from packing import LEAST, Node, build_prefix_tree, build_sequence
+from packing import LEAST, add_branches, build_prefix_tree, build_sequence
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 from vision import BLANK, SeeingTokenizer, list_images, number_images
@@ -52,7 +52,7 @@ class Collation:
     """
 
     packs: ClassVar[bool] = False
-    """True to pack rows even if the recipe does not ask for it, unless the model family cannot pack."""
+    """True to pack rows even if the recipe does not ask for it, unless the base cannot pack."""
 
     inputs: ClassVar[frozenset[str]] = frozenset({"labels", "learned", "weights"})
     """Names of the batch's tensors that go to the loss. All others go to the model."""
@@ -61,9 +61,13 @@ class Collation:
         """Return the parts of a row that enter the batch, each as a row."""
         return [row]
 
-    def branch(self, nodes: list[Node], rows: list[Row], weighing: Weights) -> tuple[list[Node], list[Row], Tensors]:
-        """Return the nodes and rows of a packed batch with any branches added, and additional tensors for the loss."""
-        return nodes, rows, {}
+    def branch(self, row: Row) -> Row | None:
+        """Return the beginning of a row with another last token, whose hidden state the loss needs too, or None.
+
+        Packed, that token is computed besides; padded, the beginning is a row of its own. `tensors` finds it at the end
+        of its rows, with the index of the row that it belongs to as `branch_of`.
+        """
+        return None
 
     def tensors(self, rows: list[Row], ends: list[int], weighing: Weights) -> Tensors:
         """Return additional tensors for the loss.
@@ -107,10 +111,11 @@ class PromptCollation(Collation):
 
 
 class Batches:
-    """Collates rows into a batch, padded on the right or packed into one sequence without padding (`packing`).
+    """Collates rows into a batch, padded on the right or packed into one sequence without padding.
 
     - `pad`: id of the padding token.
     - `collation`: defines which parts of a row are shown and learned.
+    - `packing`: True to pack; default: as the collation wants it.
     - `share`: True to store common prefixes of packed rows only once (packing.py).
     - `seeing`: the tokenizer of a model that sees images, whose batches also hold pixels; None for other models.
     - `several`: True if several processes train. Those whose rows have no image then get a white one.
@@ -122,7 +127,7 @@ class Batches:
         weighing: Weights,
         collation: Collation = Collation(),
         *,
-        packing: bool = False,
+        packing: bool | None = None,
         share: bool = True,
         seeing: SeeingTokenizer | None = None,
         several: bool = False,
@@ -130,8 +135,7 @@ class Batches:
         self.pad, self.weighing, self.collation, self.share = pad, weighing, collation, share
         self.seeing, self.several = seeing, several
         self.image_token = seeing.image_token_id if seeing is not None else -1
-        # Families that need token types for images cannot pack.
-        self.packing = packing or (collation.packs and not (seeing and seeing.types))
+        self.packing = collation.packs if packing is None else packing
 
     def __call__(self, rows: list[Row]) -> dict[str, Any]:
         # All processes must call the vision part, or those that do would wait for ever.
@@ -152,17 +156,23 @@ class Batches:
             weights[position] = row_weight * self.weighing.value
         return weights
 
+    def _branches(self, rows: list[Row], order: Iterable[int]) -> list[Row]:
+        """Return the branches of the rows with the indices `order`, each with the index of its row."""
+        branches = ((index, self.collation.branch(rows[index])) for index in order)
+        return [{**branch, "branch_of": index} for index, branch in branches if branch is not None]
+
     @staticmethod
     def _labels(row: Row) -> list[int]:
         """Return the token ids of a row with those of the prompt replaced by IGNORED."""
         return [IGNORED] * row["source"] + list(row["input_ids"][row["source"] :])
 
     def _padded(self, rows: list[Row]) -> dict[str, Any]:
-        """Return a batch of [rows × longest row] tensors."""
+        """Return a batch of [rows × longest row] tensors. Branches are rows of their own, behind the others."""
 
         def padded(values: Callable[[Row], list[Any]], fill: float) -> torch.Tensor:
             return pad_sequence([torch.tensor(values(row)) for row in rows], batch_first=True, padding_value=fill)
 
+        rows = [*rows, *self._branches(rows, range(len(rows)))]
         ids = padded(itemgetter("input_ids"), self.pad)
         labels = padded(self._labels, IGNORED)
         longest = ids.shape[1]
@@ -184,7 +194,9 @@ class Batches:
         # The last token of a prompt stays with its row: the first of the verdict is learned from it.
         most = [row["source"] - 1 for row in rows]
         nodes = build_prefix_tree(number_images(rows, self.image_token), most, LEAST if self.share else math.inf)
-        nodes, rows, extra = self.collation.branch(nodes, rows, self.weighing)
+        branches = self._branches(rows, [node.row for node in nodes if node.leaf])
+        places = {row["branch_of"]: (number, row["length"] - 1) for number, row in enumerate(branches, len(rows))}
+        nodes, rows = add_branches(nodes, places), [*rows, *branches]
         behind = accumulate(node.end - node.start for node in nodes)
         last = {node.row: end - 1 for node, end in zip(nodes, behind, strict=True) if node.leaf}
 
@@ -198,7 +210,6 @@ class Batches:
             "labels": labels,
             "learned": find_learned_places(labels),
             "weights": flat(self._token_weights),
-            **extra,
             **self.collation.tensors(rows, [last[row] for row in range(len(rows))], self.weighing),
             **self._pixels(list_images(nodes, rows, self.image_token)),
         }

@@ -162,8 +162,8 @@ def _compute_ends(
     For pairs they are [rows × 2 × width]. Common prefixes are computed once if the attention supports prefix trees.
     """
     seeing = tokenizer if isinstance(tokenizer, SeeingTokenizer) else None
-    collate = Batches(tokenizer.pad_token_id, _NO_WEIGHTS, collation, seeing=seeing, several=True)
-    collate.packing = collate.packing and attention.install(model)
+    packing = attention.install(model) and not attention.list_obstacles(model, tokenizer)
+    collate = Batches(tokenizer.pad_token_id, _NO_WEIGHTS, collation, packing=packing, seeing=seeing, several=True)
     batch = collate(rows)
     last, device = batch["ends"], next(model.parameters()).device
     inputs = {name: value for name, value in batch.items() if name not in collation.inputs}

@@ -33,9 +33,6 @@ class Objective(Collation):
     classes: ClassVar[Sequence[str]] = ()
     """Names of the scores of a scoring head, in order; empty for a generative judge."""
 
-    packs_only: ClassVar[bool] = False
-    """True if rows must be packed. A base that cannot pack is then refused."""
-
     compares: ClassVar[bool] = False
     """True if preferences are learned. An edited answer is then compared with the original."""
 

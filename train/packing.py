@@ -74,6 +74,31 @@ def build_prefix_tree(rows: list[list[int]], most: list[int], least: float = LEA
     return nodes
 
 
+def add_branches(nodes: list[Node], branches: dict[int, tuple[int, int]]) -> list[Node]:
+    """Return the nodes of a prefix tree with one more token beside some tokens of its leaves.
+
+    `branches` maps a row to (another row, position): the leaf of the first is cut before the position, and the other
+    row's token at that position becomes a leaf behind the first part.
+
+    >>> for node in add_branches([Node(row=0, start=0, end=5, parent=-1, leaf=True)], {0: (1, 3)}):
+    ...     print(node)
+    Node(row=0, start=0, end=3, parent=-1, leaf=True)
+    Node(row=0, start=3, end=5, parent=0, leaf=True)
+    Node(row=1, start=3, end=4, parent=0, leaf=True)
+    """
+    tree, moved = list[Node](), list[int]()
+    for node in nodes:
+        trunk = len(tree)
+        tree.append(node._replace(parent=moved[node.parent] if node.parent >= 0 else -1))
+        if node.leaf and node.row in branches:
+            row, position = branches[node.row]
+            tree[trunk] = tree[trunk]._replace(end=position)
+            tree.append(node._replace(start=position, parent=trunk))
+            tree.append(Node(row, position, position + 1, trunk, leaf=True))
+        moved.append(len(tree) - 1)
+    return tree
+
+
 class Tree:
     """Visibility of the tokens in a packed sequence of consecutive segments.
 

@@ -127,8 +127,9 @@ def _check(recipe: Recipe) -> None:
     require(not (grouped and ordered), "group_by_question decides on the order; set train_sampling_strategy: random")
     _check_forms(recipe, objective)
     over_trees = recipe.attention in {"auto", "sdpa", "flex_attention"}
-    packs = recipe.packing or objective.packs
-    require(over_trees or not packs, f"rows are packed with auto, sdpa or flex_attention, not {recipe.attention}")
+    require(
+        over_trees or not recipe.packing, f"rows are packed with auto, sdpa or flex_attention, not {recipe.attention}"
+    )
     # One precision in two places could differ.
     also = {"bf16", "fp16"} & (set(recipe.training) | set(recipe.deepspeed))
     require(recipe.precision is None or not also, f"precision decides on {', '.join(sorted(also))}; give one of them")

@@ -112,7 +112,8 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True, rename=SAVED_AS):
     - `balance`: rated rows have the weight (frequency of their rating) ** -balance: 0 leaves the data as it is, 1 gives
       every rating the same total weight.
     - `packing`: True packs the rows of a micro-batch into one sequence without padding, in which common prefixes are
-      computed once (`packing.py`). All objectives except `sft` pack in any case.
+      computed once (`packing.py`). All objectives except `sft` pack in any case. Rows of a base that cannot pack are
+      padded.
     - `group_by_question`: True puts rows about the same images, or of the same `group`, into one step. A number is the
       most rows to keep together.
     - `attention`: `auto` (`flex_attention` for packed rows on a GPU, else `sdpa`) or a name in transformers.

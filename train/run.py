@@ -27,7 +27,7 @@ import preflight
 import torch
 import trainer_args
 import transformers
-from batches import Batches
+from batches import Batches, Collation
 from evaluation import HeldOut, read_held_out, require_foreign
 from huggingface_hub.constants import HF_HOME
 from loop import JudgeCallback, JudgeTrainer
@@ -53,24 +53,33 @@ def build_model(recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> 
     loaded or does not fit the recipe.
     """
     objective = objective_of(recipe, tokens)
-    packs = recipe.packing or objective.packs
-    kind = attention.choose_attention(recipe.attention, packed=packs)
-    # FlexAttention is only for the part that reads text, not for the one that looks at images.
-    recipe = msgspec.structs.replace(recipe, attention="sdpa" if kind == attention.FLEX else kind)
     model = _read_model(recipe, objective, tokenizer)
-    if packs and not attention.packs(model):
-        kinds = ", ".join(sorted(set(model.config.get_text_config().layer_types) - attention.KINDS))
-        raise UsageError(
-            f"base {recipe.base!r} has layers in which packed rows would mix ({kinds}); "
-            "set packing: false and objective: sft"
-        )
-    attention.install(model, kind)
+    packed = choose_packing(objective, model, tokenizer)
+    attention.install(model, attention.choose_attention(recipe.attention, packed=packed))
     _freeze(model, recipe)
     objective.install(model)
     if recipe.lora is not None:
         model = _add_adapters(model, recipe.lora, recipe.revision, "SEQ_CLS" if objective.is_head() else "CAUSAL_LM")
     _spare_gradients(model)
     return model
+
+
+def choose_packing(objective: Objective, model: Any, tokenizer: Any, *, say: bool = False) -> bool:
+    """Return True if rows are packed: if recipe or objective want it and the base can. Else they are padded.
+
+    With `say`, print a line if rows are padded because of the base. Raise UsageError if the recipe asks for
+    FlexAttention, and the base cannot pack.
+    """
+    recipe = objective.recipe
+    obstacles = ", ".join(attention.list_obstacles(model, tokenizer))
+    wanted = recipe.packing or objective.packs
+    if obstacles and recipe.attention == attention.FLEX:
+        raise UsageError(f"attention {attention.FLEX} is for packed rows, which this base cannot have ({obstacles})")
+    if obstacles and wanted and say:
+        twice = "" if type(objective).branch is Collation.branch else ", and of each rated row a second one"
+        cost = f"all tokens of each row are computed, none is shared{twice}"
+        print(f"rows are padded, {model.config.model_type} cannot pack them ({obstacles}): {cost}", flush=True)
+    return wanted and not obstacles
 
 
 def _freeze(model: Any, recipe: Recipe) -> None:
@@ -111,11 +120,13 @@ def _read_model(recipe: Recipe, objective: Objective, tokenizer: Any) -> Any:
     if objective.is_head():
         # It would report the new layer as missing from the base.
         transformers.utils.logging.set_verbosity_error()
+    # FlexAttention is only for the part that reads text, not for the one that looks at images.
+    kind = "sdpa" if recipe.attention in {attention.AUTO, attention.FLEX} else recipe.attention
     try:
         if recipe.tiny is not None:
             longest = recipe.max_source_tokens + recipe.max_target_tokens
             model = random_model(recipe.tiny, tokenizer, longest, objective.head_config(), recipe.vision)
-            model.set_attn_implementation(recipe.attention)
+            model.set_attn_implementation(kind)
             return model
         model, loaded = export.read_base(
             str(recipe.base),
@@ -123,7 +134,7 @@ def _read_model(recipe: Recipe, objective: Objective, tokenizer: Any) -> Any:
             recipe.images,
             dtype=torch.float32 if recipe.precision == "fp32" else "auto",
             revision=recipe.revision,
-            attn_implementation=recipe.attention,
+            attn_implementation=kind,
             output_loading_info=True,
             **_read_in_four_bits(recipe),
         )
@@ -294,7 +305,6 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
         preflight.require_device(recipe)
         preflight.require_served_tokens(recipe)
         data, tokenizer = prepare(recipe, run.train, run.cache or Path(HF_HOME) / "critic", os.cpu_count() or 1, images)
-    recipe = _switch_packing(recipe, tokenizer, first)
     tokens = objective_of(recipe).read_tokens(tokenizer)
     objective = objective_of(recipe, tokens)
     watched_rows = _read_watched(run, objective, tokenizer)
@@ -327,7 +337,7 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
         tokenizer.pad_token_id,
         objective.weights(data.rows),
         objective,
-        packing=recipe.packing,
+        packing=choose_packing(objective, export.unwrap(model), tokenizer, say=first),
         seeing=tokenizer if images is not None else None,
         several=processes > 1,
     )
@@ -357,25 +367,6 @@ def _read_watched(run: TrainingRun, objective: Objective, tokenizer: Any) -> dic
 def _warn(text: str) -> None:
     """Print a warning to stderr."""
     print(f"warning: {text}", file=sys.stderr, flush=True)
-
-
-def _switch_packing(recipe: Recipe, tokenizer: Any, first: bool) -> Recipe:
-    """Return the recipe, with packing turned off if it shows images and the model family cannot pack.
-
-    Examples are Qwen, whose images have two-dimensional positions, and Gemma, in which image tokens see later image
-    tokens. Raise UsageError if the objective requires packing.
-    """
-    objective = objective_of(recipe)
-    if not sees(recipe) or not tokenizer.types or not (recipe.packing or objective.packs_only):
-        return recipe
-    family = type(tokenizer.processor).__name__.removesuffix("Processor")
-    types = ", ".join(tokenizer.types)
-    if objective.packs_only:
-        needs = f"objective: {recipe.objective} needs packing, which {family} does not support ({types})"
-        raise UsageError(f"{needs}; set objective: sft")
-    if first:
-        print(f"packing is off: {family} does not support it ({types})", flush=True)
-    return msgspec.structs.replace(recipe, packing=False)
 
 
 def _prepare_device(recipe: Recipe, out: Path, threads: int | None) -> tuple[Recipe, dict[str, Any]]:

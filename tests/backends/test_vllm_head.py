@@ -9,7 +9,7 @@ import httpx
 import pytest
 from conftest import asked_of, free_port, needs, read_jsonl, run_apart, serving, write_jsonl
 from probabilities import by_transformers
-from tiny_vlm import build_qwen
+from tiny_vlm import build_base
 
 from critic import human_scored, jsonl
 from critic.judging.targets import source_ids
@@ -86,7 +86,12 @@ def test_a_head_that_sees_is_served_and_judges_as_in_process(
         )
     given = {"objective": objective, "forms": f"{{{form}: 1.0}}", "training.max_steps": 40}
     if family == "qwen3_vl":
-        given |= {"tiny": "null", "vision": "null", "base": build_qwen(tmp_path / "base"), "max_source_tokens": 3000}
+        given |= {
+            "tiny": "null",
+            "vision": "null",
+            "base": build_base("qwen3_vl", tmp_path / "base"),
+            "max_source_tokens": 3000,
+        }
     words = ["--data-root", tmp_path, *(word for key, value in given.items() for word in ("--set", f"{key}={value}"))]
     done("critic", "train", "tiny-vl", "--train", rows, "--out", judge, *words, "--", "--master_port", free_port())
     words = ["critic", "judge", questions, "--images", "show", "--data-root", tmp_path, "--prompt", form]

@@ -115,7 +115,8 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Here:
     root = tmp_path_factory.mktemp("seeing")
     for name, shade in {"a.png": 0, "b.png": 120, "c.png": 250}.items():
         Picture.linear_gradient("L").point(lambda x, shade=shade: (x + shade) % 256).convert("RGB").save(root / name)
-    folder = (tiny_vlm.build_qwen if on_gpu() else tiny_vlm.build)(root / "vlm")  # Qwen3-VL needs torchvision
+    # Qwen3-VL needs torchvision.
+    folder = tiny_vlm.build_base("qwen3_vl", root / "vlm") if on_gpu() else tiny_vlm.build(root / "vlm")
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}:{ROOT / 'tests/backends'}"}
     words = [sys.executable, "-c", HERE, str(folder), str(root)]
     done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=400, check=False)

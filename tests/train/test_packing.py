@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from training import FAMILIES, logged, objective_with, save_base, tiny_model, train, write_recipe, write_rows
+from training import FAMILIES, HYBRID, logged, objective_with, save_base, tiny_model, train, write_recipe, write_rows
 
 import attention  # isort: skip
 import evaluation  # isort: skip
@@ -20,6 +20,7 @@ from objectives.raft import RaftSpec, compute_rating_error  # isort: skip
 import packing  # isort: skip
 import batches as batches_module  # isort: skip
 import torch
+import transformers
 from torch.nn import functional
 from torch.nn.attention import flex_attention
 from torch.utils.data import DataLoader
@@ -121,25 +122,39 @@ def flex_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flex_attention, "_validate_device", lambda *_: None)
 
 
-EACH = [(family, kind, RaftSpec()) for family in FAMILIES for kind in ("sdpa", "flex_attention")]
+EACH = [(family, kind, RaftSpec()) for family in FAMILIES for kind in ("sdpa", "flex_attention", None)]
 
 
-@pytest.mark.parametrize(("family", "kind", "raft"), [*EACH, ("gemma3_text", "sdpa", None)])
-def test_shared_it_is_the_rows_alone(
-    batch: list[dict[str, Any]], family: str, kind: str, raft: Any, monkeypatch: pytest.MonkeyPatch, flex_on_a_cpu: None
+@pytest.mark.parametrize(("family", "kind", "raft"), [*EACH, ("gemma3_text", "sdpa", None), (HYBRID, None, RaftSpec())])
+def test_shared_or_padded_it_is_the_rows_alone(
+    batch: list[dict[str, Any]],
+    family: str,
+    kind: str | None,
+    raft: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    flex_on_a_cpu: None,
 ) -> None:
-    """Key/value heads that queries share, windows, three levels of prefixes and the 1 beside each rating."""
+    """Key/value heads that queries share, windows, three levels of prefixes and the 1 beside each rating; without a
+    `kind` of attention rows are padded."""
     monkeypatch.setattr(packing, "IN_VAIN", 100)  # as with long rows: hardly any are taken together
     if raft is None:
         monkeypatch.setattr(attention, "KEPT", 0)  # as with longer ones still: PyTorch's kernel
     reference, model = (tiny_model(family, "sdpa", VOCABULARY).train() for _ in range(2))
-    assert attention.install(model, kind) and model.model.config._attn_implementation == attention.OVER_TREES[kind]
+    assert attention.install(model, kind) == (family != HYBRID)
     learning(raft).install(model)
-    given = packed(batch, raft)
-    assert given["input_ids"].shape[1] < 0.6 * sum(row["length"] for row in batch)
+    if kind is None:
+        given = batches_module.Batches(0, WEIGHING, learning(raft), packing=False)(batch)
+        assert len(given["input_ids"]) == len(batch) + sum(row["rating"] > 0 for row in batch)
+    else:
+        assert model.model.config._attn_implementation == attention.OVER_TREES[kind]
+        given = packed(batch, raft)
+        assert given["input_ids"].shape[1] < 0.6 * sum(row["length"] for row in batch)
     loss, gradient = off(model(**given, num_items_in_batch=COUNT).loss, model, alone(reference, batch, raft), reference)
     assert loss < 1e-6 and gradient < 2e-6
-    assert len(given["tree"]._kept) == (2 if family == "gemma3_text" else 1), "a mask for each window, not each layer"
+    if kind is not None:
+        assert len(given["tree"]._kept) == (2 if family == "gemma3_text" else 1), (
+            "a mask for each window, not each layer"
+        )
 
 
 @pytest.mark.parametrize("family", ["gemma3_text", "glm"])
@@ -227,9 +242,12 @@ def test_layers_that_keep_a_state_do_not_pack() -> None:
 
     assert attention.install(model("full_attention", "sliding_attention"))
     assert not attention.install(model("full_attention", "linear_attention"))
+    assert attention.list_obstacles(tiny_model(HYBRID, "sdpa", VOCABULARY)) == ["linear_attention"]
+    state = transformers.AutoConfig.for_model("mamba2", hidden_size=8, num_heads=4, head_dim=4, num_hidden_layers=1)
+    assert attention.list_obstacles(transformers.AutoModelForCausalLM.from_config(state)), "it names no kinds of layers"
 
 
-@pytest.mark.parametrize(("family", "zero"), [("llama", 20), ("glm", None), ("gemma3_text", 20)])
+@pytest.mark.parametrize(("family", "zero"), [("llama", 20), ("glm", None), ("gemma3_text", 20), (HYBRID, 20)])
 def test_held_out_rows_are_judged_as_alone(batch: list[dict[str, Any]], family: str, zero: int | None) -> None:
     tokens = rating_tokens.RatingTokens([3], [*range(10, 19), 10 if zero else 19], zero, [21, 22], [23])
     rows = [row["input_ids"][: row["source"] + 2] + ([10] if zero else []) for row in batch]
@@ -248,7 +266,7 @@ def test_held_out_rows_are_judged_as_alone(batch: list[dict[str, Any]], family: 
             behind = logits[-1:] if zero else None
             wanted = rating_tokens.log_distribution(tokens, logits[-2:-1] if zero else logits[-1:], behind).exp()[0]
             assert shares.float().tolist() == pytest.approx(wanted.tolist(), abs=1e-6)
-    assert computed[-1] < 0.6 * sum(map(len, rows))
+    assert (computed[-1] < 0.6 * sum(map(len, rows))) == (family != HYBRID)
 
 
 @pytest.mark.slow

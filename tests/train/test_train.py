@@ -194,7 +194,6 @@ WRONG = [
     ({"forms": {"pointwis": 1.0}}, "forms: unknown form 'pointwis'; did you mean pointwise"),
     ({"forms": {"pointwise": 1.5}}, "forms: .*0..1"),
     ({"raft": {"weight": -1.0}}, r">= 0\.0 - at `\$\.raft\.weight`"),
-    ({"objective": "raft", "attention": "flash_attention_2"}, "sdpa or flex_attention"),
     ({"packing": True, "attention": "eager"}, "sdpa or flex_attention, not eager"),
     ({"objective": "raft", "forms": {"correct": 1.0, "pointwise": 0.0}}, "needs a form on 1..10"),
     ({"forms": {"pointwise_reason_first": 1.0}, "evaluation": {"every": 2}}, "begins with the rating"),

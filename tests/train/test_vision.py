@@ -10,6 +10,7 @@ import pytest
 from conftest import human_row
 from training import Processes, logged, run_sft, start, train, write_recipe, write_rows
 
+import attention  # isort: skip
 import export  # isort: skip
 import loop  # isort: skip
 from objective_table import OBJECTIVES, objective_of  # isort: skip
@@ -186,8 +187,8 @@ def test_a_scoring_head_sees(kind: str, base: dict[str, Any], tmp_path: Path, mo
     """Of Idefics3 in packed rows, of Qwen3-VL in padded ones; saved, it is the class by which vLLM knows it."""
     changes = {"objective": kind, **base}
     if base:
-        monkeypatch.setattr(AutoProcessor, "from_pretrained", tiny_vlm.qwen_processor)
-        changes |= {"base": str(tiny_vlm.build_qwen(tmp_path / "base"))}
+        monkeypatch.setattr(AutoProcessor, "from_pretrained", tiny_vlm.read_processor)
+        changes |= {"base": str(tiny_vlm.build_base("qwen3_vl", tmp_path / "base"))}
     if kind == "pairwise":
         changes |= {"forms": {"pairwise": 1.0}}
     setup = prepared(tmp_path, **changes)
@@ -353,20 +354,26 @@ class Typed:
     model_input_names = ("input_ids", "pixel_values", "mm_token_type_ids")
 
 
-class Qwen9VLProcessor(Typed):
-    """It is named where packing switches itself off."""
-
-
-def test_packing_switches_itself_off_by_name(setup: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_are_padded_where_the_base_cannot_pack(
+    setup: Any, model: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """One line says why and what it costs; an attention for packed rows is refused."""
     recipe, _, _, tokenizer = setup
-    packed = msgspec.structs.replace(recipe, packing=True)
-    assert training_run._switch_packing(packed, tokenizer, True).packing
-    typed = vision.SeeingTokenizer(Qwen9VLProcessor(), None)
-    assert not training_run._switch_packing(packed, typed, True).packing
-    said = capsys.readouterr().out
-    assert said.count("\n") == 1 and "packing is off: Qwen9VL" in said
-    with pytest.raises(UsageError, match=r"Qwen9VL.*set objective: sft"):
-        training_run._switch_packing(msgspec.structs.replace(recipe, objective="raft"), typed, True)
+    typed, kept = vision.SeeingTokenizer(Typed(), None), ": all tokens of each row are computed, none is shared"
+
+    def packs(given: Any, **changes: Any) -> bool:
+        objective = objective_of(msgspec.structs.replace(recipe, **changes))
+        return training_run.choose_packing(objective, model, given, say=True)
+
+    assert packs(tokenizer, packing=True) and packs(tokenizer, objective="raft") and not packs(tokenizer)
+    assert not packs(typed) and not capsys.readouterr().out
+    wide, why = ", and of each rated row a second one", "rows are padded, idefics3 cannot pack them (mm_token_type_ids)"
+    for changes, twice in (({"packing": True}, ""), ({"objective": "raft"}, wide), ({"objective": "head"}, "")):
+        assert not packs(typed, **changes) and capsys.readouterr().out == f"{why}{kept}{twice}\n"
+    with pytest.raises(UsageError, match=r"flex_attention is for packed rows, which this base cannot have.*mm_token"):
+        packs(typed, attention="flex_attention")
+    plain = training_run.build_model(msgspec.structs.replace(recipe, attention="eager"), tokenizer, None)
+    assert attention.list_obstacles(plain) == ["attention eager"]
 
 
 MISTAKES = [
@@ -443,7 +450,7 @@ def test_two_processes_of_which_one_has_no_image_learn_as_one(
 
 def train_a_qwen(words: list[str]) -> None:
     if find_spec("torchvision") is None:
-        AutoProcessor.from_pretrained = staticmethod(tiny_vlm.qwen_processor)
+        AutoProcessor.from_pretrained = staticmethod(tiny_vlm.read_processor)
     run_sft(words)
 
 
@@ -451,13 +458,13 @@ def train_a_qwen(words: list[str]) -> None:
 @pytest.mark.gpu
 def test_a_qwen3_vl_is_trained_with_adapters_and_comes_out_whole(tmp_path: Path) -> None:
     """A random one; its adapters are on what reads, and the part that looks stays as it is."""
-    rows, base, out = pictured(tmp_path), tiny_vlm.build_qwen(tmp_path / "base"), tmp_path / "out"
+    rows, base, out = pictured(tmp_path), tiny_vlm.build_base("qwen3_vl", tmp_path / "base"), tmp_path / "out"
     changes = {**SEEING, "tiny": None, "vision": None, "base": str(base), "lora": {"r": 4, "alpha": 8}, "packing": True}
     recipe = write_recipe(tmp_path, **changes, max_source_tokens=3000)
     line = [str(recipe), "--train", str(rows), "--out", str(out), "--cache", str(tmp_path / "cache")]
     run = Processes(tmp_path / "log", 1, train_a_qwen, [*line, "--threads", "1"])
     assert run.wait() == 0, run.stderr
-    assert "packing is off: Qwen3VL does not support it" in run.stdout
+    assert "rows are padded, qwen3_vl cannot pack them (mm_token_type_ids): " in run.stdout
     assert len(logged(out)) == 3
     names = set(load_file(out / "adapter/adapter_model.safetensors"))
     assert names and all(".language_model.layers." in name for name in names)

@@ -5,14 +5,12 @@ ratings, so the error of that number is minimised as well.
 """
 
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Any, ClassVar, Literal
 
 import torch
 from batches import Row, Tensors, Weights
 from msgspec import Struct
 from objectives.sft import Sft
-from packing import Node
 from rating_tokens import log_distribution, token_index
 from recipe_keys import Weight
 from torch.nn import functional
@@ -35,12 +33,11 @@ class RaftSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class Raft(Sft):
     """Verdicts as text, plus the error of each rating distribution against the human scores.
 
-    Rows are always packed. Each rated row gets a branch with a 1 at the position of its rating. It sees what the rating
-    sees, and no token sees it. Its logits say whether a 0 follows, which would make it a 10.
+    Each rated row gets a branch with a 1 at the position of its rating. It sees what the rating sees, and no token sees
+    it. Its logits say whether a 0 follows, which would make it a 10.
     """
 
     packs = True
-    packs_only = True
     keys: ClassVar = {"raft": (RaftSpec, RaftSpec())}
     inputs = Sft.inputs | {"people", "rated", "branch", "last", "row_weights"}
 
@@ -48,10 +45,19 @@ class Raft(Sft):
         if not any(load(form, "en").on_ten for form in forms):
             raise UsageError("objective raft needs a form on 1..10 in forms, such as pointwise")
 
-    def branch(self, nodes: list[Node], rows: list[Row], weighing: Weights) -> tuple[list[Node], list[Row], Tensors]:
-        """Cut each rated leaf before its rating, and add a branch with a 1 there as a row of its own.
+    def branch(self, row: Row) -> Row | None:
+        """Return a row up to its rating, with a 1 there; None for forms that do not rate, which have no rating to
+        learn.
+        """
+        assert self.tokens is not None
+        if not row["rating"]:
+            return None
+        position = row["value"][0]
+        ids = [*row["input_ids"][:position], self.tokens.first[0]]
+        return {**row, "input_ids": ids, "length": position + 1, "source": position + 1, "value": []}
 
-        The tensors are, for the n rated rows:
+    def tensors(self, rows: list[Row], ends: list[int], weighing: Weights) -> Tensors:
+        """Return tensors for the n rated rows.
 
         - `people` [n × 10]: the distribution of the human scores.
         - `rated` [n]: index of the position whose logits predict the rating. `branch` [n]: index of the 1.
@@ -59,33 +65,18 @@ class Raft(Sft):
         - `row_weights` [n]: weights in the loss.
         """
         assert self.tokens is not None
-        rows, tree, moved = list(rows), list[Node](), list[int]()
-        rated: list[tuple[Row, int]] = []
-        for node in nodes:
-            row, parent = rows[node.row], moved[node.parent] if node.parent >= 0 else -1
-            # Only a leaf has a verdict; forms that do not rate have no rating to learn.
-            if node.leaf and row["rating"]:
-                position, trunk = row["value"][0], len(tree)
-                tree.append(node._replace(end=position, parent=parent))
-                tree.append(node._replace(start=position, parent=trunk))
-                tree.append(Node(len(rows), position, position + 1, trunk, leaf=True))
-                ids = [*row["input_ids"][:position], self.tokens.first[0]]
-                cut = {"input_ids": ids, "length": position + 1, "source": position + 1, "value": []}
-                rows.append({**row, **cut, "images": [], "image_tokens": []})
-                rated.append((row, trunk))
-            else:
-                tree.append(node._replace(parent=parent))
-            moved.append(len(tree) - 1)
-        ends = [end - 1 for end in accumulate(node.end - node.start for node in tree)]
-        closing = [row["input_ids"][row["value"][-1] + 1] in self.tokens.ending for row, _ in rated]
-        tensors = {
-            "people": torch.tensor([row["people"] for row, _ in rated]).reshape(-1, len(RATINGS)),
-            "rated": torch.tensor([ends[trunk] for _, trunk in rated], dtype=torch.long),
-            "branch": torch.tensor([ends[trunk + 2] for _, trunk in rated], dtype=torch.long),
+        branches = [index for index, row in enumerate(rows) if "branch_of" in row]
+        places = [rows[index]["branch_of"] for index in branches]
+        rated = [rows[place] for place in places]
+        before = [ends[place] - (row["length"] - row["value"][0]) for place, row in zip(places, rated, strict=True)]
+        closing = [row["input_ids"][row["value"][-1] + 1] in self.tokens.ending for row in rated]
+        return {
+            "people": torch.tensor([row["people"] for row in rated]).reshape(-1, len(RATINGS)),
+            "rated": torch.tensor(before, dtype=torch.long),
+            "branch": torch.tensor([ends[index] for index in branches], dtype=torch.long),
             "last": torch.tensor(closing).bool(),
-            "row_weights": torch.tensor([weighing.of_row(row) for row, _ in rated]),
+            "row_weights": torch.tensor([weighing.of_row(row) for row in rated]),
         }
-        return tree, rows, tensors
 
     def loss(self, model: Any, hidden: torch.Tensor, batch: Tensors) -> tuple[torch.Tensor, int]:
         """Return Sft's cross-entropy plus `raft.weight` times the errors of the ratings, and the number of learned
@@ -101,7 +92,7 @@ class Raft(Sft):
         spec: RaftSpec = self.own("raft")
         # The count stays that of the tokens, so that `weight` is in tokens.
         total, count = super().loss(model, hidden, batch)
-        states, branch = hidden[0, batch["rated"]], hidden[0, batch["branch"]]
+        states, branch = (hidden.flatten(0, 1)[batch[name]] for name in ("rated", "branch"))
         rows = branch, batch["people"], batch["last"], batch["row_weights"]
         return total + model.lm_head(states, error, *rows), count
 
