@@ -73,8 +73,10 @@ class SeeingTokenizer:
         )
         names = list_image_names(messages)
         first, *behind = text.split(self.processor.image_token)
-        # An answer that spells the image token would be read as one more image.
-        if len(behind) != len(names):
+        # An answer that spells one of an image's tokens would be read as one more image. Gemma's has another name in
+        # front of its tokens.
+        feature = self.convert_ids_to_tokens(self.image_token_id)
+        if len(behind) != len(names) or any(feature in piece for piece in (first, *behind)):
             raise ImageError("image_unreadable", f"the text holds {self.processor.image_token}")
         return first + "".join(self.expansion(name) + piece for name, piece in zip(names, behind, strict=True))
 
@@ -103,7 +105,8 @@ class SeeingTokenizer:
 
     @property
     def image_token_id(self) -> int:
-        return int(self.processor.image_token_id)
+        """Id of the token that receives an image's features. The processor lists it before those around it."""
+        return int(self.processor.image_token_ids[0])
 
     def image_tokens(self, name: str) -> int:
         """Return the number of tokens that receive an image's features, without the tokens around them."""
@@ -131,8 +134,11 @@ class SeeingTokenizer:
         return Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB")
 
     def pixels(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
-        """Return the model's inputs for the named images, in order."""
-        return dict(self.processor.image_processor(images=[self.image(name) for name in names], return_tensors="pt"))
+        """Return the model's inputs for the named images, in order, as the processor makes them."""
+        options = getattr(self.processor.valid_processor_kwargs, "_defaults", {}).get("images_kwargs", {})
+        images = [self.image(name) for name in names]
+        computed = self.processor.image_processor(images=images, return_tensors="pt", **options)
+        return {name: value for name, value in computed.items() if name in self.processor.model_input_names}
 
 
 def read_processor(base: str, revision: str | None = None) -> Any:
