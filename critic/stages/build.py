@@ -33,7 +33,7 @@ from critic.judging import protocols
 from critic.page.blocks import interval, number
 from critic.records import Judgment, Language, ModelTurn
 from critic.stages.ask_rows import STEPS, TOKENS, AskedRow, AskRows, BuildRow
-from critic.stages.options import ONE_MODEL, Endpoint, takes_options
+from critic.stages.options import ONE_MODEL, Endpoint, choose, takes_options
 from critic.stages.run import known
 from critic.stages.totals import listed
 from critic.stats.aggregate import by_cell
@@ -453,8 +453,7 @@ def main(
     --plan, also generate conversations, references and checklists, check them, write a review sheet for people, and
     freeze the test with its data card. Every step writes a file in the folder --out; a rerun repeats no step.
     """
-    if plan is not None and plan not in PLANS:
-        raise UsageError(f"--plan {plan}: unknown; choose {', '.join(PLANS)}")
+    choose("plan", [plan] if plan else [], PLANS)
     if second and not (plan and PLANS[plan].checklists):
         raise UsageError(f"--second {second}: checklists are made by --plan multiverse")
     # What is written there would be taken for images on a rerun.

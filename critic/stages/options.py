@@ -394,9 +394,8 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         check((self.engine or not on_ray, "--replicas and --ray-address go with --engine ray"))
         check((not (values and self.base_url), f"give either {option} or --base-url; a URL is a {option}, too"))
         folders = values and not any("://" in value or value.startswith("@") for value in values)
-        check(
-            (not (folders and self.model), f"--model {self.model}: chooses among a server's models; {option} names one")
-        )
+        if folders and self.model:
+            raise UsageError(f"--model {self.model}: chooses among a server's models; {option} names one")
         if values:
             backends: list[Backend] = [self._named(option, value) for value in values]
         elif self.base_url is not None:

@@ -298,8 +298,9 @@ def _read_label(
     """
     cells = {_normalise_heading(column): (tables.cell_text(cell) or "").strip() for column, cell in row.items()}
     kind = "item" if "item" in cells else _TASK
-    # The line of choices has no task, and people leave lines empty.
-    if not (key := cells.get(kind, "")) and kind == _TASK:
+    key, chosen = cells.get(kind, ""), any(text and _is_choice(name) for name, text in cells.items())
+    # The line of choices has no task, people leave lines empty, and a program may export items of others unlabelled.
+    if not (key if kind == _TASK else chosen or _SKIPPED in cells):
         return
     location = f"{location}: {kind} {quoted(key)}"
     try:

@@ -134,6 +134,7 @@ class Store(threading.local):
         if tables and version < _VERSION:
             with store._writing() as database:
                 _execute(database, "upgrade.sql")
+                _execute(database, "counts.sql")
         return store if tables else None
 
     @contextmanager
@@ -178,6 +179,7 @@ class Store(threading.local):
             database.executemany("INSERT INTO items (key, shown, known) VALUES (?, ?, ?)", rows)
             values = "VALUES (?, ?, (SELECT id FROM items WHERE key = ?), ?, ?)"
             database.executemany(f"{_ADD_TASKS} {values}", tasks)
+            _execute(database, "counts.sql")
 
     def _select_tasks(self, which: str, *values: Any) -> list[RaterTask]:
         """Return the tasks that meet `which`, a condition in SQL with `values` for its question marks."""

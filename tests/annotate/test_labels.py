@@ -324,7 +324,9 @@ def test_label_studios_flat_exports_come_back(tmp_path: Path, form: str) -> None
     rows = []
     for number, task in enumerate(json.loads((tmp_path / "out/tasks.json").read_text("utf-8"))):
         annotation = {"annotation_id": number, "annotator": 3, "id": number, "lead_time": 12.5, "reason": "clear"}
-        rows.append({**task["data"], **annotation, "choice_1": "A" if number else ""})
+        rows.append(
+            {**task["data"], **annotation, **({"choice_1": "A"} if number else {"item": "999", "choice_1": ""})}
+        )
     path = tmp_path / f"export.{form}"
     if form == "json":
         path.write_text(json.dumps(rows))

@@ -1,6 +1,5 @@
--- Version 1. A change here needs another version, in store.py as well, and an upgrade.sql that leads to it.
+-- Version 1 (counts.sql). A change needs another version, in store.py as well, and an upgrade.sql that leads to it.
 -- A label is a row that is added, and never changed: the newest of a task counts, the others are its history.
--- A rater's tasks, and those that are done, are counted here: the next page is no later among 100,000 tasks than among 10.
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE items (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, shown BLOB NOT NULL, known BLOB);
 CREATE TABLE raters (name TEXT PRIMARY KEY, token TEXT NOT NULL UNIQUE, tasks INTEGER NOT NULL DEFAULT 0,
@@ -11,9 +10,4 @@ CREATE TABLE tasks (id INTEGER PRIMARY KEY, rater TEXT NOT NULL, place REAL NOT 
 CREATE INDEX open_tasks ON tasks (rater, place) WHERE label IS NULL;
 CREATE INDEX labelled_tasks ON tasks (rater, label);
 CREATE TABLE labels (id INTEGER PRIMARY KEY, task INTEGER NOT NULL REFERENCES tasks, at REAL NOT NULL,
-  said BLOB NOT NULL);
-CREATE TRIGGER count_task AFTER INSERT ON tasks BEGIN
-  UPDATE raters SET tasks = tasks + 1 WHERE name = new.rater; END;
-CREATE TRIGGER count_label AFTER UPDATE OF label ON tasks BEGIN
-  UPDATE raters SET done = done + (new.label IS NOT NULL) - (old.label IS NOT NULL) WHERE name = new.rater; END;
-PRAGMA user_version = 1
+  said BLOB NOT NULL)

@@ -1,5 +1,5 @@
 -- From version 0 to 1. Layouts until 2026-11-27 had a label name its rater, and a task its wave, and left neither empty.
--- Surplus columns of items stay: they may be empty. The counts of raters, which the program kept, are right.
+-- Surplus columns of items stay: they may be empty.
 CREATE TABLE new_tasks (id INTEGER PRIMARY KEY, rater TEXT NOT NULL, place REAL NOT NULL,
   item INTEGER NOT NULL REFERENCES items, role TEXT NOT NULL, swapped INTEGER NOT NULL, label INTEGER,
   UNIQUE (rater, item, role));
@@ -12,9 +12,4 @@ DROP TABLE tasks;
 ALTER TABLE new_tasks RENAME TO tasks;
 ALTER TABLE new_labels RENAME TO labels;
 CREATE INDEX open_tasks ON tasks (rater, place) WHERE label IS NULL;
-CREATE INDEX labelled_tasks ON tasks (rater, label);
-CREATE TRIGGER count_task AFTER INSERT ON tasks BEGIN
-  UPDATE raters SET tasks = tasks + 1 WHERE name = new.rater; END;
-CREATE TRIGGER count_label AFTER UPDATE OF label ON tasks BEGIN
-  UPDATE raters SET done = done + (new.label IS NOT NULL) - (old.label IS NOT NULL) WHERE name = new.rater; END;
-PRAGMA user_version = 1
+CREATE INDEX labelled_tasks ON tasks (rater, label)
