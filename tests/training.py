@@ -5,6 +5,7 @@ fork server) starts the others, so that a run takes a few; what is run is train/
 """
 
 import contextlib
+import gc
 import json
 import multiprocessing
 import os
@@ -39,6 +40,7 @@ _CONTEXT.set_forkserver_preload(
     [
         "datasets",
         "deepspeed",
+        "deepspeed.runtime.zero.muon.muon_optimizer",  # a second, where the first step imports it
         "peft",
         "scipy.stats",
         "torch.utils.tensorboard",
@@ -149,6 +151,7 @@ def _in_process(function: Callable[..., None], arguments: tuple[Any, ...], place
     os.environ.update(place)
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(log / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
+    gc.freeze()  # what was loaded before: the trainer collects garbage again and again
     function(*arguments)
 
 
