@@ -4,7 +4,8 @@
 
 lmms-eval is part of `make test`, the others only of this, as is the audit of result files by tools' own writers. All
 come from PyPI or npm; where those cannot be reached the tests are skipped, and with CLIENTS=all they fail. Environments
-are kept under build/clients, where `make clean` finds them. At the end stands a table of the verdicts read.
+are kept under build/clients, where `make clean` finds them. At the end stands a table of the verdicts read. Before them
+the same servers are asked, in this process, what clients ask.
 """
 
 import contextlib
@@ -19,17 +20,36 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import httpx
 import pytest
+from clients.forms import FORMS, single_grading
 from clients.tiny_server import make_judge
-from conftest import ROOT, needs, run, serving
+from conftest import ROOT, needs, run, run_apart, serving, write_jsonl
 
 pytestmark = pytest.mark.e2e
 
 PROGRAMS, KEPT = ROOT / "tests/clients", ROOT / "build/clients"
 INSTALL_SECONDS = 300
+FORM = "pointwise_short"
+ROWS = ROOT.parent / "shared/data/human_scored/llmeval2.jsonl"
+RATED = 12
+"""Rows that people scored."""
+
+README = "Rate the answer from 1 to 10.\nQuestion: 3 + 4?\nAnswer: 7\nEnd with: Score: n"
+GRADING = [
+    form
+    for form in FORMS
+    if form.contract
+    in (
+        *("grade-ci", "grade-cpi", "zero-one", "yes-no", "zero-one-only", "yes-no-only", "rubric-scores"),
+        *("bracketed-rating", "prometheus-absolute", "pass-and-score"),
+    )
+]
+"""Clients that rate or grade one answer."""
 
 
 class Client(NamedTuple):
@@ -94,7 +114,7 @@ class Clients:
     def url(self, way: str) -> str:
         """Return the URL of an untrained judge that is asked in one way; it starts when it is first wanted."""
         if way not in self.urls:
-            judge = make_judge(Path(tempfile.mkdtemp()), ["pointwise_short"], head=way == "head")
+            judge = make_judge(Path(tempfile.mkdtemp()), [FORM], head=way == "head")
             options = [*WAYS[way], "--alias", "gpt-4", "--alias", "gpt-3.5-turbo", "--alias", "o3", "--api-key", "none"]
             _, url = self.servers.enter_context(serving(judge, *options))
             self.urls[way] = f"{url}/v1"
@@ -193,6 +213,82 @@ def clients(request: pytest.FixtureRequest) -> Iterator[Clients]:
     clients.installing.shutdown(cancel_futures=True)
     with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
         print(clients.table())
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def served_way(request: pytest.FixtureRequest, clients: Clients) -> Iterator[tuple[str, httpx.Client]]:
+    """One of the three ways: its name, and a client of its server."""
+    url, headers = clients.url(request.param).removesuffix("/v1"), {"Authorization": "Bearer none"}
+    with httpx.Client(base_url=url, headers=headers, timeout=300) as client:
+        yield request.param, client
+
+
+def ask(client: httpx.Client, request: dict[str, Any]) -> httpx.Response:
+    # An untrained judge would reason for hundreds of tokens.
+    return client.post("/v1/chat/completions", json={**request, "max_tokens": 80, "model": "gpt-4"})
+
+
+def test_every_client_that_rates_or_grades_reads_its_verdict(
+    served_way: tuple[str, httpx.Client], capfd: pytest.CaptureFixture[str]
+) -> None:
+    name, client = served_way
+    answers = [(form, ask(client, form.request)) for form in GRADING]
+    problems = [(form.contract, answer.text) for form, answer in answers if answer.status_code != 200]
+    assert not problems
+    unread = [
+        (form.contract, answer.text) for form, answer in answers if form.parse(answer.json()["choices"][0]) is None
+    ]
+    with capfd.disabled():
+        print(f"\n| {name} | {len(answers) - len(unread)} / {len(answers)} |")
+    assert not unread
+    marked = {answer.headers.get("x-critic-form") for _, answer in answers}
+    assert marked == ({None} if name == "writer, as asked" else {FORM})
+
+
+def test_the_first_request_of_the_readme(served_way: tuple[str, httpx.Client]) -> None:
+    _, client = served_way
+    answer = ask(client, {"messages": [{"role": "user", "content": README}]})
+    text = answer.json()["choices"][0]["message"]["content"]
+    assert len(re.findall(r"(?m)^Score: (?:10|[1-9])$", text)) == 1, text
+
+
+def test_other_requests(served_way: tuple[str, httpx.Client]) -> None:
+    name, client = served_way
+    answer = ask(client, {"messages": [{"role": "user", "content": "Which is the capital of Peru?"}]})
+    assert answer.status_code == (400 if name == "head" else 200), answer.text
+    assert name != "head" or "inspect-ai" in answer.json()["error"]["message"]
+    long = "four " * 6000
+    grading = json.loads(json.dumps(GRADING[0].request).replace("Four apples.", long))
+    answer = ask(client, grading)
+    if name == "writer, as asked":
+        assert answer.json()["error"]["code"] == "context_length_exceeded"
+    else:
+        assert answer.status_code == 200, answer.text
+        assert int(answer.headers["x-critic-shortened"].removeprefix("reference=")) > 1000
+
+
+def test_a_client_reads_what_critic_judge_writes_of_the_same_rows(
+    served_way: tuple[str, httpx.Client], tmp_path: Path
+) -> None:
+    name, client = served_way
+    if name == "writer, as asked" or not ROWS.is_file():
+        pytest.skip("asked in other words" if ROWS.is_file() else f"{ROWS} is not here")
+    with ROWS.open(encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in islice(lines, 0, 8000, 8000 // RATED)][:RATED]
+    write_jsonl(tmp_path / "rows.jsonl", rows)
+    out = tmp_path / "judged.jsonl"
+    words = ["--base-url", str(client.base_url.join("v1")), "--api-key", "none", "--prompt", FORM, "--out", str(out)]
+    run_apart("critic", "judge", str(tmp_path / "rows.jsonl"), *words, code=0)
+    judged = {line["sample"]["id"]: line["score"] for line in map(json.loads, out.read_text("utf-8").splitlines())}
+    assert len(judged) == RATED
+    ratings = dict[str, int]()
+    for row in rows:
+        request = {"messages": [{"role": "user", "content": single_grading(row)}]}
+        text = ask(client, request).json()["choices"][0]["message"]["content"]
+        (rating,) = re.findall(r"\[\[([0-9]+)\]\]", text)
+        ratings[row["id"]] = int(rating)
+    assert {key: abs(ratings[key] - score) <= 0.5 for key, score in judged.items()} == dict.fromkeys(judged, True)
+    assert len({*ratings.values()}) > 1, "ratings that are all alike prove nothing"
 
 
 in_each_way = pytest.mark.parametrize("way", WAYS)
