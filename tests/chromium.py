@@ -5,8 +5,7 @@ import os
 import select
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
@@ -88,13 +87,6 @@ class Chromium:
         entries = [event["params"]["entry"] for event in self.events if event["method"] == "Log.entryAdded"]
         return failed + [entry for entry in entries if entry["source"] != "network"]
 
-
-@contextmanager
-def started(home: Path) -> Iterator[Chromium]:
-    """Run Chromium with its profile in the folder `home`."""
-    browser = Chromium(home)
-    try:
-        yield browser
-    finally:
-        browser.process.kill()
-        browser.process.wait()
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()

@@ -144,15 +144,13 @@ def test_large_images_are_made_smaller(root: Path, size: tuple[int, int], mode: 
 def test_a_page_gets_small_copies_of_images_wherever_they_lie(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Judgments name their replies, and these the folder of images; what is missing, or no image, is left out."""
     picture(root / "large.png", (1000, 800))
-    judged, replies = root.parent / "judged" / "j.jsonl", root.parent / "replies" / "r.jsonl"
+    judged, replies = root.parent / "j.jsonl", root.parent / "r.jsonl"
     jsonl.write_json(jsonl.sidecar(judged), {"replies": {"file": str(replies)}, "images": None})
     jsonl.write_json(jsonl.sidecar(replies), {"data_root": str(root)})
-    names = ["large.png", "in/a.png", "missing.png", "../secret.png", "large.png"]
-    uris = embed(names, [judged])
-    assert [uri.partition(";")[0] for uri in uris.values()] == ["data:image/jpeg", "data:image/png"]
-    assert [*uris] == ["large.png", "in/a.png"]
-    many = [f"{number}.png" for number in range(PAGE_IMAGES)]
-    assert [*embed([*many[1:], *names], [root / "x.jsonl"])] == ["large.png"] and not embed(many + names, [judged])
+    uris = embed(names := ["large.png", "missing.png", "../secret.png", "in/a.png", "large.png"], [judged])
+    kinds = {name: uri.partition(";")[0] for name, uri in uris.items()}
+    assert kinds == {"large.png": "data:image/jpeg", "in/a.png": "data:image/png"}
+    assert not embed([f"{number}.png" for number in range(PAGE_IMAGES)] + names, [judged]), "the first ones only"
     monkeypatch.setitem(sys.modules, "PIL", None)
     assert embed(names, [judged]) == {}, "without Pillow there is a page all the same"
 

@@ -3,17 +3,18 @@
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from annotating import forked, planned, rows_file
-from chromium import Chromium, started
+from chromium import Chromium
 from conftest import free_port
 
 
 @pytest.fixture
 def chromium(tmp_path: Path) -> Iterator[Chromium]:
-    with started(tmp_path / "home") as browser:
+    with closing(Chromium(tmp_path / "home")) as browser:
         yield browser
 
 

@@ -2,7 +2,7 @@
 const looking = {
   /** Set everything in one font, so that what is measured is the same on every machine. */
   async dress(font) {
-    document.fonts.add(await new FontFace('one', `url("${font}")`).load());
+    document.fonts.add(await new FontFace('one', `url("data:font/ttf;base64,${font}")`).load());
     const style = document.createElement('style');
     style.textContent = '* { font-family: one !important; }';
     document.head.append(style);
