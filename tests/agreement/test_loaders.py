@@ -367,6 +367,8 @@ def test_preferences_by_several_raters(tmp_path: Path) -> None:
     assert pairs.judges["ours"].tolist() == [A, FAILED, UNASKED]
     assert pairs.parts == {"turn": ["1", "2", "1"]}
     assert pairs.length_a is not None and pairs.length_a.tolist() == [2.0, 0.0, 1.0]
+    texts = [each and (each.text, each.other and each.other.text) for each in pairs.responses]
+    assert texts == [("xx", "y"), ("", "zzz"), ("k", "k")]
     alone = preferences(tmp_path, "id,preference\np,a\n", "id,preference\np,TIE\n")
     assert (list(alone.people), alone.judges["ours"].tolist(), alone.length_a) == (["people"], [TIE], None)
 
