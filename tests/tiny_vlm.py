@@ -1,6 +1,7 @@
-"""A vision-language model of a few million random parameters, which vLLM and transformers load without torchvision.
+"""Random bases of the families that judges are trained from (tiny_bases.yaml), which transformers loads without
+torchvision.
 
-python tests/tiny_vlm.py FOLDER
+python tests/tiny_vlm.py FOLDER LAYERS writes an Idefics3, which vLLM loads without it too.
 """
 
 import json
@@ -30,9 +31,6 @@ CHAT_TEMPLATE = """\
 {% endif -%}
 """
 
-IMAGE_TOKENS = 4
-"""Tokens of an image: a square of 64 pixels in patches of 16, four patches to a token."""
-
 TEXTS = ("How many red boats lie in the harbour, and which one is the largest?", "图中有几条船？哪一条最大？")
 
 
@@ -41,61 +39,8 @@ def trained_tokenizer(around: list[str]) -> Any:
     return train_byte_pairs(TEXTS, 512, ["<pad>", "<|im_start|>", "<|im_end|>", *around], "<|im_end|>")
 
 
-def build(folder: Path, hidden: int = 128, layers: int = 2) -> Path:
-    """Write the model (Idefics3, float32) and its processor to `folder`."""
-    import torch
-    from transformers import Idefics3Config, Idefics3ForConditionalGeneration, Idefics3ImageProcessor, Idefics3Processor
-
-    tiles = [f"<row_{row}_col_{column}>" for row in (1, 2) for column in (1, 2)]
-    tokenizer = trained_tokenizer(
-        ["<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>", *tiles]
-    )
-    tokenizer.image_token = "<image>"
-    ids = {name: tokenizer.convert_tokens_to_ids(name) for name in ("<image>", "<pad>", "<|im_end|>")}
-    config = Idefics3Config(
-        image_token_id=ids["<image>"],
-        pad_token_id=ids["<pad>"],
-        scale_factor=2,
-        tie_word_embeddings=False,
-        vision_config={
-            "hidden_size": 64,
-            "intermediate_size": 128,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "image_size": 64,
-            "patch_size": 16,
-        },
-        text_config={
-            "model_type": "llama",
-            "vocab_size": len(tokenizer),
-            "hidden_size": hidden,
-            "intermediate_size": 2 * hidden,
-            "num_hidden_layers": layers,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "max_position_embeddings": 4096,
-            "initializer_range": 0.1,
-            "bos_token_id": None,
-            "eos_token_id": ids["<|im_end|>"],
-            "pad_token_id": ids["<pad>"],
-            "tie_word_embeddings": False,
-        },
-    )
-    torch.manual_seed(0)
-    model = Idefics3ForConditionalGeneration(config)
-    model.generation_config.eos_token_id = ids["<|im_end|>"]
-    model.generation_config.pad_token_id = ids["<pad>"]
-    images = Idefics3ImageProcessor(
-        size={"longest_edge": 128}, max_image_size={"longest_edge": 64}, do_image_splitting=False
-    )
-    processor = Idefics3Processor(images, tokenizer, image_seq_len=IMAGE_TOKENS, chat_template=CHAT_TEMPLATE)
-    model.save_pretrained(folder)
-    processor.save_pretrained(folder)
-    return folder
-
-
 BASES: dict[str, dict[str, Any]] = YAML(typ="safe").load(Path(__file__).with_name("tiny_bases.yaml"))
-"""Other families that see, by their names in transformers."""
+"""Random bases of other families, by their names in transformers. Those without a processor read text alone."""
 
 
 def processor_of(family: str, folder: Path | None = None) -> Any:
@@ -110,15 +55,15 @@ def processor_of(family: str, folder: Path | None = None) -> Any:
     for name, token in entry.get("named", {}).items():
         setattr(tokenizer, name, token)
         setattr(tokenizer, f"{name}_id", tokenizer.convert_tokens_to_ids(token))
-    parts = [getattr_of(entry["pixels"])(**entry["image_options"]), tokenizer]
-    parts += [getattr_of(entry["frames"])()] if "frames" in entry else []
+    parts = [find_class(entry["pixels"])(**entry["image_options"]), tokenizer]
+    parts += [find_class(entry["frames"])()] if "frames" in entry else []
     template = CHAT_TEMPLATE.replace("<image>", entry["image"])
     # It looks the parts' classes up among torchvision's.
     with mock.patch.object(ProcessorMixin, "check_argument_for_proper_class"):
-        return getattr_of(entry["processor"])(*parts, chat_template=template, **entry.get("options", {}))
+        return find_class(entry["processor"])(*parts, chat_template=template, **entry.get("options", {}))
 
 
-def getattr_of(path: str) -> Any:
+def find_class(path: str) -> Any:
     module, _, name = path.rpartition(".")
     return getattr(import_module(f"transformers.models.{module}"), name)
 
@@ -128,16 +73,29 @@ def read_processor(folder: Any, **_: Any) -> Any:
     return processor_of(json.loads((Path(folder) / "config.json").read_text("utf-8"))["model_type"], folder)
 
 
-def build_base(family: str, folder: Path) -> Path:
-    """Write a random model of a family (float32) and its processor to `folder`."""
-    import torch
-    from transformers import AutoConfig, AutoModelForImageTextToText
+def build(folder: Path, layers: int = 2) -> Path:
+    """Write an Idefics3, which needs no torchvision, to `folder`."""
+    return build_base("idefics3", folder, num_hidden_layers=layers)
 
-    processor, config = processor_of(family), deepcopy(BASES[family]["config"])
-    config["text_config"]["vocab_size"] = len(processor.tokenizer)
+
+def build_base(family: str, folder: Path, **changes: Any) -> Path:
+    """Write a random model of a family (float32) and its processor or tokenizer to `folder`.
+
+    `changes` are of the configuration of the part that reads.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+
+    config, sees = deepcopy(BASES[family]["config"]), "processor" in BASES[family]
+    processor = processor_of(family) if sees else trained_tokenizer([])
+    processor.chat_template = processor.chat_template or CHAT_TEMPLATE
+    vocabulary = len(processor.tokenizer if sees else processor)
+    config.get("text_config", config).update(vocab_size=vocabulary, **changes)
     torch.manual_seed(0)
-    model = AutoModelForImageTextToText.from_config(AutoConfig.for_model(family, **config))
+    kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
+    model = kind.from_config(AutoConfig.for_model(family, **config))
     model.generation_config.eos_token_id = 2
+    model.generation_config.pad_token_id = 0
     model.save_pretrained(folder)
     processor.save_pretrained(folder)
     return folder

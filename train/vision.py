@@ -73,11 +73,11 @@ class SeeingTokenizer:
         )
         names = list_image_names(messages)
         first, *behind = text.split(self.processor.image_token)
-        # An answer that spells one of an image's tokens would be read as one more image. Gemma's has another name in
-        # front of its tokens.
-        feature = self.convert_ids_to_tokens(self.image_token_id)
-        if len(behind) != len(names) or any(feature in piece for piece in (first, *behind)):
-            raise ImageError("image_unreadable", f"the text holds {self.processor.image_token}")
+        # An answer that spells the image token would be read as one more image. Gemma's token for an image becomes
+        # others, which receive its features.
+        own = dict.fromkeys([self.processor.image_token, self.convert_ids_to_tokens(self.image_token_id)])
+        if len(behind) != len(names) or any(token in piece for piece in (first, *behind) for token in own):
+            raise ImageError("image_unreadable", f"the text holds {' or '.join(own)}")
         return first + "".join(self.expansion(name) + piece for name, piece in zip(names, behind, strict=True))
 
     def expansion(self, name: str) -> str:

@@ -1,6 +1,7 @@
 """Training on images and text together: what a row counts, what is learned, and that no image is another row's."""
 
 import json
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import datasets
 import pytest
 from conftest import human_row
-from training import Processes, logged, run_sft, start, train, write_recipe, write_rows
+from training import Processes, logged, run_sft, train, write_recipe, write_rows
 
 import attention  # isort: skip
 import export  # isort: skip
@@ -30,7 +31,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from critic import human_scored, jsonl
 from critic.errors import UsageError
-from critic.images import Images
+from critic.images import ImageError, Images
 from critic.judging.targets import IGNORED
 from eval_agreement.measures.attacks import arms
 
@@ -175,7 +176,27 @@ def test_raft_too(setup: Any) -> None:
     model = training_run.build_model(recipe, tokenizer, tokens).eval()
     objective = objective_of(recipe, tokens)
     losses = [loss(model, batch(setup, [row], objective)) for row in rows]
-    assert loss(model, batch(setup, rows, objective)) == pytest.approx(sum(losses), rel=1e-5)
+    for packing in (True, False):
+        assert loss(model, batch(setup, rows, objective, packing=packing)) == pytest.approx(sum(losses), rel=1e-5)
+
+
+@pytest.mark.parametrize("family", [family for family, entry in tiny_vlm.BASES.items() if "processor" in entry])
+def test_an_image_is_what_its_processor_makes_of_it(family: str, tmp_path: Path) -> None:
+    """Its tokens, those among them that receive features, and its pixels, in tiles where the family cuts some."""
+    processor = tiny_vlm.processor_of(family)
+    Image.new("RGB", (64, 128), "red").save(tmp_path / "red.png")
+    seeing = vision.SeeingTokenizer(processor, Images(tmp_path))
+    theirs = processor(text=[processor.image_token], images=[[seeing.image("red.png")]], return_tensors="pt")
+    ids = torch.tensor([seeing.ids(seeing.expansion("red.png"))])
+    assert torch.equal(ids, theirs["input_ids"])
+    assert all(torch.equal(types, theirs[name]) for name, types in seeing.types_of(ids).items())
+    assert seeing.image_tokens("red.png") == ids.eq(seeing.image_token_id).sum() > 1
+    pixels = seeing.pixels(["red.png"])
+    assert pixels.keys() == theirs.keys() - {"input_ids", "attention_mask", *seeing.types}
+    assert all(torch.equal(values.flatten(), theirs[name].flatten()) for name, values in pixels.items())
+    spelt = seeing.convert_ids_to_tokens(seeing.image_token_id)
+    with pytest.raises(ImageError, match=f"the text holds .*{re.escape(spelt)}"):
+        seeing.apply_chat_template([{"role": "user", "content": spelt}], tokenize=False, add_generation_prompt=True)
 
 
 QWEN = {"tiny": None, "vision": None, "max_source_tokens": 3000}
@@ -477,21 +498,3 @@ def test_a_qwen3_vl_is_trained_with_adapters_and_comes_out_whole(tmp_path: Path)
         assert {"processor_config.json", "chat_template.jinja", "tokenizer.json"} <= {
             file.name for file in folder.iterdir()
         }
-
-
-@pytest.mark.e2e
-def test_continued_it_learns_the_same(tmp_path: Path) -> None:
-    rows = pictured(tmp_path)
-    steps = {"max_steps": 4, "save_steps": 2, "logging_steps": 1}
-    training = {**steps, "per_device_train_batch_size": 2, "train_sampling_strategy": "random"}
-    changes = {**SEEING, "packing": True, "together": True, "training": training, "ema": {"decay": 0.3}}
-    file = write_recipe(tmp_path, **changes)
-    train(file, rows, tmp_path / "whole", internal=False)
-    run = start(file, rows, tmp_path / "killed", internal=False)
-    while not (tmp_path / "killed/checkpoint-2/critic.json").is_file() and run.processes[0].exitcode is None:
-        pass
-    run.kill()
-    train(file, rows, tmp_path / "killed", internal=False)
-    assert logged(tmp_path / "killed") == logged(tmp_path / "whole")
-    ours, others = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "killed"))
-    assert all(torch.equal(tensor, others[name]) for name, tensor in ours.items())
