@@ -50,7 +50,7 @@ def build_options(model: str, facts: dict[str, Any], on_cpu: bool) -> list[str]:
 
     `model` is its folder, and `facts` are its training notes (`identity.read_notes`). The options limit the context to
     the length used in training. They enable constrained JSON without free white space, or a scoring head. Set `on_cpu`
-    to add the options that a CPU needs.
+    to add the options that a CPU needs. Raises UsageError for a model whose layers need a GPU.
     """
     structured = {"backend": "guidance", "disable_any_whitespace": True}
     words = ["--model", model]
@@ -61,6 +61,7 @@ def build_options(model: str, facts: dict[str, Any], on_cpu: bool) -> list[str]:
     if recipe := facts.get("recipe"):
         words += ["--max-model-len", str(recipe["max_source_tokens"] + recipe["max_target_tokens"])]
     if on_cpu:
+        require_layers_for_cpu(Path(model))
         if needs_float32(Path(model)):
             words += ["--dtype", "float32"]
         # Compilation needs a compiler and half a minute; small blocks let short prefixes be cached.
@@ -70,6 +71,23 @@ def build_options(model: str, facts: dict[str, Any], on_cpu: bool) -> list[str]:
     return words
 
 
+def _read_config(folder: Path) -> dict[str, Any]:
+    """Return the configuration of a model in a folder, {} for a model of a hub."""
+    file = folder / "config.json"
+    config: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+    return config
+
+
+def require_layers_for_cpu(folder: Path) -> None:
+    """Raise UsageError if the model in `folder` has gated delta layers (Qwen3.5).
+
+    On a CPU vLLM has kernels for them in bfloat16 only, and none that goes with the other options of a judge there.
+    """
+    config = _read_config(folder)
+    if "linear_attention" in ((config.get("text_config") or config).get("layer_types") or ()):
+        raise UsageError(f"{folder}: its layers (linear_attention) need a GPU, vLLM has no kernels for them on a CPU")
+
+
 def needs_float32(folder: Path, system: Path = Path("/proc")) -> bool:
     """Return True if a CPU should run the model in `folder` in float32.
 
@@ -77,8 +95,7 @@ def needs_float32(folder: Path, system: Path = Path("/proc")) -> bool:
     the speed. A quantized model, or one whose float32 weights would fill more than half of the machine's memory, keeps
     its type. Total memory counts, not free memory, so that a machine always decides alike.
     """
-    file = folder / "config.json"
-    config = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+    config = _read_config(folder)
     dtype = config.get("dtype", config.get("torch_dtype"))
     if dtype in ("float32", None) or "quantization_config" in config:
         return bool(dtype == "float32")

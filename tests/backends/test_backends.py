@@ -83,6 +83,12 @@ def test_a_processor_that_emulates_bf16_computes_in_float32(
     place = options.index("--enforce-eager")
     assert options[place - len(words) : place] == words and ("--dtype" in options) == bool(words)
     assert "float32" not in vllm.build_options(str(tmp_path), {}, on_cpu=False)
+    gated = {"layer_types": ["linear_attention", "full_attention"]}
+    for seeing in (False, True):
+        (tmp_path / "config.json").write_text(json.dumps({"text_config": gated} if seeing else gated))
+        assert vllm.build_options(str(tmp_path), {}, on_cpu=False)
+        with pytest.raises(UsageError, match=r"layers \(linear_attention\) need a GPU, vLLM has no kernels"):
+            vllm.build_options(str(tmp_path), {}, on_cpu=True)
 
 
 def judged(path: Path) -> dict[str, dict[str, Any]]:
