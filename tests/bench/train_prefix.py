@@ -1,11 +1,12 @@
-"""Rows a second of training that computes what rows begin with once, against packing alone.
+"""Rows a second of training that computes what rows begin with once, against packing alone and padded rows.
 
     python tests/bench/train_prefix.py --train runs/llmeval2/data/train.jsonl [--base FOLDER]
 
 The same model trains on the same rows, in turn, several times; the first step of each does not count. Packing alone is
-ours without sharing, with transformers' own attention; the fastest of several sizes of micro-batch counts. Without
+ours without sharing; the fastest of several sizes of micro-batch counts. Without
 `--base` the model is random and a tokenizer is trained on the rows' texts. Ends in one JSON line: `ratio` is ours over
-packing alone, in rows a second of processor time, which a load changes less than the clock.
+packing alone and `padded` ours over the fastest padded rows, one row a sequence, as bases that cannot pack are trained;
+both in rows (so in tokens of rows) a second of processor time, which a load changes less than the clock.
 """
 
 import argparse
@@ -36,7 +37,7 @@ from rows import prepare  # noqa: E402
 from critic import human_scored  # noqa: E402
 
 ALONE = (2, 4, 16)
-"""Rows of a micro-batch in packing alone: its attention is of [tokens × tokens], so that fewer can be faster."""
+"""Rows of a micro-batch in packing alone, and padded. Fewer can be faster."""
 
 
 class Clock(transformers.TrainerCallback):  # type: ignore[misc]  # a base of type Any
@@ -80,8 +81,6 @@ def model_of(given: argparse.Namespace, vocabulary: int) -> Any:
 def trained(make: Callable[[], Any], rows: Any, batches: Batches, given: argparse.Namespace, size: int) -> float:
     """Rows a CPU second, `size` of them in a micro-batch."""
     model = make()
-    if not batches.share:
-        model.set_attn_implementation("sdpa")
     clock = Clock()
     settings = transformers.TrainingArguments(
         tempfile.mkdtemp(),
@@ -115,7 +114,10 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int, default=32000)
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--layers", type=int, default=6)
-    parser.add_argument("--alone", type=int, nargs="*", default=ALONE, help="rows of a micro-batch in packing alone")
+    parser.add_argument(
+        "--alone", type=int, nargs="*", default=ALONE, help="rows of a micro-batch in packing alone, and padded"
+    )
+    parser.add_argument("--objective", default="sft", help="sft or raft, of which padded rows are computed twice")
     given = parser.parse_args()
     scratch = Path(tempfile.mkdtemp())
     datasets.disable_progress_bars()
@@ -126,13 +128,16 @@ def main() -> None:
         tokenizer_of(texts(given.train), given.vocabulary).save_pretrained(scratch / "tokenizer")
     recipe = read_recipe(
         ROOT / "train/recipes/tiny-real.yaml",
-        ["tiny=null", f"base={given.base or scratch / 'tokenizer'}", "max_source_tokens=2048", "rating_weight=1.0"],
+        [
+            *("tiny=null", "max_source_tokens=2048", "rating_weight=1.0"),
+            *(f"objective={given.objective}", f"base={given.base or scratch / 'tokenizer'}"),
+        ],
     )
     data, tokenizer = prepare(recipe, sample, scratch / "cache", os.cpu_count() or 1)
     rows = data.rows
     lengths = sorted(rows["length"])
 
-    objective = objective_of(recipe)
+    objective = objective_of(recipe, objective_of(recipe).read_tokens(tokenizer))
 
     def make() -> Any:
         model = model_of(given, len(tokenizer))
@@ -140,7 +145,10 @@ def main() -> None:
         return model
 
     weighing = objective.weights(rows)
-    shared, alone = (Batches(tokenizer.pad_token_id, weighing, packing=True, share=share) for share in (True, False))
+    shared, alone, padded = (
+        Batches(tokenizer.pad_token_id, weighing, objective, packing=packing, share=share)
+        for packing, share in ((True, True), (True, False), (False, False))
+    )
     chosen = [rows[place] for place in range(given.rows)]
     computed = [batches(chosen)["input_ids"].shape[1] for batches in (shared, alone)]
     print(
@@ -149,11 +157,22 @@ def main() -> None:
     )
     rates: dict[str, list[float]] = {}
     for number in range(given.rounds):
-        for name, batches, size in (("shared", shared, given.rows), *((f"alone {n}", alone, n) for n in given.alone)):
+        apart = (
+            (f"{name} {n}", batches, n) for name, batches in (("alone", alone), ("padded", padded)) for n in given.alone
+        )
+        for name, batches, size in (("shared", shared, given.rows), *apart):
             rates.setdefault(name, []).append(trained(make, rows, batches, given, size))
             print(f"round {number}: {name} {rates[name][-1]:.2f} rows a CPU second", flush=True)
-    fastest = max((name for name in rates if name != "shared"), key=lambda name: statistics.median(rates[name]))
-    facts = {"tokens": round(computed[1] / computed[0], 2), "rows": given.rows, "threads": torch.get_num_threads()}
+    fastest, unpacked = (
+        max((name for name in rates if name.startswith(kind)), key=lambda name: statistics.median(rates[name]))
+        for kind in ("alone", "padded")
+    )
+    facts = {
+        "padded": ratios(rates, "shared", unpacked),
+        "tokens": round(computed[1] / computed[0], 2),
+        "rows": given.rows,
+        "threads": torch.get_num_threads(),
+    }
     print(json.dumps({"name": "train_prefix", **ratios(rates, "shared", fastest), **facts, "load": os.getloadavg()[0]}))
 
 
