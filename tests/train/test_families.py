@@ -1,7 +1,7 @@
 """Every family of bases is trained by every objective: killed and resumed, read again by transformers, served by vLLM.
 
 `pytest -m "" tests/train/test_families.py` runs the table of train/README.md (half an hour of two cores), which by
-default has one cell.
+default has two cells.
 """
 
 import json
@@ -21,6 +21,7 @@ import export  # isort: skip
 import recipe as recipes  # isort: skip
 import rows as rows_module  # isort: skip
 from objective_table import objective_of  # isort: skip
+from vision import TOWERS  # isort: skip
 import numpy as np
 import tiny_vlm
 import torch
@@ -80,8 +81,9 @@ def judge_again(file: Path, rows: Path, judge: Path) -> Any:
     return shares
 
 
+ALWAYS = {("qwen3_5", "raft"), ("qwen3_vl", "sft")}
 CELLS = [
-    pytest.param(*cell, marks=[pytest.mark.gpu] if cell == ("qwen3_5", "raft") else [pytest.mark.slow])
+    pytest.param(*cell, marks=[pytest.mark.gpu] if cell in ALWAYS else [pytest.mark.slow])
     for cell in product(tiny_vlm.BASES, ["sft", "raft", "head", "pairwise"])
 ]
 
@@ -97,6 +99,7 @@ def test_a_family_is_trained_resumed_read_and_served(
     changes |= {"objective": objective, "forms": {form: 1.0}, "packing": True, "together": True, "ema": {"decay": 0.3}}
     changes |= {"base": str(tiny_vlm.build_base(family, tmp_path / "base")), "training": SEEING["training"] | STEPS}
     changes |= {} if compares else {"evaluation": {"every": 4, "batch_size": 3}}
+    changes |= {"lora": {"r": 4, "alpha": 8}} if objective == "sft" else {}
     file, whole, killed = write_recipe(tmp_path, **changes), tmp_path / "whole", tmp_path / "killed"
 
     def started(out: Path) -> Processes:
@@ -127,6 +130,12 @@ def test_a_family_is_trained_resumed_read_and_served(
     assert "continuing from" in run.stdout and logged(killed) == logged(whole)
     ours, others = (load_file(folder / "model.safetensors") for folder in (whole, killed))
     assert all(torch.equal(tensor, others[name]) for name, tensor in ours.items())
+    if objective == "sft":  # by adapters, on what reads alone
+        before, adapter = load_file(tmp_path / "base/model.safetensors"), whole / "adapter"
+        changed = {name for name, tensor in ours.items() if not torch.equal(tensor, before[name])}
+        for names in (changed, load_file(adapter / "adapter_model.safetensors")):
+            assert names and all(".layers." in name and not set(TOWERS) & set(name.split(".")) for name in names)
+        assert not sees or {"processor_config.json", "chat_template.jinja"} <= {file.name for file in adapter.iterdir()}
     monkeypatch.setattr(AutoProcessor, "from_pretrained", tiny_vlm.read_processor)
     shares = judge_again(file, rows, whole)
     if not on_gpu() and family not in SERVED:

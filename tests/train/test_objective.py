@@ -101,19 +101,6 @@ def test_the_loss_is_transformers_own(env: SimpleNamespace, family: str, attenti
     assert model(input_ids=batch["input_ids"]).logits.shape[-1] == len(env.tokenizer)
 
 
-@EACH_ATTENTION
-@EACH_FAMILY
-def test_packed_padded_and_alone_are_one(env: SimpleNamespace, family: str, attention: str) -> None:
-    model = tiny_model(family, attention, len(env.tokenizer)).train()
-    objective_with().install(model)
-    alone = torch.stack([model(**batches(env)([row]), num_items_in_batch=9).loss for row in env.rows]).sum()
-    wanted = gradients(model, alone)
-    for packing in (False, True) if attention == "sdpa" else (False,):
-        together = model(**batches(env, packing=packing)(env.rows), num_items_in_batch=9).loss
-        assert together.item() == pytest.approx(alone.item(), rel=2e-6)
-        same(gradients(model, together), wanted)
-
-
 @pytest.mark.parametrize(("packing", "name"), [(False, "sft"), (True, "sft"), (True, "raft")])
 def test_parts_are_the_whole(env: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, packing: bool, name: str) -> None:
     model = tiny_model("llama", "sdpa", len(env.tokenizer))

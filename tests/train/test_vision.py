@@ -9,7 +9,7 @@ from typing import Any
 import datasets
 import pytest
 from conftest import human_row
-from training import Processes, logged, run_sft, train, write_recipe, write_rows
+from training import logged, train, write_recipe, write_rows
 
 import attention  # isort: skip
 import export  # isort: skip
@@ -26,8 +26,7 @@ import msgspec
 import tiny_vlm
 import torch
 from PIL import Image
-from safetensors.torch import load_file
-from transformers import AutoModelForImageTextToText, AutoProcessor
+from transformers import AutoProcessor
 
 from critic import human_scored, jsonl
 from critic.errors import UsageError
@@ -169,17 +168,6 @@ def test_packed_and_padded_are_the_rows_one_by_one(setup: Any, model: Any) -> No
     assert loss(model, given) == pytest.approx(sum(loss(model, batch(setup, [row])) for row in same), rel=1e-5)
 
 
-def test_raft_too(setup: Any) -> None:
-    recipe, rows, _, tokenizer = setup
-    tokens = rating_tokens(tokenizer)
-    recipe = msgspec.structs.replace(recipe, objective="raft")
-    model = training_run.build_model(recipe, tokenizer, tokens).eval()
-    objective = objective_of(recipe, tokens)
-    losses = [loss(model, batch(setup, [row], objective)) for row in rows]
-    for packing in (True, False):
-        assert loss(model, batch(setup, rows, objective, packing=packing)) == pytest.approx(sum(losses), rel=1e-5)
-
-
 @pytest.mark.parametrize("family", [family for family, entry in tiny_vlm.BASES.items() if "processor" in entry])
 def test_an_image_is_what_its_processor_makes_of_it(family: str, tmp_path: Path) -> None:
     """Its tokens, those among them that receive features, and its pixels, in tiles where the family cuts some."""
@@ -199,33 +187,39 @@ def test_an_image_is_what_its_processor_makes_of_it(family: str, tmp_path: Path)
         seeing.apply_chat_template([{"role": "user", "content": spelt}], tokenize=False, add_generation_prompt=True)
 
 
-QWEN = {"tiny": None, "vision": None, "max_source_tokens": 3000}
+FAMILIES = [
+    *(("idefics3", objective) for objective in ("raft", "head", "pairwise")),
+    *(("qwen3_vl", "head"), ("qwen3_5", "raft"), ("glm4v_moe", "pairwise"), ("internvl", "raft"), ("gemma3", "raft")),
+]
 
 
-@pytest.mark.parametrize("base", [{}, QWEN])
-@pytest.mark.parametrize("kind", ["head", "pairwise"])
-def test_a_scoring_head_sees(kind: str, base: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of Idefics3 in packed rows, of Qwen3-VL in padded ones; saved, it is the class by which vLLM knows it."""
-    changes = {"objective": kind, **base}
-    if base:
-        monkeypatch.setattr(AutoProcessor, "from_pretrained", tiny_vlm.read_processor)
-        changes |= {"base": str(tiny_vlm.build_base("qwen3_vl", tmp_path / "base"))}
-    if kind == "pairwise":
-        changes |= {"forms": {"pairwise": 1.0}}
-    setup = prepared(tmp_path, **changes)
+@pytest.mark.parametrize(("family", "kind"), FAMILIES)
+def test_every_family_sees_the_rows_one_by_one(
+    family: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packed, where it can be, and padded; a head that is saved is the class by which vLLM knows it."""
+    monkeypatch.setattr(AutoProcessor, "from_pretrained", tiny_vlm.read_processor)
+    base = {"tiny": None, "vision": None, "base": str(tiny_vlm.build_base(family, tmp_path / "base"))}
+    forms = {"pairwise" if kind == "pairwise" else "pointwise_short": 1.0}
+    setup = prepared(tmp_path, **base, objective=kind, forms=forms, max_source_tokens=3000)
     recipe, rows, _, tokenizer = setup
-    model = training_run.build_model(recipe, tokenizer, None).eval()
-    torch.nn.init.normal_(model.score.weight, std=0.1)  # so that no comparison is certain
-    losses = [loss(model, batch(setup, [row])) for row in rows]
-    assert len({round(value, 4) for value in losses[:3]}) == 3, "the image decides"
-    assert loss(model, batch(setup, rows)) == pytest.approx(sum(losses), rel=1e-4)
-    text = [row for row in rows if not row["images"]]
-    white = batch(setup, text, several=True)
-    assert "pixel_values" in white and loss(model, white) == pytest.approx(loss(model, batch(setup, text)))
+    objective = objective_of(recipe, objective_of(recipe).read_tokens(tokenizer))
+    model = training_run.build_model(recipe, tokenizer, objective.tokens).eval()
+    if objective.is_head():
+        torch.nn.init.normal_(model.score.weight, std=0.1)  # so that no comparison is certain
+    losses = [loss(model, batch(setup, [row], objective, packing=False)) for row in rows]
+    assert len({round(value, 6) for value in losses[:3]}) == 3, "the image decides"
+    packs = training_run.choose_packing(objective, model, tokenizer)
+    assert packs == (family in {"idefics3", "internvl"})
+    for packing in {False, packs}:
+        assert loss(model, batch(setup, rows, objective, packing=packing)) == pytest.approx(sum(losses), rel=2e-6)
+        text = [row for row in rows if not row["images"]]
+        plain, white = (batch(setup, text, objective, packing=packing, several=several) for several in (False, True))
+        assert "pixel_values" in white and loss(model, white) == pytest.approx(loss(model, plain))
     model.save_pretrained(tmp_path / "judge")
     again = export.read_base(str(tmp_path / "judge"), OBJECTIVES[kind].head_config(), "show")
-    assert torch.equal(again.score.weight.float(), model.score.weight.float())
-    assert again.config.architectures[0].endswith("ForSequenceClassification")
+    assert again.config.architectures[0].endswith("ForSequenceClassification") == objective.is_head()
+    assert not objective.is_head() or torch.equal(again.score.weight.float(), model.score.weight.float())
 
 
 def test_a_random_model_tells_places_apart(model: Any) -> None:
@@ -467,34 +461,3 @@ def test_two_processes_of_which_one_has_no_image_learn_as_one(
     assert {"loss", "grad_norm"} <= set(logs[1][0]) and any("eval_mae" in line for line in logs[1])
     for line, wanted in zip(logs[2], logs[1], strict=True):
         assert line == pytest.approx(wanted, rel=1e-4, abs=1e-4)
-
-
-def train_a_qwen(words: list[str]) -> None:
-    if find_spec("torchvision") is None:
-        AutoProcessor.from_pretrained = staticmethod(tiny_vlm.read_processor)
-    run_sft(words)
-
-
-@pytest.mark.e2e
-@pytest.mark.gpu
-def test_a_qwen3_vl_is_trained_with_adapters_and_comes_out_whole(tmp_path: Path) -> None:
-    """A random one; its adapters are on what reads, and the part that looks stays as it is."""
-    rows, base, out = pictured(tmp_path), tiny_vlm.build_base("qwen3_vl", tmp_path / "base"), tmp_path / "out"
-    changes = {**SEEING, "tiny": None, "vision": None, "base": str(base), "lora": {"r": 4, "alpha": 8}, "packing": True}
-    recipe = write_recipe(tmp_path, **changes, max_source_tokens=3000)
-    line = [str(recipe), "--train", str(rows), "--out", str(out), "--cache", str(tmp_path / "cache")]
-    run = Processes(tmp_path / "log", 1, train_a_qwen, [*line, "--threads", "1"])
-    assert run.wait() == 0, run.stderr
-    assert "rows are padded, qwen3_vl cannot pack them (mm_token_type_ids): " in run.stdout
-    assert len(logged(out)) == 3
-    names = set(load_file(out / "adapter/adapter_model.safetensors"))
-    assert names and all(".language_model.layers." in name for name in names)
-    before, after = (load_file(folder / "model.safetensors") for folder in (base, out))
-    assert before.keys() == after.keys()
-    changed = {name for name in before if not torch.equal(before[name], after[name])}
-    assert changed and all(".language_model.layers." in name for name in changed)
-    AutoModelForImageTextToText.from_pretrained(out)
-    for folder in (out, out / "adapter"):
-        assert {"processor_config.json", "chat_template.jinja", "tokenizer.json"} <= {
-            file.name for file in folder.iterdir()
-        }
