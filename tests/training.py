@@ -119,6 +119,58 @@ def write_rows(folder: Path, rows: list[dict[str, Any]] | None = None, name: str
     return write_jsonl(folder / name, sample_rows() if rows is None else rows)
 
 
+GRADES = (4.0, 2.0, 0.0, -1.0, -4.0, 1.0, 0.0, -2.0)
+
+
+def preferences(graded: bool = True) -> list[dict[str, Any]]:
+    """Pairs whose first answer people find better by -4..4; what is good is long."""
+    rows = []
+    for n, grade in enumerate(GRADES):
+        row = human_row(n, group=f"group-{n}", human_score=grade, scale_min=-4, scale_max=4)
+        row |= {"response_a": "very " * int(4 + grade) + "red.", "response_b": "very " * int(4 - grade) + "red, I see."}
+        row |= {} if graded else {"preference": "tie" if grade == 0 else "A" if grade > 0 else "B"}
+        rows.append(row)
+    return rows
+
+
+COLOURS = ("red", "green", "blue", "white")
+
+SEEING: dict[str, Any] = {
+    "images": "show",
+    "vision": {
+        "image_size": 32,
+        "patch_size": 16,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "layers": 1,
+        "heads": 2,
+        "initializer_range": 0.2,
+    },
+    "forms": {"pointwise_short": 1.0},
+    "evaluation": None,
+    "ema": None,
+    "training": {"max_steps": 3, "save_steps": 3, "train_sampling_strategy": "random"},
+}
+
+
+def pictured(folder: Path, count: int = 12) -> Path:
+    """Rows of one text about pictures of three colours, in which nothing else tells them apart: two with several
+    pictures, some without any."""
+    from PIL import Image
+
+    for name in COLOURS:
+        Image.new("RGB", (40, 24), name).save(folder / f"{name}.png")
+    rows = []
+    for n in range(count):
+        names = [f"{COLOURS[n % 3]}.png"] + (["white.png"] if n % 5 == 4 else [])
+        same = {"question": "Which colour?", "response": "It is red.", "image": None, "reference": None}
+        row = human_row(n, **same, images=names, human_score=[9.0, 2.0, 3.0][n % 3], group=f"g{n}")
+        if n % 4 == 3:
+            row |= {"images": [], "reference": f"It is {COLOURS[n % 3]}."}
+        rows.append(row)
+    return write_rows(folder, rows)
+
+
 def recipe_with(**changes: Any) -> dict[str, Any]:
     """RECIPE with `changes`: sections are merged, None takes a key away."""
     recipe = json.loads(json.dumps(RECIPE))

@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import on_gpu, read_jsonl, run_apart
-from test_pairwise import preferences
-from test_vision import SEEING, pictured
-from training import Processes, logged, run_sft, write_recipe, write_rows
+from training import SEEING, Processes, logged, pictured, preferences, run_sft, write_recipe, write_rows
 
 import evaluation  # isort: skip
 import export  # isort: skip

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import human_row
-from training import pairs_of_answers, prepare_rows, start, train, write_recipe, write_rows
+from training import GRADES, pairs_of_answers, preferences, prepare_rows, start, train, write_recipe, write_rows
 
 import export  # isort: skip
 from objective_table import OBJECTIVES, objective_of  # isort: skip
@@ -29,18 +28,6 @@ from critic.judging.forms import form_of, inquiry, split_sides
 from critic.judging.targets import source_ids
 
 PAIRS: dict[str, Any] = {"objective": "pairwise", "forms": {"pairwise": 1.0}, "evaluation": None, "ema": None}
-GRADES = (4.0, 2.0, 0.0, -1.0, -4.0, 1.0, 0.0, -2.0)
-
-
-def preferences(graded: bool = True) -> list[dict[str, Any]]:
-    """Pairs whose first answer people find better by -4..4; what is good is long."""
-    rows = []
-    for n, grade in enumerate(GRADES):
-        row = human_row(n, group=f"group-{n}", human_score=grade, scale_min=-4, scale_max=4)
-        row |= {"response_a": "very " * int(4 + grade) + "red.", "response_b": "very " * int(4 - grade) + "red, I see."}
-        row |= {} if graded else {"preference": "tie" if grade == 0 else "A" if grade > 0 else "B"}
-        rows.append(row)
-    return rows
 
 
 def ready(folder: Path, rows: list[dict[str, Any]], **changes: Any) -> SimpleNamespace:

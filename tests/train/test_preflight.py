@@ -32,6 +32,7 @@ PUBLISHED = {
     "runs/base/qwen2.5-coder-1.5b-22": 32768,
     "runs/base/smollm2-135m": 8192,
     "Qwen/Qwen3-4B": 40960,
+    "Qwen/Qwen3.5-0.8B": 262144,
     "Qwen/Qwen3.5-4B": 262144,
     "Qwen/Qwen3-VL-4B-Instruct": 262144,
 }

@@ -8,8 +8,7 @@ from typing import Any
 
 import datasets
 import pytest
-from conftest import human_row
-from training import logged, train, write_recipe, write_rows
+from training import SEEING, logged, pictured, train, write_recipe, write_rows
 
 import attention  # isort: skip
 import export  # isort: skip
@@ -33,41 +32,6 @@ from critic.errors import UsageError
 from critic.images import ImageError, Images
 from critic.judging.targets import IGNORED
 from eval_agreement.measures.attacks import arms
-
-COLOURS = ("red", "green", "blue", "white")
-
-SEEING: dict[str, Any] = {
-    "images": "show",
-    "vision": {
-        "image_size": 32,
-        "patch_size": 16,
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "layers": 1,
-        "heads": 2,
-        "initializer_range": 0.2,
-    },
-    "forms": {"pointwise_short": 1.0},
-    "evaluation": None,
-    "ema": None,
-    "training": {"max_steps": 3, "save_steps": 3, "train_sampling_strategy": "random"},
-}
-
-
-def pictured(folder: Path, count: int = 12) -> Path:
-    """Rows of one text about pictures of three colours, in which nothing else tells them apart: two with several
-    pictures, some without any."""
-    for name in COLOURS:
-        Image.new("RGB", (40, 24), name).save(folder / f"{name}.png")
-    rows = []
-    for n in range(count):
-        names = [f"{COLOURS[n % 3]}.png"] + (["white.png"] if n % 5 == 4 else [])
-        same = {"question": "Which colour?", "response": "It is red.", "image": None, "reference": None}
-        row = human_row(n, **same, images=names, human_score=[9.0, 2.0, 3.0][n % 3], group=f"g{n}")
-        if n % 4 == 3:
-            row |= {"images": [], "reference": f"It is {COLOURS[n % 3]}."}
-        rows.append(row)
-    return write_rows(folder, rows)
 
 
 def learned(folder: Path, rows: Path, images_from: Path | None = None, **changes: Any) -> tuple[rows_module.Data, Any]:
