@@ -31,9 +31,8 @@ from eval_agreement.measures.preferences import PEOPLE
 from eval_agreement.measures.two_judges import convert_both_ways, measure_change
 from eval_agreement.metrics import Agreement
 from eval_agreement.page import report, summary
-from eval_agreement.page.attacks import injection_part, looking_part
 from eval_agreement.page.decision import Decision, decide_scores, decide_verdicts
-from eval_agreement.page.scores import change_sections, exchange_sections, savings_part
+from eval_agreement.page.scores import change_sections, exchange_sections, injection_part, looking_part, savings_part
 from eval_agreement.page.words import build_sections, gate_part
 from eval_agreement.reading import inputs
 from eval_agreement.reading.audit_items import read_items

@@ -22,8 +22,7 @@ from critic.errors import UsageError, located, quoted
 from critic.human_scored import OwnColumns
 from critic.images import Images
 from critic.stages.options import Mapped, OwnLanguage, OwnScale
-from eval_agreement.annotate.export import export
-from eval_agreement.annotate.formats import FORMATS, send, take
+from eval_agreement.annotate.formats import FORMATS, export, send, take
 from eval_agreement.annotate.plan import plan
 from eval_agreement.annotate.schemes import SCHEMES, LabelItem
 from eval_agreement.annotate.store import Store

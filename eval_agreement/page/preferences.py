@@ -9,16 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from critic.page.blocks import Columns, Part, Table, TableRow, bar, row, share
 from critic.stats.estimate import Estimate
 from critic.stats.verdicts import VerdictAgreement
-from eval_agreement.measures.preferences import (
-    CONSTANT,
-    LONGER,
-    Matrix,
-    PairAgreement,
-    PairedDifference,
-    Rate,
-    VerdictKinds,
-    VerdictScorers,
-)
+from eval_agreement.measures import preferences
 from eval_agreement.measures.raters import BesideRaters
 from eval_agreement.page.words import estimates, p_text, part_name, people_part, percent, points
 
@@ -41,7 +32,7 @@ def _scorer_row(name: str, about: str, result: VerdictAgreement, *, ties: bool, 
     return row(name, *counts, *estimates, about=about, bar=drawn, strong=strong, model=model)
 
 
-_TRIVIAL = {CONSTANT: "always people's commonest verdict", LONGER: "prefers the longer answer"}
+_TRIVIAL = {preferences.CONSTANT: "always people's commonest verdict", preferences.LONGER: "prefers the longer answer"}
 """Description of each trivial judge."""
 
 
@@ -50,7 +41,7 @@ def _scorers_table(caption: str, first: str, rows: list[TableRow], *, ties: bool
     return Table(caption=caption, head=head, rows=rows, axis=(0.0, 1.0), chart_column=5)
 
 
-def draw_verdicts(scorers: VerdictScorers, _: object) -> Iterator[Part]:
+def draw_verdicts(scorers: preferences.VerdictScorers, _: object) -> Iterator[Part]:
     """Build the part on the agreement of judges and trivial judges with people.
 
     For yes/no verdicts it also shows sensitivity and specificity.
@@ -84,7 +75,7 @@ def draw_people(beside: Mapping[str, BesideRaters], _: object) -> Iterator[Part]
         yield people_part(judge if len(beside) > 1 else "", beside_raters)
 
 
-def draw_matrix(matrix: Matrix, _: object) -> Iterator[Part]:
+def draw_matrix(matrix: preferences.Matrix, _: object) -> Iterator[Part]:
     """Build the part on the agreement of every pair of scorers, overall and by turn.
 
     It is empty if there are only two scorers.
@@ -96,7 +87,7 @@ def draw_matrix(matrix: Matrix, _: object) -> Iterator[Part]:
     yield Part(tables=tables if len(matrix.overall) > 1 else [])
 
 
-def _matrix_table(caption: str, pairs: list[PairAgreement]) -> Table:
+def _matrix_table(caption: str, pairs: list[preferences.PairAgreement]) -> Table:
     """Build a symmetric table with a row and a column per scorer, in order of first occurrence."""
     names: dict[str, None] = {}
     cells = {}
@@ -110,7 +101,7 @@ def _matrix_table(caption: str, pairs: list[PairAgreement]) -> Table:
     return Table(caption=caption, head=["", *names], rows=rows)
 
 
-_RATES = Columns[Rate](
+_RATES = Columns[preferences.Rate](
     ("Share of", lambda rate: rate.name),
     ("corrected", lambda rate: percent(rate.corrected)),
     ("people's labels only", lambda rate: percent(rate.people)),
@@ -124,7 +115,7 @@ _RATES = Columns[Rate](
 )
 
 
-def draw_rates(rates: Sequence[Rate], _: object) -> Iterator[Part]:
+def draw_rates(rates: Sequence[preferences.Rate], _: object) -> Iterator[Part]:
     """Build the part on shares of yes, or win rates, by people's labels and the judge's verdicts."""
     # One share of items that are all labelled is people's, and has nothing to be corrected.
     if len(rates) > 1 or any(rate.unlabelled for rate in rates):
@@ -162,7 +153,7 @@ def draw_lengths(lengths: Mapping[str, Mapping[str, Estimate]], _: object) -> It
     yield Part(tables=[estimates(caption, rows, percent)], readings=readings)
 
 
-_DIFFERENCES = Columns[PairedDifference](
+_DIFFERENCES = Columns[preferences.PairedDifference](
     ("Judges", lambda line: f"{line.first} less {line.second}"),
     ("n", lambda line: line.accuracy.n),
     ("failed", lambda line: line.failed),
@@ -174,12 +165,12 @@ _DIFFERENCES = Columns[PairedDifference](
 )
 
 
-def draw_differences(differences: Sequence[PairedDifference], _: object) -> Iterator[Part]:
+def draw_differences(differences: Sequence[preferences.PairedDifference], _: object) -> Iterator[Part]:
     """Build the part on the differences between judges, and between judges and trivial judges."""
     yield Part(tables=[_DIFFERENCES.table("Differences on the same items, from the same resamples.", differences)])
 
 
-def draw_kinds(kinds: VerdictKinds, _: object) -> Iterator[Part]:
+def draw_kinds(kinds: preferences.VerdictKinds, _: object) -> Iterator[Part]:
     """Build the part on kinds of items: how often the audited judge agrees with people on each.
 
     A kind is one value of a property of the items, such as the language zh.

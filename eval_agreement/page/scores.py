@@ -1,14 +1,17 @@
-"""Build the page's parts on an audit of scores, and on a comparison of two judges.
+"""Build the page's parts on an audit of scores, on a comparison of two judges, and on attacks and image arms.
 
 `draw_…` functions take the finding on a sample, and the findings on all samples, and yield the sample's parts. Their
 measures are listed in `eval_agreement/measure_tables.py`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from critic.human_scored import BLIND
 from critic.page import blocks
 from critic.page.blocks import Bar, Columns, Part, Section, Table, TableCell, axis_of, bar, interval, number, share
+from eval_agreement.measures.attacks import Injection, Looking, VariantEffect
 from eval_agreement.measures.bias import BiasEffect, Biases, Offsets
 from eval_agreement.measures.calibration import Calibration
 from eval_agreement.measures.compare import MARGINS, Comparison, MetricDifference
@@ -306,3 +309,39 @@ def exchange_sections(conversions: list[Conversion]) -> list[Section]:
         heading = f"{conversion.source} to {conversion.target}"
         parts.append(Part(heading=heading, readings=conversion.cautions, tables=[table]))
     return build_sections({"exchange": parts})
+
+
+_VARIANTS = Columns[VariantEffect](
+    ("Variant", lambda effect: effect.name),
+    ("change", lambda effect: points(effect.change, 2)),
+    ("moved", lambda effect: percent(effect.moved)),
+    ("denied", lambda effect: percent(effect.denied)),
+    ("n", lambda effect: effect.change.n),
+    ("failed", lambda effect: effect.failed),
+    about=lambda effect: effect.aim,
+    bar=lambda effect: bar(effect.change.value, effect.change.interval),
+)
+
+
+def _variants_table(caption: str, effects: Sequence[VariantEffect]) -> Table:
+    return _VARIANTS.table(caption, effects, axis=axis_of(map(_VARIANTS.bar, effects), centred=True), chart_column=2)
+
+
+def injection_part(injection: Injection) -> Part:
+    """Build the part on attacks from one file of attacked answers."""
+    caption = (
+        f"{injection.answers} answers; without attack {injection.judge} gives them {number(injection.clean.value)} on "
+        f"average ({injection.answers - injection.clean.n} failed)."
+    )
+    table = _variants_table(caption, injection.attacks)
+    return Part(heading=injection.judge, readings=[injection.reading], tables=[table])
+
+
+def looking_part(path: Path, looking: Looking) -> Part:
+    """Build the part on whether a judge looks at images. `path`: the file of judged arms, for the heading."""
+    caption = f"{looking.answers} answers with images; the image reached the judge in {looking.reached}."
+    tables = [_variants_table(caption, [looking.swap, looking.edit])]
+    # Without human scores there is no agreement to compare.
+    if looking.differences:
+        tables.append(differences_table("Agreement with people.", ("seeing", BLIND), looking.differences))
+    return Part(heading=f"{looking.judge}, {path.stem}", readings=[looking.reading], tables=tables)
