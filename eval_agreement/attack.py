@@ -19,8 +19,7 @@ import typer
 
 from critic import human_scored, jsonl, tables
 from critic.errors import UsageError
-from critic.judging.prompt import LANGUAGES, Prompt, load, prompt_hash
-from critic.judging.render import of_response, render
+from critic.judging.prompt import LANGUAGES, Prompt, load, of_response, prompt_hash, render
 from critic.judging.targets import RATING, target
 from critic.records import RATINGS, Question, Response
 from critic.stages import options

@@ -12,7 +12,7 @@ from typing import Any
 
 import regex
 
-from critic.judging.render import LOOKALIKES
+from critic.judging.prompt import LOOKALIKES
 
 RENDERED = {"messages", "tools", "functions", "documents", "system", "instructions", "chat_template_kwargs"}
 """Request fields that a chat template renders into the prompt, on every route."""

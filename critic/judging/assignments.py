@@ -12,8 +12,7 @@ from critic.judging import protocols
 from critic.judging.forms import FORMS, PlannedVerdict, inquiry
 from critic.judging.history import CONDITIONS
 from critic.judging.kinds import graded, preferred
-from critic.judging.prompt import load
-from critic.judging.render import focus_of_turns
+from critic.judging.prompt import focus_of_turns, load
 from critic.judging.thoughts import without_thoughts
 from critic.judging.transcripts import Pair, Transcript
 from critic.records import Candidate, JudgeConfig, Judgment, PromptInputs, Sample, VerdictKey

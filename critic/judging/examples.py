@@ -13,8 +13,7 @@ from critic.backends import list_image_names
 from critic.judging import forms
 from critic.judging.distribution import probabilities
 from critic.judging.kinds import human_score
-from critic.judging.prompt import Prompt, load
-from critic.judging.render import escape_control_tokens, in_order, truncate_to_fit
+from critic.judging.prompt import Prompt, escape_control_tokens, in_order, load, truncate_to_fit
 from critic.judging.targets import target
 from critic.records import PLAYERS, TEN, Example, HumanScore, Message, Position, Response
 

@@ -17,8 +17,7 @@ from critic.backends import Reply, embed_images, find_failure
 from critic.errors import UsageError, did_you_mean, replace_surrogates
 from critic.judging.kinds import Kind
 from critic.judging.kinds import load as kind
-from critic.judging.prompt import Prompt, load
-from critic.judging.render import TruncatedPrompt, of_response, render
+from critic.judging.prompt import Prompt, TruncatedPrompt, load, of_response, render
 from critic.judging.targets import REASON
 from critic.records import Call, Failure, Judgment, Language, Message, PromptInputs, Response, Sample, Verdict
 

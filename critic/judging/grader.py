@@ -26,7 +26,7 @@ from critic.errors import Refused, UsageError
 from critic.judging import distribution, parse
 from critic.judging.forms import JudgeRequest, rates
 from critic.judging.kinds import graded
-from critic.judging.render import truncate_to_fit
+from critic.judging.prompt import truncate_to_fit
 from critic.judging.targets import RATING
 from critic.records import GREEDY, RATINGS, TEN, Call, Message, SamplingParams, Scale, Verdict
 

@@ -17,8 +17,7 @@ from critic.images import ImageError, Images
 from critic.judging import distribution, forms
 from critic.judging.forms import JudgeRequest, PlannedVerdict, form_of, inquiry
 from critic.judging.grader import Grader, call_of, gather_all, with_mixture
-from critic.judging.prompt import EXTRACTION, load, prompt_hash
-from critic.judging.render import TruncatedPrompt, in_order
+from critic.judging.prompt import EXTRACTION, TruncatedPrompt, in_order, load, prompt_hash
 from critic.judging.targets import target
 from critic.judging.thoughts import without_thoughts
 from critic.records import UNREADABLE, Call, JudgeConfig, Judgment, Position, PromptInputs, Response, Sample, Verdict

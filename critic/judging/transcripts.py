@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from critic import jsonl, tables
 from critic.errors import UsageError, quoted, replace_surrogates, shorten_line
 from critic.judging.history import CONDITIONS, messages
-from critic.judging.render import show_history
+from critic.judging.prompt import show_history
 from critic.judging.thoughts import say_thoughts, with_reply, without_thoughts_in
 from critic.records import Conversation, Exchange, Failure, ModelTurn, Pairing, Sampling, SentMessage, TurnFailure
 

@@ -19,7 +19,7 @@ from critic.backends import Backend, Request, find_failure, image_part
 from critic.building import replies
 from critic.errors import Refused, Transient, decode
 from critic.images import ImageError, Images
-from critic.judging.render import quote_untrusted
+from critic.judging.prompt import quote_untrusted
 from critic.judging.thoughts import without_thoughts
 from critic.records import Language, Sampling
 from critic.stages.run import RunOptions, Stage

@@ -10,7 +10,7 @@ from typing import Any
 
 from critic.judging.forms import inquiry
 from critic.judging.judge import Judge, plan_response
-from critic.judging.render import of_response
+from critic.judging.prompt import of_response
 from critic.records import Judgment, Message, PromptInputs, Question, Response
 from critic.stages.judge_responses import in_order
 

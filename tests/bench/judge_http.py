@@ -29,7 +29,7 @@ from critic.backends import Request
 from critic.backends.openai import OpenAIBackend
 from critic.judging.grader import ALTERNATIVES, RATING_ALONE, build_continuation
 from critic.judging.judge import Judge
-from critic.judging.render import TruncatedPrompt
+from critic.judging.prompt import TruncatedPrompt
 from critic.records import RATINGS, JudgeConfig, Judgment, Message, Response, SamplingParams
 
 ROUNDS, CONCURRENCY = 5, 64

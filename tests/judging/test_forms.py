@@ -15,8 +15,7 @@ from critic.judging.distribution import whole_rating
 from critic.judging.examples import ALONE, OPEN, Plan, Planned, build_example, plan
 from critic.judging.forms import BY_NAME, check_mix, form_of, inquiry
 from critic.judging.parse import parse_choice
-from critic.judging.prompt import load
-from critic.judging.render import FLOOR
+from critic.judging.prompt import FLOOR, load
 from critic.judging.targets import Label, encode, target
 from critic.records import Example, PromptInputs, Response, Verdict, to_ten
 

@@ -11,8 +11,16 @@ from hypothesis import strategies as st
 
 from critic.benchmarks.alignmmbench import TASKS
 from critic.judging.forms import BY_NAME, form_of, inquiry
-from critic.judging.prompt import EXTRACTION, LANGUAGES, load
-from critic.judging.render import FLOOR, of_response, quote_untrusted, render, truncate_to_fit
+from critic.judging.prompt import (
+    EXTRACTION,
+    FLOOR,
+    LANGUAGES,
+    load,
+    of_response,
+    quote_untrusted,
+    render,
+    truncate_to_fit,
+)
 from critic.records import Language, PromptInputs, Question, Response, Turn
 from eval_agreement.metrics import STRICT_RANGES
 

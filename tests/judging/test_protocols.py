@@ -17,9 +17,8 @@ from critic.judging.assignments import Assignment, VerdictPlan
 from critic.judging.forms import BY_NAME, form_of
 from critic.judging.judge import Judge
 from critic.judging.parse import parse_checklist
-from critic.judging.prompt import load
+from critic.judging.prompt import FLOOR, load, render, truncate_to_fit
 from critic.judging.protocols import PROTOCOLS
-from critic.judging.render import FLOOR, render, truncate_to_fit
 from critic.judging.transcripts import Transcript
 from critic.records import (
     Candidate,

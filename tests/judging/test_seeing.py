@@ -18,8 +18,7 @@ from critic.backends.identity import hash_processor, own_name, sees_images
 from critic.backends.scripted import IMAGE_TOKENS, ScriptedBackend
 from critic.images import Images
 from critic.judging.forms import BY_NAME, form_of, inquiry
-from critic.judging.prompt import LANGUAGES, load, prompt_hash
-from critic.judging.render import render, truncate_to_fit
+from critic.judging.prompt import LANGUAGES, load, prompt_hash, render, truncate_to_fit
 from critic.records import HumanScore, Judgment, Language, PromptInputs, Question, Response, Turn
 
 VERDICT = '{"Rating":7,"Reason":"seen"}'

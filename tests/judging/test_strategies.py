@@ -15,8 +15,7 @@ from critic.errors import Refused
 from critic.judging.assignments import Assignment
 from critic.judging.grader import ALTERNATIVES, AsStated, ByHead, ByProbe, FromTokens, Grader
 from critic.judging.judge import Judge
-from critic.judging.prompt import Prompt
-from critic.judging.render import render
+from critic.judging.prompt import Prompt, render
 from critic.records import JudgeConfig, Message, PromptInputs
 
 EVEN = [(str(rating), math.log(1 / 9)) for rating in range(1, 10)]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from serving import contracts, parts
 
 from critic.judging.forms import inquiry
-from critic.judging.render import of_response, render
+from critic.judging.prompt import of_response, render
 from critic.records import Question, Response
 
 pytest_plugins = ["clients.asking"]
