@@ -12,15 +12,13 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import lru_cache
-from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
-from critic import jsonl
 from critic.errors import UsageError, one_line, replace_surrogates
 from critic.records import Conversation, ImageFailure, SentImage
 
@@ -186,28 +184,6 @@ class Images:
             if image.getexif().get(ORIENTATION, 1) != 1:
                 data = _encode(ImageOps.exif_transpose(image), kind)
             return data, f"image/{kind}", False
-
-
-PAGE_IMAGES, PAGE_PIXELS = 100, 200_000
-"""Largest number of images that a page shows, and the size of each in pixels: some 10 MB of JPEG in all."""
-
-
-def embed(names: Iterable[str], files: Iterable[Path]) -> dict[str, str]:
-    """Return small copies of the first PAGE_IMAGES images as data URIs by name, for a page without network.
-
-    `files`: the files whose records name the images. An image is searched for beside them, and in the folders that
-    their sidecars name. Images that cannot be read are left out, and without Pillow all are.
-    """
-    places = [place for path in files for source in jsonl.list_places(path) for place in jsonl.list_places(source)]
-    folders = dict.fromkeys(place if place.is_dir() else place.parent for place in places)
-    uris = dict[str, str]()
-    with suppress(UsageError):
-        loaders = [Images(folder, resize_to=PAGE_PIXELS, shrunk="jpeg") for folder in folders if folder.is_dir()]
-        for name, images in product(islice(dict.fromkeys(names), PAGE_IMAGES), loaders):
-            if name not in uris:
-                with suppress(ImageError):
-                    uris[name] = images.load(name).uri
-    return uris
 
 
 def import_pillow() -> Any:

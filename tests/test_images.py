@@ -16,7 +16,8 @@ Picture = pytest.importorskip("PIL.Image", reason="needs Pillow")
 
 from critic import jsonl  # noqa: E402
 from critic.errors import UsageError  # noqa: E402
-from critic.images import PAGE_IMAGES, Image, ImageError, Images, embed  # noqa: E402
+from critic.images import Image, ImageError, Images  # noqa: E402
+from critic.page.page import PAGE_IMAGES, embed_images  # noqa: E402
 
 
 def picture(path: Path, size: tuple[int, int] = (60, 40), kind: str = "PNG", mode: str = "RGB") -> Path:
@@ -147,12 +148,12 @@ def test_a_page_gets_small_copies_of_images_wherever_they_lie(root: Path, monkey
     judged, replies = root.parent / "j.jsonl", root.parent / "r.jsonl"
     jsonl.write_json(jsonl.sidecar(judged), {"replies": {"file": str(replies)}, "images": None})
     jsonl.write_json(jsonl.sidecar(replies), {"data_root": str(root)})
-    uris = embed(names := ["large.png", "missing.png", "../secret.png", "in/a.png", "large.png"], [judged])
+    uris = embed_images(names := ["large.png", "missing.png", "../secret.png", "in/a.png", "large.png"], [judged])
     kinds = {name: uri.partition(";")[0] for name, uri in uris.items()}
     assert kinds == {"large.png": "data:image/jpeg", "in/a.png": "data:image/png"}
-    assert not embed([f"{number}.png" for number in range(PAGE_IMAGES)] + names, [judged]), "the first ones only"
+    assert not embed_images([f"{number}.png" for number in range(PAGE_IMAGES)] + names, [judged]), "the first ones only"
     monkeypatch.setitem(sys.modules, "PIL", None)
-    assert embed(names, [judged]) == {}, "without Pillow there is a page all the same"
+    assert embed_images(names, [judged]) == {}, "without Pillow there is a page all the same"
 
 
 def test_a_smaller_image_of_16_bits_or_with_transparency_is_not_blank(root: Path) -> None:

@@ -5,13 +5,17 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
 from critic import jsonl
+from critic.errors import UsageError
+from critic.images import ImageError, Images
 from critic.page.blocks import Section, Table, lean, measure_width, number, shortened
 
 COLOURS = 16
@@ -19,6 +23,9 @@ COLOURS = 16
 
 MOST_ANSWERS = 10_000
 """Largest number of answers in a page."""
+
+PAGE_IMAGES, PAGE_PIXELS = 100, 200_000
+"""Largest number of images that a page shows, and the size of each in pixels: some 10 MB of JPEG in all."""
 
 
 def render(package: str, template: str, facts: Mapping[str, Any]) -> str:
@@ -42,6 +49,24 @@ def _number_colours(sections: Iterable[Section]) -> dict[str, int]:
     """Number the models' colours in the order in which the models first occur."""
     models = dict.fromkeys(row.model for table in _list_tables(sections) for row in table.rows if row.model)
     return {model: number % COLOURS for number, model in enumerate(models)}
+
+
+def embed_images(names: Iterable[str], files: Iterable[Path]) -> dict[str, str]:
+    """Return small copies of the first PAGE_IMAGES images as data URIs by name, for a page without network.
+
+    `files`: the files whose records name the images. An image is searched for beside them, and in the folders that
+    their sidecars name. Images that cannot be read are left out, and without Pillow all are.
+    """
+    places = [place for path in files for source in jsonl.list_places(path) for place in jsonl.list_places(source)]
+    folders = dict.fromkeys(place if place.is_dir() else place.parent for place in places)
+    uris = dict[str, str]()
+    with suppress(UsageError):
+        loaders = [Images(folder, resize_to=PAGE_PIXELS, shrunk="jpeg") for folder in folders if folder.is_dir()]
+        for name, images in product(islice(dict.fromkeys(names), PAGE_IMAGES), loaders):
+            if name not in uris:
+                with suppress(ImageError):
+                    uris[name] = images.load(name).uri
+    return uris
 
 
 @cache

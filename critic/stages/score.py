@@ -15,7 +15,7 @@ import msgspec
 import typer
 from msgspec.structs import replace
 
-from critic import benchmarks, images, jsonl
+from critic import benchmarks, jsonl
 from critic.benchmarks import BENCHMARKS, Run, Runs
 from critic.errors import UsageError
 from critic.judging import protocols
@@ -128,7 +128,7 @@ def _list_answers(runs: Runs, files: Sequence[Path]) -> dict[str, Any]:
         rows.append((line, theirs, None if theirs is None or line.score is None else abs(line.score - theirs)))
     worst = sorted(rows, key=lambda row: (-(row[2] or 0), row[0].score or 0))[: page.MOST_ANSWERS]
     names = (name for line, *_ in worst for turn in line.conversation.turns[: line.turn] for name in turn.images)
-    return {"answers": worst, "total": len(rows), "pictures": images.embed(names, files)}
+    return {"answers": worst, "total": len(rows), "pictures": page.embed_images(names, files)}
 
 
 def _check_published(runs: Runs) -> None:

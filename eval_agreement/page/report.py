@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from critic import images, jsonl
+from critic import jsonl
 from critic.page.blocks import Part, Table, TableRow, row
-from critic.page.page import MOST_ANSWERS, render
+from critic.page.page import MOST_ANSWERS, embed_images, render
 from critic.records import RATINGS, Judgment, Response
 from critic.stats.arrays import Floats
 from eval_agreement.measures.measure import Findings
@@ -45,7 +45,7 @@ def write(folder: Path, origin: dict[str, Any], audits: Mapping[str, Findings[An
         "confusion": {name: count_pairs(sample.human, sample.scores) for name, sample in scored.items()},
         "audits": audits,
         "answers": answers,
-        "pictures": images.embed(names, files),
+        "pictures": embed_images(names, files),
     }
     jsonl.write_text(folder / "report.html", render("eval_agreement.page", "report.html.jinja", facts))
     return folder / "report.html"
