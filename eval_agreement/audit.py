@@ -30,7 +30,7 @@ from eval_agreement.measures.ppi import Savings, measure_savings
 from eval_agreement.measures.preferences import PEOPLE
 from eval_agreement.measures.two_judges import convert_both_ways, measure_change
 from eval_agreement.metrics import Agreement
-from eval_agreement.page import report, summary
+from eval_agreement.page import report
 from eval_agreement.page.decision import Decision, decide_scores, decide_verdicts
 from eval_agreement.page.scores import change_sections, exchange_sections, injection_part, looking_part, savings_part
 from eval_agreement.page.words import build_sections, gate_part
@@ -68,7 +68,7 @@ class _Target(Struct, frozen=True, kw_only=True):
 
         Call it before long computations. Raises UsageError if the judge cannot be certified.
         """
-        how = summary.how_judged(judged, judgments) if self.certificate else None
+        how = report.how_judged(judged, judgments) if self.certificate else None
         self.out.mkdir(parents=True, exist_ok=True)
         return how
 
@@ -303,11 +303,11 @@ def _audit_scores(
     outcomes = gate.check(target.limits, agreements)
     certificate = None
     if how:
-        labels = summary.name_file(next(iter(first_files.values())).path)
+        labels = report.name_file(next(iter(first_files.values())).path)
         certified = Labels(**labels, rows=len(first.labelled.ids), raters=len(set[str]().union(*first.raters)))
         recalibration = audits[first.name].recalibration.get(first.judge)
         agreed = agreements[first.name]
-        certificate = summary.certify(how, judged, certified, agreed, outcomes, recalibration, request.use_folds)
+        certificate = report.certify(how, judged, certified, agreed, outcomes, recalibration, request.use_folds)
     savings = measure_savings(audits)
     decisions, verdicts = {}, {}
     for name, findings in audits.items():
@@ -316,13 +316,13 @@ def _audit_scores(
     verdicts[first.name] += [injection.reading for injection in injections]
     verdicts[first.name] += [f"{path.stem}: {looking.reading}" for path, looking in looks.items()]
     # Without intervals nobody can be told which rows to leave to the judge.
-    if lines := summary.row_lines(audits):
+    if lines := report.row_lines(audits):
         tables.write_csv(target.out / "rows.csv", lines)
-    content = summary.summarise(audits, MEASURES, outcomes)
+    content = report.summarise(audits, MEASURES, outcomes)
     content |= {"injection": to_builtins(injections), "savings": to_builtins(savings)}
     if looks:
         content["looking"] = to_builtins(list(looks.values()))
-    origin = {sample.name: summary.sample_facts(sample, files, request.training) for sample, files in samples}
+    origin = {sample.name: report.sample_facts(sample, files, request.training) for sample, files in samples}
     parts = draw_parts(audits, MEASURES)
     parts["gate"] = [gate_part(outcomes)]
     parts["injection"] = list(map(injection_part, injections))
@@ -334,7 +334,7 @@ def _audit_scores(
         title=f"Audit of {first.judge}",
         certificate=certificate,
         outcomes=outcomes,
-        content=content | {"provenance": summary.provenance(origin, train, request.training)},
+        content=content | {"provenance": report.provenance(origin, train, request.training)},
         verdicts=verdicts,
         sections=sections,
         printed=list(_list_printed(audits, sections, decisions, looks, savings)),
@@ -352,7 +352,7 @@ def _list_printed(
     savings: Savings | None,
 ) -> Iterator[str]:
     """Yield the lines for the terminal: scorers, models, notes on reading, decisions and savings."""
-    yield summary.text_table(audits)
+    yield report.text_table(audits)
     yield ""
     # Who is better is what most audits are made for; the other sections are on the page.
     for part in sections:
@@ -389,22 +389,22 @@ def _audit_labels(sources: Tables, kind: tables.Kind, request: AuditRequest, tar
     rates = {**scorers.rates.get(judge, {}), "changed": audit.repeats.changed}
     gated = gate.of_preferences(scorers.agreement[judge], scorers.groups, **rates)
     outcomes = gate.check(target.limits, {name: gated})
-    labels = Labels(**summary.name_file(people.path), rows=scorers.rated, raters=scorers.raters)
+    labels = Labels(**report.name_file(people.path), rows=scorers.rated, raters=scorers.raters)
     decision = decide_verdicts(name, audit, outcomes, target.max_failed, request.within, target.accepted)
     verdicts = [*decision.judges, *decision.steps]
     content = {name: written_values(audit, PREFERENCE_MEASURES)}
     facts = {
         "verdicts" if scorers.yes_or_no else "pairs": scorers.items,
-        **summary.file_facts({PEOPLE: people, **files}),
+        **report.file_facts({PEOPLE: people, **files}),
     }
-    origin = summary.provenance({name: facts})
+    origin = report.provenance({name: facts})
     sections = preference_sections(name, audit, gate_part(outcomes))
     shown = [as_text([replace(part, note="")]) for part in sections if part.key == "rates"]
     return _Audited(
         title=f"Audit of {judge}",
-        certificate=summary.certify(how, source.path, labels, gated, outcomes) if how else None,
+        certificate=report.certify(how, source.path, labels, gated, outcomes) if how else None,
         outcomes=outcomes,
-        content=content | {"gate": summary.gate_values(outcomes), "provenance": origin},
+        content=content | {"gate": report.gate_values(outcomes), "provenance": origin},
         verdicts={name: verdicts},
         sections=sections,
         findings={name: audit},
@@ -448,7 +448,7 @@ def _audit_two_judges(files: Files, target: _Target, looks: int | None) -> int:
     target.prepare(files[name].path, [])
     sections = change_sections(name, change) if change else exchange_sections(conversions)
     notes = [*_routing_notes(files), *sample.notes]
-    origin = summary.provenance({name: summary.file_facts(files)})
+    origin = report.provenance({name: report.file_facts(files)})
     audited = _Audited(
         title=f"{name} after {before}",
         content={name: to_builtins(change or conversions), "provenance": origin},
@@ -489,7 +489,7 @@ def _write(audited: _Audited, target: _Target) -> int:
     )
     print(*audited.printed, sep="\n", end="\n\n")
     # A ledger that cannot be written must not cost the other results.
-    number = summary.count_audits(target.out, audited.labels) if audited.labels else 1
+    number = report.count_audits(target.out, audited.labels) if audited.labels else 1
     if number > 1:
         print(f"This is the {name_audit(number)}.")
     if target.certificate and audited.certificate:
