@@ -9,8 +9,7 @@ from critic.errors import UsageError, located, quoted
 from critic.records import Judgment
 from critic.stats.verdicts import Label
 from eval_agreement.measures.attacks import ARMS, SEPARATOR, Injection, Looking, injection, looking, suite
-from eval_agreement.reading.preference_codes import CODED
-from eval_agreement.reading.tables import ROLES, USED, Codes, Source, TableOptions
+from eval_agreement.reading.tables import CODED, ROLES, USED, Codes, Source, TableOptions
 
 ALIASES = {"text": "response", "model": "system"}
 """Alternative names of columns in --map, with their usual names."""

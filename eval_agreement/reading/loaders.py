@@ -25,8 +25,8 @@ from critic.stats.verdicts import Codes, Label, both_orders, codes
 from critic.tables import Choice, Kind, find_label, name_labels, score_column
 from eval_agreement.measures.baselines import BASELINES
 from eval_agreement.measures.preferences import LONGER, PEOPLE, Preferences
+from eval_agreement.reading import tables as sources
 from eval_agreement.reading.audit_items import AuditItem, build_item, read_items
-from eval_agreement.reading.preference_codes import decode_preferences, is_pair, uncoded
 from eval_agreement.reading.tables import PART_COLUMNS, SCALE, TEXTS, Scale, Source, column_notes
 from eval_agreement.sample import RatedSample
 
@@ -76,7 +76,7 @@ def find_kind(source: Source) -> Kind:
         word = (next(filled, None) or "").strip().lower()
         # Numbers stay scores: 1 and 0 may be anything.
         kind = next((kind for kind in COLUMNS if kind != "score" and word in name_labels(kind)), "score")
-    return "preference" if kind == "score" and is_pair(source) else kind
+    return "preference" if kind == "score" and sources.is_pair(source) else kind
 
 
 def find_judge(path: Path) -> tuple[str, list[str]]:
@@ -339,9 +339,9 @@ def _read_table(source: Source, kind: Kind, *, judge: bool = False) -> tuple[Lab
     scores stand beside two answers.
     """
     column, keys, several = source.column or COLUMNS[kind], source.keys(), "rater" in source.frame
-    if kind == "score" and is_pair(source):
-        raise uncoded(source.path, column, source.cells(column), source.codes)
-    if kind == "preference" and not source.column and column not in source.frame and is_pair(source):
+    if kind == "score" and sources.is_pair(source):
+        raise sources.uncoded(source.path, column, source.cells(column), source.codes)
+    if kind == "preference" and not source.column and column not in source.frame and sources.is_pair(source):
         # `find_kind` has taken what it holds for preferences.
         column = COLUMNS["score"]
     values, notes = _read_values(source, column, kind, judge=judge)
@@ -458,7 +458,7 @@ def _read_choices(source: Source, column: str, kind: Kind) -> list[Choice | None
     """Return a column of labels, None if empty. Raises UsageError with the line for a cell that is not a label."""
     cells = source.cells(column)
     if kind == "preference":
-        cells = decode_preferences(source.path, column, cells, source.codes)
+        cells = sources.decode_preferences(source.path, column, cells, source.codes)
     labels = [find_label(kind, cell) for cell in cells]
     for row, (label, cell) in enumerate(zip(labels, cells, strict=True)):
         # "none" may mean that neither answer is better: whoever wrote it has to say a, b, tie, or leave it empty.

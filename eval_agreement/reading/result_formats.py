@@ -24,8 +24,8 @@ from critic import jsonl, tables
 from critic.errors import UsageError, quoted, refusing, shorten_line
 from critic.tables import Kind, find_label, load_columns, match_columns
 from eval_agreement.measures.preferences import PEOPLE
-from eval_agreement.reading import preference_codes
-from eval_agreement.reading.tables import ROLES, Codes, Mapped, Scale, Source, TableOptions, content_text, fill_turns
+from eval_agreement.reading import tables as sources
+from eval_agreement.reading.tables import ROLES, Codes, Mapped, Scale, Source, TableOptions
 from eval_agreement.sentences import texts_of
 
 Row = dict[str, Any]
@@ -99,7 +99,7 @@ class ResultFile(Struct):
     def is_pair(self) -> bool:
         """True if each row compares two responses."""
         one_answer = "response" in self.shape.fields
-        return bool(self.shape.pair) or (not one_answer and preference_codes.holds_two_answers(self.frame))
+        return bool(self.shape.pair) or (not one_answer and sources.holds_two_answers(self.frame))
 
     def judges(self, kind: Kind, codes: Codes | None, people: Source | None = None) -> dict[str, Source]:
         """Return the judges, by name, whose verdicts can be of a kind.
@@ -171,9 +171,9 @@ def _check_codes(votes: Mapping[str, Source], codes: Codes | None, most: float =
     if codes is None:
         return
     for name, vote in votes.items():
-        _, unknown = preference_codes.find_meanings(vote.verdicts, codes)
-        if preference_codes.are_codes(vote.verdicts) and 0 < len(unknown) <= most:
-            raise preference_codes.uncoded(vote.path, name, vote.verdicts, codes)
+        _, unknown = sources.find_meanings(vote.verdicts, codes)
+        if sources.are_codes(vote.verdicts) and 0 < len(unknown) <= most:
+            raise sources.uncoded(vote.path, name, vote.verdicts, codes)
 
 
 def _unknown(problem: str, name: str, files: Iterable[ResultFile]) -> UsageError:
@@ -299,7 +299,7 @@ def _join_texts(rows: Iterable[Row], paths: Iterable[str]) -> list[str | None]:
     """Join the texts at several paths of each row by slashes. A row is None if all its texts are empty."""
     texts = list[str | None]()
     for row in rows:
-        cells = (content_text(_at(row, path)) for path in paths)
+        cells = (sources.content_text(_at(row, path)) for path in paths)
         texts.append("/".join(filter(None, cells)) or None)
     return texts
 
@@ -319,7 +319,7 @@ def _in_order(row: Row, shape: Shape) -> Row:
 
     A file may contain the same pair both ways round.
     """
-    names = [content_text(_at(row, path)) or "" for path in shape.pair]
+    names = [sources.content_text(_at(row, path)) or "" for path in shape.pair]
     if names == sorted(names):
         return row
 
@@ -403,7 +403,7 @@ def _take(path: Path, frame: pd.DataFrame, rows: Sequence[Row], shape: Shape, ma
         elif usual in mapped:
             there = shorten_line(", ".join(frame))
             raise UsageError(f"--map {mapped[usual][0]}={usual}: nothing there; there are {there}")
-    taken |= fill_turns(path, frame, mapped)
+    taken |= sources.fill_turns(path, frame, mapped)
     # Ids of conversations, with a row for each turn, need the turn.
     if {"id", "turn"} <= taken.keys() and (frame.groupby("id")["turn"].nunique() > 1).any():
         frame["id"] = frame["id"].str.cat(frame["turn"], sep="/")
@@ -523,8 +523,8 @@ def find_kinds(cells: Iterable[Any], codes: Codes | None = None) -> list[Kind]:
         return []
     words = {str(cell).strip().lower() for cell in filled}
     kinds: list[Kind] = [kind for kind in load_columns().words if all(find_label(kind, word) for word in words)]
-    if codes is not None and preference_codes.are_codes(filled):
-        return [] if preference_codes.find_meanings(filled, codes)[1] else ["preference"]
+    if codes is not None and sources.are_codes(filled):
+        return [] if sources.find_meanings(filled, codes)[1] else ["preference"]
     if codes is None and "preference" not in kinds and all(_read_vote(word) is not None for word in words):
         kinds.append("score")
     return kinds

@@ -12,9 +12,8 @@ from critic.errors import UsageError
 from critic.stats.verdicts import TIE, A, B
 from eval_agreement.reading.inputs import parse_codes, parse_map, parse_sources
 from eval_agreement.reading.loaders import find_kind, read_labels, read_scores
-from eval_agreement.reading.preference_codes import holds_two_answers
 from eval_agreement.reading.result_formats import guess
-from eval_agreement.reading.tables import TableOptions
+from eval_agreement.reading.tables import TableOptions, holds_two_answers
 
 WORDS = ["a", "tie", "b", "a", "b", "b"]
 
