@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from conftest import ROOT, Servers, assert_one_line_error, completion, read_csv, run, write_csv, write_xlsx
+from conftest import SAMPLES, Servers, assert_one_line_error, completion, read_csv, run, sample, write_csv, write_xlsx
 from hypothesis import given
 from hypothesis import strategies as st
 from judgments import of_outcome
@@ -24,7 +24,7 @@ from critic.stats.aggregate import Aggregate, Cell
 from critic.stats.leaderboard import LeaderboardCell, LeaderboardRow, aggregate_of, standings
 from critic.stats.verdicts import Label, codes, verdict_agreement
 
-SAMPLE = ROOT / "data" / "samples" / "convbench" / "ConvBench.csv"
+SAMPLE = sample("convbench")
 Fate = float | None | str
 """A verdict's outcome: a score, None for a failure, "never" if it was not requested."""
 
@@ -333,11 +333,8 @@ def test_agreement_is_that_of_the_audit_with_its_interval() -> None:
     assert alike.kappa.interval == (pytest.approx(0.747, abs=0.001), 1), "no error is no proof that there is none"
 
 
-def test_the_samples_have_their_images() -> None:
-    committed = ROOT / "data" / "samples"
-    folders = ("alignmmbench", "convbench", "multiverse", "visitbench")
-    for name in folders:
-        (file,) = [path for path in (committed / name).iterdir() if path.is_file() and path.name != "answers.jsonl"]
-        for conversation in benchmarks.read(str(name), file):
-            images = [path for turn in conversation.turns for path in turn.images]
-            assert images and all((committed / name / path).is_file() for path in images)
+@pytest.mark.parametrize("name", SAMPLES)
+def test_the_samples_have_their_images(name: str) -> None:
+    for conversation in benchmarks.read(name, sample(name)):
+        images = [path for turn in conversation.turns for path in turn.images]
+        assert images and all((sample(name).parent / path).is_file() for path in images)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, read_csv, write_csv, write_jsonl
+from conftest import ROOT, read_csv, read_jsonl, write_csv, write_jsonl
 from judgments import of_outcome, run_of
 
 from critic import benchmarks
@@ -61,8 +61,7 @@ def test_the_layout_of_single_images(tmp_path: Path) -> None:
 
 def test_the_real_annotated_rows(shared: Path, tmp_path: Path) -> None:
     """As published: the same rows under the names of the authors' own columns."""
-    lines = (shared / "data" / "visitbench" / "annotated_examples.jsonl").read_text("utf-8").splitlines()
-    rows = [json.loads(line) for line in lines]
+    rows = read_jsonl(shared / "data/visitbench/annotated_examples.jsonl")
     kept = ("image_url", "image_dense_caption", "instruction_category", "instruction")
     published = [{"output_human_annotated": row["reference"], **{name: row[name] for name in kept}} for row in rows]
     conversations = visitbench.read_conversations(write_csv(tmp_path / "visit_fully_annotated_example.csv", published))

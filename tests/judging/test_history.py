@@ -22,38 +22,28 @@ def shown(said: list[HistoryMessage]) -> list[str]:
 
 FIRST = "[a.png][b.png]ask 1"
 
-TURN_3 = {
-    "own": [FIRST, "own 1", "ask 2", "own 2", "ask 3"],
-    "perfect_perception": [FIRST, "ref 1", "ask 2", "own 2", "ask 3"],
-    "perfect_perception_reasoning": [FIRST, "ref 1", "ask 2", "ref 2", "ask 3"],
-    "oracle": [FIRST, "ref 1", "ask 2", "ref 2", "ask 3"],
-    "no_history": ["[a.png][b.png]ask 3"],
-    "no_image": ["ask 1", "own 1", "ask 2", "own 2", "ask 3"],
-    "single_turn": ["[a.png][b.png]ask 3"],
-    "rephrased_reference": [REPHRASE["en"].format(question="ask 3", reference="ref 3")],
+CASES = {
+    "own": ([1, 2, 3], [FIRST, "own 1", "ask 2", "own 2", "ask 3"]),
+    "perfect_perception": ([2, 3], [FIRST, "ref 1", "ask 2", "own 2", "ask 3"]),
+    "perfect_perception_reasoning": ([3], [FIRST, "ref 1", "ask 2", "ref 2", "ask 3"]),
+    "oracle": ([1, 2, 3], [FIRST, "ref 1", "ask 2", "ref 2", "ask 3"]),
+    "no_history": ([1, 2, 3], ["[a.png][b.png]ask 3"]),
+    "no_image": ([1, 2, 3], ["ask 1", "own 1", "ask 2", "own 2", "ask 3"]),
+    "single_turn": ([3], ["[a.png][b.png]ask 3"]),
+    "rephrased_reference": ([1, 2, 3], [REPHRASE["en"].format(question="ask 3", reference="ref 3")]),
 }
-
-ASKED = {
-    "own": [1, 2, 3],
-    "perfect_perception": [2, 3],
-    "perfect_perception_reasoning": [3],
-    "oracle": [1, 2, 3],
-    "no_history": [1, 2, 3],
-    "no_image": [1, 2, 3],
-    "single_turn": [3],
-    "rephrased_reference": [1, 2, 3],
-}
+"""The turns of three that each condition asks, and what it shows at the third."""
 
 
 def test_every_condition_has_its_case() -> None:
-    assert set(CONDITIONS) == set(TURN_3) == set(ASKED)
+    assert set(CONDITIONS) == set(CASES)
 
 
-@pytest.mark.parametrize("name", CONDITIONS)
-def test_turn_3(name: str) -> None:
-    assert list(CONDITIONS[name].asked(3)) == ASKED[name]
+@pytest.mark.parametrize(("name", "asked", "turn_3"), [(name, *case) for name, case in CASES.items()])
+def test_what_a_condition_asks_and_shows(name: str, asked: list[int], turn_3: list[str]) -> None:
+    assert list(CONDITIONS[name].asked(3)) == asked
     said = messages(conversation(), 3, REPLIES, CONDITIONS[name])
-    assert shown(said) == TURN_3[name]
+    assert shown(said) == turn_3
     assert [message.role for message in said] == [("user", "assistant")[n % 2] for n in range(len(said))]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, Servers, assert_golden, completion, example_in, human_row, run, write_jsonl
+from conftest import ROOT, Servers, assert_golden, completion, example_in, human_row, run, sample, write_jsonl
 from judging.test_prompt import material
 from judgments import ResponseJudge
 from PIL import Image as Pillow
@@ -170,9 +170,7 @@ def test_how_many_images_reached_the_judge_is_in_its_judgment(root: Path, form: 
         ("a.png", {"max_bytes": 20}, "image_too_large"),
     ],
 )
-def test_an_image_that_is_not_to_be_had_is_a_named_failure(
-    root: Path, name: str, how: dict[str, Any], failure: str
-) -> None:
+def test_an_image_that_is_not_to_be_had_is_named(root: Path, name: str, how: dict[str, Any], failure: str) -> None:
     judgment, requests = judged(root, response(images=["b.png", name] if not how else [name]), **how)
     assert (judgment.verdict.failure, judgment.score, judgment.images) == (failure, None, 0)
     assert not requests, "it is not judged blind in silence" and judgment.detail is not None
@@ -208,9 +206,7 @@ def test_show_and_blind_on_the_command_line(root: Path) -> None:
     assert again.returncode == 2 and "choose another --out" in again.stderr
 
 
-def test_what_makes_images_ready_is_in_the_name_of_a_judge_that_sees_and_in_each_sidecar(
-    tmp_path: Path, root: Path, scripted: Servers
-) -> None:
+def test_what_makes_images_ready_is_in_names_and_sidecars(tmp_path: Path, root: Path, scripted: Servers) -> None:
     folder = tmp_path / "judge"
     folder.mkdir()
     facts = {"weights": {"model.safetensors": "1"}}
@@ -264,11 +260,9 @@ def test_a_model_that_sees_is_known_by_its_folder(
 @pytest.mark.parametrize("benchmark", ["convbench", "multiverse", "visitbench", "alignmmbench"])
 def test_conversations_are_judged_with_all_their_images(benchmark: str, tmp_path: Path) -> None:
     """Every protocol of every benchmark: a turn with the images of all turns up to it, a whole with all of them."""
-    folder = ROOT / "data/samples" / benchmark
-    (file,) = [path for path in folder.iterdir() if path.is_file() and path.name != "answers.jsonl"]
     script = write_jsonl(tmp_path / "said.jsonl", [{"text": VERDICT}])
     replies, out = tmp_path / "replies.jsonl", tmp_path / "judged.jsonl"
-    run("critic", "infer", file, "--benchmark", benchmark, "--out", replies, "--model", script, code=0)
+    run("critic", "infer", sample(benchmark), "--benchmark", benchmark, "--out", replies, "--model", script, code=0)
     # The replies tell where the images lay that their model was shown.
     words = ["--judge", script, "--out", out, "--max-failed", "1", "--images", "show"]
     run("critic", "judge", replies, *words, code=0)

@@ -8,8 +8,8 @@ from itertools import chain, cycle, repeat
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
+from backends.test_endpoints import error
 from conftest import (
     Servers,
     assert_one_line_error,
@@ -19,6 +19,7 @@ from conftest import (
     read_jsonl,
     run,
     run_apart,
+    scored_response,
     write_jsonl,
 )
 from hypothesis import given
@@ -29,7 +30,6 @@ from stages.test_judge import judge, reply_with, token
 
 from critic import jsonl
 from critic.backends.openai import OpenAIBackend
-from critic.human_scored import Row, build_response
 from critic.judging.forms import inquiry
 from critic.records import Judgment, PromptInputs
 
@@ -88,9 +88,8 @@ def bodies(data: st.DataObject) -> dict[str, Any]:
 
 
 def test_whatever_a_body_holds_there_is_a_judgment_that_can_be_read(tmp_path: Path, scripted: Servers) -> None:
-    body, out = dict[str, Any](), tmp_path / "out.jsonl"
+    body, out, shown = dict[str, Any](), tmp_path / "out.jsonl", scored_response(1)
     server = scripted(lambda _: raw(json.dumps(body)))
-    of = build_response(msgspec.convert(human_row(1), Row), {})
 
     @given(st.data())
     def holds(data: st.DataObject) -> None:
@@ -101,7 +100,7 @@ def test_whatever_a_body_holds_there_is_a_judgment_that_can_be_read(tmp_path: Pa
 
         async def judge_once() -> Judgment:
             async with backend:
-                return await ResponseJudge(backend, "j", "pointwise", "expected", 64, needs=None).judge(of)
+                return await ResponseJudge(backend, "j", "pointwise", "expected", 64, needs=None).judge(shown)
 
         jsonl.write(out, [asyncio.run(judge_once())])
         ((_, judgment),) = jsonl.read(out, Judgment)
@@ -110,51 +109,37 @@ def test_whatever_a_body_holds_there_is_a_judgment_that_can_be_read(tmp_path: Pa
     holds()
 
 
+def ended(finish: str, **message: Any) -> dict[str, Any]:
+    """Return a completion whose only choice has this message and the reason why it ended."""
+    return {"choices": [{"message": message, "finish_reason": finish}]}
+
+
 LOST: dict[str, tuple[Any, str, str]] = {
-    "an error": (raw('{"error": {"message": "Upstream\\nis down", "code": 502}}'), "server_error", "Upstream is down"),
+    "an error": (error(200, "Upstream\nis down", code=502), "server_error", "Upstream is down"),
     "an error that is a text": (raw('{"error": "no credits left"}'), "server_error", "no credits left"),
-    "an error for good": (raw('{"error": {"message": "no such model", "code": 404}}'), "refused", "no such model"),
-    "a prompt too long": (
-        raw('{"error": {"message": "maximum context length is 9"}}'), "context_length_exceeded", "context length is 9"
-    ),
+    "an error for good": (error(200, "no such model", code=404), "refused", "no such model"),
+    "a prompt too long": (error(200, "maximum context length is 9"), "context_length_exceeded", "context length is 9"),
     "an error in the choice": (
         raw('{"choices": [{"error": {"message": "cut by the provider", "code": 429}}]}'), "server_error", "cut by the"
     ),
     "no choices": (raw('{"choices": [], "id": "17"}'), "server_error", '"id": "17"'),
     "nested deep": (raw(f'{{"choices": {DEEP}}}'), "server_error", "not a chat completion"),
     "an error nested deep": ((400, {}, DEEP.encode()), "refused", "HTTP 400"),
-    "cut off": ({"choices": [{"message": {"content": None}, "finish_reason": "length"}]}, "truncated", ""),
-    "thoughts alone": (
-        {"choices": [{"message": {"content": "", "reasoning": "Hm"}, "finish_reason": "length"}]}, "truncated", ""
-    ),
-    "filtered": (
-        {"choices": [{"message": {"content": None}, "finish_reason": "content_filter"}]}, "content_filter", "filter"
-    ),
-    "filtered on the way": (
-        {"choices": [{"message": {"content": "This is"}, "finish_reason": "content_filter"}]}, "content_filter", ""
-    ),
-    "filtered before": (
-        (400, {}, b'{"error": {"message": "The prompt was filtered", "code": "content_filter"}}'),
-        "content_filter",
-        "The prompt was filtered",
-    ),
-    "a refusal": (
-        {"choices": [{"message": {"content": None, "refusal": "I will \ud83d not."}, "finish_reason": "stop"}]},
-        "refused", "I will \ufffd not.",
-    ),
-    "refused without a word": (
-        {"choices": [{"message": {"content": None}, "finish_reason": "refusal"}]}, "refused", ""
-    ),
+    "cut off": (ended("length", content=None), "truncated", ""),
+    "thoughts alone": (ended("length", content="", reasoning="Hm"), "truncated", ""),
+    "filtered": (ended("content_filter", content=None), "content_filter", "filter"),
+    "filtered on the way": (ended("content_filter", content="This is"), "content_filter", ""),
+    "filtered before": (error(400, "It was filtered", code="content_filter"), "content_filter", "It was filtered"),
+    "a refusal": (ended("stop", content=None, refusal="I will \ud83d not."), "refused", "I will \ufffd not."),
+    "refused without a word": (ended("refusal", content=None), "refused", ""),
     "hung up": (None, "server_error", "ClientPayloadError"),
-    "nothing": ({"choices": [{"message": {"content": None}, "finish_reason": "stop"}]}, "empty", ""),
+    "nothing": (ended("stop", content=None), "empty", ""),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", LOST)
 @pytest.mark.parametrize("stage", ["judge", "infer"])
-def test_a_reply_that_is_none_is_named_in_the_provider_s_words(
-    tmp_path: Path, scripted: Servers, name: str, stage: str
-) -> None:
+def test_a_lost_reply_has_the_provider_s_words(tmp_path: Path, scripted: Servers, name: str, stage: str) -> None:
     answer, failure, detail = LOST[name]
     server, out = scripted(lambda body: answer), tmp_path / "out.jsonl"
     if stage == "judge":
@@ -206,18 +191,14 @@ WITHOUT: dict[str, Callable[[dict[str, Any]], Any]] = {
     "gives null alternatives": lambda body: reply_of_written_tokens(top_logprobs=None),
     "gives empty alternatives": lambda body: reply_of_written_tokens(top_logprobs=[]),
     "refuses them": lambda body: (
-        (400, {}, b'{"error": {"message": "logprobs is not supported by this model"}}')
-        if "top_logprobs" in body or "logprobs" in body
-        else completion(RATED)
+        error(400, "logprobs is not supported") if body.keys() & {"logprobs", "top_logprobs"} else completion(RATED)
     ),
 }
 
 
 @pytest.mark.parametrize("owner", ["someone", "vllm"])
 @pytest.mark.parametrize("name", WITHOUT)
-def test_without_log_probabilities_the_stated_rating_counts(
-    tmp_path: Path, scripted: Servers, name: str, owner: str
-) -> None:
+def test_without_them_the_stated_rating_counts(tmp_path: Path, scripted: Servers, name: str, owner: str) -> None:
     server, out = scripted(WITHOUT[name], owner=owner), tmp_path / "out.jsonl"
     for count in (3, 5):
         done = judge(server, out, "--concurrency", "1", count=count, code=0)
@@ -236,10 +217,8 @@ def test_without_log_probabilities_the_stated_rating_counts(
     assert "Traceback" not in audited.stderr
 
 
-def test_where_some_replies_come_with_them_all_are_stated_and_a_cache_knows_the_requests(
-    tmp_path: Path, scripted: Servers
-) -> None:
-    """As through a gateway: what the first reply shows holds for the file."""
+def test_where_some_replies_come_with_them_all_are_stated(tmp_path: Path, scripted: Servers) -> None:
+    """As through a gateway: what the first reply shows holds for the file. A cache knows the requests."""
     answers = chain([completion(RATED)], repeat(reply_with({"7": 0.5, "3": 0.5})))
     server = scripted(lambda _: next(answers))
     for number in range(2):
@@ -252,18 +231,17 @@ def test_where_some_replies_come_with_them_all_are_stated_and_a_cache_knows_the_
 
 
 @pytest.mark.parametrize("owner", ["someone", "vllm"])
-@pytest.mark.parametrize("words", [["--score", "expected"], ["--score", "median"]])
-def test_what_needs_log_probabilities_stops_after_the_first_verdicts(
-    tmp_path: Path, scripted: Servers, words: list[str], owner: str
-) -> None:
+@pytest.mark.parametrize("kind", ["expected", "median"])
+def test_what_needs_them_stops_at_once(tmp_path: Path, scripted: Servers, kind: str, owner: str) -> None:
+    """After the first verdicts."""
     server, out = scripted(WITHOUT["ignores them"], owner=owner), tmp_path / "out.jsonl"
     for number in (1, 2):
-        done = judge(server, out, *words, "--concurrency", "2", count=40)
-        assert_one_line_error(done, "no log probabilities", *words, "--score argmax")
+        done = judge(server, out, "--score", kind, "--concurrency", "2", count=40)
+        assert_one_line_error(done, "no log probabilities", f"--score {kind}", "--score argmax")
         # The server may hear of a request of the first run when that has ended.
         assert len(server.requests) <= number * (2 if owner == "someone" else 4)
-    done = judge(server, out, "--score", "argmax")
-    assert done.returncode == 0 and [line["score"] for line in read_jsonl(out)] == [7.0] * 3, done.stderr
+    judge(server, out, "--score", "argmax", code=0)
+    assert [line["score"] for line in read_jsonl(out)] == [7.0] * 3
 
 
 def test_without_a_reason_or_by_criteria_the_stated_ratings_count(tmp_path: Path, scripted: Servers) -> None:
@@ -328,14 +306,9 @@ def test_a_panel_takes_the_stated_rating_of_whoever_gives_no_more(tmp_path: Path
     ],
 )
 @pytest.mark.parametrize("status", [400, 422, 501, 200])
-def test_a_server_that_refuses_the_format_is_asked_without_it(
-    tmp_path: Path, scripted: Servers, words: str, status: int
-) -> None:
-    def answer(body: dict[str, Any]) -> Any:
-        refused = json.dumps({"error": {"message": words}}).encode()
-        return (status, {}, refused) if "response_format" in body else reply_with({"7": 1.0})
-
-    server, out = scripted(answer), tmp_path / "out.jsonl"
+def test_who_refuses_the_format_is_asked_without(tmp_path: Path, scripted: Servers, words: str, status: int) -> None:
+    refusal, out = error(status, words), tmp_path / "out.jsonl"
+    server = scripted(lambda body: refusal if "response_format" in body else reply_with({"7": 1.0}))
     done = judge(server, out, "--concurrency", "1", code=0)
     assert [line["score"] for line in read_jsonl(out)] == [7.0] * 3
     assert len(server.requests) == 4 and done.stderr.count("takes no response_format") == 1
@@ -344,8 +317,7 @@ def test_a_server_that_refuses_the_format_is_asked_without_it(
 
 def test_another_refusal_is_no_reason_to_ask_without_the_format(tmp_path: Path, scripted: Servers) -> None:
     for said, request_count in (("bad image", 3), ("bad image in {..., 'response_format': ...}", 6)):
-        refusal = json.dumps({"error": {"message": said}}).encode()
-        server = scripted(lambda body, refusal=refusal: (400, {}, refusal))
+        server = scripted(lambda body, said=said: error(400, said))
         assert judge(server, out := tmp_path / f"{request_count}.jsonl").returncode == 3
         assert len(server.requests) == request_count and {each for each, _ in failing(out)} == {"refused"}
         assert "server_lacks" not in jsonl.facts(out)

@@ -12,7 +12,6 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from conftest import (
     ROOT,
@@ -26,6 +25,7 @@ from conftest import (
     human_rows,
     read_jsonl,
     run,
+    scored_response,
     write_jsonl,
 )
 
@@ -216,8 +216,8 @@ def test_what_our_server_says_of_a_one_needs_no_second_call(tmp_path: Path, scri
         return 200, {"x-critic-ten": "0.25"}, json.dumps(reply_with({"7": 0.6, "1": 0.4})).encode()
 
     server = scripted(answer, owner="vllm")
-    done = judge(server, out := tmp_path / "out.jsonl", count=1)
-    assert done.returncode == 0 and len(server.requests) == 1, done.stderr
+    judge(server, out := tmp_path / "out.jsonl", count=1, code=0)
+    assert len(server.requests) == 1
     shares = read_jsonl(out)[0]["verdict"]["distribution"]
     assert shares == pytest.approx([0.3, 0, 0, 0, 0, 0, 0.6, 0, 0, 0.1])
 
@@ -296,18 +296,19 @@ def test_a_prompt_that_is_too_long_is_shortened_and_said(tmp_path: Path, scripte
 
     def filling(number: int, length: int) -> dict[str, Any]:
         """A row whose prompt has exactly `length` characters."""
-        row = human_row(number, response="w")
-        response = human_scored.build_response(msgspec.convert(row, human_scored.Row), {})
-        return {**row, "response": "w" * (length - len(asked_of("pointwise", response).messages[0]["content"]) + 1)}
+        without = asked_of("pointwise", scored_response(number, response="w")).messages[0]["content"]
+        return human_row(number, response="w" * (length - len(without) + 1))
 
     long = [human_row(0, response="w " * 2000), human_row(2, question="q" * 5000), filling(3, 3900), filling(4, 4000)]
-    data = write_jsonl(tmp_path / "rows.jsonl", [human_row(1), *long])
+    megabytes = human_row(5, response="word " * 500_000)
+    data = write_jsonl(tmp_path / "rows.jsonl", [human_row(1), *long, megabytes])
     out = tmp_path / "out.jsonl"
     run("critic", "judge", data, "--out", out, "--base-url", scripted(answer, context=4000).url)
     by_id = {line["sample"]["id"]: line for line in read_jsonl(out)}
     for name in ("row-0", "row-3", "row-4"):
         assert by_id[name]["score"] == 7 and by_id[name]["shortened"]["response"] > 0, name
-    assert "shortened" not in by_id["row-1"]
+    assert by_id["row-5"]["score"] == 7 and by_id["row-5"]["shortened"]["response"] > 2_400_000
+    assert by_id["row-1"]["score"] == 7 and "shortened" not in by_id["row-1"]
     assert by_id["row-2"]["verdict"]["failure"] == "context_length_exceeded"
 
 
@@ -348,9 +349,14 @@ def test_mistakes_end_in_one_line(tmp_path: Path, scripted: Servers) -> None:
         (data, ["--base-url", here, "--score", "mean"], ["'expected', 'median', 'argmax'"]),
         (data, ["--base-url", here, "--prompt", "pairwice"], ["unknown form 'pairwice'"]),
         (data, ["--concurrency", "0"], ["--concurrency"]),
+        (data, ["--judge", tmp_path / "none"], ["checkpoint folder", "URL#MODEL"]),
+        (data, ["--judge", f"{here}#gpt-4"], ["'gpt-4'", "it offers tiny"]),
+        (data, ["--judge", here, "--base-url", here], ["either --judge or --base-url"]),
+        (data, ["--base-url", here, "--", "--tensor-parallel-size", "2"], ["checkpoint folder"]),
+        (data, ["--judge", here, "--no-reason", "--prompt", "pointwise_reason_first"], ["reason before the verdict"]),
         (tmp_path / "none.jsonl", ["--base-url", here], ["none.jsonl: no such file"]),
     ):
-        assert_one_line_error(run("critic", "judge", file, *words, "--out", tmp_path / "out.jsonl"), *parts)
+        assert_one_line_error(run("critic", "judge", file, "--out", tmp_path / "out.jsonl", *words), *parts)
     assert_one_line_error(run("critic", "juge"), "'juge'", "judge, merge, import-grades, score, audit, attack, demo")
     assert not (tmp_path / "out.jsonl").exists()
 
@@ -437,8 +443,8 @@ def test_pairs_that_people_compared_are_judged_and_audited(tmp_path: Path, scrip
     pairs = [{"id": f"p{n}", "question": f"Q{n}?", "response_a": "x", "response_b": "y", "preference": "ab"[n % 2]}
              | {"task": "", "lang": "en", "reference": None, "group": f"g{n}"} for n in range(4)]  # fmt: skip
     data, out = write_jsonl(tmp_path / "pairs.jsonl", pairs), tmp_path / "judged.jsonl"
-    done = run("critic", "judge", data, "--out", out, "--base-url", server.url, "--prompt", "pairwise")
-    assert done.returncode == 0 and len(server.requests) == 8, done.stderr
+    run("critic", "judge", data, "--out", out, "--base-url", server.url, "--prompt", "pairwise", code=0)
+    assert len(server.requests) == 8
     said = {line["sample"]["id"]: (line["sample"]["preference"], line["score"]) for line in read_jsonl(out)}
     assert said == {f"p{n}": (1.0 - n % 2, 0.5) for n in range(4)}
     assert "agrees with people on 0.0 % of 4 pairs" in run("critic", "audit", out, "--out", tmp_path / "a").stdout
@@ -493,8 +499,7 @@ def test_what_else_is_said_of_a_judgment_is_as_in_a_new_file(tmp_path: Path, scr
     def judge(folder: str, *rows: Any) -> Any:
         data = write_jsonl(tmp_path / "rows.jsonl", [human_row(0, annotators={"a": 1.0, "b": 2.0}), *rows])
         judges = [word for _ in range(count) for word in ("--judge", server.url)]
-        done = run("critic", "judge", data, "--out", tmp_path / folder / "out.jsonl", *judges, code=0)
-        return done.stderr
+        return run("critic", "judge", data, "--out", tmp_path / folder / "out.jsonl", *judges, code=0).stderr
 
     def read(folder: str) -> Any:
         files = [tmp_path / folder / file for file in ("out.jsonl", *members)]
@@ -533,9 +538,8 @@ def test_questions_without_an_answer_are_counted(tmp_path: Path, scripted: Any) 
     answers = write_jsonl(tmp_path / "m.jsonl", [{"question_id": "1-1", "predict": "两只。"}])
     server = scripted(lambda body: completion('{"Rating": 9, "Reason": "对"}'))
     words = ["--questions", questions, "--out", tmp_path / "j.jsonl", "--base-url", server.url, "--score", "argmax"]
-    done = run("critic", "judge", answers, *words)
-    assert done.returncode == 0 and "2 of 3 conversations of" in done.stderr, done.stderr
-    assert "questions.jsonl have no replies and are not judged" in done.stderr
+    done = run("critic", "judge", answers, *words, code=0)
+    assert re.search(r"2 of 3 conversations of .*questions\.jsonl have no replies and are not judged", done.stderr)
 
 
 def test_each_row_is_sampled_by_a_seed_of_its_own(tmp_path: Path, scripted: Servers) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from conftest import ROOT, assert_one_line_error, completion, run, sample, write_jsonl
+from conftest import ROOT, Done, assert_one_line_error, completion, run, sample, write_jsonl
 from msgspec.structs import replace
 from scoring import read_sample
 
@@ -80,6 +80,15 @@ def judge(file: Path, out: Path, benchmark: str, url: str, *words: object, code:
     return run("critic", "judge", file, "--benchmark", benchmark, "--out", out, "--base-url", url, *words, code=code)
 
 
+def judge_sample(
+    folder: Path, benchmark: str, server: Any, *words: object, conditions: tuple[str, ...] = ("own",), code: int = 0
+) -> tuple[Done, list[Judgment]]:
+    """Return how judging the replies to a benchmark's sample ended, and the judgments, which are in j.jsonl."""
+    file, out = replies(folder / "r.jsonl", benchmark, conditions), folder / "j.jsonl"
+    done = judge(file, out, benchmark, server.url, *words, code=code)
+    return done, judged(out)
+
+
 def cells(lines: list[Judgment]) -> Counter[Any]:
     return Counter((line.condition, line.protocol, line.judging, line.turn) for line in lines)
 
@@ -96,11 +105,9 @@ def test_convbench_by_direct_grading(tmp_path: Path, scripted: Any) -> None:
 
     server = scripted(answer)
     conditions = ("own", "perfect_perception", "perfect_perception_reasoning")
-    file, out = replies(tmp_path / "r.jsonl", "convbench", conditions), tmp_path / "j.jsonl"
     words = ["--protocol", "direct", "--questions", sample("convbench")]
     words += ["--judging", "standard", "--judging", "no_focus", "--judging", "no_turn_verdicts"]
-    judge(file, out, "convbench", server.url, *words, code=0)
-    lines = judged(out)
+    _, lines = judge_sample(tmp_path, "convbench", server, *words, conditions=conditions)
     expected = {(c.condition, "direct", "standard", c.turn): 6 for c in convbench.CELLS.values()}
     expected |= {(name, "direct", "no_turn_verdicts", None): 6 for name in conditions}
     expected |= {(name, "direct", "no_focus", 3): 6 for name in conditions}
@@ -116,20 +123,18 @@ def test_convbench_by_direct_grading(tmp_path: Path, scripted: Any) -> None:
 
 def test_turns_without_history_make_no_conversation(tmp_path: Path, scripted: Any) -> None:
     server = scripted(answer_all)
-    file, out = replies(tmp_path / "r.jsonl", "convbench", ("no_history", "single_turn")), tmp_path / "j.jsonl"
-    assert judge(file, out, "convbench", server.url).returncode == 0
+    _, lines = judge_sample(tmp_path, "convbench", server, conditions=("no_history", "single_turn"))
     conditions = [("no_history", turn) for turn in (1, 2, 3)] + [("single_turn", 3)]
     protocols = ("direct", "pairwise")
     expected = [(condition, protocol, "standard", turn) for protocol in protocols for condition, turn in conditions]
-    assert cells(judged(out)) == dict.fromkeys(expected, 6)
+    assert cells(lines) == dict.fromkeys(expected, 6)
     assert not any("Earlier conversation" in prompt_of(body) for body in server.requests)
 
 
 def test_what_the_judge_of_a_turn_and_of_the_whole_is_shown(tmp_path: Path, scripted: Any) -> None:
     server = scripted(answer_all)
-    file, out = replies(tmp_path / "r.jsonl", "convbench", ("perfect_perception",)), tmp_path / "j.jsonl"
     words = ["--protocol", "direct", "--judging", "standard", "--judging", "no_focus"]
-    judge(file, out, "convbench", server.url, *words)
+    judge_sample(tmp_path, "convbench", server, *words, conditions=("perfect_perception",))
     conversation = read_sample("convbench")[0]
     first_turn, second_turn, third_turn = conversation.turns
     contents = [prompt_of(body) for body in server.requests if f"> {conversation.caption}" in prompt_of(body)]
@@ -158,9 +163,8 @@ def test_pairwise_in_both_orders(tmp_path: Path, scripted: Any) -> None:
         return completion(json.dumps({"Verdict": value, "Reason": "x"}))
 
     server = scripted(answer)
-    file, out = replies(tmp_path / "r.jsonl", "visitbench"), tmp_path / "j.jsonl"
-    done = judge(file, out, "visitbench", server.url, code=0)
-    lines = {line.sample.id: line for line in judged(out)}
+    done, judgments = judge_sample(tmp_path, "visitbench", server)
+    lines = {line.sample.id: line for line in judgments}
     for name, line in lines.items():
         assert line.score == {0: 0.5, 1: 1.0, 2: 0.0}[int(name) % 3], name
         assert [call.first for call in line.calls] == ["model", "opponent"] and line.opponent is None
@@ -249,25 +253,21 @@ def test_two_times_against_means_both(tmp_path: Path, scripted: Any) -> None:
 
 def test_forced_choice_has_no_tie(tmp_path: Path, scripted: Any) -> None:
     server = scripted(lambda body: completion('{"Verdict":"tie"}'))
-    file, out = replies(tmp_path / "r.jsonl", "convbench"), tmp_path / "j.jsonl"
-    more = ["--protocol", "pairwise", "--order", "forced"]
-    assert judge(file, out, "convbench", server.url, *more).returncode == 3
+    _, lines = judge_sample(tmp_path, "convbench", server, "--protocol", "pairwise", "--order", "forced", code=3)
     for body in server.requests:
         assert body["response_format"]["json_schema"]["schema"]["properties"]["Verdict"]["enum"] == ["A", "B"]
         assert "There is no tie" in prompt_of(body) or "没有平局" in prompt_of(body)
-    assert Counter(line.failure for line in judged(out)) == {"no_verdict": 24}
+    assert Counter(line.failure for line in lines) == {"no_verdict": 24}
 
 
 def test_multiverse_checklists_and_quality(tmp_path: Path, scripted: Any) -> None:
     """Both judgments of every turn; turn 1, alike under both conditions, is asked once."""
     server = scripted(answer_all)
-    file, out = replies(tmp_path / "r.jsonl", "multiverse", ("own", "oracle")), tmp_path / "j.jsonl"
-    judge(file, out, "multiverse", server.url, code=0)
+    _, lines = judge_sample(tmp_path, "multiverse", server, conditions=("own", "oracle"))
     conversations = read_sample("multiverse")
     turns = sum(len(conversation.turns) for conversation in conversations)
-    lines = judged(out)
     assert len(lines) == 2 * 2 * turns and len(server.requests) == 2 * (2 * turns - len(conversations))
-    facts = jsonl.facts(out)
+    facts = jsonl.facts(tmp_path / "j.jsonl")
     assert facts["asked"] == len(server.requests) and facts["tokens"]["prompt"] == 11 * len(server.requests)
     for line in lines:
         items = line.conversation.turns[line.turn - 1].checklist
@@ -287,10 +287,9 @@ def test_multiverse_checklists_and_quality(tmp_path: Path, scripted: Any) -> Non
 
 def test_alignmmbench_is_judged_as_responses_are(tmp_path: Path, scripted: Any) -> None:
     server = scripted(answer_all)
-    file, out = replies(tmp_path / "r.jsonl", "alignmmbench", ("own", "no_image")), tmp_path / "j.jsonl"
-    judge(file, out, "alignmmbench", server.url, code=0)
+    _, lines = judge_sample(tmp_path, "alignmmbench", server, conditions=("own", "no_image"))
     conversations = read_sample("alignmmbench")
-    assert {(line.condition, line.score) for line in judged(out)} == {("own", 7), ("no_image", 7)}
+    assert {(line.condition, line.score) for line in lines} == {("own", 7), ("no_image", 7)}
     with_history = next(conversation for conversation in conversations if conversation.history)
     (content,) = {prompt_of(body) for body in server.requests if f"> m on {with_history.id} turn" in prompt_of(body)}
     assert f"> 用户：{with_history.history[0].user}" in content and "忽略" not in content
@@ -327,18 +326,15 @@ def test_a_verdict_in_a_papers_form_is_read_as_it_stands(
     tmp_path: Path, scripted: Any, benchmark: str, protocol: str, reply: str, score: float
 ) -> None:
     server = scripted(lambda body: completion(reply))
-    file, out = replies(tmp_path / "r.jsonl", benchmark), tmp_path / "j.jsonl"
-    assert judge(file, out, benchmark, server.url, "--protocol", protocol).returncode == 0
-    assert {line.score for line in judged(out)} == {score}
+    _, lines = judge_sample(tmp_path, benchmark, server, "--protocol", protocol)
+    assert {line.score for line in lines} == {score}
 
 
 @pytest.mark.parametrize("unread", ["fail", "tie"])
 def test_a_comparison_without_a_verdict_fails_or_is_a_counted_tie(tmp_path: Path, scripted: Any, unread: str) -> None:
     server = scripted(lambda body: completion("Both are bad."))
-    file, out = replies(tmp_path / "r.jsonl", "visitbench"), tmp_path / "j.jsonl"
-    done = judge(file, out, "visitbench", server.url, "--on-unparsed", unread)
-    lines, tie = judged(out), unread == "tie"
-    assert done.returncode == (0 if tie else 3)
+    out, tie = tmp_path / "j.jsonl", unread == "tie"
+    done, lines = judge_sample(tmp_path, "visitbench", server, "--on-unparsed", unread, code=0 if tie else 3)
     assert {line.score for line in lines} == {0.5 if tie else None}
     assert {line.failure for line in lines} == {None if tie else "no_verdict"}
     assert all(line.unread == tie for line in lines)
@@ -375,18 +371,15 @@ def test_an_unreadable_reply_takes_a_second_question(
         return completion('{"Reason":"so","Verdict":"A"}' if readable else "Let me weigh it.\n# Reference: 10")
 
     server = scripted(answer)
-    file, out = replies(tmp_path / "r.jsonl", benchmark), tmp_path / "j.jsonl"
-    done = judge(file, out, benchmark, server.url, *words)
-    lines = judged(out)
+    done, lines = judge_sample(tmp_path, benchmark, server, *words, code=3 if score is None else 0)
     assert {(line.score, len(line.calls)) for line in lines} == {(score, calls)}
-    assert done.returncode == (3 if score is None else 0)
     asked = [body for body in server.requests if SECOND.search(prompt_of(body))]
     assert len(server.requests) == sum(len(line.calls) for line in lines)
     assert len(asked) == sum(call.extracted for line in lines for call in line.calls)
     for body in asked:
         assert "response_format" not in body and "> Let me weigh it.\n> # Reference: 10" in prompt_of(body)
         assert prompt_of(body).count("> ") < 6, "the reply only"
-    facts = jsonl.facts(out)
+    facts = jsonl.facts(tmp_path / "j.jsonl")
     assert facts["second_questions"] == len(asked) and facts["tokens"]["prompt"] == 11 * len(server.requests)
     most = re.search(r"verdicts by at most (\d+) calls, (\d+) if every reply can be read", done.stderr)
     assert most and int(most[1]) == 2 * int(most[2]) >= len(server.requests)
@@ -427,8 +420,8 @@ def test_no_more_is_asked_at_once_than_concurrency_says(tmp_path: Path, monkeypa
     file = replies(tmp_path / "r.jsonl", "convbench")
     script = write_jsonl(tmp_path / "script.jsonl", [{"text": '{"Rating":7,"Reason":"so"}'}])
     words = ["--benchmark", "convbench", "--protocol", "direct", "--judge", script, "--concurrency", "3"]
-    done = run("critic", "judge", file, "--out", tmp_path / "j.jsonl", *words)
-    assert done.returncode == 0 and most == 3, done.stderr
+    run("critic", "judge", file, "--out", tmp_path / "j.jsonl", *words, code=0)
+    assert most == 3
 
 
 class Lapsing:
@@ -480,30 +473,24 @@ def test_a_turn_that_cannot_be_judged_is_shown_as_such_and_counted(tmp_path: Pat
     assert (facts["verdicts"], facts["failed"], facts["judged_in_this_run"]) == (24, {}, 2)
 
 
-def test_a_whole_conversation_whose_judgment_failed_as_well_was_not_judged_without_one(
-    tmp_path: Path, scripted: Any
-) -> None:
-    server = scripted(lambda body: completion(""))
-    file, out = replies(tmp_path / "r.jsonl", "convbench"), tmp_path / "j.jsonl"
-    done = judge(file, out, "convbench", server.url, "--protocol", "direct")
-    assert done.returncode == 3 and "24 verdicts, 24 failed" in done.stdout
-    assert "without the judgment" not in done.stdout
+def test_a_whole_that_failed_as_well_was_not_judged_without_its_turns(tmp_path: Path, scripted: Any) -> None:
+    server, out = scripted(lambda body: completion("")), tmp_path / "j.jsonl"
+    done, _ = judge_sample(tmp_path, "convbench", server, "--protocol", "direct", code=3)
+    assert "24 verdicts, 24 failed" in done.stdout and "without the judgment" not in done.stdout
     assert jsonl.facts(out)["without_the_judgment_of_a_turn"] == 0
     assert "without the judgment" not in run("critic", "score", out, "--max-failed", "1").stdout
 
 
-def test_the_judge_of_the_whole_sees_focus_points_and_the_turns_judgments_in_its_own_order(
-    tmp_path: Path, scripted: Any
-) -> None:
-    """Each order of a pair is shown what was said of the turns in that order, word for word where it is free text."""
+def test_the_judge_of_the_whole_sees_the_turns_judgments_in_its_own_order(tmp_path: Path, scripted: Any) -> None:
+    """Beside the focus points, each order of a pair is shown what was said of the turns in that order, word for word
+    where it is free text."""
 
     def answer(body: dict[str, Any]) -> Any:
         is_a = re.search(r"(# Reply of assistant A|（助手 A）)\n> m on", prompt_of(body))
         return completion(f"The model is {'A' if is_a else 'B'}.\nOverall, Response A is better.")
 
     server, conversation = scripted(answer), read_sample("convbench")[0]
-    file, out = replies(tmp_path / "r.jsonl", "convbench"), tmp_path / "j.jsonl"
-    assert judge(file, out, "convbench", server.url, "--protocol", "pairwise").returncode == 0
+    judge_sample(tmp_path, "convbench", server, "--protocol", "pairwise")
     contents = [prompt_of(body) for body in server.requests]
     wholes = [text for text in contents if "talked with a user" in text and f"> {conversation.caption}" in text]
     assert len(wholes) == 2
@@ -516,9 +503,7 @@ def test_the_judge_of_the_whole_sees_focus_points_and_the_turns_judgments_in_its
 
 @pytest.mark.parametrize("benchmark", ["convbench", "multiverse", "alignmmbench"])
 @pytest.mark.parametrize("order", ["both", "forced"])
-def test_the_reason_comes_before_the_verdict_in_every_protocol(
-    tmp_path: Path, scripted: Any, benchmark: str, order: str
-) -> None:
+def test_reasons_come_first_in_every_protocol(tmp_path: Path, scripted: Any, benchmark: str, order: str) -> None:
     server = scripted(answer_all)
     file, out = replies(tmp_path / "r.jsonl", benchmark), tmp_path / "j.jsonl"
     words = ["--order", order] if benchmark == "convbench" else []

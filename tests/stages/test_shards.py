@@ -33,11 +33,11 @@ def replies(path: Path, *ratings: int) -> Path:
 
 
 def judge(path: Path, out: str, *words: object, code: int | None = None) -> Done:
-    scripted = path / "judge3.jsonl"
+    data, scripted = path / "rows.jsonl", path / "judge3.jsonl"
+    data = data if data.is_file() else rows(path)
     scripted = scripted if scripted.is_file() else replies(path, 3, 5, 7, 8)
     more = () if "--judge" in words else ("--judge", scripted)
-    words = (*more, *words)
-    return run("critic", "judge", path / "rows.jsonl", "--out", path / out, "--score", "argmax", *words, code=code)
+    return run("critic", "judge", data, "--out", path / out, "--score", "argmax", *more, *words, code=code)
 
 
 def parts(path: Path, count: int, *words: object) -> list[Path]:
@@ -65,7 +65,6 @@ def test_groups_are_spread_evenly_and_stay_where_they_are() -> None:
 
 @pytest.mark.parametrize("form", ["pointwise", "pairwise"])
 def test_the_merged_file_has_the_lines_of_an_unsharded_run(tmp_path: Path, form: str) -> None:
-    rows(tmp_path)
     if form == "pairwise":
         texts = [{"text": f'{{"Verdict": "{verdict}", "Reason": "so"}}'} for verdict in "AB"]
         write_jsonl(tmp_path / "judge3.jsonl", texts)
@@ -91,8 +90,8 @@ def test_rows_without_a_group_are_compared_where_they_ask_the_same(tmp_path: Pat
     plain[8] |= {"reference": "another"}
     write_jsonl(tmp_path / "rows.jsonl", plain)
     write_jsonl(tmp_path / "judge3.jsonl", [{"text": '{"Verdict": "A", "Reason": "so"}'}])
-    done = judge(tmp_path, "alone.jsonl", "--prompt", "pairwise")
-    assert done.returncode == 0 and "left out 2 rows: no other answer to the same question" in done.stderr, done.stderr
+    done = judge(tmp_path, "alone.jsonl", "--prompt", "pairwise", code=0)
+    assert "left out 2 rows: no other answer to the same question" in done.stderr
     samples = [judgment.sample for _, judgment in jsonl.read(tmp_path / "alone.jsonl", Judgment)]
     assert sorted(sample.id for sample in samples) == [f"row-{n}" for n in range(8)]
     for sample in samples:
@@ -135,7 +134,6 @@ def test_shards_agree_in_rows_of_which_some_have_other_scores_now(tmp_path: Path
 
 
 def test_what_does_not_fit_together_is_refused_by_name(tmp_path: Path) -> None:
-    rows(tmp_path)
     files = parts(tmp_path, 4)
     assert_one_line_error(merge(files[:3]), "no file of shard 4/4")
     assert_one_line_error(merge([files[0], files[3]]), "no file of shard 2/4, 3/4")
@@ -154,7 +152,6 @@ def test_what_does_not_fit_together_is_refused_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["judge", "prompt", "score", "rows"])
 def test_mixtures_are_refused_by_name(tmp_path: Path, how: str) -> None:
-    rows(tmp_path)
     files = parts(tmp_path, 2)
     if how == "rows":
         rows(tmp_path, 63)
@@ -174,7 +171,6 @@ def test_mixtures_are_refused_by_name(tmp_path: Path, how: str) -> None:
 
 @pytest.mark.parametrize("damage", ["twice", "moved", "lost"])
 def test_lines_that_were_moved_doubled_or_lost_are_found(tmp_path: Path, damage: str) -> None:
-    rows(tmp_path)
     files = parts(tmp_path, 2)
     own = files[1].read_bytes().splitlines(keepends=True)
     other = files[0].read_bytes().splitlines(keepends=True)
@@ -193,7 +189,6 @@ def test_more_shards_than_groups(tmp_path: Path) -> None:
 
 
 def test_a_panel_by_shards(tmp_path: Path) -> None:
-    rows(tmp_path)
     panel = ["--judge", replies(tmp_path, 4, 5), "--judge", replies(tmp_path, 9, 7)]
     files = parts(tmp_path, 2, *panel)
     assert judge(tmp_path, "alone.jsonl", *panel).returncode == 0
@@ -258,7 +253,6 @@ def test_another_model_s_replies_may_be_elsewhere_on_another_machine(tmp_path: P
 
 @pytest.mark.parametrize("words", ["0/4", "5/4", "3", "a/b", "1/0", "-1/4"])
 def test_a_shard_is_k_of_n(tmp_path: Path, words: str) -> None:
-    rows(tmp_path)
     assert_one_line_error(judge(tmp_path, "o.jsonl", f"--shard={words}"), f"--shard {words}: expected K/N")
 
 
@@ -325,7 +319,6 @@ def test_a_shard_without_groups_leaves_another_s_file_as_it_is(tmp_path: Path) -
 
 
 def test_what_is_no_count_is_not_added_up(tmp_path: Path) -> None:
-    rows(tmp_path)
     files = parts(tmp_path, 3)
     said = {"images": {"max_bytes": 7, "max_pixels": 5}, "data_root": "/images"}
     for file in files:

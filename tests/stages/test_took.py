@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from conftest import ROOT, Servers, assert_one_line_error, completion, human_row, run, write_jsonl
+from conftest import Servers, assert_one_line_error, completion, human_rows, run, sample
 from stages.test_judge_conversations import answer_all
 
 from critic import jsonl
@@ -16,17 +16,7 @@ def test_judging_counts_tokens_as_replies_do(tmp_path: Path, scripted: Servers) 
     server = scripted(lambda body: answer_all(body) if "response_format" in body else completion("a reply"))
     replies, judged = tmp_path / "replies.jsonl", tmp_path / "judged.jsonl"
     words = ["--benchmark", "convbench", "--base-url", server.url]
-    done = run(
-        "critic",
-        "infer",
-        ROOT / "data/samples/convbench/ConvBench.csv",
-        *words,
-        "--out",
-        replies,
-        "--name",
-        "m",
-        code=0,
-    )
+    done = run("critic", "infer", sample("convbench"), *words, "--out", replies, "--name", "m", code=0)
     turns = len(server.requests)
     assert f"tokens: {11 * turns} in, {7 * turns} out" in done.stdout
     words += ["--out", judged, "--protocol", "direct"]
@@ -62,11 +52,11 @@ def test_judging_counts_tokens_as_replies_do(tmp_path: Path, scripted: Servers) 
 
 
 def test_a_panels_tokens_and_rating_are_of_all_its_judges(tmp_path: Path, scripted: Servers) -> None:
-    rows = write_jsonl(tmp_path / "rows.jsonl", [human_row(n) for n in range(4)])
     strict = json.dumps({"Reason": "so", "Rating": 4})
     servers = (scripted(answer_all), scripted(lambda _: completion(strict)))
     words = [word for server in servers for word in ("--judge", f"{server.url}#tiny")]
-    done = run("critic", "judge", rows, *words, "--score", "argmax", "--out", tmp_path / "p.jsonl", code=0)
+    words += ["--score", "argmax", "--out", tmp_path / "p.jsonl"]
+    done = run("critic", "judge", human_rows(tmp_path, 4), *words, code=0)
     tokens = [jsonl.facts(tmp_path / name)["tokens"]["prompt"] for name in ("p.1.jsonl", "p.2.jsonl", "p.jsonl")]
     assert tokens == [44, 44, 88] and "tokens: 88 in, 56 out, 0 cached" in done.stdout
     assert {line["verdict"]["rating"] for _, line in jsonl.read(tmp_path / "p.jsonl", dict[str, Any])} == {5.5}
@@ -74,10 +64,9 @@ def test_a_panels_tokens_and_rating_are_of_all_its_judges(tmp_path: Path, script
 
 def test_calls_without_token_counts_are_said(tmp_path: Path, scripted: Servers) -> None:
     """The tokens of a run are not those of some of its calls, in silence."""
-    rows = write_jsonl(tmp_path / "rows.jsonl", [human_row(n) for n in range(4)])
     calls = iter(range(99))
     server = scripted(lambda body: {**answer_all(body), **({"usage": None} if next(calls) % 4 == 3 else {})})
     words = ["--judge", f"{server.url}#tiny", "--score", "argmax", "--concurrency", "1"]
-    done = run("critic", "judge", rows, *words, "--out", tmp_path / "j.jsonl", code=0)
+    done = run("critic", "judge", human_rows(tmp_path, 4), *words, "--out", tmp_path / "j.jsonl", code=0)
     assert "tokens: 33 in, 21 out" in done.stdout
     assert "1 calls without token counts: they are in no sum of tokens" in done.stdout
