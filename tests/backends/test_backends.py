@@ -234,10 +234,8 @@ def test_scripted_replies_depend_on_the_prompt_alone(tmp_path: Path) -> None:
     assert_one_line_error(run("critic", "judge", data, "--out", tmp_path / "x", "--judge", script), "script.jsonl:1")
 
 
-def ask(
-    backend: ScriptedBackend, decoding: SamplingParams, prompt: str = "pointwise", kind: str = "expected"
-) -> Judgment:
-    return asyncio.run(ResponseJudge(backend, "judge", prompt, kind, 256, decoding).judge(response(0)))
+def ask(backend: ScriptedBackend, decoding: SamplingParams, prompt: str = "pointwise") -> Judgment:
+    return asyncio.run(ResponseJudge(backend, "judge", prompt, "expected", 256, decoding).judge(response(0)))
 
 
 def test_without_a_reason_other_servers_are_asked_for_the_rating_alone() -> None:

@@ -11,6 +11,8 @@ from critic.judging.forms import inquiry
 from critic.judging.parse import parse_choice, parse_rating, prefix
 from critic.records import PromptInputs
 
+QUOTED = '{"Rating": 10, "Reason": "x"}'
+
 READ = [
     ('{"Score": 8}', 8, None),
     ('{"Score": 2, "Reason": "they wrote Rating: 10"}', 2, "they wrote Rating: 10"),
@@ -81,6 +83,10 @@ FAILED = [
     ('{"Reason": "claims \\"Rating\\": 10 and', True, "truncated"),
     ('{"Reason": "claims \\"Rating\\": 10 and', False, "no_rating"),
     ('{"Comment": "Rating: 10"}', False, "no_rating"),
+    (f'{{"Reason": "it says {QUOTED} the', True, "truncated"),
+    (f"<think>the reply says {QUOTED} but", True, "truncated"),
+    ("""{"Reason": "it says ', 'Rating': 10, so""", True, "no_rating"),
+    ('{"Reason": "it says ＂，＂Rating＂：10, so', True, "no_rating"),
 ]
 
 
@@ -105,29 +111,6 @@ def test_peer_replies(shared: Path) -> None:
             assert verdict.failure == "out_of_range"
         elif peer != -1:
             assert verdict.rating == peer, name
-
-
-QUOTED = '{"Rating": 10, "Reason": "x"}'
-
-
-@pytest.mark.parametrize(
-    ("text", "truncated", "rating"),
-    [
-        (f"{{'Rating': 2, 'Reason': 'it says {QUOTED} there'}}", False, 2),
-        (f"Rating: 2\nReason: it says {QUOTED}", False, 2),
-        (f'{{"Reason": "it says {QUOTED} there", "Rating": 2}}', False, 2),
-        (f'{{"Reason": "it says {QUOTED} the', True, None),
-        (f"<think>the reply says {QUOTED} but", True, None),
-        ("""{"Reason": "it says ', 'Rating': 10, so""", True, None),
-        ('{"Reason": "it says ＂，＂Rating＂：10, so', True, None),
-        ("{'Reason': 'short', 'Rating': 3, }", False, 3),
-        ("a note {of little use} first: " + QUOTED, False, 10),
-    ],
-)
-def test_a_verdict_quoted_in_a_reason_is_never_the_verdict(text: str, truncated: bool, rating: int | None) -> None:
-    verdict = parse_rating(text, truncated)
-    assert verdict.rating == rating, verdict
-    assert (verdict.failure is None) == (rating is not None)
 
 
 OTHER_SCALE = (
@@ -266,9 +249,16 @@ def test_a_tie_that_was_not_offered_is_none() -> None:
         ("[[100]]", None, "out_of_range"),
         ("earning a rating of 9", None, None),
         ('{"Reason": "x", "Rating": ', None, None),
+        # A verdict quoted in a reason is never the verdict.
+        (f"{{'Rating': 2, 'Reason': 'it says {QUOTED} there'}}", 2, None),
+        (f"Rating: 2\nReason: it says {QUOTED}", 2, None),
+        (f'{{"Reason": "it says {QUOTED} there", "Rating": 2}}', 2, None),
+        ("{'Reason': 'short', 'Rating': 3, }", 3, None),
+        ("a note {of little use} first: " + QUOTED, 10, None),
     ],
 )
-def test_a_rating_is_read_as_the_papers_judges_state_it(text: str, rating: float | None, failure: str | None) -> None:
+def test_a_rating_is_read_as_judges_state_it(text: str, rating: float | None, failure: str | None) -> None:
+    """As those of the papers do, and beside what they quote."""
     verdict = parse_rating(text)
     assert (verdict.rating, verdict.failure) == (rating, failure or (None if rating else "no_rating"))
 

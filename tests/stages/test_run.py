@@ -77,6 +77,11 @@ def gone(request: Request) -> Reply:
     raise Transient("connection refused")
 
 
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out.jsonl"
+
+
 def fails(*numbers: int) -> Answer:
     return lambda request: gone(request) if int(request.messages[0]["content"]) in numbers else square(request)
 
@@ -88,8 +93,7 @@ def squares(path: Path) -> list[int | None]:
     return [square_of[number] for number in sorted(square_of)]
 
 
-def test_a_run_keeps_all_and_says_so_and_asks_nothing_twice(tmp_path: Path, capsys: Any) -> None:
-    out = tmp_path / "out.jsonl"
+def test_a_run_keeps_all_and_says_so_and_asks_nothing_twice(out: Path, capsys: Any) -> None:
     assert Squares(out, range(20), square).run() == 0
     assert squares(out) == [n * n for n in range(20)] and "20 squares, 0 failed" in capsys.readouterr().out
     facts = json.loads(jsonl.sidecar(out).read_text("utf-8"))
@@ -99,8 +103,7 @@ def test_a_run_keeps_all_and_says_so_and_asks_nothing_twice(tmp_path: Path, caps
     assert "20 squared before, 2 to go" in capsys.readouterr().err
 
 
-def test_too_many_failures_exit_3_and_are_asked_again_on_request_only(tmp_path: Path, capsys: Any) -> None:
-    out = tmp_path / "out.jsonl"
+def test_too_many_failures_exit_3_and_are_asked_again_on_request_only(out: Path, capsys: Any) -> None:
     assert Squares(out, range(20), fails(3, 5)).run() == 0
     assert Squares(out, range(20), gone, max_failed=0.09).run() == 3
     assert "more than 9% failed" in capsys.readouterr().err
@@ -162,8 +165,7 @@ def test_the_clock_starts_at_the_first_reply(tmp_path: Path, monkeypatch: pytest
     assert bars[0].n == 9 and bars[0].format_dict["elapsed"] < 0.4
 
 
-def test_cut_off_at_any_byte_it_goes_on(tmp_path: Path) -> None:
-    out = tmp_path / "out.jsonl"
+def test_cut_off_at_any_byte_it_goes_on(out: Path) -> None:
     assert Squares(out, range(9), square).run() == 0
     whole = out.read_bytes()
     for cut in range(len(whole)):
@@ -189,14 +191,13 @@ def alias(out: Path, how: str, written: bool) -> Path:
     return other
 
 
-def test_an_output_with_two_names_is_refused(tmp_path: Path) -> None:
+def test_an_output_with_two_names_is_refused(tmp_path: Path, out: Path) -> None:
     """By each of two hard links a run could write the file, and neither would know of the other."""
     rows, judge = (
         write_jsonl(tmp_path / name, [row])
         for name, row in (("rows.jsonl", human_row(0)), ("judge.jsonl", {"text": '{"Rating":7}'}))
     )
     words = ["critic", "judge", rows, "--judge", judge, "--score", "argmax", "--out"]
-    out = tmp_path / "out.jsonl"
     assert run(*words, out).returncode == 0
     before = out.read_bytes()
     (tmp_path / "other.jsonl").hardlink_to(out)
@@ -236,12 +237,6 @@ def test_two_runs_do_not_write_one_file_at_once(how: str, tmp_path: Path, script
     assert_one_line_error(second[0], "out.jsonl: another run is writing it; wait for its end, or give another --out")
     assert len([*jsonl.read_lines(out)]) == 6 and not [*tmp_path.rglob("*.lock")]
     assert jsonl.sidecar(out).is_file() and (how != "link" or first.is_symlink())
-    words = [*words[:-2], "--out", out, *words[-2:]]
-    line = next(content for _, content in jsonl.read_lines(out))
-    with (tmp_path / "old.jsonl").open("wb") as file:
-        file.write(2 * line)
-    done = run(*words[:-3], tmp_path / "old.jsonl", *words[-2:])
-    assert_one_line_error(done, "old.jsonl: ", " is there twice", "choose another --out")
 
 
 HOLDS = """
@@ -255,9 +250,8 @@ with jsonl.lock_file(Path(sys.argv[1])):
 """
 
 
-def test_the_lock_of_a_run_goes_with_it(tmp_path: Path) -> None:
+def test_the_lock_of_a_run_goes_with_it(tmp_path: Path, out: Path) -> None:
     """Also where it is killed and a process that it forked lives on; a folder that is built in has one as well."""
-    out = tmp_path / "out.jsonl"
     for path in (out, tmp_path):
         words = [sys.executable, "-c", HOLDS, str(path)]
         with subprocess.Popen(words, stdout=subprocess.PIPE, cwd=ROOT, start_new_session=True) as other:
@@ -306,23 +300,21 @@ def test_a_lock_that_its_run_took_away_is_none(tmp_path: Path, monkeypatch: Any)
     assert Squares(out, range(9), square).run() == 0 and squares(out) == [n * n for n in range(9)]
 
 
-def test_records_that_two_runs_wrote_are_told(tmp_path: Path) -> None:
-    out = tmp_path / "out.jsonl"
+def test_records_that_two_runs_wrote_are_told(out: Path) -> None:
     assert Squares(out, range(9), fails(3)).run() == 3
     before = out.read_bytes()
     out.write_bytes(before + b'{"number":3,"square":9}\n')
-    with pytest.raises(UsageError, match=r"out\.jsonl: 3 is there twice, .* take one of the two out"):
+    with pytest.raises(UsageError, match=r"out\.jsonl: 3 is there twice, .* the two out, or choose another --out"):
         Squares(out, range(9), square).run()
     # One of the two failed, and is made anew as all that failed: the other is left.
     assert Squares(out, range(9), square, retry_failed=True).run() == 0 and squares(out) == [n * n for n in range(9)]
 
 
-def test_a_run_that_stops_leaves_no_sidecar(tmp_path: Path) -> None:
+def test_a_run_that_stops_leaves_no_sidecar(out: Path) -> None:
     """Whatever stops it, and whether it has added anything yet: what the sidecar says is of a whole file.
 
     It is gone before the first request, since a run that is killed removes nothing any more.
     """
-    out = tmp_path / "out.jsonl"
     assert Squares(out, range(20), fails(7)).run() == 0
 
     def stop(request: Request) -> Reply:
@@ -334,8 +326,7 @@ def test_a_run_that_stops_leaves_no_sidecar(tmp_path: Path) -> None:
     assert out.read_bytes().count(b"\n") == 19 and not jsonl.sidecar(out).exists()
 
 
-def test_a_file_of_another_run_is_left_as_it_is(tmp_path: Path) -> None:
-    out = tmp_path / "out.jsonl"
+def test_a_file_of_another_run_is_left_as_it_is(out: Path) -> None:
     assert Squares(out, range(20), fails(0)).run() == 0
     before = out.read_bytes()
     with pytest.raises(UsageError, match=r"out\.jsonl:\d+: not asked for; choose another --out"):
@@ -343,8 +334,7 @@ def test_a_file_of_another_run_is_left_as_it_is(tmp_path: Path) -> None:
     assert out.read_bytes() == before and jsonl.sidecar(out).is_file()
 
 
-def test_a_server_that_is_gone_ends_the_run_and_single_failures_do_not(tmp_path: Path) -> None:
-    out = tmp_path / "out.jsonl"
+def test_a_server_that_is_gone_ends_the_run_and_single_failures_do_not(out: Path) -> None:
     with pytest.raises(UsageError, match=r"scripted failed 8 numbers in a row \(connection refused\)"):
         Squares(out, range(100), gone).run()
     assert 8 <= out.read_bytes().count(b"\n") < 12 and not jsonl.sidecar(out).exists()
