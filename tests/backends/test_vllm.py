@@ -256,10 +256,8 @@ def test_a_burst_of_300_requests(tiny_server: str, tmp_path: Path) -> None:
     assert len({line["sample"]["id"] for line in lines}) == 300 and all("score" in line for line in lines)
 
 
-def test_a_dead_engine_is_told_and_ends_the_server_with_an_error(
-    tiny_serving: tuple["subprocess.Popen[str]", str],
-) -> None:
-    """Must be the last test: it leaves no server."""
+def test_a_dead_engine_is_told_and_ends_its_server(tiny_serving: tuple["subprocess.Popen[str]", str]) -> None:
+    """The server ends with an error. Must be the last test: it leaves no server."""
     process, url = tiny_serving
     body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 8}
     with httpx.Client(base_url=url, timeout=120) as client, ThreadPoolExecutor(4) as pool:

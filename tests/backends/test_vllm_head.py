@@ -65,9 +65,7 @@ def test_process_server_and_transformers_agree(head: Path, tmp_path: Path) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["idefics3", "qwen3_vl"])
 @pytest.mark.parametrize(("objective", "form"), [("head", "pointwise_short"), ("pairwise", "pairwise")])
-def test_a_head_that_sees_is_served_and_judges_as_in_process(
-    objective: str, form: str, family: str, tmp_path: Path
-) -> None:
+def test_a_head_that_sees_judges_served_as_in_process(objective: str, form: str, family: str, tmp_path: Path) -> None:
     """A head that rates judges the arms of its rows and reports whether it looks; one that compares judges pairs."""
     needs("PIL", "deepspeed", "vllm", *(["torchvision"] if family == "qwen3_vl" else []))
 

@@ -623,9 +623,7 @@ def test_a_file_of_another_question_is_left_as_it_is(built: tuple[Built, Any]) -
     path.write_bytes(before)
 
 
-def test_conversations_that_share_text_are_in_one_split(
-    built: tuple[Built, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_conversations_sharing_text_share_a_split(built: tuple[Built, Any], tmp_path: Path, monkeypatch: Any) -> None:
     """Near copies on both sides of a split would be trained on and tested."""
     project = built[0]
     out = tmp_path / "again"

@@ -153,9 +153,7 @@ def test_what_is_left_out_is_in_a_table(tmp_path: Path) -> None:
     assert "notes.txt" not in (out / "images.jsonl").read_text("utf-8")
 
 
-def test_hashing_goes_on_where_it_was_killed_and_looks_at_repaired_images_again(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_hashing_goes_on_where_it_was_killed_and_looks_at_repaired_images(tmp_path: Path, monkeypatch: Any) -> None:
     """What was not read is tried again; nothing else is hashed twice, but what has another size or lost its line."""
     images, out = folder(tmp_path / "images"), tmp_path / "images.jsonl"
     (images / "gone.png").symlink_to(images / "nowhere.png")

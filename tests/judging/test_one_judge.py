@@ -172,9 +172,7 @@ def test_choices_and_checklists_are_scored_by_their_share() -> None:
         ("scale_0_10", chances(_0=0.5, _5=0.5), [0.5, 0, 0, 0, 0, 0.5, 0, 0, 0, 0, 0], 3.25, "(10|[0-9]),.*"),
     ],
 )
-def test_other_scales_have_distributions_too(
-    form: str, first: Token, shares: list[float], score: float, regex: str
-) -> None:
+def test_every_scale_has_distributions(form: str, first: Token, shares: list[float], score: float, regex: str) -> None:
     """The distribution is over the scale's own ratings; the score and what is said of it are on 1..10."""
 
     def answer(request: Request) -> Reply:
@@ -222,9 +220,7 @@ def test_whole_conversations_are_judged_where_they_were_scored() -> None:
         ("pairwise", (), (9200, 92, 40), 2),
     ],
 )
-def test_a_reply_that_there_was_no_room_for_is_counted_with_the_one_in_its_place(
-    form: str, cached: tuple[int, ...], tokens: tuple[int, ...], attempts: int
-) -> None:
+def test_a_cut_reply_is_counted_too(form: str, cached: tuple[int, ...], tokens: tuple[int, ...], attempts: int) -> None:
     """As the server counts it: the whole prompt was read, and tokens were written until the context was full. What came
     from the cache took none."""
     calls: list[int] = []

@@ -135,9 +135,7 @@ def test_all_of_alignmmbench_in_its_own_layout(tmp_path: Path, shared: Path) -> 
 
 
 @pytest.mark.parametrize("words", [(), ("--benchmark", "alignmmbench")])
-def test_what_is_lost_of_alignmmbench_fails_on_both_roads_unasked(
-    tmp_path: Path, scripted: Any, words: tuple[str, ...]
-) -> None:
+def test_what_is_lost_fails_on_both_roads_unasked(tmp_path: Path, scripted: Any, words: tuple[str, ...]) -> None:
     server, questions = scripted(answer_all), sample("alignmmbench")
     talks = benchmarks.read("alignmmbench", questions)
     lines = [{"question_id": talk.id, "predict": said(talk, 1)} for talk in talks]

@@ -61,9 +61,7 @@ def labelled(record: Judgment, mark: str) -> Judgment:
 @pytest.mark.parametrize("lang", get_args(Language))
 @pytest.mark.parametrize("flags", [*FLAGS, *SIDES], ids=str)
 @pytest.mark.parametrize("benchmark", benchmarks.BENCHMARKS)
-def test_what_a_judge_is_asked_is_what_it_is_taught(
-    benchmark: str, flags: dict[str, Any], lang: Language, tmp_path: Path
-) -> None:
+def test_judges_are_taught_as_asked(benchmark: str, flags: dict[str, Any], lang: Language, tmp_path: Path) -> None:
     sees, sent, records = "decoding" in flags, list[Any](), list[Judgment]()
 
     def answer(request: Request) -> Reply:

@@ -174,9 +174,7 @@ def _shown(picture: Any, colour: str) -> Any:
 @pytest.mark.parametrize(
     ("name", "colours"), [*((name, 8) for name in ASKED), ("audit", 2), ("people", 1), ("owner", 0)]
 )
-def test_a_page_begins_with_its_headline_and_models_have_colours(
-    looked: Looked, name: str, colours: int, width: int
-) -> None:
+def test_pages_begin_with_a_headline_and_have_colours(looked: Looked, name: str, colours: int, width: int) -> None:
     """In its picture: the bar beside the headline, so many colours, and nothing in the margin to the right."""
     picture = looked[name, width]["picture"]
     palette = re.findall(r"\"?(#\w{6}) ", (ROOT / "critic/page/macros.html.jinja").read_text("utf-8"))[:8]
@@ -204,9 +202,7 @@ def list_of_answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return report.write(folder, origin, audits, **head)
 
 
-def test_answers_are_sorted_filtered_opened_and_downloaded(
-    browser: Chromium, list_of_answers: Path, tmp_path: Path
-) -> None:
+def test_answers_are_sorted_filtered_opened_and_saved(browser: Chromium, list_of_answers: Path, tmp_path: Path) -> None:
     """By keyboard, among 10,000 rows within a second, and without a text of a file that becomes markup."""
     browser.call("Performance.enable")
     assert 0 < min(open_page(browser, list_of_answers) for _ in range(3)) < 1

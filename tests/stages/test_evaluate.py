@@ -68,10 +68,8 @@ def is_judging(body: dict[str, Any]) -> bool:
     return bool(body["messages"][0]["content"] != "?")
 
 
-def run_benchmark(
-    benchmark: str, model: Any, judge_server: Any, out: Path, *words: object, code: int | None = None
-) -> Any:
-    given = ["--model", model.url, "--name", "m", "--judge", judge_server.url, "--out", out]
+def run_benchmark(benchmark: str, model: Any, server: Any, out: Path, *words: object, code: int | None = None) -> Any:
+    given = ["--model", model.url, "--name", "m", "--judge", server.url, "--out", out]
     return run("critic", "run", benchmark, sample(benchmark), *given, *words, code=code)
 
 
@@ -196,9 +194,7 @@ def test_a_form_can_be_forced(tmp_path: Path, scripted: Any) -> None:
     assert "did not learn pairwise_turn" in done.stdout
 
 
-def test_a_full_disk_and_a_missing_image_are_seen_before_inference(
-    tmp_path: Path, scripted: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_and_missing_images_are_seen_first(tmp_path: Path, scripted: Any, monkeypatch: Any) -> None:
     model, server = scripted(answer), scripted(judge_or_head)
     bare = tmp_path / "bare" / "metadata.jsonl"
     bare.parent.mkdir()

@@ -570,9 +570,7 @@ def test_mistakes_end_in_one_line(tmp_path: Path, scripted: Any) -> None:
         ("visitbench", "--judging standard --judging no_focus", "--judging no_focus: no turn of"),
     ],
 )
-def test_an_option_that_no_chosen_protocol_heeds_is_refused(
-    tmp_path: Path, scripted: Any, benchmark: str, words: str, part: str
-) -> None:
+def test_unheeded_options_are_refused(tmp_path: Path, scripted: Any, benchmark: str, words: str, part: str) -> None:
     file, out = replies(tmp_path / "r.jsonl", benchmark), tmp_path / "j.jsonl"
     assert_one_line_error(judge(file, out, benchmark, scripted(answer_all).url, *words.split()), part)
     assert not out.exists()

@@ -68,9 +68,7 @@ def test_what_people_say_of_a_reply_that_is_not_there_is_refused(tmp_path: Path)
 
 
 @pytest.mark.parametrize("protocol", ["direct", "pairwise"])
-def test_grades_on_a_judges_records_teach_what_the_judge_was_shown(
-    tmp_path: Path, scripted: Any, protocol: str
-) -> None:
+def test_grades_on_a_judges_records_teach_what_it_was_shown(tmp_path: Path, scripted: Any, protocol: str) -> None:
     """Row 6: each turn's and whole's prompt, the judge's reasons on its turns included, is the one that was sent."""
     file, out, taught = replies(tmp_path / "m.jsonl", "convbench"), tmp_path / "p.jsonl", tmp_path / "j.jsonl"
     answer = {"direct": '{"Rating":7,"Reason":"It is %s."}', "pairwise": '{"Verdict":"A","Reason":"It is %s."}'}
