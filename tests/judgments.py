@@ -1,15 +1,32 @@
-"""Judgments as tests write them: what is alike for all of them is filled in."""
+"""Judgments as tests write them, and judges that are asked: what is alike for all of them is filled in."""
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
-from critic.backends import Backend
+from critic.backends import Backend, Reply, Request
+from critic.backends.scripted import ScriptedBackend
 from critic.benchmarks import Run
 from critic.images import Images
 from critic.judging.judge import Judge, plan_response
 from critic.records import GREEDY, Conversation, JudgeConfig, Judgment, Response, Sample, SamplingParams, Verdict
+
+
+class Recorder(ScriptedBackend):
+    """Remembers the requests; `answer` may be a coroutine function, and `served` is what it says of its model."""
+
+    def __init__(self, answer: Callable[[Request], Any], served: dict[str, Any] | None = None, **options: Any) -> None:
+        super().__init__(answer, **options)
+        self.served = replace(self.served, **(served or {}))
+        self.requests: list[Request] = []
+
+    async def chat(self, request: Request) -> Reply:
+        self.requests.append(request)
+        reply = self.answer(request)
+        return await reply if asyncio.iscoroutine(reply) else reply
 
 
 class ResponseJudge(Judge):

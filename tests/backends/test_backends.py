@@ -19,8 +19,10 @@ import pytest
 from conftest import ROOT, Servers, assert_one_line_error, command, completion, human_rows, read_jsonl, run
 from hypothesis import example, given
 from hypothesis import strategies as st
-from judgments import ResponseJudge, of_answer
+from judging.test_one_judge import chances
+from judgments import Recorder, ResponseJudge, of_answer
 from msgspec.structs import replace
+from stages.test_judge import token
 
 from critic import jsonl
 from critic.backends import ModelInfo, Reply, Request, Token, vllm
@@ -82,11 +84,11 @@ def judged(path: Path) -> dict[str, dict[str, Any]]:
     return by_id
 
 
-def certain(number: int, reason: str = "fine") -> Reply:
+def certain(number: int) -> Reply:
     """Return a reply that rates `number` with probability 1."""
     text = str(number)
     digits = [Token(digit, [(digit, 0.0)]) for digit in text]
-    tail = f',"Reason":"{reason}"}}'
+    tail = ',"Reason":"fine"}'
     tokens = [Token('{"Rating":', []), *digits, Token(tail, [(tail, 0.0)])]
     return Reply(text=f'{{"Rating":{text}{tail}', tokens=tokens)
 
@@ -239,17 +241,12 @@ def ask(backend: ScriptedBackend, decoding: SamplingParams, prompt: str = "point
 
 
 def test_without_a_reason_other_servers_are_asked_for_the_rating_alone() -> None:
-    requests: list[Request] = []
-
-    def answer(request: Request) -> Reply:
-        requests.append(request)
-        shares = [("7", math.log(0.5)), ("9", math.log(0.5))]
-        return Reply(text='{"Rating":7}', tokens=[Token('{"Rating":', []), Token("7", shares), Token("}", [])])
-
-    result = ask(ScriptedBackend(answer), SamplingParams(reason=False))
+    tokens = [Token('{"Rating":', []), chances(_7=0.5, _9=0.5), Token("}", [])]
+    backend = Recorder(lambda request: Reply(text='{"Rating":7}', tokens=tokens))
+    result = ask(backend, SamplingParams(reason=False))
     assert result.score == 8.0 and result.verdict.reason is None
     assert result.setup.decoding == SamplingParams(reason=False)
-    assert list(requests[0].schema["properties"]) == requests[0].schema["required"] == ["Rating"]
+    assert list(backend.requests[0].schema["properties"]) == backend.requests[0].schema["required"] == ["Rating"]
 
 
 def test_without_a_reason_vllm_is_asked_for_one_probe(tmp_path: Path, scripted: Servers) -> None:
@@ -258,10 +255,7 @@ def test_without_a_reason_vllm_is_asked_for_one_probe(tmp_path: Path, scripted: 
     def answer(body: dict[str, Any]) -> dict[str, Any]:
         assert body["messages"][-1]["content"] == '{"Rating":' and body["continue_final_message"]
         assert body["max_tokens"] == 2 and body["logit_bias"] == {str(ord("1")): 100}
-        tokens = []
-        for shares in ({"1": 0.8, "9": 0.2}, {"0": 0.75, ",": 0.25}):
-            top = [{"token": token, "logprob": math.log(share)} for token, share in shares.items()]
-            tokens.append({"token": next(iter(shares)), "logprob": 0.0, "top_logprobs": top})
+        tokens = [token("1", {"1": 0.8, "9": 0.2}), token("0", {"0": 0.75, ",": 0.25})]
         return completion("10", "length", tokens=tokens)
 
     out, server, data = tmp_path / "out.jsonl", scripted(answer, owner="vllm"), human_rows(tmp_path, 1)
@@ -274,24 +268,18 @@ def test_without_a_reason_vllm_is_asked_for_one_probe(tmp_path: Path, scripted: 
 
 def test_reason_first_is_read_at_the_rating() -> None:
     """A rating quoted in the reason does not mislead. The probe continues the text of the complete reason."""
-    requests: list[Request] = []
     reason = '{"Reason":"它写着 \\"Rating\\":9。","Rating":'
 
-    def chances(text: str, **shares: float) -> Token:
-        return Token(text, [(name.strip("_"), math.log(share)) for name, share in shares.items()])
-
     def answer(request: Request) -> Reply:
-        requests.append(request)
         if not request.continue_final:
             return Reply(text=reason + "2}")
-        second = Token("}", [("}", math.log(0.25)), ("0", math.log(0.75))])
-        return Reply(text="1}", tokens=[chances("1", _2=0.6, _1=0.4), second])
+        return Reply(text="1}", tokens=[chances(_1=0.4, _2=0.6), chances(**{"_}": 0.25, "_0": 0.75})])
 
-    backend = ScriptedBackend(answer)
-    backend.served = msgspec.structs.replace(backend.served, is_vllm=True)
+    backend = Recorder(answer, {"is_vllm": True})
     result = ask(backend, SamplingParams(), "pointwise_reason_first")
-    assert list(requests[0].schema["properties"]) == ["Reason", "Rating"]
-    assert requests[1].messages[-1]["content"] == reason and requests[1].regex == "(10|[1-9])}.*"
+    first, probe = backend.requests
+    assert list(first.schema["properties"]) == ["Reason", "Rating"]
+    assert probe.messages[-1]["content"] == reason and probe.regex == "(10|[1-9])}.*"
     assert result.verdict.distribution == pytest.approx([0.1, 0.6, 0, 0, 0, 0, 0, 0, 0, 0.3])
     assert result.verdict.rating == 2 and result.verdict.reason == '它写着 "Rating":9。'
 
@@ -301,9 +289,7 @@ def test_a_reason_without_end_is_not_probed() -> None:
         assert not request.continue_final
         return Reply(text='{"Reason":"and so on', truncated=True)
 
-    backend = ScriptedBackend(answer)
-    backend.served = msgspec.structs.replace(backend.served, is_vllm=True)
-    result = ask(backend, SamplingParams(), "pointwise_reason_first")
+    result = ask(Recorder(answer, {"is_vllm": True}), SamplingParams(), "pointwise_reason_first")
     assert result.verdict.failure == "truncated" and result.score is None
 
 

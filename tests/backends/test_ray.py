@@ -50,9 +50,9 @@ def replies(path: Path) -> Path:
     return write_jsonl(path / "judge3.jsonl", texts)
 
 
-def judging(path: Path, cluster: Any, out: str = "out.jsonl", rows: int = ROWS) -> list[object]:
+def judging(path: Path, cluster: Any, out: str = "out.jsonl") -> list[object]:
     if not (path / "rows.jsonl").is_file():
-        write_jsonl(path / "rows.jsonl", [human_row(n, id=f"r{n}", response=f"{n}") for n in range(rows)])
+        write_jsonl(path / "rows.jsonl", [human_row(n, id=f"r{n}", response=f"{n}") for n in range(ROWS)])
     words: list[object] = ["critic", "judge", path / "rows.jsonl", "--out", path / out, "--judge", replies(path)]
     where = ["--engine", "ray", "--ray-address", cluster.address, "--replicas", 2] if cluster else []
     return [*words, *where, "--score", "argmax", "--concurrency", 8]
@@ -86,11 +86,11 @@ def nodes_of(workers: list[int], cluster: Any) -> list[Any]:
     return [node for node, pids in raylets.items() if pids & parents]
 
 
-def assert_whole(path: Path, out: str = "out.jsonl") -> None:
+def assert_whole(path: Path) -> None:
     """Assert that the lines are those of a run without Ray: none lost, none doubled, none failed."""
     assert run(*judging(path, None, "alone.jsonl")).returncode == 0
     # How often a row was asked for is what may differ.
-    lines, expected = (read_sorted(path / name) for name in (out, "alone.jsonl"))
+    lines, expected = (read_sorted(path / name) for name in ("out.jsonl", "alone.jsonl"))
     assert lines == expected and len(lines) == ROWS
 
 

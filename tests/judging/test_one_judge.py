@@ -6,12 +6,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import pytest
 from conftest import scored_response as response
 from hypothesis import given
 from hypothesis import strategies as st
-from judgments import ResponseJudge
+from judgments import Recorder, ResponseJudge
 
 from critic.backends import Reply, Request, Token
 from critic.backends.scripted import ScriptedBackend
@@ -29,8 +28,7 @@ def judged(
     vllm: bool = True,
     decoding: SamplingParams = GREEDY,
 ) -> Judgment:
-    backend = ScriptedBackend(answer)
-    backend.served = msgspec.structs.replace(backend.served, is_vllm=vllm)
+    backend = Recorder(answer, {"is_vllm": vllm})
     judge = ResponseJudge(backend, "judge", form, "expected", 256, decoding, needs=None)
     return asyncio.run(judge.judge(*shown))
 
@@ -247,15 +245,10 @@ def test_a_cut_reply_is_counted_too(form: str, cached: tuple[int, ...], tokens: 
 
 
 def test_a_reply_that_is_complete_is_kept_whatever_room_was_left() -> None:
-    requests: list[Request] = []
-
-    def answer(request: Request) -> Reply:
-        requests.append(request)
-        return Reply(text=verdict(Rating=7, Reason="so"), prompt_tokens=3990, completion_tokens=10)
-
-    judge = ResponseJudge(ScriptedBackend(answer, context=4000), "judge", "pointwise", "argmax", 64)
-    judgment = asyncio.run(judge.judge(response()))
-    assert (judgment.score, judgment.prompt_tokens, judgment.shortened, len(requests)) == (7, 3990, {}, 1)
+    whole = Reply(text=verdict(Rating=7, Reason="so"), prompt_tokens=3990, completion_tokens=10)
+    backend = Recorder(lambda request: whole, context=4000)
+    judgment = asyncio.run(ResponseJudge(backend, "judge", "pointwise", "argmax", 64).judge(response()))
+    assert (judgment.score, judgment.prompt_tokens, judgment.shortened, len(backend.requests)) == (7, 3990, {}, 1)
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,6 @@ from eval_agreement.metrics import STRICT_RANGES
 ON_ROWS = [name for name, form in BY_NAME.items() if form.scope == "turn" and load(name, "en").tasks]
 """The forms that extend pointwise: with rules for each task."""
 SHOWN: list[tuple[str, Language]] = [(name, lang) for name in ON_ROWS for lang in ("zh", "en")]
-every_form = pytest.mark.parametrize(("name", "lang"), SHOWN)
-EVERY: list[tuple[str, Language]] = [(name, lang) for name in BY_NAME for lang in ("zh", "en")]
 CRITERIA = {"clarity": "Is it easy to follow?", "accuracy": "Is it true?\n{{ no }} > way"}
 
 
@@ -75,13 +73,13 @@ def test_the_exact_text_is_kept(name: str, lang: Language, task: str) -> None:
 
 def test_hashes_are_of_the_content_that_was_released() -> None:
     """A judgment names its prompt by this hash. To accept a new one: raise the version, write both here."""
-    prompts = {f"{name}_{lang}": load(name, lang) for name, lang in EVERY}
+    prompts = {f"{name}_{lang}": load(name, lang) for name, lang in itertools.product(BY_NAME, LANGUAGES)}
     prompts |= {f"{EXTRACTION}_{lang}": load(EXTRACTION, lang) for lang in LANGUAGES}
     recorded = dict(line.split(" ", 1) for line in (GOLDEN / "hashes.txt").read_text("utf-8").splitlines())
     assert {name: f"{prompt.version} {prompt.hash}" for name, prompt in prompts.items()} == recorded
 
 
-@every_form
+@pytest.mark.parametrize(("name", "lang"), SHOWN)
 def test_a_prompt_is_whole(name: str, lang: Language) -> None:
     """All tasks have rules, the wording names the ranges and their scale, the rubric is a prefix that tasks share."""
     prompt, content = load(name, lang), shown(name, response(lang))

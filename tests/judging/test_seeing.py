@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from conftest import ROOT, Servers, assert_golden, completion, example_in, human_row, run, sample, write_jsonl
 from judging.test_prompt import material
-from judgments import ResponseJudge
+from judgments import Recorder, ResponseJudge
 from PIL import Image as Pillow
 
 from critic import jsonl
-from critic.backends import Reply, Request, count_images, list_image_names, parts_of
+from critic.backends import Reply, Request, count_images, embed_images, list_image_names, parts_of
 from critic.backends.identity import hash_processor, own_name, sees_images
 from critic.backends.scripted import IMAGE_TOKENS, ScriptedBackend
 from critic.images import Images
@@ -92,14 +92,8 @@ def test_fitting_counts_image_tokens_and_shortens_text_alone() -> None:
     backend = ScriptedBackend(lambda _: Reply(text=""))
 
     def count(messages: Any) -> int:
-        pictures = {name: f"data:{name}" for name in list_image_names(messages)}
-        return backend.count_tokens([{**message, "content": sized(message, pictures)} for message in messages])
-
-    def sized(message: Any, pictures: dict[str, str]) -> Any:
-        return [
-            {"type": "image_url", "image_url": {"url": pictures[part["image"]]}} if part["type"] == "image" else part
-            for part in parts_of(message)
-        ]
+        uris = {name: f"data:{name}" for name in list_image_names(messages)}
+        return backend.count_tokens([embed_images(message, uris) for message in messages])
 
     whole = count(render(request.prompt, request.material))
     limit = whole - 1000
@@ -137,16 +131,10 @@ def root(tmp_path: Path) -> Path:
 
 
 def judged(root: Path, shown: Response, form: str = "pointwise", **how: Any) -> tuple[Judgment, list[Request]]:
-    requests: list[Request] = []
-
-    def answer(request: Request) -> Reply:
-        requests.append(request)
-        verdict = '{"Verdict":"A"}' if form == "pairwise" else VERDICT
-        return Reply(text=verdict, prompt_tokens=10)
-
-    judge = ResponseJudge(ScriptedBackend(answer), "judge", form, "argmax", 64, images=Images(root, **how))
-    other = shown if form == "pairwise" else None
-    return asyncio.run(judge.judge(shown, other)), requests
+    verdict, other = ('{"Verdict":"A"}', shown) if form == "pairwise" else (VERDICT, None)
+    backend = Recorder(lambda request: Reply(text=verdict, prompt_tokens=10))
+    judge = ResponseJudge(backend, "judge", form, "argmax", 64, images=Images(root, **how))
+    return asyncio.run(judge.judge(shown, other)), backend.requests
 
 
 @pytest.mark.parametrize("form", ["pointwise", "pairwise", "commit_first"])

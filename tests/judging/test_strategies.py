@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from conftest import asked_of, scored_response
 from judging.test_protocols import talk
-from msgspec.structs import replace
+from judgments import Recorder
 
 from critic.backends import Reply, Request, Token
 from critic.backends.scripted import ScriptedBackend
@@ -54,8 +54,7 @@ def answer_with(*, logprobs: bool = True, reasoned: bool = False, continues: boo
 def test_the_first_reply_shows_the_strategy(
     server: str, answer: Callable[[Request], Reply], strategy: type, alternatives: int | None
 ) -> None:
-    backend = ScriptedBackend(answer)
-    backend.served = replace(backend.served, is_vllm=server == "vllm", is_classifier=server == "head")
+    backend = Recorder(answer, {"is_vllm": server == "vllm", "is_classifier": server == "head"})
     grader = Grader(backend, "expected", 64, needs=None)
     request = asked_of("pointwise", scored_response())
     _, (verdict, _) = asyncio.run(grader.rate(request))
@@ -83,8 +82,8 @@ def test_a_prompt_is_rendered_once(protocol: str, times: int, monkeypatch: pytes
 
 def test_a_head_compares_the_model_first_in_any_order() -> None:
     """A random order is drawn for the prompts, but the verdict names the model A."""
-    backend = ScriptedBackend(lambda request: Reply(text="", classes=[1.0 if "> m2" in str(request.messages) else 0.0]))
-    backend.served = replace(backend.served, is_classifier=True, tie_band=0.25)
+    served = {"is_classifier": True, "tie_band": 0.25}
+    backend = Recorder(lambda request: Reply(text="", classes=[float("> m2" in str(request.messages))]), served)
     orders = set()
     for seed in range(20):
         judge = Judge(backend, JudgeConfig(judge="j", score_kind="argmax", order="random", seed=seed), 64)

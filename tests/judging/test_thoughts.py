@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 from conftest import ROOT, assert_one_line_error, completion, human_row, read_jsonl, run, sample, write_jsonl
-from judgments import of_answer
+from judgments import Recorder, of_answer
 from msgspec.structs import replace
-from stages.test_infer import Recorder, by_place, content, converse, digest, talks
+from stages.test_infer import by_place, content, converse, digest, talks
 from stages.test_judge_conversations import answer_all, judge, judged, prompt_of, replies
 
 from critic import benchmarks, human_scored, jsonl
@@ -126,8 +126,8 @@ def test_thoughts_that_a_server_gives_apart_are_kept(tmp_path: Path, scripted: A
 
     file, root = sample("visitbench"), ROOT / "data/samples/visitbench"
     words = ("--benchmark", "visitbench", "--data-root", root, "--base-url", scripted(answer).url, "--limit", 2)
-    done = run("critic", "infer", file, *words, "--out", tmp_path / "r.jsonl")
-    assert done.returncode == 0 and "2 replies have thoughts" in done.stdout, done.stderr
+    done = run("critic", "infer", file, *words, "--out", tmp_path / "r.jsonl", code=0)
+    assert "2 replies have thoughts" in done.stdout
     lines = read_jsonl(tmp_path / "r.jsonl")
     assert [(line["reply"], line["thoughts"]) for line in lines] == [("Five.", "Four? No.")] * 2
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from conftest import assert_one_line_error, completion, kill_after_output, run, sample
 from scoring import CONV, MULTI, grades, judged, read_sample, scored
-from stages.test_judge_conversations import answer_all, judge, replies
+from stages.test_judge_conversations import answer_all, judge, judge_sample, replies
 
 from critic import benchmarks, jsonl
 from critic.records import Judgment, ModelTurn
@@ -267,8 +267,7 @@ def test_calls_are_counted_before_the_first(tmp_path: Path, scripted: Any) -> No
 
 def test_a_page_says_what_is_not_as_published(tmp_path: Path, scripted: Any) -> None:
     server = scripted(answer)
-    file = replies(tmp_path / "r.jsonl", "convbench")
-    assert judge(file, tmp_path / "j.jsonl", "convbench", server.url, "--protocol", "pairwise").returncode == 0
+    judge_sample(tmp_path, "convbench", server, "--protocol", "pairwise")
     _, page, _ = scored(tmp_path / "out", "convbench", tmp_path / "j.jsonl")
     assert "m: not as published: order both (paper: forced); reason first False (paper: True)" in page
     assert "no verdicts by direct; no condition perfect_perception;" in page
@@ -312,11 +311,10 @@ def test_as_published_is_said_of_nothing_else(tmp_path: Path, scripted: Any, cas
     benchmark, words, said = AS_PAPER[case]
     server, out = scripted(answer_all), tmp_path / "j.jsonl"
     conditions = benchmarks.load(benchmark).conditions
-    file = replies(tmp_path / "r.jsonl", benchmark, conditions)
     other = replies(tmp_path / "other.jsonl", benchmark, conditions, system="n")
     words = [str(other) if word == "other" else word for word in words]
     given = ["--as", "published", "--data-root", sample(benchmark).parent]
-    judge(file, out, benchmark, server.url, *given, *words, code=0)
+    judge_sample(tmp_path, benchmark, server, *given, *words, conditions=conditions)
     texts = [json.dumps(body["messages"], ensure_ascii=False) for body in server.requests]
     sees = "show" in words or (benchmark == "multiverse" and "blind" not in words)
     assert all(("image_url" in text) == sees for text in texts)

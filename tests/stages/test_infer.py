@@ -6,7 +6,7 @@ import hashlib
 import json
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from conftest import (
     run,
     write_jsonl,
 )
+from judgments import Recorder
 from samples import build_conversation
 
 from critic.backends import Reply, Request, join_text
@@ -101,26 +102,12 @@ def no_image(name: str) -> Image:
     raise AssertionError(name)
 
 
-class Recorder(ScriptedBackend):
-    """Remembers the requests; `answer` may be a coroutine function."""
-
-    def __init__(self, answer: Callable[[Request], Any], **options: Any) -> None:
-        super().__init__(answer, **options)
-        self.requests: list[Request] = []
-
-    async def chat(self, request: Request) -> Reply:
-        self.requests.append(request)
-        reply = self.answer(request)
-        return await reply if asyncio.iscoroutine(reply) else reply
-
-
 def converse(
     conversations: Sequence[Conversation],
     backend: ScriptedBackend,
     *conditions: str,
     known: Sequence[ModelTurn] = (),
     concurrency: int = 256,
-    load: Callable[[str], Image] = no_image,
     **sampling: Any,
 ) -> list[ModelTurn]:
     """What a run adds to `known`, in the order in which it became known."""
@@ -129,7 +116,7 @@ def converse(
 
     async def go() -> None:
         options = RunOptions(out=Path("none"), concurrency=concurrency, max_failed=1.0, retry_failed=False)
-        stage = Infer(options, backend, "model", conditions, settings, conversations, load, {})
+        stage = Infer(options, backend, "model", conditions, settings, conversations, no_image, {})
         stage._gate = asyncio.Semaphore(concurrency)
         for line in known:
             stage.load_existing(line)

@@ -52,11 +52,10 @@ def token(text: str, alternatives: dict[str, float] | None = None) -> dict[str, 
     }
 
 
-def reply_with(first: dict[str, float], chosen: str = "7", after_one: dict[str, float] | None = None) -> dict[str, Any]:
+def reply_with(first: dict[str, float], chosen: str = "7") -> dict[str, Any]:
     """A verdict whose rating token has the alternatives `first`."""
     tail = '"Reason":"fine"}'
-    tokens = [token('{"'), token("Rating"), token('":'), token(chosen, first)]
-    tokens += [token(",", after_one)] if after_one else [token(",")]
+    tokens = [token('{"'), token("Rating"), token('":'), token(chosen, first), token(",")]
     return completion(f'{{"Rating":{chosen},{tail}', tokens=[*tokens, token(tail)])
 
 

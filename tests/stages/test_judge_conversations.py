@@ -1,13 +1,13 @@
 """critic judge --benchmark: replies to conversations -> verdicts by protocol, against a scripted server."""
 
 import asyncio
+import itertools
 import json
 import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from conftest import ROOT, Done, assert_one_line_error, completion, run, sample, write_jsonl
 from msgspec.structs import replace
@@ -32,11 +32,8 @@ def replies(
     failed: tuple[tuple[str, int], ...] = (),
 ) -> Path:
     """A file as `critic infer` writes it; the reply names system, conversation and turn. (id, turn) may have failed."""
-    lines = []
-    for conversation in read_sample(benchmark):
-        for name in conditions:
-            lines += _turns(conversation, name, system, failed)
-    path.write_bytes(b"\n".join(msgspec.json.encode(line) for line in lines) + b"\n")
+    places = itertools.product(read_sample(benchmark), conditions)
+    jsonl.write(path, itertools.chain(*(_turns(talk, name, system, failed) for talk, name in places)))
     return path
 
 

@@ -378,10 +378,10 @@ def test_single_answers_count_by_their_own_ids(tmp_path: Path) -> None:
     assert_one_line_error(run("critic", "score", odd), "odd.jsonl:4: conversation 'a' reads otherwise")
 
 
-def answered(key: str, question: Question, text: str, score: float = 3.0) -> Judgment:
-    verdict = Verdict(rating=score, distribution=[0.1] * 10)
-    response = Response(id=key, question=question, text=text, system="m", human=HumanScore(score=score))
-    return of_answer(response, score=score, verdict=verdict, reply="x" * 100)
+def answered(key: str, question: Question, text: str) -> Judgment:
+    verdict = Verdict(rating=3.0, distribution=[0.1] * 10)
+    response = Response(id=key, question=question, text=text, system="m", human=HumanScore(score=3.0))
+    return of_answer(response, score=3.0, verdict=verdict, reply="x" * 100)
 
 
 @pytest.mark.parametrize(("form", "given"), [("correct", {"value": "yes"}), ("checklist", {"answers": [True, True]})])

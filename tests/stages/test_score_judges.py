@@ -4,13 +4,13 @@ import re
 import shlex
 from pathlib import Path
 
-import msgspec
 import pytest
 from conftest import run
 from judgments import of_turn
 from samples import build_conversation
 from scoring import ASKED, grades, judged, scored
 
+from critic import jsonl
 from critic.records import ConversationTurn
 
 QUESTIONS = 24
@@ -28,7 +28,7 @@ def write_ratings(path: Path, model: str, judge: str, more: float = 0.0, questio
         lines.append(
             of_turn(conversation, "pointwise", system=model, judge=judge, turn=1, answer=reply, asked="a", score=score)
         )
-    path.write_bytes(b"\n".join(map(msgspec.json.encode, lines)) + b"\n")
+    jsonl.write(path, lines)
     return path
 
 
