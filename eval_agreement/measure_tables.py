@@ -6,14 +6,13 @@ To add a measure, add an entry to its table, and the heading of its section to `
 from msgspec import to_builtins
 
 from critic.page.blocks import Part, Section
+from eval_agreement.measures import calibration
 from eval_agreement.measures import preferences as verdicts
 from eval_agreement.measures.bias import measure_biases
-from eval_agreement.measures.calibration import Calibration, calibrate, fitted_values, recalibrate
 from eval_agreement.measures.compare import compare_judges
 from eval_agreement.measures.doubts import find_score_doubts, find_verdict_doubts
 from eval_agreement.measures.measure import Findings, Measure, draw_parts
 from eval_agreement.measures.ppi import compare_models, measure_corrected_means, plan_labels
-from eval_agreement.measures.prediction_intervals import interval_values, measure_intervals
 from eval_agreement.measures.raters import BesideRaters, beside_raters, measure_score_repeats
 from eval_agreement.measures.scorers import break_down, breakdown_values, measure_scorers, scorer_values
 from eval_agreement.metrics import JudgedRows
@@ -22,9 +21,9 @@ from eval_agreement.page.words import build_sections, draw_repeats
 from eval_agreement.sample import AuditRequest, RatedSample
 
 
-def _calibrate_labelled(sample: RatedSample, _: AuditRequest) -> Calibration:
+def _calibrate_labelled(sample: RatedSample, _: AuditRequest) -> calibration.Calibration:
     labelled = sample.labelled
-    return calibrate(JudgedRows(labelled.human, labelled.scores, labelled.groups))
+    return calibration.calibrate(JudgedRows(labelled.human, labelled.scores, labelled.groups))
 
 
 def _compare_with_raters(sample: RatedSample, request: AuditRequest) -> BesideRaters:
@@ -36,7 +35,7 @@ MEASURES: dict[str, Measure[RatedSample]] = {
     # Only the decision reads it, so that summary.json leaves it out.
     "doubts": Measure(find=find_score_doubts, write=lambda _: {}),
     # Its map goes to the certificate as well.
-    "recalibration": Measure(find=recalibrate, write=fitted_values),
+    "recalibration": Measure(find=calibration.recalibrate, write=calibration.fitted_values),
     "scorers": Measure(find=measure_scorers, section="agreement", draw=scores.draw_scorers, write=scorer_values),
     "repeats": Measure(find=measure_score_repeats, section="agreement", draw=draw_repeats),
     "by": Measure(find=break_down, section="parts", draw=scores.draw_breakdown, write=breakdown_values),
@@ -46,7 +45,12 @@ MEASURES: dict[str, Measure[RatedSample]] = {
     "biases": Measure(find=measure_biases, section="bias", draw=scores.draw_biases),
     "calibration": Measure(find=_calibrate_labelled, section="calibration", draw=scores.draw_calibration),
     # The ends of the intervals go to rows.csv.
-    "widths": Measure(find=measure_intervals, section="calibration", draw=scores.draw_intervals, write=interval_values),
+    "widths": Measure(
+        find=calibration.measure_intervals,
+        section="calibration",
+        draw=scores.draw_intervals,
+        write=calibration.interval_values,
+    ),
     "corrected": Measure(find=measure_corrected_means, section="corrected", draw=scores.draw_corrected_means),
     "plan": Measure(find=plan_labels, section="corrected", draw=scores.draw_plan),
     "models": Measure(find=compare_models, section="models", draw=scores.draw_models),

@@ -13,10 +13,9 @@ from critic.page import blocks
 from critic.page.blocks import Bar, Columns, Part, Section, Table, TableCell, axis_of, bar, interval, number, share
 from eval_agreement.measures.attacks import Injection, Looking, VariantEffect
 from eval_agreement.measures.bias import BiasEffect, Biases, Offsets
-from eval_agreement.measures.calibration import Calibration
+from eval_agreement.measures.calibration import CONFORMAL_LEVEL, Calibration, TaskWidths, Widths
 from eval_agreement.measures.compare import MARGINS, Comparison, MetricDifference
 from eval_agreement.measures.ppi import TO_SEE, CorrectedMean, LabelPlan, ModelDifference, Savings
-from eval_agreement.measures.prediction_intervals import CONFORMAL_LEVEL, TaskWidths, Widths
 from eval_agreement.measures.raters import BesideRaters
 from eval_agreement.measures.scorers import Breakdown, Line, Scorers
 from eval_agreement.measures.two_judges import Change, Conversion, Converted

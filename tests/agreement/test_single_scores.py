@@ -13,9 +13,15 @@ from samples import build_sample, read_llmeval2
 from scipy.stats import norm
 
 from critic.records import Judgment, Question, Response, Verdict
-from eval_agreement.measures import prediction_intervals as intervals
-from eval_agreement.measures.calibration import calibrate, cross_fit, fit_map
-from eval_agreement.measures.prediction_intervals import _nested_sets, _quantile, measure_intervals
+from eval_agreement.measures import calibration
+from eval_agreement.measures.calibration import (
+    _nested_sets,
+    _quantile,
+    calibrate,
+    cross_fit,
+    fit_map,
+    measure_intervals,
+)
 from eval_agreement.metrics import JudgedRows
 from eval_agreement.sample import NARROW, AuditRequest, RatedSample
 
@@ -149,7 +155,7 @@ def test_coverage_is_as_promised_by_task(own: bool) -> None:
 def test_no_row_is_measured_by_its_own_question(monkeypatch: pytest.MonkeyPatch, own: bool) -> None:
     """Neither in the intervals nor, where the judge has no probabilities, in those by its score."""
     sample, seen = world(np.random.default_rng(3), own=own, unlabelled=60), list[Any]()
-    make, fit, fitted_on = intervals._intervals, intervals._by_score, np.zeros(600, dtype=bool)
+    make, fit, fitted_on = calibration._intervals, calibration._by_score, np.zeros(600, dtype=bool)
 
     def spied_fit(sample: RatedSample, fit_on: Any) -> Any:
         fitted_on[:] = fit_on
@@ -160,8 +166,8 @@ def test_no_row_is_measured_by_its_own_question(monkeypatch: pytest.MonkeyPatch,
         assert not (given[3] & fitted_on).any()
         return make(*given)
 
-    monkeypatch.setattr(intervals, "_intervals", spied)
-    monkeypatch.setattr(intervals, "_by_score", spied_fit)
+    monkeypatch.setattr(calibration, "_intervals", spied)
+    monkeypatch.setattr(calibration, "_by_score", spied_fit)
     measure_intervals(sample, AuditRequest())
     for made_on, at in seen:
         assert not {*sample.groups[made_on]} & {*sample.groups[at]} and not np.isnan(sample.human[made_on]).any()
