@@ -246,16 +246,6 @@ def _check_scores(row: Row, location: str) -> None:
         raise UsageError(f"{location}: criteria_scores of {', '.join(sorted(unknown))}, which criteria does not name")
 
 
-def _read_other_scores(raw: dict[str, Any], location: str) -> dict[str, float]:
-    """Return the scores (1..10) that other judges gave, by column name.
-
-    Empty cells and FastChat's -1 (no verdict) are left out. Raises UsageError for a score outside 1..10.
-    """
-    columns = {name: cell for name, cell in raw.items() if name.endswith(tables.SCORE_SUFFIX)}
-    # FastChat's mark of a reply without a verdict is no score.
-    return _parse_scores(location, columns, ends=TEN, none=records.NO_VERDICT)
-
-
 def _parse_scores(location: str, cells: Mapping[str, Any], **options: Any) -> dict[str, float]:
     """Return the scores in the cells, by name, without empty ones; `options` are passed on to `parse_optional_number`.
 
@@ -623,7 +613,10 @@ def walk(
     ids, seen, answers, thinking = tables.Ids(), set[str](), 0, 0
     lines = _read_raw_rows(path, scored, own)
     for location, cells, raw in _merge_by_rater(lines) if scored else lines:
-        columns, lacks = _read_other_scores(raw, location), raw.get("human_score") is None
+        others = {name: cell for name, cell in raw.items() if name.endswith(tables.SCORE_SUFFIX)}
+        # FastChat's mark of a reply without a verdict is no score.
+        columns = _parse_scores(location, others, ends=TEN, none=records.NO_VERDICT)
+        lacks = raw.get("human_score") is None
         seen.update(columns)
         unscored_by = [tables.score_column(judge) for judge in judges if tables.score_column(judge) not in columns]
         empty = lacks and scored and not unlabelled and len(unscored_by) == len(judges)

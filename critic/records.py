@@ -593,7 +593,10 @@ class Sample(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def response(self) -> Response:
-        """The sample as a row. Earlier turns become its history; a whole conversation is reduced to its last turn."""
+        """The sample as a row, with the history that the conversation was given; earlier turns are not in it.
+
+        A whole conversation is reduced to its last turn.
+        """
         conversation = self.conversation
         turns = conversation.turns[: self.turn] or [ConversationTurn(prompt="")]
         turn = turns[-1]
