@@ -84,12 +84,8 @@ def test_a_head_that_sees_judges_served_as_in_process(objective: str, form: str,
         )
     given = {"objective": objective, "forms": f"{{{form}: 1.0}}", "training.max_steps": 40}
     if family == "qwen3_vl":
-        given |= {
-            "tiny": "null",
-            "vision": "null",
-            "base": build_base("qwen3_vl", tmp_path / "base"),
-            "max_source_tokens": 3000,
-        }
+        base = build_base("qwen3_vl", tmp_path / "base")
+        given |= {"tiny": "null", "vision": "null", "base": base, "max_source_tokens": 3000}
     words = ["--data-root", tmp_path, *(word for key, value in given.items() for word in ("--set", f"{key}={value}"))]
     done("critic", "train", "tiny-vl", "--train", rows, "--out", judge, *words, "--", "--master_port", free_port())
     words = ["critic", "judge", questions, "--images", "show", "--data-root", tmp_path, "--prompt", form]

