@@ -473,6 +473,7 @@ class JudgeConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `unlearned`: names of the forms in use that the judge was not trained on, comma-separated; "" if none.
     `repeat`: how often each verdict was asked for; the first one counts.
     `recalibrated`: hash of the map that was applied to the scores (`certificate.ScoreMap`); "" if none was.
+    `pack`: the prompt pack in place of our prompts, NAME@HASH; "" if none.
     """
 
     judge: str
@@ -490,6 +491,7 @@ class JudgeConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
     unlearned: str = ""
     recalibrated: str = ""
     repeat: int = 1
+    pack: str = ""
 
     @property
     def orders(self) -> int:

@@ -220,7 +220,8 @@ class JudgeRequest(Struct, frozen=True, kw_only=True):
         `reason`: as in `keys`.
         """
         order, values = self.keys(reason), self.form.kind.values(self.prompt, self.material)
-        if not order:
+        # Somebody else's words ask for free text.
+        if not order or self.prompt.pieces:
             return None
         # A reason before the value is bounded, so that the value comes at all. One behind it is not, since a decoder
         # that counts characters is slow.

@@ -17,6 +17,7 @@ from critic.images import ImageError, Images
 from critic.judging import distribution, forms
 from critic.judging.forms import JudgeRequest, PlannedVerdict, form_of, inquiry
 from critic.judging.grader import Grader, call_of, gather_all, with_mixture
+from critic.judging.packs import Pack
 from critic.judging.prompt import EXTRACTION, TruncatedPrompt, in_order, load, prompt_hash
 from critic.judging.targets import target
 from critic.judging.thoughts import without_thoughts
@@ -63,14 +64,18 @@ class Judge:
         max_tokens: int,
         images: Images | None = None,
         needs: str | None = "--score",
+        pack: Pack | None = None,
     ) -> None:
-        """Create a judge that is shown `images`, or that cannot see any (None). `needs` is as in Grader."""
+        """Create a judge that is shown `images`, or that cannot see any (None). `needs` is as in Grader.
+
+        `pack`: texts in place of our prompts, or None.
+        """
         if images is not None:
             shown = replace(setup.decoding, images="show", max_image_pixels=images.resize_to)
             setup = replace(setup, decoding=shown)
         self.backend, self.setup, self.max_tokens = backend, setup, max_tokens
         self.recalibration: FittedMap | None = None
-        self.images, self.sees = images, images is not None
+        self.images, self.sees, self.pack = images, images is not None, pack
         # A head that scores answers one at a time decides comparisons by a score of each side.
         self.scores_sides = backend.served.tie_band is not None
         self.grader = Grader(backend, setup.score_kind, max_tokens, setup.decoding, needs)
@@ -99,6 +104,8 @@ class Judge:
         if material is None:
             return []
         request = inquiry(planned.form, sample.conversation.lang, material, self.sees)
+        if self.pack is not None:
+            request = replace(request, prompt=self.pack.prompt(request.prompt, planned.form, sample.turn))
         if self.setup.decoding.temperature:
             seed = int.from_bytes(hashlib.sha256(sample.key.encode()).digest()[:3])
             request = replace(request, seed=seed + again)
@@ -159,6 +166,8 @@ class Judge:
 
     def hash_prompt(self, form: str) -> str:
         """Return one hash of all wordings of the prompt that this judge gets for `form`."""
+        if self.pack is not None:
+            return hashlib.sha256(f"{self.pack.name}/{form}".encode()).hexdigest()[:16]
         return prompt_hash(forms.ONE_SIDE[form] if self.scores_sides else form, self.sees)
 
     @property

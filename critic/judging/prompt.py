@@ -63,6 +63,8 @@ class Prompt(Struct, frozen=True, dict=True, kw_only=True, forbid_unknown_fields
     - `indent`: spaces before further lines of an earlier message, so that no line passes for another message.
     - `sides`, `tie`: names of the two compared sides, and of a tie.
     - `sees`: the wording is for a judge that sees the images.
+    - `opening`, `pieces`: texts of a prompt pack (critic.judging.packs) in place of the template: messages before the
+      user's, and literal text alternating with names of parts. Its verdicts are free text.
     """
 
     name: str
@@ -84,6 +86,8 @@ class Prompt(Struct, frozen=True, dict=True, kw_only=True, forbid_unknown_fields
     sides: list[str] = field(default_factory=list)
     tie: str = ""
     sees: bool = False
+    opening: list[dict[str, Any]] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)
 
     @property
     def scale(self) -> tuple[int, int]:
@@ -213,6 +217,13 @@ def focus_of_turns(focus: Mapping[int, str], lang: Language) -> str | None:
     return "\n".join(label.format(n=turn) + text for turn, text in focus.items()) or None
 
 
+PARTS = (
+    *("question", "response", "other", "history", "history_other", "reference"),
+    *("caption", "focus", "checklist", "verdicts"),
+)
+PARTS_OF_TURNS = ("question", "response", "other", "reference", "verdict")
+"""Parts that the prompt of a pack can show: of what is judged, and of a turn (`response.2`; turns count from 1)."""
+
 Truncation = Mapping[str, int]
 """Limits of a rendering: the most exchanges of `history`, and characters of each `reference` and each `response`."""
 
@@ -237,8 +248,13 @@ def render(prompt: Prompt, material: PromptInputs, kept: Truncation | None = Non
     kept = kept or {}
     pictures = material.pictures() if prompt.sees else []
     marks = {name: f"\0{number}\0" for number, name in enumerate(pictures)}
-    content = prompt.compiled.render(_list_values(prompt, material, kept, marks))
-    return [{"role": "user", "content": _split_at_images(content, pictures) if pictures else content}]
+    values = _list_values(prompt, material, kept, marks)
+    if prompt.pieces:
+        shown = _list_parts(prompt, material, kept, values)
+        content = "".join(shown.get(piece, "") if number % 2 else piece for number, piece in enumerate(prompt.pieces))
+    else:
+        content = prompt.compiled.render(values)
+    return [*prompt.opening, {"role": "user", "content": _split_at_images(content, pictures) if pictures else content}]
 
 
 def in_order(prompt: Prompt, material: PromptInputs, first: records.Position) -> PromptInputs:
@@ -318,6 +334,30 @@ def _list_values(prompt: Prompt, material: PromptInputs, kept: Truncation, marks
         "text": _quote(prompt, material.text, kept.get("response")),
         "own_answer": _quote(prompt, material.own_answer, kept.get("response")),
     }
+
+
+def _list_parts(prompt: Prompt, material: PromptInputs, kept: Truncation, values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the parts that a pack's prompt can show, by name, without quoting.
+
+    Control tokens and invisible characters are replaced all the same. `values`: the template's variables.
+    """
+    parts = {name: values[name] for name in PARTS if name != "history_other"}
+    parts["history_other"] = values["sides"][1]["earlier"] if material.sides[1:] else ""
+    parts |= {f"verdict.{each.turn}": _quote(prompt, each.reason or each.verdict) for each in material.verdicts}
+    for name, side in zip(("response", "other"), material.sides, strict=False):
+        now = [] if material.question is None else [Exchange(material.question, side.answer or "")]
+        for number, turn in enumerate([*side.earlier, *now, *side.later], 1):
+            parts[f"question.{number}"] = _quote(prompt, turn.question)
+            parts[f"{name}.{number}"] = _quote(prompt, turn.answer, kept.get("response"))
+    # The judge of a turn may see its reference only.
+    unseen = len(material.sides[0].earlier) + (material.question is not None) - len(material.references)
+    for number, reference in enumerate(material.references, 1 + max(unseen, 0)):
+        parts[f"reference.{number}"] = _quote(prompt, reference, kept.get("reference"))
+    return {name: _QUOTE_MARK.sub(r"\1", text) for name, text in parts.items()}
+
+
+_QUOTE_MARK = re.compile("^((?:\0[0-9]+\0)*)> ?", re.MULTILINE)
+"""Matches the mark of `quote_untrusted` behind placeholders of images, which stay."""
 
 
 def _quote(prompt: Prompt, text: str | None, keep: int | None = None) -> str:

@@ -27,7 +27,7 @@ DEFAULT_URL = "http://127.0.0.1:8000/v1"
 
 OF_CONVERSATIONS = (
     *("protocol", "against", "battles", "judging", "as published", "reference_free", "seed", "order", "extract"),
-    *("on_unparsed", "turn_context"),
+    *("on_unparsed", "turn_context", "prompt_pack"),
 )
 """The options that go with --benchmark only."""
 

@@ -21,6 +21,7 @@ from critic.judging import protocols, transcripts
 from critic.judging.assignments import VerdictPlan, form_name
 from critic.judging.forms import BY_NAME, Form, form_of
 from critic.judging.judge import EXTRACTED, Judge
+from critic.judging.packs import Pack, open_pack
 from critic.judging.prompt import EXTRACTION, prompt_hash
 from critic.records import Conversation, JudgeConfig, Judgment
 from critic.stages import options
@@ -135,6 +136,7 @@ def prepare_judge(
     """
     usual = _usual_setup(how, benchmark, plan.protocols)
     _check_plan(plan, file)
+    pack = open_pack(how.prompt_pack) if how.prompt_pack else None
     (backend,) = endpoint.open("--judge", how.judge)
     # A constrained reply is a verdict, or was cut off before it: it holds nothing to extract.
     if backend.served.is_vllm or backend.served.is_classifier:
@@ -142,6 +144,9 @@ def prepare_judge(
         usual = replace(usual, second_question="")
     # A judge is asked as it learned wherever the options leave the form open.
     setup, usual_forms = _find_setup(how, usual, plan, backend), list_forms(plan, usual)
+    if pack:
+        _check_pack(pack, how, plan, usual, backend)
+        setup = replace(usual, pack=pack.name)
     if setup is None:
         instead = _say_instead(how, plan, backend)
         unlearned = options.force_unlearned(backend, usual_forms, "protocol", how.force_form, instead)
@@ -153,12 +158,13 @@ def prepare_judge(
     # A form that is named outranks a paper without reasons.
     asked = replace(how, no_reason=how.no_reason or not (how.prompt or usual.decoding.reason))
     setup = replace(setup, judge=how.judge_name or backend.served.name, decoding=asked.decoding(forms))
-    tokens = options.TOKENS_OF_STEPS if setup.reason_first else options.TOKENS
+    # Free text reasons before it comes to a verdict.
+    tokens = options.TOKENS_OF_STEPS if setup.reason_first or pack else options.TOKENS
     # The paper's judge may be blind to images; an option outranks it.
     if how.published and usual.decoding.images == "blind":
         how = replace(how, images=how.images or "blind")
     images = endpoint.shown(how, root, [backend])
-    judge = Judge(backend, setup, how.max_tokens or tokens, images)
+    judge = Judge(backend, setup, how.max_tokens or tokens, images, pack=pack)
     # The judge may see images that the model was not shown: all must be there before the first call.
     if judge.images is not None:
         judge.images.uris |= uris
@@ -171,6 +177,23 @@ def prepare_judge(
     if how.published and (otherwise := benchmarks.load(benchmark).setup_departures(judge.setup, plan.protocols)):
         print(f"not as published: {'; '.join(otherwise)}", file=sys.stderr)
     return judge
+
+
+def _check_pack(pack: Pack, how: JudgeOptions, plan: VerdictPlan, setup: JudgeConfig, judge: Backend) -> None:
+    """Raise UsageError if the pack lacks a prompt for a verdict of the plan, or if judge or options cannot use it."""
+    named, served = f"--prompt-pack {how.prompt_pack}", judge.served
+    check(
+        (not served.is_classifier, f"{named}: {served.name} is a scoring head, which writes no verdict"),
+        (not served.forms or how.force_form, f"{named}: {served.name} learned our prompts; --force-form asks by it"),
+        (not how.no_reason, f"{named}: is answered in free text, which --no-reason leaves out"),
+        (setup.score_kind == "argmax", f"{named}: is answered in free text, without a distribution for --score"),
+    )
+    talks = {transcript.conversation.id: transcript.conversation for transcript, _ in plan.pairs}
+    for _, key, _, protocol, _, turn, _ in plan.wanted():
+        form, turns = form_name(protocol, turn, setup), len(talks[key].history) + len(talks[key].turns)
+        seen = turns if turn is None or form_of(form).all_turns else len(talks[key].history) + turn
+        pack.check(form, turn, talks[key].lang, seen)
+    print(f"prompts of {pack.name}: {', '.join(pack.prompts)}", file=sys.stderr)
 
 
 def plan_verdicts(how: JudgeOptions, benchmark: str, models: int = 1) -> VerdictPlan:

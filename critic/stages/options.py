@@ -221,6 +221,9 @@ class JudgeOptions(Struct, frozen=True, kw_only=True):
         str | None,
         verdicts(metavar="FORM", help=f"{', '.join([*FORMS, EVERY_REASON_FIRST])}.", show_default="what it learned"),
     ] = None
+    prompt_pack: Annotated[
+        Path | None, verdicts(metavar="FOLDER", help="Ask in another program's prompts, as its .toml files say.")
+    ] = None
     published: Published = None
     protocol: Annotated[list[str] | None, verdicts(metavar="NAME", help=f"{', '.join(PROTOCOLS)}.")] = None
     score: Annotated[

@@ -173,6 +173,7 @@ def _count_verdicts(run: Run) -> str:
     # People are asked in no form.
     forms = {find_form(judgment.prompt) for judgment in run.turns if judgment.prompt_hash != "people"}
     how += f" in {name_forms(forms)}" if forms else ""
+    how += f" by the prompts of {run.setup.pack}" * bool(run.setup.pack)
     return f"judged by {run.judge}{how}, {len(run.turns)} verdicts" + f", {failed(failures)}" * bool(failures)
 
 
