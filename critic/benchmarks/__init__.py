@@ -13,10 +13,12 @@ from msgspec.structs import replace
 
 from critic.errors import UsageError, did_you_mean
 from critic.judging import protocols
-from critic.page.blocks import Section
+from critic.page.blocks import Figure, Section
 from critic.records import UNREADABLE, Conversation, JudgeConfig, Judgment
 
 if TYPE_CHECKING:  # the commands that only list benchmarks need no NumPy
+    from critic.page.figures import Sizes
+    from critic.page.leaderboards import Leaderboard
     from critic.stats.leaderboard import LeaderboardRow
 
 Verdicts = Sequence[Judgment]
@@ -96,6 +98,7 @@ class Benchmark(Struct, frozen=True, kw_only=True):
     - `entries`: returns a run's rows, one per table, from the verdicts for which `scored` is True. Means of all other
       verdicts are shown below.
     - `report`: returns additions that concern several runs or are not tables over models.
+    - `draw`: returns pictures of the tables (by key), given what is known of the models' sizes.
     """
 
     title: str
@@ -104,6 +107,7 @@ class Benchmark(Struct, frozen=True, kw_only=True):
     conditions: tuple[str, ...] = ("own",)
     entries: "Callable[[Run, Conversations], Iterable[LeaderboardRow]]"
     report: Callable[[Sequence[Run], Conversations], Report] = lambda *_: Report()
+    draw: "Callable[[Mapping[str, Leaderboard], Sizes], list[Figure]]" = lambda *_: []
     published: JudgeConfig = JudgeConfig(judge="", score_kind="argmax")
     parts: Mapping[str, Mapping[str, Any]] = {}
     scored: Callable[[Judgment], bool] = lambda judgment: judgment.judging == "standard" and judgment.opponent is None

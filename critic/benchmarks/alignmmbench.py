@@ -9,7 +9,8 @@ A question, and an answer (an older layout repeats the question beside the answe
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from statistics import pstdev
+from statistics import median, pstdev
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -17,9 +18,14 @@ from msgspec.structs import replace
 from critic import jsonl
 from critic.benchmarks import Benchmark, Conversations, Run
 from critic.errors import UsageError, quoted
+from critic.page.blocks import Bounds, Figure
+from critic.page.figures import Sizes, compare_parts, list_models, plot_models
 from critic.records import TEN, Conversation, JudgeConfig, Question, SamplingParams, Turn
 from critic.stats.aggregate import Cell, Scores, by_cell, combine, groups_by, groups_of, mean
 from critic.stats.leaderboard import LeaderboardRow, Score, Term, score_of
+
+if TYPE_CHECKING:
+    from critic.page.leaderboards import Leaderboard
 
 CATEGORIES = {
     "Perception & Understanding": ("Description", "Recognition", "Counting", "OCR", "Meme", "Knowledge"),
@@ -30,6 +36,17 @@ TASKS = tuple(task for tasks in CATEGORIES.values() for task in tasks)
 CATEGORY_OF = {task: category for category, tasks in CATEGORIES.items() for task in tasks}
 
 MEAN_OF_TASKS, ALIGNMENT = "mean of tasks", "alignment"
+
+QUADRANTS = {
+    (False, True): "Alignment-Driven",
+    (True, True): "Robust Convergence",
+    (False, False): "Baseline Limited",
+    (True, False): "Component-Centric",
+}
+"""The paper's classes of models (figure 1) by mean of tasks and alignment, each high or low: ours by their medians."""
+
+UNCLEAR = "in no class, since an interval holds a median"
+HIDDEN = "not drawn, since a task is missing or alignment is infinite"
 
 
 class _QuestionLine(Struct):
@@ -164,6 +181,41 @@ def _list_rows(run: Run, conversations: Conversations) -> Iterator[LeaderboardRo
         yield replace(row, charted=list(over_tasks))
 
 
+def draw(boards: "Mapping[str, Leaderboard]", sizes: Sizes) -> list[Figure]:
+    """Draw figure 1, the mean of the tasks against alignment, and the models over the tasks."""
+    board = boards.get("tasks")
+    if board is None:
+        return []
+    figures = []
+    # A mean that lacks tasks is no place beside means of all tasks.
+    scatter = plot_models(board, MEAN_OF_TASKS, ALIGNMENT)
+    if len(marks := scatter.marks) > 1:
+        bars = median(mark.x for mark in marks), median(mark.y for mark in marks)
+        classes: dict[str, list[str]] = {name: [] for name in (*QUADRANTS.values(), UNCLEAR, HIDDEN)}
+        for mark in marks:
+            classes[place_in_quadrant(mark.across, mark.up, bars)].append(mark.label)
+        classes[HIDDEN] = [name for name in list_models(board) if name not in {mark.label for mark in marks}]
+        told = "; ".join(f"{name}: {', '.join(models)}" for name, models in classes.items() if models)
+        corners = [name if classes[name] else "" for name in QUADRANTS.values()]
+        # Lines would tell apart models that the data does not.
+        scatter = replace(scatter, guides=bars if any(corners) else (None, None), corners=corners)
+        caption = f"Mean of the tasks against alignment, 95 % intervals (figure 1). {told}"
+        figures.append(Figure(caption=caption, picture="mean-and-alignment", panels=[scatter]))
+    tasks = [column for column in board.columns if column in TASKS]
+    return [*figures, *compare_parts(board, tasks, "Mean rating of each task", sizes)]
+
+
+def place_in_quadrant(mean: Bounds | None, aligned: Bounds | None, bars: Bounds) -> str:
+    """Return a model's class, or UNCLEAR if the interval of its mean or alignment holds the bar between high and low.
+
+    >>> place_in_quadrant((6.1, 6.5), (1.2, 1.4), (5.8, 1.1))
+    'Robust Convergence'
+    """
+    if not mean or not aligned or mean[0] <= bars[0] <= mean[1] or aligned[0] <= bars[1] <= aligned[1]:
+        return UNCLEAR
+    return QUADRANTS[mean[0] > bars[0], aligned[0] > bars[1]]
+
+
 PUBLISHED = JudgeConfig(
     judge="",
     score_kind="argmax",
@@ -179,4 +231,5 @@ BENCHMARK = Benchmark(
     protocols=("pointwise",),
     published=PUBLISHED,
     entries=_list_rows,
+    draw=draw,
 )

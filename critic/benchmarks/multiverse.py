@@ -14,7 +14,7 @@ A turn's score is completion ratio x quality (MultiVerse §4, table 2).
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct, ValidationError, convert
@@ -24,12 +24,16 @@ from critic import tables
 from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts
 from critic.errors import UsageError, located, quoted
 from critic.judging.history import CONDITIONS
-from critic.page.blocks import Columns, Section, TableCell, interval, number
+from critic.page.blocks import Columns, Figure, Section, TableCell, interval, number
+from critic.page.figures import Sizes, compare_parts, plot_many
 from critic.records import Conversation, ConversationTurn, JudgeConfig, SamplingParams
 from critic.stats.aggregate import Cell, Groups, Scale, Scores, by_cell, groups_by, paired
 from critic.stats.arrays import ratio
 from critic.stats.estimate import Bootstrap, Interval
 from critic.stats.leaderboard import LeaderboardRow, Score, score_of, scores_by_part
+
+if TYPE_CHECKING:
+    from critic.page.leaderboards import Leaderboard
 
 FORMATS = (".parquet", ".jsonl")
 
@@ -140,22 +144,17 @@ def _build_turns(location: str, row: _Row, image: str) -> list[ConversationTurn]
     turns = list[ConversationTurn]()
     for index in range(0, len(spoken), 2):
         items = _find_checklist(location, index // 2 + 1, spoken[index : index + 2])
+        aspects = [((item.main_criteria or "").strip(), (item.sub_criteria or "").strip()) for item in items]
         turn = ConversationTurn(
             prompt=_require_utterance(location, spoken, index),
             reference=_require_utterance(location, spoken, index + 1),
             task=row.main_task_category,
             images=[] if turns else [image],
             checklist=[item.question.strip() for item in items],
-            aspects=_list_aspects(items),
+            aspects=aspects if any(main for main, _ in aspects) else [],
         )
         turns.append(turn)
     return turns
-
-
-def _list_aspects(items: Sequence[_Item]) -> list[tuple[str, str]]:
-    """Return the main and the sub-aspect of each checklist item; empty if no item has a main aspect."""
-    named = [((item.main_criteria or "").strip(), (item.sub_criteria or "").strip()) for item in items]
-    return named if any(main for main, _ in named) else []
 
 
 def _require_utterance(location: str, spoken: Sequence[_Utterance], number: int) -> str:
@@ -183,15 +182,21 @@ Turn = tuple[str, int]
 
 
 def measures(verdicts: Verdicts, condition: str) -> dict[str, Scores]:
-    """Return the score, completion and quality of each turn under a condition, on the SCALES, by measure.
+    """Return the score, completion and quality of each turn under a condition, on the SCALES, and its length.
 
     Completion is the share of yes in per cent; quality is the rating times 10. The score is their product divided by
-    100, for turns with both. Raises UsageError as `aggregate.by_cell` does.
+    100, for turns with both. The length is that of the reply in characters, as far as the file says it. Raises
+    UsageError as `aggregate.by_cell` does.
     """
     completion = _scale_by_turn(verdicts, "checklist", condition, 100)
     quality = _scale_by_turn(verdicts, "quality", condition, 10)
     score = paired(completion, quality, lambda share, grade: share * grade / 100)
-    return {"score": score, "completion": completion, "quality": quality}
+    lengths: dict[Any, float | None] = {}
+    for judgment in verdicts:
+        sample = judgment.sample
+        if sample.condition == condition and sample.turn:
+            lengths[sample.id, sample.turn] = len(sample.answer) if sample.answer else sample.length
+    return {"score": score, "completion": completion, "quality": quality, "length": lengths}
 
 
 def _scale_by_turn(verdicts: Verdicts, protocol: str, condition: str, unit: float) -> Scores:
@@ -252,38 +257,54 @@ def oracle_effect(verdicts: Verdicts, conversations: Conversations) -> dict[str,
 class Fit(Struct, frozen=True, kw_only=True):
     """A least-squares line through `n` turns.
 
-    `r_squared` is the explained share of variance (0..1), with a 95 % `interval` over conversations. `slope`,
-    `r_squared` and `interval` are None with fewer than three turns, or if either variable does not vary.
+    `r_squared` is the explained share of variance (0..1), with a 95 % `interval` over conversations. All but `n` are
+    None with fewer than three turns, or if either variable does not vary.
     """
 
     n: int
     r_squared: float | None = None
     interval: Interval | None = None
     slope: float | None = None
+    intercept: float | None = None
 
 
-def ratio_against_quality(models: Iterable[Verdicts], condition: str = ORACLE) -> Fit:
-    """Fit quality (1..10) on completion ratio over all turns of one or several models (figure 5)."""
-    pairs = list[tuple[float | None, float | None]]()
+Pairs = list[tuple[float, float]]
+
+
+def fit_line(
+    models: Iterable[Verdicts], condition: str, x: tuple[str, float], y: tuple[str, float], turn: int | None = None
+) -> tuple[Fit, Pairs]:
+    """Fit one measure of turns on another, over one or several models; return the line and the turns' points.
+
+    `x` and `y` are the names of measures, and what their values are divided by. `turn` selects the turns of one number.
+    """
+    pairs = Pairs()
     groups = list[str]()
     for verdicts in models:
         judged = measures(verdicts, condition)
-        for turn, score in judged["score"].items():
-            if score is not None:
-                pairs.append((judged["completion"][turn], judged["quality"][turn]))
-                groups.append(turn[0])
-    completed, quality = np.array(pairs, dtype=np.float64).reshape(-1, 2).T / ((100,), (10,))
+        for key, score in judged["score"].items():
+            across, up = (judged[measure].get(key) for measure, _ in (x, y))
+            if score is not None and across is not None and up is not None and turn in (None, key[1]):
+                pairs.append((across / x[1], up / y[1]))
+                groups.append(key[0])
+    xs, ys = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
     # Two points always lie on a line, and a constant explains nothing.
-    if len(pairs) < 3 or not completed.std() or not quality.std():
-        return Fit(n=len(pairs))
+    if len(pairs) < 3 or not xs.std() or not ys.std():
+        return Fit(n=len(pairs)), pairs
     draws = Bootstrap(groups)
-    terms = [np.ones(len(pairs)), completed, quality, completed**2, quality**2, completed * quality]
-    n, x, y, xx, yy, xy = draws.resample_group_sums(np.stack([np.bincount(draws.member, term) for term in terms])).T
-    slopes = ratio(n * xy - x * y, n * xx - x**2)
-    explained = slopes * ratio(n * xy - x * y, n * yy - y**2)
-    interval = draws.interval(explained[1:])
-    return Fit(n=len(pairs), r_squared=float(explained[0]), interval=interval, slope=float(slopes[0]))
+    terms = [np.ones(len(pairs)), xs, ys, xs**2, ys**2, xs * ys]
+    sums = np.stack([np.bincount(draws.member, term) for term in terms], dtype=np.float64)
+    n, sx, sy, sxx, syy, sxy = draws.resample_group_sums(sums).T
+    slopes = ratio(n * sxy - sx * sy, n * sxx - sx**2)
+    explained = slopes * ratio(n * sxy - sx * sy, n * syy - sy**2)
+    bounds, slope = draws.interval(explained[1:]), float(slopes[0])
+    middle = float(ys.mean() - slope * xs.mean())
+    return Fit(n=len(pairs), r_squared=float(explained[0]), interval=bounds, slope=slope, intercept=middle), pairs
 
+
+COMPLETION, QUALITY = ("completion", 100.0), ("quality", 10.0)
+LENGTH, SCORE = ("length", 1.0), ("score", 1.0)
+"""Measures of figures 5 and 9, and what they are divided by: completion ratio 0..1, quality 1..10."""
 
 NAMES = {ORACLE: "the references as history (oracle)", SELF_PREDICTION: "its own replies as history (self-prediction)"}
 
@@ -296,23 +317,56 @@ _FITS = Columns[tuple[str, Fit]](
 )
 
 
+def _draw_fits(name: str, caption: str, axes: tuple[str, str], fits: Mapping[str, tuple[Fit, Pairs]]) -> list[Figure]:
+    """Return a picture with the points and the line of each fit, by heading; fits without a line are left out."""
+    panels = []
+    for heading, (fit, pairs) in fits.items():
+        if fit.slope is not None and fit.intercept is not None:
+            named = f"{heading}: R² {number(fit.r_squared, 2)} ({interval(fit.interval) or 'no interval'})"
+            panels.append(plot_many(named, *axes, pairs, (fit.slope, fit.intercept)))
+    return [Figure(caption=caption, picture=name, panels=panels)] if panels else []
+
+
 def report(runs: Sequence[Run], conversations: Conversations) -> Report:
-    """Build the section on how well completion ratio predicts quality, by model and pooled over models."""
-    fits = dict[str, Fit]()
-    pooled = dict[str, Fit]()
+    """Build the sections on how well completion ratio predicts quality, and length the score, by model and pooled."""
+    fits, pooled, lengths = dict[str, Fit](), dict[str, Fit](), dict[str, Fit]()
+    ratios, clouds = list[Figure](), list[Figure]()
+    turns = sorted({judgment.turn for run in runs for judgment in run.verdicts if judgment.turn})
     for condition in dict.fromkeys(condition for run in runs for condition in run.conditions()):
         seen = [run for run in runs if condition in run.conditions()]
-        fits |= {f"{run.name}, {condition}": ratio_against_quality([run.verdicts], condition) for run in seen}
+        every, history = [run.verdicts for run in seen], NAMES.get(condition, condition)
+        for run in seen:
+            fits[f"{run.name}, {condition}"] = fit_line([run.verdicts], condition, COMPLETION, QUALITY)[0]
+        both = {condition: fit_line(every, condition, COMPLETION, QUALITY)}
         # Pooling a single file would repeat its own row.
         if len(seen) > 1:
-            every = ratio_against_quality([run.verdicts for run in seen], condition)
-            pooled[f"all {len(seen)} files, {condition}"] = every
-    caption = "How far quality follows from completion ratio, over all turns (figure 5)"
-    tables_ = [_FITS.table(caption, pooled.items())] if pooled else []
-    tables_.append(_FITS.table(f"{caption}{', by model' if pooled else ''}", fits.items(), details=bool(pooled)))
+            pooled[f"all {len(seen)} files, {condition}"] = both[condition][0]
+        caption, axes = f"{_FIGURE_5}: the larger a dot, the more turns", ("completion ratio", "quality")
+        ratios += _draw_fits(f"ratio-and-quality-{condition}", caption, axes, both)
+        by_turn = {f"turn {n}": fit_line(every, condition, LENGTH, SCORE, n) for n in turns}
+        lengths |= {f"{condition}, {turn}": fit for turn, (fit, _) in by_turn.items() if fit.n}
+        caption = f"Score of a turn by length of the reply, with {history} (figure 9)"
+        clouds += _draw_fits(f"length-and-score-{condition}", caption, ("characters", "score"), by_turn)
+    by_model = f"{_FIGURE_5}{', by model' if pooled else ''}"
+    tables_ = [_FITS.table(_FIGURE_5, pooled.items(), picture="ratio-and-quality")] if pooled else []
+    tables_.append(_FITS.table(by_model, fits.items(), details=bool(pooled), picture="ratio-and-quality-models"))
     note = "A turn's score is completion ratio (share of yes) × 10 × quality (1 to 10)."
-    section = Section(heading="Completion ratio and quality", tables=tables_, note=note)
-    return Report(sections=[section] if fits else [], summary={"ratio_against_quality": pooled | fits})
+    section = Section(heading="Completion ratio and quality", figures=ratios, tables=tables_, note=note)
+    caption = "How far the score follows from the reply's length (figure 9)"
+    table = _FITS.table(caption, lengths.items(), collapsed=True, picture="length-and-score")
+    longer = Section(heading="Length and score", figures=clouds, tables=[table])
+    sections = [section] * bool(fits) + [longer] * bool(clouds)
+    return Report(sections=sections, summary={"ratio_against_quality": pooled | fits, "length_against_score": lengths})
+
+
+_FIGURE_5 = "How far quality follows from completion ratio, over all turns (figure 5)"
+
+
+def draw(boards: "Mapping[str, Leaderboard]", sizes: Sizes) -> list[Figure]:
+    """Draw figure 8: the models over the tasks, by family and size if these are known."""
+    board = boards.get(f"task-score-{ORACLE}")
+    tasks = [column for column in board.columns if column not in ("all", "none")] if board else []
+    return compare_parts(board, tasks, "Score of each task, with the references as history (figure 8)", sizes)
 
 
 PARTS: dict[str, Callable[[Conversation, Turn], str | None]] = {
@@ -394,5 +448,6 @@ BENCHMARK = Benchmark(
     published=PUBLISHED,
     parts={"quality assessment": {"protocols": ("quality",)}, "checklist": {"protocols": ("checklist",)}},
     report=report,
+    draw=draw,
     entries=_list_rows,
 )

@@ -4,7 +4,7 @@ import math
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -78,11 +78,81 @@ class Table(Struct, frozen=True, kw_only=True):
     picture: str = ""
 
 
+class Mark(Struct, frozen=True, kw_only=True):
+    """A point of a scatter, with its intervals across and up; `label` stands in the legend, `radius` is in pixels."""
+
+    x: float
+    y: float
+    across: Bounds | None = None
+    up: Bounds | None = None
+    radius: float = 4.0
+    label: str = ""
+    model: str = ""
+
+
+class Axis(Struct, frozen=True):
+    """An axis of a scatter: its name, and the label of each tick. The axis ends at the first and the last tick."""
+
+    name: str
+    ticks: dict[float, str]
+
+
+class Scatter(Struct, frozen=True, kw_only=True):
+    """Points in a plane.
+
+    - `line`: the ends of a straight line, such as a fit, or (). `guides`: where x and y are parted by a dashed line.
+    - `corners`: the names of the upper left, upper right, lower left and lower right part.
+    """
+
+    heading: str = ""
+    x: Axis
+    y: Axis
+    marks: list[Mark]
+    line: Sequence[tuple[float, float]] = ()
+    guides: tuple[float | None, float | None] = (None, None)
+    corners: Sequence[str] = ()
+
+
+class GridRow(Struct, frozen=True, kw_only=True):
+    """A model's values in a radar or a row of a heat map: one per column, None without a score.
+
+    Each is its place between the lowest (0) and the highest value (1) of the picture, with its text.
+    """
+
+    name: str
+    model: str
+    values: list[tuple[float, str] | None]
+
+
+class Grid(Struct, frozen=True, kw_only=True):
+    """Models by columns, as a radar or a heat map; `rings` labels a radar's circles by their place from 0 to 1."""
+
+    heading: str = ""
+    columns: Sequence[str]
+    shapes: list[GridRow]
+    rings: dict[float, str] = {}
+
+    def place(self, column: float, share: float) -> Bounds:
+        """Return the x and y of a value on axis number `column` (from 0), for a radar of radius 1; y points down."""
+        angle = 2 * math.pi * column / len(self.columns)
+        return share * math.sin(angle), -share * math.cos(angle)
+
+
+class Figure(Struct, frozen=True, kw_only=True):
+    """Charts of one kind side by side, also written to the files `picture`.svg and .png beside the page."""
+
+    caption: str
+    picture: str
+    kind: Literal["scatter", "radar", "heatmap"] = "scatter"
+    panels: Sequence[Scatter | Grid]
+
+
 class Part(Struct, frozen=True, kw_only=True):
-    """Sentences and tables under a heading."""
+    """Sentences, pictures and tables under a heading."""
 
     heading: str = ""
     readings: list[str] = field(default_factory=list)
+    figures: list[Figure] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
 
 
@@ -230,6 +300,12 @@ def ticks_of(bars: Iterable[Bar | None], most: int) -> list[float]:
         if last - first < most:
             break
     return [round(number * step, 9) for number in range(first, max(last, first + 1) + 1)]
+
+
+def axis(name: str, values: Iterable[float], most: int = 7) -> Axis:
+    """Return an axis with at most `most` ticks that spans all values."""
+    ticks = ticks_of([Bar(value, None) for value in values], most)
+    return Axis(name, {tick: f"{tick:g}".replace("-", "−") for tick in ticks})
 
 
 def as_text(sections: Sequence[Section]) -> str:

@@ -7,7 +7,7 @@ from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from itertools import islice, product
+from itertools import chain, islice, product
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import jinja2
 from critic import jsonl
 from critic.errors import UsageError
 from critic.images import ImageError, Images
-from critic.page.blocks import Section, Table, lean, measure_width, number, shortened
+from critic.page.blocks import Figure, Part, Section, Table, lean, measure_width, number, shortened
 
 COLOURS = 16
 """Number of colours for models on a page (macros.html.jinja); the seventeenth model gets the first colour again."""
@@ -38,16 +38,16 @@ def render(package: str, template: str, facts: Mapping[str, Any]) -> str:
     return page.render({"hues": _number_colours(facts.get("sections", ())), **facts})
 
 
-def _list_tables(sections: Iterable[Section]) -> Iterator[Table]:
-    """Yield all tables in the page's order."""
+def _list_parts(sections: Iterable[Section]) -> Iterator[Part]:
+    """Yield all parts in the page's order."""
     for section in sections:
-        for part in (section, *section.parts):
-            yield from part.tables
+        yield from (section, *section.parts)
 
 
 def _number_colours(sections: Iterable[Section]) -> dict[str, int]:
     """Number the models' colours in the order in which the models first occur."""
-    models = dict.fromkeys(row.model for table in _list_tables(sections) for row in table.rows if row.model)
+    tables = chain.from_iterable(part.tables for part in _list_parts(sections))
+    models = dict.fromkeys(row.model for table in tables for row in table.rows if row.model)
     return {model: number % COLOURS for number, model in enumerate(models)}
 
 
@@ -98,13 +98,17 @@ def write(path: Path, title: str, sections: Sequence[Section], origin: Mapping[s
     and their `pictures` (data URIs by image name).
     """
     facts = {"answers": [], "title": title, "sections": sections, "origin": origin, **facts}
-    for table in (table for table in _list_tables(sections) if table.picture):
-        if table.panels:
-            drawn = render("critic.page", "picture.html.jinja", {"table": table, "sections": sections})
-            jsonl.write_text(path.with_name(f"{table.picture}.svg"), drawn)
-            jsonl.write_bytes(path.with_name(f"{table.picture}.png"), rasterize(drawn))
-        latex = render("critic.page", "table.tex.jinja", {"table": table})
-        jsonl.write_text(path.with_name(f"{table.picture}.tex"), latex)
+    pieces: list[Figure | Table] = []
+    for part in _list_parts(sections):
+        pieces += [*part.figures, *part.tables]
+    for drawn in pieces:
+        if isinstance(drawn, Figure) or drawn.panels:
+            svg = render("critic.page", "picture.html.jinja", {"drawn": drawn, "sections": sections})
+            jsonl.write_text(path.with_name(f"{drawn.picture}.svg"), svg)
+            jsonl.write_bytes(path.with_name(f"{drawn.picture}.png"), rasterize(svg))
+        if isinstance(drawn, Table) and drawn.picture:
+            latex = render("critic.page", "table.tex.jinja", {"table": drawn})
+            jsonl.write_text(path.with_name(f"{drawn.picture}.tex"), latex)
     jsonl.write_text(path, render("critic.page", "base.html.jinja", facts))
 
 

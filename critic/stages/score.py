@@ -19,13 +19,13 @@ from critic import benchmarks, jsonl
 from critic.benchmarks import BENCHMARKS, Run, Runs
 from critic.errors import UsageError
 from critic.judging import protocols
-from critic.page import leaderboards, page
+from critic.page import figures, leaderboards, page
 from critic.page.blocks import Section, as_text
 from critic.page.cautions import list_cautions
 from critic.page.tournaments import tournaments
 from critic.records import NOT_LEARNED, Judgment, describe_difference
 from critic.stages.judged_runs import OF_SINGLE_ANSWERS, find_form, read_runs
-from critic.stages.totals import describe_costs, failed, name_forms
+from critic.stages.totals import describe_costs, failed, name_forms, read_by_model
 from critic.stats.aggregate import asked_of, by_cell
 from critic.stats.leaderboard import LeaderboardRow, score_of
 
@@ -53,6 +53,9 @@ def main(
             help="Folder for summary.json, report.html and a .csv per table; NAME.json holds the scores only."
         ),
     ] = None,
+    models: Annotated[
+        Path | None, typer.Option(help="TOML with [MODEL] tables: size (billions of parameters), family.")
+    ] = None,
     prices: Annotated[
         Path | None, typer.Option(help="TOML with [MODEL] tables: input, output, cached_input (a million tokens).")
     ] = None,
@@ -69,11 +72,14 @@ def main(
     runs = read_runs(judgments, benchmark, questions)
     if published:
         _check_published(runs)
+    sizes = read_by_model("--models", models, figures.ModelSize, {run.system: None for run in runs.runs})
     costs = describe_costs(judgments, {run.path: run.system for run in runs.runs}, prices)
     report = runs.benchmark.report(runs.runs, runs.conversations)
     boards = leaderboards.leaderboards([*_list_rows(runs), *report.rows], baseline)
     battles = tournaments(runs, leaderboards.order_of(boards))
-    sections = [*leaderboards.sections(boards), *battles.sections, *report.sections, *costs, _describe_verdicts(runs)]
+    drawn = runs.benchmark.draw({board.key: board for board in boards}, sizes)
+    sections = [*leaderboards.sections(boards), *[Section(heading="Pictures", figures=drawn)] * bool(drawn)]
+    sections += [*battles.sections, *report.sections, *costs, _describe_verdicts(runs)]
     boards += battles.boards
     cautions = list_cautions(runs)
     print(as_text([Section(heading="Before you compare", readings=cautions), *sections]))

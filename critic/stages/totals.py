@@ -16,7 +16,7 @@ import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -26,6 +26,8 @@ from critic.errors import UsageError, located
 from critic.judging.thoughts import without_thoughts_in
 from critic.page.blocks import Section, Table, number, row
 from critic.records import Call, Judgment, ModelTurn
+
+T = TypeVar("T", bound=Struct)
 
 
 class RunSummary(Struct, frozen=True, kw_only=True):
@@ -189,17 +191,17 @@ class Price(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return (fresh * self.input + tokens["cached"] * cached + tokens["completion"] * self.output) / 1e6
 
 
-def _read_prices(path: Path | None, models: Collection[str]) -> dict[str, Price]:
-    """Read a price file; {} without one.
+def read_by_model(option: str, path: Path | None, kind: type[T], models: Collection[str]) -> dict[str, T]:
+    """Read a TOML file with one table per model; {} without a file.
 
     Raises UsageError if it cannot be read, lacks or misspells a key, or names none of `models`.
     """
-    keys = ", ".join(Price.__struct_fields__)
-    with located(f"--prices {path}: expected tables [MODEL] with {keys}", OSError, ValueError):
-        prices = msgspec.toml.decode(path.read_bytes() if path else b"", type=dict[str, Price])
-    if strange := sorted(prices.keys() - models):
-        raise UsageError(f"--prices {path}: [{strange[0]}] is no model of these files; they are {', '.join(models)}")
-    return prices
+    keys = ", ".join(kind.__struct_fields__)
+    with located(f"{option} {path}: expected tables [MODEL] with {keys}", OSError, ValueError):
+        by_model = msgspec.toml.decode(path.read_bytes() if path else b"", type=dict[str, kind])  # type: ignore[valid-type]
+    if strange := sorted(by_model.keys() - models):
+        raise UsageError(f"{option} {path}: [{strange[0]}] is no model of these files; they are {', '.join(models)}")
+    return by_model
 
 
 def measure_memory() -> int:
@@ -232,7 +234,8 @@ def describe_costs(paths: Sequence[Path], systems: Mapping[Path, str], price_fil
         stages[replies] = f"{model}: replies", model, asked
         stages[path] = f"{model}: judged by {judge}", judge, facts
     counted = [stage for stage in stages.values() if "tokens" in stage[2]]
-    prices = _read_prices(price_file, [*dict.fromkeys((*systems.values(), *(model for _, model, _ in counted)))])
+    models = [*dict.fromkeys((*systems.values(), *(model for _, model, _ in counted)))]
+    prices = read_by_model("--prices", price_file, Price, models)
     rows = []
     for name, model, facts in counted:
         count = next((facts[unit] for unit in ("turns", "verdicts", "rows") if unit in facts), 0)

@@ -14,6 +14,7 @@ from conftest import ROOT, read_jsonl, sample, write_jsonl
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from judgments import of_outcome, run_of
+from msgspec import structs
 from samples import build_conversation
 from scipy import stats
 
@@ -267,23 +268,27 @@ def test_the_oracle_effect_is_paired() -> None:
     assert (whole.n, whole.failed, whole.value) == (38, 1, pytest.approx(28 * 5 / 38))
 
 
+def ratio_against_quality(models: list[Any]) -> multiverse.Fit:
+    return multiverse.fit_line(models, multiverse.ORACLE, multiverse.COMPLETION, multiverse.QUALITY)[0]
+
+
 def test_fits_are_those_of_scipy() -> None:
     random = np.random.default_rng(3)
     ratios = [float(value) for value in random.choice([0, 0.25, 0.5, 0.75, 1], 40)]
     qualities = [int(value) for value in np.clip(np.round(5 + 3 * np.array(ratios) + random.normal(0, 1, 40)), 1, 10)]
     judged: Judged = {("oracle", str(n), 1 + n % 2): (ratios[n], qualities[n]) for n in range(40)}
     judged["oracle", "failed", 1] = None, 5
-    fit, line = multiverse.ratio_against_quality([verdicts_of(judged)]), stats.linregress(ratios, qualities)
+    fit, line = ratio_against_quality([verdicts_of(judged)]), stats.linregress(ratios, qualities)
     assert (fit.n, fit.slope) == (40, pytest.approx(line.slope))
     assert fit.r_squared == pytest.approx(line.rvalue**2)
     assert fit.interval[0] < fit.r_squared < fit.interval[1]
     even = verdicts_of({("oracle", str(n), 1): (0.5, n + 1) for n in range(5)})
-    assert multiverse.ratio_against_quality([even]) == multiverse.Fit(n=5)
-    assert multiverse.ratio_against_quality([]) == multiverse.Fit(n=0)
+    assert ratio_against_quality([even]) == multiverse.Fit(n=5)
+    assert ratio_against_quality([]) == multiverse.Fit(n=0)
     # Over models: all turns on one line, while a conversation's are drawn together.
-    both, twice = multiverse.ratio_against_quality([verdicts_of(judged), even]), [verdicts_of(judged)] * 2
+    both, twice = ratio_against_quality([verdicts_of(judged), even]), [verdicts_of(judged)] * 2
     assert both.r_squared == pytest.approx(stats.linregress([*ratios, *[0.5] * 5], [*qualities, 1, 2, 3, 4, 5])[2] ** 2)
-    pooled = multiverse.ratio_against_quality(twice)
+    pooled = ratio_against_quality(twice)
     assert (pooled.n, pooled.interval) == (80, pytest.approx(fit.interval))
 
 
@@ -321,3 +326,28 @@ def test_the_aspects_of_checklist_items_are_read_and_scored(tmp_path: Path) -> N
     boards = summary["leaderboards"]
     assert "Completion by aspect" in page
     assert boards["history-effect"]["m"]["all"]["asked"] == 23 and len(boards["history-effect"]) == 1
+
+
+def test_length_against_score_by_turn(tmp_path: Path) -> None:
+    """Row 26: figure 9, of the replies themselves or, in older files, of their lengths; figure 5 has its points."""
+    random = np.random.default_rng(4)
+    answers = {(f"{n}", turn): "a" * int(random.integers(20, 400)) for n in range(30) for turn in (1, 2)}
+    judged: Judged = {("oracle", *key): (1.0, int(1 + len(text) // 50)) for key, text in answers.items()}
+    verdicts = verdicts_of(judged)
+    long = [
+        structs.replace(line, sample=structs.replace(line.sample, answer=answers[line.sample.id, line.turn]))
+        for line in verdicts
+    ]
+    fit, pairs = multiverse.fit_line([long], "oracle", multiverse.LENGTH, multiverse.SCORE, 2)
+    lengths = [len(answers[f"{n}", 2]) for n in range(30)]
+    scores = [10.0 * (1 + length // 50) for length in lengths]
+    line = stats.linregress(lengths, scores)
+    np.testing.assert_allclose(sorted(pairs), sorted(zip(lengths, scores, strict=True)))
+    assert (fit.n, fit.slope, fit.intercept) == (30, pytest.approx(line.slope), pytest.approx(line.intercept))
+    assert fit.r_squared == pytest.approx(line.rvalue**2)
+    talks = [line.sample.conversation for line in long[::2]]
+    report = multiverse.report([run_of(long)], talks)
+    ratio, length = report.sections
+    assert [panel.heading.partition(":")[0] for panel in length.figures[0].panels] == ["turn 1", "turn 2"]
+    assert report.summary["length_against_score"]["oracle, turn 2"].slope == pytest.approx(line.slope)
+    assert ratio.figures == [], "a ratio that is always 1 predicts nothing"

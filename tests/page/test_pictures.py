@@ -1,13 +1,21 @@
-"""Pictures of a page, and the files beside it."""
+"""Pictures of a page: the letters of a PNG, models over tasks, quadrants, sizes and clouds of points."""
 
 import io
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from PIL import Image
 
-from critic.page import blocks, page
+from critic.benchmarks import alignmmbench
+from critic.page import blocks, figures, page
+from critic.page.figures import ModelSize
+from critic.page.leaderboards import Leaderboard, leaderboards, state_leaders
+from critic.stats.leaderboard import LeaderboardRow, score_of
+
+SIZES = {"b": ModelSize(7, "f"), "a": ModelSize(72, "f"), "d": ModelSize(8)}
 
 
 def test_a_picture_for_a_paper_has_its_letters(tmp_path: Path) -> None:
@@ -42,3 +50,65 @@ def test_chinese_characters_have_chinese_forms(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(page, "_WIDE_TEXT", re.compile("(?!)"))
     forms = [page.rasterize(picture.format(f"Noto Sans CJK {land}")) for land in ("SC", "JP")]
     assert drawn == forms[0] != forms[1]
+
+
+def board(places: Mapping[str, tuple[float, float]], noise: float = 0.2) -> Leaderboard:
+    """Return the table of AlignMMBench with each model's rating and spread, a rating over 40 seeds in three tasks."""
+    rows = []
+    for model, (rating, spread) in places.items():
+        ratings = {str(seed): rating + noise * (seed % 5 - 2) for seed in range(40)}
+        spreads = {seed: spread * (1 + noise * (int(seed) % 3 - 1)) for seed in ratings}
+        groups = {seed: seed for seed in ratings}
+        aligned = replace(score_of(spreads, groups, (0, 4.5)), inverse=True)
+        scores = {"mean of tasks": score_of(ratings, groups, (1, 10)), "alignment": aligned}
+        scores |= dict.fromkeys(alignmmbench.TASKS[:3], scores["mean of tasks"])
+        rows.append(
+            LeaderboardRow(key="tasks", caption="c", scores=scores, name=model, system=model, stated=["alignment"])
+        )
+    (built,) = leaderboards(rows)
+    return built
+
+
+def test_models_are_in_a_quadrant_only_where_both_intervals_say_so() -> None:
+    """Row 11: figure 1, with the models in no class named, and the alignment in the headline."""
+    placed = {"rc": (8, 0.4), "cc": (8, 1.6), "ad": (4, 0.4), "bl": (4, 1.6), "mid": (6, 0.8), "sure": (7, 0.0)}
+    built = board(placed)
+    quadrants, heat, radar = alignmmbench.draw({"tasks": built}, {})
+    told = "Alignment-Driven: ad; Robust Convergence: rc; Baseline Limited: bl; Component-Centric: cc; in no class"
+    assert told in quadrants.caption and "holds a median: mid; " in quadrants.caption
+    assert quadrants.caption.endswith("alignment is infinite: sure")
+    for mean, aligned in (((6.1, 6.5), (1.0, 1.4)), ((5.7, 6.5), (1.2, 1.4)), (None, (1.2, 1.4))):
+        assert alignmmbench.place_in_quadrant(mean, aligned, (5.8, 1.1)) == alignmmbench.UNCLEAR
+    (scatter,) = quadrants.panels
+    assert {mark.label for mark in scatter.marks} == {"rc", "cc", "ad", "bl", "mid"}
+    assert scatter.guides == pytest.approx((6, 1.25), abs=0.01)
+    assert all(mark.across and mark.up for mark in scatter.marks)
+    first, second = state_leaders([built])
+    assert "“mean of tasks”" in first and second.startswith("sure is first with ∞ in “alignment”")
+    # Models that are not told apart are in no class, and no line parts them.
+    (scatter,) = alignmmbench.draw({"tasks": board({"m": (6, 0.8), "n": (6.1, 0.81)}, 0.9)}, {})[0].panels
+    assert scatter.guides == (None, None) and set(scatter.corners) == {""}
+    assert [shape.name for shape in heat.panels[0].shapes] == list(figures.list_models(built))
+    assert [len(panel.shapes) for panel in radar.panels] == [5, 1]
+    assert heat.panels[0].columns == radar.panels[0].columns == list(alignmmbench.TASKS[:3])
+    shades = {shape.name: shape.values[0] for shape in heat.panels[0].shapes}
+    assert shades["rc"] == (1.0, "8.00") and shades["bl"] == (0.5, "4.00")
+    assert radar.panels[0].rings == {0.25: "2", 0.5: "4", 0.75: "6", 1.0: "8"}
+
+
+def test_models_by_size_are_joined_within_their_family() -> None:
+    """Row 26: figure 8, a radar by family, smallest model first; a model of unknown size is in none."""
+    built = board({name: (9 - n, 1) for n, name in enumerate("abcd")})
+    _, radar = figures.compare_parts(built, alignmmbench.TASKS[:3], "c", SIZES)
+    assert [(panel.heading, [shape.name for shape in panel.shapes]) for panel in radar.panels] == [
+        ("f", ["b", "a"]),
+        ("", ["d"]),
+    ]
+    assert figures.compare_parts(built, ["Counting"], "c", {}) == []
+
+
+def test_many_points_are_drawn_by_their_number() -> None:
+    pairs = [(0.0, 0.0)] * 16 + [(1.0, 8.0)] * 4
+    scatter = figures.plot_many("h", "x", "y", pairs, (8.0, 0.0))
+    assert {(mark.x, mark.y): mark.radius for mark in scatter.marks} == {(0, 0): 6, (1, 8): pytest.approx(3.5)}
+    assert scatter.line == [(0.0, 0.0), (1.0, 8.0)]

@@ -1,0 +1,100 @@
+"""Build pictures from leaderboards: models over the parts of a score, and many points with their fit."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta, Struct
+
+from critic.page.blocks import Figure, Grid, GridRow, Mark, Scatter, axis, number
+
+if TYPE_CHECKING:  # importing a type would lengthen the way to everything below it
+    from critic.page.leaderboards import Leaderboard
+
+MOST_SHAPES = 5
+"""The most models in a radar; more hide each other."""
+
+CELLS = 40
+"""Cells of a scatter of many points in each direction. The points of a cell are drawn as one."""
+
+
+class ModelSize(Struct, frozen=True, forbid_unknown_fields=True):
+    """A model's number of parameters in billions, and the family within which sizes are compared."""
+
+    size: Annotated[float, Meta(gt=0)]
+    family: str = ""
+
+
+Sizes = Mapping[str, ModelSize]
+
+
+def list_models(board: "Leaderboard") -> dict[str, str]:
+    """Return the models of a table in its order, by the name of their row; rows that stand apart are left out."""
+    rows = (board.entries[name] for name in board.standings if name in board.entries)
+    return {row.name: row.system for row in rows if not row.apart}
+
+
+def compare_parts(board: "Leaderboard | None", columns: Sequence[str], caption: str, sizes: Sizes) -> list[Figure]:
+    """Return a heat map and radars of all models over the scores `columns`, which share a scale.
+
+    A radar has a few models: those of one family if their `sizes` are known (smallest first), else those that follow
+    each other in the table. There are no pictures of a single model, or of fewer than three scores.
+    """
+    models = list_models(board) if board else {}
+    if board is None or len(models) < 2 or len(columns) < 3:
+        return []
+    cells = {name: [board.standings[name].get(column) for column in columns] for name in models}
+    values = {name: [cell.value if cell else None for cell in own] for name, own in cells.items()}
+    scale = axis("", [0.0, *(value for own in values.values() for value in own if value is not None)], 5)
+    lowest, *_, highest = scale.ticks
+    rings = {(tick - lowest) / (highest - lowest): label for tick, label in scale.ticks.items() if tick > lowest}
+    shapes = {}
+    for name, own in values.items():
+        places = [None if value is None else ((value - lowest) / (highest - lowest), number(value)) for value in own]
+        shapes[name] = GridRow(name=name, model=models[name], values=places)
+    heat, radars = [Grid(columns=columns, shapes=list(shapes.values()))], []
+    for heading, names in _group_models(models, sizes):
+        radars.append(Grid(heading=heading, columns=columns, shapes=[shapes[name] for name in names], rings=rings))
+    darker, centre = f"{caption}: the darker, the higher", f"{caption}: from {number(lowest, 0)} in the centre"
+    return [
+        Figure(caption=darker, picture=f"heat-{board.key}", kind="heatmap", panels=heat),
+        Figure(caption=centre, picture=f"radar-{board.key}", kind="radar", panels=radars),
+    ]
+
+
+def _group_models(models: Mapping[str, str], sizes: Sizes) -> list[tuple[str, Sequence[str]]]:
+    """Return the rows of each radar with its heading: by family, or a few at a time if no sizes are known."""
+    if not sizes:
+        names = list(models)
+        return [("", names[first : first + MOST_SHAPES]) for first in range(0, len(names), MOST_SHAPES)]
+    families = defaultdict[str, list[str]](list)
+    for name in sorted((name for name in models if models[name] in sizes), key=lambda name: sizes[models[name]].size):
+        families[sizes[models[name]].family].append(name)
+    return list(families.items())
+
+
+def plot_models(board: "Leaderboard", across: str, up: str) -> Scatter:
+    """Return the scatter of all models with the scores `across` and `up`, unless the first lacks a part."""
+    marks = list[Mark]()
+    for name, model in list_models(board).items():
+        x, y = (board.standings[name].get(column) for column in (across, up))
+        if x and y and x.value is not None and y.value is not None and not x.partly:
+            marks.append(Mark(x=x.value, y=y.value, across=x.interval, up=y.interval, label=name, model=model))
+    xs = [end for mark in marks for end in (mark.x, *(mark.across or ()))]
+    ys = [end for mark in marks for end in (mark.y, *(mark.up or ()))]
+    return Scatter(x=axis(across, xs), y=axis(up, ys), marks=marks)
+
+
+def plot_many(heading: str, x: str, y: str, pairs: Sequence[tuple[float, float]], line: tuple[float, float]) -> Scatter:
+    """Return the scatter of many points: the points of a small cell are one mark, whose area is their number.
+
+    `x` and `y` name the axes. `line` holds the slope and the intercept of a fit.
+    """
+    across, up = (axis(name, values) for name, values in zip((x, y), zip(*pairs, strict=True), strict=True))
+    wide, high = ((max(side.ticks) - min(side.ticks)) / CELLS for side in (across, up))
+    cells = Counter((round(left / wide) * wide, round(height / high) * high) for left, height in pairs)
+    most, ends = max(cells.values()), [min(pairs)[0], max(pairs)[0]]
+    marks = [Mark(x=x, y=y, radius=1 + 5 * math.sqrt(count / most)) for (x, y), count in cells.items()]
+    fit = [(end, line[0] * end + line[1]) for end in ends]
+    return Scatter(heading=heading, x=across, y=up, marks=marks, line=fit)
