@@ -356,7 +356,10 @@ def _build_task(item: LabelItem, number: int, rater: str | None = None) -> Rater
 
 
 _PAIR = ("question", "history", "images", "reference", "response_a", "response_b", "system_a", "system_b")
-_ABOUT = ("task", "category", "lang", "system", "length_a", "length_b", "caption", "focus", "checklist", "edits")
+_ABOUT = (
+    *("task", "category", "lang", "system", "length_a", "length_b", "caption", "focus", "checklist", "edits"),
+    "label_probability",
+)
 """Columns that an exported table has beside the label. Those of _PAIR serve training on pairs."""
 
 

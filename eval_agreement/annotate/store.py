@@ -26,6 +26,12 @@ _VERSION = 1
 """Version of the tables (page/tables.sql), which each database keeps as its `user_version`; 0 in those made before it.
 """
 
+_KEEP_CHANCES = """UPDATE items
+SET shown = CAST(json_set(CAST(shown AS TEXT), '$.row.label_probability', probability) AS BLOB)
+WHERE probability IS NOT NULL"""
+"""Puts the chance of an item to be drawn for labelling, which 0.1.0 kept beside it, into its source row: the export
+names it, and an audit weights by it."""
+
 _ADD_TASKS = "INSERT INTO tasks (rater, place, item, role, swapped)"
 
 
@@ -132,7 +138,10 @@ class Store(threading.local):
         if version > _VERSION:
             raise UsageError(f"--db {path}: made by a later version of critic; update critic, or give another --db")
         if tables and version < _VERSION:
+            columns = {name for _, name, *_ in store._rows("PRAGMA table_info(items)")}
             with store._writing() as database:
+                if "probability" in columns:
+                    database.execute(_KEEP_CHANCES)
                 _execute(database, "upgrade.sql")
                 _execute(database, "counts.sql")
         return store if tables else None

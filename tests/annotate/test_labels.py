@@ -486,8 +486,9 @@ def test_nothing_is_planned_twice_when_planning_is_killed(tmp_path: Path) -> Non
 EARLIER = """ALTER TABLE labels RENAME TO today; ALTER TABLE tasks ADD COLUMN wave INTEGER;
 CREATE TABLE labels (id INTEGER PRIMARY KEY, task INTEGER, rater TEXT NOT NULL, once TEXT NOT NULL, at REAL, said BLOB);
 INSERT INTO labels SELECT id, task, 'rater-1', id, at, said FROM today; CREATE INDEX by_rater ON labels (rater, id);
-DROP TABLE today; PRAGMA user_version = 0"""
-"""From today's tables to those of 2026-11-27, 03:21."""
+DROP TABLE today; PRAGMA user_version = 0;
+ALTER TABLE items ADD COLUMN probability REAL; UPDATE items SET probability = 0.25"""
+"""From today's tables to those of 2026-11-27, 03:21, and the column of 0.1.0."""
 
 
 def test_a_database_of_an_earlier_version_is_upgraded_and_one_of_a_later_version_refused(tmp_path: Path) -> None:
@@ -499,6 +500,7 @@ def test_a_database_of_an_earlier_version_is_upgraded_and_one_of_a_later_version
     assert annotating.label_all(page, "rater-1") == 11
     assert [stored.verdict.reason for stored in store.labels()] == ["first", *[""] * 11]
     assert label(page, "rater-1", fields(page, "rater-1", task=store.labels()[0].task)).status_code == 200
+    assert all('"label_probability":0.25' in row for row in exported(store).read_text("utf-8").splitlines())
     with sqlite3.connect(store.path) as database:
         database.execute("PRAGMA user_version = 2")
     words = ("critic", "annotate", "--db", store.path, "--export", tmp_path / "labels.csv")
