@@ -55,8 +55,10 @@ class Pack(Struct, frozen=True):
     def check(self, form: str, turn: int | None, language: Language, seen: int) -> None:
         """Raise UsageError if the pack has no prompt for a form and turn, or one that shows turns after turn `seen`."""
         for part in self.prompt(load(form, language), form, turn).pieces[1::2]:
-            if int(part.partition(".")[2] or 0) > seen:
-                shown = f"shows {part} for {form} of turn {turn or 'whole'}, where {seen} turns are seen"
+            # The verdicts of turns are shown to the judge of the whole conversation.
+            if int(part.partition(".")[2] or 0) > seen or (turn and part.startswith("verdict")):
+                there = f"{seen} turns are seen{', and no verdicts' * bool(turn)}"
+                shown = f"shows {part} for {form} of turn {turn or 'whole'}, where {there}"
                 raise UsageError(f"--prompt-pack {self.folder}: {shown}; --turn-context all shows all turns")
 
 
@@ -78,12 +80,15 @@ def _read_prompt(path: Path) -> dict[str, Any]:
     form = known["form"] if known else ""
     if form not in FORMS:
         raise ValueError(f"name it FORM.toml, FORM_TURN.toml or FORM_LANGUAGE.toml, with a form of {', '.join(FORMS)}")
-    file = msgspec.toml.decode(path.read_bytes(), type=PackFile)
+    # Windows programs begin files with a mark.
+    file = msgspec.toml.decode(path.read_text("utf-8-sig"), type=PackFile)
     pieces = _PLACE.split(file.template)
     for part in pieces[1::2]:
         if not _PART.fullmatch(part):
             parts = f"{', '.join(PARTS)}, or of a turn {', '.join(f'{name}.1' for name in PARTS_OF_TURNS)}"
             raise ValueError(f"{{{{ {part} }}}} is no part; expected {parts}")
+    if any(brace in text for text in (*pieces[::2], file.system, *file.before) for brace in ("{{", "{%")):
+        raise ValueError("{{ or {% stands around no part; only the template has parts, each as {{ part }}")
     sides = (("response", "history"), ("other", "history_other"))[: len(load(form, LANGUAGES[0]).sides) or 1]
     for side, conversation in sides:
         wanted = conversation if form.endswith("_whole") else side

@@ -68,6 +68,8 @@ def test_the_words_of_a_clone_reach_the_judge(tmp_path: Path, scripted: Any, mon
         ({"pairwise_en_2": TURN}, (), ("pairwise_en_2.toml: name it FORM.toml",)),
         ({"pairwise_turn": TURN.replace("other", "focus")}, (), ("the template shows no {{ other }}",)),
         ({"pairwise_turn": TURN.replace("other", "others")}, (), ("{{ others }} is no part; expected question",)),
+        ({"pairwise_turn": TURN.replace("{{ other }}", "{{ other }}{{ other | trim }}")}, (), ("around no part",)),
+        ({"pairwise_turn": TURN.replace("question.1", "verdicts"), "pairwise_whole": WHOLE}, (), ("and no verdicts",)),
         ({"pairwise_turn": TURN.replace('"Here they come.", ', "")}, (), ("in turn",)),
         ({"pairwise_turn": TURN.replace("question.1", "question.2"), "pairwise_whole": WHOLE}, (),
          ("shows question.2 for pairwise_turn of turn 1, where 1 turns are seen", "--turn-context all")),
