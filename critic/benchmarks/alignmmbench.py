@@ -199,7 +199,7 @@ def draw(boards: "Mapping[str, Leaderboard]", sizes: Sizes) -> list[Figure]:
         corners = [name if classes[name] else "" for name in QUADRANTS.values()]
         # Lines would tell apart models that the data does not.
         scatter = replace(scatter, guides=bars if any(corners) else (None, None), corners=corners)
-        caption = f"Mean of the tasks against alignment, 95 % intervals (figure 1). {told}"
+        caption = f"Mean of the tasks against alignment, 95 % intervals (figure 1): {told}"
         figures.append(Figure(caption=caption, picture="mean-and-alignment", panels=[scatter]))
     tasks = [column for column in board.columns if column in TASKS]
     return [*figures, *compare_parts(board, tasks, "Mean rating of each task", sizes)]

@@ -54,7 +54,8 @@ function makeSortable(head, sort) {
 /** Save rows of cells as CSV. Texts that a spreadsheet program would run as formulas get an apostrophe in front. */
 function download(name, rows) {
   const escape = (value) => {
-    const text = typeof value === "string" && /^[=+\-@\t\r]/.test(value) ? "'" + value : String(value ?? "");
+    const text = typeof value === "string" && /^[=+\-@\t\r]/.test(value) ? "'" + value
+      : String(typeof value === "number" ? +value.toFixed(9) : value ?? "");
     return /[",\r\n]/.test(text) ? '"' + text.replaceAll('"', '""') + '"' : text;
   };
   const lines = rows.map((row) => row.map(escape).join(",") + "\n");

@@ -21,6 +21,9 @@ from critic.page.blocks import Figure, Part, Section, Table, lean, measure_width
 COLOURS = 16
 """Number of colours for models on a page (macros.html.jinja); the seventeenth model gets the first colour again."""
 
+_TURNS = re.compile("[\u202a-\u202e\u2066-\u2069]")
+"""Matches the characters that turn the direction of writing, by which a name could reverse the sentence around it."""
+
 MOST_ANSWERS = 10_000
 """Largest number of answers in a page."""
 
@@ -35,7 +38,7 @@ def render(package: str, template: str, facts: Mapping[str, Any]) -> str:
     values, since they come from files.
     """
     page = _load_environment(package, template.endswith(".html.jinja")).get_template(template)
-    return page.render({"hues": _number_colours(facts.get("sections", ())), **facts})
+    return _TURNS.sub("", page.render({"hues": _number_colours(facts.get("sections", ())), **facts}))
 
 
 def _list_parts(sections: Iterable[Section]) -> Iterator[Part]:
