@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import torch
 import transformers
 from checkpoints import let_others_read
 from licenses import copy_terms, find_folder, read_origin
-from throughput import size_of
 from tiny import with_head
 from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
 from transformers.models.auto import modeling_auto
@@ -154,6 +154,13 @@ def render_card(facts: dict[str, Any], is_head: bool = False) -> str:
     task = "image-text-to-text" if recipe["images"] == "show" else task
     template = jinja2.Template(Path(__file__).with_name("card.jinja").read_text("utf-8"))
     return str(template.render({**facts, "task": task, "is_head": is_head}))
+
+
+def size_of(parameter: torch.Tensor) -> int:
+    """Return the number of elements in a parameter, even if it is sharded (ZeRO-3) or quantized to 4 bits."""
+    packed = getattr(parameter, "quant_state", None)
+    size: int = packed.shape.numel() if packed is not None else getattr(parameter, "ds_numel", parameter.numel())
+    return size
 
 
 def count_parameters(model: Any) -> tuple[int, int]:

@@ -30,14 +30,13 @@ import transformers
 from batches import Batches, Collation
 from evaluation import HeldOut, read_held_out, require_foreign
 from huggingface_hub.constants import HF_HOME
-from loop import JudgeCallback, JudgeTrainer
+from loop import JudgeCallback, JudgeTrainer, Meter
 from msgspec import Struct
 from objective import Objective
 from objective_table import objective_of
 from rating_tokens import RatingTokens
 from recipe_keys import LoraSpec, Recipe, list_made_files
 from rows import Data, prepare, prompt_hashes, sees
-from throughput import Meter
 from tiny import random_model
 from vision import TOWERS
 

@@ -4,7 +4,7 @@
 
 Weights are random (the shape of Yi-1.5-6B), everything else is train/sft.py with the recipe as it is. Each variant runs
 a few steps; the first, in which kernels are compiled and memory is found, does not count. Needs a GPU of 141 GB for the
-full fine-tune. Ends in one JSON line: `ratio` is its model FLOPs utilisation (formula: train/throughput.py).
+full fine-tune. Ends in one JSON line: `ratio` is its model FLOPs utilisation (formula: train/loop.py).
 """
 
 import argparse

@@ -24,7 +24,7 @@ from objective_table import FullRecipe, objective_of  # isort: skip
 from objectives import sft  # isort: skip
 from objectives.raft import RaftSpec, compute_rating_error  # isort: skip
 import batches as batches_module  # isort: skip
-import throughput  # isort: skip
+import loop  # isort: skip
 import torch
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
@@ -173,7 +173,7 @@ class Waits(TorchDispatchMode):
 @pytest.mark.parametrize("kind", ["squared", "rps"])
 def test_a_micro_batch_waits_for_nothing(env: SimpleNamespace, kind: Literal["squared", "rps"]) -> None:
     model = tiny_model("llama", "sdpa", len(env.tokenizer)).train()
-    counts = throughput.Meter(model, env.tokenizer.pad_token_id)
+    counts = loop.Meter(model, env.tokenizer.pad_token_id)
     objective = objective_with("raft", env.tokens, raft=RaftSpec(kind=kind))
     objective.install(model)
     batch = batches(env, collation=objective)(env.rows)

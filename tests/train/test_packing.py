@@ -14,7 +14,7 @@ from training import FAMILIES, HYBRID, logged, objective_with, save_base, tiny_m
 
 import attention  # isort: skip
 import evaluation  # isort: skip
-import throughput  # isort: skip
+import loop  # isort: skip
 import rating_tokens  # isort: skip
 from objectives.raft import RaftSpec, compute_rating_error  # isort: skip
 import packing  # isort: skip
@@ -380,8 +380,6 @@ def test_rows_that_begin_alike_meet(rows: list[list[int]], size: int) -> None:
 
 
 def test_a_step_keeps_its_rows() -> None:
-    import loop
-
     rows = [[number % 3] * 20 + [number] for number in range(23)]
     order = [(number * 7) % 23 for number in range(23)]
     data = type("Rows", (), {"__getitem__": lambda _, place: {"input_ids": rows[place]}})()
@@ -409,7 +407,7 @@ def test_other_processes_make_the_same_batches(batch: list[dict[str, Any]]) -> N
 
 def test_the_meter_counts_a_prefix_once(batch: list[dict[str, Any]]) -> None:
     model = tiny_model("llama", "sdpa", VOCABULARY)
-    shared, apart = throughput.Meter(model, 0), throughput.Meter(model, 0)
+    shared, apart = loop.Meter(model, 0), loop.Meter(model, 0)
     given = packed(batch, None)
     for row in batch:
         apart.add(packed([row], None))

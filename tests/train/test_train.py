@@ -35,7 +35,7 @@ from training import (
 )
 
 import export  # isort: skip
-import throughput  # isort: skip
+import loop  # isort: skip
 import recipe_keys  # isort: skip
 from objective_table import objective_of  # isort: skip
 import trainer_args  # isort: skip
@@ -626,7 +626,7 @@ def test_the_meter_counts_layers_below_the_first_adapter_once(tmp_path: Path) ->
     flops = []
     for wanted in (r".*_proj", r".*layers\.[23]\..*_proj"):
         model = get_peft_model(random_model(spec, tokenizer, 100), LoraConfig(r=2, target_modules=wanted))
-        watched = throughput.Meter(model, tokenizer.pad_token_id)
+        watched = loop.Meter(model, tokenizer.pad_token_id)
         watched.add({"input_ids": ids, "labels": labels})
         flops.append(float(watched.flops))
     layer, head = 2 * (4 * 32 * 32 + 3 * 32 * 64 + 2 * 32) * 9, 2 * 32 * len(tokenizer) * 3
@@ -641,7 +641,7 @@ def test_the_meter_counts_what_is_computed(tmp_path: Path) -> None:
     spec = TinySpec(vocab_size=300, hidden_size=32, intermediate_size=64, layers=2, heads=2)
     tokenizer = tokenizer_for(write_rows(tmp_path))
     model = random_model(spec, tokenizer, 100)
-    watched = throughput.Meter(model, tokenizer.pad_token_id)
+    watched = loop.Meter(model, tokenizer.pad_token_id)
     ids = torch.full((2, 9), 7)
     ids[1, 5:] = tokenizer.pad_token_id
     labels = torch.full((2, 9), -100)
