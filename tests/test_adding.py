@@ -254,7 +254,7 @@ os.environ["DS_ACCELERATOR"] = "cpu"
 sys.path.insert(0, sys.argv[1])
 import torch
 import rating_tokens, recipe_keys
-from objective_table import OBJECTIVES
+from recipe import OBJECTIVES
 
 assert {"sft", "raft", "head", "pairwise", "ordinal"} == OBJECTIVES.keys()
 people = torch.eye(10)[[3]]

@@ -362,7 +362,7 @@ def tokenizer_for(rows: Path, **spec: Any) -> Any:
 
 def objective_with(name: str = "sft", tokens: Any = None, **changes: Any) -> Any:
     """Return an objective of the table for a recipe that is plain but for `changes`."""
-    from objective_table import FullRecipe, objective_of
+    from recipe import FullRecipe, objective_of
 
     limits = {"max_source_tokens": 1000, "max_target_tokens": 100, "global_batch": 1, "deepspeed": {}}
     return objective_of(FullRecipe(objective=name, **{**limits, **changes}), tokens)

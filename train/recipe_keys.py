@@ -90,7 +90,7 @@ keep the old names, so that earlier runs and judges are recognised.
 
 
 class Recipe(Struct, forbid_unknown_fields=True, kw_only=True, rename=SAVED_AS):
-    """A training recipe, without the keys that belong to one objective (`objective_table.FullRecipe` adds those).
+    """A training recipe, without the keys that belong to one objective (`recipe.FullRecipe` adds those).
 
     Exactly one of `base` (a model folder or hub id) and `tiny` (a random model) is required.
 

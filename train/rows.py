@@ -16,7 +16,7 @@ import numpy as np
 import transformers
 from filelock import FileLock
 from msgspec import Struct
-from objective_table import objective_of
+from recipe import objective_of
 from recipe_keys import PEOPLE, Recipe, judges, labels, list_made_files, used_forms
 from tiny import tiny_processor, train_tokenizer
 from vision import SeeingTokenizer, read_processor

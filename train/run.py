@@ -33,8 +33,8 @@ from huggingface_hub.constants import HF_HOME
 from loop import JudgeCallback, JudgeTrainer, Meter
 from msgspec import Struct
 from objective import Objective
-from objective_table import objective_of
 from rating_tokens import RatingTokens
+from recipe import objective_of
 from recipe_keys import LoraSpec, Recipe, list_made_files
 from rows import Data, prepare, prompt_hashes, sees
 from tiny import random_model

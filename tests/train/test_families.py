@@ -18,7 +18,7 @@ import evaluation  # isort: skip
 import export  # isort: skip
 import recipe as recipes  # isort: skip
 import rows as rows_module  # isort: skip
-from objective_table import objective_of  # isort: skip
+from recipe import objective_of  # isort: skip
 from vision import TOWERS  # isort: skip
 import numpy as np
 import tiny_vlm

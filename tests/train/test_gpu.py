@@ -11,7 +11,7 @@ from training import ON_GPU, losses, save_base, train, write_recipe
 import attention  # isort: skip
 import export  # isort: skip
 import batches as batches_module  # isort: skip
-from objective_table import objective_of  # isort: skip
+from recipe import objective_of  # isort: skip
 import recipe_keys  # isort: skip
 import recipe as recipes  # isort: skip
 import rows as rows_module  # isort: skip

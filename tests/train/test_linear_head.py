@@ -25,7 +25,7 @@ from training import (
 
 import evaluation  # isort: skip
 import export  # isort: skip
-from objective_table import OBJECTIVES, objective_of  # isort: skip
+from recipe import OBJECTIVES, objective_of  # isort: skip
 import linear_head  # isort: skip
 import recipe as recipes  # isort: skip
 import recipe_keys  # isort: skip

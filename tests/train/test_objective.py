@@ -20,7 +20,7 @@ from training import (
 )
 
 import rating_tokens  # isort: skip
-from objective_table import FullRecipe, objective_of  # isort: skip
+from recipe import FullRecipe, objective_of  # isort: skip
 from objectives import sft  # isort: skip
 from objectives.raft import RaftSpec, compute_rating_error  # isort: skip
 import batches as batches_module  # isort: skip

@@ -11,7 +11,7 @@ import pytest
 from training import GRADES, pairs_of_answers, preferences, prepare_rows, start, train, write_recipe, write_rows
 
 import export  # isort: skip
-from objective_table import OBJECTIVES, objective_of  # isort: skip
+from recipe import OBJECTIVES, objective_of  # isort: skip
 from objectives import pairwise  # isort: skip
 import recipe as recipes  # isort: skip
 import batches as batches_module  # isort: skip

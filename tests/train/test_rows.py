@@ -16,7 +16,7 @@ from training import Processes, pairs_of_answers, prepare_rows, sample_rows, tok
 import loop  # isort: skip
 import recipe as recipes  # isort: skip
 import batches as batches_module  # isort: skip
-from objective_table import objective_of  # isort: skip
+from recipe import objective_of  # isort: skip
 import rows as rows_module  # isort: skip
 import datasets
 import msgspec

@@ -37,7 +37,7 @@ from training import (
 import export  # isort: skip
 import loop  # isort: skip
 import recipe_keys  # isort: skip
-from objective_table import objective_of  # isort: skip
+from recipe import objective_of  # isort: skip
 import trainer_args  # isort: skip
 import recipe as recipes  # isort: skip
 import run as training_run  # isort: skip

@@ -13,7 +13,7 @@ from training import SEEING, logged, pictured, train, write_recipe, write_rows
 import attention  # isort: skip
 import export  # isort: skip
 import loop  # isort: skip
-from objective_table import OBJECTIVES, objective_of  # isort: skip
+from recipe import OBJECTIVES, objective_of  # isort: skip
 from rating_tokens import rating_tokens  # isort: skip
 import recipe_keys  # isort: skip
 import recipe as recipes  # isort: skip
