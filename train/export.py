@@ -8,8 +8,8 @@ from typing import Any
 import jinja2
 import torch
 import transformers
+from base import copy_terms, find_folder, read_origin
 from checkpoints import let_others_read
-from licenses import copy_terms, find_folder, read_origin
 from tiny import with_head
 from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
 from transformers.models.auto import modeling_auto

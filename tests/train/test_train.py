@@ -42,7 +42,7 @@ import trainer_args  # isort: skip
 import recipe as recipes  # isort: skip
 import run as training_run  # isort: skip
 import sft  # isort: skip
-import licenses  # isort: skip
+import base as bases  # isort: skip
 from tiny import TinySpec, random_model  # isort: skip
 import torch
 import transformers
@@ -696,8 +696,8 @@ def test_terms_of_a_base_by_a_hub_s_name_go_along(tmp_path: Path, monkeypatch: p
         (snapshot / name).write_text("Apache")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(hub))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert licenses.find_folder("some/other") == Path("some/other")
-    licenses.copy_terms(licenses.find_folder("some/model"), out)
+    assert bases.find_folder("some/other") == Path("some/other")
+    bases.copy_terms(bases.find_folder("some/model"), out)
     assert {path.name: path.read_text() for path in out.iterdir()} == {"LICENSE": "Apache", "use_policy.md": "Apache"}
 
 
