@@ -348,7 +348,7 @@ TWO = pytest.param(whole_of_two, marks=pytest.mark.e2e)
 
 def tokenizer_for(rows: Path, **spec: Any) -> Any:
     """The tiny recipe's tokenizer, trained on the rows' prompts."""
-    from tiny import TinySpec, train_tokenizer
+    from tiny import train_tokenizer
 
     from critic import human_scored
 
@@ -357,7 +357,7 @@ def tokenizer_for(rows: Path, **spec: Any) -> Any:
         planned = example_in("pointwise", response)
         assert planned is not None
         texts.append((planned.messages[0]["content"], planned.target))
-    return train_tokenizer(texts, TinySpec(**{**RECIPE["tiny"], **spec}))
+    return train_tokenizer(texts, {**RECIPE["tiny"], **spec}["vocab_size"])
 
 
 def objective_with(name: str = "sft", tokens: Any = None, **changes: Any) -> Any:
@@ -407,7 +407,8 @@ def tiny_model(family: str, attention: str, vocabulary: int) -> Any:
 def save_base(folder: Path, rows: Path) -> Path:
     """A random base with a chat tokenizer, as a folder that `base:` can name."""
     import torch
-    from tiny import TinySpec, random_model
+    from recipe_keys import TinySpec
+    from tiny import random_model
 
     tokenizer = tokenizer_for(rows)
     torch.manual_seed(0)

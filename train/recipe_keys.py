@@ -3,7 +3,6 @@
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
-from tiny import TinySpec
 
 from critic.records import Showing
 
@@ -37,20 +36,32 @@ class EmaSpec(Struct, forbid_unknown_fields=True, kw_only=True):
     device: Literal["auto", "same", "cpu"] = "auto"
 
 
-class VisionSpec(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Vision part of a tiny model: square images of `image_size` pixels, in patches of `patch_size` pixels.
+class TransformerSpec(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Shape of a random transformer. Keys are as in transformers' configurations, but for `layers` and `heads`."""
 
-    `scale` × `scale` patches become one token. The other keys are as in Idefics3VisionConfig.
-    """
-
-    image_size: Count
-    patch_size: Count
-    scale: Count = 1
     hidden_size: Count
     intermediate_size: Count
     layers: Count
     heads: Count
     initializer_range: float = 0.02
+
+
+class TinySpec(TransformerSpec, forbid_unknown_fields=True, kw_only=True):
+    """Shape of the random model, a Llama."""
+
+    vocab_size: Count
+    seed: int = 0
+
+
+class VisionSpec(TransformerSpec, forbid_unknown_fields=True, kw_only=True):
+    """Vision part of a tiny model: square images of `image_size` pixels, in patches of `patch_size` pixels.
+
+    `scale` × `scale` patches become one token.
+    """
+
+    image_size: Count
+    patch_size: Count
+    scale: Count = 1
 
 
 class CounterfactualsSpec(Struct, forbid_unknown_fields=True, kw_only=True):

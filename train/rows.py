@@ -377,7 +377,7 @@ def _build(
     with jsonl.remove_on_failure(folder):
         # A tiny model's tokenizer is trained on the rendered examples.
         if recipe.tiny is not None:
-            tokenizer = train_tokenizer(_render_texts(coded, images is not None), recipe.tiny, recipe.vision)
+            tokenizer = train_tokenizer(_render_texts(coded, images is not None), recipe.tiny.vocab_size, recipe.vision)
             if recipe.vision is not None:
                 tokenizer = SeeingTokenizer(tiny_processor(tokenizer, recipe.vision), images)
             tokenizer.save_pretrained(folder / "tokenizer")

@@ -5,11 +5,11 @@ It replaces a 6B base if no weights are available. All other code is the same.
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 import transformers
-from msgspec import Meta, Struct
+from recipe_keys import TinySpec, TransformerSpec, VisionSpec
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers.integrations import deepspeed as integration
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
@@ -29,18 +29,6 @@ PIECES = r'\{"Rating":|,"Reason":"|"\}|> |\n|\p{Han}| ?[A-Za-z]+|[0-9]|[^\p{Han}
 """Pieces whose borders no token crosses: words, single digits, Chinese characters, and the fixed parts of a verdict. So
 a word or number has the same tokens wherever it occurs, and occurrences can be compared.
 """
-
-
-class TinySpec(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Shape of the random model. Sizes are as in LlamaConfig."""
-
-    vocab_size: Annotated[int, Meta(ge=1)]
-    hidden_size: Annotated[int, Meta(ge=1)]
-    intermediate_size: Annotated[int, Meta(ge=1)]
-    layers: Annotated[int, Meta(ge=1)]
-    heads: Annotated[int, Meta(ge=1)]
-    initializer_range: float = 0.02
-    seed: int = 0
 
 
 LONGEST_TOKEN = 240
@@ -64,9 +52,9 @@ def split_passages(prompt: str) -> Iterator[tuple[bool, str]]:
 
 
 def train_tokenizer(
-    examples: Iterable[tuple[str, str]], spec: TinySpec, vision: Any = None
+    examples: Iterable[tuple[str, str]], vocab_size: int, vision: VisionSpec | None = None
 ) -> transformers.PreTrainedTokenizerFast:
-    """Train a tokenizer on (prompt, verdict) pairs. `vision` is a VisionSpec, or None for a model without images.
+    """Train a tokenizer of `vocab_size` tokens on (prompt, verdict) pairs. `vision` is None for a model without images.
 
     The fixed wording of prompts becomes a few long tokens, so that the rubric costs next to nothing. Everything else is
     byte-level BPE within PIECES.
@@ -91,7 +79,7 @@ def train_tokenizer(
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=spec.vocab_size,
+        vocab_size=vocab_size,
         special_tokens=special,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
@@ -108,11 +96,8 @@ def train_tokenizer(
     )
 
 
-def tiny_processor(tokenizer: Any, vision: Any) -> transformers.Idefics3Processor:
-    """Return a processor for images and text that needs neither torchvision nor a hub, and that vLLM can load.
-
-    `vision` is a VisionSpec.
-    """
+def tiny_processor(tokenizer: Any, vision: VisionSpec) -> transformers.Idefics3Processor:
+    """Return a processor for images and text that needs neither torchvision nor a hub, and that vLLM can load."""
     edge = {"longest_edge": vision.image_size}
     images = Idefics3ImageProcessorPil(size=edge, max_image_size=edge, do_image_splitting=False)
     tokens = (vision.image_size // vision.patch_size // vision.scale) ** 2
@@ -120,20 +105,19 @@ def tiny_processor(tokenizer: Any, vision: Any) -> transformers.Idefics3Processo
     return transformers.Idefics3Processor(images, tokenizer, image_seq_len=tokens, chat_template=CHAT_TEMPLATE)
 
 
-def _sizes_of(spec: Any) -> dict[str, Any]:
-    """Return what a TinySpec and a VisionSpec have in common, by the names in transformers' configurations."""
+def _sizes_of(shape: TransformerSpec) -> dict[str, Any]:
+    """Return a shape by the names in transformers' configurations."""
     renamed = {"layers": "num_hidden_layers", "heads": "num_attention_heads"}
-    names = ("hidden_size", "intermediate_size", "layers", "heads", "initializer_range")
-    return {renamed.get(name, name): getattr(spec, name) for name in names}
+    return {renamed.get(name, name): getattr(shape, name) for name in TransformerSpec.__struct_fields__}
 
 
 def random_model(
-    spec: TinySpec, tokenizer: Any, longest: int, labels: dict[str, Any] | None = None, vision: Any = None
+    spec: TinySpec, tokenizer: Any, longest: int, labels: dict[str, Any] | None = None, vision: VisionSpec | None = None
 ) -> Any:
     """Return a randomly initialised Llama with `longest` positions.
 
     - `labels`: configuration of a scoring head (`Objective.head_config`), None or empty for a generative model.
-    - `vision`: a VisionSpec, to make the Llama the text part of an Idefics3; None for text only.
+    - `vision`: makes the Llama the text part of an Idefics3; None for text only.
     """
     text = {
         **_sizes_of(spec),
@@ -170,7 +154,7 @@ def with_head(seeing: Any) -> Any:
     return type(name, (seeing,), {"__init__": __init__, "__module__": seeing.__module__})
 
 
-def _seeing_model(text: dict[str, Any], tokenizer: Any, vision: Any, labels: dict[str, Any] | None) -> Any:
+def _seeing_model(text: dict[str, Any], tokenizer: Any, vision: VisionSpec, labels: dict[str, Any] | None) -> Any:
     config = transformers.Idefics3Config(
         vision_config={**_sizes_of(vision), "image_size": vision.image_size, "patch_size": vision.patch_size},
         text_config={"model_type": "llama", **text},

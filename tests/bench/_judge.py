@@ -56,7 +56,8 @@ def tokenizer_of(texts: Iterable[str], vocabulary: int) -> Any:
 def checkpoint(folder: Path, rows: list[Response], hidden: int = 256, layers: int = 4) -> Path:
     """A random Llama, of 3 M parameters unless told otherwise."""
     tokenizer = tokenizer_of((messages[0]["content"] for messages in prompts(rows)), 600)
-    from tiny import TinySpec, random_model
+    from recipe_keys import TinySpec
+    from tiny import random_model
 
     spec = TinySpec(
         vocab_size=600, hidden_size=hidden, intermediate_size=hidden * 11 // 4, layers=layers, heads=hidden // 64

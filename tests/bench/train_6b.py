@@ -29,7 +29,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 ROOT = Path(__file__).parent.parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "train")]
 
-from tiny import TinySpec, train_tokenizer  # noqa: E402
+from tiny import train_tokenizer  # noqa: E402
 
 from critic import human_scored  # noqa: E402
 from critic.judging.examples import build_example, plan  # noqa: E402
@@ -58,8 +58,7 @@ def make_base(folder: Path, train: Path) -> None:
     by_id = {response.id: response for response in loaded}
     examples = [build_example(each, by_id, None, lambda _: 0) for each in plan(loaded, {"pointwise": 1.0}).examples]
     texts = [(each.messages[0]["content"], each.target) for each in examples if each is not None]
-    spec = TinySpec(vocab_size=6000, hidden_size=0, intermediate_size=0, layers=0, heads=0)
-    tokenizer: PreTrainedTokenizerFast = train_tokenizer(texts, spec)
+    tokenizer: PreTrainedTokenizerFast = train_tokenizer(texts, 6000)
     tokenizer.save_pretrained(folder)
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         torch.set_default_dtype(torch.bfloat16)

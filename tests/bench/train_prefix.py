@@ -30,8 +30,7 @@ import torch  # noqa: E402
 import transformers  # noqa: E402
 from _judge import ratios, tokenizer_of  # noqa: E402
 from batches import Batches  # noqa: E402
-from recipe import objective_of  # noqa: E402
-from recipe import read_recipe  # noqa: E402
+from recipe import objective_of, read_recipe  # noqa: E402
 from rows import prepare  # noqa: E402
 
 from critic import human_scored  # noqa: E402

@@ -24,7 +24,8 @@ def make_judge(folder: Path, forms: Sequence[str] = (), head: bool = False) -> P
     Its notes say that it learned the `forms`. A `head` rates on 1..10 and writes nothing.
     """
     sys.path.insert(0, str(ROOT / "train"))
-    from tiny import CHAT_TEMPLATE, SPECIAL_TOKENS, TinySpec, random_model
+    from recipe_keys import TinySpec
+    from tiny import CHAT_TEMPLATE, SPECIAL_TOKENS, random_model
 
     requests = [form.request for form in FORMS] + [form.request for form in ASKED] + PLAIN
     texts = [json.dumps(request, ensure_ascii=False) for request in requests]

@@ -18,7 +18,6 @@ import evaluation  # isort: skip
 import export  # isort: skip
 import recipe as recipes  # isort: skip
 import rows as rows_module  # isort: skip
-from recipe import objective_of  # isort: skip
 from vision import TOWERS  # isort: skip
 import numpy as np
 import tiny_vlm
@@ -56,7 +55,7 @@ def judge_again(file: Path, rows: Path, judge: Path) -> Any:
     It must give the figures of the model that was in memory while it trained.
     """
     recipe = recipes.read_recipe(file, [f"base={judge}"])
-    objective = objective_of(recipe)
+    objective = recipes.objective_of(recipe)
     images = Images(rows.parent) if recipe.images == "show" else None
     data, tokenizer = rows_module.prepare(recipe, rows, judge.parent / "cache", 1, images)
     model = export.read_base(str(judge), objective.head_config(), recipe.images, dtype=torch.float32).eval()

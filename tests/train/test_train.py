@@ -43,7 +43,7 @@ import recipe as recipes  # isort: skip
 import run as training_run  # isort: skip
 import sft  # isort: skip
 import base as bases  # isort: skip
-from tiny import TinySpec, random_model  # isort: skip
+from tiny import random_model  # isort: skip
 import torch
 import transformers
 import yaml
@@ -619,7 +619,7 @@ def test_a_large_recipe_runs_with_a_tiny_base(path: Path, tmp_path: Path, rows: 
 def test_the_meter_counts_layers_below_the_first_adapter_once(tmp_path: Path) -> None:
     from peft import LoraConfig, get_peft_model  # takes seconds to import
 
-    spec = TinySpec(vocab_size=300, hidden_size=32, intermediate_size=64, layers=4, heads=2)
+    spec = recipe_keys.TinySpec(vocab_size=300, hidden_size=32, intermediate_size=64, layers=4, heads=2)
     tokenizer = tokenizer_for(write_rows(tmp_path))
     ids, labels = torch.full((1, 9), 7), torch.full((1, 9), -100)
     labels[0, 6:] = 7
@@ -638,7 +638,7 @@ def test_the_meter_counts_layers_below_the_first_adapter_once(tmp_path: Path) ->
 
 def test_the_meter_counts_what_is_computed(tmp_path: Path) -> None:
     """FLOPs of a forward and a backward pass by the formula, written out for two rows."""
-    spec = TinySpec(vocab_size=300, hidden_size=32, intermediate_size=64, layers=2, heads=2)
+    spec = recipe_keys.TinySpec(vocab_size=300, hidden_size=32, intermediate_size=64, layers=2, heads=2)
     tokenizer = tokenizer_for(write_rows(tmp_path))
     model = random_model(spec, tokenizer, 100)
     watched = loop.Meter(model, tokenizer.pad_token_id)
