@@ -216,11 +216,6 @@ def _list_turns(conversations: Iterable[Conversation], condition: str) -> list[t
     ]
 
 
-def _name_turn(turn: Turn, condition: str) -> str:
-    """Return the turn's column: "last" if the condition asks for one turn per conversation, else its number."""
-    return "last" if condition in CONDITIONS and CONDITIONS[condition].first is None else str(turn[1])
-
-
 def turn_means(judged: Scores, by_turn: Mapping[str, Groups]) -> dict[str, Score]:
     """Return the columns of table 2: the average of the turns' means, their slope, and each mean.
 
@@ -405,7 +400,9 @@ def _list_rows(run: Run, conversations: Conversations) -> Iterator[LeaderboardRo
         judged = measures(run.verdicts, condition)
         asked_turns = _list_turns(conversations, condition)
         every = {turn: talk.group for talk, turn in asked_turns}
-        by_turn = groups_by((_name_turn(turn, condition), turn, group) for turn, group in every.items())
+        # A condition that asks for one turn of each conversation asks for its last.
+        is_last = condition in CONDITIONS and CONDITIONS[condition].first is None
+        by_turn = groups_by(("last" if is_last else str(turn[1]), turn, group) for turn, group in every.items())
         by_measure = {measure: score_of(judged[measure], every, scale) for measure, scale in SCALES.items()}
         tables_ = {
             "turn-score": ("Score by turn", turn_means(judged["score"], by_turn)),
