@@ -253,7 +253,6 @@ import os, sys
 os.environ["DS_ACCELERATOR"] = "cpu"
 sys.path.insert(0, sys.argv[1])
 import torch
-import rating_tokens, recipe_keys
 from recipe import OBJECTIVES
 
 assert {"sft", "raft", "head", "pairwise", "ordinal"} == OBJECTIVES.keys()

@@ -13,7 +13,7 @@ from accelerate.utils import gather_object
 from batches import Batches, Collation, PromptCollation, Row, Weights, build_prompt_row
 from msgspec import Struct
 from numpy.typing import NDArray
-from rating_tokens import RatingTokens, log_distribution
+from objective import RatingTokens, log_distribution
 from recipe_keys import EvaluationSpec
 from vision import SeeingTokenizer, number_images
 

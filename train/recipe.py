@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from objective import Objective
-from rating_tokens import RatingTokens
+from objective import Objective, RatingTokens
 from recipe_keys import SAVED_AS, SECTIONS, Recipe, used_forms
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError

@@ -32,8 +32,7 @@ from evaluation import HeldOut, read_held_out, require_foreign
 from huggingface_hub.constants import HF_HOME
 from loop import JudgeCallback, JudgeTrainer, Meter
 from msgspec import Struct
-from objective import Objective
-from rating_tokens import RatingTokens
+from objective import Objective, RatingTokens
 from recipe import objective_of
 from recipe_keys import LoraSpec, Recipe, list_made_files
 from rows import Data, prepare, prompt_hashes, sees

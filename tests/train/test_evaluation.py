@@ -33,7 +33,7 @@ from training import (
 )
 
 import evaluation  # isort: skip
-from rating_tokens import rating_tokens  # isort: skip
+from objective import rating_tokens  # isort: skip
 import recipe_keys  # isort: skip
 import torch
 from datasets import Dataset

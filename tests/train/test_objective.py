@@ -19,7 +19,7 @@ from training import (
     tiny_model,
 )
 
-import rating_tokens  # isort: skip
+from objective import RatingTokens, log_distribution, rating_tokens  # isort: skip
 from recipe import FullRecipe, objective_of  # isort: skip
 from objectives import sft  # isort: skip
 from objectives.raft import RaftSpec, compute_rating_error  # isort: skip
@@ -56,7 +56,7 @@ def env(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
         recipe=recipe,
         data=data,
         tokenizer=tokenizer,
-        tokens=rating_tokens.rating_tokens(tokenizer),
+        tokens=rating_tokens(tokenizer),
         rows=chosen,
         even=batches_module.Weights(1.0, [1.0] * 11),
         uneven=batches_module.Weights(3.0, [0.5 + 0.1 * rating for rating in range(11)]),
@@ -251,11 +251,11 @@ def test_rating_errors_by_their_definition(pairs: list[tuple[Any, Any]]) -> None
 
 
 def two_tokens() -> Any:
-    return rating_tokens.RatingTokens([3], [*range(10, 19), 10], 20, [21, 22], [23])
+    return RatingTokens([3], [*range(10, 19), 10], 20, [21, 22], [23])
 
 
 def one_token() -> Any:
-    return rating_tokens.RatingTokens([3], list(range(10, 20)), None)
+    return RatingTokens([3], list(range(10, 20)), None)
 
 
 @given(st.lists(st.floats(-8, 8), min_size=60, max_size=60))
@@ -265,10 +265,10 @@ def test_the_distribution_by_its_definition(numbers: list[float]) -> None:
     for last, follows in ((None, [21, 22]), (torch.tensor([False]), [21, 22]), (torch.tensor([True]), [23])):
         ten = second[20] / (second[20] + second[follows].sum())
         raw = np.array([first[10] * (1 - ten), *first[11:19], first[10] * ten])
-        shares = rating_tokens.log_distribution(two_tokens(), at_rating, behind, last).exp()[0].numpy()
+        shares = log_distribution(two_tokens(), at_rating, behind, last).exp()[0].numpy()
         assert shares == pytest.approx(raw / raw.sum(), abs=2e-6)
     raw = first[10:20]
-    shares = rating_tokens.log_distribution(one_token(), at_rating, None).exp()[0].numpy()
+    shares = log_distribution(one_token(), at_rating, None).exp()[0].numpy()
     assert shares == pytest.approx(raw / raw.sum(), abs=2e-6)
 
 
@@ -280,7 +280,7 @@ def test_certainty_has_a_finite_loss_and_gradient(sure: float) -> None:
     at_rating.requires_grad_(), behind.requires_grad_()
     people = torch.eye(10)[4:5]
     for kind in ("squared", "rps"):
-        error = compute_rating_error(kind, rating_tokens.log_distribution(two_tokens(), at_rating, behind), people)
+        error = compute_rating_error(kind, log_distribution(two_tokens(), at_rating, behind), people)
         parts = torch.autograd.grad(error.sum(), [at_rating, behind])
         assert bool(error.isfinite().all()) and all(bool(part.isfinite().all()) for part in parts)
 
@@ -295,7 +295,7 @@ VERDICTS = [target(rating, "") for rating in range(1, 11)]
 
 
 def test_ratings_however_a_tokenizer_spells_them(env: SimpleNamespace) -> None:
-    digits = rating_tokens.rating_tokens(env.tokenizer)
+    digits = rating_tokens(env.tokenizer)
     assert [env.tokenizer.decode([token]) for token in digits.first] == [*"123456789", "1"]
     assert env.tokenizer.decode([digits.zero]) == "0"
     assert env.tokenizer.decode(digits.before) == '{"Rating":'
@@ -303,16 +303,16 @@ def test_ratings_however_a_tokenizer_spells_them(env: SimpleNamespace) -> None:
     assert {",", ',"Reason":"'} <= going_on and all(text[0] == "," and "\n" not in text for text in going_on)
     assert {env.tokenizer.decode([token])[0] for token in digits.ending} == {"}"}
     whole = tokenizer_that_isolates("10|[0-9]", VERDICTS)
-    tokens = rating_tokens.rating_tokens(whole)
+    tokens = rating_tokens(whole)
     assert tokens.zero is None and [whole.decode([token]) for token in tokens.first] == [str(n) for n in range(1, 11)]
     with pytest.raises(UsageError, match="does not spell the ratings"):
-        rating_tokens.rating_tokens(tokenizer_that_isolates('[":]+[0-9]+', VERDICTS[:3]))
+        rating_tokens(tokenizer_that_isolates('[":]+[0-9]+', VERDICTS[:3]))
 
 
 @pytest.mark.parametrize("kind", ["squared", "rps"])
 def test_raft_where_ten_is_one_token(kind: Literal["squared", "rps"]) -> None:
     tokenizer = tokenizer_that_isolates("10|[0-9]", VERDICTS)
-    tokens = rating_tokens.rating_tokens(tokenizer)
+    tokens = rating_tokens(tokenizer)
     rows = []
     for rating, prompt in ((10, "good"), (1, "no good at all"), (4, "?")):
         source = tokenizer(prompt).input_ids

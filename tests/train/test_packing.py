@@ -15,7 +15,7 @@ from training import FAMILIES, HYBRID, logged, objective_with, save_base, tiny_m
 import attention  # isort: skip
 import evaluation  # isort: skip
 import loop  # isort: skip
-import rating_tokens  # isort: skip
+from objective import RatingTokens, log_distribution  # isort: skip
 from objectives.raft import RaftSpec, compute_rating_error  # isort: skip
 import packing  # isort: skip
 import batches as batches_module  # isort: skip
@@ -26,7 +26,7 @@ from torch.nn.attention import flex_attention
 from torch.utils.data import DataLoader
 
 VOCABULARY = 60
-TOKENS = rating_tokens.RatingTokens([3], [*range(10, 19), 10], 20, [21, 22], [7, 9])
+TOKENS = RatingTokens([3], [*range(10, 19), 10], 20, [21, 22], [7, 9])
 WEIGHING = batches_module.Weights(3.0, [0.5 + rating / 8 for rating in range(11)])
 COUNT = 40
 """Learned tokens of the step; any number will do."""
@@ -84,7 +84,7 @@ def alone(model: Any, rows: list[dict[str, Any]], raft: Any) -> torch.Tensor:
             begun = ids[: row["value"][0]]
             ends = after(begun)[-1:], after([*begun, TOKENS.first[0]])[-1:]
             last = torch.tensor([ids[row["value"][-1] + 1] in TOKENS.ending])
-            logs = rating_tokens.log_distribution(TOKENS, *ends, last)
+            logs = log_distribution(TOKENS, *ends, last)
             error = compute_rating_error(raft.kind, logs, torch.tensor([row["people"]]))
             total = total + raft.weight * of_row * error[0]
     return total / COUNT
@@ -249,7 +249,7 @@ def test_layers_that_keep_a_state_do_not_pack() -> None:
 
 @pytest.mark.parametrize(("family", "zero"), [("llama", 20), ("glm", None), ("gemma3_text", 20), (HYBRID, 20)])
 def test_held_out_rows_are_judged_as_alone(batch: list[dict[str, Any]], family: str, zero: int | None) -> None:
-    tokens = rating_tokens.RatingTokens([3], [*range(10, 19), 10 if zero else 19], zero, [21, 22], [23])
+    tokens = RatingTokens([3], [*range(10, 19), 10 if zero else 19], zero, [21, 22], [23])
     rows = [row["input_ids"][: row["source"] + 2] + ([10] if zero else []) for row in batch]
     prompts = [batches_module.build_prompt_row(ids, [], []) for ids in rows]
     model = tiny_model(family, "sdpa", VOCABULARY)
@@ -264,7 +264,7 @@ def test_held_out_rows_are_judged_as_alone(batch: list[dict[str, Any]], family: 
         for ids, shares in zip(rows, distributions, strict=True):
             logits = plain(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
             behind = logits[-1:] if zero else None
-            wanted = rating_tokens.log_distribution(tokens, logits[-2:-1] if zero else logits[-1:], behind).exp()[0]
+            wanted = log_distribution(tokens, logits[-2:-1] if zero else logits[-1:], behind).exp()[0]
             assert shares.float().tolist() == pytest.approx(wanted.tolist(), abs=1e-6)
     assert (computed[-1] < 0.6 * sum(map(len, rows))) == (family != HYBRID)
 

@@ -14,7 +14,7 @@ import attention  # isort: skip
 import export  # isort: skip
 import loop  # isort: skip
 from recipe import OBJECTIVES, objective_of  # isort: skip
-from rating_tokens import rating_tokens  # isort: skip
+from objective import rating_tokens  # isort: skip
 import recipe_keys  # isort: skip
 import recipe as recipes  # isort: skip
 import batches as batches_module  # isort: skip

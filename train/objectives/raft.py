@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Literal
 import torch
 from batches import Row, Tensors, Weights
 from msgspec import Struct
+from objective import log_distribution, token_index
 from objectives.sft import Sft
-from rating_tokens import log_distribution, token_index
 from recipe_keys import Weight
 from torch.nn import functional
 
