@@ -88,7 +88,8 @@ def test_every_form_is_trained(walk: Walk) -> None:
 
 @pytest.mark.parametrize("name", ASKED)
 def test_every_form_is_asked_and_read(name: str, walk: Walk) -> None:
-    """Read every verdict of a judge that is constrained to the form; ratings come with their distribution."""
+    """Row 8: a trained judge, served by vLLM, is asked in every form of the benchmarks. Read every verdict of a judge
+    that is constrained to the form; ratings come with their distribution."""
     lines, form = walk.lines(name), BY_NAME[name]
     assert len(lines) >= QUESTIONS and all("failure" not in line["verdict"] for line in lines)
     for line in lines:

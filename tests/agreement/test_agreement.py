@@ -32,6 +32,7 @@ fractional = st.lists(st.tuples(st.integers(4, 40), st.integers(4, 40)), min_siz
 
 
 def test_golden_file(shared: Path) -> None:
+    """Row 7: the six metrics."""
     cases = read_golden(shared, "agreement")
     assert len(cases) == 9
     for name, case in cases.items():

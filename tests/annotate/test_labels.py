@@ -204,6 +204,7 @@ def test_groups_of_questions_are_resampled() -> None:
 
 @pytest.mark.parametrize("form", ["csv", "xlsx"])
 def test_a_sheet_goes_out_and_comes_back(tmp_path: Path, form: str) -> None:
+    """Row 3: AlignMMBench's shuffled sheet (A.6.2)."""
     store = planned(tmp_path, "--scheme", "pairwise", "--raters", 2, "--overlap", 1)
     send(store, form, tmp_path / "sheets")
     for rater in ("rater-1", "rater-2"):

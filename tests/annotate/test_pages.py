@@ -298,7 +298,8 @@ def test_what_was_changed_meanwhile_is_not_overwritten_and_outlives_kill_9(tmp_p
 
 
 def test_the_collection_pages_end_in_a_sheet_of_the_benchmark(tmp_path: Path) -> None:
-    """Instruction, caption and verification (VisIT-Bench, figures 11 to 14); between them somebody's model answers."""
+    """Row 31: instruction and caption collection, and verification. Instruction, caption and verification (VisIT-
+    Bench, figures 11 to 14); between them somebody's model answers."""
     (tmp_path / "kites.png").write_bytes((SAMPLES / "convbench/images/fruit.png").read_bytes())
     said = {"image_url": "https://a.b/c/kites.png"}
     rows = [{"id": "1", "instruction_category": "counting"}]

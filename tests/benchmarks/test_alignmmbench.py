@@ -91,6 +91,7 @@ def test_peer_totals(shared: Path) -> None:
 
 
 def test_the_published_questions_are_read(shared: Path) -> None:
+    """Row 10."""
     questions = alignmmbench.read_questions(shared / "data/alignmmbench/questions.jsonl")
     assert len(questions) == 4978
     assert sum(question.task == "Coherence" for question in questions.values()) == 181
@@ -119,8 +120,8 @@ def test_the_demo_file_from_end_to_end(shared: Path, tmp_path: Path, scripted: S
 
 
 def test_the_references_in_other_words_get_near_ten(tmp_path: Path, scripted: Servers) -> None:
-    """A model whose answers are the references in other words stands beside one that answers by itself: three commands,
-    one of which asks for both. The judge gives what has the reference's words 10, or 9, and all else 3."""
+    """Row 2. A model whose answers are the references in other words stands beside one that answers by itself: three
+    commands, one of which asks for both. The judge gives what has the reference's words 10, or 9, and all else 3."""
     file = ROOT / "data/samples/alignmmbench/metadata.jsonl"
 
     def model(body: dict[str, Any]) -> Any:

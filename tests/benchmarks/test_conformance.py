@@ -41,6 +41,7 @@ def mismatches(rows: list[dict[str, Any]], tolerance: dict[str, float], n: int) 
 
 
 def test_convbench_tables_1_and_8(shared: Path) -> None:
+    """Row 13."""
     paper = published(shared, "convbench")
     errata = {(line["row"], line["cell"]): line["recomputed"] for line in paper["known_errata"]}
     derived = {place: value for place, value in errata.items() if place[1] in convbench.DERIVED}
@@ -93,6 +94,7 @@ def test_convbench_table_1_from_verdicts(shared: Path, monkeypatch: pytest.Monke
 
 
 def test_multiverse_table_2(shared: Path) -> None:
+    """Row 25."""
     paper = published(shared, "multiverse")
     assert len(paper["per_turn"]) == 18
     wrong = []

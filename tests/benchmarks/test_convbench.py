@@ -250,6 +250,7 @@ def test_ablations_are_paired_with_the_cells_of_the_table() -> None:
 
 
 def test_error_attribution_is_that_of_brute_force() -> None:
+    """Rows 17 and 19: turns asked alone (figure 8), and where errors come from (section 5.1)."""
     luck = random.Random(7)
     talks = conversations(60)
     cells = {**convbench.CELLS, "S2_alone": Cell("no_history", 2), "S3_alone": Cell("single_turn", 3)}
@@ -312,7 +313,7 @@ def agreement(first: list[Judgment], second: list[Judgment], talks: list[Convers
 
 
 def test_agreement_is_that_of_the_audit_with_its_interval() -> None:
-    """The accuracy of an audit of the same verdicts, whole groups resampled, in per cent."""
+    """Row 20. The accuracy of an audit of the same verdicts, whole groups resampled, in per cent."""
     talks = conversations(40)
     ours = [(1.0, 0.5, 0.0)[number % 3] for number in range(40)]
     theirs = [1.0 if number % 5 == 0 else score for number, score in enumerate(ours)]

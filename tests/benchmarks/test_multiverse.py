@@ -169,6 +169,7 @@ def scores(verdicts: list[Judgment], talks: list[Conversation]) -> dict[str, dic
 
 @given(st.randoms(use_true_random=False), st.lists(st.integers(1, 4), min_size=1, max_size=7))
 def test_scores_are_those_of_brute_force(luck: random.Random, lengths: list[int]) -> None:
+    """Row 25."""
     talks = conversations(lengths)
     judged: Judged = {}
     expected: dict[tuple[str, int], float | None] = {}

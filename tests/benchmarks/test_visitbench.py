@@ -142,6 +142,7 @@ def test_win_rates_against_the_reference(instructions: list[Conversation]) -> No
 
 
 def test_a_tournament_is_the_ratings_of_its_battles(instructions: list[Conversation]) -> None:
+    """Row 30."""
     games: dict[str, tuple[str, str, float | str]] = {
         "1": ("a", "b", 1.0), "2": ("a", "b", 0.5), "4": ("b", "a", 1.0),
         "5": ("c", "a", 0.0), "6": ("c", "b", 1.0), "3": ("c", "b", "no_verdict"),

@@ -208,6 +208,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Built, Any
 
 
 def test_planted_faults_are_found_and_sound_ones_stay(built: tuple[Built, Any]) -> None:
+    """Row 28."""
     project, done = built
     assert done.returncode == 0, done.stderr
     out = project.root / "whole"

@@ -65,7 +65,8 @@ def test_verbs_and_nouns_of_english_questions() -> None:
 
 
 def test_the_published_counts_of_alignmmbench_come_out(shared: Path) -> None:
-    """Its 4,978 questions have 1,054 images (the abstract), thirteen tasks, and three categories with their images."""
+    """Row 12: lengths (figure 6) and the data card (figure 2). Its 4,978 questions have 1,054 images (the abstract),
+    thirteen tasks, and three categories with their images."""
     facts = card.collect_facts(benchmarks.read("alignmmbench", shared / "data/alignmmbench/questions.jsonl"))
     assert (facts.counts["questions"], facts.counts["images"], len(facts.classes["task"])) == (4978, 1054, 13)
     assert sum(count for count, _ in facts.classes["category"].values()) == 4978

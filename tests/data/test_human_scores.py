@@ -111,6 +111,7 @@ def test_the_split_is_by_group_and_by_the_published_rule(tmp_path: Path) -> None
 
 
 def test_per_task_split_takes_a_tenth_of_each_task(tmp_path: Path) -> None:
+    """Row 1: the split of CritiqueVLM's human-scored rows."""
     tasks = ["Counting", "OCR", "Meme"]
     rows = [human_row(n, task=tasks[n % 3], group=f"g{n}") for n in range(300)]
     run(PROGRAM, write_jsonl(tmp_path / "rows.jsonl", rows), "--out", tmp_path / "out", "--per-task")

@@ -129,6 +129,7 @@ def test_turns_without_history_make_no_conversation(tmp_path: Path, scripted: An
 
 
 def test_what_the_judge_of_a_turn_and_of_the_whole_is_shown(tmp_path: Path, scripted: Any) -> None:
+    """Row 15."""
     server = scripted(answer_all)
     words = ["--protocol", "direct", "--judging", "standard", "--judging", "no_focus"]
     judge_sample(tmp_path, "convbench", server, *words, conditions=("perfect_perception",))

@@ -18,6 +18,7 @@ def worded(lines: list[str] = LINES) -> dict[str, Any]:
 
 
 def test_questions_within_a_dialogue_are_left_alone(tmp_path: Path, scripted: Any) -> None:
+    """Row 12: seeds are rewritten, dialogues are not."""
     seeded = seeds(alignmmbench.read_questions(SAMPLE).values())
     assert {question.task for question in seeded}.isdisjoint({"Coherence", "Incoherence"})
     words = ["--out", tmp_path / "review.jsonl", "--base-url", scripted(lambda _: worded()).url]

@@ -110,6 +110,7 @@ def reference(weights: dict[str, Any], ids: list[int]) -> Any:
 
 
 def test_the_converted_model_computes_what_the_original_does(converted: Path) -> None:
+    """Row 9."""
     ids = random.Random(1).sample(range(720), 60)
     model, loading = transformers.AutoModelForCausalLM.from_pretrained(converted, output_loading_info=True)
     assert type(model).__name__ == "GlmForCausalLM" and not any(loading.values()), loading

@@ -92,6 +92,14 @@ def test_recipes_for_all_benchmarks_teach_what_these_ask(name: str) -> None:
     assert {form for form, share in recipe.forms.items() if share > 0} == asked_by_benchmarks()
 
 
+def test_a_recipe_has_the_papers_settings() -> None:
+    """Row 5: EMA, weight decay .05, learning rate 1e-5, warm-up 1 %, 4,096 and 1,024 tokens, batch 128, 1,000 steps."""
+    recipe = recipes.read_recipe(ROOT / "train/recipes/chatglm3-6b.yaml")
+    training = [recipe.training[name] for name in ("weight_decay", "learning_rate", "warmup_steps", "max_steps")]
+    assert recipe.ema and training == [0.05, 1e-5, 0.01, 1000]
+    assert (recipe.max_source_tokens, recipe.max_target_tokens, recipe.global_batch) == (4096, 1024, 128)
+
+
 @pytest.mark.parametrize("processes", [1, 2, 3, 4, 6, 8])
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_every_recipe_is_shared_out_over_any_number_of_processes(
