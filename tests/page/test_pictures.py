@@ -4,6 +4,7 @@ import io
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -12,7 +13,7 @@ from PIL import Image
 from critic.benchmarks import alignmmbench
 from critic.page import blocks, figures, page
 from critic.page.figures import ModelSize
-from critic.page.leaderboards import Leaderboard, leaderboards, state_leaders
+from critic.page.leaderboards import Leaderboard, leaderboards, sections, state_leaders, table_of
 from critic.stats.leaderboard import LeaderboardRow, score_of
 
 SIZES = {"b": ModelSize(7, "f"), "a": ModelSize(72, "f"), "d": ModelSize(8)}
@@ -62,9 +63,8 @@ def board(places: Mapping[str, tuple[float, float]], noise: float = 0.2) -> Lead
         aligned = replace(score_of(spreads, groups, (0, 4.5)), inverse=True)
         scores = {"mean of tasks": score_of(ratings, groups, (1, 10)), "alignment": aligned}
         scores |= dict.fromkeys(alignmmbench.TASKS[:3], scores["mean of tasks"])
-        rows.append(
-            LeaderboardRow(key="tasks", caption="c", scores=scores, name=model, system=model, stated=["alignment"])
-        )
+        both: dict[str, Any] = {"stated": ["alignment"], "charted": ["mean of tasks", "alignment"]}
+        rows.append(LeaderboardRow(key="tasks", caption="c", scores=scores, name=model, system=model, **both))
     (built,) = leaderboards(rows)
     return built
 
@@ -82,6 +82,8 @@ def test_models_are_in_a_quadrant_only_where_both_intervals_say_so() -> None:
     (scatter,) = quadrants.panels
     assert {mark.label for mark in scatter.marks} == {"rc", "cc", "ad", "bl", "mid"}
     assert scatter.guides == pytest.approx((6, 1.25), abs=0.01)
+    drawn = {"drawn": table_of(built), "sections": sections([built])}
+    assert ">∞</text>" in page.render("critic.page", "picture.html.jinja", drawn)
     assert all(mark.across and mark.up for mark in scatter.marks)
     first, second = state_leaders([built])
     assert "“mean of tasks”" in first and second.startswith("sure is first with ∞ in “alignment”")
