@@ -42,7 +42,7 @@ def choose_internal_groups(rows: list[human_scored.Row], per_task: bool, least: 
 
     >>> about = {"task": "", "lang": "en", "question": "?", "reference": "!", "response": ".", "system": None}
     >>> scores = {"human_score": 1, "scale_min": 1, "scale_max": 10}
-    >>> rows = [Row(id=str(n), group=str(n), **about, **scores) for n in range(60)]
+    >>> rows = [human_scored.Row(id=str(n), group=str(n), **about, **scores) for n in range(60)]
     >>> len(choose_internal_groups(rows, per_task=False)), len(choose_internal_groups(rows, per_task=False, least=20))
     (4, 20)
     """
