@@ -60,10 +60,10 @@ def embed_images(names: Iterable[str], files: Iterable[Path]) -> dict[str, str]:
     `files`: the files whose records name the images. An image is searched for beside them, and in the folders that
     their sidecars name. Images that cannot be read are left out, and without Pillow all are.
     """
-    places = [place for path in files for source in jsonl.list_places(path) for place in jsonl.list_places(source)]
     uris = dict[str, str]()
     # A locale that cannot write a folder's name finds no image in it.
     with suppress(UsageError, UnicodeError):
+        places = [place for path in files for source in jsonl.list_places(path) for place in jsonl.list_places(source)]
         folders = dict.fromkeys(place if place.is_dir() else place.parent for place in places)
         loaders = [Images(folder, resize_to=PAGE_PIXELS, shrunk="jpeg") for folder in folders if folder.is_dir()]
         for name, images in product(islice(dict.fromkeys(names), PAGE_IMAGES), loaders):
