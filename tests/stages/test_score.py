@@ -48,7 +48,11 @@ def test_every_page_is_one_file(tmp_path: Path, benchmark: str) -> None:
         return {"pairwise": 0.5, "checklist": 0.25}.get(verdict.protocol, grades(verdict))
 
     files = write_judged(tmp_path, benchmark, ASKED[benchmark], score, ("<b>m</b>", "<b>n</b>"))
-    _, page, _ = scored(tmp_path / "out", benchmark, *files)
+    (sizes := tmp_path / "sizes.toml").write_text(
+        "".join(f'["<b>{name}</b>"]\nsize = 7\nfamily = "mini-m"\n' for name in "mn"), "utf-8"
+    )
+    _, page, _ = scored(tmp_path / "out", benchmark, *files, "--models", sizes)
+    assert ("mini-m" in page) == (benchmark in ("alignmmbench", "multiverse")), "a radar by family"
     assert not re.search(r"""src=|url\(|@import""", page)
     assert page.count("hidden>") == 2, "without script there is neither the list of answers nor a link to it"
     assert re.findall("<script.*?>", page) == ['<script type="application/json">', "<script>"]
