@@ -76,6 +76,11 @@ GROUPS = {
     "readme": ("test_readme_commands.py",),
     "judge": ("backends/test_vllm.py", "test_every_form.py"),
     "adding": ("test_adding.py",),
+    "layout": ("test_layout.py",),
+    "sees": ("backends/test_vllm_sees.py",),
+    "head": ("backends/test_vllm_head.py",),
+    "ratings": ("stats/test_tournament.py",),
+    "worlds": ("agreement/test_coverage.py",),
 }
 """Group -> files whose tests share what takes long to make, or take long by themselves; the longest group first, so
 that no process works alone in the end. Other files are one each."""
