@@ -28,7 +28,7 @@ from critic.judging.forms import JudgeRequest, rates
 from critic.judging.kinds import graded
 from critic.judging.prompt import truncate_to_fit
 from critic.judging.targets import RATING
-from critic.records import GREEDY, RATINGS, TEN, Call, Message, SamplingParams, Scale, Verdict
+from critic.records import RATINGS, TEN, Call, JudgeConfig, Message, Scale, Verdict
 
 T = TypeVar("T")
 
@@ -147,27 +147,20 @@ class ByProbe(FromTokens, frozen=True):
 class Grader:
     """A judge model and the strategy by which its ratings are requested and read.
 
-    Only `strategy` changes: if the first replies have no log probabilities, ratings count as stated from then on. If
-    `needs` names a command-line option that requires a distribution, UsageError is raised instead; None means that no
-    option does.
+    The `setup` says how verdicts are sampled, and which score is computed. Only `strategy` changes: if the first
+    replies have no log probabilities, ratings count as stated from then on. If `needs` names a command-line option that
+    requires a distribution, UsageError is raised instead; None means that no option does.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        score_kind: str,
-        max_tokens: int,
-        decoding: SamplingParams = GREEDY,
-        needs: str | None = "--score",
-    ) -> None:
-        self.backend, self.max_tokens, self.decoding, self.needs = backend, max_tokens, decoding, needs
-        wants_logprobs = score_kind != "argmax"
+    def __init__(self, backend: Backend, setup: JudgeConfig, max_tokens: int, needs: str | None) -> None:
+        self.backend, self.decoding, self.max_tokens, self.needs = backend, setup.decoding, max_tokens, needs
+        kind = setup.score_kind
         if backend.served.is_classifier:
-            self.strategy: Strategy = ByHead(score_kind=score_kind)
+            self.strategy: Strategy = ByHead(score_kind=kind)
         elif backend.served.is_vllm:
-            self.strategy = ByProbe(score_kind=score_kind, alternatives=None)
+            self.strategy = ByProbe(score_kind=kind, alternatives=None)
         else:
-            self.strategy = FromTokens(score_kind=score_kind, alternatives=ALTERNATIVES if wants_logprobs else 0)
+            self.strategy = FromTokens(score_kind=kind, alternatives=0 if kind == "argmax" else ALTERNATIVES)
 
     @property
     def score_kind(self) -> str:

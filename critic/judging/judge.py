@@ -78,7 +78,7 @@ class Judge:
         self.images, self.sees, self.pack = images, images is not None, pack
         # A head that scores answers one at a time decides comparisons by a score of each side.
         self.scores_sides = backend.served.tie_band is not None
-        self.grader = Grader(backend, setup.score_kind, max_tokens, setup.decoding, needs)
+        self.grader = Grader(backend, setup, max_tokens, needs)
 
     def recalibrate(self, recalibration: FittedMap | None) -> None:
         """Apply a map to all scores from now on; None changes nothing."""

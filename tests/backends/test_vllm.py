@@ -27,7 +27,7 @@ from conftest import (
     write_jsonl,
 )
 
-from critic import human_scored
+from critic import human_scored, records
 from critic.backends import Request
 from critic.backends.openai import OURS, OpenAIBackend, _parse_tokens
 from critic.judging.distribution import zero_share
@@ -209,7 +209,7 @@ def test_a_whole_rating_is_what_plain_vllm_says(judged: Judged, tiny_server: str
     1 that was not written."""
     backend = OpenAIBackend(tiny_server)
     backend.choose(None)
-    grader = Grader(backend, "expected", 64)
+    grader = Grader(backend, records.JudgeConfig(judge="j", score_kind="expected"), 64, needs="--score")
 
     def post(request: Request, headers: dict[str, str]) -> httpx.Response:
         answer = httpx.post(

@@ -55,7 +55,7 @@ def test_the_first_reply_shows_the_strategy(
     server: str, answer: Callable[[Request], Reply], strategy: type, alternatives: int | None
 ) -> None:
     backend = Recorder(answer, {"is_vllm": server == "vllm", "is_classifier": server == "head"})
-    grader = Grader(backend, "expected", 64, needs=None)
+    grader = Grader(backend, JudgeConfig(judge="j", score_kind="expected"), 64, needs=None)
     request = asked_of("pointwise", scored_response())
     _, (verdict, _) = asyncio.run(grader.rate(request))
     assert type(grader.strategy) is strategy and grader.strategy.alternatives == alternatives
