@@ -171,37 +171,32 @@ def judge_rows(
         unlearned = options.force_unlearned(backend, [form], "prompt", how.force_form, "ask as it learned")
         name = backend.served.name if several or how.judge_name is None else how.judge_name
         judges.append(Judge(backend, replace(setup, judge=name, unlearned=unlearned), tokens, images, needs))
-    source, names = describe_source(path), ", ".join(judge.setup.judge for judge in judges)
+    names = ", ".join(judge.setup.judge for judge in judges)
     panel = how.judge_name or f"{aggregate}({names})" if several else ""
     print_certified(run, judges, [form], panel)
     if not several:
-        return JudgeResponses(run, judges[0], responses, source).run()
+        return JudgeResponses(run, judges[0], responses, describe_source(path)).run()
     with growing(run.out) as out:
-        return _judge_panel(replace(run, out=out), judges, responses, source, aggregate, panel)
+        return _judge_panel(replace(run, out=out), judges, responses, path, aggregate, panel)
 
 
 def _judge_panel(
-    run: RunOptions,
-    judges: Sequence[Judge],
-    responses: Mapping[str, Shown],
-    source: dict[str, str],
-    how: Aggregation,
-    panel: str,
+    run: RunOptions, judges: Sequence[Judge], responses: Mapping[str, Shown], path: Path, how: Aggregation, panel: str
 ) -> int:
     """Let each judge write a file of its own, and write the panel's file from these. Return the exit code.
 
-    `source` describes the input for the sidecar, `how` says how scores are combined, and `panel` is the panel's name.
+    The `responses` are those of the file `path`. `how` says how scores are combined, and `panel` is the panel's name.
     """
     # Members resume in their own files; the panel's is made anew from them.
     for judgment in known(run.out, Judgment):
         if judgment.judge != panel:
             before, now = quoted(judgment.judge), quoted(panel)
             raise UsageError(f"{run.out}: judged by {before}, now by {now}; choose another --out")
-    members = []
+    source, members = describe_source(path), list[JudgeResponses]()
     for number, judge in enumerate(judges, 1):
         # The scores of a panel are mapped, and not those of its members.
-        path = run.out.with_name(f"{run.out.stem}.{number}{run.out.suffix}")
-        beside = replace(run, out=path, recalibration=None)
+        own = run.out.with_name(f"{run.out.stem}.{number}{run.out.suffix}")
+        beside = replace(run, out=own, recalibration=None)
         members.append(JudgeResponses(beside, judge, responses, source))
         members[-1].run()
     first, *others = [{line.sample.key: line for _, line in jsonl.read(each.out, Judgment)} for each in members]
