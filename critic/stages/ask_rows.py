@@ -5,7 +5,7 @@ import hashlib
 import json
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -50,12 +50,13 @@ LOST = ("server_error", "refused", "content_filter", "budget", "context_length_e
 
 
 class BuildRow(Struct, frozen=True, kw_only=True):
-    """The subject of one request: `facts` are filled into the prompt, `image` is the path of the image to show or
-    None."""
+    """The subject of one request: `facts` are filled into the prompt, `image` is the path of the image to show, with
+    its MD5, or None."""
 
     key: str
     lang: Language
     image: str | None = None
+    md5: str | None = None
     facts: dict[str, Any] = field(default_factory=dict)
 
 
@@ -114,27 +115,19 @@ def _sub_goals(names: Sequence[str], drawn: int) -> Sequence[str]:
 class AskRows(Stage[BuildRow, AskedRow]):
     """The stage that requests a reply to one step for each row.
 
-    `md5_of` maps image paths to MD5s. Replies about images that have changed since are removed from the file and
-    requested again. Replies about rows that are no longer wanted stay in the file, but are not counted.
+    Replies about images that have changed since are removed from the file and requested again. Replies about rows that
+    are no longer wanted stay in the file, but are not counted.
     """
 
     unit, counted = "reply", "asked"
 
     def __init__(
-        self,
-        options: RunOptions,
-        backend: Backend,
-        step: str,
-        rows: Sequence[BuildRow],
-        max_tokens: int,
-        images: Images | None,
-        md5_of: Mapping[str, str],
+        self, run: RunOptions, backend: Backend, step: str, rows: Sequence[BuildRow], tokens: int, images: Images | None
     ) -> None:
         self.name, self._reply, self._images = step, STEPS[step], images  # type: ignore[misc]  # one class, many steps
         self._rows = {row.key: row for row in rows}
-        self._md5_of = {row.key: md5_of.get(row.image or "") for row in rows}
-        super().__init__(options, AskedRow, backend, self._rows.keys())
-        self._sampling = Sampling(max_tokens=max_tokens)
+        super().__init__(run, AskedRow, backend, self._rows.keys())
+        self._sampling = Sampling(max_tokens=tokens)
         sampling = msgspec.to_builtins(self._sampling)
         self.facts = {"step": step, "model": backend.served.name, "rows": len(rows), "sampling": sampling}
 
@@ -151,8 +144,9 @@ class AskRows(Stage[BuildRow, AskedRow]):
         return None
 
     def _goes(self, record: AskedRow) -> bool:
+        row = self._rows.get(record.key)
         # The file of a row's image may have been replaced.
-        return record.image != self._md5_of.get(record.key, record.image) or super()._goes(record)
+        return (row is not None and record.image != row.md5) or super()._goes(record)
 
     def load_existing(self, record: AskedRow) -> None:
         if record.key in self._rows:
@@ -162,7 +156,7 @@ class AskRows(Stage[BuildRow, AskedRow]):
         return (row for row in self._rows.values() if row.key not in self.done)
 
     async def work(self, item: BuildRow, keep: Callable[..., None]) -> None:
-        fields: dict[str, Any] = {"step": self.name, "asked": self._hash(item), "image": self._md5_of[item.key]}
+        fields: dict[str, Any] = {"step": self.name, "asked": self._hash(item), "image": item.md5}
         record = AskedRow(key=item.key, model=self.backend.served.name, sampling=self._sampling, **fields)
         try:
             shown = [image_part(self._images.load(item.image).uri)] if item.image and self._images else []

@@ -102,7 +102,8 @@ class BenchmarkBuild:
         if not rows:
             return {}
         backend, md5_of = self._connect[whose](), {image.path: image.md5 for image in self.images}
-        stage = AskRows(self.endpoint.run_options(path), backend, step, rows, TOKENS, Images(self.root), md5_of)
+        hashed = [replace(row, md5=md5_of.get(row.image or "")) for row in rows]
+        stage = AskRows(self.endpoint.run_options(path), backend, step, hashed, TOKENS, Images(self.root))
         self.code = max(self.code, stage.run())
         records = {record.key: record for _, record in jsonl.read(path, AskedRow)}
         current = [records[row.key] for row in rows if row.key in records]

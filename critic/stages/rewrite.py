@@ -70,7 +70,7 @@ def ask(questions: Path, endpoint: Endpoint, out: Path) -> int:
         for question in of_id.values()
     ]
     replies = out.with_suffix(".replies.jsonl")
-    code = AskRows(endpoint.run_options(replies), endpoint.open_one(), "wordings", rows, TOKENS, None, {}).run()
+    code = AskRows(endpoint.run_options(replies), endpoint.open_one(), "wordings", rows, TOKENS, None).run()
     review = [line for _, line in jsonl.read(out, Rewrite)] if out.is_file() else []
     # A person may have decided on lines of an earlier run: they stay as they are.
     known = {(line.seed, line.question, line.prompt) for line in review}
