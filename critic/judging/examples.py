@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 import msgspec
@@ -13,9 +13,9 @@ from critic.backends import list_image_names
 from critic.judging import forms
 from critic.judging.distribution import probabilities
 from critic.judging.kinds import human_score
-from critic.judging.prompt import Prompt, escape_control_tokens, in_order, load, truncate_to_fit
+from critic.judging.prompt import Prompt, TokenCount, escape_control_tokens, in_order, load, truncate_to_fit
 from critic.judging.targets import target
-from critic.records import PLAYERS, TEN, Example, HumanScore, Message, Position, Response
+from critic.records import PLAYERS, TEN, Example, HumanScore, Position, Response
 
 
 class Planned(Struct, frozen=True):
@@ -135,11 +135,7 @@ def _draw(*words: str) -> float:
 
 
 def build_example(
-    planned: Planned,
-    by_id: Mapping[str, Response],
-    max_source_tokens: int | None,
-    count: Callable[[list[Message]], int],
-    sees: bool = False,
+    planned: Planned, by_id: Mapping[str, Response], limit: int | None, count: TokenCount, sees: bool = False
 ) -> Example | None:
     """Build a planned example from the responses that it names, truncated as in judging.
 
@@ -148,8 +144,7 @@ def build_example(
 
     Args:
         by_id: The responses by id.
-        max_source_tokens: The longest prompt in tokens; None for any length.
-        count: Returns the number of tokens of messages.
+        limit: The longest prompt in tokens; None for any length.
         sees: The judge sees images.
     """
     form, answers = planned.form, [by_id[name] for name in planned.ids]
@@ -169,7 +164,7 @@ def build_example(
             answers = [replace(response, preference=1 - preference)]
     fitted = []
     for side in requests:
-        truncated = truncate_to_fit(side.prompt, side.material, max_source_tokens, count)
+        truncated = truncate_to_fit(side.prompt, side.material, limit, count)
         if truncated is None:
             return None
         fitted.append(truncated)

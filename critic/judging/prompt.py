@@ -224,6 +224,9 @@ PARTS = (
 PARTS_OF_TURNS = ("question", "response", "other", "reference", "verdict")
 """Parts that the prompt of a pack can show: of what is judged, and of a turn (`response.2`; turns count from 1)."""
 
+TokenCount = Callable[[list[Message]], int]
+"""Function that returns the number of tokens of messages."""
+
 Truncation = Mapping[str, int]
 """Limits of a rendering: the most exchanges of `history`, and characters of each `reference` and each `response`."""
 
@@ -429,7 +432,7 @@ def _cut(prompt: Prompt, text: str, keep: int | None) -> str:
 
 
 def truncate_to_fit(
-    prompt: Prompt, material: PromptInputs, limit: int | None, count: Callable[[list[Message]], int]
+    prompt: Prompt, material: PromptInputs, limit: int | None, count: TokenCount
 ) -> TruncatedPrompt | None:
     """Render the prompt in at most `limit` tokens, as `count` counts them, or return None if it cannot fit.
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 
@@ -35,18 +35,9 @@ IGNORED = -100
 """Label of a token that is shown but not learned (PyTorch's cross-entropy default)."""
 
 
-class ChatTokenizer(Protocol):
-    """The part of a transformers tokenizer's interface that this module uses."""
-
-    def apply_chat_template(
-        self, conversation: list[Message], *, tokenize: bool, add_generation_prompt: bool
-    ) -> Any: ...
-
-    def __call__(self, text: str, *, add_special_tokens: bool, return_offsets_mapping: bool = False) -> Any: ...
-
-
-def source_ids(tokenizer: ChatTokenizer, messages: list[Message]) -> list[int]:
-    """Return the token ids of a prompt, rendered by the chat template with its generation prompt."""
+def source_ids(tokenizer: Any, messages: list[Message]) -> list[int]:
+    """Return the token ids of a prompt, rendered by the chat template of a transformers tokenizer with its generation
+    prompt."""
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
     return ids
@@ -64,8 +55,8 @@ class Encoded(Struct, frozen=True):
     value: list[int]
 
 
-def encode(tokenizer: ChatTokenizer, example: Example) -> Encoded:
-    """Tokenize an example, and find the tokens of its verdict's value.
+def encode(tokenizer: Any, example: Example) -> Encoded:
+    """Tokenize an example with a transformers tokenizer, and find the tokens of its verdict's value.
 
     The prompt is tokenized separately from the verdict, as in serving. Raises UsageError if the chat template does not
     write the answer directly after the prompt.
