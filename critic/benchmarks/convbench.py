@@ -265,19 +265,17 @@ def _score_percent(values: Scores, asked: Groups, counts: Callable[[float], bool
     return score_of(each(values, lambda value: 100.0 * counts(value)), asked, (0, 100))
 
 
-def agreement(
-    pairs: Sequence[tuple[Verdicts, Verdicts]], conversations: Conversations, protocol: str
-) -> dict[str, Score]:
+def agreement(pairs: Sequence[tuple[Run, Run]], conversations: Conversations, protocol: str) -> dict[str, Score]:
     """Return how often two judges, or a judge and a person, give equal scores, in per cent.
 
-    `pairs`: for each model, the verdicts of both. The score `all` covers all cells (table 3); each cell that both
+    `pairs`: for each model, the runs of both. The score `all` covers all cells (table 3); each cell that both
     judged follows (tables 4 to 7). Verdicts on one conversation are resampled together.
     """
     groups = groups_of(conversations)
     equal: dict[Any, float | None] = {}
     asked: dict[str, dict[Any, str]] = defaultdict(dict)
     for model, pair in enumerate(pairs):
-        mine, theirs = (by_cell(verdicts, protocol) for verdicts in pair)
+        mine, theirs = (by_cell(run.verdicts, protocol) for run in pair)
         for name, cell in CELLS.items():
             if cell in mine and cell in theirs:
                 same = paired(mine[cell], theirs[cell], lambda one, other: 100.0 * (one == other))
@@ -327,8 +325,7 @@ def _compare_judges(runs: Sequence[Run], conversations: Conversations) -> Iterat
             both = [pair for pair in pairs if all(protocol in run.protocols() for run in pair)]
             pooled = [both] if len(both) > 1 else []
             for models in [*pooled, *([pair] for pair in both)]:
-                verdicts = [(mine.verdicts, theirs.verdicts) for mine, theirs in models]
-                scores = agreement(verdicts, conversations, protocol)
+                scores = agreement(models, conversations, protocol)
                 system, key = models[0][0].system, f"agreement-{protocol}"
                 row = LeaderboardRow(key=key, caption=caption, scores=scores, system=system)
                 # A row of all models is no model's, in colour or in rank.

@@ -12,7 +12,7 @@ import pytest
 from conftest import SAMPLES, Servers, assert_one_line_error, completion, read_csv, run, sample, write_csv, write_xlsx
 from hypothesis import given
 from hypothesis import strategies as st
-from judgments import of_outcome
+from judgments import of_outcome, run_of
 from msgspec import structs
 from samples import build_conversation
 
@@ -308,7 +308,7 @@ def test_what_a_step_adds_is_the_sum_over_pairs_of_tasks() -> None:
 
 
 def agreement(first: list[Judgment], second: list[Judgment], talks: list[Conversation]) -> dict[str, LeaderboardCell]:
-    equal = convbench.agreement([(first, second)], talks, "pairwise")
+    equal = convbench.agreement([(run_of(first), run_of(second))], talks, "pairwise")
     return standings([LeaderboardRow(key="", caption="", name="both", scores=equal)])["both"]
 
 
