@@ -653,6 +653,17 @@ def check_ids(keys: Iterable[str | None], location: str | Callable[[int], str], 
     )
 
 
+YES, NO = {"yes", "y", "1", "true", "是"}, {"no", "n", "0", "false", "否"}
+
+
+def parse_yes_no(location: str, row: Mapping[str, Any], column: str) -> bool:
+    """Return True if a cell means yes and False if it means no. Raises UsageError for another word, or none."""
+    cell = (optional_text(row, column) or "").lower()
+    if cell not in YES | NO:
+        raise UsageError(f"{location}: {quoted(column)} is {quoted(cell)}; expected yes or no, true or false")
+    return cell in YES
+
+
 def parse_language(location: str, row: Mapping[str, Any]) -> Any:
     """Return a row's `lang`, "zh" or "en"; "en" if it is empty. Raises UsageError for any other value."""
     lang = optional_text(row, "lang") or "en"

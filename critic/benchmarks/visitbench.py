@@ -35,7 +35,6 @@ REFERENCES = ("output_human_annotated", "gpt4_prediction")
 CORRECT, CAPTION_PROBLEM = "human_ratings_gpt4_correct", "human_ratings_problem_in_caption"
 """People's ratings of a GPT-4 answer: it is the reference if it is correct and its caption has no problem."""
 
-TRUE, FALSE = {"true", "1", "yes"}, {"false", "0", "no"}
 _URL = re.compile("https?://")
 
 
@@ -146,16 +145,9 @@ def _find_reference(location: str, row: tables.Row) -> str | None:
     # A person's own answer needs no confirmation by others.
     if "output_human_annotated" in row:
         return tables.require_text(location, row, "output_human_annotated")
-    confirmed = _is_true(location, row, CORRECT) and not _is_true(location, row, CAPTION_PROBLEM)
+    confirmed = tables.parse_yes_no(location, row, CORRECT)
+    confirmed &= not tables.parse_yes_no(location, row, CAPTION_PROBLEM)
     return tables.require_text(location, row, "gpt4_prediction") if confirmed else None
-
-
-def _is_true(location: str, row: tables.Row, column: str) -> bool:
-    """Parse a truth value. Raises UsageError for any other word."""
-    text = tables.require_text(location, row, column).lower()
-    if text not in TRUE | FALSE:
-        raise UsageError(f"{location}: {quoted(column)} is {quoted(text)}; expected true or false")
-    return text in TRUE
 
 
 def _list_rows(run: Run, conversations: Conversations) -> Iterator[LeaderboardRow]:

@@ -13,12 +13,9 @@ from msgspec import Struct
 
 from critic import tables
 from critic.building.replies import DraftConversation
-from critic.errors import UsageError, quoted
 
 CRITERIA = {"natural": "unnatural_flow", "correct": "wrong_answer", "needs_image": "blind"}
 """Column of the review sheet -> reason for removing a conversation if the majority answers no."""
-
-YES, NO = {"yes", "y", "1", "true", "是"}, {"no", "n", "0", "false", "否"}
 
 REVIEWERS = 2
 """Number of reviewers per conversation; another one decides if they differ."""
@@ -65,13 +62,6 @@ def _read_rows(sheet: Path) -> list[tuple[str, dict[str, Any]]]:
 def _read_reviewer(row: dict[str, Any]) -> tuple[str | None, str | None]:
     """Return the conversation id and the reviewer of a row of the sheet, each None if empty."""
     return tables.optional_text(row, "id"), tables.optional_text(row, "reviewer")
-
-
-def _is_yes(location: str, column: str, cell: str) -> bool:
-    """Return True if a cell means yes and False if it means no. Raises UsageError for any other word."""
-    if cell not in YES | NO:
-        raise UsageError(f"{location}: {quoted(column)} is {quoted(cell)}; expected yes or no")
-    return cell in YES
 
 
 def ask(sheet: Path, conversations: Sequence[DraftConversation], reviewers: Iterable[int]) -> None:
@@ -122,12 +112,11 @@ def decide(conversations: Sequence[DraftConversation], sheet: Path) -> Reviewed:
     """
     votes, seen, decided = defaultdict[str | None, list[list[bool]]](list), tables.Ids(), Reviewed([], {}, [], [])
     for location, row in _read_rows(sheet):
-        cells = {column: (tables.optional_text(row, column) or "").lower() for column in CRITERIA}
         # A sheet comes with empty rows for reviews still to be made.
-        if any(cells.values()):
+        if any(tables.optional_text(row, column) for column in CRITERIA):
             key, reviewer = _read_reviewer(row)
             seen.add(location, f"{key} by {reviewer}")
-            votes[key].append([_is_yes(location, *cell) for cell in cells.items()])
+            votes[key].append([tables.parse_yes_no(location, row, column) for column in CRITERIA])
     for talk in conversations:
         reviews = votes[_build_key(talk)]
         yes = dict(zip(CRITERIA.values(), map(sum, zip(*reviews, strict=True)), strict=False))

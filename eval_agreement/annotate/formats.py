@@ -23,7 +23,6 @@ from msgspec.structs import replace
 
 from critic import jsonl, tables
 from critic.building.bench import correct
-from critic.building.review import NO
 from critic.errors import UsageError, located, one_line, quoted
 from critic.human_scored import settle_answers
 from critic.images import Image, ImageError, Images
@@ -325,7 +324,9 @@ def _read_label(
     for position, ask in enumerate(opened.item.asks, 1):
         replies[ask.key] = cells.get(f"choice_{position}" if kind == "item" else _name_column(ask), "")
     # People write "no" under "broken" of an item that is not.
-    skipped, broken = ("" if text.lower() in NO else text for text in (cells.get(_SKIPPED, ""), cells.get(_BROKEN, "")))
+    skipped, broken = (
+        "" if text.lower() in tables.NO else text for text in (cells.get(_SKIPPED, ""), cells.get(_BROKEN, ""))
+    )
     if not (skipped or broken or any(replies.values())):
         return
     _check_texts(location, opened, cells)

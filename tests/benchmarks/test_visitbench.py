@@ -96,8 +96,8 @@ def test_parquet_with_embedded_images(tmp_path: Path) -> None:
         ("images", "[3]", "no image; expected a path"),
         ("images_dense_captions", '["One.", NaN]', "has 1 captions for 2 images"),
         ("gpt4_prediction", "", "'gpt4_prediction' is empty"),
-        ("human_ratings_gpt4_correct", "perhaps", "is 'perhaps'; expected true or false"),
-        ("human_ratings_problem_in_caption", "", "'human_ratings_problem_in_caption' is empty"),
+        ("human_ratings_gpt4_correct", "perhaps", "is 'perhaps'; expected yes or no, true or false"),
+        ("human_ratings_problem_in_caption", "", "'human_ratings_problem_in_caption' is ''; expected yes or no"),
         ("lang", "de", "expected zh or en"),
     ],
 )
