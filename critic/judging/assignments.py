@@ -191,8 +191,12 @@ def _build_turn_judgment(line: Judgment, form: str, first: records.Position | No
 
 
 class VerdictPlan(Struct, frozen=True):
-    """The verdicts to request: on each pair, by each protocol, in each way of judging. `backed` is as in Assignment."""
+    """The verdicts to request: on each pair, by each protocol, in each way of judging. `backed` is as in Assignment.
 
+    All conversations belong to the `benchmark`.
+    """
+
+    benchmark: str
     pairs: list[Pair]
     protocols: list[str]
     judgings: Sequence[str]

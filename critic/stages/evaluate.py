@@ -54,8 +54,8 @@ def main(
     for conversation, condition in product(questions.conversations, questions.conditions):
         pairs.append((Transcript(conversation=conversation, condition=condition, system="", turns={}), None))
     plan = replace(plan_verdicts(how, benchmark), pairs=pairs)
-    judge = prepare_judge(endpoint, how, benchmark, plan, benchmark_file, questions.root, questions.uris)
-    say_calls(plan, benchmark, judge.setup)
+    judge = prepare_judge(endpoint, how, plan, benchmark_file, questions.root, questions.uris)
+    say_calls(plan, judge.setup)
     _check_room(plan, out.absolute())
     print(f"1/3 infer: {benchmark} by {model}", file=sys.stderr)
     model_options = asdict(replace(endpoint, model=model)) | asdict(asked)
@@ -64,7 +64,7 @@ def main(
     if code:
         return code
     print(f"2/3 judge: by {judged_by}", file=sys.stderr)
-    code = judge_conversations(endpoint.run_options(judged), endpoint, how, replies, benchmark, benchmark_file)
+    code = judge_conversations(endpoint.run_options(judged), endpoint, how, [replies], benchmark, benchmark_file)
     print("3/3 score", file=sys.stderr)
     # Coverage is of the whole benchmark, unless only a part was asked.
     published_file = benchmark_file if asked.limit is None else None

@@ -77,7 +77,7 @@ def main(
     # A panel makes one score of ratings; verdicts on conversations are of several kinds.
     if is_panel:
         raise UsageError("several --judge cannot be used with --benchmark")
-    return judge_conversations(run, endpoint, how, responses, benchmark, questions, against or [])
+    return judge_conversations(run, endpoint, how, [responses, *(against or [])], benchmark, questions)
 
 
 def _refuse(where: str, options_given: dict[str, Any]) -> None:

@@ -68,24 +68,17 @@ class JudgeConversations(JudgeSamples[list[transcripts.Pair]]):
 
 
 def judge_conversations(
-    run: RunOptions,
-    endpoint: Endpoint,
-    how: JudgeOptions,
-    replies: Path,
-    benchmark: str,
-    questions: Path | None,
-    against: Sequence[Path] = (),
+    run: RunOptions, endpoint: Endpoint, how: JudgeOptions, files: list[Path], benchmark: str, questions: Path | None
 ) -> int:
-    """Judge the conversations in a file of replies. Return the exit code: 0, or 3 if too many verdicts failed.
+    """Judge the conversations in files of replies. Return the exit code: 0, or 3 if too many verdicts failed.
 
     `run`: how the stage is run. `endpoint`: the judge's model or server. `how`: the options for judging.
-    `replies`: the file of a model's replies to `benchmark`.
+    `files`: the replies of the judged model to `benchmark`, and then those of the models that it is compared with.
     `questions`: the benchmark's own file, or None.
-    `against`: files with the replies of other models, for comparisons.
 
     Raises UsageError if options or files do not fit together.
     """
-    files = (replies, *against)
+    replies, *against = files
     whole = plan_verdicts(how, benchmark, models=len(files))
     published, uris = name_images(benchmarks.read(benchmark, questions)) if questions is not None else ([], {})
     models = [transcripts.read_transcripts(path, benchmark, published) for path in files]
@@ -98,9 +91,9 @@ def judge_conversations(
     whole = replace(whole, pairs=transcripts.pair_up(models, files, how.battles, how.seed))
     root = endpoint.data_root or options.root_of(replies, questions)
     # The forms follow from the rows of all shards: merged files say alike how they were judged.
-    judge = prepare_judge(endpoint, how, benchmark, whole, replies, root, uris)
+    judge = prepare_judge(endpoint, how, whole, replies, root, uris)
     plan = replace(whole, pairs=[pair for pair in whole.pairs if run.takes(pair[0].conversation.group)])
-    say_calls(plan, benchmark, judge.setup)
+    say_calls(plan, judge.setup)
     forms = list_forms(whole, judge.setup)
     print_certified(run, [judge], forms)
     sources = {
@@ -115,26 +108,19 @@ def judge_conversations(
 
 
 def prepare_judge(
-    endpoint: Endpoint,
-    how: JudgeOptions,
-    benchmark: str,
-    plan: VerdictPlan,
-    file: Path,
-    root: Path,
-    uris: Mapping[str, str],
+    endpoint: Endpoint, how: JudgeOptions, plan: VerdictPlan, file: Path, root: Path, uris: Mapping[str, str]
 ) -> Judge:
     """Open the judge, and choose the prompt forms of the planned verdicts, without any request.
 
     `endpoint`: the judge's model or server.
     `how`: the options for judging. Forms that they leave open are those the judge was trained on.
-    `benchmark`: the benchmark that the conversations belong to.
     `plan`: the verdicts to request; its transcripts may still lack replies.
     `file`: the file of the conversations, for messages.
     `root`: folder of the images. `uris`: images inside the benchmark's file, name -> data URI.
 
     Raises UsageError if there is nothing to judge, or if the judge cannot do it; the message says what it can do.
     """
-    usual = _usual_setup(how, benchmark, plan.protocols)
+    usual = _usual_setup(how, plan.benchmark, plan.protocols)
     _check_plan(plan, file)
     pack = open_pack(how.prompt_pack) if how.prompt_pack else None
     (backend,) = endpoint.open("--judge", how.judge)
@@ -174,7 +160,7 @@ def prepare_judge(
         why = f"; it did not learn {setup.unlearned} (--force-form)"
     usually = f" (usual: {', '.join(usual_forms)})" if usual_forms != forms else ""
     print(f"{backend.served.name} is asked in {name_forms(forms)}{why}{usually}", file=sys.stderr)
-    if how.published and (otherwise := benchmarks.load(benchmark).setup_departures(judge.setup, plan.protocols)):
+    if how.published and (otherwise := benchmarks.load(plan.benchmark).setup_departures(judge.setup, plan.protocols)):
         print(f"not as published: {'; '.join(otherwise)}", file=sys.stderr)
     return judge
 
@@ -243,7 +229,7 @@ def plan_verdicts(how: JudgeOptions, benchmark: str, models: int = 1) -> Verdict
         (not asks_first, f"--prompt reason_first: --protocol {' or '.join(chosen)} has no such form"),
     )
     judgings = options.choose("judging", how.judging or ["standard"], options.ABLATIONS)
-    return VerdictPlan([], chosen, judgings, not how.reference_free)
+    return VerdictPlan(benchmark, [], chosen, judgings, not how.reference_free)
 
 
 def _usual_setup(how: JudgeOptions, benchmark: str, chosen: Sequence[str]) -> JudgeConfig:
@@ -328,14 +314,13 @@ def _say_instead(how: JudgeOptions, plan: VerdictPlan, judge: Backend) -> str:
     return "it can judge these replies by no protocol"
 
 
-def say_calls(plan: VerdictPlan, benchmark: str, setup: JudgeConfig) -> None:
+def say_calls(plan: VerdictPlan, setup: JudgeConfig) -> None:
     """Print how many requests the verdicts need at most, and how many if the judge is asked as in the paper.
 
     Equal prompts are requested only once, which is known only with the replies, so there may be fewer.
     """
     by_protocol = Counter(protocol for *_, protocol, _, _, _ in plan.wanted())
-    paper = benchmarks.load(benchmark).paper_setup(plan.protocols)
-
+    paper = benchmarks.load(plan.benchmark).paper_setup(plan.protocols)
     compared = sum(count for name, count in by_protocol.items() if protocols.load(name).compares)
     calls, paper_calls = (by_protocol.total() + compared * (how.orders - 1) for how in (setup, paper))
     fewer = f" (--as published: {paper_calls})" if paper_calls != calls else ""

@@ -232,7 +232,7 @@ def test_the_reference_answers_the_same_turns_as_the_model_saw() -> None:
 
 def test_only_protocols_that_compare_hold_a_model_against_another() -> None:
     pair = talk(), talk(system="other")
-    plan = VerdictPlan([pair], list(PROTOCOLS), ["standard"], True)
+    plan = VerdictPlan("", [pair], list(PROTOCOLS), ["standard"], True)
     opponents = {each.protocol: each.against for each in plan.assignments()}
     assert opponents == dict.fromkeys(PROTOCOLS) | {"pairwise": pair[1]}
 

@@ -85,7 +85,7 @@ def test_judges_are_taught_as_asked(benchmark: str, flags: dict[str, Any], lang:
         chosen = [name for name in PROTOCOLS if judging == "standard" or protocols.load(name).whole_form]
         chosen = ["pairwise"] if tie_band else chosen
         for against in (None, other):
-            asked_of = VerdictPlan([(mine, against)], chosen, [judging], setup.reference_backed)
+            asked_of = VerdictPlan(benchmark, [(mine, against)], chosen, [judging], setup.reference_backed)
             asyncio.run(asked_of.judge_all(setup, judged))
     rows = [to_builtins(labelled(record, f"{number}/")) for number, record in enumerate(records)]
     loaded = human_scored.load(write_jsonl(tmp_path / "judged.jsonl", rows)).responses
