@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from critic.errors import UsageError, did_you_mean
+from critic.errors import UsageError, did_you_mean, quoted
 from critic.judging import protocols
 from critic.page.blocks import Figure, Section
 from critic.records import UNREADABLE, Conversation, JudgeConfig, Judgment
@@ -211,6 +211,18 @@ def read(name: str, path: Path) -> list[Conversation]:
     Raises UsageError for an unknown benchmark, and for an error in the file, naming line and key.
     """
     return load(name).read(path)
+
+
+def check_asked(path: Path, published: Iterable[Conversation], asked: Iterable[tuple[Conversation, Path]]) -> None:
+    """Raise UsageError if an `asked` conversation is missing or different in the benchmark's file.
+
+    `path` is that file, with its conversations `published`. Each asked conversation is given with a file that has it.
+    """
+    by_id = {conversation.id: conversation for conversation in published}
+    for conversation, file in asked:
+        # Replies to another edition of the benchmark would be judged by its references.
+        if by_id.get(conversation.id) != conversation:
+            raise UsageError(f"{path}: conversation {quoted(conversation.id)} of {file} is not there, or not as here")
 
 
 def count_equal_replies(first: Run, second: Run) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from critic import benchmarks, jsonl
 from critic.backends import Backend
-from critic.errors import UsageError, quoted
+from critic.errors import UsageError
 from critic.images import BY_HASH, Images, name_images
 from critic.judging import protocols, transcripts
 from critic.judging.assignments import VerdictPlan, form_name
@@ -87,7 +87,11 @@ def judge_conversations(
         if not (transcripts.is_table(path) or jsonl.sidecar(path).is_file()):
             print(f"{path}: critic infer has not finished it; what it lacks is not judged", file=sys.stderr)
     if questions is not None:
-        _check_questions(questions, published, [transcript.conversation for transcript in models[0].values()])
+        replied = [transcript.conversation for transcript in models[0].values()]
+        benchmarks.check_asked(questions, published, ((conversation, replies) for conversation in replied))
+        if missing := len(published) - len({conversation.id for conversation in replied}):
+            lacking = f"{missing} of {len(published)} conversations of {questions}"
+            print(f"{lacking} have no replies and are not judged", file=sys.stderr)
     whole = replace(whole, pairs=transcripts.pair_up(models, files, how.battles, how.seed))
     root = endpoint.data_root or options.root_of(replies, questions)
     # The forms follow from the rows of all shards: merged files say alike how they were judged.
@@ -351,24 +355,6 @@ def _check_images(images: Images, conversations: Sequence[Conversation], replies
         inside = name.startswith(BY_HASH) and name not in images.uris
         check((not inside, f"{replies}: {name} stands in the benchmark's file: give it with --questions"))
     images.require(names)
-
-
-def _check_questions(path: Path, conversations: Sequence[Conversation], replied: Sequence[Conversation]) -> None:
-    """Print how many of the benchmark's conversations have no reply.
-
-    `path` is the benchmark's file with its `conversations`. Raises UsageError if a conversation of the replies
-    (`replied`) is missing or different there.
-    """
-    by_id = {conversation.id: conversation for conversation in conversations}
-    seen = {conversation.id for conversation in replied}
-    # Replies to another edition of the benchmark would be judged by its references.
-    for conversation in replied:
-        if by_id.get(conversation.id) != conversation:
-            raise UsageError(
-                f"{path}: conversation {quoted(conversation.id)} of the replies is not there, or not as here"
-            )
-    if missing := len(by_id) - len(seen):
-        print(f"{missing} of {len(by_id)} conversations of {path} have no replies and are not judged", file=sys.stderr)
 
 
 def _heeding(heeds: Callable[[protocols.Protocol], bool]) -> list[str]:

@@ -171,8 +171,6 @@ def _find_asked(judged: Judged, benchmark: str, questions: Path | None) -> list[
     """
     if questions is None:
         return [conversation for conversation, _ in judged.values()]
-    by_id = {conversation.id: conversation for conversation in name_images(benchmarks.read(benchmark, questions))[0]}
-    for key, (conversation, path) in judged.items():
-        if by_id.get(key) != conversation:
-            raise UsageError(f"{questions}: conversation {quoted(key)} of {path} is not there, or not as here")
-    return list(by_id.values())
+    published, _ = name_images(benchmarks.read(benchmark, questions))
+    benchmarks.check_asked(questions, published, judged.values())
+    return published
