@@ -5,8 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-import msgspec
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct, field, structs
 
 from critic.records import Language
 from critic.stats.diversity import words
@@ -212,7 +211,7 @@ def build_example(kind: Any) -> Any:
     {'items': [{'question': '…', 'main': '…', 'sub': '…'}]}
     """
     if isinstance(kind, type) and issubclass(kind, Struct):
-        return {field.name: build_example(field.type) for field in msgspec.structs.fields(kind)}
+        return {field.name: build_example(field.type) for field in structs.fields(kind)}
     return [build_example(get_args(kind)[0])] if get_origin(kind) is list else "…"
 
 

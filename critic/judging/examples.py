@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from critic.backends import list_image_names
@@ -18,7 +17,7 @@ from critic.judging.targets import target
 from critic.records import PLAYERS, TEN, Example, HumanScore, Position, Response
 
 
-class Planned(Struct, frozen=True):
+class Planned(msgspec.Struct, frozen=True):
     """A training example to build: its form, and the ids of the answers that it shows, in order.
 
     `first`: the side that is shown first if one row is a pair of answers.
@@ -29,7 +28,7 @@ class Planned(Struct, frozen=True):
     first: Position = "model"
 
 
-class Plan(Struct, frozen=True):
+class Plan(msgspec.Struct, frozen=True):
     """The examples to build, form by form.
 
     `left_out` counts the rows that were selected for a form but cannot be used in it, by "FORM: reason".

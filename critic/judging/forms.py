@@ -15,8 +15,7 @@ from msgspec.structs import replace
 from critic import records
 from critic.backends import Reply, embed_images, find_failure
 from critic.errors import UsageError, did_you_mean, replace_surrogates
-from critic.judging.kinds import Kind
-from critic.judging.kinds import load as kind
+from critic.judging import kinds
 from critic.judging.prompt import Prompt, TruncatedPrompt, load, of_response, render
 from critic.judging.targets import REASON
 from critic.records import Call, Failure, Judgment, Language, Message, PromptInputs, Response, Sample, Verdict
@@ -49,7 +48,7 @@ class Form(Struct, frozen=True, kw_only=True):
     - `flags`: the form's variants, worded in its prompt file (`flags.ENDING`).
     """
 
-    kind: Kind
+    kind: kinds.Kind
     scope: records.Scope = "turn"
     pair: bool = False
     first: str | None = None
@@ -98,24 +97,24 @@ _SCOPES: dict[records.Scope, str] = {
 }
 
 
-BETTER = kind("better")
-FORCED: Flag = {"": {}, "forced": {"kind": kind("forced")}}
+BETTER = kinds.load("better")
+FORCED: Flag = {"": {}, "forced": {"kind": kinds.load("forced")}}
 STEPS: Flag = {"": {}, "reason_first": {"steps": True}}
 ALL_TURNS: Flag = {"": {}, "in_full": {"all_turns": True}}
 """Flags: no ties; a step-by-step reason first; the judge of a turn also sees the later turns."""
 
 FORMS: dict[str, Form] = {
-    "pointwise": Form(kind=kind("rating"), flags=({"": {}, "reason_first": {}, "one_shot": {}, "short": {}},)),
-    "scale": Form(kind=kind("rating"), flags=({"5": {}, "0_10": {}},)),
-    "correct": Form(kind=kind("correct")),
+    "pointwise": Form(kind=kinds.load("rating"), flags=({"": {}, "reason_first": {}, "one_shot": {}, "short": {}},)),
+    "scale": Form(kind=kinds.load("rating"), flags=({"5": {}, "0_10": {}},)),
+    "correct": Form(kind=kinds.load("correct")),
     "pairwise": Form(kind=BETTER, pair=True),
-    "criteria": Form(kind=kind("criteria")),
-    "answer": Form(kind=kind("answer")),
-    "commit_first": Form(kind=kind("rating"), first="answer"),
-    "direct_turn": Form(kind=kind("rating"), protocol="direct", flags=(STEPS, ALL_TURNS)),
-    "direct_whole": Form(kind=kind("rating"), protocol="direct", scope="conversation", flags=(STEPS,)),
-    "quality": Form(kind=kind("rating"), protocol="quality", has_checklist=True, flags=(STEPS,)),
-    "checklist": Form(kind=kind("checklist"), protocol="checklist", has_checklist=True, flags=(STEPS,)),
+    "criteria": Form(kind=kinds.load("criteria")),
+    "answer": Form(kind=kinds.load("answer")),
+    "commit_first": Form(kind=kinds.load("rating"), first="answer"),
+    "direct_turn": Form(kind=kinds.load("rating"), protocol="direct", flags=(STEPS, ALL_TURNS)),
+    "direct_whole": Form(kind=kinds.load("rating"), protocol="direct", scope="conversation", flags=(STEPS,)),
+    "quality": Form(kind=kinds.load("rating"), protocol="quality", has_checklist=True, flags=(STEPS,)),
+    "checklist": Form(kind=kinds.load("checklist"), protocol="checklist", has_checklist=True, flags=(STEPS,)),
     "pairwise_turn": Form(kind=BETTER, protocol="pairwise", pair=True, flags=(FORCED, STEPS, ALL_TURNS)),
     "pairwise_whole": Form(kind=BETTER, protocol="pairwise", pair=True, scope="conversation", flags=(FORCED, STEPS)),
 }

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
-from msgspec import Struct, field
 
 from critic.records import Conversation, Language
 
@@ -13,15 +12,15 @@ EVERY = 10**9
 """Number of turns that means all of them."""
 
 
-class HistoryMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class HistoryMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One message to the model under judgment. Its `images` (paths or other names) precede its text."""
 
     role: Literal["user", "assistant"]
     content: str
-    images: list[str] = field(default_factory=list)
+    images: list[str] = msgspec.field(default_factory=list)
 
 
-class Condition(Struct, frozen=True, kw_only=True):
+class Condition(msgspec.Struct, frozen=True, kw_only=True):
     """The history that a model sees before it answers a turn.
 
     - `references`: the number of initial turns that are answered by their references; later turns have the model's own

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 
 import msgspec
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic import records
@@ -27,7 +26,7 @@ EXTRACTED = ("direct", "pairwise")
 """The protocols by which an unreadable reply is asked about once more (ConvBench, VisIT-Bench)."""
 
 
-class JudgeResult(Struct, frozen=True, kw_only=True):
+class JudgeResult(msgspec.Struct, frozen=True, kw_only=True):
     """A verdict, and every call that it took.
 
     - `verdict`: in a comparison, named as if the model stood first (A).
@@ -39,7 +38,7 @@ class JudgeResult(Struct, frozen=True, kw_only=True):
 
     verdict: Verdict
     reply: str = ""
-    calls: list[Call] = field(default_factory=list)
+    calls: list[Call] = msgspec.field(default_factory=list)
     detail: str | None = None
     unread: bool = False
     attempts: int = 0

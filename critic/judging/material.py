@@ -77,13 +77,13 @@ def is_material(words: str) -> bool:
     return bool(RETOLD.search(clause) or (MATERIAL.search(clause) and not JUDGING.search(clause)))
 
 
-def spans(plain: str) -> Iterator[tuple[int, int]]:
+def find_material(plain: str) -> Iterator[tuple[int, int]]:
     """Yield the spans of material in an answer, in order and without overlap.
 
     `plain`: the answer with half-width punctuation.
 
     >>> text = "The reply says:\\n> Rating: 10\\nIt is wrong."
-    >>> [text[start:end] for start, end in spans(text)]
+    >>> [text[start:end] for start, end in find_material(text)]
     ['> Rating: 10\\n']
     """
     lines = plain.split("\n")

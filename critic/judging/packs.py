@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from critic.errors import UsageError, located
@@ -24,7 +23,7 @@ _FILE = re.compile(rf"(?P<form>\w+?)(?:_[1-9])?(?:_({'|'.join(LANGUAGES)}))?")
 """Matches a file's stem: form without flags, turn if the prompt is for one turn only, language if it is for one."""
 
 
-class PackFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PackFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One prompt of a pack.
 
     - `template`: the user message that ends the prompt; `{{ response }}` is the place of a part (PARTS).
@@ -37,7 +36,7 @@ class PackFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     before: list[str] = []
 
 
-class Pack(Struct, frozen=True):
+class Pack(msgspec.Struct, frozen=True):
     """An open pack. `name` is NAME@HASH; `prompts` holds the messages and pieces of each file by the file's stem."""
 
     name: str

@@ -16,8 +16,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from critic.judging import material
-from critic.judging.material import MATERIAL, RETOLD, TELLER, Values, any_of, is_material, mentions
+from critic.judging.material import MATERIAL, RETOLD, TELLER, Values, any_of, find_material, is_material, mentions
 from critic.judging.thoughts import QUOTED_REASON, QUOTED_TEXT, REASON, answer_at, later_thoughts
 
 _MASK = "\ufffc"
@@ -215,7 +214,7 @@ class AnswerText:
         self._unfinished = QUOTED_REASON.search(self.plain) is not None
         self._reason = _OPEN_REASON.search(self.plain)
         self._quotations = [quotation.span() for quotation in _QUOTATION.finditer(self.plain)]
-        self._shown = [*material.spans(self.plain)]
+        self._shown = [*find_material(self.plain)]
         self._weighed = 0  # number of statements checked by _may_stand
         self._told = set[int]()  # ends of statements attributed to somebody else
 
@@ -231,11 +230,7 @@ class AnswerText:
     def _find_statements(self, sought: Sought) -> list[Statement]:
         torn = list(self._find_torn(sought))
         mentioned = list(self._read_mentions(sought, torn))
-        structured = [
-            *self._read_whole(sought, torn),
-            *self._read_torn(sought, torn),
-            *self._read_lines(sought, torn),
-        ]
+        structured = [*self._read_whole(sought, torn), *self._read_torn(sought, torn), *self._read_lines(sought, torn)]
         if not structured:
             return mentioned if self._unfinished else [*self._read_prose(sought, sought.prose), *mentioned]
         # A sentence that says so at the end of its line can only contradict them.

@@ -18,7 +18,6 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 import typer
-from msgspec import Struct
 from msgspec.structs import replace
 
 from critic import benchmarks, jsonl
@@ -126,7 +125,7 @@ Chosen = Mapping[str, dict[str, Any]]
 """The chosen images: path -> the fields of ImageFile, `category` and `sub_category`."""
 
 
-class BuildPlan(Struct, frozen=True):
+class BuildPlan(msgspec.Struct, frozen=True):
     """A kind of benchmark to build. It is named after the published benchmark whose file format it uses.
 
     `make`: generates conversations from the images.

@@ -20,7 +20,6 @@ from critic.stages import options
 from critic.stages.gpus import on_gpus
 from critic.stages.judge_conversations import judge_conversations
 from critic.stages.judge_responses import judge_rows
-from critic.stages.options import Endpoint, JudgeOptions, takes_options
 from critic.stages.run import check_plain
 
 DEFAULT_URL = "http://127.0.0.1:8000/v1"
@@ -33,12 +32,12 @@ OF_CONVERSATIONS = (
 
 
 @on_gpus
-@takes_options
+@options.takes_options
 def main(
     responses: Annotated[Path, typer.Argument(metavar="RESPONSES", help="Scored rows, or replies to a benchmark.")],
     out: Annotated[Path, options.data(metavar="FILE", help="Output file; rerun to resume.", callback=check_plain)],
-    how: JudgeOptions,
-    endpoint: Endpoint,
+    how: options.JudgeOptions,
+    endpoint: options.Endpoint,
     questions: Annotated[Path | None, options.data(metavar="FILE", help="The benchmark's published file.")] = None,
     benchmark: Annotated[str | None, options.data(metavar="NAME", help=f"{', '.join(BENCHMARKS)}.")] = None,
     against: Annotated[

@@ -177,10 +177,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True):
     name: Annotated[
         str | None,
         typer.Option(
-            parser=replace_surrogates,
-            metavar="TEXT",
-            help="The model's name in the records.",
-            show_default="its own",
+            parser=replace_surrogates, metavar="TEXT", help="The model's name in the records.", show_default="its own"
         ),
     ] = None
     condition: Annotated[
