@@ -34,38 +34,26 @@ from critic.stages.totals import RunSummary, sum_replies
 class Infer(Stage[Conversation, ModelTurn]):
     """The stage that gets a model's reply to each turn of each conversation, under each condition.
 
-    `system`: the model's name in the records.
-    `conditions`: names of what the model sees of the history (CONDITIONS).
-    `load`: returns an image by name; None if no image is shown.
-    `source`: facts about the conversations for the sidecar.
+    `questions`: the conversations, and what the model sees of them. `system`: the model's name in the records.
     """
 
     name, unit, counted = "infer", "turn", "turns"
 
     def __init__(
-        self,
-        options: RunOptions,
-        backend: Backend,
-        system: str,
-        conditions: Sequence[str],
-        sampling: Sampling,
-        conversations: Sequence[Conversation],
-        load: Callable[[str], Image] | None,
-        source: Mapping[str, Any],
+        self, run: RunOptions, backend: Backend, questions: "Questions", system: str, sampling: Sampling
     ) -> None:
         wanted = set[tuple[str, str, int]]()
-        for talk, name in product(conversations, conditions):
+        for talk, name in product(questions.conversations, questions.conditions):
             wanted.update((talk.id, name, turn) for turn in _turns(talk, name))
-        super().__init__(options, ModelTurn, backend, wanted)
-        self.system, self.conditions, self.sampling = system, conditions, sampling
-        self._conversations = {conversation.id: conversation for conversation in conversations}
-        self._load = load
+        super().__init__(run, ModelTurn, backend, wanted)
+        self.system, self.conditions, self.sampling = system, questions.conditions, sampling
+        self._conversations = {conversation.id: conversation for conversation in questions.conversations}
+        self._images = questions.images
         # A reply that an earlier run generated under one condition serves every other that shows the same.
         self._generated: dict[str, ModelTurn] = {}
         # Replies of earlier versions as they stand in the file, with the thoughts that later turns were shown.
         self._with_thoughts: dict[tuple[str, str, int], str] = {}
         self.facts = {
-            **source,
             "system": system,
             "model": backend.served.name,
             "server": backend.endpoint,
@@ -150,10 +138,10 @@ class Infer(Stage[Conversation, ModelTurn]):
             return known
         try:
             images = {
-                name: await asyncio.to_thread(self._load, name)
+                name: await asyncio.to_thread(self._images.load, name)
                 for message in messages
                 for name in message.images
-                if self._load
+                if self._images
             }
         except ImageError as error:
             return replace(record, failure=error.failure, detail=str(error))
@@ -290,9 +278,9 @@ def main(
     file: dict[str, Any] = {"file": str(benchmark_file), "count": len(questions.conversations)}
     if benchmark_file.is_file():
         file["sha256"] = jsonl.sha256(benchmark_file)
-    source = {"benchmark": benchmark, "conversations": file, "data_root": str(questions.root.resolve())}
     run = endpoint.run_options(out)
     conversations = [conversation for conversation in questions.conversations if run.takes(conversation.group)]
-    load = questions.images.load if questions.images else None
-    system = asked.name or backend.served.name
-    return Infer(run, backend, system, questions.conditions, sampling, conversations, load, source).run()
+    questions = replace(questions, conversations=conversations)
+    stage = Infer(run, backend, questions, asked.name or backend.served.name, sampling)
+    stage.facts |= {"benchmark": benchmark, "conversations": file, "data_root": str(questions.root.resolve())}
+    return stage.run()

@@ -77,7 +77,7 @@ def talk(name: str, *turns: tuple[str, list[str]]) -> Conversation:
 
 async def conversed(backend: Any, root: Path) -> list[ModelTurn]:
     """Return the turns of two conversations that differ in their first image, and of one that is too long."""
-    from critic.stages.infer import Infer
+    from critic.stages.infer import Infer, Questions
     from critic.stages.run import RunOptions
 
     asks = ("How many boats are red, and why?", "And here, which one is the largest of them?", "Tell me more.")
@@ -87,8 +87,10 @@ async def conversed(backend: Any, root: Path) -> list[ModelTurn]:
     ]
     talks.append(talk("long", ("long " * 4000, [])))
     run = RunOptions(out=root / "none", concurrency=64, max_failed=1.0, retry_failed=False)
-    conditions = ["own", "oracle", "no_image"]
-    stage = Infer(run, backend, "tiny", conditions, Sampling(max_tokens=24), talks, Images(root).load, {})
+    asked = Questions(
+        conversations=talks, conditions=["own", "oracle", "no_image"], uris={}, root=root, images=Images(root)
+    )
+    stage = Infer(run, backend, asked, "tiny", Sampling(max_tokens=24))
     replies: list[ModelTurn] = []
     stage._gate = asyncio.Semaphore(64)
     await asyncio.gather(*(stage.work(each, replies.append) for each in talks))

@@ -30,9 +30,9 @@ from samples import build_conversation
 from critic.backends import Reply, Request, join_text
 from critic.backends.scripted import ScriptedBackend
 from critic.errors import Transient, UsageError
-from critic.images import Image, name_images
+from critic.images import name_images
 from critic.records import Conversation, ConversationTurn, ModelTurn, Sampling
-from critic.stages.infer import Infer, main
+from critic.stages.infer import Infer, Questions, main
 from critic.stages.run import RunOptions
 from critic.stages.totals import sum_replies
 
@@ -98,12 +98,8 @@ def talks(count: int, turns: int = 3) -> list[Conversation]:
     return conversations
 
 
-def no_image(name: str) -> Image:
-    raise AssertionError(name)
-
-
 def converse(
-    conversations: Sequence[Conversation],
+    conversations: list[Conversation],
     backend: ScriptedBackend,
     *conditions: str,
     known: Sequence[ModelTurn] = (),
@@ -116,7 +112,8 @@ def converse(
 
     async def go() -> None:
         options = RunOptions(out=Path("none"), concurrency=concurrency, max_failed=1.0, retry_failed=False)
-        stage = Infer(options, backend, "model", conditions, settings, conversations, no_image, {})
+        questions = Questions(conversations=conversations, conditions=[*conditions], uris={}, root=Path(), images=None)
+        stage = Infer(options, backend, questions, "model", settings)
         stage._gate = asyncio.Semaphore(concurrency)
         for line in known:
             stage.load_existing(line)
