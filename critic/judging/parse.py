@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from critic.judging.material import NUMBERS, NUMERALS
 from critic.judging.statements import AnswerText, Sought, Statement, half_width
+from critic.judging.targets import RATING
 from critic.records import TEN, Failure, Scale, Verdict, to_ten
 
 NAMES = {
@@ -98,9 +99,7 @@ class _Read(Struct, frozen=True):
     whole: bool = False
 
 
-def parse_rating(
-    text: str, truncated: bool = False, scale: Scale = TEN, key: str = "Rating", criteria: bool = False
-) -> Verdict:
+def parse_rating(text: str, truncated: bool = False, scale: Scale = TEN, criterion: str | None = None) -> Verdict:
     """Parse a rating and its reason from a judge's reply, such as `{"Rating": 8, "Reason": "…"}`.
 
     Also understood are another order of the keys, code fences, "8/10", 8分, single quotes, Chinese keys, truncated
@@ -110,8 +109,7 @@ def parse_rating(
     Args:
         truncated: The reply ended at its token limit.
         scale: The lowest and the highest rating. Ratings on another scale than 1..10 are converted to 1..10.
-        key: The key of the rating.
-        criteria: The verdict has ratings for several criteria; read only the one under `key`.
+        criterion: The key of the rating, if the verdict has ratings by several criteria; None if it has only one.
 
     Failures: `empty`, `truncated` (before the rating was certain), `no_rating` (none, or several that differ),
     `out_of_range`.
@@ -122,7 +120,7 @@ def parse_rating(
     'no_rating'
     """
     ratings = [str(rating) for rating in range(scale[0], scale[1] + 1)]
-    read = _parse(AnswerText(text), truncated, _seek_rating(scale, key, criteria), ratings, "no_rating")
+    read = _parse(AnswerText(text), truncated, _seek_rating(scale, criterion), ratings, "no_rating")
     if not isinstance(read.value, int | float):
         return Verdict(reason=read.reason, failure=read.failure)
     # It is not moved to the nearest end: the judge took another scale.
@@ -179,7 +177,7 @@ def prefix(text: str) -> str | None:
     # One of them may be a draft's, or quoted.
     if len(ends) > 1:
         answer = AnswerText(text)
-        statements = answer.statements(_seek_rating(TEN, "Rating", True))
+        statements = answer.statements(_seek_rating(TEN, RATING))
         at = next((statement.at for statement in statements if statement.stands), None)
         # A whole object's own place is its brace, behind which its key comes first.
         counts = next((end for end in ends if at is not None and end >= answer.start + at), ends[-1])
@@ -244,10 +242,10 @@ def _settle(answer: AnswerText, statements: Sequence[Statement], missing: Failur
 
 
 @cache
-def _seek_rating(scale: Scale, key: str, criteria: bool) -> Sought:
+def _seek_rating(scale: Scale, criterion: str | None) -> Sought:
     # Beside other criteria's ratings only one under its own name is meant, which is the user's: signs of patterns in it
     # are none.
-    names = _RATING if key == "Rating" and not criteria else NAMES.get(key, re.escape(key))
+    names = _RATING if criterion is None else NAMES.get(criterion, re.escape(criterion))
     behind = _BEHIND_RATING % {"highest": scale[1]}
     value = re.compile(_NUMBER + behind + _GIVEN, re.IGNORECASE)
     names += rf"(?:\s*[(\[](?:(?:{scale[0]}\s*[-–~到至]|out of|满分)\s*)?{scale[1]}分?[)\]])?"
@@ -268,7 +266,7 @@ def _seek_rating(scale: Scale, key: str, criteria: bool) -> Sought:
     marked = re.compile(
         r"(?:\[\[|\\boxed\{|<(?:rating|score|grade)>)\s*(?P<value>[-+]?\d+(?:\.\d+)?)" + behind + _GIVEN, re.IGNORECASE
     )
-    if criteria:
+    if criterion is not None:
         return Sought(names, value, number, several=True)
     low, high = scale
     out_of = re.compile(

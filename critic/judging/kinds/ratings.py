@@ -38,9 +38,9 @@ class CriteriaKind(Kind, frozen=True):
         return {name: grade_schema(prompt) for name in [*material.criteria, RATING]}
 
     def read(self, prompt: Prompt, material: PromptInputs, text: str, truncated: bool) -> Verdict:
-        by_name = {name: parse.parse_rating(text, truncated, prompt.scale, name, True) for name in material.criteria}
+        by_name = {name: parse.parse_rating(text, truncated, prompt.scale, name) for name in material.criteria}
         return replace(
-            parse.parse_rating(text, truncated, prompt.scale, criteria=True),
+            parse.parse_rating(text, truncated, prompt.scale, RATING),
             criteria={name: replace(verdict, reason=None) for name, verdict in by_name.items()},
         )
 
