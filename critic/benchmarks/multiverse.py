@@ -14,10 +14,10 @@ A turn's score is completion ratio x quality (MultiVerse §4, table 2).
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
 import numpy as np
-from msgspec import Struct, ValidationError, convert
+from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import replace
 
 from critic import tables
@@ -26,14 +26,12 @@ from critic.errors import UsageError, located, quoted
 from critic.judging.history import CONDITIONS
 from critic.page.blocks import Columns, Figure, Section, TableCell, interval, number
 from critic.page.figures import Sizes, compare_parts, plot_many
+from critic.page.leaderboards import Leaderboard
 from critic.records import Conversation, ConversationTurn, JudgeConfig, SamplingParams
 from critic.stats.aggregate import Cell, Groups, Scale, Scores, by_cell, groups_by, paired
 from critic.stats.arrays import ratio
 from critic.stats.estimate import Bootstrap, Interval
 from critic.stats.leaderboard import LeaderboardRow, Score, score_of, scores_by_part
-
-if TYPE_CHECKING:
-    from critic.page.leaderboards import Leaderboard
 
 FORMATS = (".parquet", ".jsonl")
 
@@ -58,7 +56,7 @@ class _Utterance(Struct):
 
 class _Row(Struct):
     index: str
-    conversation: list[_Utterance]
+    conversation: Annotated[list[_Utterance], Meta(min_length=1)]
     main_goal_category: str
     main_task_category: str
     image_main_category: str
@@ -126,8 +124,6 @@ def _parse_list(location: str, key: str, value: Any) -> Any:
 def _build_turns(location: str, row: _Row, image: str) -> list[ConversationTurn]:
     """Build the turns of a row. Raise UsageError if speakers do not alternate or a turn is incomplete."""
     spoken = row.conversation
-    if not spoken:
-        raise UsageError(f"{location}: 'conversation' is empty")
     # The user begins, and two names alternate, whatever they are.
     names = [utterance.speaker.strip().lower() for utterance in spoken]
     if "assistant" in names[0]:
@@ -357,7 +353,7 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
 _FIGURE_5 = "How far quality follows from completion ratio, over all turns (figure 5)"
 
 
-def draw(boards: "Mapping[str, Leaderboard]", sizes: Sizes) -> list[Figure]:
+def draw(boards: Mapping[str, Leaderboard], sizes: Sizes) -> list[Figure]:
     """Draw figure 8: the models over the tasks, by family and size if these are known."""
     board = boards.get(f"task-score-{ORACLE}")
     tasks = [column for column in board.columns if column not in ("all", "none")] if board else []
