@@ -14,6 +14,7 @@ The latter two hold people's ratings of the GPT-4 answer, which is the reference
 import hashlib
 import re
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -131,12 +132,10 @@ def _parse_list(location: str, row: tables.Row, column: str) -> list[object]:
     if not column.startswith("images"):
         return [value]
     if isinstance(value, str):
-        try:
+        with suppress(ValueError):
             value = loads(value)
-        except ValueError:
-            raise UsageError(f"{location}: {quoted(column)} is not a JSON list") from None
     if not isinstance(value, list):
-        raise UsageError(f"{location}: {quoted(column)} is not a list")
+        raise UsageError(f"{location}: {quoted(column)} is not a JSON list")
     return value
 
 

@@ -90,7 +90,7 @@ def test_parquet_with_embedded_images(tmp_path: Path) -> None:
         ("instruction", "", "'instruction' is empty"),
         ("instruction_category", "", "'instruction_category' is empty"),
         ("images", "images/fruit.png", "'images' is not a JSON list"),
-        ("images", '"images/fruit.png"', "'images' is not a list"),
+        ("images", '"images/fruit.png"', "'images' is not a JSON list"),
         ("images", "[]", "'images' has no image"),
         ("images", '["a.png", "a.png"]', "'images' has one image twice"),
         ("images", "[3]", "no image; expected a path"),
