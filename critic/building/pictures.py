@@ -16,7 +16,7 @@ from msgspec import Struct
 from tqdm import tqdm
 
 from critic import jsonl
-from critic.errors import UsageError
+from critic.errors import UsageError, replace_surrogates
 from critic.images import MAX_BYTES, ImageError, convert_to_8_bits, decode_image
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif")
@@ -95,11 +95,8 @@ def find_images(root: Path) -> list[str]:
     names = sorted(path.relative_to(root).as_posix() for path in images)
     if not names:
         raise UsageError(f"{root}: no image; expected {', '.join(SUFFIXES)}")
-    for name in names:
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            raise UsageError(f"{root}: the name {os.fsencode(name)!r} is not UTF-8; rename the file") from None
+    if strange := [name for name in names if name != replace_surrogates(name)]:
+        raise UsageError(f"{root}: the name {os.fsencode(strange[0])!r} is not UTF-8; rename the file")
     return names
 
 
