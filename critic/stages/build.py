@@ -129,13 +129,11 @@ class BuildPlan(msgspec.Struct, frozen=True):
     """A kind of benchmark to build. It is named after the published benchmark whose file format it uses.
 
     `make`: generates conversations from the images.
-    `protocol`: judges the model's answers without the image.
-    `checklists`: True if each question gets a checklist.
+    `protocol`: judges the model's answers without the image. If it is "checklist", each question gets a checklist.
     """
 
     make: Callable[[BenchmarkBuild, Chosen], list[DraftConversation]]
     protocol: str
-    checklists: bool
 
 
 def _make_draft(image: dict[str, Any], lang: Language, turns: list[DraftTurn], **more: Any) -> DraftConversation:
@@ -191,9 +189,9 @@ def _ask_singles(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversa
 
 
 PLANS = {
-    "multiverse": BuildPlan(_ask_talks, "checklist", checklists=True),
-    "convbench": BuildPlan(_ask_levels, "direct", checklists=False),
-    "alignmmbench": BuildPlan(_ask_singles, "pointwise", checklists=False),
+    "multiverse": BuildPlan(_ask_talks, "checklist"),
+    "convbench": BuildPlan(_ask_levels, "direct"),
+    "alignmmbench": BuildPlan(_ask_singles, "pointwise"),
 }
 """Values of `critic build --plan` -> plans."""
 
@@ -325,7 +323,7 @@ def build_conversations(building: BenchmarkBuild, chosen: Chosen, name: str, *, 
     """
     plan = PLANS[name]
     conversations = plan.make(building, chosen)
-    if plan.checklists:
+    if plan.protocol == "checklist":
         conversations = add_checklists(building, conversations)
     blind_scores = solve_blind(building, conversations, name) if conversations and blind <= 1 else {}
     solved = {key: score for key, score in blind_scores.items() if score >= blind}
@@ -454,7 +452,7 @@ def main(
     freeze the test with its data card. Every step writes a file in the folder --out; a rerun repeats no step.
     """
     choose("plan", [plan] if plan else [], PLANS)
-    if second and not (plan and PLANS[plan].checklists):
+    if second and not (plan and PLANS[plan].protocol == "checklist"):
         raise UsageError(f"--second {second}: checklists are made by --plan multiverse")
     # What is written there would be taken for images on a rerun.
     if out.resolve().is_relative_to(folder.resolve()):
