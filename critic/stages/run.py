@@ -308,12 +308,10 @@ def describe_source(path: Path) -> dict[str, str]:
     return {"file": str(path), "sha256": hashlib.sha256(encode(inside)).hexdigest()}
 
 
-def known(
-    out: Path, record: type[Record], problem: Callable[[Record], str | None] = lambda _: None
-) -> Iterator[Record]:
+def known(out: Path, record: type[Record], check: Callable[[Record], str | None] = lambda _: None) -> Iterator[Record]:
     """Yield the records in the file `out`, after removing an incomplete last line; none if there is no file.
 
-    Raises UsageError if `problem` returns a message for a record, or if the file does not begin with a record.
+    Raises UsageError if `check` returns a message for a record, or if the file does not begin with a record.
     """
     if not out.is_file():
         return
@@ -328,7 +326,7 @@ def known(
     if out.stat().st_size == 0:
         return
     for number, line in jsonl.read(out, record):
-        if (wrong := problem(line)) is not None:
+        if (wrong := check(line)) is not None:
             raise UsageError(f"{out}:{number}: {wrong}")
         yield line
 
