@@ -146,7 +146,7 @@ def is_table(path: Path) -> bool:
     return jsonl.suffix(path) in tables.READABLE
 
 
-def read_table(path: Path, conversations: Sequence[Conversation], system: str) -> Iterable[ModelTurn]:
+def read_table(path: Path, conversations: Sequence[Conversation], system: str) -> Iterator[ModelTurn]:
     """Read a model's replies from a table, as turns like those that critic infer records, but without images.
 
     `system`: the model's name. Raises UsageError for unknown columns, for an id, a condition or a turn that is unknown
@@ -177,9 +177,8 @@ def read_table(path: Path, conversations: Sequence[Conversation], system: str) -
         if why := _find_contradiction(row, prompts):
             remedy = "give as --questions the file that was asked, in its order"
             raise UsageError(f"{location}: {layout.id} {quoted(key)} {why}; {remedy}")
-    return [
-        turn for (key, name), texts in replies.items() for turn in _build_turns(by_id[key], name, texts, system, path)
-    ]
+    for (key, name), texts in replies.items():
+        yield from _build_turns(by_id[key], name, texts, system, path)
 
 
 def _find_layout(location: str, row: tables.Row) -> Layout:
@@ -324,27 +323,23 @@ def read_transcripts(
     thinking = answers = 0
     for number, recorded in lines:
         line = without_thoughts_in(recorded)
-        location, conversation = f"{path}:{number}", line.conversation
+        conversation = line.conversation
         thinking += line.thoughts is not None
         answers += line.thoughts is not None or line.reply is not None
+        blank = Transcript(conversation=conversation, condition=line.condition, system=line.system, turns={})
+        transcript, problem = transcripts.setdefault((conversation.id, line.condition), blank), None
         if conversation.benchmark != benchmark:
-            raise UsageError(f"{location}: a conversation of {conversation.benchmark}, expected {benchmark}")
+            problem = f"a conversation of {conversation.benchmark}, expected {benchmark}"
         # Transcripts are known by conversation and condition: another model's would mix with them.
-        if system not in (None, line.system):
-            raise UsageError(
-                f"{location}: replies of {quoted(line.system)} after those of {quoted(system)}; one model a file"
-            )
-        if line.condition not in CONDITIONS:
-            raise UsageError(
-                f"{location}: unknown condition {quoted(line.condition)}; expected {', '.join(CONDITIONS)}"
-            )
+        elif system not in (None, line.system):
+            problem = f"replies of {quoted(line.system)} after those of {quoted(system)}; one model a file"
+        elif line.condition not in CONDITIONS:
+            problem = f"unknown condition {quoted(line.condition)}; expected {', '.join(CONDITIONS)}"
+        elif line.turn in transcript.turns:
+            problem = f"turn {line.turn} of {quoted(conversation.id)} ({line.condition}) is there twice"
+        if problem is not None:
+            raise UsageError(f"{path}:{number}: {problem}")
         system = line.system
-        blank = Transcript(conversation=conversation, condition=line.condition, system=system, turns={})
-        transcript = transcripts.setdefault((conversation.id, line.condition), blank)
-        if line.turn in transcript.turns:
-            raise UsageError(
-                f"{location}: turn {line.turn} of {quoted(conversation.id)} ({line.condition}) is there twice"
-            )
         transcript.turns[line.turn] = line
     say_thoughts(path, thinking, answers)
     return transcripts
