@@ -84,17 +84,13 @@ def _content(language: Language) -> dict[str, Any]:
 
 
 @cache
-def _templates(language: Language) -> dict[str, jinja2.Template]:
+def _template(step: str, language: Language) -> jinja2.Template:
     content = _content(language)
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False, trim_blocks=True)
     environment.filters["quote"] = quote_untrusted
-    shared = {name: content[name] for name in ("categories", "aspects")}
-
-    def whole(name: str, text: str) -> jinja2.Template:
-        keys = json.dumps(replies.build_example(STEPS[name]), ensure_ascii=False)
-        return environment.from_string(f"{text.strip()}\n\n{content['output']} {keys}", shared)
-
-    return {name: whole(name, text) for name, text in content["steps"].items()}
+    keys = json.dumps(replies.build_example(STEPS[step]), ensure_ascii=False)
+    text = f"{content['steps'][step].strip()}\n\n{content['output']} {keys}"
+    return environment.from_string(text, {name: content[name] for name in ("categories", "aspects")})
 
 
 def prompt(step: str, row: BuildRow) -> str:
@@ -104,7 +100,7 @@ def prompt(step: str, row: BuildRow) -> str:
     if step == "persona":
         drawn = int(hashlib.sha256(row.key.encode()).hexdigest(), 16)
         facts["goals"] = {name: _sub_goals(goals, drawn) for name, goals in _content(row.lang)["goals"].items()}
-    return _templates(row.lang)[step].render(facts)
+    return _template(step, row.lang).render(facts)
 
 
 def _sub_goals(names: Sequence[str], drawn: int) -> Sequence[str]:
