@@ -249,7 +249,6 @@ def _usual_setup(how: JudgeOptions, benchmark: str, chosen: Sequence[str]) -> Ju
     reason_first = how.prompt == EVERY_REASON_FIRST or (base.reason_first and how.prompt is None)
     if reason_first:
         how = replace(how, prompt=EVERY_REASON_FIRST)
-    second_question = prompt_hash(EXTRACTION) if how.extract else base.second_question
     return replace(
         base,
         score_kind=how.score or "argmax",
@@ -259,7 +258,7 @@ def _usual_setup(how: JudgeOptions, benchmark: str, chosen: Sequence[str]) -> Ju
         battles=how.battles,
         reference_backed=not how.reference_free,
         pointwise_prompt=how.answer_form if how.prompt else base.pointwise_prompt,
-        second_question=second_question,
+        second_question=prompt_hash(EXTRACTION) if how.extract else base.second_question,
         unread=how.on_unparsed or base.unread,
         sight=how.turn_context or base.sight,
         reason_first=reason_first,
@@ -279,14 +278,14 @@ def _find_setup(how: JudgeOptions, usual: JudgeConfig, plan: VerdictPlan, judge:
     """
     prompts, reasons = [usual.pointwise_prompt], [usual.reason_first]
     orders, sights = [usual.order], [usual.sight]
-    # In the table's order: ratings on 1..10 come first, whatever the order of the recipe.
     # What the paper prescribes is no more open than what an option names.
     if how.prompt is None and how.published is None:
+        reasons.append(True)
+        # In the table's order: ratings on 1..10 come first, whatever the order of the recipe.
         for name, form in BY_NAME.items():
             if name in judge.served.forms and _rates_answers(form) and form.protocol == "pointwise":
                 prompts.append(name)
     if how.published is None:
-        reasons += [True] if how.prompt is None else []
         orders += ["forced"] if how.order is None and usual.unread == "fail" else []
         sights += ["all"] if how.turn_context is None else []
     for prompt, reason_first, order, sight in product(prompts, reasons, orders, sights):
