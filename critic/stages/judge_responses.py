@@ -47,10 +47,7 @@ def read_responses(read: Callable[[Counter[str]], Iterable[Response]], path: Pat
     say_left_out(left_out)
     if not shown:
         raise UsageError(f"{path}: no usable row to judge")
-    by_key: dict[str, Shown] = {}
-    for response, other in shown:
-        by_key.setdefault(Sample.of(response, other).key, (response, other))
-    return by_key
+    return {Sample.of(*pair).key: pair for pair in shown}
 
 
 def _without_labels(sample: Sample) -> Sample:
