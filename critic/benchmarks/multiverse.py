@@ -126,14 +126,10 @@ def _build_turns(location: str, row: _Row, image: str) -> list[ConversationTurn]
     spoken = row.conversation
     # The user begins, and two names alternate, whatever they are.
     names = [utterance.speaker.strip().lower() for utterance in spoken]
-    if "assistant" in names[0]:
-        raise UsageError(
-            f"{location}: conversation[0].speaker is {quoted(spoken[0].speaker)}; expected the user to begin"
-        )
     for position, name in enumerate(names):
-        if name != names[position % 2] or (position % 2 and name == names[0]):
+        if name != names[position % 2] or (name == names[0] if position % 2 else "assistant" in name):
             speaker = f"conversation[{position}].speaker is {quoted(spoken[position].speaker)}"
-            raise UsageError(f"{location}: {speaker}; user and assistant must alternate")
+            raise UsageError(f"{location}: {speaker}; user and assistant must alternate, and the user begin")
     # The assistant's last utterance is the reference of the last turn.
     if len(spoken) % 2:
         raise UsageError(f"{location}: turn {len(spoken) // 2 + 1} has no reference: the last word is the user's")

@@ -104,7 +104,7 @@ def said(number: int, **changes: Any) -> Change:
         (said(2, checklist=[{"main_criteria": "x"}]), r"missing required field `question` .*\$.conversation\[2\]"),
         (said(1, speaker="user"), r"conversation\[1\].speaker is 'user'; user and assistant must alternate"),
         (said(4, speaker="guest"), r"conversation\[4\].speaker is 'guest'"),
-        (said(0, speaker="AI Assistant"), "expected the user to begin"),
+        (said(0, speaker="AI Assistant"), "'AI Assistant'; .* and the user begin"),
         (lambda row: row.update(conversation=[]), r"length >= 1 - at `\$\.conversation`"),
         (lambda row: row.update(conversation="Hello"), r"Expected `array`, got `str` - at `\$.conversation`"),
         (lambda row: row.update(conversation=["Hello"]), r"\$.conversation\[0\]"),
