@@ -202,10 +202,8 @@ def freeze(
             jsonl.write_bytes(partial / name, data)
             copies[conversation.image] = name
             hashes[name] = hashlib.sha256(data).hexdigest()
-        parts = {"benchmark": conversations}
-        for name in sorted(set(split_of.values())):
-            parts[name] = [conversation for conversation in conversations if split_of[conversation.id] == name]
-        for name, part in parts.items():
+        for name in ("benchmark", *sorted(set(split_of.values()))):
+            part = [talk for talk in conversations if name in ("benchmark", split_of[talk.id])]
             write(partial / f"{name}.jsonl", form, part, copies)
             hashes[f"{name}.jsonl"] = jsonl.sha256(partial / f"{name}.jsonl")
         content = {"benchmark": form, "hash": _combine_hashes(hashes), **facts, "sha256": hashes}

@@ -264,6 +264,5 @@ def _check_exchanges(turns: Sequence[QuestionAnswer], counts: Iterable[int], lan
     # A conversation that asks the same again does not become harder.
     if len(set(questions)) < len(questions):
         return "repeated"
-    answers = [turn.answer for turn in turns]
     # An answer may be a number or a name; a question may not.
-    return check_texts(questions, language) or check_texts(answers, language, fewest_words=1)
+    return check_texts(questions, language) or check_texts([turn.answer for turn in turns], language, fewest_words=1)
