@@ -459,22 +459,21 @@ def takes_options(command: Callable[..., int], names: Collection[str] | None = N
     None offers all. Fields that are not offered keep their defaults.
     """
     own = inspect.signature(command, eval_str=True)
-    fields: dict[str, dict[str, inspect.Parameter]] = {}
+    structs, every = dict[str, type[Struct]](), dict[str, inspect.Parameter]()
     for parameter in own.parameters.values():
         if inspect.isclass(parameter.annotation) and issubclass(parameter.annotation, Struct):
+            structs[parameter.name] = parameter.annotation
             offered = inspect.signature(parameter.annotation).parameters
-            fields[parameter.name] = {name: offered[name] for name in offered if names is None or name in names}
-    # One option fills every Struct that has a field of its name.
-    every = {name: option for offered in fields.values() for name, option in offered.items()}
+            every |= {name: offered[name] for name in offered if names is None or name in names}
 
     @wraps(command)
     def called(*words: Any, **options: Any) -> int:
         given = {name: options.pop(name) for name in every if name in options}
-        for struct, offered in fields.items():
-            values = {name: given[name] for name in offered if name in given}
-            options[struct] = own.parameters[struct].annotation(**values)
+        # One option fills every Struct that has a field of its name.
+        for name, struct in structs.items():
+            options[name] = struct(**{field: given[field] for field in struct.__struct_fields__ if field in given})
         return command(*words, **options)
 
-    parameters = [parameter for parameter in own.parameters.values() if parameter.name not in fields]
+    parameters = [parameter for parameter in own.parameters.values() if parameter.name not in structs]
     called.__signature__ = own.replace(parameters=[*parameters, *every.values()])  # type: ignore[attr-defined]  # for Typer
     return called
