@@ -110,9 +110,8 @@ class BenchmarkBuild:
         if models := sorted({record.model for record in current if record.model}):
             self.models[step + whose] = models
         good = {record.key: msgspec.convert(record.reply, STEPS[step]) for record in current if record.failure is None}
-        self.count(
-            step + whose, "replies", len(current), len(good), (record.failure for record in current if record.failure)
-        )
+        failures = filter(None, (record.failure for record in current))
+        self.count(step + whose, "replies", len(current), len(good), failures)
         return good
 
     def rows(self, facts: Mapping[str, dict[str, Any]] | None = None) -> list[BuildRow]:

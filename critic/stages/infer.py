@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from critic import benchmarks, jsonl
+from critic import benchmarks
 from critic.backends import Backend, ChatMessage, Reply, Request, find_failure, image_part, read_usage
 from critic.errors import Refused, Transient, UsageError, quoted
 from critic.images import Image, ImageError, Images, name_images
@@ -27,7 +27,7 @@ from critic.judging.thoughts import with_reply, without_thoughts_in
 from critic.records import Conversation, ModelTurn, Sampling, SentImage, SentMessage, TurnFailure
 from critic.stages.gpus import on_gpus
 from critic.stages.options import Endpoint, ModelOptions, choose, takes_options
-from critic.stages.run import RunOptions, Stage, check_plain, gather_cancel_on_error, once
+from critic.stages.run import RunOptions, Stage, check_plain, describe_source, gather_cancel_on_error, once
 from critic.stages.totals import RunSummary, sum_replies
 
 
@@ -274,10 +274,7 @@ def main(
         seed=asked.seed if asked.temperature else 0,
         max_image_pixels=endpoint.max_image_pixels,
     )
-    # A folder of files has no hash.
-    file: dict[str, Any] = {"file": str(benchmark_file), "count": len(questions.conversations)}
-    if benchmark_file.is_file():
-        file["sha256"] = jsonl.sha256(benchmark_file)
+    file = {**describe_source(benchmark_file), "count": len(questions.conversations)}
     run = endpoint.run_options(out)
     conversations = [conversation for conversation in questions.conversations if run.takes(conversation.group)]
     questions = replace(questions, conversations=conversations)

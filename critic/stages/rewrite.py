@@ -148,6 +148,4 @@ def main(
 
     Set "accepted" in the review file to true or false, and run again with --apply: only accepted rewrites are used.
     """
-    if review is not None:
-        return apply(questions, review, out)
-    return ask(questions, endpoint, out)
+    return ask(questions, endpoint, out) if review is None else apply(questions, review, out)

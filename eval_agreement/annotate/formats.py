@@ -324,9 +324,8 @@ def _read_label(
     for position, ask in enumerate(opened.item.asks, 1):
         replies[ask.key] = cells.get(f"choice_{position}" if kind == "item" else _name_column(ask), "")
     # People write "no" under "broken" of an item that is not.
-    skipped, broken = (
-        "" if text.lower() in tables.NO else text for text in (cells.get(_SKIPPED, ""), cells.get(_BROKEN, ""))
-    )
+    marks = (cells.get(_SKIPPED, ""), cells.get(_BROKEN, ""))
+    skipped, broken = ("" if text.lower() in tables.NO else text for text in marks)
     if not (skipped or broken or any(replies.values())):
         return
     _check_texts(location, opened, cells)

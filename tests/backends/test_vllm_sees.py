@@ -87,9 +87,8 @@ async def conversed(backend: Any, root: Path) -> list[ModelTurn]:
     ]
     talks.append(talk("long", ("long " * 4000, [])))
     run = RunOptions(out=root / "none", concurrency=64, max_failed=1.0, retry_failed=False)
-    asked = Questions(
-        conversations=talks, conditions=["own", "oracle", "no_image"], uris={}, root=root, images=Images(root)
-    )
+    conditions = ["own", "oracle", "no_image"]
+    asked = Questions(conversations=talks, conditions=conditions, uris={}, root=root, images=Images(root))
     stage = Infer(run, backend, asked, "tiny", Sampling(max_tokens=24))
     replies: list[ModelTurn] = []
     stage._gate = asyncio.Semaphore(64)
