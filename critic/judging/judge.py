@@ -319,18 +319,16 @@ def panel_judgment(members: Sequence[Judgment], how: distribution.Aggregation, n
         distributions = [verdict.distribution for verdict in verdicts]
         joint = with_mixture(Verdict(rating=rating, scale=first.verdict.scale), distributions)
         score = distribution.aggregated(how, (member.score for member in members))
-    return replace(
-        first,
+    return Judgment(
+        sample=first.sample,
         setup=replace(first.setup, judge=name, unlearned=", ".join(filter(None, unlearned))),
         verdict=joint,
+        prompt=first.prompt,
+        prompt_hash=first.prompt_hash,
         score=score,
-        reply="",
         detail=detail,
-        shortened={},
         members=[member.part for member in members],
         repeats=[panel_judgment(each, how, name).part for each in zip(*(one.repeats for one in members), strict=True)],
-        calls=[],
-        answered_by=[],
         images=min(member.images for member in members),
         **records.sum_usage(members),
     )

@@ -323,9 +323,7 @@ def known(out: Path, record: type[Record], check: Callable[[Record], str | None]
         if first.strip() and first.endswith(b"\n"):
             jsonl.build_decoder(record)(first)
     jsonl.repair(out)
-    if out.stat().st_size == 0:
-        return
-    for number, line in jsonl.read(out, record):
+    for number, line in jsonl.read(out, record) if out.stat().st_size else ():
         if (wrong := check(line)) is not None:
             raise UsageError(f"{out}:{number}: {wrong}")
         yield line

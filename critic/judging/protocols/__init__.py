@@ -65,7 +65,6 @@ class Protocol(Struct, frozen=True, kw_only=True):
 def load(name: str) -> Protocol:
     """Return the protocol called `name`. Raise UsageError if there is none."""
     if name not in PROTOCOLS:
-        choices = f"{did_you_mean(name, PROTOCOLS)}choose {', '.join(PROTOCOLS)}"
-        raise UsageError(f"unknown protocol {name!r}; {choices}")
+        raise UsageError(f"unknown protocol {name!r}; {did_you_mean(name, PROTOCOLS)}choose {', '.join(PROTOCOLS)}")
     protocol: Protocol = import_module(f"{__name__}.{name}").PROTOCOL
     return protocol
