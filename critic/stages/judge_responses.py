@@ -38,8 +38,7 @@ def read_responses(read: Callable[[Counter[str]], Iterable[Response]], path: Pat
     """
     entry, left_out, usable = form_of(form), Counter[str](), list[Response]()
     for response in read(left_out):
-        lacking = entry.lacking(response)
-        if lacking is None:
+        if (lacking := entry.lacking(response)) is None:
             usable.append(response)
         else:
             left_out[lacking] += 1
