@@ -48,6 +48,7 @@ data, endpoint, verdicts, limits, cluster, rare = (
 """Functions that declare an option, one for each group of --help."""
 
 MaxFailed = Annotated[float, limits(min=0, max=1, help="Exit with 3 if a larger share fails.")]
+Temperature = Annotated[float, typer.Option(min=0, help="Sampling temperature.")]
 Published = Annotated[
     Literal["published"] | None, data("--as", help="Use the paper's conditions, protocols and judge settings.")
 ]
@@ -189,7 +190,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True):
     ] = None
     published: Published = None
     max_tokens: Annotated[int, limit_tokens(1)] = 1024
-    temperature: Annotated[float, typer.Option(min=0, help="Sampling temperature.")] = 0.0
+    temperature: Temperature = 0.0
     seed: Annotated[int, typer.Option(help="Seed for sampling.")] = 0
     limit: Annotated[int | None, typer.Option(min=1, help="Run only the first N conversations.")] = None
 
