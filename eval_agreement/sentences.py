@@ -5,6 +5,44 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+import jinja2
+
+from critic.page.blocks import interval, listed, number, share, shares
+from critic.stats.estimate import Estimate, Interval
+
+
+def within(bounds: str) -> str:
+    """Wrap formatted bounds for a sentence, as in "0.1 to 0.3" to " (95 % interval 0.1 to 0.3)"; return "" if empty."""
+    return f" (95 % interval {bounds})" if bounds else ""
+
+
+def quote(estimate: Estimate) -> str:
+    """Format an estimate with its interval, for a sentence.
+
+    >>> quote(Estimate(n=9, value=0.5, interval=(0.25, 0.75)))
+    '0.50 (95 % interval 0.25–0.75)'
+    """
+    return f"{number(estimate.value)}{within(interval(estimate.interval))}"
+
+
+def quote_share(estimate: Estimate) -> str:
+    """Format an estimated share (0..1) in per cent with its interval, for a sentence."""
+    return f"{share(estimate.value)}{within(shares(estimate.interval))}"
+
+
+def signed(bounds: Interval | None) -> str:
+    """Format the interval of an effect with the signs of its ends, as in " [-2.00, +1.00]"; return "" for None."""
+    return " [{:+.2f}, {:+.2f}]".format(*bounds) if bounds else ""
+
+
+# A sentence is full of values, which therefore stand in single braces.
+_ENVIRONMENT = jinja2.Environment(
+    undefined=jinja2.StrictUndefined, autoescape=False, variable_start_string="{", variable_end_string="}"
+)
+for _filter in (interval, listed, number, quote, quote_share, share, shares, signed, within):
+    _ENVIRONMENT.filters[_filter.__name__] = _filter
+_ENVIRONMENT.filters["f"] = format
+
 
 @cache
 def texts_of(name: str) -> dict[str, Any]:
@@ -12,10 +50,15 @@ def texts_of(name: str) -> dict[str, Any]:
     return tomllib.loads((files("eval_agreement") / name).read_text("utf-8"))
 
 
+@cache
+def _load_sentence(key: str) -> jinja2.Template:
+    return _ENVIRONMENT.from_string(texts_of("sentences.toml")[key])
+
+
 def say(key: str, **values: object) -> str:
-    """Return the sentence `key` of `sentences.toml` with `values` filled in.
+    """Return the sentence `key` of `sentences.toml`, a Jinja template, with `values` filled in.
 
     >>> say("too_few_questions", who="gpt4", groups=12, fewest=20, more=8)
     'No decision on gpt4: 12 questions are too few, 20 are needed; label answers to 8 more.'
     """
-    return str(texts_of("sentences.toml")[key]).format(**values)
+    return _load_sentence(key).render(values)

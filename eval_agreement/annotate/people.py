@@ -18,7 +18,8 @@ from eval_agreement.annotate.schemes import SCHEMES, Scheme
 from eval_agreement.annotate.store import RaterTask, Store
 from eval_agreement.measures.preferences import equal_share
 from eval_agreement.measures.raters import Level, rater_agreement
-from eval_agreement.page.words import percent, points, within
+from eval_agreement.page.words import percent, points
+from eval_agreement.sentences import within
 
 _NOTE = "As another rater: share of equal answers. Same again: repeats answered as before."
 

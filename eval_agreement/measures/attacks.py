@@ -188,13 +188,15 @@ def injection(judgments: Sequence[Judgment]) -> Injection:
     attacks = [effect for effect in effects if not suite()[effect.name].control]
     highest = np.fmax.reduce([_change(scores[effect.name], clean) for effect in attacks])
     any_raised = mean_estimate(_reaches(highest, RISE), group, share=True)
+    measured = [effect for effect in attacks if effect.change.value is not None]
+    strongest = max(measured, key=lambda effect: effect.change.value or 0.0, default=None)
     return Injection(
         judge=judgments[0].judge,
         answers=len(group),
         clean=mean_estimate(clean, group),
         attacks=effects,
         any_raised=any_raised,
-        reading=_describe_attacks(attacks, any_raised),
+        reading=say("attacks", attacks=attacks, strongest=strongest, raised=any_raised, rise=RISE),
     )
 
 
@@ -228,33 +230,6 @@ def _change(variant: Floats, clean: Floats) -> Floats:
 def _reaches(values: Floats, least: float) -> Floats:
     """Return 1 for each value of at least `least`, 0 for a smaller one, NaN for NaN."""
     return np.where(np.isnan(values), np.nan, values >= least)
-
-
-def format_points(estimate: Estimate) -> str:
-    """Format an effect in points with its interval, always with a sign.
-
-    >>> format_points(Estimate(n=9, value=-1.5, interval=(-2.0, -1.0)))
-    '-1.50 points [-2.00, -1.00]'
-    """
-    bounds = f" [{estimate.interval[0]:+.2f}, {estimate.interval[1]:+.2f}]" if estimate.interval else ""
-    return f"{estimate.value:+.2f} points{bounds}"
-
-
-def format_count(estimate: Estimate) -> str:
-    """Format the estimate of a share as a count, such as "3 of 10"."""
-    return f"{round((estimate.value or 0.0) * estimate.n)} of {estimate.n}"
-
-
-def _describe_attacks(attacks: Sequence[VariantEffect], any_raised: Estimate) -> str:
-    """Return a sentence on how often any attack raises the score, and on the strongest attack."""
-    number = "one attack" if len(attacks) == 1 else f"{len(attacks)} attacks"
-    raised = format_count(any_raised)
-    text = f"Of {number} inside answers, at least one raises {raised} answers by {RISE:g} points or more"
-    measured = [effect for effect in attacks if effect.change.value is not None]
-    strongest = max(measured, key=lambda effect: effect.change.value or 0.0, default=None)
-    if strongest is None:
-        return f"{text}."
-    return f"{text}; the strongest, {strongest.name}, adds {format_points(strongest.change)} on average."
 
 
 ARMS = (BLIND, SWAPPED, EDITED)
@@ -419,15 +394,5 @@ def _describe_looking(differences: Sequence[MetricDifference], swap: Estimate, n
     It does if it agrees more with people when it sees the image, and if another image lowers its scores.
     """
     pearson = next((difference for difference in differences if difference.metric == "pearson"), None)
-    gains = bool(pearson and pearson.side > 0)
-    loses = swap.side < 0
-    parts = []
-    if pearson:
-        bounds = " [{:+.2f}, {:+.2f}]".format(*pearson.interval) if pearson.interval else ", no interval"
-        parts.append(f"Pearson {pearson.value:+.2f}{bounds} seeing against blind")
-    if swap.value is not None:
-        parts.append(f"with another image right answers get {format_points(swap)}")
-    if noticed.value is not None:
-        parts.append(f"{format_count(noticed)} edits are noticed")
-    decision = say(("looks_not", "looks_half", "looks")[gains + loses])
-    return f"{decision} ({'; '.join(parts)})." if parts else f"{decision}."
+    signs = bool(pearson and pearson.side > 0) + (swap.side < 0)
+    return say("looking", signs=signs, pearson=pearson, swap=swap, noticed=noticed)

@@ -87,8 +87,7 @@ def calibrate(rows: JudgedRows) -> Calibration:
     mapped = cross_fit(human, judge, group)
     before, after = _errors(judge - human), _errors(mapped - human)
     change = mean_estimate(np.abs(mapped - human) - np.abs(judge - human), group, null=0.0)
-    moves = say("map_moves", before=before, after=after).replace("-", "−")
-    readings = [say(("map_same", "map_further", "map_closer")[change.side], moves=moves)]
+    readings = [say("map", change=change, before=before, after=after).replace("-", "−")]
     return replace(calibration, before=before, after=after, change=change, readings=readings)
 
 
@@ -559,21 +558,9 @@ def _summarise(
             kept = mean_estimate(narrow[used].astype(np.float64), group, share=True)
             median, pooled = float(np.median(width[used])), task in borrowed
             tasks.append(TaskWidths(task=task, n=held.n, coverage=held, width=median, narrow=kept, borrowed=pooled))
-    overall = tasks[0]
     share = float(left[known].mean())
     routed = float(error[known & left].sum() / known.sum())
     by_chance = float(error[known].mean() * share)
-    at_least, at_most = overall.coverage.interval or (0.0, 1.0)
-    reading = say("intervals", all=overall, low=at_least, high=at_most, times=10 * CONFORMAL_LEVEL)
-    # The coverage is shown to miss the level, for instance because questions differ much.
-    if at_most < CONFORMAL_LEVEL:
-        reading += say("intervals_broken")
-    if names := [task.task for task in tasks if task.borrowed]:
-        reading += say("intervals_borrowed", tasks=", ".join(names), fewest=FEWEST_ROWS)
-    values = {"share": share, "routed": routed, "by_chance": by_chance, "narrow": NARROW}
-    if share:
-        scores = "recalibrated scores" if facts["recalibrated"] else "scores"
-        reading += say("narrow", error=routed / share, scores=scores, **values)
-    else:
-        reading += say("narrow_no_better" if narrow[known].any() else "none_narrow", **values)
-    return Widths(tasks=tasks, left=share, routed_mae=routed, random_mae=by_chance, reading=reading, **facts)
+    widths = Widths(tasks=tasks, left=share, routed_mae=routed, random_mae=by_chance, reading="", **facts)
+    limits = {"level": CONFORMAL_LEVEL, "fewest": FEWEST_ROWS, "narrow": NARROW, "any_narrow": narrow[known].any()}
+    return replace(widths, reading=say("intervals", widths=widths, all=tasks[0], **limits))

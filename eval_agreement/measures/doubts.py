@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
-from critic.page.blocks import number
 from critic.records import RATINGS
 from critic.stats.arrays import Floats, distinct, group_numbers
 from critic.stats.verdicts import LABELS
@@ -93,12 +92,12 @@ def find_doubts(
         r = _correlate(scores, people)
         # A correlation of few rows may be that low by chance.
         if r <= _REVERSED and r * np.sqrt(len(people)) <= -2:
-            doubts[name].append(Doubt(name="reversed", text=say("doubt_reversed", who=name, r=number(r))))
+            doubts[name].append(Doubt(name="reversed", text=say("doubt_reversed", who=name, r=r)))
         for other, column in others.items():
             between, beside = _correlate(scores, column), _correlate(column, people)
             # Two judges that see the same in answers do not err alike by chance.
             if between >= -_REVERSED and max(abs(r), abs(beside)) <= _UNRELATED:
-                text = say("doubt_labels", who=name, other=other, between=number(between), r=number(r))
+                text = say("doubt_labels", who=name, other=other, between=between, r=r)
                 doubts[name].append(Doubt(name="labels", text=text))
                 break
         if leak:

@@ -243,7 +243,8 @@ def corrected_mean(
         effective=_effective_labels(sample, parts, lam),
         caution=_caution(sample, parts),
     )
-    return replace(result, reading=_read_mean(result))
+    gained = round(result.effective or 0) >= _SHOWN_GAIN * sample.n
+    return replace(result, reading=say("corrected_mean", mean=result, gained=gained))
 
 
 def _effective_labels(sample: Answers, parts: Parts, lam: float) -> float | None:
@@ -387,15 +388,6 @@ def _caution(sample: Answers, parts: Parts) -> str | None:
     if abs(parts.excess) <= scipy.special.stdtrit(fewest - 1, scipy.special.ndtr(_FAR)) * error:
         return None
     return say("no_random_draw", far=abs(parts.excess), way="above" if parts.excess > 0 else "below")
-
-
-def _read_mean(result: CorrectedMean) -> str:
-    """Return a sentence with the corrected mean, and on whether the judge is shown to save labels."""
-    if result.interval is None or result.effective is None:
-        return say("corrected_mean_alike", mean=result)
-    gained = round(result.effective) >= _SHOWN_GAIN * result.labelled
-    gain = say("labels_are_worth" if gained else "no_gain", mean=result)
-    return " ".join(filter(None, (say("corrected_mean", mean=result, gain=gain), result.caution)))
 
 
 Rows = NDArray[np.bool_]

@@ -17,7 +17,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from critic.page.blocks import share, shares
 from critic.records import RATINGS
 from critic.stats.arrays import Floats, Group, group_numbers, ratio
 from critic.stats.estimate import Bootstrap, Estimate
@@ -260,20 +259,9 @@ def soft_agreement(rated: RatedItems, level: Level = "ordinal") -> SoftAgreement
         "people": mean_estimate(by_people, rated.group, share=True),
         "ceiling": mean_estimate(commonest, rated.group, share=True),
         "differ": mean_estimate((commonest < 1).astype(np.float64), rated.group, share=True),
+        "difference": mean_estimate(by_judge - by_people, rated.group, null=0.0),
     }
-    difference = mean_estimate(by_judge - by_people, rated.group, null=0.0)
-    return SoftAgreement(**estimates, difference=difference, reading=_read_soft(estimates, difference, items, level))
-
-
-def _read_soft(estimates: Mapping[str, Estimate], difference: Estimate, items: int, level: Level) -> str:
-    """Return a soft agreement as sentences. `items`: number of items compared."""
-    unit, things = ("rating", "answers") if level == "ordinal" else ("verdict", "items")
-    if not items:
-        return say("soft_none", what=unit, things=things)
-    compared = say(("soft_alike", "soft_more", "soft_less")[difference.side])
-    unseen = say("soft_unseen", points=100 * difference.unseen) if difference.unseen else ""
-    shares = {name: estimate.value for name, estimate in estimates.items()}
-    return say("soft", what=unit, things=things, items=items, compared=compared, unseen=unseen, **shares)
+    return SoftAgreement(**estimates, reading=say("soft", level=level, items=items, **estimates))
 
 
 def alternative_annotator(
@@ -321,23 +309,13 @@ def alternative_annotator(
     test = AlternativeAnnotator(epsilon=epsilon, left_out=len(rated.names) - len(lines), lines=lines, reading="")
     if why := _why_no_test(rated, lines):
         return replace(test, undefined=why, reading=say("replaces_untold", why=why))
-    held = sum(line.rejected for line in lines)
-    omega = held / len(lines)
+    omega = sum(line.rejected for line in lines) / len(lines)
     rho = float(np.mean([line.judge_advantage for line in lines]))
+    rater = float(np.mean([line.rater_advantage for line in lines]))
     over_constant = _beat_constant(rated, level)
     passes = omega >= WINNING_RATE and over_constant.side > 0
-    reading = say(
-        "replaces" if passes or omega < WINNING_RATE else "replaces_no_constant",
-        test=test,
-        may="may" if passes else "may not",
-        held=held,
-        raters=len(lines),
-        needed=WINNING_RATE,
-        omega=omega,
-        rho=rho,
-        rater=float(np.mean([line.rater_advantage for line in lines])),
-    )
-    return replace(test, omega=omega, rho=rho, over_constant=over_constant, passes=passes, reading=reading)
+    test = replace(test, omega=omega, rho=rho, over_constant=over_constant, passes=passes)
+    return replace(test, reading=say("replaces", test=test, rater=rater, needed=WINNING_RATE))
 
 
 def _beat_constant(rated: RatedItems, level: Level) -> Estimate:
@@ -484,6 +462,5 @@ def compare_repeats(verdicts: Floats, agreement: Floats, groups: Indices, name: 
     differs = both & (verdicts[:, 1:] != verdicts[:, :1])
     changed = mean_estimate(ratio(differs.sum(axis=1), both.sum(axis=1)), groups, share=True)
     runs = [float(np.mean(run[~np.isnan(run)])) for run in agreement.T if not np.isnan(run).all()]
-    facts = {"share": share(changed.value), "bounds": shares(changed.interval), "n": changed.n}
-    ends = {"low": min(runs, default=0), "high": max(runs, default=0), "name": name}
-    return Repeats(times=times, changed=changed, runs=runs, reading=say("asked_again", times=times, **facts, **ends))
+    reading = say("asked_again", times=times, changed=changed, runs=runs, name=name)
+    return Repeats(times=times, changed=changed, runs=runs, reading=reading)

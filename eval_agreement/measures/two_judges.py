@@ -59,10 +59,7 @@ class Conversion(Struct, frozen=True, kw_only=True):
     @property
     def reading(self) -> str:
         """The converted mean of all answers, as a sentence."""
-        overall = self.lines[0].mean
-        if overall.interval is None:
-            return say("not_exchanged", conversion=self, why=overall.undefined)
-        return say("exchanged", conversion=self, score=self.lines[0].score, mean=overall)
+        return say("exchanged", conversion=self, overall=self.lines[0])
 
 
 def convert_both_ways(sample: RatedSample, names: tuple[str, str]) -> list[Conversion]:
@@ -249,8 +246,7 @@ def measure_change(sample: RatedSample, looks: int | None = None) -> Change:
     # Few questions may hide a change: exit code 0 would say that there is none.
     if (groups := len(np.unique(sample.groups[again]))) < FEWEST_TO_DECIDE:
         changes = [f"not decided: anchors on {groups} questions, {FEWEST_TO_DECIDE} are needed"]
-    reading = f"{', and '.join(changes) or 'no change that counts is shown'} (by {MARGINS['mae']:g} points or more)"
-    reading += say("one_of_looks", looks=looks) if looks else say("single_look")
+    reading = say("change", changes=changes, looks=looks, margin=MARGINS["mae"])
     overall = estimate(total, new if new.any() else again)
     return Change(total=overall, judge=judge, model=model, shared=shared, holds=not changes, reading=reading)
 

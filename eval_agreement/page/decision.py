@@ -30,8 +30,8 @@ from eval_agreement.measures.preferences import Preferences
 from eval_agreement.measures.raters import AlternativeAnnotator, BesideRaters, RaterAgreement
 from eval_agreement.measures.scorers import Line
 from eval_agreement.metrics import METRICS, Agreement
-from eval_agreement.page.words import part_name, within
-from eval_agreement.sentences import say
+from eval_agreement.page.words import part_name
+from eval_agreement.sentences import quote, quote_share, say
 
 POINTS_WITHIN, SHARE_WITHIN = 0.2, 0.05
 """Half width for which labels are counted if --target-half-width is not given: of a mean, in points, and of a share
@@ -155,19 +155,13 @@ def _why_unfit(
     if "unfit" in accepted and others:
         return ""
     if others < FEWEST_OTHERS:
-        counted = {"same": counts.max(), "n": len(labels), "more": FEWEST_OTHERS - others}
-        option = "decide all the same with --accept unfit" if others else "name another column with --map COLUMN=people"
-        return say("one_value", things=things, unit=unit, option=option, **counted)
+        counted = {"same": counts.max(), "n": len(labels), "others": others, "more": FEWEST_OTHERS - others}
+        return say("one_value", things=things, unit=unit, **counted)
     # Raters who hardly agree measure little that a judge could find.
     low, _ = (raters and raters.people.interval) or (1.0, 1.0)
     if raters and (low <= 0 or _find_reliability(raters, unknown=1.0) < UNFIT):
-        return say("unreliable", alpha=_format(raters.people))
+        return say("unreliable", alpha=raters.people)
     return ""
-
-
-def _format(estimate: Estimate) -> str:
-    """Format an estimate with its interval."""
-    return f"{number(estimate.value)}{within(interval(estimate.interval))}"
 
 
 def _decide(line: Line, findings: RatedFindings, most_failed: float) -> str:
@@ -187,7 +181,7 @@ def _decide(line: Line, findings: RatedFindings, most_failed: float) -> str:
         gains = {name: gain for name, gain in recalibration.over.items() if gain.side <= 0}
         gains |= {"constant": pearson} if pearson.side <= 0 else {}
         hint = "" if findings.beside.raters else say("single_rater")
-        return _why_unknown(who, gains, f"Pearson {_format(pearson)}", result.groups or 0, hint)
+        return _why_unknown(who, gains, f"Pearson {quote(pearson)}", result.groups or 0, hint)
     # Only another judge that is shown to be better rules this one out; one that may be does not.
     if better := [name for name, gain in recalibration.over_judges.items() if gain.side < 0]:
         errors = [f"{name} {number(findings.recalibration[name].error)}" for name in (who, *better)]
@@ -207,7 +201,6 @@ def _why_unknown(who: str, gains: Mapping[str, Estimate], figure: str, groups: i
     `gains`: the effects that are not shown, by trivial judge; above 0 is in the judge's favour. `figure`: the judge's
     agreement in words. `hint`: a sentence to add in the first case.
     """
-    trivial = f"the trivial judge{'s' * (len(gains) > 1)} {listed([*gains])}"
     needed = 0.0
     for gain in gains.values():
         value = gain.value or 0.0
@@ -216,25 +209,19 @@ def _why_unknown(who: str, gains: Mapping[str, Estimate], figure: str, groups: i
         size = groups * (detectable((-reach, reach), groups) / value) ** 2 if value > 0 else np.inf
         needed = max(needed, size)
     if needed <= MOST_QUESTIONS * groups:
-        return say("too_few_to_tell", who=who, trivial=trivial, figure=figure, needed=ceil(needed))
-    return say("knows_nothing", who=who, trivial=trivial, figure=figure) + hint
+        return say("too_few_to_tell", who=who, trivial=[*gains], figure=figure, needed=ceil(needed))
+    return say("knows_nothing", who=who, trivial=[*gains], figure=figure) + hint
 
 
 def _say_use(line: Line, findings: RatedFindings) -> str:
     """Return a sentence on how a judge may be used: unchanged, after recalibration, or only together with labels."""
     recalibration: Recalibration = findings.recalibration[line.name]
-    shift = _say_shift(findings.biases[line.name])
-    facts = {"who": line.name, "r": number(line.result.pearson), "shift": shift and f"it is {shift}; "}
-    facts |= {"constant": number(findings.scorers.constant.result.mae), "mae": number(line.result.mae)}
-    facts |= {"recalibrated": number(recalibration.error)}
-    if not _is_strong(line.name, findings):
-        return say("not_people", explained=recalibration.explained, **facts)
     # A map that lowers the squared error may still take most scores further from people's.
     mended = recalibration.helps.side > 0 and recalibration.error <= (1 - GAIN) * (line.result.mae or 0.0)
-    by = f" by {part_name(recalibration.by)}" if recalibration.by else ""
-    # A certificate has the map of the judge under audit.
-    first = "" if line.name == findings.sample.judge else f", with {line.name} as the first judge,"
-    return say("recalibrated" if mended else "as_it_is", by=by, first=first, **facts)
+    use = ("recalibrated" if mended else "as_it_is") if _is_strong(line.name, findings) else "not_people"
+    facts = {"who": line.name, "audited": findings.sample.judge, "judge": line.result}
+    facts |= {"constant": findings.scorers.constant.result, "by": part_name(recalibration.by or "")}
+    return say(use, **facts, recalibration=recalibration, shift=_say_shift(findings.biases[line.name]))
 
 
 def _is_strong(who: str, findings: RatedFindings) -> bool:
@@ -300,12 +287,11 @@ def _list_uses(line: Line, findings: RatedFindings, *, unaided: bool) -> str:
     if _is_strong(line.name, findings) and len(findings.sample.labelled.part_values("answerer")) > 1:
         reliability = _find_reliability(findings.beside.raters, LEAST_RELIABILITY)
         favoured = _list_favoured(findings.biases[line.name], reliability)
-        uses += say("rank_models", but=say("favours", models=listed(favoured)) if favoured else "")
+        uses += say("rank_models", favoured=favoured)
     widths, _ = findings.widths
     # Intervals of single answers are those of the judge under audit.
     if widths and audited and not unaided:
-        key = "single_scores" if widths.left >= STRONG else "no_single_scores"
-        uses += say(key, share=share(widths.left))
+        uses += say("single_scores" if widths.left >= STRONG else "no_single_scores", left=widths.left)
     return uses
 
 
@@ -346,31 +332,25 @@ def _in_place_of(findings: RatedFindings, who: str) -> str:
         if pair.first == who and held == set(MARGINS) and sound:
             allowed = listed([f"{margin:g} {METRICS[metric].name}" for metric, margin in MARGINS.items()])
             places.append(say("no_worse", name=pair.second, margins=allowed))
-    unaided = "unaided, " if replaces_raters else ""
-    return say("in_place_of", who=who, unaided=unaided, places=listed(places)) if places else ""
+    return say("in_place_of", who=who, unaided=replaces_raters, places=places) if places else ""
 
 
 def _list_steps(name: str, findings: RatedFindings, accepted: Collection[str]) -> Iterator[str]:
     """Yield the figures on the judge under audit: agreement, what it knows, severity, and people's agreement."""
-    who, judge, constant = findings.sample.judge, findings.scorers.judge, findings.scorers.constant
-    trivial = f", against {number(constant.result.mae)} for {constant.about.replace('always', 'always answering')}"
-    ungrouped = findings.sample.labelled.ungrouped
-    questions = "without groups by question" if ungrouped else f"to {judge.groups} questions"
-    facts = {"trivial": trivial, "questions": questions, "pearson": number(judge.pearson)}
-    bounds = within(interval(judge.estimates["mae"].interval))
-    yield say("of_scores", name=name, who=who, judge=judge, within=bounds, **facts)
+    who, judge, sample = findings.sample.judge, findings.scorers.judge, findings.sample
+    facts = {"who": who, "judge": judge, "constant": findings.scorers.constant}
+    yield say("of_scores", name=name, ungrouped=sample.labelled.ungrouped, **facts)
     if judge.rare:
-        yield say("rare_errors", who=who, rare=judge.rare, questions=judge.groups)
+        yield say("rare_errors", **facts)
     if doubts := [doubt.text for doubt in findings.doubts[who] if doubt.name in accepted]:
         yield say("step_accepted", doubts="; ".join(doubts))
     if recalibration := findings.recalibration.get(who):
-        over = [f"{name} {_format(estimate)}" for name, estimate in recalibration.over.items()]
+        over = [f"{name} {quote(estimate)}" for name, estimate in recalibration.over.items()]
         yield say("step_knows", who=who, recalibration=recalibration, over=listed(over))
     yield findings.biases[who].effects[0].reading
     # Without two raters of an answer nothing is known of how far people agree.
     if lines := findings.scorers.of_kind("people"):
-        rater, as_rater = (_format(line.result.estimates["mae"]) for line in lines)
-        yield say("ceiling", people=rater, judge=as_rater)
+        yield say("ceiling", lines=lines)
         if test := findings.beside.replaces:
             yield test.reading
 
@@ -409,12 +389,10 @@ def _list_verdict_steps(name: str, audit: Findings[Preferences]) -> Iterator[str
     """Yield sentences on the judge under audit: agreement, rates, raters, and the effect of the order of answers."""
     judge, scorers = audit.sample.judge, audit.scorers
     result = scorers.agreement[judge]
-    facts = {"accuracy": share(result.accuracy.value), "kappa": number(result.kappa.value)}
-    facts |= {"within": within(shares(result.accuracy.interval)), "things": scorers.things}
-    yield say("of_verdicts", name=name, who=judge, result=result, **facts)
+    yield say("of_verdicts", name=name, who=judge, result=result, things=scorers.things)
     # Only verdicts of yes or no have rates.
     if rates := scorers.rates.get(judge):
-        phrases = [f"{name} {share(rate.value)}{within(shares(rate.interval))}" for name, rate in rates.items()]
+        phrases = [f"{name} {quote_share(rate)}" for name, rate in rates.items()]
         yield f"Of people's yes and no it finds: {listed(phrases)}."
     if beside := audit.beside.get(judge):
         yield from (part.reading for part in (beside.soft, beside.replaces) if part)
@@ -441,13 +419,12 @@ def _decide_verdicts(judge: str, audit: Findings[Preferences], most_failed: floa
     gains = {name: over[name] for name in scorers.baselines if over[name].side <= 0}
     if gains or result.kappa.side <= 0:
         agrees = f"it agrees with people on {np.trace(table)} of {result.n} {scorers.things}"
-        figure = f"{agrees}, kappa {_format(result.kappa)}"
+        figure = f"{agrees}, kappa {quote(result.kappa)}"
         return _why_unknown(judge, gains or {"constant": result.kappa}, figure, scorers.groups)
     if better := [name for name in over if name not in scorers.baselines and over[name].side < 0]:
         kappas = [f"{name} {number(scorers.agreement[name].kappa.value)}" for name in (judge, *better)]
         return say("worse", better=listed(better), who=judge, how=f"their kappas are {listed(kappas)}")
-    accuracy = f"on {share(result.accuracy.value)}{within(shares(result.accuracy.interval))}"
-    figure = f"{accuracy}, kappa {number(result.kappa.value)}"
+    figure = f"on {quote_share(result.accuracy)}, kappa {number(result.kappa.value)}"
     beside = audit.beside.get(judge, BesideRaters())
     shift = _say_verdict_shift(table) if scorers.yes_or_no else ""
     # A judge that says yes too often cannot measure shares of yes without labels.
@@ -476,8 +453,7 @@ def _say_verdict_shift(table: NDArray[np.intp]) -> str:
     # McNemar 1947: of the items on which they differ, as many go either way.
     if (more - less) ** 2 <= scipy.stats.chi2.ppf(LEVEL, 1) * (more + less):
         return ""
-    by_judge, by_people = table[:, A].sum() / table.sum(), table[A].sum() / table.sum()
-    return say("verdicts_shifted", judge=share(by_judge), people=share(by_people))
+    return say("verdicts_shifted", judge=table[:, A].sum() / table.sum(), people=table[A].sum() / table.sum())
 
 
 def _save_shares(judge: str, audit: Findings[Preferences], half_width: float) -> str:
@@ -533,8 +509,8 @@ def _say_saving(labels: tuple[int, int, int], *, quantity: str, size: str) -> st
     """Say how many labels a mean takes with the judge and without. `labels`: as `_count_labels` returns them."""
     with_judge, labels_only = (max(FEWEST_TO_DECIDE, count) for count in labels[:2])
     key = "saves" if with_judge <= (1 - LEAST_SAVED) * labels_only else "saves_nothing"
-    beside = say("of_answers", rows=labels[2]) if labels[2] else say("of_any_answers")
-    return say(key, what=quantity, size=size, with_judge=with_judge, labels_only=labels_only) + beside
+    facts = {"what": quantity, "size": size, "with_judge": with_judge, "labels_only": labels_only}
+    return say(key, **facts) + say("of_answers", rows=labels[2])
 
 
 def _tasks_to_avoid(metric: str, tasks: Mapping[str, Estimate], does: str) -> str:

@@ -12,6 +12,7 @@ from critic.stats.verdicts import VerdictAgreement
 from eval_agreement.measures import preferences
 from eval_agreement.measures.raters import BesideRaters
 from eval_agreement.page.words import estimates, p_text, part_name, people_part, percent, points
+from eval_agreement.sentences import say
 
 _WEIGHTED = (
     "each label stands for 1 / label_probability {things}: agreement, ties, differences and trivial judges are those "
@@ -131,10 +132,8 @@ def draw_positions(biases: Mapping[str, Mapping[str, Estimate]], _: object) -> I
         first = bias["first_place"]
         rows |= {f"{judge}: flips": bias["flips"], f"{judge}: leans to the first": first}
         # A lean that is not shown is in the table, without a sentence.
-        if direction := first.side:
-            position, wins = "first" if direction > 0 else "second", share(0.5 + abs(first.value or 0))
-            text = f"leans to the answer shown {position}: it wins in {wins} of the verdicts that are no tie."
-            readings.append(f"{judge} {text}")
+        if first.side:
+            readings.append(say("leans", judge=judge, first=first))
     yield Part(tables=[estimates("Effect of the order of the answers.", rows, percent)], readings=readings)
 
 
@@ -146,9 +145,8 @@ def draw_lengths(lengths: Mapping[str, Mapping[str, Estimate]], _: object) -> It
         rows[judge] = length["judge"]
         rows["people, the same pairs"] = length["people"]
         change = rows[f"{judge} less people"] = length["difference"]
-        if direction := change.side:
-            how = f"{'more' if direction > 0 else 'less'} often than people, by {share(abs(change.value or 0))}"
-            readings.append(f"{judge} takes the longer answer {how}.")
+        if change.side:
+            readings.append(say("longer", judge=judge, change=change))
     caption = "Share of pairs in which the longer answer wins, if neither says tie."
     yield Part(tables=[estimates(caption, rows, percent)], readings=readings)
 

@@ -22,6 +22,7 @@ from eval_agreement.measures.two_judges import Change, Conversion, Converted
 from eval_agreement.metrics import METRICS, Agreement
 from eval_agreement.page.words import build_sections, estimates, p_text, part_name, people_part, percent, points
 from eval_agreement.sample import NARROW
+from eval_agreement.sentences import say
 
 MOST_UNFOLDED = 15
 """Largest number of rows of a table that is not folded."""
@@ -82,25 +83,16 @@ def draw_breakdown(breakdown: Breakdown, of_samples: Sequence[Breakdown]) -> Ite
 
 def draw_comparisons(comparisons: Sequence[Comparison], _: object) -> Iterator[Part]:
     """Build the part on each pair of judges: how their agreement with people differs."""
-    tables = []
+    tables, readings = list[Table](), list[str]()
     for pair in comparisons:
         caption = f"{pair.first} less {pair.second}, {pair.n} answers ({pair.left_out} left out: not scored by both)."
         tables.append(differences_table(caption, (pair.first, pair.second), pair.differences))
-    yield Part(readings=[_read_comparison(pair) for pair in comparisons], tables=tables)
-
-
-def _read_comparison(pair: Comparison) -> str:
-    """Return a sentence that says which judge is better by which metrics."""
-    both = f"{pair.first} and {pair.second}"
-    ahead: dict[str, list[str]] = {}
-    for difference in pair.differences:
-        if difference.better:
-            ahead.setdefault(difference.better, []).append(METRICS[difference.metric].name)
-    # Nothing shown is a finding too, and is said.
-    if not ahead:
-        return f"No metric is shown to tell {both} apart on these {pair.n} answers (p corrected over metrics)."
-    leads = [f"{name} is ahead of the other in {blocks.listed(metrics)}" for name, metrics in ahead.items()]
-    return f"{'; '.join(leads)} ({both}, {pair.n} answers)."
+        ahead: dict[str, list[str]] = {}
+        for difference in pair.differences:
+            if difference.better:
+                ahead.setdefault(difference.better, []).append(METRICS[difference.metric].name)
+        readings.append(say("comparison", pair=pair, ahead=ahead))
+    yield Part(readings=readings, tables=tables)
 
 
 _MARGIN = {None: "–", True: "{:g}", False: "not shown"}

@@ -58,11 +58,6 @@ def _detectable(size: str, estimate: Estimate) -> str:
     return f"; needs {size} to show" if estimate.unseen else ""
 
 
-def within(bounds: str) -> str:
-    """Wrap formatted bounds for a sentence, as in "0.1 to 0.3" to " (95 % interval 0.1 to 0.3)"; return "" if empty."""
-    return f" (95 % interval {bounds})" if bounds else ""
-
-
 def build_sections(parts: Mapping[str, Iterable[Part]], **values: object) -> list[Section]:
     """Build the sections of a page from their parts, keyed by section, in the order of `sections.toml`.
 
@@ -130,6 +125,6 @@ def people_part(heading: str, beside: BesideRaters) -> Part:
         }
         tables.append(estimates("Chance that a rater drawn at random gives the rating of …", chances, percent))
     if test and test.lines:
-        caption = say("alternative_annotator", test=test, omega=number(test.omega), rho=number(test.rho))
+        caption = say("alternative_annotator", test=test)
         tables.append(_RATERS.table(caption, test.lines))
     return Part(heading=heading, readings=[finding.reading for finding in (soft, test) if finding], tables=tables)
