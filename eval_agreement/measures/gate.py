@@ -9,6 +9,7 @@ from critic.errors import UsageError
 from critic.stats.estimate import FEWEST_TO_DECIDE, Estimate
 from critic.stats.verdicts import VerdictAgreement
 from eval_agreement.metrics import METRICS, Agreement
+from eval_agreement.sentences import say
 
 _LIMIT = re.compile(
     r"\s*(?:(?P<sample>[^:,<>=]+):)?\s*(?P<metric>\w+)\s*(?P<sign><=|>=)\s*(?P<value>-?(?:\d+\.?\d*|\.\d+)(?:e-?\d+)?)\s*"
@@ -107,24 +108,14 @@ def check(limits: Sequence[Limit], results: Mapping[str, Agreement]) -> list[Out
 
 def _outcome(sample: str, limit: Limit, result: Agreement) -> Outcome:
     """Check a limit on one sample, given the judge's agreement there."""
-    lower = limit.sign == "<="
-    reason = "nothing was measured"
-    if limit.metric == "failed":
-        # A count of failures has no interval: all of them are known.
-        total = result.n + result.failed
-        bound = result.failed / total if total else None
-        shown = f"{result.failed} of {total} failed"
-    else:
-        estimate = result.estimates[limit.metric]
-        groups = result.groups or 0
+    lower, total = limit.sign == "<=", result.n + result.failed
+    # A count of failures has no interval: all of them are known.
+    bound = result.failed / total if total else None
+    if estimate := result.estimates.get(limit.metric):
         # With few groups an interval may be too narrow, and a gate must not pass by chance.
-        enough = groups >= FEWEST_TO_DECIDE
+        enough = (result.groups or 0) >= FEWEST_TO_DECIDE
         bound = estimate.interval[1 if lower else 0] if estimate.interval and enough else None
-        shown = "undefined" if estimate.value is None else f"{estimate.value:.3f}"
-        shown += "" if estimate.interval is None else f" [{estimate.interval[0]:.3f}, {estimate.interval[1]:.3f}]"
-        few = "" if enough or estimate.value is None else f"{groups} questions, {FEWEST_TO_DECIDE} are needed"
-        reason = few or estimate.undefined or reason
     holds = bound is not None and (bound <= limit.value if lower else bound >= limit.value)
-    undecided = "" if bound is not None else f" (not decided: {reason})"
-    text = f"{sample}: {limit.metric}{limit.sign}{limit.value:g} {'' if holds else 'NOT '}kept: {shown}{undecided}"
+    facts = {"sample": sample, "limit": limit, "result": result, "fewest": FEWEST_TO_DECIDE}
+    text = say("limit", estimate=estimate, bound=bound, holds=holds, **facts)
     return Outcome(sample, limit, bound, holds, text)

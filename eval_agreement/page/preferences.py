@@ -14,11 +14,6 @@ from eval_agreement.measures.raters import BesideRaters
 from eval_agreement.page.words import estimates, p_text, part_name, people_part, percent, points
 from eval_agreement.sentences import say
 
-_WEIGHTED = (
-    "each label stands for 1 / label_probability {things}: agreement, ties, differences and trivial judges are those "
-    "of all {things}, single raters, places and lengths those of the labelled ones; n counts labels"
-)
-
 
 def _scorer_row(name: str, about: str, result: VerdictAgreement, *, ties: bool, strong: bool = False) -> TableRow:
     """Build the table row of a scorer.
@@ -66,8 +61,8 @@ def draw_verdicts(scorers: preferences.VerdictScorers, _: object) -> Iterator[Pa
     # Preferences have no yes and no.
     if rates:
         tables.append(estimates(caption, rates, percent))
-    readings = [*scorers.notes, *([_WEIGHTED.format(things=scorers.things)] if scorers.weighted else [])]
-    yield Part(tables=tables, readings=readings)
+    weighted = [say("weighted", things=scorers.things)] if scorers.weighted else []
+    yield Part(tables=tables, readings=[*scorers.notes, *weighted])
 
 
 def draw_people(beside: Mapping[str, BesideRaters], _: object) -> Iterator[Part]:
