@@ -49,7 +49,7 @@ MEASURES: dict[str, Measure[RatedSample]] = {
         find=calibration.measure_intervals,
         section="calibration",
         draw=scores.draw_intervals,
-        write=calibration.interval_values,
+        write=lambda intervals: {"widths": to_builtins(intervals[0])},
     ),
     "corrected": Measure(find=measure_corrected_means, section="corrected", draw=scores.draw_corrected_means),
     "plan": Measure(find=plan_labels, section="corrected", draw=scores.draw_plan),

@@ -453,12 +453,6 @@ def _is_worth_leaving(sample: RatedSample, known: NDArray[np.bool_], *, score: F
     return bool(left.any()) and (gain.side > 0 or bool(same))
 
 
-def interval_values(intervals: tuple[Widths | None, Floats | None]) -> dict[str, Any]:
-    """Return the finding on intervals as JSON values, without the ends, which go to rows.csv."""
-    widths, _ = intervals
-    return {"widths": to_builtins(widths)}
-
-
 def _distributions(sample: RatedSample, judged: NDArray[np.bool_]) -> Floats | None:
     """Return the judge's probabilities of the ratings, (n, 10), or None if any judged row lacks them."""
     rows = [judgment.verdict.distribution if judgment else None for judgment in sample.judgments]
@@ -532,9 +526,7 @@ def _quantile(needed: Floats) -> float:
     >>> _quantile(np.arange(1.0, 20.0)), _quantile(np.arange(1.0, 5.0))
     (18.0, inf)
     """
-    # Rounded first: 0.9 * 20 must not become 19 by a rounding error.
-    index = int(np.ceil(round(CONFORMAL_LEVEL * (len(needed) + 1), 9))) - 1
-    return float(np.sort(needed)[index]) if index < len(needed) else np.inf
+    return float(np.quantile(np.r_[needed, np.inf], CONFORMAL_LEVEL, method="inverted_cdf"))
 
 
 def _summarise(

@@ -174,11 +174,10 @@ def row_lines(audits: Mapping[str, RatedFindings]) -> list[dict[str, Any]]:
         # Samples with too few questions have no intervals.
         if rows is None:
             continue
-        for key, low, high, score, left in zip(sample.ids, *rows, strict=True):
-            line = {"sample": name, "id": key}
-            for column, value in (("score", score), ("low", low), ("high", high)):
-                line[column] = "" if np.isnan(value) else f"{value:.4g}"
-            lines.append({**line, "rate_by": "judge" if left else "people"})
+        for key, *ends, left in zip(sample.ids, *rows, strict=True):
+            low, high, score = ("" if np.isnan(end) else f"{end:.4g}" for end in ends)
+            rate_by = "judge" if left else "people"
+            lines.append({"sample": name, "id": key, "score": score, "low": low, "high": high, "rate_by": rate_by})
     return lines
 
 
