@@ -17,7 +17,8 @@ from msgspec.structs import replace
 from critic import human_scored, jsonl, tables
 from critic.certificate import Certificate, HowJudged, Labels, find_judged_file, is_certificate, name_audit
 from critic.errors import UsageError
-from critic.page.blocks import Section, as_text
+from critic.page.blocks import Section
+from critic.page.page import as_text
 from critic.records import Judgment
 from critic.stats.verdicts import UNASKED
 from eval_agreement.measure_tables import MEASURES, PREFERENCE_MEASURES, preference_sections

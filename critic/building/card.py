@@ -190,4 +190,4 @@ def write(out: Path, name: str, file: Path, steps: Sequence[Mapping[str, Any]] =
     origin = {file.name: {"benchmark": name, "sha256": jsonl.sha256(file)}}
     page.write(out / "card.html", f"Data card: {benchmark.title}", sections, origin, about=about)
     jsonl.write_json(out / "card.json", {"title": benchmark.title, **to_builtins(card)})
-    return blocks.as_text([sections[0], *sections[2:]])
+    return page.as_text([sections[0], *sections[2:]])

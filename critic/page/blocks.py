@@ -2,7 +2,7 @@
 
 import math
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
 from typing import Any, Generic, Literal, TypeVar
 
@@ -306,32 +306,6 @@ def axis(name: str, values: Iterable[float], most: int = 7) -> Axis:
     """Return an axis with at most `most` ticks that spans all values."""
     ticks = ticks_of([Bar(value, None) for value in values], most)
     return Axis(name, {tick: f"{tick:g}".replace("-", "−") for tick in ticks})
-
-
-def as_text(sections: Sequence[Section]) -> str:
-    """Render sections as fixed-width text, without collapsed tables."""
-    lines: list[str] = []
-    for section in sections:
-        body = [line for part in (section, *section.parts) for line in _list_lines(part)]
-        # A section without content would leave a bare heading.
-        if body:
-            lines += ["", section.heading, "=" * measure_width(section.heading), *body]
-            lines += ["", section.note] if section.note else []
-    return "\n".join(lines).strip("\n")
-
-
-def _list_lines(part: Part) -> Iterator[str]:
-    """Yield the lines of a part: heading, sentences and open tables."""
-    shown = [table for table in part.tables if not table.collapsed]
-    if part.heading and not isinstance(part, Section) and (part.readings or shown):
-        yield from ("", part.heading)
-    yield from part.readings
-    for table in (lean(table, merge=False) for table in shown):
-        grid = [table.head]
-        for row in table.rows:
-            cells = [f"{cell.text} ({cell.small})" if cell.small else cell.text for cell in row.cells]
-            grid.append([row.name, *cells])
-        yield from ("", table.caption, *align(grid, right=True))
 
 
 def align(grid: Sequence[Sequence[str]], *, right: bool = False) -> list[str]:

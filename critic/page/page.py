@@ -1,4 +1,4 @@
-"""Render sections as one HTML page that needs no network. Other pages extend the same base template with `render`."""
+"""Render sections as one HTML page that needs no network, or as text; other pages extend the same base template."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ import jinja2
 from critic import jsonl
 from critic.errors import UsageError
 from critic.images import ImageError, Images
-from critic.page.blocks import Figure, Part, Section, Table, lean, measure_width, number, shortened
+from critic.page.blocks import Figure, Part, Section, Table, align, lean, measure_width, number, shortened
 
 COLOURS = 16
 """Number of colours for models on a page (macros.html.jinja); the seventeenth model gets the first colour again."""
@@ -41,6 +41,11 @@ def render(package: str, template: str, facts: Mapping[str, Any]) -> str:
     text = page.render({"hues": _number_colours(facts.get("sections", ())), **facts})
     # Raters see an answer as it is.
     return _TURNS.sub("", text) if "sections" in facts else text
+
+
+def as_text(sections: Sequence[Section]) -> str:
+    """Render sections as fixed-width text for a terminal, without collapsed tables."""
+    return render("critic.page", "text.jinja", {"shown": sections}).strip("\n")
 
 
 def _list_parts(sections: Iterable[Section]) -> Iterator[Part]:
@@ -87,7 +92,7 @@ def _load_environment(package: str, html: bool) -> jinja2.Environment:
         extensions=["jinja2.ext.do"],
     )
     environment.filters |= {"number": number, "shortened": shortened, "lean": lean, "measure_width": measure_width}
-    environment.filters |= {"latex": _escape_latex}
+    environment.filters |= {"latex": _escape_latex, "align": align}
     # A page's policy allows one inline script by this hash of its text (CSP 2, section 7.15.1).
     environment.filters["sha256"] = lambda text: b64encode(hashlib.sha256(text.encode()).digest()).decode()
     environment.filters["json"] = lambda value: json.dumps(value, ensure_ascii=False, indent=2)

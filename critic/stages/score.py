@@ -20,7 +20,7 @@ from critic.benchmarks import BENCHMARKS, Run, Runs
 from critic.errors import UsageError
 from critic.judging import protocols
 from critic.page import figures, leaderboards, page
-from critic.page.blocks import Section, as_text
+from critic.page.blocks import Section
 from critic.page.cautions import list_cautions
 from critic.page.tournaments import tournaments
 from critic.records import NOT_LEARNED, Judgment, describe_difference
@@ -82,7 +82,7 @@ def main(
     sections += [*battles.sections, *report.sections, *costs, _describe_verdicts(runs)]
     boards += battles.boards
     cautions = list_cautions(runs)
-    print(as_text([Section(heading="Before you compare", readings=cautions), *sections]))
+    print(page.as_text([Section(heading="Before you compare", readings=cautions), *sections]))
     single = out is not None and out.suffix == ".json"
     beside = Path() if out is None else out.parent if single else out
     origin = {}

@@ -26,8 +26,8 @@ from critic.building.bench import correct
 from critic.errors import UsageError, located, one_line, quoted
 from critic.human_scored import settle_answers
 from critic.images import Image, ImageError, Images
-from critic.page.blocks import Section, as_text
-from critic.page.page import render
+from critic.page.blocks import Section
+from critic.page.page import as_text, render
 from critic.stages.totals import listed
 from critic.stats.arrays import group_numbers
 from eval_agreement.annotate.plan import draw, is_swapped

@@ -12,7 +12,6 @@ from critic.page.blocks import (
     Section,
     Table,
     TableCell,
-    as_text,
     axis_of,
     lean,
     number,
@@ -20,7 +19,7 @@ from critic.page.blocks import (
     ticks_of,
 )
 from critic.page.leaderboards import leaderboards, state_leaders, table_of
-from critic.page.page import render, write
+from critic.page.page import as_text, render, write
 from critic.stats.leaderboard import LeaderboardRow, score_of
 
 
