@@ -10,7 +10,8 @@ from msgspec import Struct
 
 from critic.errors import UsageError
 from critic.page import blocks
-from critic.page.blocks import Bar, Section, Table, TableCell, bar, interval, listed, number, row, span, ticks_of
+from critic.page.blocks import Bar, Section, Table, TableCell, bar, interval, number, row, span, ticks_of
+from critic.page.page import render
 from critic.stats.estimate import Places
 from critic.stats.leaderboard import MEAN, LeaderboardCell, LeaderboardRow, Standings, ranks, standings
 from critic.tables import write_csv
@@ -135,36 +136,18 @@ def state_leaders(boards: Sequence[Leaderboard]) -> list[str]:
 def _state_leader(board: Leaderboard, column: str, names: Sequence[str]) -> str:
     """Return the sentence on one judge's models `names` by the score in `column`; "" without a score."""
     cells = {name: board.standings[name][column] for name in names if column in board.standings[name]}
-    if not cells:
+    names = sorted(cells, key=lambda name: _sort_by_rank(cells[name]))
+    if not names or (cells[names[0]].value is None and not cells[names[0]].infinite):
         return ""
-    first, *others = names = sorted(cells, key=lambda name: _sort_by_rank(cells[name]))
+    first, *others = names
     places = board.places if column == board.columns[0] else ranks(list(board.entries.values()), column)
-    mark = _build_cell(column, cells[first]).text
-    bounds = interval(cells[first].interval, _decimals(column))
-    reading = f"in “{column}”" + f" (95 % interval {bounds})" * bool(bounds)
-    if cells[first].value is None and not cells[first].infinite:
-        return ""
-    # Nobody can be ahead of no one; what a single score says is what it is out of, and over.
-    if not others:
-        score = board.entries[first].scores[column]
-        most = "" if score.highest is None else f" of {score.highest:g}"
-        return f"{first} has {mark}{most} over {score.basis or f'{cells[first].n} verdicts'} {reading}."
     # Infinite scores are above all others, and have no places among them.
     top = [name for name in names if cells[name].infinite] or [n for n in names if places.get(n, (0, 0))[0] == 1]
-    tied = [f"{name} ({_build_cell(column, cells[name]).text})" for name in top]
-    # With tied models, naming one as first would claim more than the data shows.
-    if len(tied) > 1:
-        more = [f"{len(tied) - 3} others"] if len(tied) > 4 else tied[3:]
-        named = listed([*tied[:3], *more])
-        return f"{named} are tied in the first place by “{column}”: none is shown to be ahead of another."
     placed = places.keys() & cells.keys()
     behind = len(placed) - places[first][1] if first in placed else 0
-    how_many = f"{behind} of the {len(others)} others"
-    if behind == len(others) == 1:
-        how_many = f"{others[0]} ({_build_cell(column, cells[others[0]]).text})"
-    # A score over some of its parts, or none at all, is in no place that another could be ahead of.
-    shown = f", shown to be ahead of {how_many}" if behind else ""
-    return f"{first} is first with {mark} {reading}{shown}."
+    facts: dict[str, Any] = {"column": column, "decimals": _decimals(column), "cells": cells, "first": first}
+    facts |= {"score": board.entries[first].scores[column], "others": others, "top": top, "behind": behind}
+    return render("critic.page", "leader.jinja", facts).strip()
 
 
 def sections(boards: Sequence[Leaderboard]) -> list[Section]:

@@ -16,7 +16,8 @@ import jinja2
 from critic import jsonl
 from critic.errors import UsageError
 from critic.images import ImageError, Images
-from critic.page.blocks import Figure, Part, Section, Table, align, lean, measure_width, number, shortened
+from critic.page import blocks
+from critic.page.blocks import Figure, Part, Section, Table
 
 COLOURS = 16
 """Number of colours for models on a page (macros.html.jinja); the seventeenth model gets the first colour again."""
@@ -91,8 +92,9 @@ def _load_environment(package: str, html: bool) -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         extensions=["jinja2.ext.do"],
     )
-    environment.filters |= {"number": number, "shortened": shortened, "lean": lean, "measure_width": measure_width}
-    environment.filters |= {"latex": _escape_latex, "align": align}
+    for name in ("align", "interval", "lean", "listed", "measure_width", "number", "shortened"):
+        environment.filters[name] = getattr(blocks, name)
+    environment.filters["latex"] = _escape_latex
     # A page's policy allows one inline script by this hash of its text (CSP 2, section 7.15.1).
     environment.filters["sha256"] = lambda text: b64encode(hashlib.sha256(text.encode()).digest()).decode()
     environment.filters["json"] = lambda value: json.dumps(value, ensure_ascii=False, indent=2)
