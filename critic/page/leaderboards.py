@@ -146,7 +146,7 @@ def _state_leader(board: Leaderboard, column: str, names: Sequence[str]) -> str:
     placed = places.keys() & cells.keys()
     behind = len(placed) - places[first][1] if first in placed else 0
     facts: dict[str, Any] = {"column": column, "decimals": _decimals(column), "cells": cells, "first": first}
-    facts |= {"score": board.entries[first].scores[column], "others": others, "top": top, "behind": behind}
+    facts |= {"score": board.entries[first].scores.get(column), "others": others, "top": top, "behind": behind}
     return render("critic.page", "leader.jinja", facts).strip()
 
 
