@@ -154,10 +154,8 @@ def sections(boards: Sequence[Leaderboard]) -> list[Section]:
     """Build one section with all tables. The scores of a table with one row are listed one per line."""
     tables = []
     for board in boards:
-        tables += [
-            table_of(board) if len(board.standings) > 1 else _build_single_table(board),
-            *_build_differences(board),
-        ]
+        build = table_of if len(board.standings) > 1 else _build_single_table
+        tables += [build(board), *_build_differences(board)]
     note = NOTE + NOTE_OF_SEVERAL * any(len(board.standings) > 1 for board in boards)
     note += NOTE_OF_DIFFERENCES * any(board.baseline is not None for board in boards)
     return [Section(heading="Scores", tables=tables, note=note)] if tables else []

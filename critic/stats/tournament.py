@@ -95,9 +95,8 @@ class _Games:
         # Intervals for only some models would invite comparisons that they do not cover.
         complete, undefined = len(intervals) == len(rated), self.draws.too_few()
         if not complete and undefined is None:
-            undefined = (
-                f"no intervals: {np.isnan(drawn).any(axis=0).mean():.0%} of the resamples have no finite maximum"
-            )
+            share = np.isnan(drawn).any(axis=0).mean()
+            undefined = f"no intervals: {share:.0%} of the resamples have no finite maximum"
         return Ratings(
             n=len(self.score),
             failed=self.failed,

@@ -120,9 +120,8 @@ def _convert_means(answers: RatedSample, target: str) -> tuple[list[Converted], 
             lacking[name] = say("few_anchors", target=target, model=name, questions=questions, fewest=FEWEST_ANCHORS)
         # Shares of anchors may differ, but a model counts by its answers in the mean of all.
         times[rows] = rows.sum() / max(anchors.sum(), 1)
-    places = (
-        _rank(answers.rows(np.array([name not in lacking for name in answers.parts["answerer"]]))) if models else {}
-    )
+    enough = np.array([name not in lacking for name in answers.parts["answerer"]], dtype=bool)
+    places = _rank(answers.rows(enough)) if models else {}
     lines, cautions = list[Converted](), list[str]()
     for name, rows in {"all": np.ones_like(anchored), **models}.items():
         chosen = answers.rows(rows)

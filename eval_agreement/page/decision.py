@@ -302,14 +302,11 @@ def _list_favoured(biases: Biases, reliability: float) -> list[str]:
     """
     effects = [effect for family in biases.offsets if family.name == "answerer" for effect in family.effects]
     shown = [effect for effect in effects if _is_notable(effect) and (effect.noise_explains or 0.0) < reliability]
-    most = max(shown, key=lambda effect: abs(effect.value or 0.0), default=None)
-    favoured = []
-    for effect in shown:
-        # An offset compares with all others, so only those with the sign of the largest are named.
-        if most and (effect.value or 0.0) * (most.value or 0.0) > 0:
-            sign = "+" if (effect.value or 0.0) > 0 else ""
-            favoured.append(f"{effect.label} ({sign}{number(effect.value)} points at equal human score)")
-    return favoured[:MOST_NAMED]
+    most = max((effect.value or 0.0 for effect in shown), key=abs, default=0.0)
+    # An offset compares with all others, so only those with the sign of the largest are named.
+    alike = [effect for effect in shown if (effect.value or 0.0) * most > 0][:MOST_NAMED]
+    sign = "+" if most > 0 else ""
+    return [f"{effect.label} ({sign}{number(effect.value)} points at equal human score)" for effect in alike]
 
 
 def _not_for(who: str, findings: RatedFindings) -> str:
