@@ -6,7 +6,6 @@ import resource
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -179,18 +178,45 @@ class Meter:
         return figures
 
 
-class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of type Any
-    """Trainer whose checkpoints include DeepSpeed's state and count as complete only after they are sealed."""
+class JudgeTrainer(transformers.Trainer, transformers.TrainerCallback):  # type: ignore[misc]  # bases of type Any
+    """Trainer that averages weights, logs, evaluates, keeps the best weights, and writes the finished judge.
 
-    def __init__(self, watch: "JudgeCallback", **options: Any) -> None:
-        self.watch = watch
+    It is its own callback. Checkpoints include DeepSpeed's state and count as complete only after they are sealed.
+    Losses are logged to loss.jsonl in the output folder, and the best weights are kept in best/.
+
+    - `facts`: identify the run. `notes`: further contents of critic.json.
+    - `watched`: held-out rows by name: `own`, and `foreign` for rows of another data set.
+    - `options`: those of transformers' Trainer.
+    """
+
+    def __init__(
+        self,
+        trained_for: Objective,
+        facts: dict[str, Any],
+        notes: dict[str, Any],
+        tokenizer: Any,
+        watched: dict[str, evaluation.HeldOut],
+        **options: Any,
+    ) -> None:
+        self.trained_for, self.recipe = trained_for, trained_for.recipe
+        self.facts, self.notes = facts, notes
+        self.tokenizer, self.watched = tokenizer, watched
+        self.meter = Meter(options["model"], tokenizer.pad_token_id)
         self.order, self.numbered = torch.Generator(), None
         self.usual_memory = 0
-        super().__init__(**options)
-        watch.trainer = self
+        self.ema: ShardedEma | None = None
+        self.evaluated: dict[str, Any] | None = None
+        self.best: dict[str, Any] | None = None
+        # The base's scores of the watched rows.
+        self.base: dict[str, list[float]] = {}
+        self.seconds = self.began = 0.0
+        super().__init__(callbacks=[self], **options)
+        self.remove_callback(transformers.PrinterCallback)
+        self.out = Path(self.args.output_dir)
+        self.losses = self.out / "loss.jsonl"
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Any:
-        self.watch.meter.add(inputs)
+        self.meter.add(inputs)
         return super().training_step(model, inputs, num_items_in_batch)
 
     # The methods with an underscore below are private in transformers' Trainer and may change without notice: the pin
@@ -207,11 +233,11 @@ class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of typ
         if hasattr(sampler, "batch_size"):
             # Sorted within a number of steps, which transformers counts by one process's rows: another number of
             # processes would have another order.
-            sampler.batch_size = self.watch.recipe.global_batch
-        if most := self.watch.recipe.group_by_question:
+            sampler.batch_size = self.recipe.global_batch
+        if most := self.recipe.group_by_question:
             sampler = GroupedSampler(self.train_dataset, self.order, None if most is True else most)
         if self.data_collator.packing and not hasattr(sampler, "effective_batch_size"):
-            step, image_token = self.watch.recipe.global_batch, self.data_collator.image_token
+            step, image_token = self.recipe.global_batch, self.data_collator.image_token
             return PrefixSharingSampler(sampler, self.train_dataset, step, self.args.train_batch_size, image_token)
         return sampler
 
@@ -229,7 +255,7 @@ class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of typ
             super()._run_epoch(**options)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        super().log({**logs, **self.watch.meter.take()} if "loss" in logs else logs, start_time)
+        super().log({**logs, **self.meter.take()} if "loss" in logs else logs, start_time)
         if self.args.use_cpu:
             self.usual_memory = cpu.trim_memory(self.usual_memory)
 
@@ -240,59 +266,47 @@ class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of typ
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         # What a killed run left half written goes first; the seal, written last, says that a checkpoint is whole.
-        folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        folder = self.out / f"checkpoint-{self.state.global_step}"
         if self.args.should_save:
             shutil.rmtree(folder, ignore_errors=True)
         self.accelerator.wait_for_everyone()
         super()._save_checkpoint(model, trial)
-        self.watch.seal(folder)
+        if self.ema is not None:
+            self.ema.save(folder / f"ema_{self.args.process_index}.pt")
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            spent = self.seconds + time.monotonic() - self.began
+            state = {"best": self.best, "evaluated": self.evaluated, "seconds": spent, "base": self.base}
+            jsonl.write_json(folder / "watch.json", state)
+            checkpoints.seal(folder, self.facts)
+            checkpoints.discard(self.out, self.recipe.keep)
+        self.accelerator.wait_for_everyone()
 
+    def _restore(self, folder: Path) -> None:
+        """Restore what `_save_checkpoint` added to a checkpoint."""
+        if self.ema is not None:
+            self.ema.load(folder / f"ema_{self.args.process_index}.pt")
+        saved = json.loads((folder / "watch.json").read_text("utf-8"))
+        self.best, self.evaluated, self.seconds = saved["best"], saved["evaluated"], saved["seconds"]
+        self.base = saved["base"]
 
-@dataclass(eq=False)
-class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a base of type Any
-    """Averages weights, logs, evaluates, keeps the best weights, and writes the finished judge.
-
-    It logs losses to `out`/loss.jsonl and keeps the best weights in `out`/best.
-
-    - `facts`: identify the run. `notes`: further contents of critic.json.
-    - `watched`: held-out rows by name: `own`, and `foreign` for rows of another data set.
-    """
-
-    trained_for: Objective
-    out: Path
-    facts: dict[str, Any]
-    notes: dict[str, Any]
-    tokenizer: Any
-    watched: dict[str, evaluation.HeldOut]
-    meter: Meter
-    trainer: Any = None
-    ema: ShardedEma | None = None
-    evaluated: dict[str, Any] | None = None
-    best: dict[str, Any] | None = None
-    # The base's scores of the watched rows.
-    base: dict[str, list[float]] = field(default_factory=dict)
-    seconds: float = 0.0
-    began: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.recipe = self.trained_for.recipe
-        self.log = self.out / "loss.jsonl"
+    # Events of the training, as transformers calls them.
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         # The average begins with the fp32 weights, which exist only now.
         if self.recipe.ema is not None:
-            self.ema = ShardedEma(self.trainer.deepspeed, self.recipe.ema)
+            self.ema = ShardedEma(self.deepspeed, self.recipe.ema)
         self.began, self.first_step = time.monotonic(), state.global_step
         if state.global_step:
             self._restore(self.out / f"checkpoint-{state.global_step}")
         if state.is_world_process_zero:
             export.mend(self.out / "best")
-            jsonl.repair(self.log)
-            lines = self.log.read_text("utf-8").splitlines() if state.global_step and self.log.is_file() else []
+            jsonl.repair(self.losses)
+            lines = self.losses.read_text("utf-8").splitlines() if state.global_step and self.losses.is_file() else []
             earlier = [line for line in lines if json.loads(line)["step"] <= state.global_step]
-            jsonl.write_text(self.log, "".join(line + "\n" for line in earlier))
+            jsonl.write_text(self.losses, "".join(line + "\n" for line in earlier))
         if "foreign" in self.watched and not state.global_step:
-            self._evaluate(0)
+            self._judge_held_out(0)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.meter.start()
@@ -311,7 +325,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         if spec is not None and (state.global_step % spec.every == 0 or state.global_step == state.max_steps):
             self.meter.stop()
             logged = control.should_log
-            self._evaluate(state.global_step)
+            self._judge_held_out(state.global_step)
             # Logging the metrics resets this flag, but the loss is not logged yet.
             control.should_log = logged
 
@@ -322,7 +336,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         self._require_finite(state.global_step, logs)
         if not state.is_world_process_zero:
             return
-        with self.log.open("a", encoding="utf-8") as file:
+        with self.losses.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": state.global_step, **logs}) + "\n")
         print(self._line(state, logs), flush=True)
 
@@ -332,7 +346,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         DeepSpeed reports the norm of such a gradient as -1, and the loss shows the damage only a step later. In fp16
         such a step is skipped, so the norm is not checked.
         """
-        norm = 0.0 if self.trainer.args.fp16 else logs.get("grad_norm", 0.0)
+        norm = 0.0 if self.args.fp16 else logs.get("grad_norm", 0.0)
         if not math.isfinite(logs.get("loss", 0.0)) or not 0.0 <= norm < math.inf:
             raise UsageError(
                 f"the loss is {logs['loss']} and the norm of its gradient {norm} at step {step}; the newest checkpoint "
@@ -352,7 +366,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         remaining = (state.max_steps - state.global_step) / rate
         parts = [step, f"loss {logs['loss']:.3f}", f"{rate:.2f} steps/s"]
         if "tokens_per_second" in logs:
-            parts.append(f"{logs['tokens_per_second'] * self.trainer.args.world_size:.0f} tokens/s")
+            parts.append(f"{logs['tokens_per_second'] * self.args.world_size:.0f} tokens/s")
             parts += [f"MFU {logs['mfu']:.1%}"] if "mfu" in logs else []
             parts.append(f"{logs['memory_gib']:.0f} GiB")
         return "  ".join([*parts, f"{remaining:.0f} s left"])
@@ -361,11 +375,11 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         """Return a context manager in which the model has the averaged weights, or its own if there is no average."""
         return self.ema.in_place() if self.ema is not None else torch.no_grad()
 
-    def _evaluate(self, step: int) -> None:
+    def _judge_held_out(self, step: int) -> None:
         """Judge the held-out rows, log the metrics, and save the weights to `out`/best if they are the best so far."""
         spec = self.recipe.evaluation
         assert spec is not None
-        model, tokens = export.unwrap(self.trainer.model), self.trained_for.tokens
+        model, tokens = export.unwrap(self.model), self.trained_for.tokens
         with self._use_average():
             scores, worse, chooses = {}, [], "foreign" in self.watched
             for name, held in self.watched.items():
@@ -388,42 +402,20 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
             if "mae" in metrics and not worse and (self.best is None or metrics["mae"] < self.best["mae"]):
                 self.best = self.evaluated
                 head = self.trained_for.head_config()
-                export.replace(self.trainer, self.tokenizer, self.out / "best", self._notes(), head, chooses)
-        if worse and self.trainer.state.is_world_process_zero:
+                export.replace(self, self.tokenizer, self.out / "best", self._notes(), head, chooses)
+        if worse and self.state.is_world_process_zero:
             print(f"step {step} is not kept: worse than its base on foreign rows ({', '.join(worse)})", flush=True)
-        self.trainer.log({f"eval_{name}": value for name, value in metrics.items()})
+        self.log({f"eval_{name}": value for name, value in metrics.items()})
 
     def _notes(self) -> dict[str, Any]:
         """Return the contents of critic.json about how the judge was trained."""
         return {
             **self.notes,
-            "steps": self.trainer.state.global_step,
+            "steps": self.state.global_step,
             "set": "raw" if self.ema is None else "ema",
             "seconds": round(self.seconds + time.monotonic() - self.began, 1),
             "evaluation": self.evaluated,
         }
-
-    def seal(self, folder: Path) -> None:
-        """Add average and evaluations to a checkpoint, mark it as complete, and delete the oldest checkpoints."""
-        rank = self.trainer.args.process_index
-        if self.ema is not None:
-            self.ema.save(folder / f"ema_{rank}.pt")
-        self.trainer.accelerator.wait_for_everyone()
-        if rank == 0:
-            spent = self.seconds + time.monotonic() - self.began
-            state = {"best": self.best, "evaluated": self.evaluated, "seconds": spent, "base": self.base}
-            jsonl.write_json(folder / "watch.json", state)
-            checkpoints.seal(folder, self.facts)
-            checkpoints.discard(self.out, self.recipe.keep)
-        self.trainer.accelerator.wait_for_everyone()
-
-    def _restore(self, folder: Path) -> None:
-        """Restore what `seal` added to a checkpoint."""
-        if self.ema is not None:
-            self.ema.load(folder / f"ema_{self.trainer.args.process_index}.pt")
-        saved = json.loads((folder / "watch.json").read_text("utf-8"))
-        self.best, self.evaluated, self.seconds = saved["best"], saved["evaluated"], saved["seconds"]
-        self.base = saved["base"]
 
     def finish(self) -> None:
         """Write the finished judge to `out`.
@@ -433,15 +425,15 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         """
         if "foreign" not in self.watched:
             with self._use_average():
-                score = partial(evaluation.compute_head_scores, export.unwrap(self.trainer.model), self.tokenizer)
-                self.notes |= self.trained_for.notes(score, self.trainer.train_dataset)
-                export.save(self.trainer, self.tokenizer, self.out, self._notes(), self.trained_for.head_config())
-        elif self.trainer.args.should_save:
+                score = partial(evaluation.compute_head_scores, export.unwrap(self.model), self.tokenizer)
+                self.notes |= self.trained_for.notes(score, self.train_dataset)
+                export.save(self, self.tokenizer, self.out, self._notes(), self.trained_for.head_config())
+        elif self.args.should_save:
             best, note = self.out / "best", "critic.json"
             shutil.copytree(best, self.out, ignore=shutil.ignore_patterns(note), dirs_exist_ok=True)
             # Copied last, because it marks the folder as complete.
             shutil.copy(best / note, self.out / note)
-            step, steps = json.loads((best / note).read_text("utf-8"))["steps"], self.trainer.state.global_step
+            step, steps = json.loads((best / note).read_text("utf-8"))["steps"], self.state.global_step
             print(
                 f"kept: step {step} of {steps}, 0 is the base; the best of those not worse on foreign rows", flush=True
             )

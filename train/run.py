@@ -30,7 +30,7 @@ import transformers
 from batches import Batches, Collation
 from evaluation import HeldOut, read_held_out, require_foreign
 from huggingface_hub.constants import HF_HOME
-from loop import JudgeCallback, JudgeTrainer, Meter
+from loop import JudgeTrainer
 from msgspec import Struct
 from objective import Objective, RatingTokens
 from recipe import objective_of
@@ -320,15 +320,6 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
         name = hashlib.sha256(json.dumps([facts, recipe.precision], sort_keys=True).encode()).hexdigest()
         folder = out / "probe" / name
         linear_head.fit(export.unwrap(model), recipe, data.rows, tokenizer, settings.device, folder)
-    watch = JudgeCallback(
-        objective,
-        out,
-        facts={**facts, **machine, "processes": processes},
-        notes={**facts, **machine, **data.counts},
-        tokenizer=tokenizer,
-        watched=watched_rows,
-        meter=Meter(model, tokenizer.pad_token_id),
-    )
     if first:
         _announce(model, data, resumed)
     collate = Batches(
@@ -341,12 +332,19 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
     )
     with trainer_args.report_bad_values():
         trainer = JudgeTrainer(
-            watch=watch, model=model, args=settings, train_dataset=data.rows, data_collator=collate, callbacks=[watch]
+            objective,
+            facts={**facts, **machine, "processes": processes},
+            notes={**facts, **machine, **data.counts},
+            tokenizer=tokenizer,
+            watched=watched_rows,
+            model=model,
+            args=settings,
+            train_dataset=data.rows,
+            data_collator=collate,
         )
-    trainer.remove_callback(transformers.PrinterCallback)
-    with trainer_args.report_bad_values(lambda: watch.began > 0.0):
+    with trainer_args.report_bad_values(lambda: trainer.began > 0.0):
         trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
-        watch.finish()
+        trainer.finish()
     if first:
         shutil.rmtree(out / "probe", ignore_errors=True)
         print(f"judge saved in {out}", flush=True)

@@ -324,10 +324,10 @@ def test_a_loss_that_is_no_number_stops_the_run(every: int, tmp_path: Path) -> N
 @pytest.mark.parametrize("norm", [math.nan, math.inf, -1.0])
 def test_weights_that_a_gradient_has_spoilt_are_not_saved(norm: float) -> None:
     """The loss is still a number: it was found before the step. DeepSpeed calls such a norm -1 or inf."""
-    watch: Any = SimpleNamespace(trainer=SimpleNamespace(args=SimpleNamespace(fp16=False)))
+    trainer: Any = SimpleNamespace(args=SimpleNamespace(fp16=False))
     with pytest.raises(UsageError, match="at step 3"):
-        loop.JudgeCallback._require_finite(watch, 3, {"loss": 1.0, "grad_norm": norm})
-    loop.JudgeCallback._require_finite(watch, 3, {"loss": 1.0, "grad_norm": 0.0})
-    loop.JudgeCallback._require_finite(watch, 3, {"eval_mae": 1.0})
-    watch.trainer.args.fp16 = True  # which then skips the step
-    loop.JudgeCallback._require_finite(watch, 3, {"loss": 1.0, "grad_norm": norm})
+        loop.JudgeTrainer._require_finite(trainer, 3, {"loss": 1.0, "grad_norm": norm})
+    loop.JudgeTrainer._require_finite(trainer, 3, {"loss": 1.0, "grad_norm": 0.0})
+    loop.JudgeTrainer._require_finite(trainer, 3, {"eval_mae": 1.0})
+    trainer.args.fp16 = True  # which then skips the step
+    loop.JudgeTrainer._require_finite(trainer, 3, {"loss": 1.0, "grad_norm": norm})
