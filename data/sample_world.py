@@ -141,7 +141,7 @@ class WorldAnswer(Struct, frozen=True, kw_only=True):
 def pick(world: World, scene: Scene, draw: random.Random) -> Values:
     """Return a random value for every slot of a scene. Slots with the same source get different values."""
     values: Values = {}
-    used: dict[str, set[str]] = {}
+    taken: set[tuple[str, str]] = set()
     for entry in scene.picks:
         names, source = entry.split("=")
         left, times, right = source.partition("*")
@@ -150,9 +150,8 @@ def pick(world: World, scene: Scene, draw: random.Random) -> Values:
             values[names] = str(int(values[left]) * int(values[right]))
             continue
         # Two slots with the same value would make some wrong answers right.
-        taken = used.setdefault(source, set())
-        record = draw.choice([record for record in world.records(scene.lang, source) if record[0] not in taken])
-        taken.add(record[0])
+        record = draw.choice([each for each in world.records(scene.lang, source) if (source, each[0]) not in taken])
+        taken.add((source, record[0]))
         values |= dict(zip(names.split(","), record, strict=True))
     return values
 
@@ -399,17 +398,11 @@ def label_conversations(
 
 
 def read_world(*files: Path) -> World:
-    """Read a world from TOML files; later files override earlier ones.
-
-    The values of a section are overridden one by one, the list of scenes as a whole.
-    """
-    merged: dict[str, Any] = {}
+    """Read a world from TOML files. A section of a later file takes the place of that of an earlier one."""
+    sections: dict[str, Any] = {}
     for file in files:
-        for name, section in tomllib.loads(file.read_text("utf-8")).items():
-            for lang in section if isinstance(section, dict) else ():
-                section[lang] = merged.get(name, {}).get(lang, {}) | section[lang]
-            merged[name] = merged.get(name, {}) | section if isinstance(section, dict) else section
-    return convert(merged, World)
+        sections |= tomllib.loads(file.read_text("utf-8"))
+    return convert(sections, World)
 
 
 def main(
@@ -430,16 +423,12 @@ def main(
     scored = generate_rows(world, seed, questions)
     if conversations:
         scored = label_conversations(world, scored, seed)
-    rows = []
-    for question, response, scored_row in scored:
-        columns = to_builtins(scored_row)
-        if pictures:
-            columns |= {"image": None, "images": [scored_row.image]}
-            columns["edit"] = edit(world, question, response, scored_row.id)
-        rows.append(columns)
-    jsonl.write(out, rows)
+    rows = [to_builtins(row) for _, _, row in scored]
     if pictures:
         draw_all({str(row.image): question for question, _, row in scored}, out.parent, seed)
+        for columns, (question, response, row) in zip(rows, scored, strict=True):
+            columns |= {"image": None, "images": [row.image], "edit": edit(world, question, response, row.id)}
+    jsonl.write(out, rows)
     print(f"{out}: {len(scored)} rows, {questions} questions, external system {EXTERNAL}")
 
 
@@ -453,9 +442,8 @@ def draw_all(questions: dict[str, WorldQuestion], root: Path, seed: int) -> None
     except ImportError:
         raise UsageError("--pictures needs Pillow: pip install pillow") from None
     for name, question in questions.items():
-        assert question.scene.picture is not None
         (root / name).parent.mkdir(exist_ok=True)
-        draw(question.scene.picture, question.truth, f"{seed}/{name}").save(root / name)
+        draw(str(question.scene.picture), question.truth, f"{seed}/{name}").save(root / name)
 
 
 if __name__ == "__main__":
