@@ -34,8 +34,12 @@ from critic.judging.targets import encode, source_ids, target
 from critic.records import RATINGS, TEN, Example, HumanScore, Judgment, Response
 from critic.tables import score_column
 
-FORMAT = 8
+FORMAT = 9
 """Version of the cache. Increase it to make all caches invalid."""
+
+TOKENIZED = {"forms", "labels", "arms", "images", "max_image_pixels", "vision", "tiny"}
+TOKENIZED |= {"max_source_tokens", "max_target_tokens"}
+"""Keys of a recipe, by the names under which they are saved, that token ids depend on."""
 
 FEWEST_IN_PARALLEL = 2000
 """Fewest examples for which starting more processes saves time."""
@@ -79,18 +83,14 @@ def sees(recipe: Recipe) -> bool:
 
 
 def fingerprint(recipe: Recipe, train: Path) -> dict[str, Any]:
-    """Return everything that the token ids depend on, as JSON: data, forms, prompts, limits, tokenizer."""
+    """Return what the token ids depend on besides the tokenizer of a base, as JSON: recipe, files, prompts."""
+    keys = msgspec.to_builtins(recipe)
+    files = [*tables.list_files(train), *map(Path, list_made_files(recipe))]
     return {
         "format": FORMAT,
-        "data": sorted(jsonl.sha256(file) for file in tables.list_files(train)),
-        "forms": dict(sorted(recipe.forms.items())),
-        "labels": labels(recipe),
-        "teachers": [jsonl.sha256(Path(name)) for name in list_made_files(recipe)],
-        **({"arms": msgspec.to_builtins(recipe.counterfactuals)} if recipe.counterfactuals else {}),
+        "recipe": {name: keys[name] for name in TOKENIZED},
+        "files": sorted(map(jsonl.sha256, files)),
         "prompts": prompt_hashes(recipe),
-        "limits": [recipe.max_source_tokens, recipe.max_target_tokens],
-        "tokenizer": msgspec.to_builtins(recipe.tiny) if recipe.tiny else recipe.base,
-        **({"vision": msgspec.to_builtins(recipe.vision), "pixels": recipe.max_image_pixels} if sees(recipe) else {}),
     }
 
 
