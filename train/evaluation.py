@@ -9,7 +9,7 @@ import datasets
 import numpy as np
 import torch
 from accelerate import PartialState
-from accelerate.utils import gather_object
+from accelerate.utils import gather_object, send_to_device
 from batches import Batches, Collation, PromptCollation, Row, Weights, build_prompt_row
 from msgspec import Struct
 from numpy.typing import NDArray
@@ -96,18 +96,17 @@ def compute_distributions(
     - `tokens`: how the tokenizer spells ratings, or None for a scoring head. `ends`: as in HeldOut.
     """
 
-    def likely(batch: list[Row]) -> torch.Tensor:
-        last, before = _compute_ends(model, tokenizer, batch)
+    def likely(last: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
         # A head has classes, not tokens.
         if tokens is None:
             return torch.softmax(model.score(last).float(), dim=-1)
         # A 10 is one token, so nothing behind a 1 needs to be known.
         if tokens.zero is None:
             return log_distribution(tokens, model.lm_head(last), None).exp()
-        ending = torch.full((len(batch),), ends, device=last.device)
+        ending = torch.full((len(last),), ends, device=last.device)
         return log_distribution(tokens, model.lm_head(before), model.lm_head(last), ending).exp()
 
-    return _share_over_processes(model, tokenizer, rows, size, likely)
+    return _compute_by_batch(model, tokenizer, rows, size, likely)
 
 
 def compute_last_hidden(model: Any, tokenizer: Any, ids: list[list[int]], size: int) -> NDArray[np.float64]:
@@ -116,7 +115,7 @@ def compute_last_hidden(model: Any, tokenizer: Any, ids: list[list[int]], size: 
     The processes share the rows, `size` per batch.
     """
     rows = [build_prompt_row(tokens, [], []) for tokens in ids]
-    return _share_over_processes(model, tokenizer, rows, size, lambda batch: _compute_ends(model, tokenizer, batch)[0])
+    return _compute_by_batch(model, tokenizer, rows, size, lambda last, before: last)
 
 
 def compute_head_scores(model: Any, tokenizer: Any, collation: Collation, rows: list[Row]) -> NDArray[np.float64]:
@@ -124,52 +123,43 @@ def compute_head_scores(model: Any, tokenizer: Any, collation: Collation, rows: 
 
     The processes share the rows. Every process must call it.
     """
-
-    def score(batch: list[Row]) -> torch.Tensor:
-        return model.score(_compute_ends(model, tokenizer, batch, collation)[0]).float()
-
-    return _share_over_processes(model, tokenizer, rows, 8, score)
+    return _compute_by_batch(model, tokenizer, rows, 8, lambda last, before: model.score(last).float(), collation)
 
 
-def _share_over_processes(
-    model: Any, tokenizer: Any, rows: list[Row], size: int, compute: Callable[[list[Row]], torch.Tensor]
+def _compute_by_batch(
+    model: Any,
+    tokenizer: Any,
+    rows: list[Row],
+    size: int,
+    compute: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    collation: Collation = _PROMPTS,
 ) -> NDArray[np.float64]:
-    """Apply `compute` to all rows in batches of `size`, shared over the processes. Return the vector of each row.
+    """Return the vector that `compute` makes of each row, in batches of `size`, shared over the processes.
 
-    Rows with a common prefix are batched together.
+    `compute` takes the hidden states [rows × width] at each row's last token, and at the token before it; for pairs
+    they are [rows × 2 × width]. Rows with a common prefix are batched together, and it is computed once if the
+    attention supports prefix trees.
     """
-    apart = number_images(rows, tokenizer.image_token_id if isinstance(tokenizer, SeeingTokenizer) else -1)
+    seeing = tokenizer if isinstance(tokenizer, SeeingTokenizer) else None
+    packing = attention.install(model) and not attention.list_obstacles(model, tokenizer)
+    collate = Batches(tokenizer.pad_token_id, _NO_WEIGHTS, collation, packing=packing, seeing=seeing, several=True)
+    apart = number_images(rows, collate.image_token)
     alike = sorted(range(len(rows)), key=lambda row: apart[row])
     vectors: list[tuple[int, NDArray[np.float64]]] = []
-    training = model.training
+    training, device = model.training, next(model.parameters()).device
     model.eval()
     # Every process makes as many calls as the others, repeating the last row where there are no more.
     with PartialState().split_between_processes(alike, apply_padding=True) as own, torch.no_grad():
         for start in range(0, len(own), size):
             indices = own[start : start + size]
-            computed = compute([rows[index] for index in indices])
+            batch = collate([rows[index] for index in indices])
+            inputs = {name: value for name, value in batch.items() if name not in collation.inputs}
+            hidden = model.model(**send_to_device(inputs, device), use_cache=False).last_hidden_state.flatten(0, 1)
+            computed = compute(hidden[batch["ends"]], hidden[batch["ends"] - 1])
             vectors += zip(indices, computed.double().cpu().numpy(), strict=True)
     model.train(training)
     vector_of = dict(gather_object(vectors))
     return np.array([vector_of[index] for index in range(len(rows))])
-
-
-def _compute_ends(
-    model: Any, tokenizer: Any, rows: list[Row], collation: Collation = _PROMPTS
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the hidden states [rows × width] at each row's last token, and at the token before it.
-
-    For pairs they are [rows × 2 × width]. Common prefixes are computed once if the attention supports prefix trees.
-    """
-    seeing = tokenizer if isinstance(tokenizer, SeeingTokenizer) else None
-    packing = attention.install(model) and not attention.list_obstacles(model, tokenizer)
-    collate = Batches(tokenizer.pad_token_id, _NO_WEIGHTS, collation, packing=packing, seeing=seeing, several=True)
-    batch = collate(rows)
-    last, device = batch["ends"], next(model.parameters()).device
-    inputs = {name: value for name, value in batch.items() if name not in collation.inputs}
-    inputs = {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in inputs.items()}
-    hidden = model.model(**inputs, use_cache=False).last_hidden_state.flatten(0, 1)
-    return hidden[last], hidden[last - 1]
 
 
 def rate_by_expectation(shares: NDArray[np.float64]) -> list[float]:
