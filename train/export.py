@@ -18,17 +18,13 @@ from critic import jsonl
 from critic.backends.identity import hash_processor
 
 
-def save(
-    trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], head: dict[str, Any], *, merge: bool = True
-) -> None:
-    """Write the trainer's current model to `out`, a Hugging Face folder that vLLM can serve.
+def save(trainer: Any, out: Path, *, merge: bool = True) -> None:
+    """Write the current model of a JudgeTrainer to `out`, a Hugging Face folder that vLLM can serve.
 
-    - `facts`: contents of critic.json, which is written last, and of the model card.
-    - `head`: configuration of a scoring head (`Objective.head_config`), empty for a generative judge.
-    - `merge`: with LoRA, True to write the merged model to `out` in addition to the adapter in `out`/adapter.
-
-    Every process must call it.
+    critic.json is written last. With LoRA, `merge` writes the merged model to `out` in addition to the adapter in
+    `out`/adapter. Every process must call it.
     """
+    facts, tokenizer, head = trainer.describe(), trainer.tokenizer, trainer.trained_for.head_config()
     adapted = hasattr(trainer.model, "peft_config")
     trainer.save_model(str(out / "adapter" if adapted else out))
     if not trainer.args.should_save:
@@ -115,7 +111,7 @@ def _build_generation_config(model: Any, tokenizer: Any) -> transformers.Generat
     )
 
 
-def replace(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], head: dict[str, Any], merge: bool) -> None:
+def replace(trainer: Any, out: Path, *, merge: bool) -> None:
     """Save as `save` does, but replace `out` at once, so that a killed run leaves the complete old or new folder.
 
     `mend` finishes a replacement that was interrupted.
@@ -126,7 +122,7 @@ def replace(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], head
         shutil.rmtree(fresh, ignore_errors=True)
     trainer.accelerator.wait_for_everyone()
     with jsonl.remove_on_failure(fresh):
-        save(trainer, tokenizer, fresh, facts, head, merge=merge)
+        save(trainer, fresh, merge=merge)
     if trainer.args.should_save:
         shutil.rmtree(old, ignore_errors=True)
         if out.is_dir():
@@ -149,11 +145,8 @@ def render_card(facts: dict[str, Any], is_head: bool = False) -> str:
 
     It says what the judge was made from and how well it agreed with human scores on held-out rows.
     """
-    recipe = facts["recipe"]
-    task = "text-classification" if is_head else "text-generation"
-    task = "image-text-to-text" if recipe["images"] == "show" else task
     template = jinja2.Template(Path(__file__).with_name("card.jinja").read_text("utf-8"))
-    return str(template.render({**facts, "task": task, "is_head": is_head}))
+    return str(template.render({**facts, "is_head": is_head}))
 
 
 def size_of(parameter: torch.Tensor) -> int:

@@ -401,13 +401,12 @@ class JudgeTrainer(transformers.Trainer, transformers.TrainerCallback):  # type:
             # Undefined metrics are left out, and so may be MAE.
             if "mae" in metrics and not worse and (self.best is None or metrics["mae"] < self.best["mae"]):
                 self.best = self.evaluated
-                head = self.trained_for.head_config()
-                export.replace(self, self.tokenizer, self.out / "best", self._notes(), head, chooses)
+                export.replace(self, self.out / "best", merge=chooses)
         if worse and self.state.is_world_process_zero:
             print(f"step {step} is not kept: worse than its base on foreign rows ({', '.join(worse)})", flush=True)
         self.log({f"eval_{name}": value for name, value in metrics.items()})
 
-    def _notes(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Return the contents of critic.json about how the judge was trained."""
         return {
             **self.notes,
@@ -427,7 +426,7 @@ class JudgeTrainer(transformers.Trainer, transformers.TrainerCallback):  # type:
             with self._use_average():
                 score = partial(evaluation.compute_head_scores, export.unwrap(self.model), self.tokenizer)
                 self.notes |= self.trained_for.notes(score, self.train_dataset)
-                export.save(self, self.tokenizer, self.out, self._notes(), self.trained_for.head_config())
+                export.save(self, self.out)
         elif self.args.should_save:
             best, note = self.out / "best", "critic.json"
             shutil.copytree(best, self.out, ignore=shutil.ignore_patterns(note), dirs_exist_ok=True)
