@@ -268,9 +268,7 @@ def chat_tokenizer(gguf: Path, base: PublishedBase) -> Any:
         )
     named = {name: getattr(loaded, name) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
     template = base.template.read_text("utf-8").strip() if base.template else loaded.chat_template
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=core, **named, chat_template=template, clean_up_tokenization_spaces=False
-    )
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=core, **named, chat_template=template)
 
 
 def convert(gguf: Path, base: PublishedBase, layers: int | None) -> tuple[Any, Any]:

@@ -127,5 +127,5 @@ def fast_tokenizer(path: Path, positions: int) -> PreTrainedTokenizerFast:
     core.post_processor = processors.TemplateProcessing(single="[gMASK] <sop> $A", special_tokens=begin)
     named = {"unk_token": unknown, "pad_token": unknown, "eos_token": eos, "additional_special_tokens": list(ADDED)}
     template = Path(__file__).with_name("chatglm3.jinja").read_text("utf-8").strip()
-    options = {"padding_side": "left", "model_max_length": positions, "clean_up_tokenization_spaces": False}
-    return PreTrainedTokenizerFast(tokenizer_object=core, **named, chat_template=template, **options)
+    options = {"chat_template": template, "padding_side": "left", "model_max_length": positions}
+    return PreTrainedTokenizerFast(tokenizer_object=core, **named, **options)

@@ -5,6 +5,7 @@ It replaces a 6B base if no weights are available. All other code is the same.
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,12 +15,8 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from transformers.integrations import deepspeed as integration
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 
-CHAT_TEMPLATE = (
-    "{% for message in messages %}<|{{ message['role'] }}|>\n{% if message['content'] is string %}"
-    "{{ message['content'] }}{% else %}{% for part in message['content'] %}{% if part['type'] == 'text' %}"
-    "{{ part['text'] }}{% else %}<image>{% endif %}{% endfor %}{% endif %}<|end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
-)
+CHAT_TEMPLATE = Path(__file__).with_name("tiny.jinja").read_text("utf-8").removesuffix("\n")
+
 IMAGE_TOKENS = ["<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>"]
 """Tokens for an image and around it, as named by Idefics3's processor."""
 
@@ -92,7 +89,6 @@ def train_tokenizer(
         eos_token="<|end|>",
         additional_special_tokens=special[2:],
         chat_template=CHAT_TEMPLATE,
-        clean_up_tokenization_spaces=False,
     )
 
 

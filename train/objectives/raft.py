@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from batches import Row, Tensors, Weights
 from msgspec import Struct
-from objective import log_distribution, token_index
+from objective import RatingTokens, log_distribution, token_index
 from objectives.sft import Sft
 from recipe_keys import Weight
 from torch.nn import functional
@@ -40,6 +40,7 @@ class Raft(Sft):
     packs = True
     keys: ClassVar = {"raft": (RaftSpec, RaftSpec())}
     inputs = Sft.inputs | {"people", "rated", "branch", "last", "row_weights"}
+    tokens: RatingTokens
 
     def check(self, forms: Sequence[str]) -> None:
         if not any(load(form, "en").on_ten for form in forms):
@@ -49,7 +50,6 @@ class Raft(Sft):
         """Return a row up to its rating, with a 1 there; None for forms that do not rate, which have no rating to
         learn.
         """
-        assert self.tokens is not None
         if not row["rating"]:
             return None
         position = row["value"][0]
@@ -64,7 +64,6 @@ class Raft(Sft):
         - `last` [n]: True if the rating is the verdict's last value.
         - `row_weights` [n]: weights in the loss.
         """
-        assert self.tokens is not None
         branches = [index for index, row in enumerate(rows) if "branch_of" in row]
         places = [rows[index]["branch_of"] for index in branches]
         rated = [rows[place] for place in places]
@@ -84,7 +83,6 @@ class Raft(Sft):
         """
 
         def error(head: Any, states: Any, branch: Any, people: Any, last: Any, weights: Any) -> torch.Tensor:
-            assert self.tokens is not None
             at_rating, behind_one = functional.linear(torch.cat([states, branch]), head.weight, head.bias).chunk(2)
             shares = log_distribution(self.tokens, at_rating, behind_one, last)
             return spec.weight * (compute_rating_error(spec.kind, shares, people) * weights).sum()
