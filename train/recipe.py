@@ -32,7 +32,6 @@ FullRecipe: Any = msgspec.defstruct(
     bases=(Recipe,),
     # Processes that make batches are sent the recipe by this name.
     module=__name__,
-    forbid_unknown_fields=True,
     kw_only=True,
 )
 """A recipe with the keys of all objectives."""
@@ -62,26 +61,12 @@ def read_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
         content = {SAVED_AS.get(name, name): section for name, section in content.items()}
         for override in overrides or []:
             _put(content, override)
-    try:
-        recipe: Recipe = msgspec.convert(content, FullRecipe)
+    with located(path, UsageError):
+        try:
+            recipe: Recipe = msgspec.convert(content, FullRecipe)
+        except msgspec.ValidationError as error:
+            raise UsageError(_with_nearest(str(error).splitlines()[0])) from None
         _check(recipe)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"{path}: {_with_nearest(str(error).splitlines()[0])}") from None
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}") from None
-    return recipe
-
-
-def read_with_options(config: Path, overrides: list[str] | None, internal: Path | None) -> Recipe:
-    """Return the recipe in `config` with the command's `overrides` applied.
-
-    Raise UsageError if the recipe is invalid, or if only one of its evaluation section and `internal` (the held-out
-    rows) is given.
-    """
-    recipe = read_recipe(config, overrides)
-    if (recipe.evaluation is None) != (internal is None):
-        missing = "--internal FILE" if internal is None else "an evaluation section in the recipe"
-        raise UsageError(f"to evaluate while training, give {missing} too")
     return recipe
 
 
@@ -160,10 +145,6 @@ def _check(recipe: Recipe) -> None:
     grouped = bool(recipe.group_by_question)
     require(not (grouped and ordered), "group_by_question decides on the order; set train_sampling_strategy: random")
     _check_forms(recipe, objective)
-    over_trees = recipe.attention in {"auto", "sdpa", "flex_attention"}
-    require(
-        over_trees or not recipe.packing, f"rows are packed with auto, sdpa or flex_attention, not {recipe.attention}"
-    )
     # One precision in two places could differ.
     also = {"bf16", "fp16"} & (set(recipe.training) | set(recipe.deepspeed))
     require(recipe.precision is None or not also, f"precision decides on {', '.join(sorted(also))}; give one of them")

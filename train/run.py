@@ -253,18 +253,18 @@ def take_turns(first: bool) -> Iterator[None]:
 class TrainingRun(Struct, frozen=True):
     """A recipe and the options of the command (sft.py).
 
+    - `data_root`: folder that image paths start from.
     - `internal`: file of held-out rows, or None for no evaluation.
     - `cache`: folder to cache token ids, or None for the default.
-    - `data_root`: folder that image paths start from, or None for the folder of `train`.
     - `threads`: CPU threads per process, or None for the idle cores.
     """
 
     recipe: Recipe
     train: Path
     out: Path
+    data_root: Path
     internal: Path | None = None
     cache: Path | None = None
-    data_root: Path | None = None
     threads: int | None = None
 
 
@@ -292,8 +292,7 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
     deepspeed.init_distributed()
     # First point at which the processes can communicate, before anything slow starts.
     preflight.require_alike(settings.device)
-    root = run.data_root or (run.train if run.train.is_dir() else run.train.parent)
-    images = Images(root, resize_to=recipe.max_image_pixels) if sees(recipe) else None
+    images = Images(run.data_root, resize_to=recipe.max_image_pixels) if sees(recipe) else None
     with take_turns(first):
         if resumed is not None and (before := checkpoints.read_note(out, "processes")) != processes:
             raise UsageError(

@@ -164,14 +164,18 @@ def main(
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     import preflight  # noqa: PLC0415
     import trainer_args  # noqa: PLC0415
-    from recipe import read_with_options  # noqa: PLC0415
+    from recipe import read_recipe  # noqa: PLC0415
     from recipe_keys import judges, list_made_files  # noqa: PLC0415
 
-    settings = read_with_options(config, overrides, internal)
+    settings = read_recipe(config, overrides)
+    if (settings.evaluation is None) != (internal is None):
+        missing = "--internal FILE" if internal is None else "an evaluation section in the recipe"
+        raise UsageError(f"to evaluate while training, give {missing} too")
+    data_root = data_root or (train if train.is_dir() else train.parent)
     if is_launched:
         import run  # noqa: PLC0415
 
-        run.main(run.TrainingRun(settings, train, out, internal, cache, data_root, threads))
+        run.main(run.TrainingRun(settings, train, out, data_root, internal, cache, threads))
         return 0
     trainer_args.check(settings)
     preflight.require_device(settings)
@@ -181,7 +185,6 @@ def main(
     for file in [*tables.list_files(train), internal or train, *beside]:
         file.stat()
     if own := human_scored.OwnColumns.parse(mapped, scale, lang):
-        data_root = data_root or (train if train.is_dir() else train.parent)
         train = write_renamed(train, out / "rows" / "train.jsonl", own, judges=columns, unlabelled=bool(teachers))
         internal = internal and write_renamed(internal, out / "rows" / "internal.jsonl", own)
     program = [__file__, str(config), "--train", str(train), "--out", str(out)]

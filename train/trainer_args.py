@@ -14,7 +14,7 @@ import torch
 import transformers
 from cpu import is_first
 from joblib import cpu_count
-from recipe_keys import Recipe
+from recipe_keys import Count, Recipe
 from transformers.utils.import_utils import is_liger_kernel_available
 
 from critic.errors import UsageError
@@ -78,7 +78,7 @@ def check(recipe: Recipe) -> None:
 def _check_training(section: dict[str, Any]) -> None:
     known = {field.name: field for field in fields(transformers.TrainingArguments)}
     _require_known("training", section, known)
-    kinds = get_type_hints(transformers.TrainingArguments)
+    kinds = get_type_hints(transformers.TrainingArguments) | {"per_device_train_batch_size": Count}
     for name, value in section.items():
         try:
             msgspec.convert(value, kinds[name])
@@ -113,13 +113,11 @@ def _check_deepspeed(section: dict[str, Any]) -> None:
 def micro_batch(global_batch: int, most: int, processes: int) -> int:
     """Return the rows per micro-batch: the largest divisor of a process's rows per step that is at most `most`.
 
-    Raise UsageError if `most` is below 1, or if `global_batch` is no multiple of `processes`.
+    Raise UsageError if `global_batch` is no multiple of `processes`.
 
     >>> micro_batch(global_batch=48, most=32, processes=1)
     24
     """
-    if most < 1:
-        raise _refuse("training", f"per_device_train_batch_size must be at least 1, got {most}")
     share, remainder = divmod(global_batch, processes)
     if remainder or not share:
         works = [str(number) for number in range(1, global_batch + 1) if global_batch % number == 0]
@@ -161,11 +159,8 @@ def arguments(recipe: Recipe, out: Path) -> transformers.TrainingArguments:
             use_cpu=on_cpu,
             dataloader_pin_memory=not on_cpu,
             remove_unused_columns=False,
-            label_names=["labels"],
-            length_column_name="length",
             disable_tqdm=True,
             logging_nan_inf_filter=False,
-            save_total_limit=None,
         )
     takes_none = settings.max_steps == 0 or (settings.max_steps < 0 and settings.num_train_epochs <= 0)
     if takes_none and (settings.max_steps == 0 or recipe.probe is None):
@@ -215,7 +210,6 @@ def _deepspeed_config(recipe: Recipe) -> dict[str, Any]:
         "train_micro_batch_size_per_gpu": "auto",
         "gradient_accumulation_steps": "auto",
         "gradient_clipping": "auto",
-        "zero_allow_untested_optimizer": True,
         **({"data_types": {"grad_accum_dtype": "fp32"}} if exact else {}),
         **section,
         "zero_optimization": zero,
