@@ -366,9 +366,8 @@ def generate_rows(world: World, seed: int, count: int) -> list[tuple[WorldQuesti
         others = [other for other in questions if other.scene.lang == scene.lang and other.scene.task != scene.task]
         for name, system in world.systems.items():
             # Their answers would teach a judge to ignore the picture.
-            if scene.picture is not None and name in PLAIN:
-                continue
-            if draw.random() < system.share:
+            is_misleading = scene.picture is not None and name in PLAIN
+            if not is_misleading and draw.random() < system.share:
                 response = draw_answer(world, question, draw.choice(others or [question]), system, draw)
                 scored.append((question, response, build_row(world, question, name, response, draw)))
     return scored
