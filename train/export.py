@@ -24,7 +24,8 @@ def save(trainer: Any, out: Path, *, merge: bool = True) -> None:
     critic.json is written last. With LoRA, `merge` writes the merged model to `out` in addition to the adapter in
     `out`/adapter. Every process must call it.
     """
-    facts, tokenizer, head = trainer.describe(), trainer.tokenizer, trainer.trained_for.head_config()
+    facts, head = trainer.describe(), trainer.trained_for.head_config()
+    tokenizer = trainer.tokenizer
     adapted = hasattr(trainer.model, "peft_config")
     trainer.save_model(str(out / "adapter" if adapted else out))
     if not trainer.args.should_save:

@@ -200,7 +200,8 @@ class JudgeTrainer(transformers.Trainer, transformers.TrainerCallback):  # type:
     ) -> None:
         self.trained_for, self.recipe = trained_for, trained_for.recipe
         self.facts, self.notes = facts, notes
-        self.tokenizer, self.watched = tokenizer, watched
+        self.tokenizer = tokenizer
+        self.watched = watched
         self.meter = Meter(options["model"], tokenizer.pad_token_id)
         self.order, self.numbered = torch.Generator(), None
         self.usual_memory = 0
