@@ -43,6 +43,7 @@ STAGES = {
     "score": ("critic.stages.score", "Compute benchmark scores from judgments: per task, per category, overall."),
     "audit": ("eval_agreement.audit", "Measure how well the judge agrees with people: tables and an HTML report."),
     "attack": ("eval_agreement.attack", "Add prompt injections to low-scored answers, for the judge to judge."),
+    "push": ("critic.stages.push", "Publish a judge on a model hub, with its licence, figures and certificate."),
     "demo": ("critic.stages.demo", "Do the main job in a small sample world: train, serve, judge, audit."),
 }
 """Stage name -> (module or program, one-line help). The stage's command is the function `main` there."""
