@@ -149,11 +149,15 @@ class Annotation:
         return Response(picture.data, media_type=picture.kind)
 
     def show_report(self, request: Request) -> Response:
-        """Return the owner's page. Raises HTTPException if the owner's key is missing or wrong."""
+        """Return the owner's page, or that of the item in the query.
+
+        Raises HTTPException if the owner's key is missing or wrong.
+        """
         if not secrets.compare_digest(request.query_params.get("key", "").encode(), self.key.encode()):
             raise HTTPException(403, "this page is the owner's")
-        policy = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
-        return HTMLResponse(owner_page(self.store), headers={"Content-Security-Policy": policy})
+        policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; frame-ancestors 'none'"
+        page = owner_page(self.store, _parse_count(request.query_params.get("item")), self.images)
+        return HTMLResponse(page, headers={"Content-Security-Policy": policy})
 
 
 async def _add_headers(request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:

@@ -96,9 +96,14 @@ sqlite3.register_converter("json", msgspec.json.decode)
 sqlite3.register_converter("flag", lambda digit: digit == b"1")
 
 
+def _read(script: str) -> str:
+    """Return the text of a file in page/."""
+    return (files("eval_agreement") / "annotate/page" / script).read_text("utf-8")
+
+
 def _execute(database: sqlite3.Connection, script: str) -> None:
     """Execute the statements of a file in page/ within the open transaction."""
-    for statement in (files("eval_agreement") / "annotate/page" / script).read_text("utf-8").split(";\n"):
+    for statement in _read(script).split(";\n"):
         database.execute(statement)
 
 
@@ -274,6 +279,12 @@ class Store(threading.local):
             database.execute(f"{_ADD_TASKS} {planned} {turn}", (rater, swapped, item))
             return self._select_tasks("t.rater = ? AND t.item = ? AND t.role <> 'repeat'", rater, item)[0]
 
-    def labels(self) -> list[RaterTask]:
-        """Return all labelled tasks with their newest labels, in the order in which these were given."""
-        return self._select_tasks("t.label IS NOT NULL ORDER BY t.label")
+    def labels(self, item: int | None = None) -> list[RaterTask]:
+        """Return all labelled tasks, or those of one item, with their newest labels, in the order these were given."""
+        return self._select_tasks("t.label IS NOT NULL AND t.item = coalesce(?, t.item) ORDER BY t.label", item)
+
+    def query(self, name: str, **values: Any) -> list[dict[str, Any]]:
+        """Return the rows of the query page/`name`.sql, by column. `values` replace its named placeholders."""
+        cursor = self._database.execute(_read(f"{name}.sql"), values)
+        columns = [column for column, *_ in cursor.description]
+        return [dict(zip(columns, row, strict=True)) for row in cursor]

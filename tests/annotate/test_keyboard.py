@@ -74,6 +74,21 @@ def test_skipping_double_clicks_and_many_questions(tmp_path: Path, chromium: Chr
     store = planned(tmp_path, "--scheme", "checklist", rows=rows_file(tmp_path, 4))
     with forked(store.path) as (_, url):
         chromium.open(f"{url}/?rater=rater-1")
+        shown = "document.querySelector('dialog').open"
+        chromium.key("?")
+        assert chromium.js(shown) and chromium.js("document.activeElement.closest('dialog').ariaModal !== 'false'")
+        # What is behind the list takes no key: neither an answer nor the reason's field.
+        chromium.key("y")
+        chromium.key("r")
+        chromium.key("Escape")
+        chromium.until(f"!{shown}")
+        assert not chromium.js("document.querySelector('input:checked') || document.activeElement.name")
+        chromium.js("document.querySelector('#help').focus()")
+        chromium.key("Enter")
+        chromium.until(shown)
+        chromium.key("Enter")
+        chromium.until(f"!{shown} && document.activeElement.id == 'help'")
+        chromium.js("document.activeElement.blur()")
         chromium.key("Enter")
         chromium.until("document.querySelector('#status').textContent.includes('every question')")
         chromium.key("y")

@@ -10,21 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import annotating
-import msgspec
 import pandas as pd
 import pytest
 from annotating import by_rater, exported, fields, label, page_of, planned, row, rows_file, send, taken
 from conftest import assert_one_line_error, read_csv, read_jsonl, run, write_jsonl, write_xlsx
 from hypothesis import given
 from hypothesis import strategies as st
+from lxml.html import document_fromstring
 
 from critic import human_scored, tables
 from critic.records import build_verdict_id
 from critic.tables import write_csv
-from eval_agreement.annotate.people import RaterFacts, build_sections, owner_page
+from eval_agreement.annotate.people import measure_agreement, owner_page
 from eval_agreement.annotate.plan import plan
-from eval_agreement.annotate.schemes import LabelItem
-from eval_agreement.annotate.store import RaterTask, RaterVerdict, Store
+from eval_agreement.annotate.schemes import SCHEMES
+from eval_agreement.annotate.store import RaterVerdict, Store
 from eval_agreement.reading.loaders import find_kind
 from eval_agreement.reading.tables import Source
 
@@ -166,6 +166,34 @@ def test_hidden_checks_and_repeats_are_seen_by_the_owner(tmp_path: Path) -> None
     html = owner_page(store)
     assert html.count("4 of 4") == 2 and "0 of 4" in html and "8 of 8" in html and "Krippendorff" in html
     assert len(read_jsonl(exported(store))) == 40, "checks are no labels"
+    # Furthest from the 7 of rater-3 are those whom the others gave 1, and no check is to be discussed.
+    listed = document_fromstring(html).xpath("//section[@id='apart']//tr[td]")
+    assert len(listed) == 33 and "rater-1 1, rater-2 1, rater-3 7" in listed[0].text_content()
+    link = listed[0].xpath(".//a")[0]
+    assert page.get(f"/owner{link.get('href')[:20]}").status_code == 403
+    item = page.get(f"/owner{link.get('href')}")
+    rows = {row["id"]: row for row in read_jsonl(tmp_path / "rows.jsonl")}
+    assert rows[link.text]["response"] in item.text
+    assert {cell.text for cell in document_fromstring(item.text).xpath("//tbody//th")} == set(store.counts())
+
+
+def checks_of(store: Store) -> dict[str, tuple[int | None, int | None]]:
+    """Return how many checks each rater answered right, and how many at all."""
+    return {line["name"]: (line["correct"], line["checks"]) for line in store.query("raters")}
+
+
+def test_the_owner_sees_how_long_it_takes_and_what_is_broken(tmp_path: Path) -> None:
+    """Medians of an even and an odd number of labels; who has not begun is as fast as the others, here 15 s."""
+    store = planned(tmp_path, "--raters", 3, "--overlap", 1)
+    for rater, times in (("rater-1", [5, 90, 11, 9]), ("rater-2", [20, 300, 2])):
+        for task, seconds in zip(store.tasks(rater), times, strict=False):
+            said = {"broken": True} if seconds == 300 else {"choices": {"overall": "7"}}
+            store.label(rater, task.task, 0, RaterVerdict(seconds=seconds, **said))  # type: ignore[arg-type]
+    lines = [(line["done"], line["skipped"], line["seconds"], line["left"]) for line in store.query("raters")]
+    assert lines == [(4, 0, 10, 80), (3, 1, 20, 180), (0, 0, None, 180)]
+    html = " ".join(document_fromstring(owner_page(store)).text_content().split())
+    assert "7 of 36 labels are given; the others take about 7 min of raters' time, and 3 min until" in html
+    assert "Items that a rater called broken." in html and "rater-2 broken" in html and "To discuss" not in html
 
 
 def test_a_pair_with_a_known_answer_is_known_whichever_stands_first(tmp_path: Path) -> None:
@@ -179,27 +207,23 @@ def test_a_pair_with_a_known_answer_is_known_whichever_stands_first(tmp_path: Pa
         label(page, "rater-1", form, lambda name, values, first=first: "A" if first else "B")
     known_answers = [stored.known for stored in store.labels() if stored.known]
     assert {"overall": "A"} in known_answers and {"overall": "B"} in known_answers
-    assert RaterFacts(name="rater-1", labels=store.labels()).right == [True] * 4
+    assert checks_of(store) == {"rater-1": (4, 4)}
     words = ("--db", store.path, "--scheme", "pairwise", "--export", tmp_path / "no.jsonl")
     assert_one_line_error(run("critic", "annotate", tmp_path / "rows.jsonl", *words), "checks", "another --db")
 
 
 def test_groups_of_questions_are_resampled() -> None:
     """Thirty items about three questions have no interval; of their own groups they have one."""
-    given = []
-    for rater, values in (("a", [8] * 15 + [5] * 15), ("b", [5, 6] * 15)):
-        for n, value in enumerate(values):
-            item = LabelItem(lang="en", parts=[], asks=[], id=f"k{n}", group=f"g{n % 3}")
-            said = RaterVerdict(choices={"overall": str(value)})
-            given.append(RaterTask(n, rater, n, item, "item", False, verdict=said))
-    own = [label._replace(item=msgspec.structs.replace(label.item, group=label.item.id)) for label in given]
-    for labels, interval in ((given, False), (own, True)):
-        (raters,) = build_sections(labels, {"a": (30, 30), "b": (30, 30)}, "pointwise")
-        cells = dict(zip(raters.tables[0].head[1:], raters.tables[0].rows[0].cells, strict=True))
-        assert bool(cells["as another rater"].small) == interval
-        assert ("3 groups; an interval needs at least 5" in raters.readings[0]) != interval
-    (raters,) = build_sections(given[:30], {"a": (30, 30)}, "pointwise")
-    assert "not yet; no item is labelled by two raters" in raters.readings[0]
+    for clusters in (3, 30):
+        rows = []
+        for rater, values in (("a", [8] * 15 + [5] * 15), ("b", [5, 6] * 15)):
+            about = {"rater": rater, "ask": "overall"}
+            rows += [{**about, "item": n, "points": value, "cluster": n % clusters} for n, value in enumerate(values)]
+        alpha, equal = measure_agreement(rows, SCHEMES["pointwise"])
+        assert (alpha.people.interval is None) == (equal["a"].interval is None) == (clusters == 3)
+        assert ("3 groups; an interval needs at least 5" in str(alpha.people.undefined)) == (clusters == 3)
+    alone, nobody = measure_agreement(rows[:30], SCHEMES["pointwise"])
+    assert not alone.items and not nobody
 
 
 @pytest.mark.parametrize("form", ["csv", "xlsx"])
@@ -370,7 +394,7 @@ def test_known_answers_that_come_back_from_elsewhere_are_checks(tmp_path: Path) 
     for expected in ("5 labels", "0 labels, 5 more"):
         assert expected in taken(store, tmp_path / "export.json")
     assert {stored.item.id for stored in store.labels() if stored.role == "check"} == {"row-500"}
-    assert RaterFacts(name="ann@x.org", labels=store.labels()).right == [False]
+    assert checks_of(store) == {"ann@x.org": (0, 1), "rater-1": (None, None)}
     assert {line["id"] for line in read_jsonl(exported(store))} == {f"row-{number}" for number in range(4)}
 
 

@@ -1,6 +1,7 @@
 "use strict";
 const form = document.querySelector("form");
 const status = document.getElementById("status");
+const keys = document.getElementById("keys");
 const asks = form ? [...form.querySelectorAll("[data-ask]")] : [];
 let sending = false, seen = 0, since = document.hidden ? null : performance.now();
 
@@ -66,14 +67,19 @@ document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
   const field = event.target.matches("textarea, input:not([type=radio], [type=checkbox])");
   const undo = document.getElementById("undo");
+  // An open list of keys takes no label: the browser closes it on Escape, and keeps the focus in it.
+  if (keys.open) return;
   if (field && event.key === "Escape") event.target.blur();
   else if (field || (event.key === "Enter" && event.target.matches("button, a, summary"))) return;
+  else if (event.key === "?" || event.key === "？") { event.preventDefault(); keys.showModal(); }
   else if (event.key === "u" && undo) undo.click();
   else if (!form || event.repeat) return;
   else if (choose(event.key)) event.preventDefault();
   else if (actions[event.key]) { event.preventDefault(); actions[event.key](); }
 });
 
+document.getElementById("help").addEventListener("click", () => keys.showModal());
+document.getElementById("close").addEventListener("click", () => keys.close());
 if (form) {
   show();
   form.addEventListener("change", show);
