@@ -529,6 +529,7 @@ class Scripted:
         self.requests: list[dict[str, Any]] = []
         self.seen: list[tuple[str, dict[str, str]]] = []  # path and headers of every request, the list's as well
         self.told: dict[str, Any] = {}  # what it says about its model besides
+        self.counters = ""  # what it says at /metrics, {} for how often it was asked
         scripted = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -556,6 +557,9 @@ class Scripted:
             def do_GET(self) -> None:
                 if self.path == "/health":
                     self.send(200, {}, b"")
+                    return
+                if self.path == "/metrics" and scripted.counters:
+                    self.send(200, {}, scripted.counters.replace("{}", str(len(scripted.requests))).encode())
                     return
                 if listed != 200 or self.path.partition("?")[0] != f"{prefix}/models":
                     self.send(404 if listed == 200 else listed, {}, b'{"error": {"message": "no such route"}}')

@@ -1,5 +1,6 @@
 """Requests, replies and the interface that every source of replies has."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol, Self
 
@@ -145,6 +146,14 @@ class Backend(Protocol):
 
     def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
         """Return the number of tokens of a prompt in the model's chat template. Raises Refused if it is unknown."""
+
+    def count_prefix_hits(self) -> Counter[str]:
+        """Return vLLM's counters of prompt tokens that it looked up in its prefix cache (`queries`) and found there
+        (`hits`) since it started, for all its clients; {} if there are none.
+
+        It blocks: call it outside the event loop's thread.
+        """
+        return Counter()
 
 
 def find_failure(reply: Reply) -> tuple[NoAnswer, str | None] | None:

@@ -1,9 +1,11 @@
-"""Layers between a stage and a source of replies: a cache of replies and a token budget."""
+"""Layers between a stage and a source of replies: a cache of replies, a token budget, and a meter."""
 
 import hashlib
 import sqlite3
 import sys
+import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -11,7 +13,7 @@ from typing import Any, Self
 from msgspec import Struct, msgpack
 from msgspec.structs import replace
 
-from critic.backends import Backend, ChatMessage, ModelInfo, Reply, Request, read_usage
+from critic.backends import Backend, ChatMessage, ModelInfo, Reply, Request
 from critic.errors import Refused, UsageError
 
 
@@ -24,6 +26,7 @@ class Layer:
     served: ModelInfo
     sees: Callable[[], bool | None]
     count_tokens: Callable[[Sequence[ChatMessage]], int]
+    count_prefix_hits: Callable[[], Counter[str]]
 
     def __init__(self, inner: Backend) -> None:
         self.inner = inner
@@ -125,24 +128,43 @@ class Budget(Struct, kw_only=True):
     uncounted: str | None = None
 
 
-class Limited(Layer):
-    """Passes requests on until the budget is used up, then raises Refused with the failure `budget`.
+class Metered(Layer):
+    """Measures what requests take, and keeps to a `budget` if one is given.
 
-    Raises UsageError for any request after a reply without token counts, since the budget cannot be kept then.
+    Raises Refused with the failure `budget` once the budget is used up, and UsageError for any request after a reply
+    without token counts, since the budget cannot be kept then.
     """
 
-    def __init__(self, inner: Backend, budget: Budget) -> None:
+    def __init__(self, inner: Backend, budget: Budget | None) -> None:
         super().__init__(inner)
-        self.budget = budget
+        self.budget, self._spent = budget, Counter[str]()
+        self._in_flight, self._since = 0, 0.0
+
+    def measure(self) -> Counter[str]:
+        """Return totals of all requests so far, whole numbers by name. It blocks as `Backend.count_prefix_hits` does.
+
+        - tokens: tokens of the replies, prompt and completion together.
+        - waiting_ms: milliseconds in which a request was in flight, pauses between tries included.
+        - queries, hits: the counters of vLLM's prefix cache.
+        """
+        return self._spent + self.inner.count_prefix_hits()
 
     async def chat(self, request: Request) -> Reply:
-        if self.budget.uncounted is not None:
+        if self.budget and self.budget.uncounted is not None:
             raise UsageError(f"--budget: {self.budget.uncounted} does not say how many tokens a reply took")
-        if self.budget.used >= self.budget.limit:
+        if self.budget and self.budget.used >= self.budget.limit:
             raise Refused("budget", f"--budget {self.budget.limit}tokens is spent")
-        reply = await self.inner.chat(request)
-        tokens = read_usage(reply)
-        self.budget.used += tokens["prompt_tokens"] + tokens["completion_tokens"]
-        if not reply.counted:
-            self.budget.uncounted = self.endpoint
+        self._since = self._since if self._in_flight else time.monotonic()
+        self._in_flight += 1
+        try:
+            reply = await self.inner.chat(request)
+        finally:
+            self._in_flight -= 1
+            if not self._in_flight:
+                self._spent["waiting_ms"] += round(1000 * (time.monotonic() - self._since))
+        tokens = reply.prompt_tokens + reply.completion_tokens
+        self._spent["tokens"] += tokens
+        if self.budget:
+            self.budget.used += tokens
+            self.budget.uncounted = self.budget.uncounted if reply.counted else self.endpoint
         return reply

@@ -4,7 +4,9 @@ import asyncio
 import base64
 import math
 import random
+import re
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache, cached_property
@@ -59,6 +61,10 @@ NO_LIST = (httpx.codes.NOT_FOUND, httpx.codes.METHOD_NOT_ALLOWED, httpx.codes.NO
 
 NO_KEY = (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)
 """Statuses with which a server rejects the API key."""
+
+_PREFIX_CACHE = re.compile(r"^vllm:prefix_cache_(queries|hits)_total(?:\{.*\})? ([\d.e+]+)", re.MULTILINE)
+"""Matches a counter of the prefix cache in the text of vLLM's route /metrics."""
+
 GIVE_KEY = "does not take the API key: give its own by --api-key or OPENAI_API_KEY"
 
 
@@ -230,6 +236,15 @@ class OpenAIBackend(backends.Backend):
         except (httpx.HTTPError, *ODD) as error:
             problem = f"too long, and no tokens can be counted: {one_line(error)}"
             raise Refused("context_length_exceeded", problem) from None
+
+    def count_prefix_hits(self) -> Counter[str]:
+        counters = Counter[str]()
+        with suppress(httpx.HTTPError):
+            text = self._plain.get(self._address.url("/metrics")).text if self.served.is_vllm else ""
+            # Each engine of a server has counters of its own.
+            for name, value in _PREFIX_CACHE.findall(text):
+                counters[name] += int(float(value))
+        return counters
 
     def _tokenize(self, messages: Sequence[ChatMessage], **options: bool) -> Any:
         """Return vLLM's answer to a `/tokenize` request for the messages; `options` are passed on to vLLM."""

@@ -6,6 +6,7 @@ import math
 import random
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
@@ -145,6 +146,9 @@ class Pool(Backend):
         Raises Refused if it cannot count tokens, or Transient if it does not answer.
         """
         return self._backends()[0].count_tokens(messages)
+
+    def count_prefix_hits(self) -> Counter[str]:
+        return sum((backend.count_prefix_hits() for backend in self._backends()), Counter[str]())
 
     async def chat(self, request: Request) -> Reply:
         """Return the reply of the least busy server, trying others if it fails.

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, cached_property
@@ -260,6 +261,12 @@ class VllmBackend:
         """Return the number of tokens of a prompt. It blocks: call it outside the event loop's thread."""
         rendered = asyncio.run_coroutine_threadsafe(self._render(Request(messages=messages, max_tokens=0)), self._loop)
         return len(rendered.result()["prompt_token_ids"])
+
+    def count_prefix_hits(self) -> Counter[str]:
+        """Return the counters of the prefix cache since the engine started; {} with --disable-log-stats."""
+        metrics = self._engine.get_metrics() if self._engine.log_stats else ()
+        names = ("vllm:prefix_cache_queries", "vllm:prefix_cache_hits")
+        return Counter({metric.name.rpartition("_")[2]: metric.value for metric in metrics if metric.name in names})
 
     async def _render(self, request: Request) -> Any:
         """Render and tokenize a prompt with the model's chat template, as vLLM's server does.

@@ -124,6 +124,8 @@ def score(probabilities: Sequence[float], kind: str, scale: Scale = TEN) -> floa
 
     >>> [round(score([0.5, 0, 0, 0, 0, 0, 0, 0, 0.25, 0.25], kind), 2) for kind in ("expected", "median", "argmax")]
     [5.25, 1.0, 1.0]
+    >>> score([0.49, 0, 0, 0, 0, 0, 0, 0, 0, 0.51], "median"), score([0.5, 0, 0, 0, 0, 0, 0, 0, 0, 0.5], "median")
+    (10.0, 1.0)
     """
     points = _list_points(scale)
     if kind == "expected":

@@ -24,7 +24,7 @@ from critic.stages.judge_conversations import judge_conversations, plan_verdicts
 
 COMMON = (
     *("api_key", "data_root", "concurrency", "max_failed", "retry_failed", "cache", "budget", "attempts", "timeout"),
-    *("max_image_pixels", "max_image_bytes", "name", "condition", "limit", "published"),
+    *("max_image_pixels", "max_image_bytes", "prices", "name", "condition", "limit", "published"),
     *("images", "prompt", "protocol", "score", "no_reason", "force_form", "judging", "prompt_pack"),
 )
 """Options that `critic run` shares with `critic infer` and `critic judge`."""
@@ -68,7 +68,9 @@ def main(
     print("3/3 score", file=sys.stderr)
     # Coverage is of the whole benchmark, unless only a part was asked.
     published_file = benchmark_file if asked.limit is None else None
-    scored = score.main([judged], benchmark, published_file, out=out / "score", max_failed=endpoint.max_failed)
+    scored = score.main(
+        [judged], benchmark, published_file, out=out / "score", prices=endpoint.prices, max_failed=endpoint.max_failed
+    )
     return scored or code
 
 

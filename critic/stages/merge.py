@@ -72,7 +72,7 @@ def merge(parts: Sequence[Path], out: Path, max_failed: float) -> int:
     run = RunOptions(out=out, concurrency=None, max_failed=max_failed, retry_failed=False)
     whole = summarise((line for _, line in jsonl.read(out, record)), out)
     facts = {name: first[name] for name in (*HOW, *ELSEWHERE) if name in first}
-    facts["not_judged"] = sum((Counter(part.facts.get("not_judged")) for part in shards), Counter[str]())
+    facts |= {"not_judged": _sum_counts(shards, "not_judged"), "speed": _sum_counts(shards, "speed")}
     # Of parts that ran at the same time, these are the minutes of all machines together.
     facts |= {name: sum(part.facts.get(name, 0) for part in shards) for name in ("seconds", "seconds_for")}
     facts |= {"memory_mib": max(part.facts.get("memory_mib", 0) for part in shards)}
@@ -80,6 +80,11 @@ def merge(parts: Sequence[Path], out: Path, max_failed: float) -> int:
     answered_by = facts.get("answered_by", [])
     print(f"{len(shards)} shards" + (f", answered by {', '.join(answered_by)}" if len(answered_by) > 1 else ""))
     return finish(run, whole, {**facts, "shards": len(shards)})
+
+
+def _sum_counts(shards: Sequence[ShardFile], name: str) -> Counter[str]:
+    """Add up the counts that the sidecars have under a name."""
+    return sum((Counter(part.facts.get(name)) for part in shards), Counter[str]())
 
 
 def _part(path: Path) -> ShardFile:

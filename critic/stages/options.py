@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from critic import jsonl, records
 from critic.backends import ATTEMPTS, CONNECTIONS, TIMEOUT, Backend, ModelInfo
 from critic.backends.address import normalize_url, redact_url
-from critic.backends.middleware import Budget, Cached, Limited, walk_layers
+from critic.backends.middleware import Budget, Cached, Metered, walk_layers
 from critic.backends.scripted import from_file
 from critic.backends.vllm import VllmBackend, count_gpus
 from critic.certificate import read_map
@@ -28,6 +28,7 @@ from critic.judging.history import CONDITIONS
 from critic.judging.protocols import PROTOCOLS
 from critic.judging.targets import REASON
 from critic.stages.run import RunOptions, Shard
+from critic.stages.totals import Price, read_by_model
 
 ABLATIONS = get_args(records.Ablation)
 """Values of --judging."""
@@ -160,6 +161,8 @@ def urls(where: str) -> list[str]:
 
     >>> urls("http://a:1/v1,http://b:1/v1")
     ['http://a:1/v1', 'http://b:1/v1']
+    >>> urls("http://a:1@h/v1?key=1&n=2,http://b/v1,http://h/v1?n=2, http://b")
+    ['http://a:1@h/v1?key=1&n=2', 'http://b/v1']
     """
     with located(f"{where}: no file of servers", OSError, UnicodeDecodeError):
         words = Path(where[1:]).read_text("utf-8").split("\n") if where.startswith("@") else where.split(",")
@@ -297,6 +300,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     retry_failed: Annotated[bool, limits("--retry-failed", help="Ask again for records that failed.")] = False
     cache: Annotated[Path | None, limits(metavar="FILE", help="SQLite file that caches replies.")] = None
     budget: Annotated[str | None, limits(metavar="N", help="Stop after this many tokens: 2000000tokens.")] = None
+    prices: Annotated[Path | None, limits(metavar="FILE", help="Prices as for critic score: print the cost.")] = None
     max_image_pixels: Annotated[int | None, rare(min=1, help="Shrink larger images to this many pixels.")] = None
     max_image_bytes: Annotated[int, rare(min=1, help="Refuse larger image files.")] = MAX_BYTES
     attempts: Annotated[int, rare(min=1, help="Tries of a request before it counts as failed.")] = ATTEMPTS
@@ -318,6 +322,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
             certificate=certificate or recalibrate,
             recalibration=read_map(recalibrate) if recalibrate else None,
             shard=Shard.read(self.shard),
+            prices=read_by_model("--prices", self.prices, Price),
         )
 
     def images(self, root: Path, uris: Mapping[str, str] | None = None) -> Images:
@@ -407,9 +412,8 @@ class Endpoint(Struct, frozen=True, kw_only=True):
             words = " ".join(self.vllm_options)
             raise UsageError(f"{words}: options of vLLM need a {option} that is a checkpoint folder")
         # One budget for all of them, since they are paid for together.
-        if self.budget is not None:
-            budget = parse_budget(self.budget)
-            backends = [Limited(backend, budget) for backend in backends]
+        budget = None if self.budget is None else parse_budget(self.budget)
+        backends = [Metered(backend, budget) for backend in backends]
         # The cache is outermost: what it holds costs no budget.
         if self.cache is not None:
             backends = [Cached(backend, self.cache, self.retry_failed) for backend in backends]

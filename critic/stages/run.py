@@ -5,6 +5,7 @@ import hashlib
 import sys
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ from critic.backends.middleware import list_unsupported, walk_layers
 from critic.backends.vllm import VllmBackend
 from critic.certificate import FittedMap
 from critic.errors import UsageError, encode, located, quoted
-from critic.stages.totals import RunSummary, measure_gpus, measure_memory
+from critic.stages.totals import Price, RunSummary, describe_speed, measure_gpus, measure_memory
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -36,6 +37,14 @@ class Shard(Struct, frozen=True):
 
     >>> Shard(2, 3).of("conversation 7")
     Shard(number=1, count=3)
+
+    It is the same on every machine and in every version, because a run may be resumed elsewhere. Parts are even:
+
+    >>> [Shard(1, 64).of(name).number for name in ("a", "b", "图")]
+    [11, 11, 39]
+    >>> counts = Counter(Shard(1, 64).of(f"group {number}").number for number in range(64_000))
+    >>> sorted(counts) == [*range(1, 65)] and 850 < min(counts.values()) and max(counts.values()) < 1150
+    True
     """
 
     number: int
@@ -71,6 +80,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     `certificate`: certificate of the only judge that is accepted, or None.
     `recalibration`: the map to apply to ratings, or None.
     `shard`: the part of the groups to work on; None for all.
+    `prices`: the price of models by name.
     """
 
     out: Path
@@ -80,6 +90,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     certificate: Path | None = None
     recalibration: FittedMap | None = None
     shard: Shard | None = None
+    prices: Mapping[str, Price] = {}
 
     def takes(self, group: str) -> bool:
         """Return True if a group belongs to the shard of this run."""
@@ -102,7 +113,7 @@ class Stage(ABC, Generic[Item, Record]):
         self.options, self.out, self.record, self.backend = options, options.out, record, backend
         self.concurrency = options.concurrency or backend.max_concurrency
         self.wanted, self.done = wanted, dict[Hashable, Record]()
-        self._lost, self.without, self.gpus = 0, set[str](), list[int]()
+        self._lost, self.without, self.gpus, self.speed = 0, set[str](), list[int](), Counter[str]()
         # Who answered according to the replies of this run and of the file, and according to the certificate.
         self.answered_by, self.certified_by = dict[str, None](), list[str]()
 
@@ -164,6 +175,7 @@ class Stage(ABC, Generic[Item, Record]):
                 # A run that is resumed, or tried again, goes on counting; a killed one leaves no count.
                 "seconds": round(time.monotonic() - start + earlier.get("seconds", 0), 1),
                 "seconds_for": left + earlier.get("seconds_for", 0),
+                "speed": Counter(earlier.get("speed", {})) + self.speed,
                 f"{self.counted}_in_this_run": left,
                 "memory_mib": measure_memory(),
                 "gpus_mib": self.gpus,
@@ -228,7 +240,11 @@ class Stage(ABC, Generic[Item, Record]):
                     for item in waiting:
                         await self.work(item, keep)
 
+                # One backend may serve several stages, and a server other clients.
+                measure = getattr(backend, "measure", Counter[str])
+                before = await asyncio.to_thread(measure)
                 await gather_cancel_on_error(worker() for _ in range(min(self.concurrency, left)))
+                self.speed = await asyncio.to_thread(measure) - before
                 # While an engine of this process runs: GPUs beside a server elsewhere are others' business.
                 if any(isinstance(source, VllmBackend) for source in walk_layers(backend)):
                     self.gpus = measure_gpus()
@@ -341,10 +357,17 @@ def join_facts(parts: Collection[Mapping[str, Any]]) -> dict[str, list[str]]:
 def finish(options: RunOptions, summary: RunSummary, facts: dict[str, Any]) -> int:
     """Write the sidecar of a complete file, print the totals, and return the exit code: 0, or 3 if too many records
     failed."""
-    if options.shard is not None:
-        facts = {**facts, "shard": str(options.shard)}
-    jsonl.write_sidecar(options.out, {**facts, **summary.facts})
-    for text in summary.lines:
+    facts = {**facts, **summary.facts}
+    facts |= {"shard": str(options.shard)} if options.shard else {}
+    lines = [*summary.lines, *describe_speed(facts)]
+    # Each member of a panel has said its own.
+    if options.prices and "tokens" in facts and "members" not in facts:
+        name = str(facts.get("judge") or facts.get("system"))
+        price = options.prices.get(name)
+        facts["cost"] = None if price is None else {"amount": price.of(facts["tokens"]), "currency": price.currency}
+        lines.append("cost: {amount:.4f} {currency}".format(**facts["cost"]) if price else f"cost: no price of {name}")
+    jsonl.write_sidecar(options.out, facts)
+    for text in lines:
         print(text)
     if summary.failures.total() > options.max_failed * summary.count:
         print(f"more than {options.max_failed:.0%} failed; --retry-failed asks again", file=sys.stderr)

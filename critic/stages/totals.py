@@ -185,23 +185,48 @@ class Price(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     currency: str = "USD"
 
     def of(self, tokens: Mapping[str, int]) -> float:
-        """Return the price of `tokens`, counted as prompt, cached (a part of the prompt) and completion tokens."""
+        """Return the price of `tokens`, counted as prompt, cached (a part of the prompt) and completion tokens.
+
+        >>> tokens = {"prompt": 3_000_000, "cached": 1_000_000, "completion": 1_000_000}
+        >>> Price(input=1, output=4, cached_input=0.5).of(tokens), Price(input=1, output=4).of(tokens)
+        (6.5, 7.0)
+        """
         cached = self.input if self.cached_input is None else self.cached_input
         fresh = tokens["prompt"] - tokens["cached"]
         return (fresh * self.input + tokens["cached"] * cached + tokens["completion"] * self.output) / 1e6
 
 
-def read_by_model(option: str, path: Path | None, kind: type[T], models: Collection[str]) -> dict[str, T]:
+def read_by_model(option: str, path: Path | None, kind: type[T], models: Collection[str] | None = None) -> dict[str, T]:
     """Read a TOML file with one table per model; {} without a file.
 
-    Raises UsageError if it cannot be read, lacks or misspells a key, or names none of `models`.
+    Raises UsageError if it cannot be read, lacks or misspells a key, or names a model that is not among `models`.
     """
     keys = ", ".join(kind.__struct_fields__)
     with located(f"{option} {path}: expected tables [MODEL] with {keys}", OSError, ValueError):
         by_model = msgspec.toml.decode(path.read_bytes() if path else b"", type=dict[str, kind])  # type: ignore[valid-type]
-    if strange := sorted(by_model.keys() - models):
+    if models is not None and (strange := sorted(by_model.keys() - models)):
         raise UsageError(f"{option} {path}: [{strange[0]}] is no model of these files; they are {', '.join(models)}")
     return by_model
+
+
+def describe_speed(facts: Mapping[str, Any]) -> list[str]:
+    """Return a line on the speed of the runs that made a file, from its sidecar; [] if none was measured.
+
+    >>> describe_speed({"seconds": 40.0, "speed": {"tokens": 5000, "waiting_ms": 30000, "queries": 4000, "hits": 3000}})
+    ['speed: 167 tokens a second, 75% of 40 s waiting for replies, 75% of the prompts in the prefix cache']
+    """
+    speed = Counter[str](facts.get("speed") or {})
+    waiting = speed["waiting_ms"] / 1000
+    # Replies from a file take no time.
+    if not waiting:
+        return []
+    seconds = max(waiting, facts["seconds"])
+    parts = [f"{waiting / seconds:.0%} of {seconds:.0f} s waiting for replies"]
+    if speed["tokens"]:
+        parts.insert(0, f"{speed['tokens'] / waiting:.0f} tokens a second")
+    if looked_up := speed["queries"]:
+        parts.append(f"{speed['hits'] / looked_up:.0%} of the prompts in the prefix cache")
+    return [f"speed: {', '.join(parts)}"]
 
 
 def measure_memory() -> int:

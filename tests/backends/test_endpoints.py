@@ -15,10 +15,8 @@ from conftest import ROOT, Done, Scripted, Servers, assert_one_line_error, compl
 
 from critic import jsonl
 from critic.backends import Reply, Request, refusals
-from critic.backends.address import redact_url
 from critic.backends.openai import OpenAIBackend
 from critic.errors import Refused, mask, one_line
-from critic.stages import options
 
 RATED = '{"Rating":7,"Reason":"x"}'
 CONVERSATIONS = ROOT / "data/samples/convbench/ConvBench.csv"
@@ -387,12 +385,6 @@ def test_what_goes_wrong_is_said_without_secrets(tmp_path: Path, scripted: Serve
     done = judge(closed, tmp_path / "out.jsonl", *words, url=urls[spelled])
     assert_one_line_error(done)
     assert not [secret for secret in SECRETS if secret in done.stderr], done.stderr
-
-
-def test_two_urls_that_differ_in_spelling_or_credentials_are_one_endpoint() -> None:
-    first, second = "http://a:1@h/v1?key=1&n=2", "http://h/v1?n=2"
-    assert options.urls(f"{first},http://b/v1,{second}, http://b") == [first, "http://b/v1"]
-    assert redact_url(first) == redact_url(second) == "http://h/v1?n=2"
 
 
 @pytest.mark.parametrize(

@@ -238,12 +238,6 @@ def test_ten_in_one_token_and_a_written_one_need_no_second_call() -> None:
     assert distribution.first_digit([]) is None
 
 
-def test_median_is_the_lowest_rating_with_half_of_the_mass() -> None:
-    assert distribution.score([0.5, 0, 0, 0, 0, 0, 0, 0, 0, 0.5], "median") == 1
-    assert distribution.score([0.49, 0, 0, 0, 0, 0, 0, 0, 0, 0.51], "median") == 10
-    assert distribution.score([0.5, 0, 0, 0, 0, 0, 0, 0, 0, 0.5], "expected") == 5.5
-
-
 FAILING: dict[str, Callable[[dict[str, Any]], Any]] = {
     "no_rating": (lambda body: completion("I would say seven.")),
     "out_of_range": (lambda body: completion('{"Rating": 0, "Reason": "x"}')),
