@@ -288,7 +288,7 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
         transformers.set_seed(recipe.training.get("seed", 42))
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     resumed = checkpoints.find_newest(out, facts, _warn if first else lambda text: None)
-    settings = trainer_args.arguments(recipe, out)
+    settings = trainer_args.arguments(recipe, out, facts)
     deepspeed.init_distributed()
     # First point at which the processes can communicate, before anything slow starts.
     preflight.require_alike(settings.device)

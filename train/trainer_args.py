@@ -2,7 +2,8 @@
 
 import difflib
 import os
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -17,7 +18,7 @@ from joblib import cpu_count
 from recipe_keys import Count, Recipe
 from transformers.utils.import_utils import is_liger_kernel_available
 
-from critic.errors import UsageError
+from critic.errors import UsageError, one_line
 
 SET_HERE = {
     "training": {
@@ -44,6 +45,24 @@ SET_HERE = {
 
 NESTED = {"zero_optimization", "bf16", "fp16", "optimizer", "scheduler", "tensorboard", "flops_profiler", "checkpoint"}
 """Sections of DeepSpeed's configuration that contain further keys."""
+
+TRACKERS = {
+    "mlflow": "MLFLOW_TRACKING_URI is a server's address, or file:FOLDER with MLFLOW_ALLOW_FILE_STORE=true",
+    "wandb": "`wandb login`, or WANDB_MODE=offline to keep the run here",
+}
+"""Trackers with exceptions of their own -> what they need."""
+
+_NOT_IN_NAMES = re.compile(r"[^\w.-]")
+"""Matches characters that MLflow does not take in the name of a parameter."""
+
+
+class TrackedArguments(transformers.TrainingArguments):  # type: ignore[misc]  # a base of type Any
+    """TrainingArguments that trackers log together with the facts of the run (`facts`, by name)."""
+
+    facts: Mapping[str, Any] = {}
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**super().to_dict(), **self.facts}
 
 
 def _refuse(section: str, problem: str) -> UsageError:
@@ -128,15 +147,17 @@ def micro_batch(global_batch: int, most: int, processes: int) -> int:
     return max(rows for rows in range(1, min(most, share) + 1) if share % rows == 0)
 
 
-def arguments(recipe: Recipe, out: Path) -> transformers.TrainingArguments:
+def arguments(recipe: Recipe, out: Path, facts: Mapping[str, Any] | None = None) -> TrackedArguments:
     """Return the TrainingArguments: the recipe's `training` section plus what this program sets itself.
 
+    Trackers get the recipe and the hashes of prompts and data in `facts` (`run.describe`), each by a name of its own.
     Raise UsageError for invalid values and if there is no step to take.
     """
     check(recipe)
     on_cpu = not torch.cuda.is_available()
     world = int(os.environ.get("WORLD_SIZE", "1"))
     defaults: dict[str, Any] = {"per_device_train_batch_size": 1, "report_to": "tensorboard", "logging_steps": 10}
+    defaults["run_name"] = out.name
     # Of Liger's kernels those for norms, rotation and gates; the loss is ours.
     defaults["liger_kernel_config"] = {"fused_linear_cross_entropy": False, "cross_entropy": False}
     section = {**defaults, **recipe.training}
@@ -150,8 +171,10 @@ def arguments(recipe: Recipe, out: Path) -> transformers.TrainingArguments:
     if not on_cpu:
         section = {**_overlap_batches(section, micro_batches, world), **section}
     os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(out / "tensorboard"))
+    # A server that does not answer is given up after half a minute, and not after four.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "4")
     with report_bad_values():
-        settings = transformers.TrainingArguments(
+        settings = TrackedArguments(
             **section,
             output_dir=str(out),
             deepspeed=_deepspeed_config(recipe),
@@ -162,6 +185,8 @@ def arguments(recipe: Recipe, out: Path) -> transformers.TrainingArguments:
             disable_tqdm=True,
             logging_nan_inf_filter=False,
         )
+    named = [(part, item) for part in ("recipe", "prompts", "data") for item in (facts or {}).get(part, {}).items()]
+    settings.facts = {f"{part}.{_NOT_IN_NAMES.sub('_', name)}": value for part, (name, value) in named}
     takes_none = settings.max_steps == 0 or (settings.max_steps < 0 and settings.num_train_epochs <= 0)
     if takes_none and (settings.max_steps == 0 or recipe.probe is None):
         raise _refuse("training", "no step to take: max_steps, or else num_train_epochs, is above 0")
@@ -218,7 +243,8 @@ def _deepspeed_config(recipe: Recipe) -> dict[str, Any]:
 
 @contextmanager
 def report_bad_values(begun: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """Convert errors of transformers, PyTorch and DeepSpeed about configuration values to a UsageError of one line.
+    """Convert errors of transformers, PyTorch, DeepSpeed and trackers about configuration values to a UsageError of one
+    line.
 
     Errors after training has started (`begun()` is True) are raised unchanged, because no value causes them.
     """
@@ -234,3 +260,10 @@ def report_bad_values(begun: Callable[[], bool] = lambda: False) -> Iterator[Non
             message = f"port {port}, at which the processes meet, cannot be used; give another (-- --master_port N): "
             raise UsageError(message + why[:200]) from None
         raise _refuse("training", why[:300]) from None
+    except Exception as error:
+        # Each tracker has exceptions of its own.
+        tracker = type(error).__module__.partition(".")[0]
+        if begun() or tracker not in TRACKERS:
+            raise
+        problem = f"report_to {tracker} cannot be used ({one_line(error)}); {TRACKERS[tracker]}"
+        raise _refuse("training", problem) from None

@@ -35,13 +35,14 @@ from training import (
 import evaluation  # isort: skip
 from objective import rating_tokens  # isort: skip
 import recipe_keys  # isort: skip
+import trainer_args  # isort: skip
 import torch
 from datasets import Dataset
 from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from critic import human_scored, jsonl
+from critic import human_scored
 from critic.errors import UsageError
 from critic.judging.distribution import whole_rating
 
@@ -138,30 +139,39 @@ def raft_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Processes]
     folder = tmp_path_factory.mktemp("raft")
     rows = write_rows(folder, [human_row(99, question="8" * 6000), *sample_rows()])
     trackers = ["tensorboard", *(["mlflow"] if find_spec("mlflow") else [])]
-    training = {"max_steps": 3, "run_name": "raft-1", "report_to": trackers}
+    training = {"max_steps": 3, "report_to": trackers}
     watched = {"every": 1, "rows": 17, "batch_size": 7}
     recipe = write_recipe(folder, objective="raft", ema=None, training=training, evaluation=watched)
-    tags = json.dumps({"recipe": "raft", "data": jsonl.sha256(rows)})
-    variables = {"MLFLOW_TRACKING_URI": f"file:{folder}/mlruns", "MLFLOW_TAGS": tags}
+    variables = {"MLFLOW_TRACKING_URI": f"file:{folder}/mlruns"}
     words = [recipe, "--train", rows, "--internal", rows, "--out", folder / "out", "--cache", folder, "--threads", 1]
     run = Processes(folder / "log", 1, run_tracked, variables, *map(str, words))
     assert run.wait() == 0, run.stderr
     return folder / "out", run
 
 
-def test_a_tracker_gets_name_tags_parameters_and_every_metric(raft_run: tuple[Path, Processes]) -> None:
-    """Compared with loss.jsonl, in which all that is logged stands, and with the data's hash in critic.json."""
+def test_a_tracker_gets_name_recipe_hashes_and_every_metric(
+    raft_run: tuple[Path, Processes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compared with loss.jsonl, in which all that is logged stands, and with the recipe and hashes in critic.json."""
     out, _ = raft_run
-    client = pytest.importorskip("mlflow", reason="needs the dev extra").MlflowClient(f"file:{out.parent}/mlruns")
+    mlflow = pytest.importorskip("mlflow", reason="needs the dev extra")
+    client = mlflow.MlflowClient(f"file:{out.parent}/mlruns")
     (kept,) = client.search_runs(["0"])
-    data = json.loads((out / "critic.json").read_text("utf-8"))["data"]["rows.jsonl"]
-    assert (kept.info.run_name, kept.data.tags["recipe"], kept.data.tags["data"]) == ("raft-1", "raft", data)
-    assert kept.data.params.items() >= {"max_steps": "3", "learning_rate": "0.02", "hidden_size": "32"}.items()
+    notes, params = json.loads((out / "critic.json").read_text("utf-8")), kept.data.params
+    assert kept.info.run_name == "out"
+    for part in ("recipe", "prompts", "data"):
+        assert notes[part] and all(params[f"{part}.{name}"] == str(value) for name, value in notes[part].items())
+    assert params.items() >= {"max_steps": "3", "learning_rate": "0.02", "hidden_size": "32"}.items()
     histories = {name: client.get_metric_history(kept.info.run_id, name) for name in kept.data.metrics}
     arrived = {name: {metric.step: metric.value for metric in history} for name, history in histories.items()}
     for line in map(json.loads, (out / "loss.jsonl").read_text("utf-8").splitlines()):
         step = line.pop("step")
         assert {name: arrived[name].get(step) for name in line} == line
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "false")
+    refused = "report_to mlflow cannot be used .MlflowException: .*; MLFLOW_TRACKING_URI is a server's address, or"
+    for begun, error, message in ((False, UsageError, refused), (True, mlflow.MlflowException, "maintenance mode")):
+        with pytest.raises(error, match=message), trainer_args.report_bad_values(lambda begun=begun: begun):
+            mlflow.MlflowClient(f"file:{out.parent}/others").search_runs(["0"])
 
 
 def test_without_an_average_the_models_own_weights_are_judged(raft_run: tuple[Path, Processes]) -> None:
