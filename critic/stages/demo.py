@@ -22,6 +22,7 @@ from critic import jsonl
 from critic.errors import UsageError
 from critic.judging.prompt import load
 from critic.judging.targets import REASON
+from critic.page.page import render
 
 EXTERNAL = "Nightjar-9B"
 """The simulated answerer whose answers are kept out of training."""
@@ -40,23 +41,6 @@ RECIPE, SEEING = Path("train/recipes/demo.yaml"), Path("train/recipes/tiny-vl.ya
 
 SAMPLES = "data/samples/alignmmbench"
 """Folder of eight sample questions with answers, in AlignMMBench's format."""
-
-NEXT = r"""
-This judge learned one form, {form}: single answers. What to try next:
-
-    critic audit internal={out}/internal.jsonl --train {out}/data/train.jsonl \
-        --gate "mae<=1,pearson>=0.8" --out {out}/gate
-    critic serve {out}/judge --alias gpt-4o
-
-The gate's exit code says whether the judge is good enough. Ask the served judge with the Python client of README.md.
-Conversations and pairs need a judge that learned them. URL is the server of a model under test:
-
-    make bench-demo
-    critic run convbench data/samples/convbench/ConvBench.csv --as published \
-        --model URL --judge runs/bench-demo/judge --out {out}/convbench
-    critic run multiverse data/samples/multiverse/conversations.jsonl --as published \
-        --model URL --judge runs/bench-demo/judge --out {out}/multiverse"""
-"""Text printed at the end: the next steps, as commands to run."""
 
 
 def begin(programs: Iterable[str]) -> float:
@@ -210,5 +194,5 @@ def main(
     run(CRITIC, "audit", *files, "--train", data / "train.jsonl", *attacked, "--out", out)
     if not pictures:
         run(CRITIC, "score", answers, *asked_about, "--out", out / "benchmark")
-        print(NEXT.format(out=out, form=form_asked(judge)[1]), flush=True)
+        print(render("critic.page", "next_steps.jinja", {"out": out, "form": form_asked(judge)[1]}), flush=True)
     done(out, "report.html", start)

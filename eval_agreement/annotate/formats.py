@@ -11,7 +11,7 @@ import io
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
@@ -25,13 +25,13 @@ from critic import jsonl, tables
 from critic.building.bench import correct
 from critic.errors import UsageError, located, one_line, quoted
 from critic.human_scored import settle_answers
-from critic.images import Image, ImageError, Images
+from critic.images import Images
 from critic.page.blocks import Section
 from critic.page.page import as_text, render
 from critic.stages.totals import listed
 from critic.stats.arrays import group_numbers
 from eval_agreement.annotate.plan import draw, is_swapped
-from eval_agreement.annotate.schemes import OVERALL, SCHEMES, Ask, LabelItem, Scheme, read_choices
+from eval_agreement.annotate.schemes import OVERALL, SCHEMES, Ask, LabelItem, Scheme, load_pictures, read_choices
 from eval_agreement.annotate.store import RaterTask, RaterVerdict, Store
 from eval_agreement.metrics import mean_estimate
 from eval_agreement.page.words import estimates, percent
@@ -67,12 +67,8 @@ def send(store: Store, form: str, folder: Path, images: Images | None) -> str:
     for number in sorted(items, key=lambda number: draw("order", "", items[number].id)):
         tasks[str(number)] = _build_cells(items[number], number, folder, form, images)
     columns = list(dict.fromkeys(chain.from_iterable(tasks.values())))
-    about = {
-        "columns": columns,
-        "choices": scheme.choices,
-        "asks": max(len(item.asks) for item in items.values()),
-        "target": next(name for name in columns if name.startswith(("answer", "question"))),
-    }
+    about = {"columns": columns, "choices": scheme.choices, "asks": max(len(item.asks) for item in items.values())}
+    about["target"] = next(name for name in columns if name.startswith(("answer", "question")))
     if form == "label-studio":
         config, template = "config.xml", "label_studio.xml.jinja"
         # A task that lacks a column has an empty one: Label Studio wants all of them.
@@ -96,7 +92,7 @@ def _build_cells(item: LabelItem, number: int, folder: Path, form: str, images: 
     if form == "potato":
         pictures = [name.replace("images/", "/media/") for name in _write_pictures(folder, number, item, images)]
     else:
-        pictures = [picture.uri for picture in _load_pictures(item, images)]
+        pictures = [picture.uri for picture in load_pictures(item, images)]
     cells = {f"image_{position}": address for position, address in enumerate(pictures, 1)}
     for column, text in _list_texts(_build_task(item, number)).items():
         cells[column.replace(" ", "_")] = text
@@ -117,19 +113,13 @@ def _list_texts(opened: RaterTask) -> dict[str, str]:
     return {column: "\n".join(lines) for column, lines in columns.items()}
 
 
-def _load_pictures(item: LabelItem, images: Images | None) -> list[Image]:
-    """Return each picture of an item. Raises UsageError if one cannot be read."""
-    with located(item.id, ImageError):
-        return [] if images is None else [images.load(name) for name in item.images]
-
-
 def _write_pictures(folder: Path, number: int, item: LabelItem, images: Images | None) -> list[str]:
     """Write an item's pictures into `folder`, and return their paths relative to it.
 
     The files are named by `number`, so that they do not reveal the model.
     """
     names = []
-    for position, picture in enumerate(_load_pictures(item, images), 1):
+    for position, picture in enumerate(load_pictures(item, images), 1):
         names.append(f"images/{number}-{position}.{picture.kind.partition('/')[2]}")
         jsonl.write_bytes(folder / names[-1], picture.data)
     return names
@@ -392,7 +382,8 @@ def export(store: Store, path: Path) -> int:
     if scheme.source == "judgments":
         _print_preferred(lines)
     if scheme.source == "benchmark":
-        _say_unreviewed(store, labels.keys())
+        for line in store.query("unreviewed"):
+            print(f"left out: {line['id']!r} ({line['why']})", file=sys.stderr)
     return jsonl.write(path, lines)
 
 
@@ -449,16 +440,6 @@ def _list_reviewed(scheme: Scheme, labels: Sequence[RaterTask]) -> Iterator[dict
         yield {**labels[0].item.row, "reviews": verdicts}
     else:
         print(f"left out: {labels[0].item.id!r} ({listed(Counter(verdicts.values()))})", file=sys.stderr)
-
-
-def _say_unreviewed(store: Store, reviewed: Collection[int]) -> None:
-    """Print each item of which no review counts, and why."""
-    tried = {label.number: label.verdict for label in store.labels()}
-    for number, item in store.items().items():
-        if number not in reviewed:
-            verdict = tried.get(number)
-            skipped = verdict and ("broken" if verdict.broken else f"skipped: {verdict.skipped}")
-            print(f"left out: {item.id!r} ({skipped or 'not reviewed yet'})", file=sys.stderr)
 
 
 def _print_preferred(lines: Sequence[Mapping[str, Any]]) -> None:

@@ -13,12 +13,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from critic.images import ImageError, Images
+from critic.errors import UsageError
+from critic.images import Image, Images
 from critic.judging.kinds import POINTS
 from critic.page.page import render
 from critic.records import to_ten
 from critic.stats.estimate import Estimate
-from eval_agreement.annotate.schemes import SCHEMES, Scheme
+from eval_agreement.annotate.schemes import SCHEMES, Scheme, load_pictures
 from eval_agreement.annotate.store import Store
 from eval_agreement.measures.preferences import equal_share
 from eval_agreement.measures.raters import RaterAgreement, rater_agreement
@@ -43,6 +44,22 @@ def measure_agreement(rows: Iterable[Mapping[str, Any]], scheme: Scheme) -> tupl
     """Measure how well raters agree: alpha of all, and each rater's share (0..1) of answers that equal another's.
 
     `rows`: the lines of page/answers.sql. A rater with whom nobody shares a question has no share.
+
+    Thirty answers about three questions have no interval. About a question each, they have one:
+
+    >>> rows = []
+    >>> for item in range(30):
+    ...     row = {"item": item, "ask": "overall", "cluster": item % 3}
+    ...     rows += [{**row, "rater": "ann", "points": item % 4}, {**row, "rater": "bob", "points": item % 2}]
+    >>> alpha, equal = measure_agreement(rows, SCHEMES["pointwise"])
+    >>> equal["ann"].value, equal["ann"].interval, alpha.people.undefined
+    (0.5333333333333333, None, '3 groups; an interval needs at least 5')
+    >>> alpha, equal = measure_agreement([{**row, "cluster": row["item"]} for row in rows], SCHEMES["pointwise"])
+    >>> equal["ann"].interval is None or alpha.people.interval is None
+    False
+    >>> alpha, equal = measure_agreement(rows[::2], SCHEMES["pointwise"])
+    >>> alpha.items, equal
+    (0, {})
     """
     answers, cluster = defaultdict[Any, dict[str, float]](dict), dict[int, str]()
     for row in rows:
@@ -68,28 +85,14 @@ def owner_page(store: Store, number: int | None = None, images: Images | None = 
     facts = store.facts()
     scheme = SCHEMES[facts["scheme"]]
     labels = [] if number is None else store.labels(number)
-    pictures = list[str]()
-    if labels and images:
-        for name in labels[0].item.images:
-            # The page says how many are missing.
-            with suppress(ImageError):
-                pictures.append(images.load(name).uri)
+    pictures = list[Image]()
+    # The page says that they are missing.
+    with suppress(UsageError):
+        pictures += load_pictures(labels[0].item, images) if labels else []
     rows = store.query("answers", points=msgspec.json.encode(number_choices(scheme)).decode())
     alpha, equal = measure_agreement(rows, scheme)
-    raters = store.query("raters")
-    now = datetime.now(UTC).isoformat(" ", "seconds")
-    content: dict[str, Any] = {
-        "title": "Raters",
-        "about": f"{sum(rater['done'] for rater in raters)} labels, {now}. Reload for the newest.",
-        "key": facts["owner"],
-        "raters": raters,
-        "rows": rows,
-        "alpha": alpha,
-        "agreed": points(alpha.people),
-        "equal": {rater: percent(estimate) for rater, estimate in equal.items()},
-        "labels": labels,
-        "pictures": pictures,
-        "sections": [],
-        "origin": {store.path.name: {"scheme": facts["scheme"], "rows": facts["rows"]}},
-    }
+    content: dict[str, Any] = {"title": "Raters", "now": datetime.now(UTC), "key": facts["owner"], "sections": []}
+    content |= {"raters": store.query("raters"), "rows": rows, "labels": labels, "pictures": pictures}
+    content |= {"alpha": alpha, "equal": equal, "points": points, "percent": percent}
+    content["origin"] = {store.path.name: {"scheme": facts["scheme"], "rows": facts["rows"]}}
     return render("eval_agreement.annotate", "page/owner.html.jinja", content)

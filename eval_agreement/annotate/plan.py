@@ -50,6 +50,21 @@ def plan(
 
     >>> [(task.rater, task.role) for task in plan(["q1"], ["c1"], ["ann", "ben"], overlap=1.0)]
     [('ann', 'item'), ('ann', 'check'), ('ben', 'item'), ('ben', 'check')]
+
+    The order is each rater's own, follows neither the file nor another rater, and about half of the items are swapped:
+
+    >>> items = [f"item-{number}" for number in range(200)]
+    >>> tasks = sorted(plan(items, [], ["ann", "ben"], overlap=1.0), key=lambda task: task.place)
+    >>> ann, ben = [task for task in tasks if task.rater == "ann"], [task for task in tasks if task.rater == "ben"]
+    >>> order, other = [task.item for task in ann], [task.item for task in ben]
+    >>> items == order, items == other, order == other, order == sorted(order), other == sorted(other)
+    (False, False, False, False, False)
+    >>> set(tasks) == set(plan(items[::-1], [], ["ann", "ben"], overlap=1.0))
+    True
+    >>> 60 < sum(task.swapped for task in ann) < 140
+    True
+    >>> {task.item for task in ann if task.swapped} == {task.item for task in ben if task.swapped}
+    False
     """
     # By a hash, so that neighbours in the file, often alike, go to different raters.
     order = sorted(items, key=lambda item: draw("deal", item))

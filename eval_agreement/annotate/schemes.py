@@ -12,6 +12,8 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from critic.errors import located
+from critic.images import Image, ImageError, Images
 from critic.judging.prompt import load
 from critic.records import Language
 from eval_agreement.sentences import texts_of
@@ -102,6 +104,12 @@ class LabelItem(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Return the item with corrected texts. `edits`: (old text, new text) by `ShownPart.field`."""
         new = [replace(part, text=edits.get(part.field, ("", part.text))[1]) for part in self.parts]
         return replace(self, parts=new)
+
+
+def load_pictures(item: LabelItem, images: Images | None) -> list[Image]:
+    """Return each picture of an item. Raises UsageError if one cannot be read."""
+    with located(item.id, ImageError):
+        return [] if images is None else [images.load(name) for name in item.images]
 
 
 class Scheme(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

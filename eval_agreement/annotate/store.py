@@ -26,12 +26,6 @@ _VERSION = 1
 """Version of the tables (page/tables.sql), which each database keeps as its `user_version`; 0 in those made before it.
 """
 
-_KEEP_CHANCES = """UPDATE items
-SET shown = CAST(json_set(CAST(shown AS TEXT), '$.row.label_probability', probability) AS BLOB)
-WHERE probability IS NOT NULL"""
-"""Puts the chance of an item to be drawn for labelling, which 0.1.0 kept beside it, into its source row: the export
-names it, and an audit weights by it."""
-
 _ADD_TASKS = "INSERT INTO tasks (rater, place, item, role, swapped)"
 
 
@@ -146,7 +140,7 @@ class Store(threading.local):
             columns = {name for _, name, *_ in store._rows("PRAGMA table_info(items)")}
             with store._writing() as database:
                 if "probability" in columns:
-                    database.execute(_KEEP_CHANCES)
+                    _execute(database, "chances.sql")
                 _execute(database, "upgrade.sql")
                 _execute(database, "counts.sql")
         return store if tables else None
@@ -197,13 +191,7 @@ class Store(threading.local):
 
     def _select_tasks(self, which: str, *values: Any) -> list[RaterTask]:
         """Return the tasks that meet `which`, a condition in SQL with `values` for its question marks."""
-        # In the order of RaterTask's fields. A task that nobody has labelled has an empty verdict.
-        query = (
-            'SELECT t.id, t.rater, t.item, i.shown AS "shown [item]", t.role, t.swapped AS "swapped [flag]", '
-            'i.known AS "known [json]", coalesce(t.label, 0), l.at, coalesce(l.said, \'{}\') AS "said [verdict]" '
-            f"FROM tasks t JOIN items i ON i.id = t.item LEFT JOIN labels l ON l.id = t.label WHERE {which}"
-        )
-        return [RaterTask(*row) for row in self._rows(query, *values)]
+        return [RaterTask(*row) for row in self._rows(f"{_read('tasks.sql')} WHERE {which}", *values)]
 
     def opened(self, task: int, rater: str | None = None) -> RaterTask:
         """Return a task. Raises KeyError if its number is unknown, or if it belongs to another rater than `rater`."""
@@ -256,11 +244,8 @@ class Store(threading.local):
     def edits(self) -> dict[int, list[dict[str, Any]]]:
         """Return corrections by item number: rater, time (seconds since 1970), field, old text, new text."""
         by_item = defaultdict[int, list[dict[str, Any]]](list)
-        columns = 't.item, t.rater, l.at, l.said AS "said [verdict]"'
-        query = f"SELECT {columns} FROM labels l JOIN tasks t ON t.id = l.task ORDER BY l.id"
-        for number, rater, at, verdict in self._rows(query):
-            for name, (old, new) in verdict.edits.items():
-                by_item[number].append({"rater": rater, "at": at, "field": name, "old": old, "new": new})
+        for edit in self.query("edits"):
+            by_item[edit.pop("item")].append(edit)
         return by_item
 
     def find_task(self, rater: str, item: int, swapped: bool) -> RaterTask:

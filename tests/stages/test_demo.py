@@ -22,8 +22,8 @@ from conftest import ROOT, Servers, asked_of, command, completion, needs, read_j
 from probabilities import by_transformers
 
 from critic import jsonl
+from critic.page.page import render
 from critic.records import Judgment
-from critic.stages.demo import NEXT
 
 pytestmark = pytest.mark.e2e
 
@@ -96,7 +96,7 @@ def test_its_judge_does_what_a_user_tries_next(demo: Path) -> None:
 
 def next_commands(out: Path) -> dict[str, list[str]]:
     """The commands that the demo shows at its end, by their first two words."""
-    text = NEXT.format(out=out, form="pointwise").replace("\\\n", " ")
+    text = render("critic.page", "next_steps.jinja", {"out": out, "form": "pointwise"}).replace("\\\n", " ")
     words = [shlex.split(line) for line in text.splitlines() if line.startswith("    ")]
     return {" ".join(command[:3] if command[1] == "run" else command[:2]): command for command in words}
 
