@@ -65,6 +65,7 @@ class Row(Struct, kw_only=True):
     references: list[str] | None = None
     image: str | None = None
     images: list[str] | None = None
+    video: str | None = None
     category: str | None = None
     annotators: dict[str, float] | None = None
     reason: str | None = None
@@ -87,6 +88,12 @@ class Row(Struct, kw_only=True):
     def is_pair(self) -> bool:
         """True if people compared two answers. A `human_score` of `scale_max` then means that the first is better."""
         return self.other is not None or (self.shown is not None and len(self.shown.sides) > 1)
+
+    @property
+    def pictures(self) -> list[str]:
+        """The names of the row's images, and of its video."""
+        video = [f"{records.VIDEO}{self.video}"] if self.video else []
+        return [*(self.images or filter(None, [self.image])), *video]
 
 
 _OF_PAIRS = ("response_a", "response_b", "system_a", "system_b", "preference")
@@ -142,7 +149,7 @@ class OwnColumns(Struct, frozen=True):
         Raises UsageError, beginning with `location`, if the row states another scale than --scale.
         """
         question = str(row.get("question"))
-        shared = str(row.get("image") or row.get("images") or question)
+        shared = str(row.get("image") or row.get("images") or row.get("video") or question)
         low, high = self.scale or TEN
         scale = {"scale_min": low, "scale_max": high}
         default = _default_cells(question) | scale | {"id": str(number), "group": _hash_text(shared)}
@@ -269,7 +276,7 @@ def build_response(row: Row, columns: dict[str, float]) -> Response:
         id=row.group,
         prompt=row.question,
         references=row.references or [],
-        images=[] if BLIND in row.flags else row.images or ([row.image] if row.image else []),
+        images=[] if BLIND in row.flags else row.pictures,
         **{name: getattr(row, name) for name in same},
     )
     other = None if row.other is None else Response(id="", question=question, text=row.other, system=row.other_system)
@@ -310,7 +317,7 @@ def _read_cells(location: str, cells: Mapping[str, Any]) -> dict[str, Any]:
         if name in _JSON_COLUMNS and isinstance(cell, str):
             with located(f"{location}: column {name} must hold JSON", ValueError):
                 raw[name] = loads(cell, unique=True) if cell else None
-        elif name == "image" and cell:
+        elif name in ("image", "video") and cell:
             raw[name] = tables.parse_image(location, cell)
         elif name in _NUMBERS or name.endswith(tables.SCORE_SUFFIX):
             raw[name] = tables.parse_optional_number(location, name, cell)
@@ -431,7 +438,7 @@ def _merge_by_rater(lines: Iterable[_Line]) -> Iterator[_Line]:
 
 
 _SIDES = {"response": "other", "system": "other_system", "other": "response", "other_system": "system"}
-_SHOWN = ("question", "history", "reference", "image", "images", "shown", "checklist", "criteria", *_SIDES)
+_SHOWN = ("question", "history", "reference", "image", "images", "video", "shown", "checklist", "criteria", *_SIDES)
 
 
 def _merge_raters(key: str, lines: Sequence[_Line]) -> _Line:
@@ -602,7 +609,7 @@ def walk(
     `keep_flags`: flags of UNUSABLE_FLAGS that do not exclude a row.
     `judges`: a row without a human label is kept if one of these judges scored it; rows without such a score are
         counted.
-    `pictures`: True if rows with images need no reference.
+    `pictures`: True if rows with images or a video need no reference.
     `scored`: False if rows need only id, question and response; replies of `critic infer` are accepted then.
     `own`: how to read the user's own columns, or None.
     `unlabelled`: True if rows may lack a human label.
@@ -693,7 +700,7 @@ def _find_unusable(row: Row, keep_flags: frozenset[str], pictures: bool) -> str 
     `keep_flags` and `pictures` are as in `walk`.
     """
     # An image shows what is right.
-    kept = keep_flags | {"no_reference"} if pictures and (row.image or row.images) else keep_flags
+    kept = keep_flags | {"no_reference"} if pictures and row.pictures else keep_flags
     flags = [flag for flag in row.flags if flag in UNUSABLE_FLAGS and flag not in kept]
     if not row.reference and not row.is_pair and row.shown is None and "no_reference" not in kept:
         flags.append("no_reference")

@@ -16,6 +16,12 @@ The content is a string, or a list of parts as the chat templates of vision mode
 Showing = Literal["blind", "show"]
 """Whether the judge sees the images: "blind" (no) or "show" (yes)."""
 
+VIDEO = "video:"
+"""Prefix of the names of videos, which stand among the names of images: "video:clip.mp4"."""
+
+FRAMES = 8
+"""Default number of frames that show a video."""
+
 CUT_OFF = "the answer ends within the model's thoughts"
 """Reason to leave out an answer without its end: a score of it is no label of a complete answer."""
 
@@ -149,7 +155,7 @@ class PromptInputs(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `turned`: `verdicts` for the swapped order of the sides; None if only the sides' names have to be swapped.
     `text`: an unreadable reply of a judge whose verdict is looked for, instead of anything to judge.
     `own_answer`: the judge's own answer, written before it saw the answer to judge.
-    `images`: paths under a data root, or other image names, shown with the question.
+    `images`: paths under a data root, or other names of images and videos, shown with the question.
     """
 
     sides: list[Candidate] = field(default_factory=list)
@@ -261,13 +267,14 @@ class SamplingParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How verdicts are sampled.
 
     `reason`: True if the judge also writes a reason. `images`: whether it sees the images, each shrunk to at most
-    `max_image_pixels` pixels (None: not shrunk).
+    `max_image_pixels` pixels (None: not shrunk), and `frames` frames of a video.
     """
 
     reason: bool = True
     temperature: float = 0.0
     images: Showing = "blind"
     max_image_pixels: int | None = None
+    frames: int = FRAMES
 
 
 GREEDY = SamplingParams()
@@ -303,7 +310,7 @@ class Example(Struct, frozen=True, kw_only=True):
 class ConversationTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One turn of a conversation with a model: the prompt, and what a judge needs to judge the reply.
 
-    `images`: shown with this turn; paths relative to a data root, or data URIs.
+    `images`: shown with this turn; paths relative to a data root (a video's behind VIDEO), or data URIs.
     `references`: as in Question.
     `focus`: what an open answer is judged by (ConvBench's creation turn).
     `checklist`: yes/no questions about the answer; `aspects` holds the (main aspect, sub-aspect) of each (MultiVerse).
@@ -364,12 +371,13 @@ NOTHING_ASKED = Conversation(id="", lang="en", group="", turns=[])
 
 
 class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How replies are sampled, and limits on prompts; equal for all turns of a file."""
+    """How replies are sampled, limits on prompts, and how many frames show a video; equal for all turns of a file."""
 
     max_tokens: int
     temperature: float = 0.0
     seed: int = 0
     max_image_pixels: int | None = None
+    frames: int = FRAMES
 
 
 class SentImage(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -381,7 +389,7 @@ class SentImage(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SentMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A message as it was sent; its images came before its text."""
+    """A message as it was sent; its images, and frames of videos with their times, came before its text."""
 
     role: Literal["user", "assistant"]
     content: str

@@ -24,6 +24,7 @@ from msgspec import Struct, convert
 
 from critic import jsonl
 from critic.errors import UsageError, did_you_mean, one_line, quoted, refusing, replace_surrogates
+from critic.records import VIDEO
 
 Row = dict[str, Any]
 
@@ -688,6 +689,16 @@ def parse_image(location: str, value: Any) -> str:
     if isinstance(path, str) and path.strip():
         return path.strip()
     raise UsageError(f"{location}: no image; expected a path or an embedded image")
+
+
+def list_pictures(location: str, row: Mapping[str, Any], column: str) -> list[str]:
+    """Return the names of a row's image, in `column`, and of its video, in `video`; it may have only one of them.
+
+    Raises UsageError if it has neither, or as `parse_image` does.
+    """
+    video = optional_text(row, "video")
+    images = [] if video and not row.get(column) else [parse_image(location, row.get(column))]
+    return [*images, *([f"{VIDEO}{video}"] if video else [])]
 
 
 class Ids:

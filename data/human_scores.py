@@ -65,9 +65,8 @@ def _list_material(row: human_scored.Row) -> set[str]:
     meaning.
     """
     text = "|".join(map(_normalize_words, (row.question, row.reference or "")))
-    images = row.images or ([row.image] if row.image else [])
-    is_complete = row.reference or not (images or row.history or row.shown)
-    return {*([f"text {text}"] if is_complete else []), *(f"image {_normalize_path(image)}" for image in images)}
+    is_complete = row.reference or not (row.pictures or row.history or row.shown)
+    return {*([f"text {text}"] if is_complete else []), *(f"image {_normalize_path(name)}" for name in row.pictures)}
 
 
 def _list_systems(row: human_scored.Row) -> set[str]:

@@ -149,7 +149,7 @@ def test_a_page_gets_small_copies_of_images_wherever_they_lie(root: Path, monkey
     jsonl.write_json(jsonl.sidecar(judged), {"replies": {"file": str(replies)}, "images": None})
     jsonl.write_json(jsonl.sidecar(replies), {"data_root": str(root)})
     uris = embed_images(names := ["large.png", "missing.png", "../secret.png", "in/a.png", "large.png"], [judged])
-    kinds = {name: uri.partition(";")[0] for name, uri in uris.items()}
+    kinds = {name: uri.partition(";")[0] for name, (uri,) in uris.items()}
     assert kinds == {"large.png": "data:image/jpeg", "in/a.png": "data:image/png"}
     assert not embed_images([f"{number}.png" for number in range(PAGE_IMAGES)] + names, [judged]), "the first ones only"
     monkeypatch.setitem(sys.modules, "PIL", None)

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
-from critic.records import Showing
+from critic.records import FRAMES, Showing
 
 Count = Annotated[int, Meta(ge=1)]
 Weight = Annotated[float, Meta(ge=0.0)]
@@ -109,7 +109,8 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True, rename=SAVED_AS):
     - `chat_template_kwargs`: variables of the base's chat template, such as {enable_thinking: false}. They are set in
       the judge's own template, so that every server renders prompts as in training.
     - `images`: "show" trains a judge that sees its rows' images, which needs a base that sees images. Larger images
-      than `max_image_pixels` are reduced. `vision` describes the vision part of a tiny model.
+      than `max_image_pixels` are reduced. `frames` is the number of frames that show a video. `vision` describes the
+      vision part of a tiny model.
     - `frozen`: names of model parts that are not trained. Default: the vision part of a base.
     - `forms`: judging form -> fraction of the rows (0..1) to render in it (`critic.judging.forms`).
     - `labels`: source of scores -> weight of its examples in the loss. Sources are `people`, a judge NAME with the
@@ -147,6 +148,7 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True, rename=SAVED_AS):
     vision: VisionSpec | None = None
     images: Showing = "blind"
     max_image_pixels: Count | None = None
+    frames: Count = FRAMES
     lora: LoraSpec | None = None
     frozen: list[str] | None = None
     max_source_tokens: Count

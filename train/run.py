@@ -201,15 +201,17 @@ def _add_adapters(model: Any, lora: LoraSpec, revision: str | None, task: str) -
 def describe(recipe: Recipe, train: Path, internal: Path | None = None) -> dict[str, Any]:
     """Return the facts that identify a run: prompts, data, and the recipe's keys that change the judge.
 
-    The key `evaluation` counts only if foreign rows decide which weights are kept. The weights of a base in a folder
-    also count; only the first process hashes them. `internal` is the file of held-out rows, or None.
+    The key `evaluation` counts only if foreign rows decide which weights are kept, `frames` only if images are shown.
+    The weights of a base in a folder also count; only the first process hashes them. `internal` is the file of held-out
+    rows, or None.
     """
     keys = msgspec.to_builtins(recipe)
+    left_out = {"keep", *([] if recipe.foreign else ["evaluation"]), *([] if sees(recipe) else ["frames"])}
     folder = Path(str(recipe.base))
     weights = sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")]) if recipe.base and cpu.is_first() else []
     also = [*list_made_files(recipe), *([recipe.foreign, str(internal)] if recipe.foreign else [])]
     return {
-        "recipe": {key: keys[key] for key in keys if key not in ("keep", "" if recipe.foreign else "evaluation")},
+        "recipe": {key: keys[key] for key in keys if key not in left_out},
         "prompts": prompt_hashes(recipe),
         "data": {file.name: jsonl.sha256(file) for file in tables.list_files(train)}
         | {name: jsonl.sha256(Path(name)) for name in also},
@@ -292,7 +294,7 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
     deepspeed.init_distributed()
     # First point at which the processes can communicate, before anything slow starts.
     preflight.require_alike(settings.device)
-    images = Images(run.data_root, resize_to=recipe.max_image_pixels) if sees(recipe) else None
+    images = Images(run.data_root, resize_to=recipe.max_image_pixels, frames=recipe.frames) if sees(recipe) else None
     with take_turns(first):
         if resumed is not None and (before := checkpoints.read_note(out, "processes")) != processes:
             raise UsageError(

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 import transformers
 from packing import Node
-from PIL import Image, ImageOps
+from PIL import Image
 
-from critic.backends import list_image_names, parts_of
+from critic.backends import embed_images, list_image_names, parts_of
 from critic.errors import UsageError, one_line
-from critic.images import ImageError, Images
+from critic.images import ImageError, Images, put_on_white, put_times
 from critic.records import Message
 
 TOWERS = ("vision_model", "vision_tower", "visual", "vision_encoder")
@@ -36,7 +36,7 @@ class SeeingTokenizer:
     def __init__(self, processor: Any, images: Images | None) -> None:
         self.processor, self.images = processor, images
         self._expansions: dict[tuple[int, int], str] = {}
-        self._sizes: dict[str, tuple[int, int]] = {}
+        self._sizes: dict[str, list[tuple[str, tuple[int, int]]]] = {}
 
     def __getattr__(self, name: str) -> Any:
         # While it is being unpickled.
@@ -63,30 +63,41 @@ class SeeingTokenizer:
         self.processor.chat_template = self.processor.tokenizer.chat_template = template
 
     def apply_chat_template(self, messages: list[Message], *, tokenize: bool, add_generation_prompt: bool) -> str:
-        """Render messages to text that contains all tokens of each image.
+        """Render messages to text that contains all tokens of each image, and of each frame of a video.
 
         Raise ImageError if an image cannot be loaded, or if a message's text contains the image token.
         """
-        in_parts = [{**message, "content": parts_of(message)} for message in messages]
+        sizes = {name: self._measure(name) for name in list_image_names(messages)}
+        image = {"type": "image", "image": ""}
+        shown = {name: put_times((time, image) for time, _ in frames) for name, frames in sizes.items()}
+        in_parts = [embed_images({**message, "content": parts_of(message)}, shown) for message in messages]
         text: str = self.processor.tokenizer.apply_chat_template(
             in_parts, chat_template=self.chat_template, tokenize=tokenize, add_generation_prompt=add_generation_prompt
         )
-        names = list_image_names(messages)
+        in_order = [size for name in list_image_names(messages) for _, size in sizes[name]]
         first, *behind = text.split(self.processor.image_token)
         # An answer that spells the image token would be read as one more image. Gemma's token for an image becomes
         # others, which receive its features.
         own = dict.fromkeys([self.processor.image_token, self.convert_ids_to_tokens(self.image_token_id)])
-        if len(behind) != len(names) or any(token in piece for piece in (first, *behind) for token in own):
+        if len(behind) != len(in_order) or any(token in piece for piece in (first, *behind) for token in own):
             raise ImageError("image_unreadable", f"the text holds {' or '.join(own)}")
-        return first + "".join(self.expansion(name) + piece for name, piece in zip(names, behind, strict=True))
+        return first + "".join(self._expand(size) + piece for size, piece in zip(in_order, behind, strict=True))
+
+    def _measure(self, name: str) -> list[tuple[str, tuple[int, int]]]:
+        """Return the size of an image as [("", size)], or of a video the time and size of each frame."""
+        if name not in self._sizes:
+            self._sizes[name] = [(time, picture.size) for time, picture in self.pictures(name)]
+        return self._sizes[name]
 
     def expansion(self, name: str) -> str:
-        """Return the text of all tokens that stand for an image. It depends only on the size of the image.
+        """Return the text of all tokens that stand for an image or a video's frames, without the frames' times.
 
         Raise UsageError if the processor does not tell it.
         """
-        size = self._sizes.get(name) or self.image(name).size
-        self._sizes[name] = size
+        return "".join(self._expand(size) for _, size in self._measure(name))
+
+    def _expand(self, size: tuple[int, int]) -> str:
+        """Return the text of all tokens that stand for an image of this size; errors are as in `expansion`."""
         # Sizes repeat over thousands of rows.
         if size not in self._expansions:
             token = self.processor.image_token
@@ -109,7 +120,7 @@ class SeeingTokenizer:
         return int(self.processor.image_token_ids[0])
 
     def image_tokens(self, name: str) -> int:
-        """Return the number of tokens that receive an image's features, without the tokens around them."""
+        """Return the number of tokens that receive the features of an image or video, without those around them."""
         return self.ids(self.expansion(name)).count(self.image_token_id)
 
     @property
@@ -121,22 +132,22 @@ class SeeingTokenizer:
         """Return the token type inputs that this family needs, with 1 at image tokens and 0 elsewhere."""
         return {name: (ids == self.image_token_id).long() for name in self.types}
 
-    def image(self, name: str) -> Any:
-        """Return an image as vLLM shows it: upright, in RGB, on white. Raise ImageError if it cannot be loaded."""
+    def pictures(self, name: str) -> list[tuple[str, Any]]:
+        """Return an image as [("", picture)], or of a video the time and picture of each frame.
+
+        They are as vLLM shows them: in RGB, on white. Raise ImageError if they cannot be loaded.
+        """
         if name == BLANK:
-            return white((64, 64))
+            return [("", white((64, 64)))]
         assert self.images is not None
-        picture = ImageOps.exif_transpose(Image.open(io.BytesIO(self.images.load(name).data)))
+        shown = [(image.time, Image.open(io.BytesIO(image.data))) for image in self.images.load(name).shown]
         # Transparent parts would turn black.
-        if "A" not in picture.getbands() and "transparency" not in picture.info:
-            return picture.convert("RGB")
-        picture = picture.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB")
+        return [(time, put_on_white(picture).convert("RGB")) for time, picture in shown]
 
     def pixels(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
-        """Return the model's inputs for the named images, in order, as the processor makes them."""
+        """Return the model's inputs for the named images and videos, in order, as the processor makes them."""
         options = getattr(self.processor.valid_processor_kwargs, "_defaults", {}).get("images_kwargs", {})
-        images = [self.image(name) for name in names]
+        images = [picture for name in names for _, picture in self.pictures(name)]
         computed = self.processor.image_processor(images=images, return_tensors="pt", **options)
         return {name: value for name, value in computed.items() if name in self.processor.model_input_names}
 

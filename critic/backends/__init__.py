@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Literal, Protocol, Self
 
 from msgspec import Struct, field
@@ -210,12 +211,12 @@ def parts_of(message: ChatMessage) -> Sequence[Mapping[str, Any]]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-def embed_images(message: ChatMessage, uris: Mapping[str, str]) -> ChatMessage:
-    """Return a message ready to be sent: each image name is replaced by its data URI from `uris`."""
+def embed_images(message: ChatMessage, shown: Mapping[str, Sequence[Mapping[str, Any]]]) -> ChatMessage:
+    """Return a message ready to be sent: each image name is replaced by the parts in `shown` that show it."""
     if isinstance(message["content"], str):
         return message
-    parts = [image_part(uris[part["image"]]) if part["type"] == "image" else part for part in message["content"]]
-    return {**message, "content": parts}
+    parts = [shown[part["image"]] if part["type"] == "image" else [part] for part in message["content"]]
+    return {**message, "content": [*chain.from_iterable(parts)]}
 
 
 def image_part(uri: str) -> dict[str, Any]:

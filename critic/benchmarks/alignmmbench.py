@@ -20,7 +20,7 @@ from critic.benchmarks import Benchmark, Conversations, Run
 from critic.errors import UsageError, quoted
 from critic.page.blocks import Bounds, Figure
 from critic.page.figures import Sizes, compare_parts, list_models, plot_models
-from critic.records import TEN, Conversation, JudgeConfig, Question, SamplingParams, Turn
+from critic.records import TEN, VIDEO, Conversation, JudgeConfig, Question, SamplingParams, Turn
 from critic.stats.aggregate import Cell, Scores, by_cell, combine, groups_by, groups_of, mean
 from critic.stats.leaderboard import LeaderboardRow, Score, Term, score_of
 
@@ -55,6 +55,7 @@ class _QuestionLine(Struct):
     ref_answer: str
     task: str
     image_path: str | None = None
+    video: str | None = None
     history: list[Turn] = field(default_factory=list)
 
 
@@ -89,7 +90,7 @@ def read_questions(path: Path) -> dict[str, Question]:
             # 238 references hold a literal backslash-n where a line break was meant.
             reference=line.ref_answer.replace("\\n", "\n"),
             history=line.history,
-            images=[line.image_path] if line.image_path else [],
+            images=[name for name in (line.image_path, line.video and f"{VIDEO}{line.video}") if name],
         )
     return questions
 

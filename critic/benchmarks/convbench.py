@@ -87,24 +87,25 @@ TITLES: dict[str, str] = {"pairwise": "win rate against the reference, %", "dire
 def read_conversations(path: Path) -> list[Conversation]:
     """Read the conversations of a ConvBench sheet (.xlsx, or saved as .csv, .jsonl or .parquet), in its order.
 
-    Images are paths as in the column `image_id`; an optional column `lang` marks Chinese rows. The public sheet has no
-    column of ANNOTATED: its turns have no reference, so they only allow comparing two models. Raises UsageError if a
-    sheet has only some of these columns, for an empty cell, and for a duplicate id.
+    Images are paths as in the column `image_id`, and `video` may replace or join it; an optional column `lang` marks
+    Chinese rows. The public sheet has no column of ANNOTATED: its turns have no reference, so they only allow comparing
+    two models. Raises UsageError if a sheet has only some of these columns, for an empty cell, and for a duplicate id.
     """
     ids = tables.Ids()
     conversations: list[Conversation] = []
     for location, row in tables.rows(path, FORMATS):
         # One annotated column is enough: a sheet with some of them is damaged, not public.
         annotated = not row.keys().isdisjoint(ANNOTATED)
-        if missing := [column for column in (*PUBLIC, *(ANNOTATED if annotated else ())) if column not in row]:
+        needed = (*PUBLIC, *(ANNOTATED if annotated else ()))
+        if missing := [column for column in needed if column not in row and not (column == IMAGE and "video" in row)]:
             raise UsageError(f"{path}: the sheet lacks {', '.join(missing)}; ask ConvBench's authors for the full one")
-        image = tables.require_text(location, row, IMAGE)
+        pictures = tables.list_pictures(location, row, IMAGE)
         turns = [
             ConversationTurn(
                 prompt=tables.require_text(location, row, INSTRUCTIONS[turn]),
                 reference=tables.require_text(location, row, REFERENCES[turn]) if annotated else None,
                 task=tables.require_text(location, row, TASKS[turn]) if annotated else None,
-                images=[image] if turn == 0 else [],
+                images=pictures if turn == 0 else [],
                 focus=tables.require_text(location, row, FOCUS) if annotated and turn == 2 else None,
             )
             for turn in range(3)
@@ -114,7 +115,7 @@ def read_conversations(path: Path) -> list[Conversation]:
                 id=ids.add(location, tables.optional_text(row, "ID") or str(len(conversations) + 1)),
                 benchmark="convbench",
                 lang=tables.parse_language(location, row),
-                group=image,
+                group=pictures[0],
                 turns=turns,
                 caption=tables.require_text(location, row, CAPTION) if annotated else None,
             )

@@ -65,10 +65,10 @@ class _Row(Struct):
 def read_conversations(path: Path) -> list[Conversation]:
     """Read the conversations of the published data set, in its order.
 
-    Files are .parquet with embedded images, or .jsonl with the same keys and a path as `image`. A checklist may be with
-    either utterance of its turn. An optional key `lang` marks Chinese rows. Raises UsageError, naming place and key,
-    for a checklist item without a question, a turn without a reference or a checklist, speakers that do not alternate,
-    or a duplicate index.
+    Files are .parquet with embedded images, or .jsonl with the same keys and a path as `image` or `video`. A checklist
+    may be with either utterance of its turn. An optional key `lang` marks Chinese rows. Raises UsageError, naming place
+    and key, for a checklist item without a question, a turn without a reference or a checklist, speakers that do not
+    alternate, or a duplicate index.
     """
     ids, conversations = tables.Ids(), []
     for location, raw in tables.rows(path, FORMATS):
@@ -81,7 +81,7 @@ def read_conversations(path: Path) -> list[Conversation]:
                 benchmark="multiverse",
                 lang=tables.parse_language(location, raw),
                 group=key,  # each conversation has an image of its own
-                turns=_build_turns(location, row, tables.parse_image(location, raw.get("image"))),
+                turns=_build_turns(location, row, tables.list_pictures(location, raw, "image")),
                 goal=row.main_goal_category,
                 domain=row.image_main_category,
             )
@@ -121,7 +121,7 @@ def _parse_list(location: str, key: str, value: Any) -> Any:
         raise UsageError(f"{location}: {quoted(key)} has lists of different lengths; expected one entry each") from None
 
 
-def _build_turns(location: str, row: _Row, image: str) -> list[ConversationTurn]:
+def _build_turns(location: str, row: _Row, images: list[str]) -> list[ConversationTurn]:
     """Build the turns of a row. Raise UsageError if speakers do not alternate or a turn is incomplete."""
     spoken = row.conversation
     # The user begins, and two names alternate, whatever they are.
@@ -141,7 +141,7 @@ def _build_turns(location: str, row: _Row, image: str) -> list[ConversationTurn]
             prompt=_require_utterance(location, spoken, index),
             reference=_require_utterance(location, spoken, index + 1),
             task=row.main_task_category,
-            images=[] if turns else [image],
+            images=[] if turns else images,
             checklist=[item.question.strip() for item in items],
             aspects=aspects if any(main for main, _ in aspects) else [],
         )

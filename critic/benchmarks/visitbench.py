@@ -24,7 +24,7 @@ from critic import tables
 from critic.benchmarks import Benchmark, Conversations, Run
 from critic.errors import UsageError, loads, quoted
 from critic.judging.prompt import EXTRACTION, prompt_hash
-from critic.records import Conversation, ConversationTurn, JudgeConfig, SamplingParams
+from critic.records import VIDEO, Conversation, ConversationTurn, JudgeConfig, SamplingParams
 from critic.stats.aggregate import Cell, by_cell, each, groups_by, groups_of
 from critic.stats.leaderboard import LeaderboardRow, score_of, scores_by_part
 
@@ -66,7 +66,7 @@ def read_conversations(path: Path) -> list[Conversation]:
                 lang=tables.parse_language(location, row),
                 group=" ".join(sorted(names)),
                 turns=[ConversationTurn(prompt=prompt, reference=reference, task=category, images=images)],
-                caption=_join_captions(location, row, len(images)),
+                caption=_join_captions(location, row, sum(not name.startswith(VIDEO) for name in images) or 1),
                 category=category,
             )
         )
@@ -75,7 +75,7 @@ def read_conversations(path: Path) -> list[Conversation]:
 
 def _check_columns(path: Path, row: tables.Row) -> None:
     """Raise UsageError if the sheet lacks required columns, naming them."""
-    needed = [("instruction",), ("instruction_category",), IMAGES, CAPTIONS, REFERENCES]
+    needed = [("instruction",), ("instruction_category",), (*IMAGES, "video"), CAPTIONS, REFERENCES]
     # Only GPT-4 answers carry people's ratings.
     if "output_human_annotated" not in row:
         needed += [(CORRECT,), (CAPTION_PROBLEM,)]
@@ -90,20 +90,22 @@ def _find_column(row: tables.Row, names: Collection[str]) -> str:
 
 
 def _parse_images(location: str, row: tables.Row) -> list[str]:
-    """Return a row's images: the file name of each URL; paths and data URIs unchanged.
+    """Return the names of a row's images and its video: the file name of each URL; paths and data URIs unchanged.
 
-    Raises UsageError if there is no image, or one twice.
+    Raises UsageError if there is none, or an image twice.
     """
-    column = _find_column(row, IMAGES)
+    column, video = _find_column(row, (*IMAGES, "video")), tables.optional_text(row, "video")
+    if video and (column == "video" or not row[column]):
+        return [f"{VIDEO}{video}"]
     images = [tables.parse_image(location, value) for value in _parse_list(location, row, column)]
     images = [unquote(urlsplit(image).path).rsplit("/", 1)[-1] if _URL.match(image) else image for image in images]
     if not images or len(set(images)) < len(images):
         raise UsageError(f"{location}: {quoted(column)} has {'one image twice' if images else 'no image'}")
-    return images
+    return [*images, f"{VIDEO}{video}"] if video else images
 
 
 def _join_captions(location: str, row: tables.Row, images: int) -> str:
-    """Return a row's caption; with several images, one numbered line per image.
+    """Return a row's caption; with several `images`, one numbered line per image. A video alone has one.
 
     NaN, which pads lists in sheets, is ignored. Raises UsageError unless each image has a caption.
     """

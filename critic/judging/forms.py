@@ -168,7 +168,7 @@ class JudgeRequest(Struct, frozen=True, kw_only=True):
     - `name`, `form`, `prompt`: the form's name, the form, and its prompt in the sample's language.
     - `material`: the inputs of the prompt.
     - `fitted`: the rendered prompt, truncated if necessary; empty before it is rendered.
-    - `uris`: image name -> data URI.
+    - `shown`: image name -> parts of a message that show it.
     - `seed`: the sampling seed; None for greedy decoding.
     - `first`: the side that stands first in a comparison, else None.
     - `paid`: the list to which every call for this verdict is added.
@@ -179,7 +179,7 @@ class JudgeRequest(Struct, frozen=True, kw_only=True):
     prompt: Prompt
     material: PromptInputs
     fitted: TruncatedPrompt = TruncatedPrompt()
-    uris: Mapping[str, str] = {}
+    shown: Mapping[str, Sequence[Mapping[str, Any]]] = {}
     seed: int | None = None
     first: records.Position | None = None
     paid: list[Call] = field(default_factory=list)
@@ -196,8 +196,8 @@ class JudgeRequest(Struct, frozen=True, kw_only=True):
         return replace(self, fitted=TruncatedPrompt(render(self.prompt, self.material)))
 
     def sent(self, messages: Sequence[Message]) -> list[Message]:
-        """Return messages with each image replaced by its data URI."""
-        return [embed_images(message, self.uris) for message in messages] if self.prompt.sees else [*messages]
+        """Return messages with each image name replaced by the parts that show it."""
+        return [embed_images(message, self.shown) for message in messages] if self.prompt.sees else [*messages]
 
     def keys(self, reason: bool = True) -> tuple[str, ...]:
         """Return the verdict's keys in the order of the output format; empty for free text.
@@ -268,7 +268,7 @@ def split_sides(request: JudgeRequest) -> Iterator[JudgeRequest]:
         # The judgments of a conversation's turns are of both sides, and would tell of the other one.
         material = replace(request.material, sides=[side], verdicts=[], turned=None)
         single = inquiry(ONE_SIDE[request.name], request.prompt.language, material, request.prompt.sees)
-        yield replace(single, uris=request.uris, paid=request.paid)
+        yield replace(single, shown=request.shown, paid=request.paid)
 
 
 def check_mix(mix: Mapping[str, float]) -> None:

@@ -70,8 +70,8 @@ class Judge:
         `pack`: texts in place of our prompts, or None.
         """
         if images is not None:
-            shown = replace(setup.decoding, images="show", max_image_pixels=images.resize_to)
-            setup = replace(setup, decoding=shown)
+            limits = {"max_image_pixels": images.resize_to, "frames": images.frames}
+            setup = replace(setup, decoding=replace(setup.decoding, images="show", **limits))
         self.backend, self.setup, self.max_tokens = backend, setup, max_tokens
         self.recalibration: FittedMap | None = None
         self.images, self.sees, self.pack = images, images is not None, pack
@@ -182,15 +182,15 @@ class Judge:
             return JudgeResult(verdict=Verdict(failure=failure), detail=detail, attempts=1)
         if self.images is not None and requests[0].prompt.sees:
             loaded = [await asyncio.to_thread(self.images.load, name) for name in requests[0].material.pictures()]
-            uris = {image.path: image.uri for image in loaded}
-            requests = [replace(request, uris=uris) for request in requests]
+            shown = {image.path: image.parts for image in loaded}
+            requests = [replace(request, shown=shown) for request in requests]
         request = requests[0]
         before: list[Call] = []
         if request.form.first is not None:
             # The judge answers the question itself before it sees the answer that it judges.
             question = replace(request.material, sides=[replace(side, answer=None) for side in request.material.sides])
             own = inquiry(request.form.first, request.prompt.language, question, request.prompt.sees)
-            own = replace(own, uris=request.uris, paid=request.paid)
+            own = replace(own, shown=request.shown, paid=request.paid)
             own, reply = await self.grader.send(own, self.grader.build_request)
             answer = own.answer(reply)
             before = [call_of(own, reply, answer)]

@@ -122,9 +122,11 @@ function listAnswers(place) {
     }
     for (const image of row.images) {
       // The number of a picture in the page, or the name of one that is not.
-      const shown = typeof image === "number" ? make("img", { src: pictures[image], alt: "Image of the question" })
-        : make("p", {}, image + " (not in this page)");
-      cell.append(make("div", { className: "text" }, make("h5", {}, "Image"), shown));
+      const uris = typeof image === "number" ? pictures[image] : [];
+      const shown = uris.map((src, place) => make("img", { src,
+        alt: uris.length > 1 ? "Frame " + (place + 1) + " of the question's video" : "Image of the question" }));
+      cell.append(make("div", { className: "text" }, make("h5", {}, uris.length > 1 ? "Video" : "Image"),
+        ...(uris.length ? shown : [make("p", {}, image + " (not in this page)")])));
     }
     return make("tr", {}, make("td", { colSpan: columns.length }, cell));
   }

@@ -18,6 +18,7 @@ from critic.errors import UsageError
 from critic.images import ImageError, Images
 from critic.page import blocks
 from critic.page.blocks import Figure, Part, Section, Table
+from critic.records import FRAMES, VIDEO
 
 COLOURS = 16
 """Number of colours for models on a page (macros.html.jinja); the seventeenth model gets the first colour again."""
@@ -62,22 +63,25 @@ def _number_colours(sections: Iterable[Section]) -> dict[str, int]:
     return {model: number % COLOURS for number, model in enumerate(models)}
 
 
-def embed_images(names: Iterable[str], files: Iterable[Path]) -> dict[str, str]:
+def embed_images(names: Iterable[str], files: Iterable[Path]) -> dict[str, list[str]]:
     """Return small copies of the first PAGE_IMAGES images as data URIs by name, for a page without network.
 
-    `files`: the files whose records name the images. An image is searched for beside them, and in the folders that
-    their sidecars name. Images that cannot be read are left out, and without Pillow all are.
+    A video has one for each of FRAMES frames, and counts as so many. `files`: the files whose records name the images.
+    An image is searched for beside them, and in the folders that their sidecars name. Images that cannot be read are
+    left out, and without Pillow all are.
     """
-    uris = dict[str, str]()
+    uris = dict[str, list[str]]()
     # A locale that cannot write a folder's name finds no image in it.
     with suppress(UsageError, UnicodeError):
         places = [place for path in files for source in jsonl.list_places(path) for place in jsonl.list_places(source)]
         folders = dict.fromkeys(place if place.is_dir() else place.parent for place in places)
         loaders = [Images(folder, resize_to=PAGE_PIXELS, shrunk="jpeg") for folder in folders if folder.is_dir()]
-        for name, images in product(islice(dict.fromkeys(names), PAGE_IMAGES), loaders):
+        each = chain.from_iterable([name] * (FRAMES if name.startswith(VIDEO) else 1) for name in dict.fromkeys(names))
+        for name, images in product(dict.fromkeys(islice(each, PAGE_IMAGES)), loaders):
             if name not in uris:
-                with suppress(ImageError):
-                    uris[name] = images.load(name).uri
+                # Without PyAV a page has its images all the same.
+                with suppress(ImageError, UsageError):
+                    uris[name] = [image.uri for image in images.load(name).shown]
     return uris
 
 
@@ -108,7 +112,7 @@ def write(path: Path, title: str, sections: Sequence[Section], origin: Mapping[s
 
     `origin` maps each input file to what produced it. `facts` are further variables of the template: `about` (one
     sentence), `verdicts` (sentences by sample; a reader can act on the first of each), and `answers` with their `total`
-    and their `pictures` (data URIs by image name).
+    and their `pictures` (lists of data URIs by image name).
     """
     facts = {"answers": [], "title": title, "sections": sections, "origin": origin, **facts}
     pieces: list[Figure | Table] = []

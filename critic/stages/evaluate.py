@@ -24,7 +24,7 @@ from critic.stages.judge_conversations import judge_conversations, plan_verdicts
 
 COMMON = (
     *("api_key", "data_root", "concurrency", "max_failed", "retry_failed", "cache", "budget", "attempts", "timeout"),
-    *("max_image_pixels", "max_image_bytes", "prices", "name", "condition", "limit", "published"),
+    *("max_image_pixels", "max_image_bytes", "frames", "prices", "name", "condition", "limit", "published"),
     *("images", "prompt", "protocol", "score", "no_reason", "force_form", "judging", "prompt_pack"),
 )
 """Options that `critic run` shares with `critic infer` and `critic judge`."""

@@ -9,7 +9,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +18,7 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from critic import benchmarks
-from critic.backends import Backend, ChatMessage, Reply, Request, find_failure, image_part, read_usage
+from critic.backends import Backend, ChatMessage, Reply, Request, find_failure, read_usage
 from critic.errors import Refused, Transient, UsageError, quoted
 from critic.images import Image, ImageError, Images, name_images
 from critic.judging import history
@@ -137,12 +137,8 @@ class Infer(Stage[Conversation, ModelTurn]):
         if (known := self._generated.get(record.call or "")) is not None:
             return known
         try:
-            images = {
-                name: await asyncio.to_thread(self._images.load, name)
-                for message in messages
-                for name in message.images
-                if self._images
-            }
+            names = [name for message in messages for name in message.images]
+            images = {name: await asyncio.to_thread(self._images.load, name) for name in names if self._images}
         except ImageError as error:
             return replace(record, failure=error.failure, detail=str(error))
         record = replace(record, seen=[_recorded(message, images) for message in messages])
@@ -197,8 +193,9 @@ def _turns(conversation: Conversation, condition: str) -> range:
 
 
 def _recorded(message: HistoryMessage, images: Mapping[str, Image]) -> SentMessage:
-    """Convert a message to the form kept in records: images by path and hash."""
-    shown = [SentImage(path=name, sha256=images[name].sha256, resized=images[name].resized) for name in message.images]
+    """Convert a message to the form kept in records: images, and the frames of videos, by path and hash."""
+    loaded = chain.from_iterable(images[name].shown for name in message.images)
+    shown = [SentImage(path=image.path, sha256=image.sha256, resized=image.resized) for image in loaded]
     return SentMessage(role=message.role, content=message.content, images=shown)
 
 
@@ -206,7 +203,7 @@ def _sent(message: HistoryMessage, images: Mapping[str, Image]) -> ChatMessage:
     """Convert a message to the form that servers accept, with the images before the text."""
     if not message.images:
         return {"role": message.role, "content": message.content}
-    parts = [image_part(images[name].uri) for name in message.images]
+    parts = chain.from_iterable(images[name].parts for name in message.images)
     return {"role": message.role, "content": [*parts, {"type": "text", "text": message.content}]}
 
 
@@ -273,6 +270,7 @@ def main(
         # Without sampling the seed changes nothing, and must not tell two runs apart.
         seed=asked.seed if asked.temperature else 0,
         max_image_pixels=endpoint.max_image_pixels,
+        frames=endpoint.frames,
     )
     file = {**describe_source(benchmark_file), "count": len(questions.conversations)}
     run = endpoint.run_options(out)

@@ -293,6 +293,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     data_root: Annotated[
         Path | None, data(metavar="FOLDER", help="Folder of images.", show_default="the file's folder")
     ] = None
+    frames: Annotated[int, data(min=1, metavar="N", help="Frames that show a video.")] = records.FRAMES
     concurrency: Annotated[
         int | None, limits(min=1, help="Requests at a time.", show_default=f"{CONNECTIONS}; in here the engine's own")
     ] = None
@@ -330,7 +331,8 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 
         `uris` maps names of further images to data URIs.
         """
-        return Images(root, max_bytes=self.max_image_bytes, resize_to=self.max_image_pixels, uris=uris)
+        pixels, size = self.max_image_pixels, self.max_image_bytes
+        return Images(root, max_bytes=size, resize_to=pixels, uris=uris, frames=self.frames)
 
     def shown(
         self, how: JudgeOptions, root: Path, judges: Sequence[Backend], names: Sequence[str] | None = None

@@ -301,8 +301,8 @@ def arms(loaded: Loaded, drawn: Sequence[int]) -> Iterator[dict[str, Any]]:
     another question's image (SWAPPED) and with an edited fact (EDITED); their reason says what is wrong.
     Raises UsageError if a row's column `edit` is malformed.
     """
-    images = [response.question.images for response in loaded.responses]
-    with_images = [number for number, paths in enumerate(images) if paths]
+    seen = [response.question.images for response in loaded.responses]
+    with_images = [number for number, paths in enumerate(seen) if paths]
     # In the order of their hashes, so that a row's other image does not depend on the file's order.
     shuffled = sorted(with_images, key=lambda number: hashlib.sha256(loaded.rows[number].id.encode()).digest())
     position = {number: index for index, number in enumerate(shuffled)}
@@ -323,8 +323,8 @@ def arms(loaded: Loaded, drawn: Sequence[int]) -> Iterator[dict[str, Any]]:
             continue
         for other in chain(shuffled[position[number] + 1 :], shuffled[: position[number]]):
             # The next row of another question that shares no image with this one.
-            if loaded.rows[other].group != row.group and set(images[number]).isdisjoint(images[other]):
-                yield arm(SWAPPED, image=None, images=images[other], reason=None, flags=[*row.flags, SWAPPED])
+            if loaded.rows[other].group != row.group and set(seen[number]).isdisjoint(seen[other]):
+                yield arm(SWAPPED, image=None, video=None, images=seen[other], reason=None, flags=[*row.flags, SWAPPED])
                 break
         fact = _parse_edit(row.id, raw.get("edit"))
         if (changed := edit_fact(row.response, row.lang, key=row.id, given=fact)) is not None:

@@ -13,7 +13,7 @@ from judgments import Recorder, ResponseJudge
 from PIL import Image as Pillow
 
 from critic import jsonl
-from critic.backends import Reply, Request, count_images, embed_images, list_image_names, parts_of
+from critic.backends import Reply, Request, count_images, embed_images, image_part, list_image_names, parts_of
 from critic.backends.identity import hash_processor, own_name, sees_images
 from critic.backends.scripted import IMAGE_TOKENS, ScriptedBackend
 from critic.images import Images
@@ -92,8 +92,8 @@ def test_fitting_counts_image_tokens_and_shortens_text_alone() -> None:
     backend = ScriptedBackend(lambda _: Reply(text=""))
 
     def count(messages: Any) -> int:
-        uris = {name: f"data:{name}" for name in list_image_names(messages)}
-        return backend.count_tokens([embed_images(message, uris) for message in messages])
+        shown = {name: [image_part(f"data:{name}")] for name in list_image_names(messages)}
+        return backend.count_tokens([embed_images(message, shown) for message in messages])
 
     whole = count(render(request.prompt, request.material))
     limit = whole - 1000

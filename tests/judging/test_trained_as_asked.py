@@ -95,9 +95,9 @@ def test_judges_are_taught_as_asked(benchmark: str, flags: dict[str, Any], lang:
         planned = [replace(item, form=ONE_SIDE[item.form]) for item in planned if item.first == "model"]
     taught = [build_example(item, by_id, None, lambda _: 0, sees) for item in planned]
     names = {name for row in loaded if row.shown and sees for name in row.shown.pictures()}
-    uris = {image.path: image.uri for image in map(images.load, names)}
+    parts = {image.path: image.parts for image in map(images.load, names)}
     shown = [side for item in taught if isinstance(item, Example) for side in (item.messages, item.other) if side]
-    prompts = [[embed_images(message, uris) for message in messages] for messages in shown]
+    prompts = [[embed_images(message, parts) for message in messages] for messages in shown]
     asked_for, learned = (Counter(map(json.dumps, messages)) for messages in (sent, prompts))
     assert asked_for == learned if setup.order == "both" else not asked_for - learned
     assert tie_band or {form_of(name).protocol for name in mix} >= {"pointwise", "direct", "pairwise", "quality"}

@@ -82,7 +82,7 @@ def test_the_tokens_are_the_processors_own_and_only_the_verdict_is_learned(setup
         shown = tokenizer.decode(row["input_ids"][: row["source"]])
         assert ("Look at the picture" in shown) == bool(row["images"])
         text = shown.replace(tokenizer.expansion("red.png"), "<image>")
-        images = [[tokenizer.image(name) for name in row["images"]]] if row["images"] else None
+        images = [[tokenizer.pictures(name)[0][1] for name in row["images"]]] if row["images"] else None
         theirs = tokenizer.processor(text=[text], images=images, add_special_tokens=False)["input_ids"][0]
         assert list(theirs) == row["input_ids"][: row["source"]]
         assert row["input_ids"].count(tokenizer.image_token_id) == sum(row["image_tokens"])
@@ -132,13 +132,30 @@ def test_packed_and_padded_are_the_rows_one_by_one(setup: Any, model: Any) -> No
     assert loss(model, given) == pytest.approx(sum(loss(model, batch(setup, [row])) for row in same), rel=1e-5)
 
 
+def test_a_video_is_learned_as_frames_behind_their_times(tmp_path: Path) -> None:
+    pytest.importorskip("av", reason="needs PyAV")
+    from test_videos import film
+
+    film(tmp_path / "a.mp4")
+    shown = {"images": None, "video": "a.mp4"}
+    rows = [json.loads(line) | shown for line in pictured(tmp_path).read_text("utf-8").splitlines()]
+    data, tokenizer = learned(tmp_path, write_rows(tmp_path, rows))
+    row = data.rows[0]
+    assert row["images"] == ["video:a.mp4"] and row["image_tokens"] == [4 * 8]
+    text, image = tokenizer.decode(row["input_ids"][: row["source"]]), tokenizer.expansion("red.png")
+    assert f"0.0 s{image}0.7 s{image}1.4 s{image}" in text and f"5.0 s{image}> Which colour?" in text
+    recipe = recipes.read_recipe(write_recipe(tmp_path, **SEEING))
+    given = batch((recipe, [], data, tokenizer), [row, row], packing=True)
+    assert given["pixel_values"].shape[1] == 8
+
+
 @pytest.mark.parametrize("family", [family for family, entry in tiny_vlm.BASES.items() if "processor" in entry])
 def test_an_image_is_what_its_processor_makes_of_it(family: str, tmp_path: Path) -> None:
     """Its tokens, those among them that receive features, and its pixels, in tiles where the family cuts some."""
     processor = tiny_vlm.processor_of(family)
     Image.new("RGB", (64, 128), "red").save(tmp_path / "red.png")
     seeing = vision.SeeingTokenizer(processor, Images(tmp_path))
-    theirs = processor(text=[processor.image_token], images=[[seeing.image("red.png")]], return_tensors="pt")
+    theirs = processor(text=[processor.image_token], images=[[seeing.pictures("red.png")[0][1]]], return_tensors="pt")
     ids = torch.tensor([seeing.ids(seeing.expansion("red.png"))])
     assert torch.equal(ids, theirs["input_ids"])
     assert all(torch.equal(types, theirs[name]) for name, types in seeing.types_of(ids).items())
