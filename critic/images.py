@@ -168,12 +168,10 @@ class Images:
         missing = [name for name in files if not os.path.isfile(self._find_file(name))]  # noqa: PTH113 - raises nothing
         if missing:
             first = self._root / replace_surrogates(paths[missing[0]])
-            text = (
-                f"{len(missing)} of {len(files)} images are not there, the first {first}; --data-root FOLDER says where"
-            )
+            text = f"images are not there, the first {first}; --data-root FOLDER says where"
             if len(missing) == len(files):
-                raise UsageError(text)
-            print(f"warning: {text}", file=sys.stderr)
+                raise UsageError(f"{len(missing)} of {len(files)} {text}")
+            print(f"warning: {len(missing)} of {len(files)} {text}", file=sys.stderr)
 
     def _find_file(self, name: str) -> Path:
         """Return the path of the image or video `name`. If there is no such file, backslashes separate folders.

@@ -201,10 +201,9 @@ def _recorded(message: HistoryMessage, images: Mapping[str, Image]) -> SentMessa
 
 def _sent(message: HistoryMessage, images: Mapping[str, Image]) -> ChatMessage:
     """Convert a message to the form that servers accept, with the images before the text."""
-    if not message.images:
-        return {"role": message.role, "content": message.content}
-    parts = chain.from_iterable(images[name].parts for name in message.images)
-    return {"role": message.role, "content": [*parts, {"type": "text", "text": message.content}]}
+    parts = [*chain.from_iterable(images[name].parts for name in message.images)]
+    content = [*parts, {"type": "text", "text": message.content}] if parts else message.content
+    return {"role": message.role, "content": content}
 
 
 class Questions(Struct, frozen=True, kw_only=True):
