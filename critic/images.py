@@ -13,18 +13,20 @@ import re
 import sys
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from msgspec.structs import replace
 
 from critic.backends import image_part
 from critic.errors import UsageError, located, one_line, replace_surrogates
 from critic.records import FRAMES, VIDEO, Conversation, ImageFailure, SentImage
+
+T = TypeVar("T")
 
 MAX_BYTES = 20_000_000
 """Default size limit of an image file, in bytes."""
@@ -206,12 +208,16 @@ class Images:
 
     def _load_video(self, name: str) -> Image:
         """Return a video with its frames, which are named as its parts (W3C Media Fragments: clip.mp4#t=1.7)."""
-        frames = []
+
+        # At once, since all frames of a long list would not fit into the memory as pixels.
+        def encode(picture: Any) -> tuple[bytes, str, bool]:
+            small, resized = _shrink(picture, self.resize_to)
+            return _encode(small, "jpeg"), "image/jpeg", resized
+
         with self._open(name) as file:
-            for time, picture in _sample_frames(file, self.frames):
-                small, resized = _shrink(picture, self.resize_to)
-                frames.append(_build(f"{name}#t={time}", _encode(small, "jpeg"), "image/jpeg", resized, f"{time} s"))
-        return replace(frames[0], path=name, frames=tuple(frames))
+            sampled = _sample_frames(file, self.frames, encode)
+        frames = tuple(_build(f"{name}#t={time}", *sent, f"{time} s") for time, sent in sampled)
+        return replace(frames[0], path=name, frames=frames)
 
     def _read(self, name: str) -> bytes:
         """Return the bytes of an image without decoding it; `name` is as in `load`.
@@ -364,8 +370,10 @@ def _open_stream(file: BinaryIO) -> Iterator[tuple[Any, Any]]:
         raise ImageError("image_unreadable", NO_FRAMES) from None
 
 
-def _sample_frames(file: BinaryIO, count: int) -> list[tuple[str, Any]]:
-    """Return at most `count` frames of a video, evenly spaced from its first to its last, as (time, Pillow image).
+def _sample_frames(file: BinaryIO, count: int, encode: Callable[[Any], T]) -> list[tuple[str, T]]:
+    """Return at most `count` frames of a video, evenly spaced from its first to its last, each with its time.
+
+    `encode`: turns a Pillow image into what is returned.
 
     A time is in seconds since the first frame, as text: "1.7", with more digits only if frames are closer. Images are
     upright. No frame comes twice, so a video of fewer frames gives all that it has. Raises ImageError if there is none.
@@ -374,7 +382,7 @@ def _sample_frames(file: BinaryIO, count: int) -> list[tuple[str, Any]]:
     with _open_stream(file) as (container, stream):
         shown = (packet for packet in container.demux(stream) if packet.size and not packet.is_discard)
         stamps, unit = [packet.dts if packet.pts is None else packet.pts for packet in shown] or [0], stream.time_base
-    first, last, frames = min(stamps), max(stamps), dict[int, Any]()
+    first, last, frames = min(stamps), max(stamps), dict[int, T]()
     moments = [first + (last - first) * number / max(count - 1, 1) for number in range(count)]
     for stamp in sorted({min(stamps, key=lambda stamp: abs(stamp - moment)) for moment in moments}):
         # Where the place is not found, all frames before it are decoded.
@@ -386,12 +394,12 @@ def _sample_frames(file: BinaryIO, count: int) -> list[tuple[str, Any]]:
             if frame is not None and frame.pts == stamp:
                 break
         if frame is not None:
-            frames[frame.pts] = frame.to_image().rotate(frame.rotation, expand=True)
+            frames[frame.pts] = encode(frame.to_image().rotate(frame.rotation, expand=True))
     if not frames:
         raise ImageError("image_unreadable", NO_FRAMES)
     seconds = [float((place - min(frames)) * unit) for place in frames]
     digits = next(digits for digits in range(1, 20) if len({f"{each:.{digits}f}" for each in seconds}) == len(seconds))
-    return [(f"{each:.{digits}f}", picture) for each, picture in zip(seconds, frames.values(), strict=True)]
+    return [(f"{each:.{digits}f}", sent) for each, sent in zip(seconds, frames.values(), strict=True)]
 
 
 def _decode_uri(uri: str, max_bytes: int) -> bytes:

@@ -21,7 +21,6 @@ from critic import jsonl
 from critic.errors import UsageError, located, quoted
 from critic.human_scored import OwnColumns
 from critic.images import Images
-from critic.records import VIDEO
 from critic.stages.options import Mapped, OwnLanguage, OwnScale
 from eval_agreement.annotate.formats import FORMATS, export, send, take
 from eval_agreement.annotate.plan import plan
@@ -171,8 +170,8 @@ def _check_images(items: Sequence[LabelItem], root: Path) -> None:
             path = root / name
             # A link out of the folder would show raters any file of this machine.
             if not name.startswith("data:") and not (path.is_file() and path.resolve().is_relative_to(root)):
-                where = "raters see no videos" if name.startswith(VIDEO) else "--data-root FOLDER names another"
-                raise UsageError(f"{item.id}: no image {quoted(name)} under {root} ({where})")
+                where = f"under {root} (--data-root FOLDER names another; raters see no videos)"
+                raise UsageError(f"{item.id}: no image {quoted(name)} {where}")
 
 
 def _serve(store: Store, images: Images | None, host: str, port: int) -> None:
