@@ -111,16 +111,17 @@ def build_card(folder: Path, name: str, facts: dict[str, Any], licence: str | No
     if base and Path(base).is_dir():
         text = re.sub(r"(?m)^base_model:.*\n", "", text).replace(base, Path(base).name)
     card = ModelCard(text)
+    data: Any = card.data
     if licence:
         named, _, link = licence.partition(", ")
         is_id = re.fullmatch(r"[\w.+-]+", licence)
-        card.data.license, card.data.license_name = (licence.lower(), None) if is_id else ("other", named)
-        card.data.license_link = link or None
+        data.license, data.license_name = (licence.lower(), None) if is_id else ("other", named)
+        data.license_link = link or None
     if audited:
-        card.data.model_name = name
-        card.data.eval_results = [
+        data.model_name = name
+        data.eval_results = [
             EvalResult(
-                task_type=card.data.pipeline_tag or "text-generation",
+                task_type=data.pipeline_tag or "text-generation",
                 dataset_type="human-scores",
                 dataset_name=Path(audited.labels.file).name,
                 dataset_revision=audited.labels.sha256,

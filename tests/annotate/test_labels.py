@@ -170,10 +170,10 @@ def test_hidden_checks_and_repeats_are_seen_by_the_owner(tmp_path: Path) -> None
     assert len(listed) == 33 and "rater-1 1, rater-2 1, rater-3 7" in listed[0].text_content()
     link = listed[0].xpath(".//a")[0]
     assert page.get(f"/owner{link.get('href')[:20]}").status_code == 403
-    item = page.get(f"/owner{link.get('href')}")
+    shown = page.get(f"/owner{link.get('href')}")
     rows = {row["id"]: row for row in read_jsonl(tmp_path / "rows.jsonl")}
-    assert rows[link.text]["response"] in item.text
-    assert {cell.text for cell in document_fromstring(item.text).xpath("//tbody//th")} == set(store.counts())
+    assert rows[link.text]["response"] in shown.text
+    assert {cell.text for cell in document_fromstring(shown.text).xpath("//tbody//th")} == set(store.counts())
 
 
 def checks_of(store: Store) -> dict[str, tuple[int | None, int | None]]:

@@ -137,9 +137,10 @@ def test_what_was_sent_before_a_kill_is_not_sent_again(hub: Hub, judge: Path, tm
     from huggingface_hub import ModelCard
 
     card = ModelCard(hub.files["README.md"].decode())
-    assert (card.data.license, card.data.license_name) == ("other", "Own Terms")
-    assert card.data.license_link == "https://own.example/terms" and card.data.base_model is None
-    (result,) = card.data.eval_results
+    data: Any = card.data
+    assert (data.license, data.license_name) == ("other", "Own Terms")
+    assert data.license_link == "https://own.example/terms" and data.base_model is None
+    (result,) = data.eval_results
     assert (result.metric_type, result.metric_value, result.dataset_revision) == ("mae", 0.8, "5a" * 32)
     assert result.metric_args == {"interval_95": [0.7, 0.95], "n": 60} and result.dataset_name == "people.csv"
     assert "mae 0.80 [0.70, 0.95]" in card.text and str(tmp_path) not in card.content
