@@ -22,7 +22,6 @@ from typing import Any, BinaryIO, TypeVar
 
 from msgspec.structs import replace
 
-from critic.backends import image_part
 from critic.errors import UsageError, located, one_line, replace_surrogates
 from critic.records import FRAMES, VIDEO, Conversation, ImageFailure, SentImage
 
@@ -64,6 +63,11 @@ class ImageError(Exception):
     def __init__(self, failure: ImageFailure, message: str) -> None:
         super().__init__(message)
         self.failure = failure
+
+
+def image_part(uri: str) -> dict[str, Any]:
+    """Return the part of a message that shows the image with the URL or data URI `uri`."""
+    return {"type": "image_url", "image_url": {"url": uri}}
 
 
 class Image(SentImage, frozen=True, kw_only=True):
@@ -385,14 +389,7 @@ def _sample_frames(file: BinaryIO, count: int, encode: Callable[[Any], T]) -> li
     first, last, frames = min(stamps), max(stamps), dict[int, T]()
     moments = [first + (last - first) * number / max(count - 1, 1) for number in range(count)]
     for stamp in sorted({min(stamps, key=lambda stamp: abs(stamp - moment)) for moment in moments}):
-        # Where the place is not found, all frames before it are decoded.
-        for start in (stamp - round(MARGIN / unit), first):
-            with _open_stream(file) as (container, stream):
-                if start > first:
-                    container.seek(start, stream=stream)
-                frame = next((frame for frame in container.decode(stream) if (frame.pts or 0) >= stamp), None)
-            if frame is not None and frame.pts == stamp:
-                break
+        frame = _find_frame(file, stamp, first, round(MARGIN / unit))
         if frame is not None:
             frames[frame.pts] = encode(frame.to_image().rotate(frame.rotation, expand=True))
     if not frames:
@@ -400,6 +397,23 @@ def _sample_frames(file: BinaryIO, count: int, encode: Callable[[Any], T]) -> li
     seconds = [float((place - min(frames)) * unit) for place in frames]
     digits = next(digits for digits in range(1, 20) if len({f"{each:.{digits}f}" for each in seconds}) == len(seconds))
     return [(f"{each:.{digits}f}", sent) for each, sent in zip(seconds, frames.values(), strict=True)]
+
+
+def _find_frame(file: BinaryIO, stamp: int, first: int, margin: int) -> Any:
+    """Return the frame with the time `stamp`, the next one if none has it, or None behind the last frame.
+
+    `first`: the first frame's time. `margin`: how long before `stamp` decoding begins, since a frame needs those before
+    it. All in units of the stream's time base.
+    """
+    # Where the place is not found, all frames before it are decoded.
+    for start in (stamp - margin, first):
+        with _open_stream(file) as (container, stream):
+            if start > first:
+                container.seek(start, stream=stream)
+            frame = next((frame for frame in container.decode(stream) if (frame.pts or 0) >= stamp), None)
+        if frame is not None and frame.pts == stamp:
+            break
+    return frame
 
 
 def _decode_uri(uri: str, max_bytes: int) -> bytes:

@@ -29,7 +29,6 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")
 ON_GPU = on_gpu()
 """With `pytest -m gpu`. Else training is tested on the CPU, and a GPU that there is stays unseen by it."""
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # before the fork server starts, whose processes see what is set here
 sys.path.insert(0, str(ROOT / "train"))
 if not ON_GPU:

@@ -219,11 +219,6 @@ def embed_images(message: ChatMessage, shown: Mapping[str, Sequence[Mapping[str,
     return {**message, "content": [*chain.from_iterable(parts)]}
 
 
-def image_part(uri: str) -> dict[str, Any]:
-    """Return the part of a message that shows the image with the URL or data URI `uri`."""
-    return {"type": "image_url", "image_url": {"url": uri}}
-
-
 def join_text(message: ChatMessage) -> str:
     """Return a message's content as one string, in which each image is represented by its URL."""
     parts = parts_of(message)

@@ -21,6 +21,7 @@ from critic import backends
 from critic.backends import ChatMessage, ModelInfo, Reply, Request, Token, refusals
 from critic.backends.address import parse, redact_url
 from critic.errors import Hopeless, Refused, Transient, UsageError, loads, mask, one_line
+from critic.images import image_part
 from critic.records import RATINGS
 
 TOO_LONG = (
@@ -205,7 +206,7 @@ class OpenAIBackend(backends.Backend):
         """
         if not self.served.is_vllm:
             return None
-        messages = [{"role": "user", "content": [backends.image_part(RED), {"type": "text", "text": "?"}]}]
+        messages = [{"role": "user", "content": [image_part(RED), {"type": "text", "text": "?"}]}]
         body = {"model": self.served.name, "messages": messages}
         try:
             answer = self._post_once("/tokenize", body)

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from critic.backends import Backend, Request, find_failure, image_part
+from critic.backends import Backend, Request, find_failure
 from critic.building import replies
 from critic.errors import Refused, Transient, decode
 from critic.images import ImageError, Images
@@ -155,7 +155,7 @@ class AskRows(Stage[BuildRow, AskedRow]):
         fields: dict[str, Any] = {"step": self.name, "asked": self._hash(item), "image": item.md5}
         record = AskedRow(key=item.key, model=self.backend.served.name, sampling=self._sampling, **fields)
         try:
-            shown = [image_part(self._images.load(item.image).uri)] if item.image and self._images else []
+            shown = self._images.load(item.image).parts if item.image and self._images else []
             content = [*shown, {"type": "text", "text": prompt(self.name, item)}]
             messages, schema = [{"role": "user", "content": content}], msgspec.json.schema(self._reply)
             request = Request(messages=messages, max_tokens=self._sampling.max_tokens, schema=schema)

@@ -15,9 +15,9 @@ import pytest
 from conftest import ROOT, needs, on_gpu, serving
 from judgments import ResponseJudge
 
-from critic.backends import Request, image_part
+from critic.backends import Request
 from critic.backends.openai import OpenAIBackend
-from critic.images import Images
+from critic.images import Images, image_part
 from critic.records import Conversation, ConversationTurn, Judgment, ModelTurn, Question, Response, Sampling
 
 pytestmark = pytest.mark.e2e
@@ -118,7 +118,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Here:
         Picture.linear_gradient("L").point(lambda x, shade=shade: (x + shade) % 256).convert("RGB").save(root / name)
     # Qwen3-VL needs torchvision.
     folder = tiny_vlm.build_base("qwen3_vl", root / "vlm") if on_gpu() else tiny_vlm.build(root / "vlm")
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}:{ROOT / 'tests/backends'}"}
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}:{ROOT / 'tests/backends'}"}
     words = [sys.executable, "-c", HERE, str(folder), str(root)]
     done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

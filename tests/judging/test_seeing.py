@@ -13,10 +13,10 @@ from judgments import Recorder, ResponseJudge
 from PIL import Image as Pillow
 
 from critic import jsonl
-from critic.backends import Reply, Request, count_images, embed_images, image_part, list_image_names, parts_of
+from critic.backends import Reply, Request, count_images, embed_images, list_image_names, parts_of
 from critic.backends.identity import hash_processor, own_name, sees_images
 from critic.backends.scripted import IMAGE_TOKENS, ScriptedBackend
-from critic.images import Images
+from critic.images import Images, image_part
 from critic.judging.forms import BY_NAME, form_of, inquiry
 from critic.judging.prompt import LANGUAGES, load, prompt_hash, render, truncate_to_fit
 from critic.records import HumanScore, Judgment, Language, PromptInputs, Question, Response, Turn
