@@ -1,10 +1,11 @@
 """Adding a form, a kind of verdict, a protocol, a history condition, an attack, a measure, a training objective or a
 reply contract is one object.
 
-The pages' own examples are put where they say in a copy of the packages. For a benchmark see
-benchmarks/test_add_a_benchmark.py, for a metric agreement/test_metric_table.py.
+The pages' own examples are all put where they say in one copy of the packages, whose commands run in one process. For
+a benchmark see benchmarks/test_add_a_benchmark.py, for a metric agreement/test_metric_table.py.
 """
 
+import contextlib
 import importlib
 import json
 import os
@@ -12,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -38,12 +40,66 @@ planned = plan(responses, {sys.argv[2]: 1.0}).examples
 print(json.dumps([build_example(one, by_id, None, lambda messages: 0).target for one in planned]))
 """
 
+JUDGING, MEASURES = "critic/judging/README.md", "eval_agreement/measures/README.md"
+FORMS = "FORMS: dict[str, Form] = {"
+
 
 def put_in(file: Path, table: str, entry: str) -> None:
     """Write an entry as the first one of a table."""
     text = file.read_text("utf-8")
     assert text.count(table) == 1
     file.write_text(text.replace(table, f"{table}\n{entry}"), "utf-8")
+
+
+def add(file: Path, entry: str) -> None:
+    """Append an entry to a file."""
+    file.write_text(f"{file.read_text('utf-8')}\n\n{entry}", "utf-8")
+
+
+def put_prompts(package: Path, heading: str) -> None:
+    """Write the prompt files of a section, each named in its first line."""
+    for content in blocks(JUDGING, heading, "toml"):
+        path = content.split("\n", 1)[0].removeprefix("# ")
+        assert not (package / path).exists()
+        (package / path).write_text(content, "utf-8")
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Copy the packages and the training room, and add each page's own examples."""
+    package = tmp_path_factory.mktemp("copy")
+    for name in ("critic", "eval_agreement", "train"):
+        shutil.copytree(ROOT / name, package / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (form,) = blocks(JUDGING, "Add a form", "python")
+    kind, form_of_kind = blocks(JUDGING, "Add a kind of verdict", "python")
+    protocol, benchmark = blocks(JUDGING, "Add a protocol", "python")
+    (condition,) = blocks(JUDGING, "Add a history condition", "python")
+    (attack,) = blocks(MEASURES, "Add an attack", "toml")
+    (measure,) = blocks(MEASURES, "Add a measure", "python")
+    (heading,) = blocks(MEASURES, "Add a measure", "toml")
+    (objective,) = blocks("train/README.md", "Add an objective", "python")
+    put_in(package / "critic/judging/forms.py", FORMS, form)
+    put_in(package / "critic/judging/forms.py", FORMS, form_of_kind)
+    put_prompts(package, "Add a form")
+    put_prompts(package, "Add a kind of verdict")
+    put_in(package / "critic/judging/history.py", "CONDITIONS = {", condition)
+    add(package / "eval_agreement/attacks.toml", attack)
+    add(package / "eval_agreement/measure_tables.py", measure)
+    sections = package / "eval_agreement/sections.toml"
+    sections.write_text(sections.read_text("utf-8").replace("[people]\n", f"{heading}\n[people]\n"), "utf-8")
+    path = f"train/{objective.split(chr(10), 1)[0].removeprefix('# ')}"
+    new = {"critic/judging/kinds/two_scores.py": kind, "critic/judging/protocols/right.py": protocol}
+    for name, content in {**new, "critic/benchmarks/quiz.py": benchmark, path: objective}.items():
+        assert (package / name).parent.is_dir() and not (package / name).exists()
+        (package / name).write_text(content, "utf-8")
+    return package
+
+
+@pytest.fixture(scope="module")
+def critic(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copied]:
+    """The commands of the copy."""
+    with contextlib.closing(Copied(package, tmp_path_factory.mktemp("cwd"))) as started:
+        yield started
 
 
 def judge_that_says(folder: Path, rating: int) -> Path:
@@ -53,10 +109,6 @@ def judge_that_says(folder: Path, rating: int) -> Path:
 def test_a_form(tmp_path: Path, package: Path, critic: Copied) -> None:
     """In --help, asked on its own scale, read, audited, and planned for training."""
     rows, out = write_jsonl(tmp_path / "rows.jsonl", ROWS), tmp_path / "judged.jsonl"
-    (entry,) = blocks("critic/judging/README.md", "Add a form", "python")
-    put_in(package / "critic/judging/forms.py", "FORMS: dict[str, Form] = {", entry)
-    put_prompts(package, "Add a form")
-
     assert " coarse, " in " ".join(critic("judge", "--help").stdout.split())
     judge = ["judge", rows, "--score", "argmax", "--prompt", "coarse", "--judge"]
     critic(*judge, judge_that_says(tmp_path, 2), "--out", out)
@@ -71,14 +123,6 @@ def test_a_form(tmp_path: Path, package: Path, critic: Copied) -> None:
     assert {line["verdict"]["failure"] for line in read_jsonl(out)} == {"out_of_range"}
 
     assert [target["Rating"] for target in taught(package, rows, "coarse")] == [1, 2, 3]
-
-
-def put_prompts(package: Path, heading: str) -> None:
-    """Write the prompt files of a section, each named in its first line."""
-    for content in blocks("critic/judging/README.md", heading, "toml"):
-        path = content.split("\n", 1)[0].removeprefix("# ")
-        assert not (package / path).exists()
-        (package / path).write_text(content, "utf-8")
 
 
 def taught(package: Path, rows: Path, form: str) -> list[dict[str, Any]]:
@@ -104,11 +148,6 @@ def test_a_kind_of_verdict(tmp_path: Path, package: Path, critic: Copied) -> Non
     labels = [{"criteria": TWO, "criteria_scores": score, "system": "alpha"} for score in scores]
     people = [human_row(number, human_score=sum(scores[number].values()) / 2, **labels[number]) for number in range(3)]
     rows = write_jsonl(tmp_path / "rows.jsonl", people)
-    kind, entry = blocks("critic/judging/README.md", "Add a kind of verdict", "python")
-    (package / "critic/judging/kinds/two_scores.py").write_text(kind, "utf-8")
-    put_in(package / "critic/judging/forms.py", "FORMS: dict[str, Form] = {", entry)
-    put_prompts(package, "Add a kind of verdict")
-
     replies = [json.dumps(score | {"Reason": "so"}) for score in ({"Accuracy": 9, "Clarity": 4}, {"Accuracy": 9})]
     for name, text in zip(("whole", "half"), replies, strict=True):
         write_jsonl(tmp_path / f"{name}.jsonl", [{"text": text}])
@@ -130,11 +169,8 @@ def test_a_kind_of_verdict(tmp_path: Path, package: Path, critic: Copied) -> Non
     assert errors == pytest.approx({"mine": 5 / 3, "mine/Accuracy": 4, "mine/Clarity": 4 / 3})
 
 
-def test_a_protocol(tmp_path: Path, package: Path, critic: Copied) -> None:
+def test_a_protocol(tmp_path: Path, critic: Copied) -> None:
     """A benchmark with a protocol of its own: in --help, inferred, judged in the protocol's form, and scored."""
-    protocol, benchmark = blocks("critic/judging/README.md", "Add a protocol", "python")
-    (package / "critic/judging/protocols/right.py").write_text(protocol, "utf-8")
-    (package / "critic/benchmarks/quiz.py").write_text(benchmark, "utf-8")
     assert "quality, right." in " ".join(critic("judge", "--help").stdout.split())
 
     questions = [{"id": str(number), "question": f"{number} + 1?", "answer": str(number + 1)} for number in range(4)]
@@ -161,10 +197,8 @@ def test_a_protocol(tmp_path: Path, package: Path, critic: Copied) -> None:
     assert "right score 7; expected 0 to 1" in critic("score", write_jsonl(out, unscored), code=2).stderr
 
 
-def test_a_history_condition(tmp_path: Path, package: Path, critic: Copied) -> None:
+def test_a_history_condition(tmp_path: Path, critic: Copied) -> None:
     """In --help, shown to the model as it says, and in the scores."""
-    (entry,) = blocks("critic/judging/README.md", "Add a history condition", "python")
-    put_in(package / "critic/judging/history.py", "CONDITIONS = {", entry)
     helped = " ".join(critic("infer", "--help").stdout.split())
     assert "oracle_no_image: the references for all earlier turns, and no image" in helped
 
@@ -182,11 +216,8 @@ def test_a_history_condition(tmp_path: Path, package: Path, critic: Copied) -> N
     assert "oracle_no_image" in critic("score", judged, "--benchmark", "convbench").stdout
 
 
-def test_an_attack(tmp_path: Path, package: Path, critic: Copied) -> None:
+def test_an_attack(tmp_path: Path, critic: Copied) -> None:
     """Put into answers in both languages, judged, and reported by its name."""
-    (entry,) = blocks("eval_agreement/measures/README.md", "Add an attack", "toml")
-    with (package / "eval_agreement/attacks.toml").open("a", encoding="utf-8") as file:
-        file.write(f"\n{entry}")
     rows = write_jsonl(tmp_path / "rows.jsonl", ROWS)
     critic("attack", rows, "--below", "6", "--out", tmp_path / "attacked.jsonl")
     texts = {row["id"]: row["response"] for row in read_jsonl(tmp_path / "attacked.jsonl")}
@@ -201,14 +232,8 @@ def test_an_attack(tmp_path: Path, package: Path, critic: Copied) -> None:
     assert "expert" in (tmp_path / "out/report.html").read_text("utf-8")
 
 
-def test_a_measure(tmp_path: Path, package: Path, critic: Copied) -> None:
+def test_a_measure(tmp_path: Path, critic: Copied) -> None:
     """Found on each sample, written under its name, and drawn in its own section at its place on the page."""
-    (entry,) = blocks("eval_agreement/measures/README.md", "Add a measure", "python")
-    (heading,) = blocks("eval_agreement/measures/README.md", "Add a measure", "toml")
-    with (package / "eval_agreement/measure_tables.py").open("a", encoding="utf-8") as file:
-        file.write(f"\n\n{entry}")
-    sections = package / "eval_agreement/sections.toml"
-    sections.write_text(sections.read_text("utf-8").replace("[people]\n", f"{heading}\n[people]\n"), "utf-8")
     judge = [1, 10, 10, 5, 5, 5, 5, 5]
     lines = [f"row{number},{number % 4 + 2},{score}" for number, score in enumerate(judge)]
     scores = tmp_path / "scores.csv"
@@ -264,21 +289,10 @@ for name in ("ordinal", "head"):
 """
 
 
-@pytest.fixture
-def trainer(package: Path) -> Path:
-    """A copy of the training room too, with the page's own objective in it."""
-    needs("deepspeed")
-    shutil.copytree(ROOT / "train", package / "train", ignore=shutil.ignore_patterns("__pycache__"))
-    (entry,) = blocks("train/README.md", "Add an objective", "python")
-    path = package / "train" / entry.split("\n", 1)[0].removeprefix("# ")
-    assert path.parent.is_dir() and not path.exists()
-    path.write_text(entry, "utf-8")
-    return package
-
-
-def test_an_objective(tmp_path: Path, trainer: Path, critic: Copied) -> None:
+def test_an_objective(tmp_path: Path, package: Path, critic: Copied) -> None:
     """In the table, in refusals, and what it says of itself: a miss by six costs more than one by one."""
-    errors = run_in(trainer, sys.executable, "-c", OBJECTIVE, str(trainer / "train"))
+    needs("deepspeed")
+    errors = run_in(package, sys.executable, "-c", OBJECTIVE, str(package / "train"))
     ordinal, head = (line.split() for line in errors.splitlines())
     assert float(ordinal[1]) > 3 * float(ordinal[0]) and head[0] == head[1]
     rows = write_jsonl(tmp_path / "rows.jsonl", ROWS)
@@ -290,15 +304,15 @@ def test_an_objective(tmp_path: Path, trainer: Path, critic: Copied) -> None:
 
 
 @pytest.mark.e2e
-def test_a_judge_of_an_objective_of_ones_own(tmp_path: Path, trainer: Path, critic: Copied) -> None:
+def test_a_judge_of_an_objective_of_ones_own(tmp_path: Path, package: Path, critic: Copied) -> None:
     """Trained by the command itself, read by transformers, judged with by vLLM, and audited."""
-    needs("vllm")
+    needs("deepspeed", "vllm")
     rows, judge = ROOT / "data/samples/human_scored.jsonl", tmp_path / "judge"
     few = {"objective": "ordinal", "training.max_steps": 6, "training.logging_steps": 1, "max_source_tokens": 1000}
     changes = [word for name, value in few.items() for word in ("--set", f"{name}={value}")]
     # The launcher's processes print past the process of `critic`, which the others share.
     words = [*command("critic", "train", "tiny", "--train", rows, "--out", judge), "--cache", str(tmp_path), *changes]
-    assert f"judge saved in {judge}" in run_in(trainer, *words, DS_ACCELERATOR="cpu")
+    assert f"judge saved in {judge}" in run_in(package, *words, DS_ACCELERATOR="cpu")
     losses = [line["loss"] for line in read_jsonl(judge / "loss.jsonl")]
     assert len(losses) == 6 and max(losses) < 30.0
     notes = json.loads((judge / "critic.json").read_text("utf-8"))
