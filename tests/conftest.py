@@ -14,7 +14,6 @@ import os
 import random
 import re
 import runpy
-import shutil
 import signal
 import socket
 import ssl
@@ -621,22 +620,6 @@ def blocks(page: str, heading: str, language: str) -> list[str]:
     text = (ROOT / page).read_text("utf-8")
     (section,) = re.findall(rf"(?ms)^#+ {re.escape(heading)}$(.*?)(?=^#+ [A-Z]|\Z)", text)
     return re.findall(rf"(?s)```{language}\n(.*?)```", section)
-
-
-@pytest.fixture
-def package(tmp_path: Path) -> Path:
-    """Copy the packages, to add to them."""
-    for name in ("critic", "eval_agreement"):
-        shutil.copytree(ROOT / name, tmp_path / "copy" / name, ignore=shutil.ignore_patterns("__pycache__"))
-    return tmp_path / "copy"
-
-
-@pytest.fixture
-def critic(tmp_path: Path, package: Path) -> Iterator[Copied]:
-    """The commands of `package`, the test's own copy of the packages."""
-    started = Copied(package, tmp_path)
-    yield started
-    started.close()
 
 
 @pytest.fixture

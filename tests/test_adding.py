@@ -1,8 +1,8 @@
-"""Adding a form, a kind of verdict, a protocol, a history condition, an attack, a measure, a training objective or a
-reply contract is one object.
+"""Adding a form, a kind of verdict, a protocol, a benchmark, a history condition, an attack, a measure, a training
+objective or a reply contract is one object.
 
 The pages' own examples are all put where they say in one copy of the packages, whose commands run in one process. For
-a benchmark see benchmarks/test_add_a_benchmark.py, for a metric agreement/test_metric_table.py.
+a metric see agreement/test_metric_table.py.
 """
 
 import contextlib
@@ -41,27 +41,13 @@ print(json.dumps([build_example(one, by_id, None, lambda messages: 0).target for
 """
 
 JUDGING, MEASURES = "critic/judging/README.md", "eval_agreement/measures/README.md"
-FORMS = "FORMS: dict[str, Form] = {"
 
 
-def put_in(file: Path, table: str, entry: str) -> None:
-    """Write an entry as the first one of a table."""
+def put_in(file: Path, table: str, entry: str, before: bool = False) -> None:
+    """Write an entry as the first one of a table, or before it."""
     text = file.read_text("utf-8")
     assert text.count(table) == 1
-    file.write_text(text.replace(table, f"{table}\n{entry}"), "utf-8")
-
-
-def add(file: Path, entry: str) -> None:
-    """Append an entry to a file."""
-    file.write_text(f"{file.read_text('utf-8')}\n\n{entry}", "utf-8")
-
-
-def put_prompts(package: Path, heading: str) -> None:
-    """Write the prompt files of a section, each named in its first line."""
-    for content in blocks(JUDGING, heading, "toml"):
-        path = content.split("\n", 1)[0].removeprefix("# ")
-        assert not (package / path).exists()
-        (package / path).write_text(content, "utf-8")
+    file.write_text(text.replace(table, f"{entry}{table}" if before else f"{table}\n{entry}"), "utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -70,28 +56,30 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     package = tmp_path_factory.mktemp("copy")
     for name in ("critic", "eval_agreement", "train"):
         shutil.copytree(ROOT / name, package / name, ignore=shutil.ignore_patterns("__pycache__"))
-    (form,) = blocks(JUDGING, "Add a form", "python")
     kind, form_of_kind = blocks(JUDGING, "Add a kind of verdict", "python")
-    protocol, benchmark = blocks(JUDGING, "Add a protocol", "python")
-    (condition,) = blocks(JUDGING, "Add a history condition", "python")
-    (attack,) = blocks(MEASURES, "Add an attack", "toml")
-    (measure,) = blocks(MEASURES, "Add a measure", "python")
-    (heading,) = blocks(MEASURES, "Add a measure", "toml")
+    protocol, quiz = blocks(JUDGING, "Add a protocol", "python")
+    (toy,) = blocks("critic/benchmarks/README.md", "Add a benchmark", "python")
     (objective,) = blocks("train/README.md", "Add an objective", "python")
-    put_in(package / "critic/judging/forms.py", FORMS, form)
-    put_in(package / "critic/judging/forms.py", FORMS, form_of_kind)
-    put_prompts(package, "Add a form")
-    put_prompts(package, "Add a kind of verdict")
-    put_in(package / "critic/judging/history.py", "CONDITIONS = {", condition)
-    add(package / "eval_agreement/attacks.toml", attack)
-    add(package / "eval_agreement/measure_tables.py", measure)
-    sections = package / "eval_agreement/sections.toml"
-    sections.write_text(sections.read_text("utf-8").replace("[people]\n", f"{heading}\n[people]\n"), "utf-8")
-    path = f"train/{objective.split(chr(10), 1)[0].removeprefix('# ')}"
+    (heading,) = blocks(MEASURES, "Add a measure", "toml")
     new = {"critic/judging/kinds/two_scores.py": kind, "critic/judging/protocols/right.py": protocol}
-    for name, content in {**new, "critic/benchmarks/quiz.py": benchmark, path: objective}.items():
+    new |= {"critic/benchmarks/quiz.py": quiz, "critic/benchmarks/toy.py": toy}
+    new |= {"train/objectives/ordinal.py": objective}
+    for title in ("Add a form", "Add a kind of verdict"):
+        # Each prompt file is named in its first line.
+        new |= {text.split("\n", 1)[0].removeprefix("# "): text for text in blocks(JUDGING, title, "toml")}
+    for name, content in new.items():
         assert (package / name).parent.is_dir() and not (package / name).exists()
         (package / name).write_text(content, "utf-8")
+    forms = [*blocks(JUDGING, "Add a form", "python"), form_of_kind]
+    put_in(package / "critic/judging/forms.py", "FORMS: dict[str, Form] = {", "".join(forms))
+    condition = "".join(blocks(JUDGING, "Add a history condition", "python"))
+    put_in(package / "critic/judging/history.py", "CONDITIONS = {", condition)
+    put_in(package / "eval_agreement/sections.toml", "[people]\n", f"{heading}\n", before=True)
+    for name, title, language in (
+        ("attacks.toml", "Add an attack", "toml"), ("measure_tables.py", "Add a measure", "python"),
+    ):  # fmt: skip
+        with (package / "eval_agreement" / name).open("a", encoding="utf-8") as file:
+            file.write("\n\n".join(["", *blocks(MEASURES, title, language)]))
     return package
 
 
@@ -195,6 +183,39 @@ def test_a_protocol(tmp_path: Path, critic: Copied) -> None:
         assert option in refused.stderr and "--protocol" in refused.stderr, refused.stderr
     unscored = [line | {"score": 0.5 if line["score"] else 7} for line in judged]
     assert "right score 7; expected 0 to 1" in critic("score", write_jsonl(out, unscored), code=2).stderr
+
+
+def test_a_benchmark(tmp_path: Path, critic: Copied) -> None:
+    """Listed, run, judged, scored and reported; each reply is judged a 7, but for one that cannot be read."""
+    for stage in ("infer", "judge", "score"):
+        helped = critic(stage, "--help").stdout
+        assert "toy" in helped and "visitbench" in helped, stage
+    asked = {"1 + 1?": "2", "2 + 2?": "4", "Who?": "Ada"}.items()
+    questions = [{"id": str(n), "topic": "sums", "question": q, "answer": a} for n, (q, a) in enumerate(asked, 1)]
+    rows = write_jsonl(tmp_path / "toy.jsonl", questions)
+    replies = write_jsonl(tmp_path / "model.jsonl", [{"text": "two"}])
+    critic("infer", rows, "--benchmark", "toy", "--model", replies, "--out", tmp_path / "replies.jsonl")
+    words = ["--benchmark", "toy", "--judge", judge_that_says(tmp_path, 7), "--questions", rows]
+    critic("judge", tmp_path / "replies.jsonl", *words, "--out", tmp_path / "judged.jsonl")
+    lines = read_jsonl(tmp_path / "judged.jsonl")
+    assert [line["protocol"] for line in lines] == ["direct"] * 3
+    verdict = next(line for line in lines if line["sample"]["id"] == "3")
+    del verdict["score"]
+    verdict["verdict"]["failure"] = "no_rating"
+    judged = write_jsonl(tmp_path / "judged.jsonl", lines)
+    words = ["--benchmark", "toy", "--questions", rows, "--out", tmp_path / "out", "--max-failed", "0.5"]
+    printed = critic("score", judged, *words).stdout
+    grades = json.loads((tmp_path / "out/summary.json").read_text("utf-8"))["leaderboards"]["grades"]["model"]["grade"]
+    assert (grades["value"], grades["n"], grades["failed"], grades["asked"]) == (7, 2, 1, 3)
+    assert (grades["low"], grades["high"]) == (pytest.approx(15 / 3), pytest.approx(24 / 3))
+    page = (tmp_path / "out/report.html").read_text("utf-8")
+    assert "<title>Toy: scores</title>" in page
+    for text in (printed, page):
+        assert "Mean grade" in text and "5.00 … 8.00" in text and "model: judged by judge-7" in text
+        assert "Other verdicts" not in text
+    rows.write_text(rows.read_text("utf-8").replace('"question": "Who?", ', ""), "utf-8")
+    infer = ["infer", rows, "--benchmark", "toy", "--model", replies, "--out", tmp_path / "more.jsonl"]
+    assert_one_line_error(critic(*infer, code=2), "toy.jsonl:3: 'question' is empty")
 
 
 def test_a_history_condition(tmp_path: Path, critic: Copied) -> None:

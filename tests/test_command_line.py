@@ -1,13 +1,12 @@
 """The command line itself: the text and speed of --help, unknown names, completion."""
 
+import contextlib
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, assert_one_line_error, human_row, run, write_jsonl
+from conftest import IN_TURN, ROOT, Copied, assert_one_line_error, human_row, run, write_jsonl
 from stages.test_judge_conversations import answer_all, judge, replies
 
 from critic.cli import STAGES
@@ -34,7 +33,10 @@ def test_alone_it_says_what_to_do_first() -> None:
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        (["auditt"], ("no stage 'auditt'; did you mean audit? there are build,",)),
+        (
+            ["juge"],
+            ("did you mean judge? there are build,", "judge, merge, import-grades, score, audit, attack, push, demo"),
+        ),
         (["judge", "r.jsonl", "--out", "j.jsonl", "--prompt", "scale5"], ("'scale5'; did you mean scale_5?",)),
         (["judge", "r.jsonl", "--out", "j.jsonl", "--benchmark", "convbanch"], ("did you mean convbench?",)),
         (["judge", "r.jsonl", "--out", "j.jsonl", "--no-reson"], ("--no-reson", "--no-reason")),
@@ -113,18 +115,17 @@ def test_infer_counts_the_calls_that_it_made(tmp_path: Path) -> None:
     assert f"8 turns by {calls} calls, 1 of them in earlier runs\n" in run("critic", *words).stdout
 
 
-@pytest.mark.parametrize("stage", ["base", "train", "serve", "annotate"])
-def test_help_needs_no_extra(stage: str, tmp_path: Path) -> None:
+def test_help_needs_no_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The line that names a missing extra needs none either."""
     heavy = ("torch", "transformers", "tokenizers", "deepspeed", "vllm", "huggingface_hub", "gguf", "starlette", "PIL")
-    hide = f"import sys; sys.modules.update(dict.fromkeys({heavy!r})); from critic.cli import main; main()"
-    words = [sys.executable, "-c", hide, stage]
-    shown = subprocess.run([*words, "--help"], capture_output=True, text=True, check=False, cwd=ROOT)
-    assert shown.returncode == 0 and shown.stdout.startswith(f"Usage: critic {stage}") and not shown.stderr
-    if stage in ("base", "train"):
-        rest = {"base": ["gemma-3-270m", "b"], "train": ["tiny", "--train", "r.jsonl", "--out", "o"]}[stage]
-        done = subprocess.run([*words, *rest], capture_output=True, text=True, check=False, cwd=tmp_path)
-        assert_one_line_error(done, f"critic {stage}: ", "; pip install 'critic[train]'")
+    hide = f"import sys; sys.modules.update(dict.fromkeys({heavy!r}))\n"
+    monkeypatch.setattr("conftest.IN_TURN", hide + IN_TURN)
+    with contextlib.closing(Copied(ROOT, tmp_path)) as critic:
+        for stage in ("base", "train", "serve", "annotate"):
+            shown = critic(stage, "--help")
+            assert shown.stdout.startswith(f"Usage: critic {stage}") and not shown.stderr
+        for words in (["base", "gemma-3-270m", "b"], ["train", "tiny", "--train", "r.jsonl", "--out", "o"]):
+            assert_one_line_error(critic(*words, code=2), f"critic {words[0]}: ", "; pip install 'critic[train]'")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

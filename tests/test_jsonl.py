@@ -97,9 +97,11 @@ def test_error_lines_quote_at_most_200_characters(
     ],
 )
 def test_half_a_character_in_a_line_is_replaced(tmp_path: Path, escaped: str, text: str) -> None:
+    """A byte-order mark and a missing last line end are no matter."""
     path = tmp_path / "turns.jsonl"
-    path.write_text(f'{{"user": "{escaped}", "assistant": "b"}}\n', "utf-8")
-    assert [turn for _, turn in jsonl.read(path, Turn)] == [Turn(user=text, assistant="b")]
+    for mark, end in ((b"", b"\n"), (b"\xef\xbb\xbf", b"")):
+        path.write_bytes(mark + f'{{"user": "{escaped}", "assistant": "b"}}'.encode() + end)
+        assert [turn for _, turn in jsonl.read(path, Turn)] == [Turn(user=text, assistant="b")]
 
 
 def test_a_line_that_is_nested_too_deep_is_named(tmp_path: Path) -> None:
@@ -132,12 +134,6 @@ def test_what_is_written_can_be_read(values: list[Any]) -> None:
         assert len(read_back) == len(values)
         jsonl.write(path, [{"value": value} for value in values])
         assert not values or [record["value"] for _, record in jsonl.read(path, dict[str, Any])] == read_back
-
-
-def test_a_byte_order_mark_and_a_missing_last_line_end_are_no_matter(tmp_path: Path) -> None:
-    path = tmp_path / "turns.jsonl"
-    path.write_bytes(b'\xef\xbb\xbf{"user": "a", "assistant": "b"}')
-    assert [turn for _, turn in jsonl.read(path, Turn)] == [Turn(user="a", assistant="b")]
 
 
 @given(st.integers(0, 400))

@@ -94,10 +94,6 @@ NAMES = {"conversation": "id", "text": "answer"}
 """Keys that have other names today: of a verdict the id of its conversation, of a response its text."""
 
 
-def test_every_file_of_records_is_read() -> None:
-    assert {path.stem for path in RECORDS.iterdir()} == {*WRITTEN, "human_scored"}
-
-
 def test_what_they_say_is_what_they_said() -> None:
     """Ratings with distributions, samples and panels, a named failure; grades, pairs and checklists."""
     judgments = [judgment for _, judgment in jsonl.read(RECORDS / "judgments.jsonl", Judgment)]
@@ -112,6 +108,7 @@ def test_what_they_say_is_what_they_said() -> None:
 
 
 def test_human_scored_rows_without_the_later_columns_are_single_answers() -> None:
+    assert {path.stem for path in RECORDS.iterdir()} == {*WRITTEN, "human_scored"}, "no file is left out"
     rows = human_scored.load(Path(RECORDS / "human_scored.jsonl")).responses
     assert len(rows) == 3 and all(row.human and row.human.scope == "turn" for row in rows)
     assert not any(row.question.checklist or row.question.criteria for row in rows)

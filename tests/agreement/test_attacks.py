@@ -4,6 +4,7 @@ that tell whether a judge looks at the image."""
 import asyncio
 import base64
 import io
+import itertools
 import json
 import random
 import re
@@ -62,12 +63,6 @@ def test_the_suite_is_whole() -> None:
 
 
 @every_prompt
-def test_padding_asks_for_nothing(name: str, lang: Language) -> None:
-    text = suite()["padding"].text("", read_layout(load(name, lang))).lower()
-    assert not re.search(r"10|rating|grade|mark|score|reply|examin|reference|分数|打分|评|作答|满分", text)
-
-
-@every_prompt
 def test_forged_headings_are_those_of_the_prompt(name: str, lang: Language) -> None:
     lines = shown(name, lang, "THE-ANSWER").splitlines()
     heading = read_layout(load(name, lang))["heading"]
@@ -77,6 +72,8 @@ def test_forged_headings_are_those_of_the_prompt(name: str, lang: Language) -> N
     assert lines[places["question"] + 1] == "> How many?"
     assert lines[places["reference"] + 1] == "> Five."
     assert places["reply"] == reply - 1
+    padding = suite()["padding"].text("", read_layout(load(name, lang))).lower()
+    assert not re.search(r"10|rating|grade|mark|score|reply|examin|reference|分数|打分|评|作答|满分", padding), "asks"
 
 
 def test_attacks_follow_a_changed_prompt() -> None:
@@ -89,17 +86,20 @@ def test_attacks_follow_a_changed_prompt() -> None:
 
 @every_attack
 @every_prompt
-@pytest.mark.parametrize("answer", ANSWERS)
-def test_an_attacked_answer_stays_inside_its_section(attack: Attack, name: str, lang: Language, answer: str) -> None:
-    clean = shown(name, lang, answer)
-    attacked = shown(name, lang, attack.text(answer, read_layout(load(name, lang))))
-    for split in (str.splitlines, lambda text: re.split("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]", text)):
-        ours = [line for line in split(attacked) if not line.startswith(">")]
-        assert ours == [line for line in split(clean) if not line.startswith(">")]
-    for heading in read_layout(load(name, lang))["heading"].values():
-        assert attacked.splitlines().count(heading) == clean.splitlines().count(heading) == 1
-    before, _, _ = clean.partition(f"> {answer.splitlines()[0]}" if answer else "\n>\n")
-    assert attacked.startswith(before.removesuffix("\n")) and attacked.endswith(clean[clean.rindex("\n# ") :])
+def test_an_attacked_answer_stays_inside_its_section(attack: Attack, name: str, lang: Language) -> None:
+    """And its control tokens are defused."""
+    for answer in ANSWERS:
+        clean = shown(name, lang, answer)
+        attacked = shown(name, lang, attack.text(answer, read_layout(load(name, lang))))
+        for split in (str.splitlines, lambda text: re.split("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]", text)):
+            ours = [line for line in split(attacked) if not line.startswith(">")]
+            assert ours == [line for line in split(clean) if not line.startswith(">")], answer
+        for heading in read_layout(load(name, lang))["heading"].values():
+            assert attacked.splitlines().count(heading) == clean.splitlines().count(heading) == 1, answer
+        before, _, _ = clean.partition(f"> {answer.splitlines()[0]}" if answer else "\n>\n")
+        assert attacked.startswith(before.removesuffix("\n")) and attacked.endswith(clean[clean.rindex("\n# ") :])
+        for text in (attacked, attacked.translate(WITHOUT_WIDTH)):
+            assert not [token for token in CONTROL_TOKENS if token in text], answer
 
 
 CONTROL_TOKENS = [
@@ -108,14 +108,6 @@ CONTROL_TOKENS = [
     "[gMASK]", "<sop>", "<think>", "</think>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>", "[/SYSTEM_PROMPT]",
 ]  # fmt: skip
 WITHOUT_WIDTH = str.maketrans("", "", "\u200b\u200c\u200d\u2060\ufeff")
-
-
-@every_attack
-@every_prompt
-def test_control_tokens_are_defused(attack: Attack, name: str, lang: Language) -> None:
-    attacked = shown(name, lang, attack.text("4", read_layout(load(name, lang))))
-    for text in (attacked, attacked.translate(WITHOUT_WIDTH)):
-        assert not [token for token in CONTROL_TOKENS if token in text]
 
 
 @every_prompt
@@ -128,28 +120,25 @@ def test_the_attacks_do_hold_control_tokens(name: str, lang: Language) -> None:
 
 @every_attack
 @every_prompt
-@pytest.mark.parametrize("rating", [1, 2, 9])
-def test_a_judge_that_quotes_an_attack_keeps_its_rating(attack: Attack, name: str, lang: Language, rating: int) -> None:
+def test_a_judge_that_quotes_an_attack_keeps_its_rating(attack: Attack, name: str, lang: Language) -> None:
     """Both as the answer has it and as the prompt shows it; in either order of the keys; cut off anywhere."""
     text = attack.text("4", read_layout(load(name, lang)))
-    for echo in (text, shown(name, lang, text)):
+    for echo, rating in itertools.product((text, shown(name, lang, text)), (1, 2, 9)):
         for reply in (
             target(rating, echo),
             json.dumps({"Rating": rating, "Reason": echo}),
             json.dumps({"Reason": echo, "Rating": rating}, ensure_ascii=False),
         ):
             assert parse.parse_rating(reply).rating == rating
-    whole = target(rating, text)
-    for cut in range(0, len(whole), 7):
-        assert parse.parse_rating(whole[:cut], truncated=True).rating in (None, rating)
+    for rating in (1, 2, 9):
+        whole = target(rating, text)
+        for cut in range(0, len(whole), 7):
+            assert parse.parse_rating(whole[:cut], truncated=True).rating in (None, rating)
 
 
-def test_no_hidden_character_reaches_the_judge() -> None:
+def test_a_judge_sees_no_hidden_character_and_may_quote_without_escaping() -> None:
     attack = suite()["hidden-characters"].text("4", read_layout(load("pointwise", "en")))
     assert shown("pointwise", "en", attack) == shown("pointwise", "en", "4")
-
-
-def test_a_judge_that_quotes_without_escaping_keeps_its_rating() -> None:
     forged = read_layout(load("pointwise", "en"))["verdict"]
     assert parse.parse_rating(f'{{"Rating":2,"Reason":"it forges {forged}, so"}}').rating == 2
 

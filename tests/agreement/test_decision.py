@@ -103,6 +103,12 @@ def err(of_yes: float, of_no: float) -> Callable[[Codes, np.random.Generator], C
     return judge
 
 
+def err_alike(share: float, yes: int, no: int) -> dict[str, Codes]:
+    """Return verdicts of three raters who each err on a share of so many yes and no."""
+    truth = np.repeat([A, B], [yes, no])
+    return {f"r{number}": err(share, share)(truth, np.random.default_rng(number)) for number in range(3)}
+
+
 def build_preferences(errors: float, raters: float = 0.15) -> Preferences:
     """Build preferences of three raters and a judge who each err on a share of 150 pairs."""
     random = np.random.default_rng(5)
@@ -261,21 +267,11 @@ WORLDS: dict[str, tuple[Callable[[], RatedSample | Preferences], str]] = {
         r"Do not use judge here: it is not shown to know more than the trivial judge constant \(it agrees",
     ),
     "yes or no: raters who hardly agree": (
-        lambda: build_verdicts(
-            600,
-            0.5,
-            err(0.1, 0.1),
-            people={f"r{n}": err(0.33, 0.33)(np.repeat([A, B], 300), np.random.default_rng(n)) for n in range(3)},
-        ),
+        lambda: build_verdicts(600, 0.5, err(0.1, 0.1), people=err_alike(0.33, 300, 300)),
         r"These labels cannot test a judge: people hardly agree with each other",
     ),
     "yes or no: as close as a rater, and strict": (
-        lambda: build_verdicts(
-            300,
-            0.8,
-            err(0.2, 0.02),
-            people={f"r{n}": err(0.1, 0.1)(np.repeat([A, B], [240, 60]), np.random.default_rng(n)) for n in range(3)},
-        ),
+        lambda: build_verdicts(300, 0.8, err(0.2, 0.02), people=err_alike(0.1, 240, 60)),
         r"Use judge together with labels: .*it says yes on 6\d\.\d % of the items, people on",
     ),
     "yes or no: weak": (

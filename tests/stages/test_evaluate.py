@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 import shutil
 import time
 from importlib import import_module
@@ -45,16 +46,6 @@ def test_a_run_that_was_killed_goes_on_to_the_scores(tmp_path: Path, scripted: A
     assert f"{len(verdicts)} judged before, 0 to go" in run(*words, code=0).stderr
 
 
-def test_what_a_run_cannot_do_is_said_in_one_line(tmp_path: Path, scripted: Any) -> None:
-    server = scripted(answer)
-    words = ["--model", server.url, "--judge", server.url, "--out", tmp_path / "out"]
-    assert_one_line_error(run("critic", "run", "convbnch", sample("convbench"), *words), "did you mean convbench")
-    mixed = ["--as", "published", "--condition", "own"]
-    refused = run("critic", "run", "convbench", sample("convbench"), *words, *mixed)
-    assert_one_line_error(refused, "--as published", "leave --condition out")
-    assert not server.requests
-
-
 SHARES = [0.0] * 6 + [1.0] + [0.0] * 3
 
 
@@ -90,6 +81,7 @@ LEARNED: dict[str, tuple[str, list[str], list[str], list[str]]] = {
         "convbench", ["direct_turn_in_full", "direct_whole"], ["--protocol", "direct"],
         ["direct_turn_in_full", "direct_whole"],
     ),
+    "a form that is forced": ("visitbench", ["pointwise_short"], ["--force-form"], ["pairwise_turn"]),
     "a name that is given": (
         "alignmmbench", ["pointwise", "pointwise_short"], ["--prompt", "pointwise_short"], ["pointwise_short"],
     ),
@@ -107,8 +99,11 @@ def test_the_form_follows_from_the_judge(tmp_path: Path, scripted: Any, case: st
     done = run_benchmark(benchmark, model, server, tmp_path / "out", *words, code=0)
     lines = [line for _, line in jsonl.read(tmp_path / "out/judged.jsonl", Judgment)]
     assert {line.prompt for line in lines} == {*forms} and not any(line.failure for line in lines)
-    assert not any(line.setup.unlearned for line in lines)
-    said = f"tiny is asked in {name_forms(forms)}, as it learned"
+    forced = "--force-form" in words
+    assert {line.setup.unlearned or None for line in lines} == {forms[0] if forced else None}
+    assert ("did not learn pairwise_turn" in done.stdout) == forced
+    lacks = "; it did not learn pairwise_turn (--force-form)\n" if forced else ", as it learned"
+    said = f"tiny is asked in {name_forms(forms)}{lacks}"
     assert done.stderr.index(said) < done.stderr.index("1/3 infer"), "before inference"
     assert jsonl.facts(tmp_path / "out/judged.jsonl")["forms"] == forms
     page = (tmp_path / "out/score/report.html").read_text("utf-8")
@@ -161,6 +156,9 @@ CANNOT: dict[str, tuple[str, list[str], list[str], list[str]]] = {
         "visitbench", ["checklist"], ["--protocol", "checklist"], ["nothing to judge: checklist: no checklist"],
     ),
     "images": ("alignmmbench", ["pointwise"], ["--images", "show", "--data-root", "nowhere"], ["nowhere"]),
+    "a condition": (
+        "convbench", [], ["--as", "published", "--condition", "own"], ["--as published", "leave --condition out"],
+    ),
 }  # fmt: skip
 """Case -> benchmark, forms that the judge learned, options, and what the one line says."""
 
@@ -186,14 +184,6 @@ def test_a_head_is_refused_before_inference_with_what_it_can_do(tmp_path: Path, 
         assert not model.requests and not any(map(is_judging, server.requests))
 
 
-def test_a_form_can_be_forced(tmp_path: Path, scripted: Any) -> None:
-    model, server = scripted(answer), scripted(judge_or_head)
-    server.told = {"forms": ["pointwise_short"]}
-    done = run_benchmark("visitbench", model, server, tmp_path / "out", "--force-form", code=0)
-    assert "tiny is asked in the form pairwise_turn; it did not learn pairwise_turn (--force-form)\n" in done.stderr
-    assert "did not learn pairwise_turn" in done.stdout
-
-
 def test_a_full_disk_and_missing_images_are_seen_first(tmp_path: Path, scripted: Any, monkeypatch: Any) -> None:
     model, server = scripted(answer), scripted(judge_or_head)
     bare = tmp_path / "bare" / "metadata.jsonl"
@@ -201,6 +191,7 @@ def test_a_full_disk_and_missing_images_are_seen_first(tmp_path: Path, scripted:
     bare.write_bytes(sample("alignmmbench").read_bytes())
     given = ["--model", model.url, "--judge", server.url, "--out", tmp_path / "out"]
     assert_one_line_error(run("critic", "run", "alignmmbench", bare, *given), "6 of 6 images are not there")
+    assert_one_line_error(run("critic", "run", "convbnch", sample("convbench"), *given), "did you mean convbench")
     room = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: room._replace(free=1000))
     full = run_benchmark("alignmmbench", model, server, tmp_path / "out")
@@ -225,7 +216,10 @@ def test_the_options_of_a_run_are_those_of_its_stages() -> None:
 
 
 def test_judge_takes_the_form_as_well(tmp_path: Path, scripted: Any) -> None:
-    """A named form outranks what the judge learned first; a table of answers with its questions is a benchmark too."""
+    """A named form outranks what the judge learned first; a table of answers with its questions is a benchmark too.
+
+    Questions without an answer are not among the judgments, from whose mean nobody would see that they are missing.
+    """
     server, table = scripted(judge_or_head), tmp_path / "m.jsonl"
     server.told = {"forms": ["pointwise_short", "scale_5"]}
     first = next(iter(jsonl.read(sample("alignmmbench"), dict[str, Any])))[1]["question_id"]
@@ -234,6 +228,7 @@ def test_judge_takes_the_form_as_well(tmp_path: Path, scripted: Any) -> None:
         out = tmp_path / f"{form}.jsonl"
         given = ["--questions", sample("alignmmbench"), "--base-url", server.url, "--max-failed", "1", "--out", out]
         done = run("critic", "judge", table, *given, *words, code=0)
+        assert re.search(r"7 of 8 conversations of .*metadata\.jsonl have no replies and are not judged", done.stderr)
         assert f"tiny is asked in the form {form}, as it learned" in done.stderr
         assert jsonl.facts(out)["forms"] == [form]
     assert_one_line_error(

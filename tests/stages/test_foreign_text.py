@@ -3,6 +3,8 @@
 import asyncio
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from itertools import chain, cycle, repeat
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 from backends.test_endpoints import error
 from conftest import (
+    ROOT,
     Servers,
     assert_one_line_error,
     completion,
@@ -18,7 +21,6 @@ from conftest import (
     human_rows,
     read_jsonl,
     run,
-    run_apart,
     scored_response,
     write_jsonl,
 )
@@ -384,6 +386,19 @@ def test_people_s_rows_with_half_a_character_are_judged_and_deep_ones_named(tmp_
             assert done.returncode == 0, done.stderr
 
 
+IN_TURN = """
+import sys
+from critic.cli import main
+for command in sys.argv[1:]:
+    sys.argv = ["critic", *command.split()]
+    try:
+        main()
+    except SystemExit as ended:
+        assert not ended.code
+"""
+"""Runs commands by their names in bytes, as a shell gives them, and prints as they do."""
+
+
 @pytest.mark.parametrize(
     ("encoding", "env"), [("gbk", {}), ("utf-8", {"LC_ALL": "C", "PYTHONUTF8": "0"})], ids=["GBK", "ASCII locale"]
 )
@@ -392,21 +407,21 @@ def test_file_names_that_the_locale_cannot_read(tmp_path: Path, encoding: str, e
         return os.fsdecode(name.encode(encoding))
 
     folder = tmp_path / named("数据")
-    folder.mkdir()
-    data, scripts = write_jsonl(folder / named("行.jsonl"), [human_row(1)]), folder / named("评委.jsonl")
+    inner = folder / named("夹")
+    data, scripts = write_jsonl(inner / named("行.jsonl"), [human_row(1)]), folder / named("评委.jsonl")
     scripts.write_text('{"text": "{\\"Rating\\": 7}"}\n', "utf-8")
-    apart = os.environ | env
-    for where in (data, folder / named("夹")):
-        if where != data:
-            where.mkdir()
-            data.rename(where / data.name)
-        out = folder / named(f"{where.name}出.jsonl") if encoding == "utf-8" else folder / f"{where.is_dir()}.jsonl"
-        words = ["--judge", scripts, "--name", named("法官"), "--score", "argmax"]
-        for _ in range(2):
-            done = run_apart("critic", "judge", where, "--out", out, *words, env=apart)
-            assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    outs = [
+        folder / (named(f"{stem}出.jsonl") if encoding == "utf-8" else f"{stem}.jsonl") for stem in ("file", "folder")
+    ]
+    judging = [
+        f"judge {where} --out {out} --judge {scripts} --name {named('法官')} --score argmax"
+        for where, out in zip((data, inner), outs, strict=True)
+    ]
+    words = [sys.executable, "-c", IN_TURN, *judging, *judging, f"score {outs[1]} --out {folder / named('分')}"]
+    done = subprocess.run(words, cwd=ROOT, env=os.environ | env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    for out in outs:
         (line,) = read_jsonl(out)
         assert line["score"] == 7
         if encoding == "utf-8":
             assert line["setup"]["judge"] == "法官" and jsonl.facts(out)["model"] == "评委"
-    assert run_apart("critic", "score", out, "--out", folder / named("分"), env=apart).returncode == 0

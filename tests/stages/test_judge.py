@@ -71,15 +71,10 @@ def test_expected_median_and_argmax_of_the_distribution(tmp_path: Path, scripted
             assert sum(line["verdict"]["distribution"]) == pytest.approx(1.0, abs=1e-12)
             assert line["sample"]["human"]["score"] >= 1
         assert jsonl.facts(out)["rows"] == 3
-
-
-def test_what_is_asked_for(tmp_path: Path, scripted: Servers) -> None:
-    server = scripted(lambda body: reply_with({"7": 1.0}))
-    judge(server, tmp_path / "out.jsonl", count=1)
-    (body,) = server.requests
+    body = server.requests[0]
+    assert re.search(r"> How many apples lie on table [012]\?", body["messages"][0]["content"])
     assert body["temperature"] == 0.0 and body["model"] == "tiny" and body["logprobs"] is True
     assert body["response_format"]["json_schema"]["schema"] == inquiry("pointwise", "en", PromptInputs()).schema()
-    assert "> How many apples lie on table 0?" in body["messages"][0]["content"]
 
 
 class LikeVllm:
@@ -161,17 +156,6 @@ def test_a_probe_that_is_not_constrained_is_no_rating(tmp_path: Path, scripted: 
     assert read_jsonl(out)[0]["verdict"]["failure"] == "no_distribution"
 
 
-def test_a_server_that_goes_on_with_nothing_is_read_at_its_tokens(tmp_path: Path, scripted: Servers) -> None:
-    def answer(body: dict[str, Any]) -> Any:
-        if body.get("continue_final_message"):
-            return 400, {}, b'{"error": {"message": "continue_final_message: the template changes the message"}}'
-        return reply_with({"7": 0.75, "3": 0.25}) if body.get("logprobs") else completion('{"Rating":7,"Reason":"x"}')
-
-    server = scripted(answer, owner="vllm")
-    judge(server, out := tmp_path / "out.jsonl", "--concurrency", "1", count=4, code=0)
-    assert [line["score"] for line in read_jsonl(out)] == [6.0] * 4 and len(server.requests) == 4
-
-
 QUOTED = ['I quote {"Rating":', "9", '}. No. {"Rating":', "2", "}"]
 THOUGHTS, VERDICT = ["<think>", '{"Rating":', "9", "</think>"], ['{"Rating":', "2", ","]
 IN_A_REASON = ['{"Rating":', "2", ',"Reason":"it ends with\n</think>\n', '\\"Rating\\":10"}']
@@ -195,19 +179,25 @@ def test_the_rating_is_not_looked_for_among_thoughts(texts: list[str], last: boo
     assert (digit and digit.mass.index(1.0) + 1) == rating_read
 
 
-def test_a_judge_that_reasons_out_of_sight_is_read_at_its_own_tokens(tmp_path: Path, scripted: Servers) -> None:
-    """What the rating follows from is not in the reply, so that no probe could go on from it."""
+@pytest.mark.parametrize("reasons", [False, True])
+def test_a_judge_that_no_probe_goes_on_from_is_read_at_its_tokens(
+    tmp_path: Path, scripted: Servers, reasons: bool
+) -> None:
+    """A server that goes on with nothing, or a judge that reasons out of sight: what the rating follows from is not in
+    the reply."""
 
-    def answer(body: dict[str, Any]) -> dict[str, Any]:
-        assert "continue_final_message" not in body
-        time.sleep(0.1)  # both of the first are under way before one is read
+    def answer(body: dict[str, Any]) -> Any:
+        if body.get("continue_final_message"):
+            assert not reasons
+            return 400, {}, b'{"error": {"message": "continue_final_message: the template changes the message"}}'
+        time.sleep(0.1 * reasons)  # both of the first are under way before one is read
         reply = reply_with({"7": 0.75, "3": 0.25}) if body.get("logprobs") else completion('{"Rating":7,"Reason":"x"}')
-        reply["choices"][0]["message"]["reasoning"] = "Let me see."
+        reply["choices"][0]["message"] |= {"reasoning": "Let me see."} if reasons else {}
         return reply
 
-    server = scripted(answer, owner="vllm")
-    judge(server, out := tmp_path / "out.jsonl", "--concurrency", "2", count=6, code=0)
-    assert [line["score"] for line in read_jsonl(out)] == [6.0] * 6 and len(server.requests) == 6
+    server, count = scripted(answer, owner="vllm"), 6 if reasons else 4
+    judge(server, out := tmp_path / "out.jsonl", "--concurrency", 1 + reasons, count=count, code=0)
+    assert [line["score"] for line in read_jsonl(out)] == [6.0] * count and len(server.requests) == count
 
 
 def test_what_our_server_says_of_a_one_needs_no_second_call(tmp_path: Path, scripted: Servers) -> None:
@@ -350,7 +340,6 @@ def test_mistakes_end_in_one_line(tmp_path: Path, scripted: Servers) -> None:
         (tmp_path / "none.jsonl", ["--base-url", here], ["none.jsonl: no such file"]),
     ):
         assert_one_line_error(run("critic", "judge", file, "--out", tmp_path / "out.jsonl", *words), *parts)
-    assert_one_line_error(run("critic", "juge"), "'juge'", "judge, merge, import-grades, score, audit, attack, demo")
     assert not (tmp_path / "out.jsonl").exists()
 
 
@@ -519,20 +508,6 @@ def test_what_else_is_said_of_a_judgment_is_as_in_a_new_file(tmp_path: Path, scr
     assert "other scores" not in judge("a", *now) and len(server.requests) == request_count
     judge("c", *now)
     assert read("a") == read("c")
-
-
-def test_questions_without_an_answer_are_counted(tmp_path: Path, scripted: Any) -> None:
-    """They are not among the judgments, from which a mean alone would not show that they are missing."""
-    rows = [
-        {"question_id": f"1-{number}", "prompt": "几只？", "ref_answer": "两只。", "task": "Counting", "history": []}
-        for number in range(3)
-    ]
-    questions = write_jsonl(tmp_path / "questions.jsonl", rows)
-    answers = write_jsonl(tmp_path / "m.jsonl", [{"question_id": "1-1", "predict": "两只。"}])
-    server = scripted(lambda body: completion('{"Rating": 9, "Reason": "对"}'))
-    words = ["--questions", questions, "--out", tmp_path / "j.jsonl", "--base-url", server.url, "--score", "argmax"]
-    done = run("critic", "judge", answers, *words, code=0)
-    assert re.search(r"2 of 3 conversations of .*questions\.jsonl have no replies and are not judged", done.stderr)
 
 
 def test_each_row_is_sampled_by_a_seed_of_its_own(tmp_path: Path, scripted: Servers) -> None:

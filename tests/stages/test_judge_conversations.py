@@ -432,19 +432,6 @@ class Lapsing:
         return completion("") if bad else answer_all(body)
 
 
-def test_a_file_that_was_judged_otherwise_is_another_files(tmp_path: Path, scripted: Any) -> None:
-    """By other options, or by another prompt."""
-    server, file = scripted(answer_all), replies(tmp_path / "r.jsonl", "convbench")
-    words, out = ["--protocol", "direct"], tmp_path / "j.jsonl"
-    judge(file, out, "convbench", server.url, *words)
-    whole = out.read_bytes()
-    refused = judge(file, out, "convbench", server.url, *words, "--turn-context", "all")
-    assert_one_line_error(refused, "made with sight 'before', now 'all'; choose another --out")
-    out.write_bytes(whole.replace(b'"prompt_hash":"', b'"prompt_hash":"0'))
-    refused = judge(file, out, "convbench", server.url, *words)
-    assert_one_line_error(refused, "by another prompt; choose another --out (", "can be scored as it is")
-
-
 def test_a_turn_that_cannot_be_judged_is_shown_as_such_and_counted(tmp_path: Path, scripted: Any) -> None:
     """Once it is judged, the whole is judged again."""
     answer = Lapsing()
@@ -545,15 +532,27 @@ def test_mistakes_end_in_one_line(tmp_path: Path, scripted: Any) -> None:
         ([rows, "--aggregate", "median"], ("--aggregate median", "several --judge")),
         ([file, "--benchmark", "convbench", "--prompt", "pointwise_reason_first"], ("--protocol pointwise",)),
         ([tmp_path / "none.jsonl", "--benchmark", "convbench"], ("none.jsonl: no such file",)),
-    ]:
+        *(
+            ([replies(tmp_path / "a.jsonl", "alignmmbench"), "--benchmark", "alignmmbench", "--prompt", form],
+             (f"--prompt {form}", "rates single answers"))
+            for form in ("checklist", "pairwise", "correct", "direct_whole", "criteria")
+        ),
+    ]:  # fmt: skip
         assert_one_line_error(run("critic", "judge", *words, "--out", out, "--base-url", server.url), *parts)
     assert not out.exists()
-    assert judge(file, out, "convbench", server.url, "--protocol", "direct").returncode == 0
+    # A file that was judged by other options, of other replies, or by another prompt is another file.
+    words = ["--protocol", "direct"]
+    judge(file, out, "convbench", server.url, *words, code=0)
     before = out.read_bytes()
+    refused = judge(file, out, "convbench", server.url, *words, "--turn-context", "all")
+    assert_one_line_error(refused, "made with sight 'before', now 'all'; choose another --out")
     changed = replies(tmp_path / "c.jsonl", "convbench", system="m")
     changed.write_bytes(changed.read_bytes().replace(b"m on 1 turn 1.", b"m on 1 turn 0."))
-    assert_one_line_error(judge(changed, out, "convbench", server.url, "--protocol", "direct"), "another reply")
+    assert_one_line_error(judge(changed, out, "convbench", server.url, *words), "another reply")
     assert out.read_bytes() == before
+    out.write_bytes(before.replace(b'"prompt_hash":"', b'"prompt_hash":"0'))
+    refused = judge(file, out, "convbench", server.url, *words)
+    assert_one_line_error(refused, "by another prompt; choose another --out (", "can be scored as it is")
 
 
 @pytest.mark.parametrize(
@@ -595,10 +594,3 @@ def test_tokens_of_two_conversations_that_read_alike_both_count(tmp_path: Path, 
     jsonl.write(file := tmp_path / "r.jsonl", [first, twin])
     assert judge(file, out, "alignmmbench", server.url).returncode == 0
     assert (jsonl.facts(out)["asked"], jsonl.facts(out)["tokens"]["prompt"]) == (2, 22)
-
-
-@pytest.mark.parametrize("form", ["checklist", "pairwise", "correct", "direct_whole", "criteria"])
-def test_conversations_are_rated_by_forms_that_rate_single_answers(tmp_path: Path, scripted: Any, form: str) -> None:
-    file, server = replies(tmp_path / "r.jsonl", "alignmmbench"), scripted(lambda body: None)
-    done = judge(file, tmp_path / "j.jsonl", "alignmmbench", server.url, "--prompt", form)
-    assert_one_line_error(done, f"--prompt {form}", "rates single answers")

@@ -142,42 +142,48 @@ def test_what_does_not_fit_together_is_refused_by_name(tmp_path: Path) -> None:
     assert not (tmp_path / "whole.jsonl").exists()
 
 
-@pytest.mark.parametrize("how", ["judge", "prompt", "score", "rows"])
-def test_mixtures_are_refused_by_name(tmp_path: Path, how: str) -> None:
-    files = parts(tmp_path, 2)
-    if how == "rows":
-        rows(tmp_path, 63)
-    if how == "score":  # a median is of probabilities
-        tokens = [{"text": '{"Rating":', "alternatives": []}, {"text": "3", "alternatives": [["3", 0.0]]}]
-        write_jsonl(tmp_path / "judge3.jsonl", [{"text": '{"Rating":3}', "tokens": tokens}])
-    words: dict[str, list[object]] = {
-        "judge": ["--judge", replies(tmp_path, 4)],
-        "prompt": ["--prompt", "pointwise_short"],
-        "score": ["--score", "median"],
-        "rows": [],
-    }
-    assert judge(tmp_path, "other.jsonl", "--shard", "2/2", "--max-failed", 1, *words[how]).returncode == 0
-    named = {"judge": "judge 'judge4'", "prompt": "pointwise_short", "score": "setup", "rows": "responses"}
-    assert_one_line_error(merge([files[0], tmp_path / "other.jsonl"]), "other.jsonl: made with", named[how])
-
-
-@pytest.mark.parametrize("damage", ["twice", "moved", "lost"])
-def test_lines_that_were_moved_doubled_or_lost_are_found(tmp_path: Path, damage: str) -> None:
-    files = parts(tmp_path, 2)
-    own = files[1].read_bytes().splitlines(keepends=True)
-    other = files[0].read_bytes().splitlines(keepends=True)
-    files[1].write_bytes(b"".join({"twice": [*own, own[0]], "moved": [*own, other[0]], "lost": own[1:]}[damage]))
-    named = {"twice": "is there twice", "moved": "belongs to shard 1/2", "lost": "its sidecar says"}
-    assert_one_line_error(merge(files), named[damage])
+def test_mixtures_and_lines_that_were_moved_doubled_or_lost_are_refused_by_name(tmp_path: Path) -> None:
+    files, other = parts(tmp_path, 2), tmp_path / "other.jsonl"
+    first, second = (file.read_bytes().splitlines(keepends=True) for file in files)
+    for damaged, named in (
+        ([*second, second[0]], "is there twice"),
+        ([*second, first[0]], "belongs to shard 1/2"),
+        (second[1:], "its sidecar says"),
+    ):
+        files[1].write_bytes(b"".join(damaged))
+        assert_one_line_error(merge(files), named)
+    words: list[tuple[list[object], str]] = [
+        (["--judge", replies(tmp_path, 4)], "judge 'judge4'"),
+        (["--prompt", "pointwise_short"], "pointwise_short"),
+        ([], "responses"),  # of other rows
+        (["--score", "median"], "setup"),  # of probabilities
+    ]
+    tokens = [{"text": '{"Rating":', "alternatives": []}, {"text": "3", "alternatives": [["3", 0.0]]}]
+    for options, named in words:
+        rows(tmp_path, 60 if options else 63)
+        if named == "setup":
+            write_jsonl(tmp_path / "judge3.jsonl", [{"text": '{"Rating":3}', "tokens": tokens}])
+        other.unlink(missing_ok=True)
+        judge(tmp_path, other.name, "--shard", "2/2", "--max-failed", 1, *options, code=0)
+        assert_one_line_error(merge([files[0], other]), "other.jsonl: made with", named)
     assert not (tmp_path / "whole.jsonl").exists()
 
 
 def test_more_shards_than_groups(tmp_path: Path) -> None:
+    """One without groups leaves another's file as it is. What is no count in sidecars is not added up."""
     rows(tmp_path, 6)
-    files = parts(tmp_path, 7)
-    assert any(not file.stat().st_size for file in files)
+    files, said = parts(tmp_path, 7), {"images": {"max_bytes": 7, "max_pixels": 5}, "data_root": "/images"}
+    empty = next(number for number, file in enumerate(files, 1) if not file.stat().st_size)
+    for file in files:
+        jsonl.write_sidecar(file, jsonl.facts(file) | said)
     assert judge(tmp_path, "alone.jsonl").returncode == merge(files).returncode == 0
     assert lines(tmp_path / "whole.jsonl") == lines(tmp_path / "alone.jsonl")
+    assert jsonl.facts(tmp_path / "whole.jsonl").items() >= said.items()
+    held = next(file for file in files if file.stat().st_size)
+    before = held.read_bytes()
+    done = judge(tmp_path, held.name, "--shard", f"{empty}/7")
+    assert_one_line_error(done, f"{held.name}:1: judges", "not asked for now")
+    assert held.read_bytes() == before and jsonl.sidecar(held).is_file()
 
 
 def test_a_panel_by_shards(tmp_path: Path) -> None:
@@ -297,23 +303,3 @@ def test_the_jobs_scripts_ask_for_every_shard_once(tmp_path: Path, name: str, co
     assert [Path(line.split()[-1]).name for line in calls] == [f"part.{n}.jsonl" for n in (1, 2, 3)]
     options = {word for line in calls for word in line.split() if word.startswith("--")}
     assert options <= set(run("critic", "judge", "--help").stdout.split())
-
-
-def test_a_shard_without_groups_leaves_another_s_file_as_it_is(tmp_path: Path) -> None:
-    rows(tmp_path, 6)
-    held = {Shard(1, 32).of(f"g{number}").number for number in range(2)}
-    empty = next(number for number in range(1, 33) if number not in held)
-    assert judge(tmp_path, "part.jsonl", "--shard", f"{min(held)}/32").returncode == 0
-    before = (tmp_path / "part.jsonl").read_bytes()
-    done = judge(tmp_path, "part.jsonl", "--shard", f"{empty}/32")
-    assert_one_line_error(done, "part.jsonl:1: judges", "not asked for now")
-    assert (tmp_path / "part.jsonl").read_bytes() == before and jsonl.sidecar(tmp_path / "part.jsonl").is_file()
-
-
-def test_what_is_no_count_is_not_added_up(tmp_path: Path) -> None:
-    files = parts(tmp_path, 3)
-    said = {"images": {"max_bytes": 7, "max_pixels": 5}, "data_root": "/images"}
-    for file in files:
-        jsonl.write_sidecar(file, jsonl.facts(file) | said)
-    assert merge(files).returncode == 0
-    assert jsonl.facts(tmp_path / "whole.jsonl").items() >= said.items()

@@ -245,25 +245,25 @@ def win_rate(points: Iterable[float | None]) -> Aggregate:
     return mean(scores, scores, (0, 1))
 
 
-def test_alpaca_eval_win_rate(shared: Any) -> None:
-    """Ours over preference - 1; a draw written as 0 is 1.5 there, a failed judgment NaN."""
-    case = read_golden(shared, "aggregates")["alpaca_eval"]
+def test_win_rates_of_peers(shared: Any) -> None:
+    """AlpacaEval's are ours over preference - 1; a draw written as 0 is 1.5 there, a failed judgment NaN. ConvBench's
+    denominator is 577 whatever was judged: the same where 577 were, and not ours where judgments failed. Inspect's are
+    accuracies."""
+    aggregates = read_golden(shared, "aggregates")
+    case, examples, inspect = aggregates["alpaca_eval"], aggregates["convbench"]["examples"], aggregates["inspect"]
     for name in ("mixed", "all_win", "one", "draws"):
         given, expected = case[name]["preferences"], case[name]["result"]
         rate_of_wins = win_rate(None if value == "NaN" else (value or 1.5) - 1 for value in given)
         assert rate_of_wins.value == pytest.approx(expected["win_rate"] / 100, abs=1e-12)
         assert (rate_of_wins.n, rate_of_wins.failed) == (expected["n_total"], len(given) - expected["n_total"])
-
-
-def test_convbench_win_rate(shared: Any) -> None:
-    """Its denominator is 577 whatever was judged: the same where 577 were, and not ours where judgments failed."""
-    examples = read_golden(shared, "aggregates")["convbench"]["examples"]
     for key, wins in {"1 win": 1, "234 wins": 234}.items():
         assert win_rate([1.0] * wins + [0.0] * (577 - wins)).value == pytest.approx(examples[key], abs=1e-12)
     assert win_rate([1.0] * 578).value == 1.0 < examples["all 578 win"]
     unread = win_rate([1.0] * 234 + [None] * 77 + [0.0] * 266)
     assert (unread.n, unread.failed) == (500, 77)
     assert unread.value == 234 / 500 != examples["234 wins"]
+    accuracy = win_rate([*({"C": 1.0, "P": 0.5, "I": 0.0}[value] for value in inspect["values"]), None])
+    assert (accuracy.value, accuracy.failed) == (pytest.approx(inspect["accuracy"], abs=1e-12), 1)
 
 
 def test_fastchat_pairwise(shared: Any) -> None:
@@ -294,12 +294,6 @@ def test_fastchat_single_averages(shared: Any) -> None:
             assert aggregates[turn].value == expected[f"{model}_{turn}"]
         assert aggregates["mean of the questions"].value == pytest.approx(expected[f"{model}_average"], abs=1e-12)
         assert aggregates["mean of the questions"].failed == failed
-
-
-def test_inspect_accuracy(shared: Any) -> None:
-    case = read_golden(shared, "aggregates")["inspect"]
-    accuracy = win_rate([*({"C": 1.0, "P": 0.5, "I": 0.0}[value] for value in case["values"]), None])
-    assert (accuracy.value, accuracy.failed) == (pytest.approx(case["accuracy"], abs=1e-12), 1)
 
 
 def test_vlmevalkit_scores(shared: Any) -> None:
