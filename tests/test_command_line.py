@@ -38,7 +38,6 @@ def test_alone_it_says_what_to_do_first() -> None:
             ("did you mean judge? there are build,", "judge, merge, import-grades, score, audit, attack, push, demo"),
         ),
         (["judge", "r.jsonl", "--out", "j.jsonl", "--prompt", "scale5"], ("'scale5'; did you mean scale_5?",)),
-        (["judge", "r.jsonl", "--out", "j.jsonl", "--benchmark", "convbanch"], ("did you mean convbench?",)),
         (["judge", "r.jsonl", "--out", "j.jsonl", "--no-reson"], ("--no-reson", "--no-reason")),
     ],
 )
@@ -49,20 +48,15 @@ def test_of_a_name_that_is_none_it_says_what_was_meant(words: list[str], parts: 
 OWN = [*("--map", "prompt=question", "--map", "answer=response", "--map", "stars=human_score"), *("--scale", "1:5")]
 
 
-@pytest.mark.parametrize(
-    ("words", "file", "part"),
-    [
-        (["annotate", "{rows}", "--db", "{out}", "--to", "csv", "--export"], "labels.csv/rater-1.csv", "a-3"),
-        (["attack", "{rows}", "--below", "3.2", "--out"], "attacked.jsonl", '"human_score":1.0,"scale_min":1.0'),
-    ],
-)
-def test_rows_of_ones_own_are_read_wherever_rows_are(tmp_path: Path, words: list[str], file: str, part: str) -> None:
+def test_rows_of_ones_own_are_read_wherever_rows_are(tmp_path: Path) -> None:
     """Texts and scores come from the named columns."""
     table = [{"prompt": f"{n}?", "answer": f"a-{n}", "reference": "r", "stars": 1 + n % 5} for n in range(10)]
     rows = write_jsonl(tmp_path / "rows.jsonl", table)
-    command = [word.format(rows=rows, out=tmp_path / "db") for word in words]
-    run("critic", *command, tmp_path / file.partition("/")[0], *OWN, code=0)
-    assert part in (tmp_path / file).read_text("utf-8")
+    annotate = ["annotate", rows, "--db", tmp_path / "db", "--to", "csv", "--export", tmp_path / "labels.csv"]
+    run("critic", *annotate, *OWN, code=0)
+    assert "a-3" in (tmp_path / "labels.csv/rater-1.csv").read_text("utf-8")
+    run("critic", "attack", rows, "--below", "3.2", "--out", tmp_path / "attacked.jsonl", *OWN, code=0)
+    assert '"human_score":1.0,"scale_min":1.0' in (tmp_path / "attacked.jsonl").read_text("utf-8")
 
 
 SAMPLES = ROOT / "data/samples"

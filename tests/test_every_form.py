@@ -107,19 +107,13 @@ def test_every_form_is_asked_and_read(name: str, walk: Walk) -> None:
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_every_form_is_scored(name: str, walk: Walk, tmp_path: Path) -> None:
+def test_every_form_is_scored_and_audited(name: str, walk: Walk, tmp_path: Path) -> None:
+    """Audited against what people's scores make right in it."""
     mine = [line for line in walk.lines(name) if line["sample"]["system"] == "system-0"]
     done = run("critic", "score", write_jsonl(tmp_path / "mine.jsonl", mine), "--out", tmp_path / "scores.json", code=0)
     mean = sum(line["score"] for line in mine) / len(mine)
     assert re.search(rf"\b{mean:.2f}\b", done.stdout), (mean, done.stdout)
-
-
-@pytest.mark.parametrize("name", ASKED)
-def test_every_form_is_audited(name: str, walk: Walk, tmp_path: Path) -> None:
-    """Against what people's scores make right in it."""
-    file = walk.folder / f"{name}.jsonl"
-    walk.lines(name)
-    done = run("critic", "audit", f"{name}={file}", "--out", tmp_path / "audit", code=0)
+    done = run("critic", "audit", f"{name}={walk.folder / name}.jsonl", "--out", tmp_path / "audit", code=0)
     summary = json.loads((tmp_path / "audit" / "summary.json").read_text("utf-8"))
     assert "judge@" in json.dumps(summary) and (tmp_path / "audit" / "report.html").is_file()
     if isinstance(BY_NAME[name].kind, CriteriaKind):

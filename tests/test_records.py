@@ -105,9 +105,7 @@ def test_what_they_say_is_what_they_said() -> None:
     assert {line.protocol for line in talks} == {"direct", "pairwise", "checklist", "quality", "pointwise"}
     kinds = {item.kind for line in [*judgments, *talks] for item in items_of(line)}
     assert kinds == {"score", "preference", "yes or no"}
-
-
-def test_human_scored_rows_without_the_later_columns_are_single_answers() -> None:
+    # Human-scored rows without the later columns are single answers.
     assert {path.stem for path in RECORDS.iterdir()} == {*WRITTEN, "human_scored"}, "no file is left out"
     rows = human_scored.load(Path(RECORDS / "human_scored.jsonl")).responses
     assert len(rows) == 3 and all(row.human and row.human.scope == "turn" for row in rows)

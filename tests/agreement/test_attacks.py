@@ -409,8 +409,12 @@ def audit(judged_arms: Path, out: Path) -> Done:
     return run("critic", "audit", clean, "--attacked", judged_arms, "--out", out, code=0)
 
 
-def test_a_judge_that_looks_is_told_from_one_that_reads(arms: Path) -> None:
-    looks = looking([line for _, line in jsonl.read(judged(arms, by_eye), Judgment)])
+def test_a_judge_that_looks_is_told_from_one_that_reads(arms: Path, tmp_path: Path) -> None:
+    """On the page as well."""
+    lines = [line for _, line in jsonl.read(judged(arms, by_eye), Judgment)]
+    with pytest.raises(UsageError, match="no answer was judged blind"):
+        looking([line for line in lines if not line.sample.id.endswith("#blind")])
+    looks = looking(lines)
     pearson = next(line for line in looks.differences if line.metric == "pearson")
     assert looks.answers == looks.reached == 60 and pearson.first == pytest.approx(1.0)
     assert pearson.value > 0.5 and pearson.interval is not None and pearson.interval[0] > 0
@@ -419,24 +423,16 @@ def test_a_judge_that_looks_is_told_from_one_that_reads(arms: Path) -> None:
     assert lost.value is not None and -7 < lost.value < -3 and lost.n == 32
     assert looks.edit.change.value == -7.0 and looks.edit.moved.value == 1.0
     assert looks.reading.startswith("It looks at the image")
-    reads = looking([line for _, line in jsonl.read(judged(arms, by_style), Judgment)])
+    style = judged(arms, by_style)
+    reads = looking([line for _, line in jsonl.read(style, Judgment)])
     assert reads.swap.change.value == 0.0 and "not shown to look" in reads.reading
     assert all(line.value == pytest.approx(0.0) for line in reads.differences)
-
-
-def test_the_report_says_whether_the_judge_looks(arms: Path, tmp_path: Path) -> None:
-    assert "not shown to look at the image" in audit(judged(arms, by_style), tmp_path / "audit").stdout
+    assert "not shown to look at the image" in audit(style, tmp_path / "audit").stdout
     page = (tmp_path / "audit/report.html").read_text("utf-8")
     assert "judged-by_style: It is not shown to look" in page, "of several files each is named"
     assert "Does the judge look at the image?" in page
     grounding = json.loads((tmp_path / "audit/summary.json").read_text("utf-8"))["looking"][0]
     assert grounding["swap"]["change"]["value"] == 0.0
-
-
-def test_what_cannot_be_told_is_refused(arms: Path, tmp_path: Path) -> None:
-    lines = [line for _, line in jsonl.read(judged(arms, by_eye), Judgment)]
-    with pytest.raises(UsageError, match="no answer was judged blind"):
-        looking([line for line in lines if not line.sample.id.endswith("#blind")])
     plain = write_jsonl(tmp_path / "plain.jsonl", [{**json.loads(arms.read_text().splitlines()[1]), "image": None}])
     assert_one_line_error(run("critic", "attack", plain, "--images", "--out", tmp_path / "x.jsonl"), "no")
 

@@ -98,8 +98,12 @@ def summary_of(folder: Path) -> dict[str, Any]:
     return msgspec.json.decode((folder / "out/summary.json").read_bytes(), type=dict[str, Any])
 
 
-def test_summary_holds_what_agreement_says(audited: Path) -> None:
-    summary = summary_of(audited)
+@pytest.fixture(scope="module")
+def summary(audited: Path) -> dict[str, Any]:
+    return summary_of(audited)
+
+
+def test_summary_holds_what_agreement_says(audited: Path, summary: dict[str, Any]) -> None:
     assert " ".join(summary) == "internal external baselines judges people gate injection savings provenance"
     for name in ("internal", "external"):
         records = [record for _, record in jsonl.read(audited / f"{name}.jsonl", Judgment)]
@@ -118,8 +122,7 @@ def test_summary_holds_what_agreement_says(audited: Path) -> None:
             assert measured_values["interval"] == {metric: ends and list(ends) for metric, ends in bounds.items()}
 
 
-def test_failures_are_counted_and_baselines_use_every_row(audited: Path) -> None:
-    summary = summary_of(audited)
+def test_failures_are_counted_and_baselines_use_every_row(audited: Path, summary: dict[str, Any]) -> None:
     assert (summary["external"]["n"], summary["external"]["failed"]) == (27, 3)
     assert summary["external"]["coverage"] == pytest.approx(0.9)
     assert set(summary["baselines"]) == {"constant", "length", "chrf"}
@@ -129,10 +132,7 @@ def test_failures_are_counted_and_baselines_use_every_row(audited: Path) -> None
     assert constant["pearson"] is None and "same score" in constant["undefined"]["pearson"]
     assert constant["mae"] is not None
     assert sum(part["failed"] for part in summary["external"]["by"]["task"].values()) == 3
-
-
-def test_people_line_and_provenance(audited: Path) -> None:
-    summary = summary_of(audited)
+    # The line of people, and where everything comes from.
     assert summary["people"]["external"]["n"] == 60
     facts = summary["provenance"]["samples"]["internal"]
     assert facts["files"]["small-judge"]["sha256"] == jsonl.sha256(audited / "internal.jsonl")
@@ -142,15 +142,14 @@ def test_people_line_and_provenance(audited: Path) -> None:
     assert summary["provenance"]["train"]["rows"] == 60
 
 
-def test_table(audited: Path) -> None:
+def test_table(audited: Path, summary: dict[str, Any]) -> None:
     internal, external = (audited / "stdout").read_text().split("\n\n")[:2]
     assert internal.startswith("internal: 60 rows, 100.0% judged\n")
     assert external.startswith("external: 30 rows, 90.0% judged\n")
     names = [line.split()[0] for line in external.splitlines()[1:]]
     assert names == ["judge", "small-judge", "other", "people", "small-judge", "constant", "length", "chrf"]
     assert "small-judge as a rater" in external
-    mae = summary_of(audited)["external"]["mae"]
-    low, high = summary_of(audited)["external"]["interval"]["mae"]
+    mae, (low, high) = summary["external"]["mae"], summary["external"]["interval"]["mae"]
     assert f"27  3       {mae:.3f} [{low:.2f}, {high:.2f}]" in external
     columns = {line.index(word) for line, word in zip(external.splitlines()[1:3], ("MAE", f"{mae:.3f}"), strict=True)}
     assert len(columns) == 1
@@ -200,18 +199,17 @@ def test_report_escapes_what_comes_from_files(page: str) -> None:
     assert "&lt;/pre&gt;&lt;script&gt;" in page
 
 
-def test_report_opens_with_the_verdict(audited: Path, page: str) -> None:
-    text = read_text(page)
-    internal = summary_of(audited)["internal"]
+def test_report_opens_with_the_verdict(summary: dict[str, Any], page: str) -> None:
+    text, internal = read_text(page), summary["internal"]
     low, high = internal["interval"]["mae"]
-    constant = summary_of(audited)["baselines"]["constant"]["internal"]["mae"]
+    constant = summary["baselines"]["constant"]["internal"]["mae"]
     decision = "Use small-judge in place of other (no worse by more than 0.1 MAE and 0.05 Pearson) on such data."
-    summary = (
+    figures = (
         f"On internal small-judge is off by {internal['mae']:.2f} points on average "
         f"(95 % interval {low:.2f}–{high:.2f}), against {constant:.2f} for always answering 3.5; "
         f"Pearson {internal['pearson']:.2f}. 60 answers to 30 questions, 0 failed."
     )
-    assert text.index("internal: ") < text.index(decision) < text.index(summary) < text.index("Correlations: −1 to 1")
+    assert text.index("internal: ") < text.index(decision) < text.index(figures) < text.index("Correlations: −1 to 1")
     assert "truncated" in text[text.index("Failures external") :]
 
 

@@ -114,7 +114,8 @@ def test_gate_needs_enough_questions_and_an_interval_with_a_width() -> None:
     assert check(parse("strict>=9e-1"), {"x": perfect})[0].holds  # 40 of 40: at least 91 %
 
 
-def test_gate_can_be_about_one_sample() -> None:
+def test_gate_reads_numbers_and_can_be_about_one_sample() -> None:
+    assert parse("mae<=0.9, internal: pearson >= .8") == [Limit("mae", 0.9), Limit("pearson", 0.8, "internal")]
     results = {"a": agreement([5], [5]), "b": agreement([5], [None])}
     assert [line.sample for line in check(parse("failed<=0"), results)] == ["a", "b"]
     assert [(line.sample, line.holds) for line in check(parse("b:failed<=0"), results)] == [("b", False)]
@@ -149,7 +150,3 @@ def test_gate_on_preferences_counts_pairs_not_asked_about() -> None:
 def test_a_gate_that_cannot_be_read_is_refused(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message.replace("(", r"\(").replace(")", r"\)")):
         parse(text)
-
-
-def test_a_gate_reads_numbers_and_samples() -> None:
-    assert parse("mae<=0.9, internal: pearson >= .8") == [Limit("mae", 0.9), Limit("pearson", 0.8, "internal")]

@@ -25,9 +25,7 @@ def test_the_mean_of_tasks_and_that_of_questions_are_two() -> None:
     assert aggregates["mean of tasks"].value == 5 and aggregates["mean of the questions"].value == pytest.approx(17 / 3)
     assert aggregates["Perception & Understanding"].value == 7 and aggregates["Reasoning & Analysis"].value == 3
     assert "Dialogue Context" not in aggregates
-
-
-def test_tasks_stand_in_the_papers_order_and_others_behind_them() -> None:
+    # Tasks stand in the paper's order, and others behind them.
     scores = score_tasks([("zebra", 1), ("OCR", 8), ("ant", 2), ("Chart", 3), ("Description", 5)])
     assert list(scores)[1:6] == ["Description", "OCR", "Chart", "ant", "zebra"]
 

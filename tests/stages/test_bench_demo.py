@@ -79,11 +79,9 @@ def test_every_command_of_it_ends_on_a_page(tmp_path: Path, scripted: Any, monke
     assert all(name in page for name in ("tiny-1", "tiny-2", "tiny-3"))
 
 
-def test_the_recipe_looks_where_the_base_is_put() -> None:
-    assert f"base: {demo.BASE[1]}\n" in (ROOT / demo.RECIPE).read_text("utf-8")
-
-
 def test_a_judge_is_asked_what_it_learned(tmp_path: Path) -> None:
+    assert f"base: {demo.BASE[1]}\n" in (ROOT / demo.RECIPE).read_text("utf-8"), "where the base is put"
+
     def options_for(**forms: float) -> list[str]:
         (tmp_path / "critic.json").write_text(json.dumps({"recipe": {"forms": forms}}), "utf-8")
         return demo.form_asked(tmp_path)

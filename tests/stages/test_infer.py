@@ -210,9 +210,7 @@ def test_known_turns_are_not_asked_again_and_are_shared() -> None:
         assert sorted(map(plain, [*whole[:cut], *rest])) == sorted(map(plain, whole))
         missing = {line.call for line in whole} - {line.call for line in whole[:cut]}
         assert len(backend.requests) == len(missing)
-
-
-def test_known_turns_that_were_asked_otherwise_are_refused() -> None:
+    # Known turns that were asked otherwise are refused.
     whole = converse(talks(1), Recorder(answered), "own")
     other = [msgspec.structs.replace(line, reply="tampered") for line in whole]
     with pytest.raises(UsageError, match=r"turn 2 .* was asked otherwise"):
@@ -242,6 +240,9 @@ def test_a_reply_cut_at_max_tokens_is_a_reply() -> None:
     turns = converse(talks(1), cut, "own")
     assert [line.finish for line in turns] == ["length"] * 3 and all(line.reply for line in turns)
     assert sum_replies(turns[:1], Path("out.jsonl")).facts["calls_cut_at_max_tokens"] == 1
+    # Token counts that the server does not give are not zero.
+    (line,) = converse(talks(1, turns=1), Recorder(lambda request: Reply(text="fine", counted=False)), "own")
+    assert line.prompt_tokens is line.cached_tokens is line.completion_tokens is None
 
 
 def test_seeds_are_of_the_prompt_and_the_run() -> None:
@@ -253,11 +254,6 @@ def test_seeds_are_of_the_prompt_and_the_run() -> None:
     assert seeds(0) == seeds(0) and len(set(seeds(0).values())) == 6
     assert not set(seeds(0).values()) & set(seeds(1).values())
     assert set(seeds(0, temperature=0.0).values()) == {None}
-
-
-def test_token_counts_that_the_server_does_not_give_are_not_zero() -> None:
-    (line,) = converse(talks(1, turns=1), Recorder(lambda request: Reply(text="fine", counted=False)), "own")
-    assert line.prompt_tokens is line.cached_tokens is line.completion_tokens is None
 
 
 def test_data_uris_have_short_names() -> None:
@@ -274,10 +270,11 @@ def test_data_uris_have_short_names() -> None:
 def test_what_is_sent_and_what_is_written(tmp_path: Path, scripted: Servers) -> None:
     server = scripted(echo)
     out = tmp_path / "out.jsonl"
-    words = ("--base-url", server.url, "--condition", "own", "--condition", "oracle", "--max-tokens", "9")
+    # As in --judge, the name behind # is the model that is asked, and no part of the address.
+    words = ("--base-url", f"{server.url}#tiny", "--condition", "own", "--condition", "oracle", "--max-tokens", "9")
     done = infer(sheet(tmp_path / "b", 5), out, *words, code=0)
     turns = lines(out)
-    assert len(turns) == 5 * 6 and len(server.requests) == 5 * 5
+    assert len(turns) == 5 * 6 and [body["model"] for body in server.requests] == ["tiny"] * 5 * 5
     uri = "data:image/png;base64," + base64.b64encode(PICTURE).decode()
     first = [{"type": "image_url", "image_url": {"url": uri}}, {"type": "text", "text": "conversation 2 turn 1"}]
     sent = [body["messages"] for body in server.requests if body["messages"][0]["content"] == first]
@@ -374,6 +371,7 @@ def test_the_callers_mistakes_end_in_one_line(tmp_path: Path, scripted: Servers)
     file, out = sheet(tmp_path / "b", 1), tmp_path / "out.jsonl"
     wrong = infer(file, out, "--base-url", server.url, "--condition", "own_history")
     assert_one_line_error(wrong, "own_history", "perfect_perception", "oracle")
+    assert_one_line_error(infer(file, out, "--base-url", f"{server.url}#huge"), "huge", "tiny")
     go = partial(main, file, "convbench", out)
     cases: list[tuple[str, dict[str, Any]]] = [
         ("--model FOLDER .* or --base-url", {}),
@@ -394,15 +392,6 @@ def test_the_callers_mistakes_end_in_one_line(tmp_path: Path, scripted: Servers)
 
 
 CONDITIONS = ("own", "perfect_perception", "perfect_perception_reasoning", "no_history")
-
-
-def test_a_url_names_its_model(tmp_path: Path, scripted: Servers) -> None:
-    """As in --judge: the name behind # is the model that is asked, and no part of the address."""
-    server, out = scripted(echo), tmp_path / "out.jsonl"
-    infer(sheet(tmp_path / "b", 1), out, "--base-url", f"{server.url}#tiny", code=0)
-    assert {body["model"] for body in server.requests} == {"tiny"} and lines(out)
-    done = infer(sheet(tmp_path / "c", 1), tmp_path / "no.jsonl", "--base-url", f"{server.url}#huge")
-    assert_one_line_error(done, "huge", "tiny")
 
 
 @pytest.mark.e2e

@@ -320,6 +320,12 @@ def test_another_judge_does_not_write_into_the_file(tmp_path: Path, scripted: Se
     assert_one_line_error(judge(server, out, "--name", "other"), "judge 'tiny'", "--out")
     assert_one_line_error(judge(server, out, "--no-reason"), "decoding", "--out")
     assert_one_line_error(judge(server, out, count=1), "not asked for now")
+    # What people said of a row may change; what the judge was shown may not.
+    for change in ({"response": "another"}, {"reference": "another"}, {"question": "another"}, {"task": "another"}):
+        rows = [human_row(0), human_row(1, **change), human_row(2)]
+        data = write_jsonl(tmp_path / "changed.jsonl", rows)
+        done = run("critic", "judge", data, "--out", out, "--base-url", server.url)
+        assert_one_line_error(done, "judges 'row-1', of which", "choose another --out")
     assert out.read_bytes() == before
 
 
@@ -455,21 +461,6 @@ def test_rows_that_nobody_scored_are_judged(tmp_path: Path, scripted: Servers, k
         write_jsonl(data, [{**row, "question": None}])
         again = run("critic", "judge", data, "--out", tmp_path / "not.jsonl", "--base-url", server.url)
         assert_one_line_error(again, "missing required field `question`")
-
-
-def test_a_row_that_reads_otherwise_now_is_not_judged_already(tmp_path: Path, scripted: Servers) -> None:
-    """What people said of it may change; what the judge was shown may not."""
-    server, out = scripted(lambda body: reply_with({"7": 1.0})), tmp_path / "out.jsonl"
-
-    def judge(**changes: Any) -> Any:
-        data = write_jsonl(tmp_path / "rows.jsonl", [human_row(0), human_row(1, **changes)])
-        return run("critic", "judge", data, "--out", out, "--base-url", server.url)
-
-    assert judge().returncode == 0
-    before = out.read_bytes()
-    for change in ({"response": "another"}, {"reference": "another"}, {"question": "another"}, {"task": "another"}):
-        assert_one_line_error(judge(**change), "judges 'row-1', of which", "choose another --out")
-    assert out.read_bytes() == before
 
 
 @pytest.mark.parametrize("count", [1, 2])

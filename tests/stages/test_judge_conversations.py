@@ -311,21 +311,17 @@ def test_an_answer_that_was_never_given_is_a_named_failure(tmp_path: Path, scrip
     assert s2.low == pytest.approx((5 * 7 + 1) / 6) and s2.high == pytest.approx((5 * 7 + 10) / 6)
 
 
-@pytest.mark.parametrize(
-    ("benchmark", "protocol", "reply", "score"),
-    [
+def test_a_verdict_in_a_papers_form_is_read_as_it_stands(tmp_path: Path, scripted: Any) -> None:
+    for benchmark, protocol, reply, score in (
         ("convbench", "pairwise", "Let me see.\n\nOverall, Response A is better.", 0.5),
         ("convbench", "direct", "It is fine, hence Rating:{5}", 5.0),
         ("multiverse", "quality", '{"score":"7"}', 7.0),
         ("visitbench", "pairwise", "A=B", 0.5),
-    ],
-)
-def test_a_verdict_in_a_papers_form_is_read_as_it_stands(
-    tmp_path: Path, scripted: Any, benchmark: str, protocol: str, reply: str, score: float
-) -> None:
-    server = scripted(lambda body: completion(reply))
-    _, lines = judge_sample(tmp_path, benchmark, server, "--protocol", protocol)
-    assert {line.score for line in lines} == {score}
+    ):
+        (folder := tmp_path / f"{benchmark}-{protocol}").mkdir()
+        server = scripted(lambda body, reply=reply: completion(reply))
+        _, lines = judge_sample(folder, benchmark, server, "--protocol", protocol)
+        assert {line.score for line in lines} == {score}, reply
 
 
 @pytest.mark.parametrize("unread", ["fail", "tie"])
@@ -511,7 +507,7 @@ def test_mistakes_end_in_one_line(tmp_path: Path, scripted: Any) -> None:
     other, rows = replies(tmp_path / "v.jsonl", "visitbench"), ROOT / "data/samples/human_scored.jsonl"
     both = replies(tmp_path / "both.jsonl", "convbench", ("own", "no_image"), "n")
     for words, parts in [
-        ([file, "--benchmark", "convbanch"], ("convbanch", "alignmmbench, convbench")),
+        ([file, "--benchmark", "convbanch"], ("convbanch", "did you mean convbench?", "alignmmbench, convbench")),
         ([file, "--benchmark", "convbench", "--protocol", "direkt"], ("direkt", "checklist, direct")),
         ([file, "--benchmark", "convbench", "--order", "fair"], ("'both', 'random', 'forced'",)),
         ([file, "--benchmark", "visitbench"], ("r.jsonl:1", "a conversation of convbench")),
@@ -555,9 +551,9 @@ def test_mistakes_end_in_one_line(tmp_path: Path, scripted: Any) -> None:
     assert_one_line_error(refused, "by another prompt; choose another --out (", "can be scored as it is")
 
 
-@pytest.mark.parametrize(
-    ("benchmark", "words", "part"),
-    [
+def test_unheeded_options_are_refused(tmp_path: Path, scripted: Any) -> None:
+    server, out = scripted(answer_all), tmp_path / "j.jsonl"
+    for benchmark, words, part in (
         ("convbench", "--protocol direct --order forced", "--order forced is one of --protocol pairwise"),
         ("convbench", "--protocol direct --on-unparsed tie", "--on-unparsed tie is one of --protocol pairwise"),
         ("convbench", "--order forced --on-unparsed tie", "--on-unparsed tie: --order forced has no ties"),
@@ -565,12 +561,10 @@ def test_mistakes_end_in_one_line(tmp_path: Path, scripted: Any) -> None:
         ("multiverse", "--turn-context all", "--turn-context all is one of --protocol direct and pairwise"),
         ("multiverse", "--judging standard --judging no_focus", "--judging no_focus is one of --protocol direct and"),
         ("visitbench", "--judging standard --judging no_focus", "--judging no_focus: no turn of"),
-    ],
-)
-def test_unheeded_options_are_refused(tmp_path: Path, scripted: Any, benchmark: str, words: str, part: str) -> None:
-    file, out = replies(tmp_path / "r.jsonl", benchmark), tmp_path / "j.jsonl"
-    assert_one_line_error(judge(file, out, benchmark, scripted(answer_all).url, *words.split()), part)
-    assert not out.exists()
+    ):
+        file = replies(tmp_path / f"{benchmark}.jsonl", benchmark)
+        assert_one_line_error(judge(file, out, benchmark, server.url, *words.split()), part)
+    assert not out.exists() and not server.requests
 
 
 def test_what_a_killed_run_had_asked_is_shared_as_if_it_had_not_been_killed(tmp_path: Path, scripted: Any) -> None:

@@ -13,21 +13,14 @@ from critic.records import Judgment
 from critic.stats.leaderboard import LeaderboardRow, score_of
 
 
-def three(folder: Path) -> list[Path]:
-    add = {"tiny": 0, "big": 4, "other": 2}
-
-    def score(verdict: Judgment) -> float:
-        return min(10.0, 1 + grades(verdict) / 2 + add[verdict.system])
-
-    return write_judged(folder, "convbench", CONV, score, add)
-
-
 def rows(path: Path) -> dict[str, dict[str, str]]:
     return {row["model"]: row for row in read_csv(path)}
 
 
 def test_models_stand_side_by_side_best_first(tmp_path: Path) -> None:
-    summary, _, printed = scored(tmp_path / "out", "convbench", *three(tmp_path), "--baseline", "tiny")
+    add = {"tiny": 0, "big": 4, "other": 2}
+    files = write_judged(tmp_path, "convbench", CONV, lambda v: min(10, 1 + grades(v) / 2 + add[v.system]), add)
+    summary, _, printed = scored(tmp_path / "out", "convbench", *files, "--baseline", "tiny")
     board = summary["leaderboards"]["direct"]
     assert list(board) == ["big", "other", "tiny", "mean of the models"]
     single = {name: board[name] for name in ("tiny", "big", "other")}

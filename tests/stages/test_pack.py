@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 from conftest import assert_one_line_error, completion, run
 from stages.test_judge_conversations import judge, judged, replies
 
@@ -57,9 +56,9 @@ def test_the_words_of_a_clone_reach_the_judge(tmp_path: Path, scripted: Any, mon
     assert_one_line_error(judge(file, out, "convbench", server.url, *words), "made with pack 'theirs@", "now 'theirs@")
 
 
-@pytest.mark.parametrize(
-    ("files", "words", "parts"),
-    [
+def test_a_pack_that_lacks_a_part_is_refused(tmp_path: Path, scripted: Any) -> None:
+    server, file = scripted(lambda body: completion("[[A]]")), replies(tmp_path / "r.jsonl", "convbench")
+    cases: list[tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]] = [
         ({}, (), ("theirs: no folder with .toml files",)),
         ({"pairwise_turn": TURN.replace("template", "text")}, (), ("pairwise_turn.toml", "`text`")),
         ({"pairwise_turn": "system = 'x'"}, (), ("pairwise_turn.toml", "`template`")),
@@ -74,16 +73,11 @@ def test_the_words_of_a_clone_reach_the_judge(tmp_path: Path, scripted: Any, mon
         ({"pairwise_turn": TURN.replace("question.1", "question.2"), "pairwise_whole": WHOLE}, (),
          ("shows question.2 for pairwise_turn of turn 1, where 1 turns are seen", "--turn-context all")),
         ({"pairwise_turn": TURN, "pairwise_whole": WHOLE}, ("--no-reason",), ("--no-reason leaves out",)),
-    ],
-)  # fmt: skip
-def test_a_pack_that_lacks_a_part_is_refused(
-    tmp_path: Path, files: dict[str, str], words: tuple[str, ...], parts: tuple[str, ...], scripted: Any
-) -> None:
-    server = scripted(lambda body: completion("[[A]]"))
-    file = replies(tmp_path / "r.jsonl", "convbench")
-    words = ("--protocol", "pairwise", "--prompt-pack", str(write_pack(tmp_path, **files)), *words)
-    done = judge(file, tmp_path / "j.jsonl", "convbench", server.url, *words)
-    assert_one_line_error(done, *parts)
+    ]  # fmt: skip
+    for number, (files, words, parts) in enumerate(cases):
+        pack = ("--protocol", "pairwise", "--prompt-pack", write_pack(tmp_path / str(number), **files))
+        done = judge(file, tmp_path / "j.jsonl", "convbench", server.url, *pack, *words)
+        assert_one_line_error(done, *parts)
     assert not [body for body in server.requests if "messages" in body]
 
 

@@ -141,24 +141,20 @@ def test_answers_of_other_programs_and_two_models(tmp_path: Path) -> None:
     assert (line.score, line.opponent, line.system) == (0.0, "other model", "m")
 
 
-@pytest.mark.parametrize(
-    ("row", "parts"),
-    [
-        ({"id": "9", "preference": "model"}, (":2: no reply to turn 1 of '9' (own)",)),
-        ({"id": "1", "turn": 4, "preference": "model"}, (":2: no reply to turn 4",)),
-        ({"id": "1", "turn": "²", "grade": 3}, (":2: no reply to turn ²",)),
-        ({"id": "1", "grade": 3, "preference": "model"}, ("either preference or grade",)),
-        ({"id": "1", "turn": 1}, ("either preference or grade",)),
-        ({"id": "1", "preference": "left"}, ("'left'; expected model, tie, reference",)),
-        ({"id": "1", "grade": 11}, ("grade 11 is outside 1..10 (--scale)",)),
-        ({"id": "1", "grade": "good"}, ("grade 'good'",)),
-    ],
-)
-def test_mistakes_end_in_one_line(tmp_path: Path, row: Row, parts: tuple[str, ...]) -> None:
+def test_mistakes_end_in_one_line(tmp_path: Path) -> None:
     file, out = replies(tmp_path / "m.jsonl", "convbench"), tmp_path / "o.jsonl"
-    words = ["--replies", file, "--out", out]
-    assert_one_line_error(run("critic", "import-grades", write_csv(tmp_path / "g.csv", [row]), *words), *parts)
-    twice = write_csv(tmp_path / "t.csv", [{"id": "1", "grade": 3}] * 2)
-    refused = run("critic", "import-grades", twice, *words)
-    assert_one_line_error(refused, ":3: people on turn 1 of '1' (own) is there twice")
+    cases: list[tuple[list[Row], str]] = [
+        ([{"id": "9", "preference": "model"}], ":2: no reply to turn 1 of '9' (own)"),
+        ([{"id": "1", "turn": 4, "preference": "model"}], ":2: no reply to turn 4"),
+        ([{"id": "1", "turn": "²", "grade": 3}], ":2: no reply to turn ²"),
+        ([{"id": "1", "grade": 3, "preference": "model"}], "either preference or grade"),
+        ([{"id": "1", "turn": 1}], "either preference or grade"),
+        ([{"id": "1", "preference": "left"}], "'left'; expected model, tie, reference"),
+        ([{"id": "1", "grade": 11}], "grade 11 is outside 1..10 (--scale)"),
+        ([{"id": "1", "grade": "good"}], "grade 'good'"),
+        ([{"id": "1", "grade": 3}] * 2, ":3: people on turn 1 of '1' (own) is there twice"),
+    ]
+    for rows, part in cases:
+        words = [write_csv(tmp_path / "g.csv", rows), "--replies", file, "--out", out]
+        assert_one_line_error(run("critic", "import-grades", *words), part)
     assert not out.exists()

@@ -35,8 +35,6 @@ class Hub(ThreadingHTTPServer):
 class Route(BaseHTTPRequestHandler):
     server: Hub
 
-    def log_message(self, *_: object) -> None: ...
-
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"] or 0))
         hub, reply = self.server, dict[str, Any]()

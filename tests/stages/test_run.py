@@ -300,7 +300,7 @@ def test_a_lock_that_its_run_took_away_is_none(tmp_path: Path, monkeypatch: Any)
     assert Squares(out, range(9), square).run() == 0 and squares(out) == [n * n for n in range(9)]
 
 
-def test_records_that_two_runs_wrote_are_told(out: Path) -> None:
+def test_records_that_two_runs_or_another_one_wrote_are_told(out: Path) -> None:
     assert Squares(out, range(9), fails(3)).run() == 3
     before = out.read_bytes()
     out.write_bytes(before + b'{"number":3,"square":9}\n')
@@ -308,6 +308,10 @@ def test_records_that_two_runs_wrote_are_told(out: Path) -> None:
         Squares(out, range(9), square).run()
     # One of the two failed, and is made anew as all that failed: the other is left.
     assert Squares(out, range(9), square, retry_failed=True).run() == 0 and squares(out) == [n * n for n in range(9)]
+    before = out.read_bytes()
+    with pytest.raises(UsageError, match=r"out\.jsonl:\d+: not asked for; choose another --out"):
+        Squares(out, range(8), square, retry_failed=True).run()
+    assert out.read_bytes() == before and jsonl.sidecar(out).is_file()
 
 
 def test_a_run_that_stops_leaves_no_sidecar(out: Path) -> None:
@@ -324,14 +328,6 @@ def test_a_run_that_stops_leaves_no_sidecar(out: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         Squares(out, range(20), stop, retry_failed=True).run()
     assert out.read_bytes().count(b"\n") == 19 and not jsonl.sidecar(out).exists()
-
-
-def test_a_file_of_another_run_is_left_as_it_is(out: Path) -> None:
-    assert Squares(out, range(20), fails(0)).run() == 0
-    before = out.read_bytes()
-    with pytest.raises(UsageError, match=r"out\.jsonl:\d+: not asked for; choose another --out"):
-        Squares(out, range(19), square, retry_failed=True).run()
-    assert out.read_bytes() == before and jsonl.sidecar(out).is_file()
 
 
 def test_a_server_that_is_gone_ends_the_run_and_single_failures_do_not(out: Path) -> None:

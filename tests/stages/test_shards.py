@@ -126,6 +126,8 @@ def test_shards_agree_in_rows_of_which_some_have_other_scores_now(tmp_path: Path
 
 
 def test_what_does_not_fit_together_is_refused_by_name(tmp_path: Path) -> None:
+    for words in ("0/4", "5/4", "3", "a/b", "1/0", "-1/4"):
+        assert_one_line_error(judge(tmp_path, "o.jsonl", f"--shard={words}"), f"--shard {words}: expected K/N")
     files = parts(tmp_path, 4)
     assert_one_line_error(merge(files[:3]), "no file of shard 4/4")
     assert_one_line_error(merge([files[0], files[3]]), "no file of shard 2/4, 3/4")
@@ -247,11 +249,6 @@ def test_another_model_s_replies_may_be_elsewhere_on_another_machine(tmp_path: P
     assert_one_line_error(merge(files), "judged.3.jsonl: made with against")
     jsonl.write_sidecar(files[2], jsonl.facts(files[2]) | {"against": jsonl.facts(files[0])["against"]})
     assert merge(files).returncode == 0
-
-
-@pytest.mark.parametrize("words", ["0/4", "5/4", "3", "a/b", "1/0", "-1/4"])
-def test_a_shard_is_k_of_n(tmp_path: Path, words: str) -> None:
-    assert_one_line_error(judge(tmp_path, "o.jsonl", f"--shard={words}"), f"--shard {words}: expected K/N")
 
 
 JOBS = ROOT / "data/samples/jobs"

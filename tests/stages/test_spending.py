@@ -52,18 +52,15 @@ def test_what_was_judged_before_costs_nothing_and_says_so(tmp_path: Path, stand:
     assert facts["tokens"] == {"prompt": 500, "cached": 0, "completion": 45}
 
 
-@pytest.mark.parametrize("other", ["judge", "prompt", "decoding", "context"])
-def test_another_judge_prompt_or_decoding_is_asked(tmp_path: Path, stand: Stands, other: str) -> None:
-    server = stand()
-    words: list[object] = ["--cache", tmp_path / "cache"]
-    assert judge(tmp_path, server, "one.jsonl", *words).returncode == 0
-    if other == "judge":
-        server.name = "stand-in@11111111"
-    more = {"prompt": ["--prompt", "pointwise_reason_first"], "decoding": ["--max-tokens", 64]}.get(other, [])
-    if other == "context":
-        server.context = 4096
-    assert judge(tmp_path, server, "two.jsonl", *words, *more).returncode == 0
-    assert server.asked == (20 if other == "context" else 40)
+def test_another_judge_prompt_or_decoding_is_asked(tmp_path: Path, stand: Stands) -> None:
+    """But not if only the context is another."""
+    server, same = stand(), ["--cache", tmp_path / "cache"]
+    assert judge(tmp_path, server, "one.jsonl", *same).returncode == 0
+    server.context = 4096
+    for asked, more in ((20, []), (40, ["--prompt", "pointwise_reason_first"]), (60, ["--max-tokens", 64]), (80, [])):
+        server.name = "stand-in@11111111" if asked == 80 else server.name
+        assert judge(tmp_path, server, f"{asked}.jsonl", *same, *more).returncode == 0
+        assert server.asked == asked
 
 
 def test_failures_are_not_kept_and_retry_failed_asks_anew(tmp_path: Path, stand: Stands) -> None:
@@ -156,8 +153,6 @@ def test_a_budget_that_nothing_counts_for_ends_the_run(tmp_path: Path, stand: St
     assert_one_line_error(done, "--budget", "does not say how many tokens")
     assert judge(tmp_path, server, "o.jsonl").returncode == 0 and len(lines(tmp_path / "o.jsonl")) == 20
 
-
-@pytest.mark.parametrize("words", ["5", "x tokens", "5USD", "3600s", "tokens", "1.5tokens"])
-def test_a_budget_has_a_number_and_a_unit(tmp_path: Path, stand: Stands, words: str) -> None:
-    wrong = judge(tmp_path, stand(), "o.jsonl", "--budget", words)
-    assert_one_line_error(wrong, f"--budget {words}: expected a number")
+    for words in ("5", "x tokens", "5USD", "3600s", "tokens", "1.5tokens"):
+        wrong = judge(tmp_path, server, "o.jsonl", "--budget", words)
+        assert_one_line_error(wrong, f"--budget {words}: expected a number")

@@ -70,6 +70,7 @@ def test_judging_counts_tokens_as_replies_do(tmp_path: Path, scripted: Servers) 
 
 
 def test_a_panels_tokens_and_rating_are_of_all_its_judges(tmp_path: Path, scripted: Servers) -> None:
+    """Calls without token counts are said: the tokens of a run are not those of some of its calls, in silence."""
     strict = json.dumps({"Reason": "so", "Rating": 4})
     servers = (scripted(answer_all), scripted(lambda _: completion(strict)))
     words = [word for server in servers for word in ("--judge", f"{server.url}#tiny")]
@@ -79,10 +80,6 @@ def test_a_panels_tokens_and_rating_are_of_all_its_judges(tmp_path: Path, script
     assert tokens == [44, 44, 88] and "tokens: 88 in, 56 out, 0 cached" in done.stdout
     assert done.stdout.count("waiting for replies\n") == 2, "a server without the counter says nothing of a cache"
     assert {line["verdict"]["rating"] for _, line in jsonl.read(tmp_path / "p.jsonl", dict[str, Any])} == {5.5}
-
-
-def test_calls_without_token_counts_are_said(tmp_path: Path, scripted: Servers) -> None:
-    """The tokens of a run are not those of some of its calls, in silence."""
     calls = iter(range(99))
     server = scripted(lambda body: {**answer_all(body), **({"usage": None} if next(calls) % 4 == 3 else {})})
     words = ["--judge", f"{server.url}#tiny", "--score", "argmax", "--concurrency", "1"]

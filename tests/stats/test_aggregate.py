@@ -65,10 +65,7 @@ def verdict(protocol: str = "direct", **changes: object) -> Judgment:
 def test_verdicts_that_cannot_be_together_are_refused(verdicts: list[Judgment], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         by_cell(verdicts, verdicts[0].protocol)
-
-
-def test_other_protocols_are_left_to_others() -> None:
-    assert by_cell([verdict(protocol="quality", score=99.0)], "direct") == {}
+    assert by_cell([verdict(protocol="quality", score=99.0)], "direct") == {}, "others' own"
 
 
 def talks(turns: dict[str, list[ConversationTurn]]) -> list[Conversation]:
