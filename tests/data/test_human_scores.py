@@ -14,25 +14,6 @@ from critic.records import to_ten
 PROGRAM = "data/human_scores.py"
 
 
-@pytest.mark.parametrize(
-    ("change", "parts"),
-    [
-        ({"human_score": 11.0}, ["rows.jsonl:3", "human_score 11", "1..10"]),
-        ({"scale_min": 10}, ["rows.jsonl:3", "scale_min"]),
-        ({"annotators": {"r1": 0.0}}, ["rows.jsonl:3", "r1 0", "1..10"]),
-        ({"id": "row-0"}, ["rows.jsonl:3", "duplicate id 'row-0'", "rows.jsonl:1"]),
-        ({"lang": "fr"}, ["rows.jsonl:3", "lang"]),
-        ({"history": [{"user": "a"}]}, ["rows.jsonl:3", "assistant"]),
-        ({"gpt4_score_1_10": 12}, ["rows.jsonl:3", "gpt4_score_1_10 12"]),
-        ({"gpt4_score_1_10": "high"}, ["rows.jsonl:3", "gpt4_score_1_10"]),
-    ],
-)
-def test_bad_rows_end_in_one_line(tmp_path: Path, change: dict[str, Any], parts: list[str]) -> None:
-    path = write_jsonl(tmp_path / "rows.jsonl", [human_row(0), human_row(1), human_row(2, **change)])
-    assert_one_line_error(run(PROGRAM, path, "--out", tmp_path / "out"), *parts)
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize("column", ["id", "question", "reference", "human_score", "group", "system"])
 def test_a_missing_column_is_named(tmp_path: Path, column: str) -> None:
     row = human_row(0)
@@ -231,18 +212,3 @@ def test_rows_of_ones_own_are_read_by_their_own_columns(tmp_path: Path, suffix: 
     assert read_jsonl(out)[0]["sample"]["conversation"]["lang"] == "zh"
     unscored = run(*words, "--out", tmp_path / "n.jsonl")
     assert_one_line_error(unscored, "--map Prompt=question --map answer=response --map gold=reference --scale")
-
-
-@pytest.mark.parametrize(
-    ("words", "part"),
-    [
-        (["--map", "a=response"], "there is no column 'a' among id, task"),
-        (["--map", "question=qestion"], "did you mean question?"),
-        (["--map", "response"], "expected COLUMN=FIELD"),
-        (["--scale", "5:1"], "with LOW below HIGH"),
-        (["--lang", "fr"], "'zh', 'en'"),
-    ],
-)
-def test_what_is_no_column_of_ones_own_is_said(tmp_path: Path, words: list[str], part: str) -> None:
-    path = write_jsonl(tmp_path / "rows.jsonl", [human_row(0)])
-    assert_one_line_error(run(PROGRAM, path, *words, "--out", tmp_path / "o"), part)

@@ -18,6 +18,7 @@ from critic.records import Example, JudgeConfig, Judgment, Response, Sample, Ver
 
 PROGRAM = ROOT / "data/human_scores.py"
 WORDS = {"A": 1.0, "model_b": 0.0, "Tie": 0.5}
+TWO = [human_row(0), human_row(1)]
 
 
 def pair(number: int, **changes: Any) -> dict[str, Any]:
@@ -157,11 +158,28 @@ def test_scores_of_answers_and_of_conversations_are_not_compared(tmp_path: Path)
         ([human_row(0, rater=n, checklist=[n]) for n in "ab"], [], ":2: checklist of 'row-0' is another at"),
         ([human_row(0)], ["--map", "id=task", "--map", "lang=task"], "id and lang are both task"),
         ([human_row(0)], ["--scale", "1:5"], "--scale 1:5, but its scale_min, scale_max are (1, 10)"),
+        ([human_row(0)], ["--map", "a=response"], "there is no column 'a' among id, task"),
+        ([human_row(0)], ["--map", "question=qestion"], "did you mean question?"),
+        ([human_row(0)], ["--map", "response"], "expected COLUMN=FIELD"),
+        ([human_row(0)], ["--scale", "5:1"], "with LOW below HIGH"),
+        ([human_row(0)], ["--lang", "fr"], "'zh', 'en'"),
+        ([*TWO, human_row(2, human_score=11.0)], [], "rows.jsonl:3: human_score 11 is outside its scale 1..10"),
+        ([*TWO, human_row(2, scale_min=10)], [], "rows.jsonl:3: scale_min"),
+        ([*TWO, human_row(2, annotators={"r1": 0.0})], [], "rows.jsonl:3: r1 0 is outside its scale 1..10"),
+        ([*TWO, human_row(2, id="row-0")], [], "rows.jsonl:3: duplicate id 'row-0', first at DIR/rows.jsonl:1"),
+        ([*TWO, human_row(2, lang="fr")], [], "rows.jsonl:3: Invalid enum value 'fr' - at `$.lang`"),
+        ([*TWO, human_row(2, history=[{"user": "a"}])], [], "rows.jsonl:3: Object missing required field `assistant`"),
+        ([*TWO, human_row(2, gpt4_score_1_10=12)], [], "rows.jsonl:3: gpt4_score_1_10 12"),
+        ([*TWO, human_row(2, gpt4_score_1_10="high")], [], "rows.jsonl:3: gpt4_score_1_10"),
     ],
 )  # fmt: skip
-def test_labels_that_contradict_are_one_line(tmp_path: Path, rows: Any, words: list[str], part: str) -> None:
+def test_bad_rows_and_labels_that_contradict_are_one_line(
+    tmp_path: Path, rows: Any, words: list[str], part: str
+) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", rows)
-    assert_one_line_error(run(PROGRAM, path, *words, "--out", tmp_path / "o"), part)
+    done = run(PROGRAM, path, *words, "--out", tmp_path / "o")
+    assert_one_line_error(done, part.replace("DIR", str(tmp_path)))
+    assert not (tmp_path / "o").exists()
 
 
 def test_grades_of_conversations_teach_the_prompts_of_their_protocol(tmp_path: Path) -> None:

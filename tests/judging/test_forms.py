@@ -303,28 +303,18 @@ def test_a_rating_cut_off_where_it_could_go_on_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "key", "wanted"),
+    ("text", "key", "truncated", "said"),
     [
-        ('{"verdict": "b", "Reason": "r"}', "Verdict", "B"),
-        ('{"Reason": "r", "Verdict": "Tie"}', "Verdict", "tie"),
-        ("“Verdict”：“Ａ”", "Verdict", "A"),
-        ("Verdict: tie\nReason: alike", "Verdict", "tie"),
-        ('{"Verdict":"A"} {"Verdict":"B"}', "Verdict", "A"),
-        ('{"Correct":" NO "}', "Correct", "no"),
-        ('It is not correct: yes, it says so. {"Correct":"no"}', "Correct", "no"),
-        ('{"Incorrect":"yes","Correct":"no"}', "Correct", "no"),
-        ('{"Correct":"no","Reason":"cut o', "Correct", "no"),
-        ('{"Reason":"r","Correct":"no"', "Correct", "no"),
-    ],
-)
-def test_choices_are_read(text: str, key: str, wanted: str) -> None:
-    verdict = parse_choice(text, key, VALUES[key])
-    assert (verdict.value, verdict.failure) == (wanted, None)
-
-
-@pytest.mark.parametrize(
-    ("text", "key", "truncated", "failure"),
-    [
+        ('{"verdict": "b", "Reason": "r"}', "Verdict", False, "B"),
+        ('{"Reason": "r", "Verdict": "Tie"}', "Verdict", False, "tie"),
+        ("“Verdict”：“Ａ”", "Verdict", False, "A"),
+        ("Verdict: tie\nReason: alike", "Verdict", False, "tie"),
+        ('{"Verdict":"A"} {"Verdict":"B"}', "Verdict", False, "A"),
+        ('{"Correct":" NO "}', "Correct", False, "no"),
+        ('It is not correct: yes, it says so. {"Correct":"no"}', "Correct", False, "no"),
+        ('{"Incorrect":"yes","Correct":"no"}', "Correct", False, "no"),
+        ('{"Correct":"no","Reason":"cut o', "Correct", False, "no"),
+        ('{"Reason":"r","Correct":"no"', "Correct", False, "no"),
         ("", "Verdict", False, "empty"),
         ("A", "Verdict", False, "no_verdict"),
         ("The better reply is A.", "Verdict", False, "no_verdict"),
@@ -348,9 +338,9 @@ def test_choices_are_read(text: str, key: str, wanted: str) -> None:
         ('<think>it says {"Correct":"yes"} but', "Correct", True, "truncated"),
     ],
 )
-def test_choices_that_are_none_are_named(text: str, key: str, truncated: bool, failure: str) -> None:
+def test_choices_are_read_and_what_is_none_is_named(text: str, key: str, truncated: bool, said: str) -> None:
     verdict = parse_choice(text, key, VALUES[key], truncated)
-    assert (verdict.value, verdict.failure) == (None, failure)
+    assert (verdict.value, verdict.failure) == ((said, None) if said in VALUES[key] else (None, said))
 
 
 @given(st.text(), st.sampled_from(["pointwise", "scale_0_10", "correct", "pairwise"]), st.booleans())

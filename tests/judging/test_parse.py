@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 from hypothesis import assume, given
@@ -57,6 +58,30 @@ READ = [
     ('The response has a "</think>" in it.\nRating: 2', 2, None),
     ("Rating: 2. The response has a </think> in it.", 2, None),
     ("All in all, Rating: 2. The response has a </think> in it.", 2, None),
+    # As the papers' judges state a rating, and beside what they quote.
+    ("Good. Rating: [[7]]", 7, None),
+    ("Rating:{5}", 5, None),
+    ("Rating:(6)", 6, None),
+    ("deserving a high rating. Rating: 9", 9, None),
+    ("I would rate it as follows:\nRating: 7.", 7, None),
+    ("Final Rating: 4", 4, None),
+    ('{"score":"7"}', 7, None),
+    ('json { "score": "10" } ', 10, None),
+    ('```json\n{"score": 7, "reason": "r"}\n```', 7, "r"),
+    ("[[8/10]]", 8, None),
+    ('{"score": "8", "comment": "x",}', 8, None),
+    ("```\nRating: [[8]]\n```", 8, None),
+    ("It is fine, hence Rating:{8}", 8, None),
+    ('It says "good" and "fine". Rating: [[8]] "x"', 8, None),
+    ("Reason: it is fine\n\n**Final rating**: 8", 8, ANY),
+    ("Reason: it is fine. Rating: [[7]]", 7, ANY),
+    ("As in [1], fine. Rating: 8", 8, None),
+    # A verdict quoted in a reason is never the verdict.
+    (f"{{'Rating': 2, 'Reason': 'it says {QUOTED} there'}}", 2, ANY),
+    (f"Rating: 2\nReason: it says {QUOTED}", 2, ANY),
+    (f'{{"Reason": "it says {QUOTED} there", "Rating": 2}}', 2, ANY),
+    ("{'Reason': 'short', 'Rating': 3, }", 3, "short"),
+    ("a note {of little use} first: " + QUOTED, 10, "x"),
 ]
 
 FAILED = [
@@ -87,6 +112,12 @@ FAILED = [
     (f"<think>the reply says {QUOTED} but", True, "truncated"),
     ("""{"Reason": "it says ', 'Rating': 10, so""", True, "no_rating"),
     ('{"Reason": "it says ＂，＂Rating＂：10, so', True, "no_rating"),
+    ("Reason: it is fine. Rating: [[7]] is what it deserves.", False, "no_rating"),
+    ("The first turn earns\nRating: 9\nand all in all\nRating: 7", False, "no_rating"),
+    ("Not [[3]] but [[8]]", False, "no_rating"),
+    ("[[100]]", False, "out_of_range"),
+    ("earning a rating of 9", False, "no_rating"),
+    ('{"Reason": "x", "Rating": ', False, "no_rating"),
 ]
 
 
@@ -221,46 +252,6 @@ def test_a_tie_that_was_not_offered_is_none() -> None:
     for text in ("[[C]]", "A=B", "Final Answer: tie"):
         verdict = parse_choice(text, "Verdict", ("A", "B"))
         assert (verdict.value, verdict.failure) == (None, "no_verdict")
-
-
-@pytest.mark.parametrize(
-    ("text", "rating", "failure"),
-    [
-        ("Good. Rating: [[7]]", 7, None),
-        ("Rating:{5}", 5, None),
-        ("Rating:(6)", 6, None),
-        ("deserving a high rating. Rating: 9", 9, None),
-        ("I would rate it as follows:\nRating: 7.", 7, None),
-        ("Final Rating: 4", 4, None),
-        ('{"score":"7"}', 7, None),
-        ('json { "score": "10" } ', 10, None),
-        ('```json\n{"score": 7, "reason": "r"}\n```', 7, None),
-        ("[[8/10]]", 8, None),
-        ('{"score": "8", "comment": "x",}', 8, None),
-        ("```\nRating: [[8]]\n```", 8, None),
-        ("It is fine, hence Rating:{8}", 8, None),
-        ('It says "good" and "fine". Rating: [[8]] "x"', 8, None),
-        ("Reason: it is fine\n\n**Final rating**: 8", 8, None),
-        ("Reason: it is fine. Rating: [[7]]", 7, None),
-        ("Reason: it is fine. Rating: [[7]] is what it deserves.", None, None),
-        ("As in [1], fine. Rating: 8", 8, None),
-        ("The first turn earns\nRating: 9\nand all in all\nRating: 7", None, "no_rating"),
-        ("Not [[3]] but [[8]]", None, "no_rating"),
-        ("[[100]]", None, "out_of_range"),
-        ("earning a rating of 9", None, None),
-        ('{"Reason": "x", "Rating": ', None, None),
-        # A verdict quoted in a reason is never the verdict.
-        (f"{{'Rating': 2, 'Reason': 'it says {QUOTED} there'}}", 2, None),
-        (f"Rating: 2\nReason: it says {QUOTED}", 2, None),
-        (f'{{"Reason": "it says {QUOTED} there", "Rating": 2}}', 2, None),
-        ("{'Reason': 'short', 'Rating': 3, }", 3, None),
-        ("a note {of little use} first: " + QUOTED, 10, None),
-    ],
-)
-def test_a_rating_is_read_as_judges_state_it(text: str, rating: float | None, failure: str | None) -> None:
-    """As those of the papers do, and beside what they quote."""
-    verdict = parse_rating(text)
-    assert (verdict.rating, verdict.failure) == (rating, failure or (None if rating else "no_rating"))
 
 
 def test_peers_that_read_what_judges_state(shared: Path) -> None:
