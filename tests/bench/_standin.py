@@ -1,6 +1,7 @@
 """OpenAI-compatible stand-ins for judges: as fast as a socket allows, as slow or as broken as they are told to be."""
 
 import asyncio
+import contextlib
 import json
 import threading
 from typing import Any
@@ -69,14 +70,27 @@ class StandIn:
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
         self._gate = asyncio.Semaphore(self.slots) if self.slots else None
         self._open = set[asyncio.Transport]()
-        server = await self._loop.create_server(lambda: _Connection(self), "127.0.0.1", self._port, backlog=1024)
+        server = await asyncio.start_server(self._read, "127.0.0.1", self._port, backlog=1024)
         self._port = server.sockets[0].getsockname()[1]
         self.url = f"http://127.0.0.1:{self._port}/v1"
         self._started.set()
         await self._end.wait()
         server.close()
-        for connection in self._open:
+        for connection in [*self._open]:
             connection.abort()
+
+    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer each request of a connection until it is closed."""
+        transport = writer.transport
+        assert isinstance(transport, asyncio.Transport)
+        self._open.add(transport)
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+                length = int(head.partition("content-length:")[2].partition("\r\n")[0] or 0)
+                await self.answer(head.split(" ", 2)[1], await reader.readexactly(length), transport)
+        self._open.discard(transport)
+        transport.close()
 
     def close(self) -> None:
         """As killed: nothing that is under way is answered."""
@@ -113,28 +127,3 @@ class StandIn:
             to.write(FAULTS[fault] if fault else self._plain)
         if fault == "truncated":
             to.close()
-
-
-class _Connection(asyncio.Protocol):
-    def __init__(self, owner: StandIn) -> None:
-        self._owner, self._buffer, self._tasks = owner, b"", set[asyncio.Task[None]]()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self._owner._open.add(transport)
-
-    def connection_lost(self, _: Exception | None) -> None:
-        self._owner._open.discard(self._transport)
-
-    def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        while (end := self._buffer.find(b"\r\n\r\n")) >= 0:
-            head = self._buffer[:end].decode("latin-1").lower()
-            length = int(head.partition("content-length:")[2].partition("\r\n")[0] or 0)
-            if len(self._buffer) < end + 4 + length:
-                return
-            body, self._buffer = self._buffer[end + 4 : end + 4 + length], self._buffer[end + 4 + length :]
-            task = asyncio.create_task(self._owner.answer(head.split(" ", 2)[1], body, self._transport))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
