@@ -84,7 +84,7 @@ class StandIn:
         transport = writer.transport
         assert isinstance(transport, asyncio.Transport)
         self._open.add(transport)
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+        with contextlib.suppress(asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
                 length = int(head.partition("content-length:")[2].partition("\r\n")[0] or 0)

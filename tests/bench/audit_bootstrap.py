@@ -15,6 +15,7 @@ from statistics import median
 os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
 
 import numpy as np
+from audit_size import simulated
 from numpy.typing import NDArray
 from scipy import stats
 from sklearn.metrics import mean_absolute_error
@@ -25,14 +26,6 @@ from eval_agreement.metrics import FUZZY_RANGES, STRICT_RANGES
 
 PAIRS, GROUPS, RESAMPLES, LOOP_RESAMPLES, ROUNDS = 5000, 1000, 10_000, 40, 5
 Scores = NDArray[np.float64]
-
-
-def simulated() -> tuple[Scores, Scores]:
-    """Whole scores of people and a judge that share a true quality."""
-    random = np.random.default_rng(0)
-    quality = random.normal(5.5, 2.5, PAIRS)
-    human, judge = (np.clip(np.rint(quality + random.normal(0, 1, PAIRS)), 1, 10) for _ in range(2))
-    return human, judge
 
 
 def same(human: Scores, judge: Scores, ranges: tuple[tuple[int, int], ...]) -> float:
@@ -90,7 +83,7 @@ def compare(name: str, human: Scores, judge: Scores, group: NDArray[np.intp], re
 
 
 def main() -> None:
-    human, judge = simulated()
+    human, judge, _ = simulated(PAIRS)
     smooth = np.clip(judge + np.random.default_rng(1).normal(0, 0.3, PAIRS), 1, 10)
     rough = np.clip(human + np.random.default_rng(3).normal(0, 0.3, PAIRS), 1, 10)
     alone, grouped = np.arange(PAIRS), np.repeat(np.arange(GROUPS), PAIRS // GROUPS)

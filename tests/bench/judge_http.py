@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import typer
 from _judge import POINTWISE, REPLY_TOKENS, ROWS, checkpoint, judged, laps, ordered, prompts, ratios, responses
 from msgspec.structs import replace
 
@@ -67,8 +68,7 @@ async def posted(url: str, messages: list[list[Message]], alternatives: int = 0,
     return replies
 
 
-def main() -> None:
-    model = Path(sys.argv[2]) if sys.argv[1:2] == ["--model"] else None
+def main(model: Path | None = None) -> None:
     rows = responses()
     with tempfile.TemporaryDirectory() as scratch:
         folder = model or checkpoint(Path(scratch), rows)
@@ -100,4 +100,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -9,7 +9,6 @@ cached prefix ÷ no cache, constrained decoding ÷ free replies of the same leng
 generating one reply at a time. A `--model` need not have learned anything.
 """
 
-import argparse
 import asyncio
 import json
 import statistics
@@ -17,6 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import typer
 from _judge import POINTWISE, REPLY_TOKENS, ROWS, checkpoint, judged, laps, ordered, prompts, ratios, responses, seconds
 from msgspec.structs import replace
 
@@ -94,16 +94,10 @@ def one_by_one(folder: Path, texts: list[str]) -> float:
     return seconds(generate) / len(texts)
 
 
-async def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    words.add_argument("--hidden", type=int, default=256, help="width of the random judge, a multiple of 64")
-    words.add_argument("--layers", type=int, default=4)
-    words.add_argument("--model", type=Path, help="a model folder instead of a random judge")
-    words.add_argument("--rows", type=int, default=ROWS)
-    size = words.parse_args()
-    rows = responses(size.rows)
+async def measure(hidden: int, layers: int, model: Path | None, count: int) -> None:
+    rows = responses(count)
     with tempfile.TemporaryDirectory() as folder_name:
-        folder = size.model or checkpoint(Path(folder_name), rows, size.hidden, size.layers)
+        folder = model or checkpoint(Path(folder_name), rows, hidden, layers)
         async with Shown(folder, ["--max-model-len", "2048"]) as backend:
             loop = asyncio.get_running_loop()
             setup = JudgeConfig(judge="judge", score_kind="expected")
@@ -131,9 +125,7 @@ async def main() -> None:
             backend.asked.clear()
             judgments = await asyncio.to_thread(judge, whole)
             jobs = [((await backend._render(request))["prompt_token_ids"], request) for request in backend.asked]
-            assert size.model or all(line.score is not None for line in judgments), [
-                line.verdict for line in judgments
-            ][:3]
+            assert model or all(line.score is not None for line in judgments), [line.verdict for line in judgments][:3]
             works = {
                 "judge": lambda: judge(whole),
                 "engine_verdicts": alone_on,
@@ -145,11 +137,11 @@ async def main() -> None:
             laps_of = await asyncio.to_thread(laps, works, ROUNDS)
         slow = one_by_one(folder, texts[:ONE_BY_ONE])
     took = {name: statistics.median(times) for name, times in laps_of.items()}
-    a_second = {name: round(size.rows / time, 1) for name, time in took.items()}
+    a_second = {name: round(count / time, 1) for name, time in took.items()}
     prompt = sum(len(output.prompt_token_ids) for output in verdicts)
     cached = sum(output.num_cached_tokens or 0 for output in verdicts)
-    mean = f"{prompt // size.rows} tokens, {sum(lengths) // size.rows} written"
-    print(f"{size.rows} prompts of {mean}; a second: {a_second}")
+    mean = f"{prompt // count} tokens, {sum(lengths) // count} written"
+    print(f"{count} prompts of {mean}; a second: {a_second}")
     result = {
         "name": "judge_inprocess",
         **ratios(laps_of, "engine", "judge"),
@@ -158,11 +150,16 @@ async def main() -> None:
         "cached_over_uncached": ratios(laps_of, "engine_verdicts_uncached", "engine_verdicts"),
         "constrained_over_free": ratios(laps_of, "engine_free", "engine_verdicts"),
         "prompt_tokens_saved": round(cached / prompt, 3),
-        "over_transformers_one_by_one": round(slow * size.rows / took["judge"], 1),
+        "over_transformers_one_by_one": round(slow * count / took["judge"], 1),
         "a_second": {**a_second, "transformers": round(1 / slow, 2)},
     }
     print(json.dumps(result))
 
 
+def main(hidden: int = 256, layers: int = 4, model: Path | None = None, rows: int = ROWS) -> None:
+    """Measure a random judge of a width, a multiple of 64, and layers, or a model folder instead of it."""
+    asyncio.run(measure(hidden, layers, model, rows))
+
+
 if __name__ == "__main__":
-    asyncio.run(main())
+    typer.run(main)

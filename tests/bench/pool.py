@@ -73,12 +73,13 @@ def spread() -> tuple[float, float]:
 class Trial:
     """A run of `critic judge` on three endpoints, which are in a file; `harm` is done once it has asked for 15 rows."""
 
+    process: subprocess.Popen[str]
+
     def __init__(self, folder: Path) -> None:
         self.folder, self.out, self.file = folder, folder / "out.jsonl", folder / "endpoints"
         self.servers = [StandIn(0.05, 4) for _ in range(3)]
         self.words = ["--timeout", str(TIMEOUT), "--concurrency", "12", "--max-failed", "1"]
         self.limit: int | None = None
-        self.process: subprocess.Popen[str] | None = None
         self.rows = write_jsonl(folder / "rows.jsonl", [human_row(n, image=None) for n in range(FAULT_ROWS)])
         self.file.write_text("".join(f"{server.url}\n" for server in self.servers), "utf-8")
 
@@ -95,10 +96,6 @@ class Trial:
                 time.sleep(0.005)
             harm(self)
         return self.process.wait(300)
-
-    def signal(self, number: signal.Signals) -> None:
-        assert self.process is not None
-        self.process.send_signal(number)
 
     def close(self) -> None:
         for server in self.servers:
@@ -129,18 +126,16 @@ def fault(name: str, seconds: float | None = None, which: slice = slice(1)) -> C
     return harm
 
 
-def other_judge(trial: Trial) -> None:
-    """Restarted under its name with other weights."""
-    trial.servers[0].close()
-    time.sleep(0.3)
-    trial.servers[0] = trial.servers[0].again()
-    trial.servers[0].rating = "3"
-
-
 def killed_and_back(trial: Trial) -> None:
     trial.servers[0].close()
     time.sleep(0.5)
     trial.servers[0] = trial.servers[0].again()
+
+
+def other_judge(trial: Trial) -> None:
+    """Restarted under its name with other weights."""
+    killed_and_back(trial)
+    trial.servers[0].rating = "3"
 
 
 def all_but_one_killed(trial: Trial) -> None:
@@ -153,8 +148,7 @@ def slow(trial: Trial) -> None:
 
 
 def torn(trial: Trial) -> None:
-    trial.signal(signal.SIGKILL)
-    assert trial.process is not None
+    trial.process.send_signal(signal.SIGKILL)
     trial.process.wait()
     with trial.out.open("ab") as file:
         file.write(b'{"response": {"id": "r')
@@ -179,9 +173,9 @@ FAULTS: dict[str, Callable[[Trial], object]] = {
     "connection reset": fault("reset"),
     "model gone (404)": fault("404"),
     "another judge under its name": other_judge,
-    "driver killed": lambda trial: trial.signal(signal.SIGKILL),
-    "driver interrupted": lambda trial: trial.signal(signal.SIGINT),
-    "driver terminated": lambda trial: trial.signal(signal.SIGTERM),
+    "driver killed": lambda trial: trial.process.send_signal(signal.SIGKILL),
+    "driver interrupted": lambda trial: trial.process.send_signal(signal.SIGINT),
+    "driver terminated": lambda trial: trial.process.send_signal(signal.SIGTERM),
     "driver killed within a line": torn,
 }
 

@@ -613,10 +613,10 @@ def test_a_file_of_another_question_is_left_as_it_is(built: tuple[Built, Any]) -
     path.write_bytes(before)
 
 
-def test_conversations_sharing_text_share_a_split(built: tuple[Built, Any], tmp_path: Path, monkeypatch: Any) -> None:
+def test_conversations_sharing_text_share_a_split(built: tuple[Built, Any], monkeypatch: Any) -> None:
     """Near copies on both sides of a split would be trained on and tested."""
     project = built[0]
-    out = tmp_path / "again"
+    out = project.root / "again"
     shutil.copytree(project.root / "whole", out, ignore=shutil.ignore_patterns("benchmark"))
     find_overlaps = bench.find_overlaps
 
@@ -626,6 +626,5 @@ def test_conversations_sharing_text_share_a_split(built: tuple[Built, Any], tmp_
         return [*find_overlaps(texts), *(bench.SharedText(first, other, 0.6) for other in others)]
 
     monkeypatch.setattr(bench, "find_overlaps", find_near_copies)
-    words = ("--plan", "multiverse", "--base-url", project.server.url, "--rare", 2, "--concurrency", 1)
-    run("critic", "build", project.root / "images", "--out", out, *words, code=0)
+    assert project.build(out.name).returncode == 0
     assert len(read_jsonl(out / "benchmark/internal.jsonl")) == 9 and not (out / "benchmark/train.jsonl").exists()

@@ -11,21 +11,14 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, Done, read_jsonl, run, run_apart
+from judging.test_protocols import KINDS
 
 from critic import human_scored
 from critic.judging.examples import plan
 from critic.records import Response
 
 EXTERNAL = "Nightjar-9B"
-FORMS_OF_PAPERS = {
-    "pointwise",
-    "direct_turn",
-    "direct_whole",
-    "quality",
-    "checklist",
-    "pairwise_turn",
-    "pairwise_whole",
-}
+FORMS_OF_PAPERS = {"pointwise", *KINDS}
 
 
 def make_world(out: Path, *options: str, hash_seed: str | None = None) -> Done:
