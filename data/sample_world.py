@@ -441,7 +441,7 @@ def draw_all(questions: dict[str, WorldQuestion], root: Path, seed: int) -> None
     except ImportError:
         raise UsageError("--pictures needs Pillow: pip install pillow") from None
     for name, question in questions.items():
-        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
         draw(str(question.scene.picture), question.truth, f"{seed}/{name}").save(root / name)
 
 

@@ -260,18 +260,18 @@ def run_sft(words: list[str]) -> None:
 
 
 def start(
-    recipe: Path, rows: Path, out: Path, *words: str, processes: int = 1, internal: bool = True, log: Path | None = None
+    recipe: Path, rows: Path, out: Path, *words: str, processes: int = 1, internal: bool = True, by: Any = run_sft
 ) -> Processes:
-    """Start train/sft.py; it judges `rows` themselves while it trains, where `internal` says so."""
+    """Start train/sft.py; it judges `rows` themselves while it trains, where `internal` says so. `by` runs it."""
     line = [str(recipe), "--train", str(rows), "--out", str(out), "--cache", str(out.parent / "cache")]
     line += ["--internal", str(rows)] if internal else []
     line += [] if "--threads" in words else ["--threads", "1"]  # the same bits, whatever else is running
-    return Processes(log or out.parent / f"{out.name}.log", processes, run_sft, [*line, *words])
+    return Processes(out.parent / f"{out.name}.log", processes, by, [*line, *words])
 
 
-def train(recipe: Path, rows: Path, out: Path, *words: str, processes: int = 1, internal: bool = True) -> Processes:
-    """Train to the end."""
-    run = start(recipe, rows, out, *words, processes=processes, internal=internal)
+def train(recipe: Path, rows: Path, out: Path, *words: str, **how: Any) -> Processes:
+    """Train to the end, as `start` does by its keyword arguments."""
+    run = start(recipe, rows, out, *words, **how)
     assert run.wait() == 0, run.stderr
     return run
 

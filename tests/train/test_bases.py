@@ -1,11 +1,12 @@
 """Bases that people have: templates that think by default, revisions of a hub's model, matrices in four bits."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from training import Processes, refused, run_sft, save_base, tokenizer_for, train, write_recipe, write_rows
+from training import Processes, refused, run_sft, save_base, start, tokenizer_for, train, write_recipe, write_rows
 
 import preflight  # isort: skip
 import recipe as recipes  # isort: skip
@@ -104,8 +105,7 @@ def train_without_network(cached: Path, words: list[str]) -> None:
 
 
 def started(recipe: Path, rows: Path, out: Path, cached: Path, *words: str) -> Processes:
-    line = [str(recipe), "--train", str(rows), "--out", str(out), "--cache", str(out.parent / "cache"), *words]
-    return Processes(out.parent / f"{out.name}.log", 1, train_without_network, cached, [*line, "--threads", "1"])
+    return start(recipe, rows, out, *words, internal=False, by=partial(train_without_network, cached))
 
 
 @pytest.mark.e2e
@@ -125,9 +125,8 @@ def test_a_judge_is_from_one_revision_of_its_base(on_hub: Path, tmp_path: Path) 
     base, judge = (AutoModelForCausalLM.from_pretrained(each).model.embed_tokens.weight for each in folders)
     assert torch.equal(base, judge)
     refused(started(recipe, rows, out, on_hub, "--set", f"revision={COMMITS['main']}"), "another recipe (revision)")
-    assert {
-        preflight.pin_revision(recipes.read_recipe(recipe, [f"revision={each}"]), None).revision for each in COMMITS
-    } == {*COMMITS.values()}
+    pinned = [preflight.pin_revision(recipes.read_recipe(recipe, [f"revision={each}"]), None) for each in COMMITS]
+    assert [each.revision for each in pinned] == [*COMMITS.values()]
     # A run without a revision stays with the commit that it began with.
     moving = write_recipe(tmp_path, "moving.yaml", **changes, training=training)
     run = started(moving, rows, tmp_path / "moving", on_hub)

@@ -199,21 +199,16 @@ def test_two_processes_go_on_too(tmp_path_factory: pytest.TempPathFactory, tmp_p
     assert_same(out, done)
 
 
-def test_another_number_of_processes_is_refused(tmp_path: Path, done: Whole) -> None:
+def test_another_recipe_or_data_or_number_of_processes_is_refused(tmp_path: Path, done: Whole) -> None:
     out = torn_after(done, 5, tmp_path / "out")
+    refused(start(done.recipe, done.rows, out, "--set", "training.learning_rate=0.01"), "another recipe")
+    others = write_rows(tmp_path, sample_rows(25), done.rows.name)
+    refused(start(done.recipe, others, out), "another data")
     manifest = out / "checkpoint-5" / checkpoints.MANIFEST
     facts = json.loads(manifest.read_text("utf-8"))
     facts["facts"]["processes"] = 2
     manifest.write_text(json.dumps(facts), "utf-8")
     refused(start(done.recipe, done.rows, out), "checkpoint-5 was made by 2 processes, this run has 1; start 2 again")
-
-
-def test_another_recipe_or_data_is_refused(tmp_path: Path, done: Whole) -> None:
-    out = torn_after(done, 5, tmp_path / "out")
-    refused(start(done.recipe, done.rows, out, "--set", "training.learning_rate=0.01"), "another recipe")
-    others = write_rows(tmp_path, sample_rows(25), done.rows.name)
-    refused(start(done.recipe, others, out), "another data")
-    assert (out / "checkpoint-5").is_dir()
 
 
 def kill_and_go_on(done: Whole, folder: Path, when: Callable[[Processes, Path], Any], *words: str) -> Path:

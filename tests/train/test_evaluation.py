@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 from contextlib import nullcontext
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -124,10 +125,10 @@ def test_the_log_says_what_the_folder_does(done: Whole) -> None:
     assert {line["step"] for line in logged(done.out) if "loss" in line} == set(range(1, 9)), "no loss is hidden by it"
 
 
-def run_tracked(variables: dict[str, str], *words: str) -> None:
+def run_tracked(variables: dict[str, str], words: list[str]) -> None:
     """Run train/sft.py with `variables` in the environment of its process."""
     os.environ.update(variables)
-    run_sft([*words])
+    run_sft(words)
 
 
 @pytest.fixture(scope="module")
@@ -143,9 +144,7 @@ def raft_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Processes]
     watched = {"every": 1, "rows": 17, "batch_size": 7}
     recipe = write_recipe(folder, objective="raft", ema=None, training=training, evaluation=watched)
     variables = {"MLFLOW_TRACKING_URI": f"file:{folder}/mlruns"}
-    words = [recipe, "--train", rows, "--internal", rows, "--out", folder / "out", "--cache", folder, "--threads", 1]
-    run = Processes(folder / "log", 1, run_tracked, variables, *map(str, words))
-    assert run.wait() == 0, run.stderr
+    run = train(recipe, rows, folder / "out", by=partial(run_tracked, variables))
     return folder / "out", run
 
 

@@ -5,6 +5,7 @@ default has two cells.
 """
 
 import json
+from functools import partial
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 from conftest import on_gpu, read_jsonl, run_apart
-from training import SEEING, Processes, logged, pictured, preferences, run_sft, write_recipe, write_rows
+from training import SEEING, logged, pictured, preferences, run_sft, start, write_recipe, write_rows
 
 import evaluation  # isort: skip
 import export  # isort: skip
@@ -100,31 +101,16 @@ def test_a_family_is_trained_resumed_read_and_served(
     changes |= {} if compares else {"evaluation": {"every": 4, "batch_size": 3}}
     changes |= {"lora": {"r": 4, "alpha": 8}} if objective == "sft" else {}
     file, whole, killed = write_recipe(tmp_path, **changes), tmp_path / "whole", tmp_path / "killed"
-
-    def started(out: Path) -> Processes:
-        line = [
-            str(file),
-            "--train",
-            str(rows),
-            "--out",
-            str(out),
-            "--cache",
-            str(tmp_path / "cache"),
-            "--threads",
-            "1",
-        ]
-        line += [] if compares else ["--internal", str(rows)]
-        return Processes(out.with_suffix(".log"), 1, train_a_base, line)
-
-    run = started(whole)
+    begin = partial(start, file, rows, internal=not compares, by=train_a_base)
+    run = begin(whole)
     assert run.wait() == 0, run.stderr
     assert run.stdout.count("rows are padded, ") == (family in PADDED)
     assert ("of each rated row a second one" in run.stdout) == (family in PADDED and objective == "raft")
-    run = started(killed)
+    run = begin(killed)
     while not (killed / "checkpoint-2/complete.json").is_file() and run.processes[0].exitcode is None:
         pass
     run.kill()
-    run = started(killed)
+    run = begin(killed)
     assert run.wait() == 0, run.stderr
     assert "continuing from" in run.stdout and logged(killed) == logged(whole)
     ours, others = (load_file(folder / "model.safetensors") for folder in (whole, killed))

@@ -251,8 +251,6 @@ def test_training_begins_with_the_fitted_head(stage: int, changes: dict[str, Any
 
 
 def test_what_a_probe_cannot_do(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="probe is for a scoring head"):
-        recipes.read_recipe(write_recipe(tmp_path, probe=10))
     alike = [{**row, "human_score": 7.0} for row in two_kinds()]
     _, data, _ = prepare_rows(tmp_path, alike, **HEAD)
     with pytest.raises(UsageError, match="one rating"):

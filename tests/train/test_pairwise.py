@@ -107,9 +107,8 @@ def test_a_killed_run_ends_as_a_folder_with_one_score_and_a_band(tmp_path: Path)
     tiny.random_model(setup.recipe.tiny, setup.tokenizer, 2100, OBJECTIVES["head"].head_config()).save_pretrained(base)
     setup.tokenizer.save_pretrained(base)
     adapted = write_recipe(tmp_path, "lora.yaml", **PAIRS | {"tiny": None, "base": str(base), "lora": {"r": 2}})
-    assert not export.unwrap(
-        training_run.build_model(recipes.read_recipe(adapted), setup.tokenizer, None)
-    ).score.weight.any()
+    model = training_run.build_model(recipes.read_recipe(adapted), setup.tokenizer, None)
+    assert not export.unwrap(model).score.weight.any()
     assert "ties: scores at most" in train(adapted, rows, tmp_path / "adapted", internal=False).stdout
     judge = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "adapted")
     assert judge.score.out_features == 1

@@ -496,24 +496,17 @@ def test_two_that_start_at_once_build_it_once(tmp_path: Path, monkeypatch: pytes
     assert first == second and len(built) == 1
 
 
-def test_bases_without_a_chat_tokenizer_are_refused(tmp_path: Path) -> None:
+def test_bases_without_a_chat_tokenizer_that_leaves_answers_alone_are_refused(tmp_path: Path) -> None:
     rows, base = write_rows(tmp_path), tmp_path / "base"
     recipe = write_recipe(tmp_path, tiny=None, base=str(base))
     base.mkdir()
     with pytest.raises(UsageError, match="is no model that transformers can load"):
         prepared(recipe, rows, tmp_path / "cache")
     tokenizer = tokenizer_for(rows)
-    tokenizer.chat_template = None
-    tokenizer.save_pretrained(base)
-    (base / "chat_template.jinja").unlink(missing_ok=True)
-    with pytest.raises(UsageError, match="has no chat template"):
-        prepared(recipe, rows, tmp_path / "cache")
-
-
-def test_a_template_that_rewrites_answers_is_refused(tmp_path: Path) -> None:
-    rows, base = write_rows(tmp_path), tmp_path / "base"
-    tokenizer = tokenizer_for(rows)
-    tokenizer.chat_template = tokenizer.chat_template.replace("{{ message['content'] }}", "!{{ message['content'] }}")
-    tokenizer.save_pretrained(base)
-    with pytest.raises(UsageError, match="chat template rewrites the answer"):
-        prepared(write_recipe(tmp_path, tiny=None, base=str(base)), rows, tmp_path / "cache")
+    rewriting = tokenizer.chat_template.replace("{{ message['content'] }}", "!{{ message['content'] }}")
+    for template, message in ((rewriting, "chat template rewrites the answer"), (None, "has no chat template")):
+        (base / "chat_template.jinja").unlink(missing_ok=True)
+        tokenizer.chat_template = template
+        tokenizer.save_pretrained(base)
+        with pytest.raises(UsageError, match=message):
+            prepared(recipe, rows, tmp_path / "cache")

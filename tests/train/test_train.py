@@ -18,6 +18,7 @@ import pytest
 from conftest import ROOT, asked_of, assert_one_line_error, command, free_port, human_row, write_jsonl
 from conftest import run as run_program
 from training import (
+    SEEING,
     Whole,
     logged,
     losses,
@@ -178,11 +179,17 @@ PASSED_ON = [
     ("training.remove_unused_columns=true", "training.remove_unused_columns is set by the program"),
     ("training.save_total_limit=2", "training.save_total_limit is set by the program; give keep"),
     ("deepspeed.gradient_accumulation_steps=2", "deepspeed.gradient_accumulation_steps is set by the program;"),
+    ("keep", "KEY=VALUE"),
+    ("keep=two", "`int`, got `str` - at `$.keep`"),
+    ("kep=2", "did you mean keep"),
+    ("tiny.layer=2", "did you mean layers"),
+    ("keep.more=2", "keep.more is no place"),
+    ("training.a.b.c=[", "--set training.a.b.c=[:1: not YAML: expected"),
 ]
 
 
 @pytest.mark.parametrize(("words", "message"), PASSED_ON)
-def test_mistakes_in_what_is_passed_on(words: str, message: str, tmp_path: Path) -> None:
+def test_mistakes_in_overrides_and_what_is_passed_on(words: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as error:
         trainer_args.arguments(recipes.read_recipe(write_recipe(tmp_path), words.split()), tmp_path)
     assert message in str(error.value) and "\n" not in str(error.value)
@@ -212,11 +219,20 @@ WRONG = [
     ({"objective": "pairwise"}, r"learns preferences \(forms pairwise, .*, pairwise_whole\) alone, not pointwise"),
     ({"objective": "pairwise", "forms": {"pairwise": 1.0}}, "evaluation judges ratings"),
     ({"max_source_tokens": None}, "max_source_tokens"),
+    ({"probe": 10}, "probe is for a scoring head"),
     ({"tiny": None, "base": ".", "revision": "v1"}, r"revision is for a base by a hub's name; \. is a folder"),
     (HUB | {"chat_template_kwargs": {"a": [1]}}, "chat_template_kwargs"),
     (HUB | {"lora": {"bits": 8}}, r"lora\.bits"),
     (HUB | {"lora": {"bits": 4}, "deepspeed": {"zero_optimization": {"stage": 3}}}, "needs the base whole on each GPU"),
     (HUB | {"lora": {"bits": 4}, "objective": "head", "packing": True}, "lora bits 4 is for judges that write"),
+    (SEEING | {"vision": None}, "a tiny model needs a vision section"),
+    (SEEING | {"images": "blind"}, "a tiny model needs a vision section"),
+    (SEEING | {"objective": "head", "probe": 4}, "probe is for a scoring head that sees no images"),
+    (SEEING | {"images": "look"}, "look"),
+    (SEEING | {"arms": {"file": "f"}}, "how many points"),
+    (SEEING | {"arms": {"file": "f", "edited": 0.5}}, "edited"),
+    ({"arms": {"file": "f", "swapped": 3}, "images": "blind"}, "swapped teaches ratings by images"),
+    (SEEING | {"arms": {"file": "f", "edited": 3}, "forms": {"correct": 1.0}}, "counterfactuals teach ratings"),
 ]
 
 
@@ -284,23 +300,6 @@ def test_keys_by_their_former_names(key: str, former: str, tmp_path: Path) -> No
         recipes.read_recipe(write_recipe(tmp_path, **rest | {key: value, former: value}))
     with pytest.raises(UsageError, match=rf"`\$\.{key}"):
         recipes.read_recipe(write_recipe(tmp_path, **rest | {key: "x"}))
-
-
-@pytest.mark.parametrize(
-    ("word", "message"),
-    [
-        ("keep", "KEY=VALUE"),
-        ("keep=two", r"`int`, got `str` - at `\$\.keep`"),
-        ("kep=2", "did you mean keep"),
-        ("tiny.layer=2", "did you mean layers"),
-        ("keep.more=2", "keep.more is no place"),
-        ("training.a.b.c=[", r"--set training\.a\.b\.c=\[:1: not YAML: expected"),
-    ],
-)
-def test_mistakes_in_overrides(word: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=message) as error:
-        recipes.read_recipe(write_recipe(tmp_path), [word])
-    assert "\n" not in str(error.value)
 
 
 @pytest.fixture

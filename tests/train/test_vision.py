@@ -372,25 +372,6 @@ def test_rows_are_padded_where_the_base_cannot_pack(
     assert attention.list_obstacles(plain) == ["attention eager"]
 
 
-MISTAKES = [
-    ({"vision": None}, "a tiny model needs a vision section"),
-    ({"images": "blind"}, "a tiny model needs a vision section"),
-    ({"objective": "head", "probe": 4}, "probe is for a scoring head that sees no images"),
-    ({"images": "look"}, "look"),
-    ({"arms": {"file": "f"}}, "how many points"),
-    ({"arms": {"file": "f", "edited": 0.5}}, "edited"),
-    ({"arms": {"file": "f", "swapped": 3}, "images": "blind", "vision": None}, "swapped teaches ratings by images"),
-    ({"arms": {"file": "f", "edited": 3}, "forms": {"correct": 1.0}}, "counterfactuals teach ratings"),
-]
-
-
-@pytest.mark.parametrize(("change", "message"), MISTAKES)
-def test_recipes_with_mistakes(change: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=message) as error:
-        recipes.read_recipe(write_recipe(tmp_path, **{**SEEING, **change}))
-    assert "\n" not in str(error.value)
-
-
 @pytest.mark.skipif(find_spec("torchvision") is not None, reason="torchvision is here")
 @pytest.mark.parametrize(
     ("family", "kind", "pixels", "package"),
