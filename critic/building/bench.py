@@ -123,6 +123,13 @@ def find_overlaps(texts: Mapping[str, str]) -> list[SharedText]:
 
     `texts` maps ids to texts. The fraction refers to the shorter text. All pairs are compared, which takes about 1 s
     for 1,000 texts.
+
+    >>> numbers = [f"word{number}" for number in range(60)]
+    >>> start, end = " ".join(numbers[:12]), " ".join([*numbers[40:], *(f"more{number}" for number in range(12))])
+    >>> other = "quite another thing that nobody has said before"
+    >>> pairs = find_overlaps({"a": " ".join(numbers), "b": other, "c": start, "d": end})
+    >>> [(pair.key, pair.other) for pair in pairs], pairs[0].share, group_overlaps("abcd", pairs)
+    ([('a', 'c'), ('a', 'd')], 1.0, {'a': 'a', 'b': 'b', 'c': 'a', 'd': 'a'})
     """
     runs = {key: _collect_runs(text) for key, text in texts.items()}
     pairs = []

@@ -56,6 +56,12 @@ def compute_phash(image: Any) -> str:
 
     Each bit says whether one of the 64 lowest frequencies (discrete cosine transform of the 32 x 32 grey image) is
     above their median. Images with 16 bits or transparency are converted first (`convert_to_8_bits`).
+
+    Where many frequencies are the median, the hash is that of imagehash 4.3.2 as well:
+
+    >>> from PIL import Image
+    >>> compute_phash(Image.new("L", (64, 64), 200)), compute_phash(Image.linear_gradient("L"))
+    ('8000000000000000', '8000800080008000')
     """
     from PIL import Image  # noqa: PLC0415 - not part of a plain installation
     from scipy import fft  # noqa: PLC0415 - takes half a second, which the other commands need not wait

@@ -81,6 +81,14 @@ def combine(parts: Sequence[tuple[float, Aggregate]]) -> Aggregate:
 
     The value is None unless every part has one. The range assumes that missing verdicts of different parts are
     independent.
+
+    >>> ten, open_end = mean({"a": 10}, ["a"], (1, 10)), Aggregate(value=5, n=1, failed=1, asked=2, low=3, high=8)
+    >>> difference = combine([(1, ten), (-1, open_end)])
+    >>> difference.value, difference.low, difference.high, difference.n, difference.failed, difference.asked
+    (5.0, 2.0, 7.0, 2, 1, 3)
+    >>> unknown = combine([(1, ten), (1, Aggregate(value=None, n=0, failed=2, asked=2, low=1, high=10))])
+    >>> unknown.value, unknown.high
+    (None, 20.0)
     """
     return Aggregate(
         value=_add_weighted([(weight, part.value) for weight, part in parts]),

@@ -13,8 +13,8 @@ SHORTEST = 10
 def words(text: str) -> list[str]:
     """Return a text's words in lower case; Chinese and Japanese, written without spaces, give one per character.
 
-    >>> words("It's a Kite 风筝")
-    ["it's", 'a', 'kite', '风', '筝']
+    >>> words("It's a well-known 红色 Kite!")
+    ["it's", 'a', 'well-known', '红', '色', 'kite']
     """
     return re.findall(r"[\u3040-\u30ff\u4e00-\u9fff]|[^\W\u3040-\u30ff\u4e00-\u9fff]+(?:['’-]\w+)*", text.lower())
 
@@ -28,6 +28,13 @@ def mtld(tokens: Sequence[str]) -> float | None:
 
     >>> round(mtld("the kite and the sea and the kite".split()), 2)
     4.48
+    >>> mtld(words("a b c d")), mtld([])
+    (None, None)
+
+    Ten tokens, one type less than a token: a tenth of the way to the end is a factor of 0.1 / 0.28.
+
+    >>> round(mtld(words("a b c d e f g h i a")) * 0.1 / 0.28, 12)
+    10.0
     """
     ways = [_one_way(tokens), _one_way(tokens[::-1])]
     return None if None in ways else sum(way for way in ways if way is not None) / 2

@@ -375,8 +375,10 @@ class Bootstrap:
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Return Holm's step-down adjusted p-values; None stays None and is not counted.
 
-    >>> holm([0.01, None, 0.04])
-    [0.02, None, 0.04]
+    >>> [round(p, 12) for p in holm([0.01, 0.04, 0.03, 0.005])]
+    [0.03, 0.06, 0.06, 0.02]
+    >>> holm([0.9, None, 0.8]), holm([0.01, None, 0.04]), holm([])
+    ([1.0, None, 1.0], [0.02, None, 0.04], [])
     """
     tested = sorted((p, number) for number, p in enumerate(p_values) if p is not None)
     adjusted: list[float | None] = [None] * len(p_values)

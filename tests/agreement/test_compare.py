@@ -6,7 +6,6 @@ from msgspec.structs import replace
 from samples import build_sample
 
 from critic.errors import UsageError
-from critic.stats.estimate import holm
 from critic.stats.verdicts import codes, verdict_agreement
 from eval_agreement import METRICS, agreement
 from eval_agreement.measures.compare import compare, compare_judges
@@ -73,12 +72,6 @@ def test_a_metric_is_ahead_only_when_it_stands_against_all_of_them() -> None:
     equal = (compare(sample(seed, noise=(1.5, 1.5), n=120), "judge0", "judge1") for seed in seeds)
     ahead = sum(any(line.better for line in comparison.differences) for comparison in equal)
     assert ahead <= 12
-
-
-def test_holm() -> None:
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([0.9, None, 0.8]) == [pytest.approx(1.0), None, pytest.approx(1.0)]
-    assert holm([]) == []
 
 
 def test_gate_decides_on_the_bound_not_on_the_point() -> None:

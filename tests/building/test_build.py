@@ -272,20 +272,6 @@ def test_a_frozen_file_that_changed_is_found(built: tuple[Built, Any], tmp_path:
         bench.check_frozen(folder)
 
 
-def test_texts_that_share_half_of_their_runs_are_one_group() -> None:
-    """The share is that of the shorter text; chains of pairs form one group."""
-    numbers = [f"word{number}" for number in range(60)]
-    texts = {
-        "a": " ".join(numbers),
-        "b": "quite another thing that nobody has said before",
-        "c": " ".join(numbers[:12]),
-        "d": " ".join([*numbers[40:], *(f"more{number}" for number in range(12))]),
-    }
-    pairs = bench.find_overlaps(texts)
-    assert [(pair.key, pair.other) for pair in pairs] == [("a", "c"), ("a", "d")] and pairs[0].share == 1
-    assert bench.group_overlaps(texts, pairs) == {"a": "a", "b": "b", "c": "a", "d": "a"}
-
-
 def test_a_tenth_of_the_groups_is_the_internal_test() -> None:
     for count, internal in ((200, 20), (12, 2), (1, 1)):
         split_of = bench.assign_splits({f"{key} {turn}": str(key) for key in range(count) for turn in "ab"})

@@ -9,14 +9,11 @@ from pathlib import Path
 from subprocess import DEVNULL, Popen
 from typing import Any
 
-import msgspec
 import pytest
 from conftest import ROOT, assert_one_line_error, command, run, run_apart, write_jsonl
 
 from critic.backends import identity
-from critic.certificate import Certificate, HowJudged, JudgedFile, Labels
 from critic.jsonl import write_json
-from critic.stats.estimate import Estimate
 
 pytest.importorskip("huggingface_hub")
 
@@ -41,17 +38,13 @@ class Route(BaseHTTPRequestHandler):
         if self.path.endswith("/create"):
             reply = {"url": f"{hub.url}/me/judge"}
         elif "/preupload/" in self.path:
-            names = [file["path"] for file in json.loads(body)["files"]]
-            modes = {True: "lfs", False: "regular"}
-            reply["files"] = [
-                {"path": name, "uploadMode": modes["safetensors" in name], "shouldIgnore": False} for name in names
-            ]
+            for name in (file["path"] for file in json.loads(body)["files"]):
+                mode = "lfs" if "safetensors" in name else "regular"
+                reply.setdefault("files", []).append({"path": name, "uploadMode": mode, "shouldIgnore": False})
         elif self.path.endswith("/objects/batch"):
-            reply["objects"] = [
-                {key: each[key] for key in ("oid", "size")}
-                | ({} if each["oid"] in hub.large else {"actions": {"upload": {"href": f"{hub.url}/{each['oid']}"}}})
-                for each in json.loads(body)["objects"]
-            ]
+            reply["objects"] = json.loads(body)["objects"]
+            for large in (each for each in reply["objects"] if each["oid"] not in hub.large):
+                large["actions"] = {"upload": {"href": f"{hub.url}/{large['oid']}"}}
         elif "/commit/" in self.path:
             for line in map(json.loads, body.splitlines()):
                 if line["key"] == "file":
@@ -98,17 +91,11 @@ def judge(tmp_path: Path) -> Path:
     card = f"---\npipeline_tag: text-generation\nbase_model: {tmp_path}\n---\n\n# A judge\n\nMade from {tmp_path}.\n"
     (folder / "README.md").write_text(card)
     name = identity.own_name(str(folder), identity.read_notes(folder))
-    labels = Labels(file=str(tmp_path / "people.csv"), sha256="5a" * 32, rows=60, raters=2)
-    certificate = Certificate(
-        how=HowJudged(judge=name, prompts={"0f": "pointwise"}, setup={}),
-        labels=labels,
-        agreement={"mae": Estimate(value=0.8, n=60, interval=(0.7, 0.95)), "kappa": Estimate(n=60)},
-        gate=[],
-        kept=True,
-        date="2026-11-29",
-        judged=JudgedFile(file="judged.jsonl", sha256="5b" * 32),
-    )
-    (tmp_path / "c.json").write_bytes(msgspec.json.encode(certificate))
+    agreement = {"mae": {"value": 0.8, "n": 60, "interval": [0.7, 0.95]}, "kappa": {"n": 60}}
+    labels = {"file": str(tmp_path / "people.csv"), "sha256": "5a" * 32, "rows": 60, "raters": 2}
+    certificate = {"how": {"judge": name, "prompts": {"0f": "pointwise"}, "setup": {}}, "labels": labels, "gate": []}
+    certificate |= {"kept": True, "date": "2026-11-29", "judged": {"file": "j.jsonl", "sha256": ""}}
+    write_json(tmp_path / "c.json", {**certificate, "agreement": agreement})
     return folder
 
 

@@ -9,7 +9,7 @@ from judgments import of_turn
 
 from critic.errors import UsageError
 from critic.records import Conversation, ConversationTurn, Judgment
-from critic.stats.aggregate import Aggregate, Cell, asked_of, by_cell, combine, mean
+from critic.stats.aggregate import Cell, asked_of, by_cell, mean
 
 SCORES = st.dictionaries(st.sampled_from("abcdefgh"), st.one_of(st.none(), st.integers(1, 10)), max_size=8)
 
@@ -31,20 +31,6 @@ def test_a_mean_counts_and_bounds_what_is_missing(scores: dict[str, int | None],
         assert aggregate.value == pytest.approx(fmean(valid))
         assert aggregate.low - 1e-9 <= aggregate.value <= aggregate.high + 1e-9
     assert aggregate.coverage == len(valid) / len(keys)
-
-
-def whole(value: float) -> Aggregate:
-    return Aggregate(value=value, n=1, failed=0, asked=1, low=value, high=value)
-
-
-def test_a_negative_weight_turns_the_range_around() -> None:
-    open_end = Aggregate(value=5, n=1, failed=1, asked=2, low=3, high=8)
-    combined = combine([(1, whole(10)), (-1, open_end)])
-    assert (combined.value, combined.low, combined.high) == (5, 2, 7)
-    assert (combined.n, combined.failed, combined.asked) == (2, 1, 3)
-    unknown = Aggregate(value=None, n=0, failed=2, asked=2, low=1, high=10)
-    assert combine([(1, whole(10)), (1, unknown)]).value is None
-    assert combine([(1, whole(10)), (1, unknown)]).high == 20
 
 
 def verdict(protocol: str = "direct", **changes: object) -> Judgment:
