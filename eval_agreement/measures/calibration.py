@@ -555,4 +555,6 @@ def _summarise(
     by_chance = float(error[known].mean() * share)
     widths = Widths(tasks=tasks, left=share, routed_mae=routed, random_mae=by_chance, reading="", **facts)
     limits = {"level": CONFORMAL_LEVEL, "fewest": FEWEST_ROWS, "narrow": NARROW, "any_narrow": narrow[known].any()}
-    return replace(widths, reading=say("intervals", widths=widths, all=tasks[0], **limits))
+    # Shown to miss the level, for instance because questions differ much.
+    misses = (tasks[0].coverage.interval or (0, 1))[1] < CONFORMAL_LEVEL
+    return replace(widths, reading=say("intervals", widths=widths, all=tasks[0], misses=misses, **limits))

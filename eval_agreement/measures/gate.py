@@ -109,13 +109,14 @@ def check(limits: Sequence[Limit], results: Mapping[str, Agreement]) -> list[Out
 def _outcome(sample: str, limit: Limit, result: Agreement) -> Outcome:
     """Check a limit on one sample, given the judge's agreement there."""
     lower, total = limit.sign == "<=", result.n + result.failed
+    # With few groups an interval may be too narrow, and a gate must not pass by chance.
+    few = (result.groups or 0) < FEWEST_TO_DECIDE
     # A count of failures has no interval: all of them are known.
     bound = result.failed / total if total else None
     if estimate := result.estimates.get(limit.metric):
-        # With few groups an interval may be too narrow, and a gate must not pass by chance.
-        enough = (result.groups or 0) >= FEWEST_TO_DECIDE
-        bound = estimate.interval[1 if lower else 0] if estimate.interval and enough else None
+        bound = estimate.interval[1 if lower else 0] if estimate.interval and not few else None
+        few = few and estimate.value is not None
     holds = bound is not None and (bound <= limit.value if lower else bound >= limit.value)
-    facts = {"sample": sample, "limit": limit, "result": result, "fewest": FEWEST_TO_DECIDE}
+    facts = {"sample": sample, "limit": limit, "result": result, "few": few, "fewest": FEWEST_TO_DECIDE}
     text = say("limit", estimate=estimate, bound=bound, holds=holds, **facts)
     return Outcome(sample, limit, bound, holds, text)

@@ -315,7 +315,9 @@ def alternative_annotator(
     over_constant = _beat_constant(rated, level)
     passes = omega >= WINNING_RATE and over_constant.side > 0
     test = replace(test, omega=omega, rho=rho, over_constant=over_constant, passes=passes)
-    return replace(test, reading=say("replaces", test=test, rater=rater, needed=WINNING_RATE))
+    # A judge that wins often and passes all the same not is no better than a constant.
+    rho_counts = passes or omega < WINNING_RATE
+    return replace(test, reading=say("replaces", test=test, rater=rater, needed=WINNING_RATE, rho_counts=rho_counts))
 
 
 def _beat_constant(rated: RatedItems, level: Level) -> Estimate:
