@@ -325,6 +325,7 @@ def test_an_objective(tmp_path: Path, package: Path, critic: Copied) -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.slow  # a minute of a core; test_an_objective holds the table
 def test_a_judge_of_an_objective_of_ones_own(tmp_path: Path, package: Path, critic: Copied) -> None:
     """Trained by the command itself, read by transformers, judged with by vLLM, and audited."""
     needs("deepspeed", "vllm")

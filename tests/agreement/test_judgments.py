@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 from conftest import Done, assert_one_line_error, completion, human_row, run, write_csv, write_jsonl
-from judgments import of_answer, of_turn
+from judgments import of_answer, of_turn, run_of
 from samples import build_conversation, build_question
 
 from critic import jsonl
@@ -157,7 +157,7 @@ def test_pairs_are_preferences_in_both_orders(tmp_path: Path) -> None:
     summary, done = audit(tmp_path, "--human", "people.csv", "--judge", "ours=ours.jsonl", "--gate", "accuracy>=0.1")
     sample = summary["people.csv"]
     conversations = [conversation(number) for number in range(COUNT)]
-    own = aggregate_of(convbench.agreement([(ours, people)], conversations, "pairwise")["S1"])
+    own = aggregate_of(convbench.agreement([(run_of(ours), run_of(people))], conversations, "pairwise")["S1"])
     assert 100 * sample["agreement"]["ours"]["accuracy"]["value"] == pytest.approx(own.value)
     assert sample["groups"] == COUNT // 2 and sample["position"]["ours"]["flips"]["value"] == 0.25
     assert "of 48 pairs" in done.stdout

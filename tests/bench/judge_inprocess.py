@@ -94,7 +94,7 @@ def one_by_one(folder: Path, texts: list[str]) -> float:
     return seconds(generate) / len(texts)
 
 
-async def measure(hidden: int, layers: int, model: Path | None, count: int) -> None:
+async def measure(hidden: int, layers: int, model: Path | None, count: int) -> dict[str, Any]:
     rows = responses(count)
     with tempfile.TemporaryDirectory() as folder_name:
         folder = model or checkpoint(Path(folder_name), rows, hidden, layers)
@@ -142,7 +142,7 @@ async def measure(hidden: int, layers: int, model: Path | None, count: int) -> N
     cached = sum(output.num_cached_tokens or 0 for output in verdicts)
     mean = f"{prompt // count} tokens, {sum(lengths) // count} written"
     print(f"{count} prompts of {mean}; a second: {a_second}")
-    result = {
+    return {
         "name": "judge_inprocess",
         **ratios(laps_of, "engine", "judge"),
         "ratio_verdicts": ratios(laps_of, "engine_verdicts", "judge"),
@@ -153,12 +153,11 @@ async def measure(hidden: int, layers: int, model: Path | None, count: int) -> N
         "over_transformers_one_by_one": round(slow * count / took["judge"], 1),
         "a_second": {**a_second, "transformers": round(1 / slow, 2)},
     }
-    print(json.dumps(result))
 
 
 def main(hidden: int = 256, layers: int = 4, model: Path | None = None, rows: int = ROWS) -> None:
     """Measure a random judge of a width, a multiple of 64, and layers, or a model folder instead of it."""
-    asyncio.run(measure(hidden, layers, model, rows))
+    print(json.dumps(asyncio.run(measure(hidden, layers, model, rows))))
 
 
 if __name__ == "__main__":

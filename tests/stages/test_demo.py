@@ -129,6 +129,7 @@ def test_its_closing_text_serves_the_clients_of_the_readme(demo: Path) -> None:
     assert re.search(r"\b([1-9]|10)\b", done.stdout), done.stdout
 
 
+@pytest.mark.slow  # two minutes of a core
 def test_its_closing_text_runs_conversations_by_a_judge_that_learned_them(tmp_path: Path, scripted: Servers) -> None:
     """ConvBench's and MultiVerse's samples as published, by a judge of the recipe that `make bench-demo` trains."""
     needs("deepspeed", "vllm")
