@@ -41,6 +41,10 @@ def main(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the files and the card; send nothing.")] = False,
 ) -> None:
     """Publish a judge on a model hub, with a card that hubs read: licence, base, data, audited figures."""
+    try:
+        from huggingface_hub import HfApi  # noqa: PLC0415 - --help does without
+    except ImportError:
+        raise UsageError("critic push needs huggingface_hub: pip install huggingface_hub") from None
     facts = identity.read_notes(folder)
     audited = read(certificate)[0] if certificate else None
     judge = identity.own_name(str(folder), facts)
@@ -63,8 +67,6 @@ def main(
                 print(f"{file.stat().st_size:>15,}  {file.relative_to(staged)}")
             print(f"\n{card.partition('# ')[0]}nothing was sent (--dry-run)")
             return
-        from huggingface_hub import HfApi  # noqa: PLC0415 - --help does without
-
         repository = HfApi().create_repo(name, private=private, exist_ok=True)
         HfApi().upload_folder(repo_id=repository.repo_id, folder_path=staged, commit_message=f"Publish {judge}")
     print(f"{judge} published: {repository}")

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,12 +11,14 @@ from subprocess import DEVNULL, Popen
 from typing import Any
 
 import pytest
-from conftest import ROOT, assert_one_line_error, command, run, run_apart, write_jsonl
+from conftest import ROOT, assert_one_line_error, command, run, run_apart
 
 from critic.backends import identity
 from critic.jsonl import write_json
 
 pytest.importorskip("huggingface_hub")
+
+RECIPE = {"revision": None, "max_source_tokens": 9, "max_target_tokens": 9}
 
 
 class Hub(ThreadingHTTPServer):
@@ -81,8 +84,8 @@ def hub() -> Iterator[Hub]:
 def judge(tmp_path: Path) -> Path:
     """A judge's folder as training leaves it, of two files of weights, with a checkpoint, and its certificate."""
     folder = tmp_path / "judge"
-    recipe = {"base": str(tmp_path), "revision": None, "max_source_tokens": 9, "max_target_tokens": 9}
-    write_json(folder / "critic.json", {"recipe": recipe, "base": {"licence": "Own Terms, https://own.example/terms"}})
+    recipe, base = RECIPE | {"base": str(tmp_path)}, {"licence": "Own Terms, https://own.example/terms"}
+    write_json(folder / "critic.json", {"recipe": recipe, "base": base})
     for name in ("config.json", "tokenizer_config.json"):
         write_json(folder / name, {})
     for name in ("model-1.safetensors", "model-2.safetensors", "checkpoint-9/model.safetensors"):
@@ -121,11 +124,9 @@ def test_what_was_sent_before_a_kill_is_not_sent_again(hub: Hub, judge: Path, tm
 
     from huggingface_hub import ModelCard
 
-    card = ModelCard(hub.files["README.md"].decode())
-    data: Any = card.data
-    assert (data.license, data.license_name) == ("other", "Own Terms")
-    assert data.license_link == "https://own.example/terms" and data.base_model is None
-    (result,) = data.eval_results
+    card: Any = ModelCard(hub.files["README.md"].decode())
+    terms, (result,) = (card.data.license, card.data.license_name, card.data.license_link), card.data.eval_results
+    assert terms == ("other", "Own Terms", "https://own.example/terms") and card.data.base_model is None
     assert (result.metric_type, result.metric_value, result.dataset_revision) == ("mae", 0.8, "5a" * 32)
     assert result.metric_args == {"interval_95": [0.7, 0.95], "n": 60} and result.dataset_name == "people.csv"
     assert "mae 0.80 [0.70, 0.95]" in card.text and str(tmp_path) not in card.content
@@ -135,16 +136,16 @@ def test_what_may_not_be_published_is_refused(judge: Path, tmp_path: Path, monke
     """One line, and nothing is sent: no licence known, terms that forbid, another judge's certificate, no network."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     push = ("critic", "push", judge, "me/judge")
-    assert "config.json" in run(*push, "--dry-run", code=0).stdout
     assert_one_line_error(run(*push), "me/judge: not published", "HF_HUB_OFFLINE")
-    assert_one_line_error(run(*push, "--certificate", write_jsonl(tmp_path / "x.json", [{}])), "no certificate")
     for base, licence, line in (
         ({"licence": "cc-by-nd-4.0"}, "mit", "its terms (cc-by-nd-4.0) forbid"),
         ({}, None, "the licence of someone/base is not known; name the judge's: --licence ID"),
     ):
-        recipe = {"base": "someone/base", "max_source_tokens": 9, "max_target_tokens": 9}
-        write_json(judge / "critic.json", {"recipe": recipe, "base": base})
+        write_json(judge / "critic.json", {"recipe": RECIPE | {"base": "someone/base"}, "base": base})
         assert_one_line_error(run(*push, *(["--licence", licence] if licence else [])), line)
-    assert "license: mit" in run(*push, "--licence", "MIT", "--dry-run", code=0).stdout
+    shown = run(*push, "--licence", "MIT", "--dry-run", code=0).stdout
+    assert "license: mit" in shown and "  config.json\n" in shown
     (judge / "config.json").write_text("{ }")
     assert_one_line_error(run(*push, "--licence", "mit", "--certificate", tmp_path / "c.json"), "it is of judge@")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    assert_one_line_error(run(*push), "pip install huggingface_hub")
