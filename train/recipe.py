@@ -145,6 +145,9 @@ def _check(recipe: Recipe) -> None:
     grouped = bool(recipe.group_by_question)
     require(not (grouped and ordered), "group_by_question decides on the order; set train_sampling_strategy: random")
     _check_forms(recipe, objective)
+    # Who asks for packed rows by name should not train padded ones unnoticed.
+    packs = recipe.attention in {"auto", "sdpa", "flex_attention"}
+    require(packs or not recipe.packing, f"rows are packed with auto, sdpa or flex_attention, not {recipe.attention}")
     # One precision in two places could differ.
     also = {"bf16", "fp16"} & (set(recipe.training) | set(recipe.deepspeed))
     require(recipe.precision is None or not also, f"precision decides on {', '.join(sorted(also))}; give one of them")

@@ -113,8 +113,7 @@ def test_what_was_sent_before_a_kill_is_not_sent_again(hub: Hub, judge: Path, tm
         process.kill()
     assert not hub.files
     hub.hung.clear()
-    done = run_apart(*words, env=env, code=0)
-    assert done.stdout.endswith(f"published: {hub.url}/me/judge\n")
+    assert run_apart(*words, env=env, code=0).stdout.endswith(f"published: {hub.url}/me/judge\n")
     assert sorted(hub.files) == [
         "README.md", "certificate.json", "config.json", "critic.json", "model-1.safetensors", "model-2.safetensors",
         "tokenizer_config.json",

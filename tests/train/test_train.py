@@ -197,6 +197,7 @@ def test_mistakes_in_overrides_and_what_is_passed_on(words: str, message: str, t
 
 HUB: dict[str, Any] = {"tiny": None, "base": "a/b"}
 WRONG = [
+    ({"packing": True, "attention": "eager"}, "sdpa or flex_attention, not eager"),
     ({"max_sorce_tokens": 9}, r"`max_sorce_tokens`.*did you mean max_source_tokens\?"),
     ({"evalution": {"every": 2}}, r"`evalution`.*did you mean evaluation\?"),
     ({"tiny": {"layer": 2}}, r"`layer`.*did you mean layers\?"),
