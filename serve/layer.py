@@ -15,7 +15,6 @@ import os
 import re
 import secrets
 import sys
-from collections import Counter
 from contextlib import ExitStack
 from http import HTTPStatus
 from pathlib import Path
@@ -31,6 +30,7 @@ from control_tokens import ControlTokens
 from learned import LearnedJudge, describe_service
 from msgspec.structs import replace
 from options import SETTINGS, Settings
+from prometheus_client import Counter
 from ratings import wrap_generate
 from replies import Answer, App, Message, Receive, Scope, Send
 
@@ -54,7 +54,10 @@ MOST_NAME = 200
 UNREAD = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """Exceptions that reading a malformed request raises."""
 
-LABELS = {"requests": "contract", "unknown_forms": "fingerprint"}
+REQUESTS = Counter("critic_requests", "Chat requests, by contract.", ["contract"])
+UNKNOWN_FORMS = Counter("critic_unknown_forms", "Judging requests without a contract, by template.", ["fingerprint"])
+"""Counters in the registry that vLLM's /metrics shows, over all processes of its API."""
+
 MOST_PREPARED = 8
 """Most requests that vLLM parses, renders and validates at the same time, before it generates."""
 
@@ -70,7 +73,7 @@ class JudgeLayer:
         self.learned: LearnedJudge | None = None
         # No limit with images: requests would wait while the images of others are fetched.
         self.turns = asyncio.Semaphore(sys.maxsize if self.settings.images else MOST_PREPARED)
-        self.counts: Counter[tuple[str, str]] = Counter()
+        self.unknown_forms = set[str]()
         _watch_vllm()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -105,10 +108,8 @@ class JudgeLayer:
         request, body = await asyncio.to_thread(self._parsed, path, body) if body else (None, body)
         if "gives" in self.settings.about and WRITES.match(path):
             raise self._refuse_text("it is no chat request")
-        if path == "/metrics":
-            await replies.send_answer(send, await self._metrics(scope, receive))
         # vLLM's list of models also describes the judge to clients.
-        elif path == "/v1/models" and method == "GET" and self.settings.about:
+        if path == "/v1/models" and method == "GET" and self.settings.about:
             await replies.send_answer(send, await self._models(scope, receive))
         elif path == CHAT and method == "POST" and isinstance(request, dict) and "messages" in request:
             await self._generate(scope, body, request, receive, send)
@@ -153,16 +154,6 @@ class JudgeLayer:
             reason = f"the request is larger than {limit / 1e6:g} MB (--max-request-mb)"
             raise Refusal(reason, code="request_too_large", status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         return b"".join(parts)
-
-    async def _metrics(self, scope: Scope, receive: Receive) -> Answer:
-        """Return vLLM's metrics, with counts of the requests per contract.
-
-        Judging requests that match no contract are counted by the fingerprint of their template.
-        """
-        answer = await self._capture(scope, b"", receive)
-        lines = [f'critic_{name}_total{{{LABELS[name]}="{value}"}} {n}' for (name, value), n in self.counts.items()]
-        types = [f"# TYPE critic_{name}_total counter" for name in LABELS]
-        return answer.with_body(answer.body + "\n".join([*types, *sorted(lines), ""]).encode())
 
     async def _models(self, scope: Scope, receive: Receive) -> Answer:
         """Return vLLM's list of models. The entries of the judge also have the fields of `settings.about`."""
@@ -275,12 +266,12 @@ class JudgeLayer:
                 return replace(request, plain=True)
             chat = request.visible
             contract = await asyncio.to_thread(recognise, chat, self.contracts)
-            self.counts["requests", contract.name if contract else "none"] += 1
+            REQUESTS.labels(contract.name if contract else "none").inc()
             if contract is None and await asyncio.to_thread(judges, chat):
                 # A client that changes its templates must not fill the memory.
-                known = sum(name == "unknown_forms" for name, _ in self.counts)
-                counter = ("unknown_forms", fingerprint(chat))
-                self.counts[counter if known < 100 or counter in self.counts else ("unknown_forms", "others")] += 1
+                if len(self.unknown_forms) < 100:
+                    self.unknown_forms.add(fingerprint(chat))
+                UNKNOWN_FORMS.labels(fingerprint(chat) if fingerprint(chat) in self.unknown_forms else "others").inc()
             form = (chat.get("response_format") or {}).get("type", "text")
             plain = contract is None and (bool(chat.get("structured_outputs")) or form != "text")
             return replace(request, contract=contract, plain=plain)

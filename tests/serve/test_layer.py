@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from clients.forms import FORMS
 from clients.inner import Ask, Inner, respond, streamed
+from prometheus_client import REGISTRY, generate_latest
 from serving import chat_request, contracts, layer
 
 from critic.backends.openai import OURS, RED
@@ -485,20 +487,19 @@ def test_images_that_the_judge_cannot_see_are_left_out_and_counted(ask: Ask) -> 
     assert inner.chats == [body] and "x-critic-left-out" not in answer.headers
 
 
-def test_contracts_and_unknown_forms_are_counted(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    layers: list[Any] = []
-    monkeypatch.setattr(layer.JudgeLayer, "_authorised", lambda self, scope: not layers.append(self))  # type: ignore[func-returns-value]
+def test_contracts_and_unknown_forms_are_counted(ask: Ask) -> None:
+    """In the registry that vLLM's /metrics shows, where no text of a request stands."""
     unknown = {"messages": [{"role": "user", "content": "Judge the answer as you like, in a haiku."}]}
-    counted = layer.Counter()
+    counters = [("requests", {"contract": "none"}), ("requests", {"contract": FORMS[0].contract})]
+    counters.append(("unknown_forms", {"fingerprint": contracts.fingerprint(unknown)}))
+
+    def read_counts() -> list[float]:
+        return [REGISTRY.get_sample_value(f"critic_{name}_total", labels) or 0.0 for name, labels in counters]
+
+    before = read_counts()
     for request in (HELLO, FORMS[0].request, unknown, unknown):
         ask(Inner(), request)
-        counted.update(layers[-1].counts)
-    asked_for = contracts.fingerprint(unknown)
-    assert counted == {("requests", "none"): 3, ("requests", FORMS[0].contract): 1, ("unknown_forms", asked_for): 2}
-    monkeypatch.setattr(layer, "Counter", lambda: counted)
-    text = ask(Inner(), method="GET", path="/metrics").text
-    assert f'critic_unknown_forms_total{{fingerprint="{asked_for}"}} 2' in text.split("\n")
-    assert 'critic_requests_total{contract="none"} 3' in text and "haiku" not in text
+    assert np.subtract(read_counts(), before).tolist() == [3, 1, 2] and b"haiku" not in generate_latest()
 
 
 @pytest.mark.parametrize("stream", [False, True])
