@@ -160,13 +160,11 @@ def stop(server: subprocess.Popen[bytes]) -> None:
     # Requests that run may finish first.
     if server.poll() is None:
         server.terminate()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             server.wait(STOP_SECONDS + 10)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
     with contextlib.suppress(ProcessLookupError):
         os.killpg(server.pid, signal.SIGKILL)  # its own group, by start_new_session
+    server.wait()
 
 
 def attend(words: list[str], environ: dict[str, str], url: str, ready: str, seconds: float, log: Path | None) -> int:
