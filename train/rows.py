@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 import transformers
 from filelock import FileLock
-from msgspec import Struct
 from recipe import objective_of
 from recipe_keys import PEOPLE, Recipe, judges, labels, list_made_files, used_forms
 from tiny import tiny_processor, train_tokenizer
@@ -32,7 +31,6 @@ from critic.judging.forms import ONE_SIDE, form_of, rates
 from critic.judging.prompt import load, prompt_hash
 from critic.judging.targets import encode, source_ids, target
 from critic.records import RATINGS, TEN, Example, HumanScore, Judgment, Response
-from critic.tables import score_column
 
 FORMAT = 9
 """Version of the cache. Increase it to make all caches invalid."""
@@ -51,7 +49,7 @@ _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(tuple[Planned, dict[str, Response], float])
 
 
-class Data(Struct, frozen=True):
+class Data(msgspec.Struct, frozen=True):
     """Tokenized examples (`rows`), and counts of truncated, refused and left-out ones (`counts`).
 
     Columns of `rows`:
@@ -267,7 +265,7 @@ def _read_teacher(name: str, loaded: Loaded) -> dict[str, HumanScore]:
     return scores
 
 
-class Labelled(Struct, frozen=True):
+class Labelled(msgspec.Struct, frozen=True):
     """Rows with the scores of one source (people or a judge), by id, and the examples planned from them.
 
     `weight` is the weight of each example in the loss.
@@ -288,7 +286,7 @@ def _label_rows(loaded: Loaded, name: str, weight: float, recipe: Recipe) -> Lab
     if name == PEOPLE:
         chosen = [answer for answer in loaded.responses if answer.human is not None or answer.preference is not None]
     else:
-        column = score_column(name)
+        column = tables.score_column(name)
         scored = [answer for answer in loaded.responses if column in answer.columns]
         scores = {answer.id: HumanScore(score=answer.columns[column]) for answer in scored}
         # A teacher's file has ratings and nothing else.
@@ -426,23 +424,16 @@ def _join_counts(counts: Counter[str]) -> str:
     return ", ".join(f"{count} {reason}" for reason, count in counts.most_common())
 
 
+_TEXT, _COUNT = datasets.Value("string"), datasets.Value("int32")
 _FEATURES = datasets.Features(
     {
-        "id": datasets.Value("string"),
-        "group": datasets.Value("string"),
-        "form": datasets.Value("string"),
-        "input_ids": datasets.List(datasets.Value("int32")),
-        "source": datasets.Value("int32"),
-        "value": datasets.List(datasets.Value("int32")),
-        "length": datasets.Value("int32"),
+        **dict.fromkeys(("id", "group", "form", "failure"), _TEXT),
+        **dict.fromkeys(("source", "length"), _COUNT),
+        **dict.fromkeys(("input_ids", "other_ids", "value", "image_tokens"), datasets.List(_COUNT)),
+        **dict.fromkeys(("images", "shortened"), datasets.List(_TEXT)),
         "rating": datasets.Value("int8"),
         "people": datasets.List(datasets.Value("float32")),
-        "other_ids": datasets.List(datasets.Value("int32")),
         "weight": datasets.Value("float32"),
-        "images": datasets.List(datasets.Value("string")),
-        "image_tokens": datasets.List(datasets.Value("int32")),
-        "shortened": datasets.List(datasets.Value("string")),
-        "failure": datasets.Value("string"),
     }
 )
 

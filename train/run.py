@@ -31,7 +31,6 @@ from batches import Batches, Collation
 from evaluation import HeldOut, read_held_out, require_foreign
 from huggingface_hub.constants import HF_HOME
 from loop import JudgeTrainer
-from msgspec import Struct
 from objective import Objective, RatingTokens
 from recipe import objective_of
 from recipe_keys import LoraSpec, Recipe, list_made_files
@@ -252,7 +251,7 @@ def take_turns(first: bool) -> Iterator[None]:
         torch.distributed.barrier()
 
 
-class TrainingRun(Struct, frozen=True):
+class TrainingRun(msgspec.Struct, frozen=True):
     """A recipe and the options of the command (sft.py).
 
     - `data_root`: folder that image paths start from.

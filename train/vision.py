@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,6 @@ class SeeingTokenizer:
 
     def __init__(self, processor: Any, images: Images | None) -> None:
         self.processor, self.images = processor, images
-        self._expansions: dict[tuple[int, int], str] = {}
-        self._sizes: dict[str, list[tuple[str, tuple[int, int]]]] = {}
 
     def __getattr__(self, name: str) -> Any:
         # While it is being unpickled.
@@ -83,11 +82,10 @@ class SeeingTokenizer:
             raise ImageError("image_unreadable", f"the text holds {' or '.join(own)}")
         return first + "".join(self._expand(size) + piece for size, piece in zip(in_order, behind, strict=True))
 
+    @cache  # noqa: B019 - one tokenizer a process
     def _measure(self, name: str) -> list[tuple[str, tuple[int, int]]]:
         """Return the size of an image as [("", size)], or of a video the time and size of each frame."""
-        if name not in self._sizes:
-            self._sizes[name] = [(time, picture.size) for time, picture in self.pictures(name)]
-        return self._sizes[name]
+        return [(time, picture.size) for time, picture in self.pictures(name)]
 
     def expansion(self, name: str) -> str:
         """Return the text of all tokens that stand for an image or a video's frames, without the frames' times.
@@ -96,19 +94,17 @@ class SeeingTokenizer:
         """
         return "".join(self._expand(size) for _, size in self._measure(name))
 
+    @cache  # noqa: B019 - sizes repeat over thousands of rows
     def _expand(self, size: tuple[int, int]) -> str:
         """Return the text of all tokens that stand for an image of this size; errors are as in `expansion`."""
-        # Sizes repeat over thousands of rows.
-        if size not in self._expansions:
-            token = self.processor.image_token
-            try:
-                processed = self.processor(text=[token], images=[[white(size)]], return_text_replacement_offsets=True)
-                ((replaced,),) = processed["text_replacement_offsets"]
-                self._expansions[size] = replaced["replacement"]
-            except (TypeError, KeyError, ValueError, AttributeError) as error:
-                kind = type(self.processor).__name__
-                raise UsageError(f"{kind} does not tell which tokens stand for an image: {one_line(error)}") from None
-        return self._expansions[size]
+        token = self.processor.image_token
+        try:
+            processed = self.processor(text=[token], images=[[white(size)]], return_text_replacement_offsets=True)
+            ((replaced,),) = processed["text_replacement_offsets"]
+            return str(replaced["replacement"])
+        except (TypeError, KeyError, ValueError, AttributeError) as error:
+            kind = type(self.processor).__name__
+            raise UsageError(f"{kind} does not tell which tokens stand for an image: {one_line(error)}") from None
 
     def ids(self, text: str) -> list[int]:
         """Return the token ids of `text`, without adding special tokens."""
