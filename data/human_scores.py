@@ -122,8 +122,7 @@ def split(
 
 def main(
     rows: Annotated[
-        Path,
-        typer.Argument(help="Human labels: scored rows, pairs, or output of import-grades; a table or a folder."),
+        Path, typer.Argument(help="Human labels: scored rows, pairs, or output of import-grades; a table or a folder.")
     ],
     out: Annotated[Path, typer.Option(help="Folder for train.jsonl, internal.jsonl, external.jsonl.")],
     external: Annotated[str | None, typer.Option(help="System whose answers are kept out of training.")] = None,

@@ -409,8 +409,7 @@ def main(
     seed: Annotated[int, typer.Option(help="Random seed; the same seed writes the same bytes.")] = 0,
     questions: Annotated[int, typer.Option(min=52, help="Number of questions; about nine rows each.")] = 1144,
     pictures: Annotated[
-        bool,
-        typer.Option("--pictures", help="Ask in English about pictures, and draw them into images/ next to OUT."),
+        bool, typer.Option("--pictures", help="Ask in English about pictures, and draw them into images/ next to OUT.")
     ] = False,
     conversations: Annotated[
         bool, typer.Option("--conversations", help="Also label a checklist per answer, and whole conversations.")

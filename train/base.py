@@ -317,8 +317,7 @@ def main(
     name: Annotated[str, typer.Argument(help=f"One of {', '.join(PUBLISHED)}.")],
     out: Annotated[Path, typer.Argument(help="Folder to create; must be empty if it exists.")],
     layers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Keep only the first N layers, for a scoring head: no text generation."),
+        int | None, typer.Option(min=1, help="Keep only the first N layers, for a scoring head: no text generation.")
     ] = None,
     source: Annotated[
         Path | None, typer.Option("--from", help="Folder of the published chatglm3-6b to convert.")

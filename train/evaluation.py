@@ -13,8 +13,7 @@ from accelerate.utils import gather_object, send_to_device
 from batches import Batches, Collation, PromptCollation, Row, Weights, build_prompt_row
 from msgspec import Struct
 from numpy.typing import NDArray
-from objective import RatingTokens, log_distribution
-from recipe_keys import EvaluationSpec
+from objective import Objective, RatingTokens, log_distribution
 from vision import SeeingTokenizer, number_images
 
 from critic import human_scored
@@ -48,16 +47,15 @@ class HeldOut(Struct, frozen=True):
     behind: int = 0
 
 
-def read_held_out(
-    path: Path, spec: EvaluationSpec, tokenizer: Any, tokens: RatingTokens | None, limit: int, form: str = "pointwise"
-) -> HeldOut:
-    """Read the first `spec.rows` rows of a file and render them as in judging, sorted by length.
+def read_held_out(path: Path, objective: Objective, tokenizer: Any) -> HeldOut:
+    """Read the first rows of a file, as many as the recipe's `evaluation` says, and render them as in judging.
 
-    - `tokens`: how the tokenizer spells ratings, or None for a scoring head, whose rows end with the prompt.
-    - `limit`: the most tokens of a prompt. `form`: the judging form.
-
-    Raise UsageError if an image cannot be shown or no row can be used.
+    They are sorted by length. Those of a scoring head end with the prompt. Raise UsageError if an image cannot be shown
+    or no row can be used.
     """
+    spec, limit, form = objective.recipe.evaluation, objective.recipe.max_source_tokens, objective.watched_form()
+    tokens = objective.tokens
+    assert spec is not None
     usable: list[tuple[Row, float, str]] = []
     refused: list[str] = []
     behind = [*tokens.before, *(tokens.first[:1] if tokens.zero is not None else [])] if tokens else []
@@ -168,7 +166,13 @@ def rate_by_expectation(shares: NDArray[np.float64]) -> list[float]:
 
 
 def compute_metrics(scores: list[float], human: list[float]) -> dict[str, float]:
-    """Return all agreement metrics by name, and the number of rows as `n`. Undefined metrics are left out."""
+    """Return all agreement metrics by name, and the number of rows as `n`. Undefined metrics are left out.
+
+    >>> compute_metrics([5.0, 5.0, 5.0], [5.0, 5.0, 6.5])
+    {'n': 3.0, 'mae': 0.5, 'fuzzy': 0.6666666666666666, 'strict': 0.6666666666666666, 'qwk': 0.0}
+    >>> sorted(compute_metrics([1.0, 5.0, 10.0], [5.0, 5.0, 5.0]))
+    ['fuzzy', 'mae', 'n', 'qwk', 'strict']
+    """
     estimates = agreement(human, scores).estimates
     known = {name: estimate.value for name, estimate in estimates.items() if estimate.value is not None}
     return {"n": float(len(human)), **known}

@@ -59,6 +59,14 @@ class GroupedSampler(torch.utils.data.Sampler):  # type: ignore[misc]  # a base 
     A group has the same images or, without images, the same `group`. A step then computes an image, or the common
     prefix of a question's prompts, once, and learns how the answers differ. `most` is the most rows of a group that
     stay together (None: all).
+
+    >>> images = [["a"], ["b"], [], ["a"], ["b"], [], ["a", "b"]]
+    >>> rows = datasets.Dataset.from_dict({"id": [*"abcdefg"], "group": [*"tuvwxyz"], "images": images})
+    >>> orders = [[*GroupedSampler(rows, torch.Generator().manual_seed(seed))] for seed in range(5)]
+    >>> [sorted({abs(order.index(one) - order.index(other)) for order in orders}) for one, other in ((0, 3), (1, 4))]
+    [[1], [1]]
+    >>> {tuple(sorted(order)) for order in orders}, len(set(map(tuple, orders))) > 1
+    ({(0, 1, 2, 3, 4, 5, 6)}, True)
     """
 
     def __init__(self, rows: datasets.Dataset, generator: torch.Generator, most: int | None = None) -> None:
@@ -128,7 +136,8 @@ class Meter:
         self._started: tuple[float, float] | None = None
 
     def add(self, inputs: dict[str, Any]) -> None:
-        """Add a micro-batch."""
+        """Add a micro-batch, and start the clock unless it is running."""
+        self._started = self._started or (time.monotonic(), time.process_time())
         ids = inputs["input_ids"]
         present = torch.ones_like(ids) if "position_ids" in inputs else ids != self.pad
         positions = inputs.get("position_ids", torch.arange(ids.shape[1], device=ids.device))
@@ -139,10 +148,6 @@ class Meter:
         layers = self.matrices * tokens * (self.below + (1.0 - self.below) * self.passes)
         pairs = self.attention * squares * (self.below + (1.0 - self.below) * 3)
         self.flops = self.flops + 2 * (layers + self.head * learned * self.passes + pairs)
-
-    def start(self) -> None:
-        """Start the clock unless it is running."""
-        self._started = self._started or (time.monotonic(), time.process_time())
 
     def stop(self) -> None:
         """Wait for the GPU and stop the clock."""
@@ -308,9 +313,6 @@ class JudgeTrainer(transformers.Trainer, transformers.TrainerCallback):  # type:
             jsonl.write_text(self.losses, "".join(line + "\n" for line in earlier))
         if "foreign" in self.watched and not state.global_step:
             self._judge_held_out(0)
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.meter.start()
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         control.should_log = control.should_log or control.should_save

@@ -356,8 +356,7 @@ def _read_watched(run: TrainingRun, objective: Objective, tokenizer: Any) -> dic
     if run.internal is None or recipe.evaluation is None:
         return {}
     files = {"own": run.internal, **({"foreign": Path(recipe.foreign)} if recipe.foreign else {})}
-    settings = recipe.evaluation, tokenizer, objective.tokens, recipe.max_source_tokens, objective.watched_form()
-    return {name: read_held_out(file, *settings) for name, file in files.items()}
+    return {name: read_held_out(file, objective, tokenizer) for name, file in files.items()}
 
 
 def _warn(text: str) -> None:

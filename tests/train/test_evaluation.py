@@ -20,6 +20,7 @@ from training import (
     Processes,
     Whole,
     logged,
+    objective_with,
     refused,
     run_sft,
     sample_rows,
@@ -204,12 +205,10 @@ def tokenizer(tmp_path: Path) -> Any:
     return tokenizer_for(write_rows(tmp_path))
 
 
-def spec(**changes: Any) -> Any:
-    return recipe_keys.EvaluationSpec(every=1, **changes)
-
-
-def held(tokenizer: Any, path: Path, limit: int = 2000, **changes: Any) -> Any:
-    return evaluation.read_held_out(path, spec(**changes), tokenizer, rating_tokens(tokenizer), limit)
+def held(tokenizer: Any, path: Path, limit: int = 2000, form: str = "pointwise", **changes: Any) -> Any:
+    watched = recipe_keys.EvaluationSpec(every=1, **changes)
+    recipe = {"forms": {form: 1.0}, "evaluation": watched, "max_source_tokens": limit}
+    return evaluation.read_held_out(path, objective_with("sft", rating_tokens(tokenizer), **recipe), tokenizer)
 
 
 def test_rows_held_out_are_the_first_that_fit(tokenizer: Any, tmp_path: Path) -> None:
@@ -231,7 +230,7 @@ def test_behind_a_one_stands_what_the_form_s_verdict_goes_on_with(
     tokenizer: Any, tmp_path: Path, form: str, ends: bool, next_: str
 ) -> None:
     tokens = rating_tokens(tokenizer)
-    held_out = evaluation.read_held_out(write_rows(tmp_path), spec(), tokenizer, tokens, 2000, form)
+    held_out = held(tokenizer, write_rows(tmp_path), form=form)
     assert held_out.ends == ends
     model, texts = tiny_model("llama", "sdpa", len(tokenizer)), map(tokenizer.decode, range(len(tokenizer)))
     zero = tokenizer("0", add_special_tokens=False).input_ids
@@ -272,14 +271,6 @@ def test_batches_and_processes_change_nothing(tokenizer: Any, tmp_path: Path) ->
         assert np.array(each) == pytest.approx(alone, abs=1e-6)
 
 
-def test_what_is_not_defined_is_left_out() -> None:
-    fives = np.eye(10)[[4, 4, 4]]
-    metrics = evaluation.compute_metrics(evaluation.rate_by_expectation(fives), [5.0, 5.0, 6.0])
-    assert metrics == pytest.approx({"n": 3.0, "mae": 1 / 3, "fuzzy": 2 / 3, "strict": 2 / 3, "qwk": 0.0})
-    spread = evaluation.rate_by_expectation(np.eye(10)[[0, 4, 9]])
-    assert set(evaluation.compute_metrics(spread, [5.0, 5.0, 5.0])) == {"n", "mae", "fuzzy", "strict", "qwk"}
-
-
 def test_all_scores_equal_trains(tmp_path: Path) -> None:
     """It is said. What is not defined without a spread of scores is left out; the rest is there."""
     rows = write_rows(tmp_path, [human_row(n, human_score=6.0, reason="Fine.") for n in range(8)])
@@ -289,17 +280,6 @@ def test_all_scores_equal_trains(tmp_path: Path) -> None:
     (metrics,) = evaluations(tmp_path / "out").values()
     assert set(metrics) == {"n", "mae", "fuzzy", "strict", "qwk"}
     assert "pearson" not in (tmp_path / "out/README.md").read_text("utf-8")
-
-
-def test_a_folder_that_was_being_exchanged_is_put_back(tmp_path: Path) -> None:
-    import export
-
-    (tmp_path / "best.old").mkdir()
-    export.mend(tmp_path / "best")
-    assert [entry.name for entry in tmp_path.iterdir()] == ["best"]
-    (tmp_path / "best.old").mkdir()
-    export.mend(tmp_path / "best")
-    assert {entry.name for entry in tmp_path.iterdir()} == {"best", "best.old"}
 
 
 def test_a_judge_beside_its_base_has_intervals_and_what_is_worse() -> None:

@@ -12,6 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from training import (
     RECIPE,
     losses,
+    objective_with,
     prepare_rows,
     refused,
     sample_rows,
@@ -24,7 +25,6 @@ from training import (
 )
 
 import evaluation  # isort: skip
-import export  # isort: skip
 from recipe import OBJECTIVES, objective_of  # isort: skip
 import linear_head  # isort: skip
 import recipe as recipes  # isort: skip
@@ -85,8 +85,8 @@ def test_the_loss_is_that_of_each_prompt_alone(env: SimpleNamespace, share: bool
 
 
 def test_held_out_rows_are_judged_by_the_head(env: SimpleNamespace) -> None:
-    spec = recipe_keys.EvaluationSpec(every=1)
-    held = evaluation.read_held_out(env.file, spec, env.tokenizer, None, 2000)
+    watching = objective_with("head", evaluation=recipe_keys.EvaluationSpec(every=1), max_source_tokens=2000)
+    held = evaluation.read_held_out(env.file, watching, env.tokenizer)
     assert sorted(row["input_ids"] for row in held.rows) == sorted(prompt_ids(env))
     shares = evaluation.compute_distributions(env.model, env.tokenizer, held.rows, None, 4)
     for row, distribution in zip(held.rows, shares, strict=True):
@@ -108,15 +108,6 @@ def test_the_folder_is_a_model_with_ten_classes(tmp_path: Path) -> None:
     assert not (out / "generation_config.json").exists()
     assert "pipeline_tag: text-classification" in (out / "README.md").read_text("utf-8")
     assert any("eval_mae" in line for line in (out / "loss.jsonl").read_text("utf-8").splitlines())
-
-
-def test_the_name_is_the_one_by_which_vllm_knows_the_family(tmp_path: Path) -> None:
-    """It has Gemma3ForCausalLM, and no Gemma3Text…, from which it makes a head by the name's end."""
-    config = transformers.Gemma3TextConfig(architectures=["Gemma3TextForSequenceClassification"], id2label={0: "1"})
-    config.save_pretrained(tmp_path)
-    export._name_as_vllm_does(tmp_path / "config.json")
-    saved = json.loads((tmp_path / "config.json").read_text("utf-8"))
-    assert saved["architectures"] == ["Gemma3ForSequenceClassification"] and saved["id2label"] == {"0": "1"}
 
 
 @pytest.mark.e2e

@@ -6,13 +6,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import datasets
 import pytest
 from training import SEEING, logged, pictured, train, write_recipe, write_rows
 
 import attention  # isort: skip
 import export  # isort: skip
-import loop  # isort: skip
 from recipe import OBJECTIVES, objective_of  # isort: skip
 from objective import rating_tokens  # isort: skip
 import recipe_keys  # isort: skip
@@ -245,16 +243,6 @@ def test_what_looks_and_is_frozen_is_not_gone_through_backwards(setup: Any, lora
         passes.append((kept[0], [each.grad for each in model.parameters() if each.requires_grad]))
     assert [kept for kept, _ in passes] == [False, True] and passes[0][1]
     assert all(torch.equal(gradient, expected) for gradient, expected in zip(passes[0][1], passes[1][1], strict=True))
-
-
-def test_rows_about_one_image_come_together() -> None:
-    images = [["a"], ["b"], [], ["a"], ["b"], [], ["a", "b"]]
-    rows = datasets.Dataset.from_dict({"id": [*"abcdefg"], "group": [*"tuvwxyz"], "images": images})
-    orders = [list(loop.GroupedSampler(rows, torch.Generator().manual_seed(seed))) for seed in range(5)]
-    assert len({tuple(order) for order in orders}) > 1
-    for order in orders:
-        assert sorted(order) == list(range(7))
-        assert abs(order.index(0) - order.index(3)) == 1 and abs(order.index(1) - order.index(4)) == 1
 
 
 def test_images_that_cannot_be_shown_are_counted(tmp_path: Path) -> None:
