@@ -347,6 +347,12 @@ def fingerprint(request: Request) -> str:
     """Return a hash (8 hex digits) of the reply form and the first 40 characters of a request.
 
     Requests built from one template share it, and it does not reveal their text.
+
+    >>> begins = "Evaluate the following answer of a student with care: "
+    >>> asked = [begins + "four", begins + "five", "Write a story."]
+    >>> first, second, other = [fingerprint({"messages": [{"role": "user", "content": words}]}) for words in asked]
+    >>> first == second != other
+    True
     """
     first = next((text for _, text in list_turns(request)), "")
     begins = re.sub(r"\W+", " ", first[:40]).lower()  # identifies the template, not the data

@@ -68,7 +68,13 @@ class ControlTokens:
     def respell(self, path: str, request: Any) -> Any:
         """Return the request for the route `path` with control tokens replaced.
 
-        Return the same object if it contains none.
+        Return the same object if it contains none. A token in two parts is replaced where it begins.
+
+        >>> parts = [{"type": "text", "text": "a<|im_"}, {"type": "text", "text": "end|>b<"}]
+        >>> turns = {"messages": [{"role": "user", "content": parts}]}
+        >>> respelt = ControlTokens(["<|im_end|>"]).respell("/v1/chat/completions", turns)
+        >>> [part["text"] for part in respelt["messages"][0]["content"]]
+        ['a‹¦im_', 'end|>b<']
         """
         # Anything else is vLLM's to refuse.
         if not isinstance(request, dict):

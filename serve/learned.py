@@ -85,6 +85,23 @@ def describe_service(settings: Settings, contracts: Contracts) -> str:
     """Return a line that lists the usable forms and the clients whose requests can be converted to them.
 
     Return "" if there is no usable form, or if requests are not converted (`Settings.as_learned`).
+
+    >>> from contracts import load
+    >>> plain = Settings(model="m", aliases=[], contracts=[], max_bytes=1, images=False, as_learned=True)
+    >>> about = {"forms": ["pointwise_short"], "gives": "one rating on 1..10"}
+    >>> head = msgspec.structs.replace(plain, about=about)
+    >>> learned, _, others = describe_service(head, load()).rpartition(", ")
+    >>> learned
+    'as learned (pointwise_short): inspect-ai, lmms-eval, FastChat, prometheus-eval, mlflow, promptfoo'
+    >>> others
+    'prompts with Question: and Answer:'
+    >>> about = {"forms": ["pairwise"], "gives": "one score of each answer that is compared", "tie_band": 0.1}
+    >>> describe_service(msgspec.structs.replace(plain, about=about), load())
+    'as learned (pairwise): FastChat, prometheus-eval'
+    >>> unasked = [plain, msgspec.structs.replace(plain, about={"forms": ["direct_turn", "pairwise_whole"]})]
+    >>> unasked.append(msgspec.structs.replace(head, as_learned=False))
+    >>> [describe_service(settings, load()) for settings in unasked]
+    ['', '', '']
     """
     forms, clients = usable_forms(settings.about), dict[str, None]()
     pairs = {form.pair for form in forms.values()}

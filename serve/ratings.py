@@ -80,6 +80,12 @@ def _scale(form: Any) -> tuple[int, int] | None:
     """Return the range (low, high) of the rating in a schema, or None unless it is 0..10 or 1..10.
 
     `form` comes from the client and may be anything.
+
+    >>> ratings = [{"minimum": 1, "maximum": 10}, {"maximum": 10}, {"minimum": 1, "maximum": 10**9}, {"minimum": 2}, 1]
+    >>> [_scale({"properties": {"Rating": rating}}) for rating in ratings]
+    [(1, 10), None, None, None, None]
+    >>> _scale({"properties": {"Rating": {"minimum": 2, "maximum": 10}}}), _scale({"properties": []})
+    (None, None)
     """
     try:
         field = form["properties"][RATING]

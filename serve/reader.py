@@ -139,6 +139,16 @@ def read_object(text: str, *, wanted: bool) -> Schema | None:
     Return None if the text shows no object, and {} (any object) if its objects conflict or hold an unknown type.
     `wanted`: True if the request's response_format requires an object. Then objects count even if the text does not say
     that the reply should look like them.
+
+    >>> text = 'Judge the answer. Return JSON: {"grade": "A|B", "why": "..."}'
+    >>> text += chr(10) + 'If it is empty, return: {"grade": "C|D", "why": null}'
+    >>> read_object(text, wanted=False)["properties"]["grade"]
+    {'enum': ['A', 'B', 'C', 'D']}
+    >>> text = 'Judge the answer. Return JSON: {"correct": true}'
+    >>> text += chr(10) + 'If it is wrong, return: {"correct": false, "reason": null}'
+    >>> schema = read_object(text, wanted=False)
+    >>> schema["required"], schema["properties"]["reason"]
+    (['correct'], {'anyOf': [{'type': 'string'}, {'type': 'null'}]})
     """
     try:
         schemas = [*objects(text, wanted)]

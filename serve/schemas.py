@@ -62,6 +62,10 @@ def bounded(schema: Schema, tokens: float = math.inf, pattern: str = "") -> Boun
 
     If no limits achieve this, use the tightest. `pattern` is a regular expression for strings without a maxLength, ""
     for none. Raise Unbounded if the schema cannot be bounded.
+
+    >>> digits = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}}
+    >>> bounded(digits, 500).schema["maxItems"], bounded({"type": "array", "items": {"type": "string"}}, 20_000).limits
+    (64, Limits(string=40, items=64))
     """
     for limits in LADDER:
         restricted = within(schema, limits, pattern)

@@ -77,6 +77,15 @@ def _name_as_vllm_does(config: Path) -> None:
 
     vLLM finds the model by that name, as in Gemma3ForCausalLM. A model that sees images has its own class (`with_head`)
     and is not changed.
+
+    >>> import tempfile
+    >>> named = {"architectures": ["Gemma3TextForSequenceClassification"], "id2label": {0: "1"}}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     transformers.Gemma3TextConfig(**named).save_pretrained(folder)
+    ...     _name_as_vllm_does(Path(folder, "config.json"))
+    ...     saved = json.loads(Path(folder, "config.json").read_text("utf-8"))
+    >>> saved["architectures"], saved["id2label"]
+    (['Gemma3ForSequenceClassification'], {'0': '1'})
     """
     settings = json.loads(config.read_text("utf-8"))
     if of_text := modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(settings["model_type"]):
@@ -134,7 +143,18 @@ def replace(trainer: Any, out: Path, *, merge: bool) -> None:
 
 
 def mend(out: Path) -> None:
-    """Restore the old folder if `replace` was killed after it moved that folder away."""
+    """Restore the old folder if `replace` was killed after it moved that folder away.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     best, old = Path(place, "best"), Path(place, "best.old")
+    ...     for _ in range(2):
+    ...         old.mkdir()
+    ...         mend(best)
+    ...         print(sorted(folder.name for folder in Path(place).iterdir()))
+    ['best']
+    ['best', 'best.old']
+    """
     out = jsonl.resolve_links(out)
     old = out.with_name(out.name + ".old")
     if old.is_dir() and not out.is_dir():

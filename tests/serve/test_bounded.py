@@ -17,7 +17,7 @@ import pytest
 import regex
 from clients.bodies import bodies
 from clients.inner import Ask, Inner
-from serving import contracts, control_tokens, layer, ratings
+from serving import contracts, control_tokens, layer
 
 MODULES = [importlib.import_module(name) for name in ("reader", "scales", "chinese")]
 
@@ -92,15 +92,6 @@ def test_no_body_gets_a_server_error(build_layer: Callable[..., Any]) -> None:
     asyncio.run(asking())
 
 
-@pytest.mark.parametrize(
-    "rating", [{"maximum": 10}, {"minimum": 1, "maximum": 10**9}, {"minimum": 2, "maximum": 10}, 1]
-)
-def test_only_a_scale_to_ten_is_asked_about(rating: Any) -> None:
-    scale = ratings._scale
-    assert scale({"properties": {"Rating": rating}}) is None and scale({"properties": []}) is None
-    assert scale({"properties": {"Rating": {"minimum": 1, "maximum": 10}}}) == (1, 10)
-
-
 def test_a_wide_scale_takes_no_memory() -> None:
     from critic.backends import Token
     from critic.judging.distribution import first_digit
@@ -125,13 +116,7 @@ def test_a_form_beside_what_it_may_not_write_is_refused(ask: Ask, field: str) ->
 @pytest.mark.parametrize(
     "path",
     [
-        *(
-            "/scale_elastic_ep",
-            "/is_scaling_elastic_ep",
-            "/reset_prefix_cache",
-            "/sleep",
-            "/wake_up",
-        ),
+        *("/scale_elastic_ep", "/is_scaling_elastic_ep", "/reset_prefix_cache", "/sleep", "/wake_up"),
         *("/collective_rpc", "/v1/load_lora_adapter", "/start_profile", "/pause", "/abort_requests", "/server_info"),
         *("/update_weights", "/inference/v1/generate", "/fault_tolerance/apply"),
     ],
@@ -209,13 +194,6 @@ def test_no_text_of_a_client_holds_a_control_token(tmp_path: Path, family: str) 
     assert answer["input"] != forged
     plain = {"messages": [{"role": "user", "content": "<h1>蓝色</h1> of philosophy [1] <b>"}]}
     assert control_tokens.ControlTokens(tokens).respell(CHAT, plain) is plain
-
-
-def test_a_control_token_in_two_parts_is_none() -> None:
-    turn = {"role": "user", "content": [{"type": "text", "text": "a<|im_"}, {"type": "text", "text": "end|>b<"}]}
-    respelt = control_tokens.ControlTokens(["<|im_end|>"]).respell(CHAT, {"messages": [turn]})
-    assert "<|im_end|>" not in "".join(part["text"] for part in respelt["messages"][0]["content"])
-    assert respelt["messages"][0]["content"][1]["text"] == "end|>b<", "the last part ends with a text"
 
 
 def test_what_goes_on_is_respelt(ask: Ask, inner: Inner) -> None:

@@ -203,16 +203,8 @@ def test_a_score_in_an_object_has_the_digits_that_its_words_allow(words: str, sc
 
 
 FILLINGS = (" ", "\n", "{", "}", '{"score": ', "A, ", '"yes" or ', "score 1: ", "[[A]]", "[", "0 to ", "return ")
-FILLINGS += (
-    "“是”或",
-    "以“一到",
-    "score 0 to 1.\n",
-    "rate 1-5. ",
-    "only A, B or ",
-    "Rate it 0.5 to 1\n",
-    '"yes", ',
-    "half points. ",
-)
+FILLINGS += ("“是”或", "以“一到", "score 0 to 1.\n", "rate 1-5. ", "only A, B or ", "Rate it 0.5 to 1\n", '"yes", ')
+FILLINGS += ("half points. ",)
 
 
 @pytest.mark.usefixtures("without_collection")
@@ -354,23 +346,6 @@ def test_a_key_allows_what_its_type_says(key: str, takes: tuple[Any, ...], never
     request = user(words.replace("\nResp", ":\nResp") if key.endswith(")") else words)
     for value in (*takes, *never):
         assert accepts(request, {"score": value}) == (value in takes), value
-
-
-def test_labels_of_several_objects_are_all_allowed() -> None:
-    words = 'Judge the answer. Return JSON: {"grade": "A|B", "why": "..."}\n'
-    words += 'If it is empty, return: {"grade": "C|D", "why": null}'
-    contract = contracts.recognise(user(words), TABLE)
-    assert contract.schema["properties"]["grade"] == {"enum": ["A", "B", "C", "D"]}
-    assert {"type": "null"} in contract.schema["properties"]["why"]["anyOf"]
-
-
-def test_a_key_that_only_some_objects_have_may_be_left_out() -> None:
-    words = (
-        'Judge the answer. Return JSON: {"correct": true}\nIf it is wrong, return: {"correct": false, "reason": null}'
-    )
-    schema = contracts.recognise(user(words), TABLE).schema
-    assert schema["required"] == ["correct"]
-    assert schema["properties"]["reason"] == {"anyOf": [{"type": "string"}, {"type": "null"}]}
 
 
 @pytest.mark.parametrize("words", ["Explain it.", "Give your reasons first."])
@@ -592,9 +567,3 @@ def test_a_draft_is_a_table_that_knows_the_prompt(tmp_path: Path) -> None:
     assert_one_line_error(run("serve/contracts.py", "draft", prompt, "--name", "My Check"), "My Check")
     prompt.write_text("Say something about the answer that is given here.")
     assert "No form was found" in run("serve/contracts.py", "draft", prompt).stdout
-
-
-def test_requests_of_one_template_share_a_fingerprint() -> None:
-    begins = "Evaluate the following answer of a student with care: "
-    first, second = (contracts.fingerprint(user(begins + data)) for data in ("four", "five"))
-    assert first == second != contracts.fingerprint(PLAIN[0])

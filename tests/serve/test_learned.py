@@ -1,9 +1,7 @@
 """Clients' questions asked in a form that the judge learned: the parts found, the prompt sent, the verdict read."""
 
-import importlib
 import json
 import re
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -198,11 +196,7 @@ def test_a_head_that_compares_answers_clients_that_compare(ask: Ask, scores: tup
 
 
 @pytest.mark.parametrize(
-    ("fields", "problem"),
-    [
-        ({"n": 2}, "several replies"),
-        ({"logprobs": True, "top_logprobs": 5}, "log probabilities"),
-    ],
+    ("fields", "problem"), [({"n": 2}, "several replies"), ({"logprobs": True, "top_logprobs": 5}, "log probabilities")]
 )
 def test_what_a_composed_reply_cannot_be_is_refused_by_a_head_and_left_to_a_writer(
     ask: Ask, fields: dict[str, Any], problem: str
@@ -232,6 +226,7 @@ NUMBER = "Rate the answer from 1 to 10, and reply with only a number.\nQuestion:
 ONLY = "rating must be only `4`, `2` or `0`."
 LAST = f"Rate a user's answer to a question. Do not justify it. Your {ONLY}\nQuestion: 3 + 4?\nAnswer: 7\nThe {ONLY}"
 OBJECT = '{"accuracy_score": <1-5>, "clarity_score": <1-5>}'
+COLOURS = 'Question: 3 + 4?\nAnswer: 7\nEnd with "Verdict: red" or "Verdict: blue".'
 
 
 @pytest.mark.parametrize(
@@ -246,6 +241,7 @@ OBJECT = '{"accuracy_score": <1-5>, "clarity_score": <1-5>}'
         (LAST, "where its answer ends"),
         (README.replace("End with: Score: n", f"Return JSON: {OBJECT}"), "several ratings"),
         ("Which is the capital of Peru?", "no contract"),
+        (f"Judge the answer.\n{COLOURS}", "nothing says which of its labels is better: blue, red"),
     ],
 )
 def test_parts_that_cannot_be_told_apart_are_a_named_refusal(ask: Ask, content: str, problem: str) -> None:
@@ -281,25 +277,6 @@ def test_a_forced_function_is_called_with_the_grade(ask: Ask) -> None:
     answer = ask(Judge(9), user(data, **tool, **choice), about=HEAD, as_learned=True)
     (call,) = answer.json()["choices"][0]["message"]["tool_calls"]
     assert json.loads(call["function"]["arguments"])["choice"] == "Y"
-
-
-def test_labels_without_an_order_are_refused(ask: Ask) -> None:
-    words = 'Question: 3 + 4?\nAnswer: 7\nEnd with "Verdict: red" or "Verdict: blue".'
-    refused = ask(Judge(), user(f"Judge the answer.\n{words}"), about=HEAD, as_learned=True)
-    assert refused.status_code == 400, refused.text
-
-
-def test_the_ready_line_says_which_clients_are_asked_as_learned() -> None:
-    service = importlib.import_module("learned").describe_service
-
-    def describe(about: dict[str, Any], as_learned: bool = True) -> Any:
-        return service(SimpleNamespace(about=about, as_learned=as_learned), TABLE)
-
-    assert describe({}) == describe({"forms": ["direct_turn", "pairwise_whole"]}) == describe(HEAD, False) == ""
-    rating = "inspect-ai, lmms-eval, FastChat, prometheus-eval, mlflow, promptfoo, prompts with Question: and Answer:"
-    assert describe(HEAD) == f"as learned (pointwise_short): {rating}"
-    comparing = {"forms": ["pairwise"], "gives": "one score of each answer that is compared", "tie_band": 0.1}
-    assert describe(comparing) == "as learned (pairwise): FastChat, prometheus-eval"
 
 
 def test_the_parts_of_mlflows_metrics() -> None:

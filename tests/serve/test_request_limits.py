@@ -170,13 +170,8 @@ def test_a_connection_goes_on_with_large_bodies(url: str) -> None:
 
 
 TEXTS = [
-    *(
-        "x " * 18_000,
-        "first then return " * 2000,
-        '{"a":1} ' * 4000,
-        "Question:\n" + "only\n" * 7000,
-        "<answer>a" * 4000,
-    ),
+    *("x " * 18_000, "first then return " * 2000, '{"a":1} ' * 4000, "Question:\n" + "only\n" * 7000),
+    "<answer>a" * 4000,
     *("Question:\n" * 3500, "{" + " " * 24_000 + "}", "Return JSON " + '{"score": "<a|b>"} ' * 1800, "输出" * 12_000),
     "Return JSON {" + ",".join(f'"s{number}":"x"' for number in range(1500)) + "}",
 ]

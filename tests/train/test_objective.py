@@ -9,15 +9,7 @@ import pytest
 from byte_pairs import train_byte_pairs
 from hypothesis import given
 from hypothesis import strategies as st
-from training import (
-    FAMILIES,
-    objective_with,
-    pairs_of_answers,
-    prepare_rows,
-    recipe_with,
-    sample_rows,
-    tiny_model,
-)
+from training import FAMILIES, objective_with, pairs_of_answers, prepare_rows, recipe_with, sample_rows, tiny_model
 
 from objective import RatingTokens, log_distribution, rating_tokens  # isort: skip
 from recipe import FullRecipe, objective_of  # isort: skip

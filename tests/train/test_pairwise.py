@@ -6,13 +6,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from training import GRADES, pairs_of_answers, preferences, prepare_rows, start, train, write_recipe, write_rows
 
 import export  # isort: skip
 from recipe import OBJECTIVES, objective_of  # isort: skip
-from objectives import pairwise  # isort: skip
 import recipe as recipes  # isort: skip
 import batches as batches_module  # isort: skip
 import rows as rows_module  # isort: skip
@@ -76,16 +74,6 @@ def test_each_form_that_compares_shows_the_answers_in_its_own_words(tmp_path: Pa
     setup = ready(tmp_path, preferences(), forms={"pairwise": 1.0, "pairwise_turn": 1.0})
     assert Counter(setup.data.rows["form"]) == {"pointwise_short": 8, "direct_turn": 8}, "each pair once a form"
     assert [*rows_module.prompt_hashes(setup.recipe)] == ["direct_turn", "pointwise_short"]
-
-
-def test_the_band_is_where_most_pairs_get_peoples_verdict() -> None:
-    def band(*pairs: tuple[float, float]) -> float:
-        return pairwise.fit_band(*np.array(pairs).T)
-
-    assert band((0.1, 0), (-0.3, 0), (0.25, 0), (0.2, 1), (2.0, 1), (-3.0, -1)) == pytest.approx(0.3)
-    assert band((0.1, 0), (0.2, 1), (0.4, 0)) == pytest.approx(0.1), "the smallest of several"
-    assert band((0.1, 1), (-0.3, -1), (0.4, 0)) == 0.0, "for one tie two would be lost"
-    assert band((0.1, -1), (0.2, 0)) == pytest.approx(0.2), "what is wrong is no loss"
 
 
 def test_a_killed_run_ends_as_a_folder_with_one_score_and_a_band(tmp_path: Path) -> None:

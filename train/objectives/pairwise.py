@@ -122,7 +122,14 @@ def fit_band(difference: NDArray[np.float64], ahead: NDArray[np.float64]) -> flo
     - `ahead` [n]: human preference: above 0 if the first answer is better, below 0 for the second, 0 for a tie.
 
     The result reproduces the most human verdicts. If there is more than one such value it is the smallest; it is 0.0 if
-    no band helps.
+    no band helps. Pairs with the wrong sign are no loss.
+
+    >>> fit_band(np.array([0.1, -0.3, 0.25, 0.2, 2.0, -3.0]), np.array([0, 0, 0, 1, 1, -1]))
+    0.3
+    >>> fit_band(np.array([0.1, 0.2, 0.4]), np.array([0, 1, 0])), fit_band(np.array([0.1, 0.2]), np.array([-1, 0]))
+    (0.1, 0.2)
+    >>> fit_band(np.array([0.1, -0.3, 0.4]), np.array([1, -1, 0]))
+    0.0
     """
     apart, right = np.abs(difference), np.sign(difference) == np.sign(ahead)
     order = np.argsort(apart, kind="stable")
