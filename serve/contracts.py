@@ -444,13 +444,11 @@ def reply_schema(contract: Contract, request: Request, form: Form | None) -> Sch
     properties = _from_keys(contract.keys, request) if contract.keys else _in_range(contract, request)
     schema = contract.schema or reader.closed(properties)
     if form == "tool":
-        schema = parameters(request)
+        schema = _with_ranges(parameters(request), request)
     elif form == "json_schema":
-        schema = request["response_format"]["json_schema"]["schema"]
+        schema = _with_ranges(request["response_format"]["json_schema"]["schema"], request)
     elif not (contract.schema or properties):
         return None
-    if form in ("tool", "json_schema"):
-        schema = _with_ranges(schema, request)
     own = schema.get("properties") or {}
     ours = {name: properties[name] for name in own.keys() & properties.keys()}
     return {**schema, "properties": {**own, **ours}} if ours else schema

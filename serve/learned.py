@@ -366,7 +366,8 @@ def _value(name: str, field: Schema, score: ClientScore) -> Any:
     it.
     """
     field = next((branch for branch in field.get("anyOf", ()) if branch.get("type") != "null"), field)
-    share, values, kind = score.shares.get(name, score.share), field.get("enum") or [], field.get("type")
+    share, kind = score.shares.get(name, score.share), field.get("type")
+    values = field.get("enum") or ([False, True] if kind == "boolean" else [])
     if kind == "string" and not is_verdict(name):
         # The client may bound its texts.
         return (score.reason or NO_REASON)[: field.get("maxLength")]
@@ -374,8 +375,6 @@ def _value(name: str, field: Schema, score: ClientScore) -> Any:
         return _label(values, score)
     if values and all(isinstance(value, int | float) for value in values):
         return _nearest(dict(zip(values, map(float, values), strict=True)), share)
-    if kind == "boolean":
-        return is_right([share * 9 + 1]) == "yes"
     if kind in ("integer", "number") and (is_verdict(name) or name in score.shares):
         number = field["minimum"] + share * (field["maximum"] - field["minimum"])
         return math.floor(number + 0.5) if kind == "integer" else round(number, 2)
