@@ -145,6 +145,20 @@ def wait_until_ready(server: subprocess.Popen[bytes], url: str, seconds: float, 
 
 
 def _last_words(log: Path | None) -> str:
+    """Return why vLLM ended by its `log`, as the end of a message, and where the messages are.
+
+    >>> import tempfile
+    >>> errors = ["ValidationError: 1 error for Config", "  Value error, 1 head for 2. [x]", "(pid=1) ValueError: no"]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     log = Path(folder, "log")
+    ...     for count in range(4):
+    ...         _ = log.write_text(chr(10).join([*errors[:count], "  see https://errors.dev/value_error", "bye"]))
+    ...         print(_last_words(log).replace(folder, "FOLDER"))
+    ; its log is FOLDER/log
+    : ValidationError: 1 error for Config (log: FOLDER/log)
+    : Value error, 1 head for 2. [x] (log: FOLDER/log)
+    : (pid=1) ValueError: no (log: FOLDER/log)
+    """
     if log is None:
         return "; its messages are above"
     # The last error in the log is the one that ended vLLM.

@@ -204,6 +204,21 @@ def compare_with_base(held: HeldOut, base: list[float], scores: list[float]) -> 
     Return a JSON object. For each metric, `base`, `judge` and `difference` hold the value and the ends of its 95 %
     confidence interval, from a bootstrap over groups with the same draws for both. `worse` lists the metrics for which
     the whole interval of the difference says that the judge is worse.
+
+    >>> human = [float(2 + n % 7) for n in range(80)]
+    >>> base = [score + (0.5 if n % 3 else -0.25) for n, score in enumerate(human)]
+    >>> twice_as_far = [2 * score - human[n] for n, score in enumerate(base)]
+    >>> held = HeldOut([], human, [], [f"group {n // 2}" for n in range(80)])
+    >>> compared = compare_with_base(held, base, twice_as_far)
+    >>> {side: [round(value, 2) for value in mae] for side, mae in compared["metrics"]["mae"].items()}
+    {'base': [0.42, 0.4, 0.43], 'judge': [0.83, 0.79, 0.87], 'difference': [0.42, 0.4, 0.43]}
+    >>> "mae" in compared["worse"], "pearson" in compared["worse"], compare_with_base(held, twice_as_far, base)["worse"]
+    (True, True, [])
+
+    A correlation with a base that says the same of all rows is undefined, so the judge's is not worse.
+
+    >>> "pearson" in compare_with_base(held, [5.0] * 80, twice_as_far)["worse"]
+    False
     """
     draws, worse = Bootstrap(held.groups), []
     judge, before = resampled(np.array(held.human), [np.array(scores), np.array(base)], draws)

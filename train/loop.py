@@ -36,6 +36,15 @@ class PrefixSharingSampler(torch.utils.data.Sampler):  # type: ignore[misc]  # a
     - `order`: the sampler to reorder. `rows`: the tokenized rows.
     - `step`: rows per optimizer step. `micro_batch`: rows per micro-batch.
     - `image_token`: id of the image token, -1 if there is none.
+
+    >>> rows = [{"input_ids": [number % 3] * 20 + [number]} for number in range(23)]
+    >>> order = [(number * 7) % 23 for number in range(23)]
+    >>> sampler = PrefixSharingSampler(order, rows, step=9, micro_batch=3)
+    >>> met = [*sampler]
+    >>> len(sampler), [sorted(met[at : at + 9]) == sorted(order[at : at + 9]) for at in (0, 9, 18)]
+    (23, [True, True, True])
+    >>> [[len({row % 3 for row in rows[at : at + 3]}) for at in range(0, 21, 3)] for rows in (order, met)]
+    [[3, 2, 2, 2, 2, 2, 2], [2, 2, 1, 2, 1, 1, 2]]
     """
 
     def __init__(self, order: Any, rows: Any, step: int, micro_batch: int, image_token: int = -1) -> None:

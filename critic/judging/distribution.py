@@ -55,6 +55,10 @@ def first_digit(tokens: list[Token], last: bool = False, scale: Scale = TEN, beh
         last: Read the last rating in the tokens instead of the first.
         scale: The lowest and the highest rating.
         behind: Text of the reply before the rating to read; needed if the reply contains several ratings.
+
+    >>> tokens = [Token('"Rating":', []), Token("?", [("3", -0.1), ("1", -3.0)])]
+    >>> first_digit(tokens, scale=(1, 10**12)), len(first_digit(tokens, scale=(0, 100)).mass)
+    (None, 101)
     """
     text, digit = "", None
     start = answer_at("".join(token.text for token in tokens))

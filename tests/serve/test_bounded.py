@@ -92,14 +92,6 @@ def test_no_body_gets_a_server_error(build_layer: Callable[..., Any]) -> None:
     asyncio.run(asking())
 
 
-def test_a_wide_scale_takes_no_memory() -> None:
-    from critic.backends import Token
-    from critic.judging.distribution import first_digit
-
-    tokens = [Token('"Rating":', []), Token("?", [("3", -0.1), ("1", -3.0)])]
-    assert first_digit(tokens, scale=(1, 10**12)) is None and len(first_digit(tokens, scale=(0, 100)).mass) == 101
-
-
 @pytest.mark.parametrize("field", ["bad_words", "allowed_token_ids"])
 def test_a_form_beside_what_it_may_not_write_is_refused(ask: Ask, field: str) -> None:
     """Where they leave nothing to write, vLLM answers with 500."""

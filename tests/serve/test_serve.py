@@ -130,19 +130,6 @@ def test_the_engine_of_a_killed_server_does_not_stay() -> None:
     assert not engine.exists() or " Z " in engine.read_text()
 
 
-def test_the_last_words_of_a_log_say_why(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    log.write_text(
-        "INFO\nValidationError: 1 validation error for VllmConfig\n"
-        "  Value error, 1 head cannot be divided by 2. [type=value_error]\n  see https://errors.dev/value_error\n"
-    )
-    assert ": Value error, 1 head cannot be divided by 2. [type" in judge._last_words(log)
-    log.write_text("(APIServer pid=1) ValueError: no such architecture\nbye\n")
-    assert "ValueError: no such architecture (log" in judge._last_words(log)
-    log.write_text("bye\n")
-    assert judge._last_words(log).startswith("; its log")
-
-
 def test_a_server_that_ends_or_stays_silent_is_told(tmp_path: Path) -> None:
     log = tmp_path / "serve.log"
     log.write_text("ValueError: no such architecture\n")

@@ -282,20 +282,6 @@ def test_all_scores_equal_trains(tmp_path: Path) -> None:
     assert "pearson" not in (tmp_path / "out/README.md").read_text("utf-8")
 
 
-def test_a_judge_beside_its_base_has_intervals_and_what_is_worse() -> None:
-    """Forty groups of two; the judge is off twice as far as its base."""
-    human = [float(2 + n % 7) for n in range(80)]
-    base = [score + (0.5 if n % 3 else -0.25) for n, score in enumerate(human)]
-    judge = [2 * score - human[n] for n, score in enumerate(base)]
-    rows = evaluation.HeldOut([], human, [], [f"group {n // 2}" for n in range(80)])
-    compared = evaluation.compare_with_base(rows, base, judge)
-    mae = compared["metrics"]["mae"]
-    assert mae["judge"][0] == pytest.approx(np.abs(np.array(judge) - human).mean()) and len(mae["judge"]) == 3
-    assert mae["difference"][0] == pytest.approx(mae["judge"][0] - mae["base"][0]) and mae["difference"][1] > 0
-    assert {"mae", "pearson"} <= {*compared["worse"]} and not evaluation.compare_with_base(rows, judge, base)["worse"]
-    assert "pearson" not in evaluation.compare_with_base(rows, [5.0] * 80, judge)["worse"], "undefined of a constant"
-
-
 def test_foreign_rows_are_none_that_are_trained_on_and_enough_to_decide() -> None:
     """Nor the same prompts in other groups."""
     prompts = [{"input_ids": [n, 7], "source": 2, "images": ["a"]} for n in range(20)]

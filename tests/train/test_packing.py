@@ -377,19 +377,6 @@ def test_rows_that_begin_alike_meet(rows: list[list[int]], size: int) -> None:
         assert computed(order) == computed(list(range(len(rows))))
 
 
-def test_a_step_keeps_its_rows() -> None:
-    rows = [[number % 3] * 20 + [number] for number in range(23)]
-    order = [(number * 7) % 23 for number in range(23)]
-    data = type("Rows", (), {"__getitem__": lambda _, place: {"input_ids": rows[place]}})()
-    met = loop.PrefixSharingSampler(order, data, 9, 3)
-    places = list(met)
-    assert len(met) == 23 and met.sampler is order
-    for start in (0, 9, 18):
-        assert sorted(places[start : start + 9]) == sorted(order[start : start + 9])
-        kinds = [{place % 3 for place in places[at : at + 3]} for at in range(start, min(start + 9, 21), 3)]
-        assert sum(map(len, kinds)) < 3 * len(kinds)
-
-
 def test_other_processes_make_the_same_batches(batch: list[dict[str, Any]]) -> None:
     def loaded(workers: int) -> list[dict[str, Any]]:
         collate = batches_module.Batches(0, WEIGHING, learning(RaftSpec()))
