@@ -15,15 +15,9 @@ from eval_agreement.measures.measure import Findings, Measure, draw_parts
 from eval_agreement.measures.ppi import compare_models, measure_corrected_means, plan_labels
 from eval_agreement.measures.raters import BesideRaters, beside_raters, measure_score_repeats
 from eval_agreement.measures.scorers import break_down, breakdown_values, measure_scorers, scorer_values
-from eval_agreement.metrics import JudgedRows
 from eval_agreement.page import preferences, scores
 from eval_agreement.page.words import build_sections, draw_repeats
 from eval_agreement.sample import AuditRequest, RatedSample
-
-
-def _calibrate_labelled(sample: RatedSample, _: AuditRequest) -> calibration.Calibration:
-    labelled = sample.labelled
-    return calibration.calibrate(JudgedRows(labelled.human, labelled.scores, labelled.groups))
 
 
 def _compare_with_raters(sample: RatedSample, request: AuditRequest) -> BesideRaters:
@@ -43,7 +37,7 @@ MEASURES: dict[str, Measure[RatedSample]] = {
     # Its three findings have names of their own in summary.json.
     "beside": Measure(find=_compare_with_raters, section="people", draw=scores.draw_people, write=to_builtins),
     "biases": Measure(find=measure_biases, section="bias", draw=scores.draw_biases),
-    "calibration": Measure(find=_calibrate_labelled, section="calibration", draw=scores.draw_calibration),
+    "calibration": Measure(find=calibration.calibrate, section="calibration", draw=scores.draw_calibration),
     # The ends of the intervals go to rows.csv.
     "widths": Measure(
         find=calibration.measure_intervals,

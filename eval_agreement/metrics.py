@@ -13,10 +13,9 @@ import numpy as np
 import scipy
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from critic.stats.arrays import Floats, Group, distinct, group_numbers, ratio
-from critic.stats.estimate import LEVEL, SEED, Bootstrap, Estimate, Interval, span_both
+from critic.stats.estimate import LEVEL, Bootstrap, Estimate, Interval, span_both
 from eval_agreement.pairs import Cells, PairSums, around, exact_kendall, exact_spearman, kendall, pearson, spearman
 from eval_agreement.sample import Indices, Scores, on_scale
 
@@ -150,41 +149,6 @@ class Agreement(Struct, frozen=True, kw_only=True):
         return {} if self.groups is None else {name: estimate.interval for name, estimate in self.estimates.items()}
 
 
-class JudgedRows:
-    """Answers with a human score and a judgment.
-
-    `human`, `judge`: scores of shape (n,) on 1..10. `kept`: mask of these rows among all rows given. `failed`: number
-    of the other rows, whose judgment is None or NaN. `resamples`: bootstrap resamples of whole groups.
-    Raises ValueError for unequal lengths, a missing human score, or a score outside 1..10.
-
-    >>> rows = JudgedRows(human=[3, 8, 5], judge=[4, None, 5], group=["q1", "q1", "q2"])
-    >>> rows.n, rows.failed, rows.judge.tolist()
-    (2, 1, [4.0, 5.0])
-    """
-
-    def __init__(
-        self, human: Scores, judge: Scores, group: Group, resamples: int | None = None, seed: int = SEED
-    ) -> None:
-        self._human, self._judge = on_scale(human, "human"), on_scale(judge, "judge")
-        for name, values in (("judge scores", judge), ("groups", group)):
-            if len(values) != len(human):
-                raise ValueError(f"{len(human)} human scores but {len(values)} {name}")
-        if (missing := np.isnan(self._human)).any():
-            raise ValueError(f"the human score of row {int(np.argmax(missing))} (from 0) is missing")
-        self.kept = ~np.isnan(self._judge)
-        self._group = group_numbers(group)
-        # Kept for `select`, whose rows are resampled anew with the same seed.
-        self._draws = (resamples, seed)
-        self.human, self.judge = self._human[self.kept], self._judge[self.kept]
-        self.n = len(self.human)
-        self.failed = int((~self.kept).sum())
-        self.resamples = Bootstrap(self._group[self.kept], resamples, seed)
-
-    def select(self, rows: NDArray[np.bool_]) -> "JudgedRows":
-        """Return the rows for which the mask `rows` is true. The mask covers all rows given, failed ones included."""
-        return JudgedRows(self._human[rows], self._judge[rows], self._group[rows], *self._draws)
-
-
 def agreement(human: Scores, judge: Scores) -> Agreement:
     """Measure the agreement of n pairs of scores on 1..10.
 
@@ -201,14 +165,7 @@ def agreement(human: Scores, judge: Scores) -> Agreement:
     return replace(measured(human, judge, np.zeros(len(human), dtype=np.uint8)), groups=None)
 
 
-def measured(
-    human: Scores,
-    judge: Scores,
-    group: Group,
-    weight: Floats | None = None,
-    resamples: int | None = None,
-    seed: int = SEED,
-) -> Agreement:
+def measured(human: Scores, judge: Scores, group: Group, weight: Floats | None = None) -> Agreement:
     """Measure the agreement as `agreement` does, with 95 % intervals from a bootstrap over groups.
 
     `group`: the question of each row, or any other cluster. `weight` (n,): 1 / chance of being labelled. With it,
@@ -217,18 +174,25 @@ def measured(
     A metric has no interval if it is undefined in more than a tenth of the resamples, if it is the same in all, or with
     fewer than FEWEST_GROUPS groups. Raises ValueError as `agreement` does.
     """
-    rows = JudgedRows(human, judge, group, resamples, seed)
-    draws = rows.resamples
-    about: dict[str, Any] = {"n": rows.n, "failed": rows.failed, "groups": draws.groups}
-    if not rows.n:
+    human, judge = on_scale(human, "human"), on_scale(judge, "judge")
+    for name, values in (("judge scores", judge), ("groups", group)):
+        if len(values) != len(human):
+            raise ValueError(f"{len(human)} human scores but {len(values)} {name}")
+    if (missing := np.isnan(human)).any():
+        raise ValueError(f"the human score of row {int(np.argmax(missing))} (from 0) is missing")
+    kept = ~np.isnan(judge)
+    human, judge, draws = human[kept], judge[kept], Bootstrap(group_numbers(group)[kept])
+    n = len(human)
+    about: dict[str, Any] = {"n": n, "failed": len(kept) - n, "groups": draws.groups}
+    if not n:
         return Agreement(**about, estimates={name: Estimate(n=0, undefined="no pairs") for name in METRICS})
     # Weights are those of the rows that are left.
-    (values,) = resampled(rows.human, [rows.judge], draws, None if weight is None else weight[rows.kept])
-    reason = _no_correlation(rows.human, rows.judge)
-    rare = _count_rare(np.abs(rows.human - rows.judge), draws.member)
+    (values,) = resampled(human, [judge], draws, None if weight is None else weight[kept])
+    reason = _no_correlation(human, judge)
+    rare = _count_rare(np.abs(human - judge), draws.member)
     estimates = {}
     for name, metric in METRICS.items():
-        estimate = draws.estimate(values[name], rows.n, undefined=reason, share=metric.share, null=metric.null)
+        estimate = draws.estimate(values[name], n, undefined=reason, share=metric.share, null=metric.null)
         if rare:
             # The resamples do not know that the next sample may have errors on more groups.
             far = scipy.special.stdtrit(rare, (1 + LEVEL) / 2) * np.nanstd(values[name][1:])

@@ -152,6 +152,16 @@ class RatedSample(AuditSample, frozen=True, kw_only=True):
         """The sample with only the answers that people scored, on which agreement is measured."""
         return self.rows(~np.isnan(self.human))
 
+    @cached_property
+    def judged(self) -> "RatedSample":
+        """The sample with only the answers that the judge under audit scored, with its scores and people's `on_scale`.
+
+        Raises ValueError for a score outside 1..10.
+        """
+        rows = self.rows(~np.isnan(self.scores))
+        scores = {self.judge: on_scale(rows.scores, "judge")}
+        return replace(rows, human=on_scale(rows.human, "human"), judges=scores)
+
     def part_values(self, part: str) -> list[str]:
         """Return the values of a property, the most frequent first. Missing values are left out."""
         counts = Counter(name for name in self.parts.get(part, ()) if name is not None)

@@ -47,8 +47,9 @@ def build_sample(human: Any, judge: Any, group: Iterable[Any] | None = None, **f
     """
     ids = [str(row) for row in range(len(human))]
     groups = [None] * len(ids) if group is None else [f"q{name}" for name in group]
-    judges = judge if isinstance(judge, dict) else {"judge": judge}
-    return RatedSample(**{"name": "s", "ids": ids, "human": human, "judges": judges, "group": groups, **fields})
+    judges = judge if isinstance(judge, dict) else {"judge": np.asarray(judge, dtype=np.float64)}
+    fields = {"name": "s", "ids": ids, "judges": judges, "group": groups, **fields}
+    return RatedSample(human=np.asarray(human, dtype=np.float64), **fields)
 
 
 def build_pairs(people: Any, judge: Any, group: Any = None, **fields: Any) -> Preferences:

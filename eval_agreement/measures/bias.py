@@ -8,18 +8,19 @@ judge that notices this looks biased (errors in variables: Fuller 1987, "Measure
 `noise_explains` says how noisy human scores would have to be to explain the whole effect.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import scipy
 from msgspec import Struct
 from msgspec.structs import asdict, replace
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from critic.stats.arrays import Floats, ratio
-from critic.stats.estimate import LEVEL, Estimate, count_unshown, detectable, holm
-from eval_agreement.metrics import JudgedRows, half_up
+from critic.stats.estimate import LEVEL, Bootstrap, Estimate, count_unshown, detectable, holm
+from eval_agreement.metrics import half_up
 from eval_agreement.sample import AuditRequest, RatedSample
 from eval_agreement.sentences import texts_of
 
@@ -72,78 +73,70 @@ def measure_biases(sample: RatedSample, _: AuditRequest) -> dict[str, Biases]:
     labelled = sample.labelled
     biases = {}
     for judge, scores in labelled.judges.items():
-        rows = JudgedRows(labelled.human, scores, labelled.groups)
+        rows = replace(labelled, judges={judge: scores})
         effects = [severity(rows)]
-        if labelled.length is not None and not np.isnan(labelled.length).any():
-            effects.append(verbosity(rows, labelled.length))
+        if rows.length is not None and not np.isnan(rows.length).any():
+            effects.append(verbosity(rows, rows.length))
         # One language, task or answerer has no others to be compared with.
         several = [part for part in OFFSET_PARTS if len(labelled.part_values(part)) > 1]
-        biases[judge] = Biases(effects, [offsets(part, rows, labelled.parts[part]) for part in several])
+        biases[judge] = Biases(effects, [offsets(part, rows) for part in several])
     return biases
 
 
-def severity(rows: JudgedRows) -> BiasEffect:
-    """Measure severity (below 0) or leniency (above 0), the mean of judge - human, in points.
-
-    >>> severity(JudgedRows(human=[4, 6, 8], judge=[5, 7, 9], group=[0, 1, 2])).value
-    1.0
-    """
-    difference = np.stack([np.ones(rows.n), rows.judge - rows.human])
-    count, total = rows.resamples.resample_sums(np.arange(rows.n), difference).T
-    return _effect("severity", ratio(total, count), rows)
+def severity(sample: RatedSample) -> BiasEffect:
+    """Measure severity (below 0) or leniency (above 0), the mean of judge - human, in points."""
+    rows = sample.judged
+    difference = np.stack([np.ones(len(rows.ids)), rows.scores - rows.human])
+    count, total = Bootstrap(rows.groups).resample_sums(np.arange(len(rows.ids)), difference).T
+    return _effect("severity", ratio(total, count), sample)
 
 
-def verbosity(rows: JudgedRows, length: ArrayLike) -> BiasEffect:
+def verbosity(sample: RatedSample, length: Floats) -> BiasEffect:
     """Measure the effect of length at equal human score, in points per doubling of `length`.
 
-    `length`: characters of each row given; values below 1 count as 1.
+    `length`: characters of each answer, (n,); values below 1 count as 1.
     """
-    x = _centred(np.log2(np.maximum(np.asarray(length, dtype=np.float64)[rows.kept], 1)))
+    x = _centred(np.log2(np.maximum(length[~np.isnan(sample.scores)], 1)))
     undefined = "answers with the same human score are all equally long"
-    effect = _effect("verbosity", _at_equal_score(rows, x), rows, reason=undefined)
-    return _with_noise(effect, rows, x)
+    effect = _effect("verbosity", _at_equal_score(sample.judged, x), sample, reason=undefined)
+    return _with_noise(effect, sample.judged, x)
 
 
-def offsets(name: str, rows: JudgedRows, label: Sequence[str | None]) -> Offsets:
-    """Measure the offset of each label of a family (`name`, such as language), in points.
+def offsets(name: str, sample: RatedSample) -> Offsets:
+    """Measure the offset of each label of a family (the property `name`, such as language), in points.
 
-    `label`: the label of each row given, failed rows included. Rows with None are left out.
-    An offset compares the rows that have the label with all rows that have another one, at equal human score. p-values
-    are Holm-corrected. An offset is undefined if the label, or the rest, lies in fewer than FEWEST_LABEL_GROUPS groups,
-    or if the two have no human score in common.
+    Answers without a label are left out. An offset compares the answers that have the label with all that have another
+    one, at equal human score. p-values are Holm-corrected. An offset is undefined if the label, or the rest, lies in
+    fewer than FEWEST_LABEL_GROUPS groups, or if the two have no human score in common.
     """
-    labels = sorted({value for value in label if value is not None})
-    code: dict[str | None, int] = {value: number for number, value in enumerate(labels)}
-    numbers = np.array([code.get(value, -1) for value in label], dtype=np.intp)
-    rows = rows.select(numbers >= 0)
-    numbers = numbers[numbers >= 0]
-    size = np.bincount(numbers[rows.kept], minlength=len(labels))
-    effects = []
-    for number in np.argsort(-size, kind="stable"):
-        failed = int(((numbers == number) & ~rows.kept).sum())
-        effect = _offset(rows, numbers[rows.kept] == number, label=labels[number], failed=failed)
+    sample = sample.rows(np.array([label is not None for label in sample.parts[name]], dtype=bool))
+    labels, judged = sample.parts[name], np.array(sample.judged.parts[name], dtype=object)
+    sizes = Counter(judged)
+    effects, groups = list[BiasEffect](), dict[str | None, int]()
+    # The most frequent first, by name within ties.
+    for label in sorted(set(labels), key=lambda label: (-sizes[label], label)):
+        failed = labels.count(label) - sizes[label]
+        effect = _offset(sample, judged == label, label=label, failed=failed)
         effects.append(replace(effect, name=name, about=effect.about.format(name=name)))
+        groups[label] = len(np.unique(sample.judged.groups[judged == label]))
     # Two labels are one test: the offset of one is that of the other with its sign reversed.
-    if len(labels) > 2:
-        groups = {label: len(np.unique(rows.resamples.member[numbers[rows.kept] == code[label]])) for label in code}
-        effects = _correct(effects, groups)
-    return Offsets(name=name, effects=effects)
+    return Offsets(name=name, effects=_correct(effects, groups) if len(groups) > 2 else effects)
 
 
-def _offset(rows: JudgedRows, has_label: NDArray[np.bool_], **facts: Any) -> BiasEffect:
+def _offset(sample: RatedSample, has_label: NDArray[np.bool_], **facts: Any) -> BiasEffect:
     """Measure the offset of one label.
 
-    `has_label`: mask of the judged rows, shape (n,). `facts`: other fields of the effect.
+    `has_label`: mask of the judged answers, shape (n,). `facts`: other fields of the effect.
     """
-    n = int(has_label.sum())
+    rows, n = sample.judged, int(has_label.sum())
     for side, inside in (("with", has_label), ("without", ~has_label)):
-        groups = len(np.unique(rows.resamples.member[inside]))
+        groups = len(np.unique(rows.groups[inside]))
         if groups < FEWEST_LABEL_GROUPS:
             few = f"{groups} groups {side} it; at least {FEWEST_LABEL_GROUPS} are needed"
-            return _effect("offset", np.full(1, np.nan), rows, reason=few, n=n, **facts)
+            return _effect("offset", np.full(1, np.nan), sample, reason=few, n=n, **facts)
     x = has_label.astype(np.float64)
     undefined = "no answer without it has the same human score"
-    effect = _effect("offset", _at_equal_score(rows, x), rows, reason=undefined, n=n, **facts)
+    effect = _effect("offset", _at_equal_score(rows, x), sample, reason=undefined, n=n, **facts)
     return _with_noise(effect, rows, x)
 
 
@@ -152,19 +145,19 @@ def _centred(values: Floats) -> Floats:
     return values - (values.mean() if len(values) else 0)
 
 
-def _at_equal_score(rows: JudgedRows, x: Floats) -> Floats:
+def _at_equal_score(rows: RatedSample, x: Floats) -> Floats:
     """Return the effect of `x` (n,) on the judge's score at equal human score, in points per unit of `x`.
 
     The result has shape (1 + resamples,), the sample first. Indicators of human levels are projected out
     (Frisch-Waugh-Lovell theorem).
     """
     values, level = np.unique(half_up(rows.human), return_inverse=True)
-    levels = len(values)
+    levels, number = len(values), np.arange(len(x))
     # Centred scores keep the sums small, so that their differences lose no digits.
-    y = _centred(rows.judge)
-    at_level = scipy.sparse.csr_array((np.ones(rows.n), (level, np.arange(rows.n))), shape=(levels, rows.n))
+    y = _centred(rows.scores)
+    at_level = scipy.sparse.csr_array((np.ones(len(x)), (level, number)), shape=(levels, len(x)))
     columns = scipy.sparse.vstack([at_level, at_level * y, at_level * x, np.stack([x * x, x * y])], format="csr")
-    sums = rows.resamples.resample_sums(np.arange(rows.n), columns)
+    sums = Bootstrap(rows.groups).resample_sums(number, columns)
     n, y_sum, x_sum, squares = np.split(sums, levels * np.arange(1, 4), axis=1)
     xx, xy = squares.T
     x_mean = ratio(x_sum, n, empty=0)
@@ -174,15 +167,16 @@ def _at_equal_score(rows: JudgedRows, x: Floats) -> Floats:
     return ratio(xy - (x_mean * y_sum).sum(axis=1), spread)
 
 
-def _effect(name: str, values: Floats, rows: JudgedRows, reason: str = "", **facts: Any) -> BiasEffect:
+def _effect(name: str, values: Floats, sample: RatedSample, reason: str = "", **facts: Any) -> BiasEffect:
     """Build an effect from `values` of shape (1 + resamples,), the sample first.
 
     `reason`: why a value may be NaN. `facts`: further fields of the effect, or other values for them.
     """
     texts = texts_of("bias.toml")[name]
-    undefined = reason if rows.n else "no judged rows"
-    estimate = rows.resamples.estimate(values, rows.n, undefined=undefined, null=0.0)
-    fields = {**asdict(estimate), "failed": rows.failed, **facts}
+    n = len(sample.judged.ids)
+    undefined = reason if n else "no judged rows"
+    estimate = Bootstrap(sample.judged.groups).estimate(values, n, undefined=undefined, null=0.0)
+    fields = {**asdict(estimate), "failed": len(sample.ids) - n, **facts}
     effect = BiasEffect(name=name, about=texts["about"], unit=texts["unit"], reading="", **fields)
     return replace(effect, reading=_read_out(texts, effect))
 
@@ -201,7 +195,7 @@ def _read_out(texts: Mapping[str, str], effect: BiasEffect) -> str:
     return sentence.format(effect=effect, size=abs(effect.value), low=low, high=high)
 
 
-def _with_noise(effect: BiasEffect, rows: JudgedRows, x: Floats) -> BiasEffect:
+def _with_noise(effect: BiasEffect, rows: RatedSample, x: Floats) -> BiasEffect:
     """Return the effect with `noise_explains` and a note, if noise in human scores could explain it.
 
     Suppose the judge sees true quality, and human scores are true quality plus noise. Then r(x, judge) is r(x, human)
@@ -209,7 +203,7 @@ def _with_noise(effect: BiasEffect, rows: JudgedRows, x: Floats) -> BiasEffect:
     """
     if not effect.side or effect.value is None:
         return effect
-    human, judge, x = map(_centred, (rows.human, rows.judge, x))
+    human, judge, x = map(_centred, (rows.human, rows.scores, x))
     if np.ptp(human) == 0:
         return effect
     through_human = (x @ human) * (human @ judge) / (human @ human)

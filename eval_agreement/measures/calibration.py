@@ -25,7 +25,7 @@ from critic.records import RATINGS, Judgment
 from critic.stats.arrays import Floats, ratio
 from critic.stats.estimate import Bootstrap, Estimate
 from eval_agreement.measures.baselines import trivial
-from eval_agreement.metrics import JudgedRows, half_up, mean_estimate, measured
+from eval_agreement.metrics import half_up, mean_estimate, measured
 from eval_agreement.sample import FEWEST_FIT_GROUPS, FEWEST_ROWS, FOLDS, NARROW, AuditRequest, RatedSample, folds
 from eval_agreement.sentences import say
 
@@ -73,17 +73,17 @@ class Calibration(Struct, frozen=True, kw_only=True):
     readings: list[str] = field(default_factory=list)
 
 
-def calibrate(rows: JudgedRows) -> Calibration:
+def calibrate(sample: RatedSample, _: AuditRequest) -> Calibration:
     """Measure the mean human score at each judge score, and how an isotonic map changes the judge's errors.
 
     Each of FOLDS folds of whole groups is evaluated with the map fitted on the other folds. The map minimises squared
     error, so the absolute error can rise.
     """
-    fold = folds(rows.resamples.member)
-    calibration = Calibration(n=rows.n, failed=rows.failed, bins=_bins(rows))
-    if undefined := _too_few(rows, fold):
+    rows = sample.labelled.judged
+    human, judge, group = rows.human, rows.scores, rows.groups
+    calibration = Calibration(n=len(human), failed=len(sample.labelled.ids) - len(human), bins=_bins(rows))
+    if undefined := _too_few(group):
         return replace(calibration, undefined=undefined, readings=[f"Not calibrated: {undefined}."])
-    human, judge, group = rows.human, rows.judge, rows.resamples.member
     mapped = cross_fit(human, judge, group)
     before, after = _errors(judge - human), _errors(mapped - human)
     change = mean_estimate(np.abs(mapped - human) - np.abs(judge - human), group, null=0.0)
@@ -247,30 +247,29 @@ def _cross_fit_by_part(sample: RatedSample, judge: Floats, part: str | None) -> 
     return mapped
 
 
-def _bins(rows: JudgedRows) -> list[Bin]:
+def _bins(rows: RatedSample) -> list[Bin]:
     """Return one bin per rounded judge score, ascending."""
-    rounded = half_up(rows.judge)
+    rounded = half_up(rows.scores)
     bins = []
     for score in np.unique(rounded):
         inside = rounded == score
-        group = rows.resamples.member[inside]
-        groups = len(np.unique(group))
-        human = mean_estimate(rows.human[inside], group)
+        groups = len(np.unique(rows.groups[inside]))
+        human = mean_estimate(rows.human[inside], rows.groups[inside])
         # The mean is shown all the same: without an interval it is read with care.
         if groups < FEWEST_BIN_GROUPS:
             why = f"{groups} groups; an interval needs at least {FEWEST_BIN_GROUPS}"
             human = replace(human, interval=None, undefined=why)
-        bins.append(Bin(score=int(score), groups=groups, judge=float(rows.judge[inside].mean()), human=human))
+        bins.append(Bin(score=int(score), groups=groups, judge=float(rows.scores[inside].mean()), human=human))
     return bins
 
 
-def _too_few(rows: JudgedRows, fold: NDArray[np.intp]) -> str | None:
-    """Return why there are too few rows or groups to fit a map, or None if there are enough."""
-    if not rows.n:
+def _too_few(group: NDArray[np.intp]) -> str | None:
+    """Return why rows of these groups, (n,), are too few to fit a map and measure it, or None if they are enough."""
+    groups, fewest = len(np.unique(group)), int(np.bincount(folds(group), minlength=FOLDS).min())
+    if not groups:
         return "no judged rows to evaluate on"
-    if rows.resamples.groups < FEWEST_FIT_GROUPS:
-        return f"{rows.resamples.groups} groups to fit on; at least {FEWEST_FIT_GROUPS} are needed"
-    fewest = int(np.bincount(fold, minlength=FOLDS).min())
+    if groups < FEWEST_FIT_GROUPS:
+        return f"{groups} groups to fit on; at least {FEWEST_FIT_GROUPS} are needed"
     few = f"only {fewest} rows in a fifth of the groups; at least {FEWEST_ROWS} are needed"
     return few if fewest < FEWEST_ROWS else None
 
@@ -390,15 +389,14 @@ def measure_intervals(sample: RatedSample, _: AuditRequest) -> tuple[Widths, Flo
     """
     judged, labelled = ~np.isnan(sample.scores), ~np.isnan(sample.human)
     known, group = judged & labelled, sample.groups
-    fold = folds(group[known])
-    if len(np.unique(group[known])) < FEWEST_FIT_GROUPS or np.bincount(fold, minlength=FOLDS).min() < FEWEST_ROWS:
+    if _too_few(group[known]):
         return None, None
     own = _distributions(sample, judged)
     task = np.array(sample.parts.get("task") or [None] * len(judged), dtype=object)
     low, high = np.full((2, len(judged)), np.nan)
     borrowed = set[str | None]()
     part = np.full(len(judged), -1)
-    part[known] = fold
+    part[known] = folds(group[known])
     # Fold -1 holds the rows without a human score: their intervals are made from all folds.
     for number in range(-1, FOLDS):
         at, others = judged & (part == number), known & (part != number)

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from draws import share_that_holds, times_of
 from numpy.typing import NDArray
-from samples import read_llmeval2
+from samples import build_sample, read_llmeval2
 
+from critic.stats import estimate
 from critic.stats.estimate import Bootstrap, holm
 from eval_agreement.measures import bias
 from eval_agreement.measures.bias import BiasEffect, offsets, severity, verbosity
-from eval_agreement.metrics import JudgedRows, half_up
+from eval_agreement.metrics import half_up
+from eval_agreement.sample import RatedSample
 
 Floats = NDArray[np.float64]
 
@@ -48,9 +50,14 @@ class World:
         self.judge = 5.5 + 0.5 * followed + liked + random.normal(0, 0.5, n)
         self.judge += per_doubling * (self.doublings - 7) + own * (self.system == "a")
 
-    def rows(self, judge: Floats | None = None, **options: int) -> JudgedRows:
-        """Return the answers as rows, of another judge if one is given."""
-        return JudgedRows(self.human, self.judge if judge is None else judge, self.group, **options)
+    def rows(self, judge: Floats | None = None, **parts: list[str | None]) -> RatedSample:
+        """Return the answers with their properties, of another judge if one is given."""
+        return build_sample(self.human, self.judge if judge is None else judge, self.group, parts=parts)
+
+
+@pytest.fixture(autouse=True)
+def fewer_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimate, "RESAMPLES", 800)
 
 
 def design(human: Floats, x: Floats) -> Floats:
@@ -80,13 +87,13 @@ def rare_level(world: World) -> None:
 def test_verbosity_is_least_squares_in_every_resample() -> None:
     world = World(1, per_doubling=0.05)
     rare_level(world)
-    effect = verbosity(world.rows(resamples=200), world.length)
+    effect = verbosity(world.rows(), world.length)
 
     def fit(rows: NDArray[np.intp]) -> float:
         x = design(world.human[rows], world.doublings[rows])
         return float(np.linalg.lstsq(x, world.judge[rows], rcond=None)[0][-1])
 
-    draws = Bootstrap(world.group, 200)
+    draws = Bootstrap(world.rows().groups)
     lacking = refitted(draws, lambda rows: float((world.human[rows] == 10).any()))
     assert 0 < lacking.mean() < 1
     assert_same(effect, fit(np.arange(300)), draws, refitted(draws, fit))
@@ -98,8 +105,8 @@ def test_offsets_are_least_squares_in_every_resample(people: str) -> None:
     if people == "fractions":
         world.human = np.clip(world.human + np.tile([-0.5, 0.3, 0.499], 100), 1, 10)
     rare_level(world)
-    family = offsets("answerer", world.rows(resamples=150), list(world.system))
-    draws = Bootstrap(world.group, 150)
+    family = offsets("answerer", world.rows(answerer=list(world.system)))
+    draws = Bootstrap(world.rows().groups)
     uncorrected = []
     for effect in family.effects:
 
@@ -114,8 +121,8 @@ def test_offsets_are_least_squares_in_every_resample(people: str) -> None:
     assert [effect.p_value for effect in family.effects] == pytest.approx(holm(uncorrected))
 
 
-def by_label(rows: JudgedRows, label: list[str]) -> dict[str | None, BiasEffect]:
-    return {effect.label: effect for effect in offsets("answerer", rows, label).effects}
+def by_label(rows: RatedSample) -> dict[str | None, BiasEffect]:
+    return {effect.label: effect for effect in offsets("answerer", rows).effects}
 
 
 def covered(effects: list[BiasEffect], truth: float) -> float:
@@ -132,18 +139,17 @@ def seen(effects: list[BiasEffect]) -> float:
 def judge_severity(seed: int, planted: float) -> BiasEffect:
     world = World(seed)
     judge = world.human + planted + world.judge - 5.5 - 0.5 * (world.human - 5.5)
-    return severity(world.rows(np.clip(judge, 1, 10), resamples=400, seed=seed))
+    return severity(world.rows(np.clip(judge, 1, 10)))
 
 
 def judge_verbosity(seed: int, planted: float) -> BiasEffect:
     world = World(seed, per_doubling=planted)
-    return verbosity(world.rows(resamples=400, seed=seed), world.length)
+    return verbosity(world.rows(), world.length)
 
 
 def judge_own_answers(seed: int, planted: float) -> BiasEffect:
     world = World(seed, own=planted)
-    rows = world.rows(resamples=400, seed=seed)
-    return by_label(rows, ["a" if name == "a" else "rest" for name in world.system])["a"]
+    return by_label(world.rows(answerer=["a" if name == "a" else "rest" for name in world.system]))["a"]
 
 
 @pytest.mark.parametrize("is_planted", [False, True])
@@ -165,11 +171,11 @@ def test_an_effect_is_found_and_covered(
 def test_an_effect_that_is_detectable_is_seen_in_80_of_100_audits() -> None:
     """The width of the interval does not depend on what is planted, so the planted size can be read off first."""
     worlds = [World(seed) for seed in range(250)]
-    unbiased = [verbosity(w.rows(resamples=400), w.length) for w in worlds]
+    unbiased = [verbosity(w.rows(), w.length) for w in worlds]
     size = float(np.mean([effect.detectable for effect in unbiased]))
     for effect in unbiased:
         assert "No sign" not in effect.reading or f"needs {effect.detectable:.2f} to show" in effect.reading
-    planted = [verbosity(w.rows(w.judge + size * (w.doublings - 7), resamples=400), w.length) for w in worlds]
+    planted = [verbosity(w.rows(w.judge + size * (w.doublings - 7)), w.length) for w in worlds]
     assert np.mean([effect.unseen is None for effect in planted]) == pytest.approx(0.8, abs=0.06)
     assert np.mean([effect.unseen is None for effect in unbiased]) < 0.08
 
@@ -180,7 +186,7 @@ def test_a_label_of_few_questions_is_covered() -> None:
     for seed in range(400):
         w = World(seed)
         task = ["rare" if number < bias.FEWEST_LABEL_GROUPS else "common" for number in w.group]
-        by_task = offsets("task", w.rows(resamples=400, seed=seed), task).effects
+        by_task = offsets("task", w.rows(task=task)).effects
         effects.append(next(effect for effect in by_task if effect.label == "rare"))
     assert 0.925 <= covered(effects, 0) <= 0.975
 
@@ -190,8 +196,7 @@ def test_noise_in_people_s_scores_makes_effects_and_is_said_to() -> None:
     plain, explained = [], []
     for seed in range(300):
         w = World(seed, sees_quality=True)
-        rows = w.rows(resamples=300, seed=seed)
-        plain.append(verbosity(rows, w.length))
+        plain.append(verbosity(w.rows(), w.length))
         if plain[-1].noise_explains:
             explained.append(plain[-1].noise_explains / w.reliability)
     assert covered(plain, 0) < 0.5
@@ -200,59 +205,57 @@ def test_noise_in_people_s_scores_makes_effects_and_is_said_to() -> None:
 
 
 def test_values_by_hand() -> None:
-    effect = severity(JudgedRows([2, 4, 6, 8, 5], [3, 4, 7, 10, None], list("aabcd")))
+    effect = severity(build_sample([2, 4, 6, 8, 5], [3, 4, 7, 10, None], "aabcd"))
     assert (effect.value, effect.n, effect.failed, effect.interval, effect.p_value) == (1.0, 4, 1, None, None)
     assert effect.undefined == "3 groups; an interval needs at least 5" and effect.undefined in effect.reading
-    assert severity(JudgedRows([], [], [])).undefined == "no judged rows"
-    assert severity(JudgedRows([3], [math.nan], ["a"])).value is None
-    groups = list(range(12))
+    assert severity(build_sample([], [])).undefined == "no judged rows"
+    assert severity(build_sample([3], [math.nan])).value is None
     # Within a level, one doubling is worth a point; between levels, length falls with quality.
-    human, judge, length = [3, 3, 7, 7] * 3, [3, 4, 8, 9] * 3, [400, 800, 50, 100] * 3
-    paid = verbosity(JudgedRows(human, judge, groups), length)
+    human, judge, length = [3, 3, 7, 7] * 3, [3, 4, 8, 9] * 3, np.array([400, 800, 50, 100] * 3)
+    paid = verbosity(build_sample(human, judge), length)
     assert paid.value == pytest.approx(1) and paid.interval == pytest.approx((1, 1))
     assert paid.reading.startswith("Length pays: at equal human score, an answer twice as long gets 1.00 points")
-    same = verbosity(JudgedRows(human, judge, groups), [400, 400, 50, 50] * 3)
+    same = verbosity(build_sample(human, judge), np.array([400, 400, 50, 50] * 3))
     assert same.value is same.interval is None and same.undefined in same.reading
-    assert verbosity(JudgedRows(human, judge, groups), [0, 1, 0, 1] * 3).value is None
+    assert verbosity(build_sample(human, judge), np.array([0, 1, 0, 1] * 3)).value is None
 
 
 def test_labels_that_cannot_be_compared() -> None:
     w = World(7)
     label = [None if row % 50 == 0 else "few" if row < 100 else "many" for row in range(300)]
-    family = offsets("task", w.rows(), label)
+    family = offsets("task", w.rows(task=label))
     assert [effect.label for effect in family.effects] == ["many", "few"]
     assert all(effect.undefined is None for effect in family.effects)
-    few = offsets("task", w.rows(), ["few" if row < 95 else "many" for row in range(300)])
+    few = offsets("task", w.rows(task=["few" if row < 95 else "many" for row in range(300)]))
     for effect, side in zip(few.effects, ("without", "with"), strict=True):
         assert effect.undefined == f"19 groups {side} it; at least 20 are needed"
     assert all(effect.value is effect.interval is effect.p_value is None for effect in few.effects)
     assert [effect.n for effect in few.effects] == [205, 95]
-    alone = offsets("language", w.rows(), ["zh"] * 300).effects
+    alone = offsets("lang", w.rows(lang=["zh"] * 300)).effects
     assert len(alone) == 1 and alone[0].undefined == "0 groups without it; at least 20 are needed"
     level = ["high" if score >= 6 else "low" for score in w.human]
-    apart = offsets("task", w.rows(), level).effects
+    apart = offsets("task", w.rows(task=level)).effects
     assert {effect.undefined for effect in apart} == {"no answer without it has the same human score"}
-    assert offsets("task", JudgedRows([], [], []), []).effects == []
-    unjudged = offsets("task", JudgedRows([3, 4], [None, None], ["a", "b"]), ["x", "y"])
+    assert offsets("task", build_sample([], [], parts={"task": []})).effects == []
+    unjudged = offsets("task", build_sample([3, 4], [None, None], parts={"task": ["x", "y"]}))
     assert [(effect.n, effect.failed, effect.value) for effect in unjudged.effects] == [(0, 1, None)] * 2
 
 
 def test_two_labels_are_one_test() -> None:
     w = World(8, own=-0.13)
-    sides = ["own" if name == "a" else "other" for name in w.system]
-    other, own = offsets("side", w.rows(), sides).effects
+    other, own = offsets("side", w.rows(side=["own" if name == "a" else "other" for name in w.system])).effects
     assert own.value is not None and other.value == pytest.approx(-own.value)
     assert other.p_value == pytest.approx(own.p_value)
 
 
 def test_gpt4_on_llmeval2(shared: Path) -> None:
     rows, human, judge, group = read_llmeval2(shared)
-    judged = JudgedRows(human, judge, group)
+    judged = build_sample(human, judge, group, parts={"answerer": [row["system"] for row in rows]})
     lenient = severity(judged)
     assert lenient.value == pytest.approx(0.301, abs=0.001) and "lenient" in lenient.reading
-    length = verbosity(judged, [len(row["response"]) for row in rows])
+    length = verbosity(judged, np.array([len(row["response"]) for row in rows]))
     assert length.value == pytest.approx(0.293, abs=0.001) and length.noise_explains == pytest.approx(0.42, abs=0.01)
-    own = by_label(judged, [row["system"] for row in rows])["GPT4"]
+    own = by_label(judged)["GPT4"]
     assert own.value == pytest.approx(0.553, abs=0.001) and own.noise_explains == pytest.approx(0.82, abs=0.01)
     assert own.n == 399
 

@@ -15,14 +15,13 @@ from scipy.stats import norm
 from critic.records import Judgment, Question, Response, Verdict
 from eval_agreement.measures import calibration
 from eval_agreement.measures.calibration import (
+    Calibration,
     _nested_sets,
     _quantile,
-    calibrate,
     cross_fit,
     fit_map,
     measure_intervals,
 )
-from eval_agreement.metrics import JudgedRows
 from eval_agreement.sample import NARROW, AuditRequest, RatedSample
 
 Floats = NDArray[np.float64]
@@ -41,10 +40,14 @@ def answers(
     return human, judge, group
 
 
+def calibrate(human: Any, judge: Any, group: Any) -> Calibration:
+    return calibration.calibrate(build_sample(human, judge, group), AuditRequest())
+
+
 def test_bins_by_hand() -> None:
     human = [1.0, 3, 2, 8, 9, 10, 10]
     judge = [2.0, 2, 2, 8.5, 9, 9.4, None]
-    result = calibrate(JudgedRows(human, judge, list("abcdefg")))
+    result = calibrate(human, judge, list("abcdefg"))
     assert (result.n, result.failed) == (6, 1)
     assert [(b.score, b.human.n, b.groups, b.human.value) for b in result.bins] == [(2, 3, 3, 2.0), (9, 3, 3, 9.0)]
     assert result.bins[1].judge == pytest.approx(26.9 / 3)
@@ -61,13 +64,13 @@ def test_the_map_is_pooled_adjacent_violators() -> None:
 def test_a_lenient_judge_is_recalibrated() -> None:
     human, judge, group = answers(np.random.default_rng(5), 120, 4, offset=1.5)
     judge[:7] = np.nan
-    result = calibrate(JudgedRows(human, judge, group))
+    result = calibrate(human, judge, group)
     assert (result.n, result.failed) == (473, 7)
     used = ~np.isnan(judge)
     assert result.before.mae == pytest.approx(np.abs(judge - human)[used].mean())
     assert result.before.mean_error == pytest.approx((judge - human)[used].mean())
     assert result.before.rmse == pytest.approx(math.sqrt(((judge - human)[used] ** 2).mean()))
-    folded = cross_fit(human[used], judge[used], group[used])
+    folded = cross_fit(human[used], judge[used], build_sample(human, judge, group).groups[used])
     assert result.after.mae == pytest.approx(np.abs(folded - human[used]).mean())
     assert result.after.mean_error == pytest.approx(0, abs=0.1)
     assert result.after.mae < 0.45
@@ -80,23 +83,23 @@ def test_a_lenient_judge_is_recalibrated() -> None:
 
 def test_too_little_to_fit_on() -> None:
     human, judge, group = answers(np.random.default_rng(11), 9, 20)
-    few = calibrate(JudgedRows(human, judge, group))
+    few = calibrate(human, judge, group)
     assert few.undefined == "9 groups to fit on; at least 10 are needed"
     assert few.readings == [f"Not calibrated: {few.undefined}."] and len(few.bins) == 4
-    small = calibrate(JudgedRows(*answers(np.random.default_rng(11), 49, 1)))
+    small = calibrate(*answers(np.random.default_rng(11), 49, 1))
     assert small.after is None and "only 9 rows in a fifth of the groups" in (small.undefined or "")
     uneven = np.where(np.arange(180) < 140, 0, np.arange(180) // 2)
-    assert "only 10 rows in" in (calibrate(JudgedRows(human, judge, uneven)).undefined or "")
-    failed = calibrate(JudgedRows(human, np.full(180, np.nan), group))
+    assert "only 10 rows in" in (calibrate(human, judge, uneven).undefined or "")
+    failed = calibrate(human, np.full(180, np.nan), group)
     assert (failed.n, failed.failed, failed.bins, failed.undefined) == (0, 180, [], "no judged rows to evaluate on")
     enough = answers(np.random.default_rng(11), 100, 1)
-    constant = calibrate(JudgedRows(enough[0], np.full(100, 7), enough[2]))
+    constant = calibrate(enough[0], np.full(100, 7), enough[2])
     assert constant.after is not None and abs(constant.after.mean_error) < 0.2
 
 
 def test_gpt4_on_llmeval2(shared: Path) -> None:
     rows, human, judge, group = read_llmeval2(shared)
-    calibrated = calibrate(JudgedRows(human, judge, group))
+    calibrated = calibrate(human, judge, group)
     assert [part.score for part in calibrated.bins] == list(range(1, 11))
     assert sum(part.human.n for part in calibrated.bins) == calibrated.n == len(rows)
     assert calibrated.bins[-1].human.value == pytest.approx(human[judge == 10].mean())

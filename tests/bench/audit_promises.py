@@ -17,7 +17,6 @@ from eval_agreement.measures import two_judges
 from eval_agreement.measures.bias import offsets
 from eval_agreement.measures.compare import compare
 from eval_agreement.measures.ppi import compare_models, corrected_mean, labels_needed
-from eval_agreement.metrics import JudgedRows
 from eval_agreement.sample import AuditRequest, RatedSample
 
 WORLDS = 400
@@ -119,7 +118,8 @@ def seen_biases(labels: int, groups: int, each: int) -> dict[str, float]:
         human = on_scale(5.5 + random.normal(0, 1.2, groups)[group] + random.normal(0, 1, len(group)))
         label = np.arange(groups)[group] % labels
         judge = human + random.normal(0, 0.4, groups)[group] + random.normal(0, 1, len(group)) + offset * (label == 0)
-        by_task = offsets("task", JudgedRows(human, np.clip(judge, 1, 10), group), [f"t{number}" for number in label])
+        parts = {"task": [f"t{number}" for number in label]}
+        by_task = offsets("task", sample_of(human, np.clip(judge, 1, 10), group, parts=parts))
         return next(each for each in by_task.effects if each.label == "t0")
 
     return shown(effect, lambda offset: (offset.p_value or 1) <= 0.05)
