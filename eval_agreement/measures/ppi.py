@@ -25,10 +25,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from critic.stats.arrays import Floats, Group, group_numbers
+from critic.stats.arrays import Floats
 from critic.stats.estimate import FEWEST_GROUPS, LEVEL, CorrectedEstimate, Interval, count_unshown, detectable, holm
 from eval_agreement.measures.measure import RatedFindings
-from eval_agreement.sample import NARROW, AuditRequest, Indices, RatedSample, Scores, on_scale
+from eval_agreement.sample import NARROW, AuditRequest, Indices, RatedSample, on_scale
 from eval_agreement.sentences import say
 
 _FAR, _FEWEST_GROUPS_TO_WARN = 3.0, 30
@@ -181,9 +181,7 @@ def measure_corrected_means(sample: RatedSample, _: AuditRequest) -> dict[str, C
         if not known.any() or (known.all() and not unlabelled.any()):
             continue
         undefined = _NO_SYSTEM if known.all() else _why_ungrouped(sample)
-        chosen = sample.rows(rows)
-        scored = chosen.human, chosen.scores, chosen.groups
-        means[name] = corrected_mean(*scored, weight=chosen.weight, undefined=undefined)
+        means[name] = corrected_mean(sample.rows(rows), undefined)
     return means
 
 
@@ -196,112 +194,86 @@ def _why_ungrouped(sample: RatedSample) -> str | None:
     return None if sample.grouped else _UNGROUPED
 
 
-def corrected_mean(
-    human: Scores,
-    judge: Scores,
-    group: Group,
-    lam: float | None = None,
-    weight: Floats | None = None,
-    undefined: str | None = None,
-) -> CorrectedMean:
-    """Estimate a model's mean human score from T answers, some with a label.
+def corrected_mean(sample: RatedSample, undefined: str | None = None) -> CorrectedMean:
+    """Estimate the mean human score of a sample's answers, some of which people scored.
 
     A failed judgment counts as the judge's mean score. Such a judge is just another judge, so the estimate is unbiased.
-    - human: label of each answer, 1..10; None or NaN without a label. judge: its judge score; None or NaN if failed.
-    - lam: factor of the judge's correction. None is tuned (PPI++, clipped to 0..1), 1 is plain PPI, 0 the labels' mean.
-    - weight: 1 / chance of being labelled, (T,); None if equal. undefined: the caller's reason to give no value, or
-      None.
-    The value is None if the labels lie in fewer than FEWEST_GROUPS groups. Raises ValueError for scores outside 1..10.
+    The factor of the judge's correction is tuned (PPI++, clipped to 0..1): 1 is plain PPI, 0 the labels' mean.
+    `undefined`: the caller's reason to give no value, or None. The value is None as well if the labels lie in fewer
+    than FEWEST_GROUPS groups. Raises ValueError for scores outside 1..10.
 
-    >>> labels = [6, 7, 5, 8, 6, 7] + [None] * 6
-    >>> mean = corrected_mean(labels, judge=[7, 8, 6, 9, 7, 8] + [8, 9, 7, 10, 8, 9], group=range(12), lam=1)
-    >>> mean.human_only, round(mean.value, 2)  # the judge gives the other answers 1 point more
-    (6.5, 7.5)
+    >>> labels, judge = np.array([6, 7, 5, 8, 6, 7, *[np.nan] * 6]), np.array([7.0, 8, 6, 9, 7, 8, 8, 9, 7, 10, 8, 9])
+    >>> answers = RatedSample(name="", ids=[*"abcdefghijkl"], group=[None] * 12, human=labels, judges={"j": judge})
+    >>> mean = corrected_mean(answers)
+    >>> mean.human_only, round(mean.value, 2)  # the judge gives the others a point more
+    (6.5, 6.86)
     """
-    sample, failed = answers_of(human, judge, group, weight)
-    judged = sample.judge[~failed]
+    answers, failed = answers_of(sample), np.isnan(sample.scores)
+    judged = answers.judge[~failed]
     result = CorrectedMean(
-        labelled=sample.n,
-        unlabelled=sample.unlabelled,
-        groups=sample.groups,
-        failed_labelled=int((failed & sample.labelled).sum()),
-        failed_unlabelled=int((failed & ~sample.labelled).sum()),
-        human_only=float(sample.shares @ sample.human) if sample.n else None,
+        labelled=answers.n,
+        unlabelled=answers.unlabelled,
+        groups=answers.groups,
+        failed_labelled=int((failed & answers.labelled).sum()),
+        failed_unlabelled=int((failed & ~answers.labelled).sum()),
+        human_only=float(answers.shares @ answers.human) if answers.n else None,
         judge_only=float(judged.mean()) if len(judged) else None,
         reading="",
     )
-    if undefined := undefined or sample.too_few:
+    if undefined := undefined or answers.too_few:
         return replace(result, undefined=undefined, reading=f"Not measured: {undefined}.")
-    parts = parts_of(sample)
-    lam = parts.lam if lam is None else lam
+    parts = parts_of(answers)
     result = replace(
         result,
-        value=parts.value(lam),
-        interval=_interval(sample, parts, lam),
-        human_interval=_interval(sample, parts, lam=0.0),
-        lam=lam,
-        effective=_effective_labels(sample, parts, lam),
-        caution=_caution(sample, parts),
+        value=parts.value(parts.lam),
+        interval=_interval(answers, parts, parts.lam),
+        human_interval=_interval(answers, parts, lam=0.0),
+        lam=parts.lam,
+        effective=_effective_labels(answers, parts),
+        caution=_caution(answers, parts),
     )
-    gained = round(result.effective or 0) >= _SHOWN_GAIN * sample.n
+    gained = round(result.effective or 0) >= _SHOWN_GAIN * answers.n
     return replace(result, reading=say("corrected_mean", mean=result, gained=gained))
 
 
-def _effective_labels(sample: Answers, parts: Parts, lam: float) -> float | None:
-    """Return how many labels would give the corrected estimate's variance without the judge, or None if that is 0.
-
-    `lam`: factor of the judge's correction.
-    """
-    labels_only, corrected = parts.variance(0.0), parts.variance(lam)
+def _effective_labels(answers: Answers, parts: Parts) -> float | None:
+    """Return how many labels would give the corrected estimate's variance without the judge, or None if that is 0."""
+    labels_only, corrected = parts.variance(0.0), parts.variance(parts.lam)
     if corrected:
-        return sample.n * labels_only / corrected
+        return answers.n * labels_only / corrected
     # A perfect judge has no finite worth; labels without variance need no judge.
-    return None if labels_only else float(sample.n)
-
-
-def labels_needed(
-    half_width: float,
-    human: Scores,
-    judge: Scores,
-    group: Group,
-    weight: Floats | None = None,
-    undefined: str | None = None,
-) -> LabelPlan:
-    """Plan the number of labels for a 95 % interval of ± `half_width` points, sampled like the present labels.
-
-    The other arguments are those of `corrected_mean`. With n labels of T answers the variance of PPI++ is F + s² / n ·
-    (1 - r² (1 - n / T)). s² is the variance of a label and r² the judge's share of it. F is the part that more labels
-    do not reduce, because answers share groups.
-    """
-    sample, _ = answers_of(human, judge, group, weight)
-    rows = len(sample.human)
-    plan = LabelPlan(half_width=half_width, rows=rows, reading="")
-    shared = _shared_variance(sample)
-    alone = "no two labelled answers share a group, so how alike such answers are is unknown"
-    undefined = undefined or sample.too_few or (alone if shared is None else None)
-    if undefined or shared is None:
-        return replace(plan, undefined=undefined, reading=f"Not planned: {undefined}.")
-    parts = parts_of(sample)
-    labels_only, judged = (max(parts.variance(lam) - shared, 0.0) for lam in (0.0, parts.lam))
-    allowed = (half_width / sample.quantile) ** 2 - shared
-    # Without room left by the shared part no number of labels is enough.
-    labels = labels_for(allowed, labels_only, judged, sample.n, rows) if allowed > 0 else (rows + 1, rows + 1)
-    if max(labels) > rows:
-        smallest = sample.quantile * np.sqrt(shared + sample.n * labels_only / rows)
-        undefined = say("plan_too_far", rows=rows, smallest=smallest)
-        reading = say("plan_unreached", half_width=half_width, why=undefined)
-        return replace(plan, undefined=undefined, reading=reading)
-    with_judge, without_judge = (max(FEWEST_GROUPS, ceil(count)) for count in labels)
-    counts = {"with_judge": with_judge, "without_judge": without_judge}
-    return replace(plan, **counts, reading=say("plan", half_width=half_width, **counts))
+    return None if labels_only else float(answers.n)
 
 
 def plan_labels(sample: RatedSample, request: AuditRequest) -> LabelPlan | None:
-    """Plan labels for the mean over a sample, or return None if no half width (in points) is given."""
+    """Plan the labels for a mean over a sample within ± `request.within` points, or return None without a half width.
+
+    The labels are sampled like the present ones. With n labels of T answers the variance of PPI++ is F + s² / n ·
+    (1 - r² (1 - n / T)). s² is the variance of a label and r² the judge's share of it. F is the part that more labels
+    do not reduce, because answers share groups.
+    """
     if not request.within:
         return None
-    scored = sample.human, sample.scores, sample.groups
-    return labels_needed(request.within, *scored, weight=sample.weight, undefined=_why_ungrouped(sample))
+    answers, rows = answers_of(sample), len(sample.ids)
+    plan = LabelPlan(half_width=request.within, rows=rows, reading="")
+    shared = _shared_variance(answers)
+    alone = "no two labelled answers share a group, so how alike such answers are is unknown"
+    undefined = _why_ungrouped(sample) or answers.too_few or (alone if shared is None else None)
+    if undefined or shared is None:
+        return replace(plan, undefined=undefined, reading=f"Not planned: {undefined}.")
+    parts = parts_of(answers)
+    labels_only, judged = (max(parts.variance(lam) - shared, 0.0) for lam in (0.0, parts.lam))
+    allowed = (plan.half_width / answers.quantile) ** 2 - shared
+    # Without room left by the shared part no number of labels is enough.
+    labels = labels_for(allowed, labels_only, judged, answers.n, rows) if allowed > 0 else (rows + 1, rows + 1)
+    if max(labels) > rows:
+        smallest = answers.quantile * np.sqrt(shared + answers.n * labels_only / rows)
+        undefined = say("plan_too_far", rows=rows, smallest=smallest)
+        reading = say("plan_unreached", half_width=plan.half_width, why=undefined)
+        return replace(plan, undefined=undefined, reading=reading)
+    with_judge, without_judge = (max(FEWEST_GROUPS, ceil(count)) for count in labels)
+    counts = {"with_judge": with_judge, "without_judge": without_judge}
+    return replace(plan, **counts, reading=say("plan", half_width=plan.half_width, **counts))
 
 
 def labels_for(allowed: float, labels_only: float, judged: float, n: int, rows: int) -> tuple[float, float]:
@@ -323,12 +295,12 @@ def labels_for(allowed: float, labels_only: float, judged: float, n: int, rows: 
     return without * (1 - explained) / (1 - explained * without / rows), without
 
 
-def answers_of(human: Scores, judge: Scores, group: Group, weight: Floats | None) -> tuple[Answers, NDArray[np.bool_]]:
-    """Return the answers, and the mask (T,) of failed judgments. The arguments are those of `corrected_mean`."""
-    people, judged = np.asarray(on_scale(human, "human")), np.asarray(on_scale(judge, "judge"))
+def answers_of(sample: RatedSample) -> Answers:
+    """Return the answers of a sample. Raises ValueError for scores outside 1..10."""
+    people, judged = on_scale(sample.human, "human"), on_scale(sample.scores, "judge")
     labelled, failed = ~np.isnan(people), np.isnan(judged)
     filled = np.where(failed, judged[~failed].mean() if not failed.all() else 0, judged)
-    return Answers(np.where(labelled, people, 0), filled, labelled, group_numbers(group), weight), failed
+    return Answers(np.where(labelled, people, 0), filled, labelled, sample.groups, sample.weight)
 
 
 def _shared_variance(sample: Answers) -> float | None:
@@ -469,12 +441,9 @@ def _common_answers(sample: RatedSample, first: Rows, second: Rows) -> Iterator[
 
     `first`, `second`: masks of the models' rows.
     """
-    groups, weight = sample.groups, sample.weight
-    common = np.intersect1d(groups[first], groups[second])
+    common = np.intersect1d(sample.groups[first], sample.groups[second])
     for rows in (first, second):
-        kept = rows & np.isin(groups, common)
-        times = None if weight is None else weight[kept]
-        yield answers_of(sample.human[kept], sample.scores[kept], groups[kept], times)[0]
+        yield answers_of(sample.rows(rows & np.isin(sample.groups, common)))
 
 
 def _difference(line: ModelDifference, first: Answers, second: Answers, tests: int = 1) -> ModelDifference:
@@ -604,7 +573,7 @@ def worth_beside_any_number(sample: RatedSample) -> float | None:
     It is n / (1 - r²), with r the correlation of the groups' contributions to the human and the judge's mean (PPI++,
     arXiv 2311.01453, §6), times 1 - 1 / (G - 1) for the fitted factor (Mani et al. 2025, arXiv 2505.20178).
     """
-    answers, _ = answers_of(sample.human, sample.scores, sample.groups, sample.weight)
+    answers = answers_of(sample)
     if answers.too_few:
         return None
     human, judge = (

@@ -110,7 +110,7 @@ def _convert_means(answers: RatedSample, target: str) -> tuple[list[Converted], 
 
     `answers`: with the scores of judge `target` as `human`, NaN without one.
     """
-    anchored, times = ~np.isnan(answers.human), np.ones(len(answers.ids))
+    anchored, chance = ~np.isnan(answers.human), np.ones(len(answers.ids))
     models = dict(answers.part_rows("answerer"))
     lacking = dict[str, str]()
     for name, rows in models.items():
@@ -119,19 +119,13 @@ def _convert_means(answers: RatedSample, target: str) -> tuple[list[Converted], 
         if questions < FEWEST_ANCHORS:
             lacking[name] = say("few_anchors", target=target, model=name, questions=questions, fewest=FEWEST_ANCHORS)
         # Shares of anchors may differ, but a model counts by its answers in the mean of all.
-        times[rows] = rows.sum() / max(anchors.sum(), 1)
+        chance[rows] = max(anchors.sum(), 1) / rows.sum()
     enough = np.array([name not in lacking for name in answers.parts["answerer"]], dtype=bool)
     places = _rank(answers.rows(enough)) if models else {}
     lines, cautions = list[Converted](), list[str]()
     for name, rows in {"all": np.ones_like(anchored), **models}.items():
-        chosen = answers.rows(rows)
-        mean = corrected_mean(
-            chosen.human,
-            chosen.scores,
-            chosen.groups,
-            weight=times if models and name == "all" else None,
-            undefined="; ".join(lacking.values()) if name == "all" else lacking.get(name),
-        )
+        chosen = replace(answers.rows(rows), probability=chance if models and name == "all" else None)
+        mean = corrected_mean(chosen, "; ".join(lacking.values()) if name == "all" else lacking.get(name))
         estimate = Estimate(value=mean.value, n=len(chosen.ids), interval=mean.interval, undefined=mean.undefined)
         score = float(chosen.scores.mean())
         lines.append(Converted(name=name, score=score, mean=estimate, rank=places.get(name)))

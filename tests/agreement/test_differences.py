@@ -16,8 +16,9 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 from samples import build_sample
 from scipy import stats
+from test_ppi import corrected_mean
 
-from eval_agreement.measures.ppi import ModelDifference, compare_models, corrected_mean
+from eval_agreement.measures.ppi import ModelDifference, compare_models
 from eval_agreement.sample import AuditRequest, RatedSample
 
 Floats = NDArray[np.float64]

@@ -46,16 +46,15 @@ def test_means_and_agreement_of_doubtful_rows_are_those_of_all_rows(monkeypatch:
         human, judge, unsure, group = world(rng, 600)
         chance = np.minimum(1.0, 120 * (0.3 / 600 + 0.7 * unsure / unsure.sum()))
         labelled = rng.random(600) < chance
-        weight = 1 / chance
         people = np.where(labelled, human, np.nan)
-        for covered, times in ((kept, weight), (naive, None)):
-            mean = corrected_mean(people, judge, group, weight=times)
-            on_them = None if times is None else times[labelled]
+        for covered, probability in ((kept, chance), (naive, None)):
+            mean = corrected_mean(build_sample(people, judge, group, probability=probability))
+            on_them = None if probability is None else 1 / chance[labelled]
             agreed = measured(human[labelled], judge[labelled], group[labelled], on_them).estimates
             intervals = {"mean": mean.interval, "mae": agreed["mae"].interval, "pearson": agreed["pearson"].interval}
             for name, interval in intervals.items():
                 covered[name] += interval is not None and interval[0] <= truth[name] <= interval[1]
-            if times is not None:
+            if probability is not None:
                 (low, high), (low_alone, high_alone) = mean.interval, mean.human_interval
                 narrower += (high - low) / (high_alone - low_alone) / runs
     assert min(kept.values()) >= 0.85 * runs, kept

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import human_row, rows_of, write_csv, write_jsonl
+from samples import build_sample
 
 from critic import human_scored
 from critic.errors import UsageError
@@ -97,7 +98,7 @@ def test_questions_of_labelled_answers_alone_give_no_corrected_mean(tmp_path: Pa
     assert mean.value is None and mean.undefined and "column group of the judge's file" in mean.undefined
     assert alone.plan and alone.plan.with_judge is None and alone.plan.undefined == mean.undefined
     (whole,) = (known := findings("group", "group")).corrected.values()
-    exact = corrected_mean(np.where(labelled, people, np.nan), judge, np.arange(60) // 6)
+    exact = corrected_mean(build_sample(np.where(labelled, people, np.nan), judge, np.arange(60) // 6))
     assert whole.interval == pytest.approx(exact.interval) and known.plan and not known.plan.undefined
     # The judge's file may be the only one that knows.
     assert findings("", "group").corrected["all answers"].interval == pytest.approx(exact.interval)

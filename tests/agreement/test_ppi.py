@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ from numpy.typing import NDArray
 from samples import build_sample, read_llmeval2
 from scipy import stats
 
-from eval_agreement.measures.ppi import CorrectedMean, corrected_mean, labels_needed, worth_beside_any_number
+from eval_agreement.measures import ppi
+from eval_agreement.measures.ppi import CorrectedMean, LabelPlan, parts_of, worth_beside_any_number
+from eval_agreement.sample import AuditRequest
 
 Floats = NDArray[np.float64]
 TRUTH = 5.5
@@ -39,6 +42,20 @@ def answers(
     else:
         drawn = np.isin(np.arange(rows), random.choice(rows, labelled, replace=False))
     return human, np.where(drawn, human, np.nan), judge, group
+
+
+def corrected_mean(human: Any, judge: Any, group: Any, lam: float | None = None) -> CorrectedMean:
+    """Correct the mean of answers, with a given factor in place of the tuned one."""
+    with pytest.MonkeyPatch.context() as patch:
+        if lam is not None:
+            patch.setattr(ppi, "parts_of", lambda answers: parts_of(answers)._replace(lam=lam))
+        return ppi.corrected_mean(build_sample(human, judge, group))
+
+
+def plan(half_width: float, human: Any, judge: Any, group: Any, **fields: Any) -> LabelPlan:
+    planned = ppi.plan_labels(build_sample(human, judge, group, **fields), AuditRequest(within=half_width))
+    assert planned is not None
+    return planned
 
 
 def independent(labels: Floats, judge: Floats, lam: float | None = None) -> tuple[CorrectedMean, tuple[float, float]]:
@@ -176,10 +193,10 @@ def test_planned_labels_reach_the_half_width(size: int, alike: float, half_width
     plans = []
     for _ in range(60):
         _, labels, judge, group = answers(random, 300, 1200, size, alike, slope)
-        plans.append(labels_needed(half_width, labels, judge, group))
-    assert all(plan.with_judge and plan.without_judge for plan in plans)
-    with_judge = round(np.median([plan.with_judge or 0 for plan in plans]))
-    without_judge = round(np.median([plan.without_judge or 0 for plan in plans]))
+        plans.append(plan(half_width, labels, judge, group))
+    assert all(planned.with_judge and planned.without_judge for planned in plans)
+    with_judge = round(np.median([planned.with_judge or 0 for planned in plans]))
+    without_judge = round(np.median([planned.without_judge or 0 for planned in plans]))
     assert with_judge < 0.85 * without_judge
 
     def reached(count: int, judged: bool) -> float:
@@ -196,12 +213,12 @@ def test_planned_labels_reach_the_half_width(size: int, alike: float, half_width
 
 def test_what_labels_cannot_reach_takes_more_answers() -> None:
     human, labels, judge, group = answers(np.random.default_rng(14), 100, 400)
-    plan = labels_needed(0.05, labels, judge, group)
-    assert plan.with_judge is plan.without_judge is None
+    short = plan(0.05, labels, judge, group)
+    assert short.with_judge is short.without_judge is None
     everything = corrected_mean(human, judge, group)
-    said = float(plan.reading.rpartition("even with all 400 answers labelled it is ±")[2].split(",")[0])
+    said = float(short.reading.rpartition("even with all 400 answers labelled it is ±")[2].split(",")[0])
     assert said == pytest.approx(np.ptp(everything.interval) / 2, rel=0.15)
-    just = labels_needed(said + 0.01, labels, judge, group)
+    just = plan(said + 0.01, labels, judge, group)
     assert 280 <= just.with_judge <= just.without_judge <= 400
 
 
@@ -213,20 +230,20 @@ def test_a_good_judge_never_takes_more_labels_than_none() -> None:
         quality = random.normal(5.5, 2, 400)
         human, judge = (np.clip(np.round(quality + random.normal(0, noise, 400)), 1, 10) for noise in (0, 0.35))
         labels = np.where(np.isin(np.arange(400), random.permutation(400)[:30]), human, np.nan)
-        for weight in (None, np.full(400, 400 / 30)):
-            plan = labels_needed(0.3, labels, judge, np.arange(400), weight=weight)
-            assert plan.with_judge < plan.without_judge / 2
+        for probability in (None, np.full(400, 30 / 400)):
+            planned = plan(0.3, labels, judge, np.arange(400), probability=probability)
+            assert planned.with_judge < planned.without_judge / 2
 
 
 def test_plans_that_cannot_be_made() -> None:
     _, labels, judge, _ = answers(np.random.default_rng(12), 40, 400)
-    few = labels_needed(0.3, labels, judge, np.arange(400) % 3)
+    few = plan(0.3, labels, judge, np.arange(400) % 3)
     assert few.undefined == "labels in 3 groups; at least 5 are needed"
     lonely = np.arange(400)
     unlabelled = np.flatnonzero(np.isnan(labels))
     lonely[unlabelled[1]] = lonely[unlabelled[0]]
-    plan = labels_needed(0.3, labels, judge, lonely)
-    assert plan.with_judge is None and "no two labelled answers" in (plan.undefined or "")
+    apart = plan(0.3, labels, judge, lonely)
+    assert apart.with_judge is None and "no two labelled answers" in (apart.undefined or "")
 
 
 def test_gpt4_on_llmeval2(shared: Path) -> None:

@@ -16,7 +16,7 @@ from critic.stats.estimate import Bootstrap
 from eval_agreement.measures import two_judges
 from eval_agreement.measures.bias import offsets
 from eval_agreement.measures.compare import compare
-from eval_agreement.measures.ppi import compare_models, corrected_mean, labels_needed
+from eval_agreement.measures.ppi import compare_models, corrected_mean, plan_labels
 from eval_agreement.sample import AuditRequest, RatedSample
 
 WORLDS = 400
@@ -150,11 +150,11 @@ def plans(questions: int, each: int, labelled: int, within: float = 0.2) -> dict
         judge = on_scale(human + random.normal(0, 1.1, len(group)))
         order = random.permutation(len(group))
         pilot = np.where(np.argsort(order) < labelled, human, np.nan)
-        plan = labels_needed(within, pilot, judge, group)
-        if plan.with_judge is None:
+        plan = plan_labels(sample_of(pilot, judge, group), AuditRequest(within=within))
+        if plan is None or plan.with_judge is None:
             continue
         later = random.permutation(len(group))
-        mean = corrected_mean(np.where(np.argsort(later) < plan.with_judge, human, np.nan), judge, group)
+        mean = corrected_mean(sample_of(np.where(np.argsort(later) < plan.with_judge, human, np.nan), judge, group))
         assert mean.interval is not None
         reached.append((mean.interval[1] - mean.interval[0]) / 2)
         asked.append(plan.with_judge)
