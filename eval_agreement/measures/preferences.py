@@ -209,34 +209,23 @@ class PairedDifference(Struct, frozen=True, kw_only=True):
 
 def compare_verdicts(sample: Preferences, _: AuditRequest) -> list[PairedDifference]:
     """Compare every pair of judges, then every judge with every trivial judge, by their agreement with people."""
-    scorers = {**sample.verdicts, **sample.trivial}
-    differences = []
-    for first, second in [*combinations(sample.verdicts, 2), *product(sample.verdicts, sample.trivial)]:
-        pair = scorers[first], scorers[second]
-        line = paired_difference(sample.verdict, *pair, sample.groups, names=(first, second), weight=sample.weight)
-        differences.append(line)
-    return differences
+    pairs = [*combinations(sample.verdicts, 2), *product(sample.verdicts, sample.trivial)]
+    return [paired_difference(sample, first, second) for first, second in pairs]
 
 
-def paired_difference(
-    people: Codes,
-    first: Codes,
-    second: Codes,
-    group: Group,
-    names: tuple[str, str] = ("first", "second"),
-    weight: Floats | None = None,
-) -> PairedDifference:
+def paired_difference(sample: Preferences, first: str, second: str) -> PairedDifference:
     """Return the differences of two judges' accuracy and kappa (`first` minus `second`), on the same resamples.
 
-    `names`: the judges' names. `weight`: 1 / chance of being labelled, (n,); None if equal.
+    `first`, `second`: names of judges or of trivial judges.
     """
-    columns = np.stack([people, first, second])
+    scorers = {**sample.verdicts, **sample.trivial}
+    columns = np.stack([sample.verdict, scorers[first], scorers[second]])
     rows = (columns < LABELS).all(axis=0)
     failed = (columns != UNASKED).all(axis=0) & ~rows
     truth, left, right = columns[:, rows].astype(np.intp)
     n = int(rows.sum())
-    draws = Bootstrap(group_numbers(group)[rows])
-    times = None if weight is None else weight[rows]
+    draws = Bootstrap(sample.groups[rows])
+    times = None if sample.weight is None else sample.weight[rows]
     # The table of all three verdicts holds all that is needed: axis 0 people's, axes 1 and 2 the judges'.
     cell = (truth * LABELS + left) * LABELS + right
     counts = np.concatenate(list(draws.tables(cell, LABELS**3, times)), axis=1).reshape(LABELS, LABELS, LABELS, -1)
@@ -244,8 +233,8 @@ def paired_difference(
     kappas = [three_way.kappa(counts.sum(axis=axis).reshape(LABELS**2, -1)) for axis in (2, 1)]
     same = "people and a judge give every item the same verdict"
     return PairedDifference(
-        first=names[0],
-        second=names[1],
+        first=first,
+        second=second,
         failed=int(failed.sum()),
         accuracy=draws.estimate(better, n, undefined="no items", null=0.0),
         kappa=draws.estimate(kappas[0] - kappas[1], n, undefined=same, null=0.0),

@@ -17,6 +17,7 @@ from critic.stats.verdicts import FAILED, TIE, UNASKED, A, B, Codes, both_orders
 from eval_agreement.measure_tables import PREFERENCE_MEASURES, preference_sections
 from eval_agreement.measures.measure import Findings, run_audit
 from eval_agreement.measures.preferences import (
+    PairedDifference,
     Preferences,
     VerdictScorers,
     length_preference,
@@ -115,12 +116,16 @@ def test_intervals_cover_the_truth() -> None:
     assert share_that_holds((accuracy.interval for accuracy in alone), 2 / 3) < 0.9
 
 
+def compared(people: Codes, first: Codes, second: Codes, group: Any) -> PairedDifference:
+    return paired_difference(build_pairs(people, {"x": first, "y": second}, [f"q{name}" for name in group]), "x", "y")
+
+
 def test_p_values_of_paired_differences() -> None:
     """Two judges alike: p is below 0.05 in about 5 of 100 worlds. A better one: nearly always."""
 
     def differences(worlds: int, *right: float) -> list[Any]:
         drawn = (clustered(seed, right) for seed in range(worlds))
-        return [paired_difference(true, first, second, group) for true, (first, second), group in drawn]
+        return [compared(true, first, second, group) for true, (first, second), group in drawn]
 
     alike, better = differences(300, 0.4, 0.4), differences(40, 0.8, 0.2)
     for name in ("accuracy", "kappa"):
@@ -133,7 +138,7 @@ def test_paired_difference_is_that_of_the_common_items() -> None:
     people = draw(80, 0, (1, 1, 1, 0, 0.3))
     first, second = draw(80, 1, (1, 1, 1, 0.3, 0.3)), draw(80, 2, (1, 1, 1, 0.3, 0.3))
     first[:30], group = people[:30], np.arange(80) // 2
-    difference = paired_difference(people, first, second, group, ("x", "y"))
+    difference = compared(people, first, second, group)
     rows = (people < 3) & (first < 3) & (second < 3)
     requested = (people != UNASKED) & (first != UNASKED) & (second != UNASKED)
     assert (difference.first, difference.second) == ("x", "y")
@@ -143,11 +148,11 @@ def test_paired_difference_is_that_of_the_common_items() -> None:
     for name in ("accuracy", "kappa"):
         expected = getattr(alone_first, name).value - getattr(alone_second, name).value
         assert getattr(difference, name).value == pytest.approx(expected, abs=1e-12)
-    back = paired_difference(people, second, first, group)
+    back = compared(people, second, first, group)
     assert difference.accuracy.interval and back.accuracy.interval and difference.kappa.interval
     assert back.accuracy.interval == pytest.approx([-bound for bound in difference.accuracy.interval[::-1]], abs=1e-12)
     assert back.kappa.p_value == difference.kappa.p_value
-    alike = paired_difference(people, first, first, group)
+    alike = compared(people, first, first, group)
     assert (alike.accuracy.value, alike.accuracy.interval, alike.accuracy.p_value) == (0.0, (0.0, 0.0), 1.0)
 
 
@@ -359,7 +364,7 @@ def test_no_items_and_few_groups() -> None:
     assert nothing.scorers.items == 0 and nothing.scorers.agreement["j"].accuracy.undefined == "no items"
     few = verdict_agreement(column("aabb"), column("aabt"), np.array([0, 0, 1, 2]))
     assert few.accuracy.value == 0.75 and few.accuracy.interval is None
-    difference = paired_difference(column("ab"), column("ab"), column("bb"), np.arange(2))
+    difference = compared(column("ab"), column("ab"), column("bb"), ["q", "r"])
     assert difference.accuracy.value == 0.5 and difference.accuracy.p_value is None
 
 
