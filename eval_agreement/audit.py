@@ -23,7 +23,7 @@ from critic.records import Judgment
 from critic.stats.verdicts import UNASKED
 from eval_agreement.measure_tables import MEASURES, PREFERENCE_MEASURES, preference_sections
 from eval_agreement.measures import gate
-from eval_agreement.measures.attacks import Injection, Looking
+from eval_agreement.measures.attacks import Looking
 from eval_agreement.measures.calibration import check_unseen
 from eval_agreement.measures.doubts import DOUBTS
 from eval_agreement.measures.measure import Findings, RatedFindings, draw_parts, run_audit, written_values
@@ -52,17 +52,14 @@ _GATED: dict[tables.Kind, Sequence[str]] = {"score": (), "preference": gate.PREF
 
 
 class _Target(Struct, frozen=True, kw_only=True):
-    """Options of the output and the decision.
+    """Options of the output.
 
-    `out`: output folder. `limits`: limits of the gate. `max_failed`: largest share of failed verdicts allowed, 0..1.
-    `certificate`: file to write, or None. `accepted`: names of the doubts (DOUBTS) to ignore.
+    `out`: output folder. `certificate`: file to write, or None. `limits`: limits of the gate.
     """
 
     out: Path
-    limits: Sequence[gate.Limit]
-    max_failed: float
     certificate: Path | None
-    accepted: Sequence[str] = ()
+    limits: Sequence[gate.Limit] = ()
 
     def prepare(self, judged: Path, judgments: Iterable[Judgment | None]) -> HowJudged | None:
         """Create the output folder, and return how the judge was run, or None if no certificate is wanted.
@@ -180,7 +177,7 @@ def main(
         raise UsageError(f"--accept {min(unknown)}: unknown; choose {', '.join(DOUBTS)}")
     if looks and not since:
         raise UsageError(f"--looks {looks} plans audits against an earlier one; name it with --since FILE")
-    target = _Target(out=out, limits=[], max_failed=max_failed, certificate=certificate, accepted=accepted or ())
+    target = _Target(out=out, certificate=certificate)
     ends = [human_scored.parse_scale(text) if text else None for text in (scale, judge_scale or scale)]
     mapped, codes = inputs.parse_map(columns or []), inputs.parse_codes(columns or [])
     given = TableOptions(mapped, codes, scales=(ends[0], ends[1]))
@@ -206,14 +203,17 @@ def main(
         _refuse({"--train": train, "--attacked": attacked, "--folds": use_folds, **scales}, _MANY[kind])
         if within and within >= 1:
             raise UsageError(f"--target-half-width {within:g}: of {_MANY[kind]} it is that of a share, as in 0.05")
-    training = human_scored.load(train).responses if train else []
-    if train and not training:
-        raise UsageError(f"{train}: no usable row to fit the baselines on")
-    request = AuditRequest(training=training, epsilon=epsilon, within=within, use_folds=use_folds)
+    request = AuditRequest(
+        epsilon=epsilon, within=within, use_folds=use_folds, max_failed=max_failed, accepted=accepted or ()
+    )
+    if train:
+        request = replace(request, train=train, training=human_scored.load(train).responses)
+        if not request.training:
+            raise UsageError(f"{train}: no usable row to fit the baselines on")
     if kind != "score":
-        return _write(_audit_labels(sources, kind, request, target), target)
+        return _write(_audit_labels(sources, kind, request, target), target, max_failed)
     samples = _read_samples(sources, use_folds)
-    return _write(_audit_scores(samples, request, train, inputs.read_attacks(attacked or []), target), target)
+    return _write(_audit_scores(samples, request, attacked or [], target), target, max_failed)
 
 
 def _refuse(options: Mapping[str, object], subject: str) -> None:
@@ -279,17 +279,13 @@ def _read_samples(sources: Tables, use_folds: bool) -> list[tuple[RatedSample, F
 
 
 def _audit_scores(
-    samples: Sequence[tuple[RatedSample, Files]],
-    request: AuditRequest,
-    train: Path | None,
-    attacked: tuple[list[Injection], dict[Path, Looking]],
-    target: _Target,
+    samples: Sequence[tuple[RatedSample, Files]], request: AuditRequest, attacked: Iterable[Path], target: _Target
 ) -> _Audited:
     """Audit rating judges: compute every measure for each sample, then the gate, the label savings and the decisions.
 
-    `train`: the training file, or None. `attacked`: the results of the attacks, and of the image arms by file.
+    `attacked`: files of judgments of attacked answers, and of the arms of the images.
     """
-    injections, looks = attacked
+    injections, looks = inputs.read_attacks(attacked)
     (first, first_files), *_ = samples
     judged = first_files[first.judge].path
     gate.check_samples(target.limits, [sample.name for sample, _ in samples])
@@ -312,7 +308,7 @@ def _audit_scores(
     savings = measure_savings(audits)
     decisions, verdicts = {}, {}
     for name, findings in audits.items():
-        decisions[name] = decide_scores(name, findings, outcomes, target.max_failed, target.accepted)
+        decisions[name] = decide_scores(name, findings, outcomes)
         verdicts[name] = [*decisions[name].judges, *decisions[name].steps]
     verdicts[first.name] += [injection.reading for injection in injections]
     verdicts[first.name] += [f"{path.stem}: {looking.reading}" for path, looking in looks.items()]
@@ -335,7 +331,7 @@ def _audit_scores(
         title=f"Audit of {first.judge}",
         certificate=certificate,
         outcomes=outcomes,
-        content=content | {"provenance": report.provenance(origin, train, request.training)},
+        content=content | {"provenance": report.provenance(origin, request.train, request.training)},
         verdicts=verdicts,
         sections=sections,
         printed=list(_list_printed(audits, sections, decisions, looks, savings)),
@@ -391,7 +387,7 @@ def _audit_labels(sources: Tables, kind: tables.Kind, request: AuditRequest, tar
     gated = gate.of_preferences(scorers.agreement[judge], scorers.groups, **rates)
     outcomes = gate.check(target.limits, {name: gated})
     labels = Labels(**report.name_file(people.path), rows=scorers.rated, raters=scorers.raters)
-    decision = decide_verdicts(name, audit, outcomes, target.max_failed, request.within, target.accepted)
+    decision = decide_verdicts(name, audit, outcomes)
     verdicts = [*decision.judges, *decision.steps]
     content = {name: written_values(audit, PREFERENCE_MEASURES)}
     facts = {
@@ -471,7 +467,7 @@ def _routing_notes(files: Files) -> list[str]:
     return [f"{name}: answered as {', '.join(was)} then, as {', '.join(now)} now"]
 
 
-def _write(audited: _Audited, target: _Target) -> int:
+def _write(audited: _Audited, target: _Target, max_failed: float = 0.0) -> int:
     """Write the results, print them and the gate's, and return the exit code.
 
     The code is 1 if a limit of the gate is broken. Otherwise it is 3 if the share of failures in a sample is too large,
@@ -501,8 +497,8 @@ def _write(audited: _Audited, target: _Target) -> int:
     exit_code = 0
     for name, judge in audited.agreements.items():
         total = judge.n + judge.failed
-        if judge.failed > target.max_failed * total:
-            print(f"{name}: {judge.failed} of {total} failed, more than {target.max_failed:.1%}", file=sys.stderr)
+        if judge.failed > max_failed * total:
+            print(f"{name}: {judge.failed} of {total} failed, more than {max_failed:.1%}", file=sys.stderr)
             exit_code = 3
     # A broken gate is the worse news.
     return exit_code if all(outcome.holds for outcome in audited.outcomes) else 1

@@ -174,22 +174,22 @@ def measured(human: Scores, judge: Scores, group: Group, weight: Floats | None =
     A metric has no interval if it is undefined in more than a tenth of the resamples, if it is the same in all, or with
     fewer than FEWEST_GROUPS groups. Raises ValueError as `agreement` does.
     """
-    human, judge = on_scale(human, "human"), on_scale(judge, "judge")
-    for name, values in (("judge scores", judge), ("groups", group)):
-        if len(values) != len(human):
-            raise ValueError(f"{len(human)} human scores but {len(values)} {name}")
-    if (missing := np.isnan(human)).any():
+    people, judged = on_scale(human, "human"), on_scale(judge, "judge")
+    for things, column in (("judge scores", judge), ("groups", group)):
+        if len(column) != len(human):
+            raise ValueError(f"{len(human)} human scores but {len(column)} {things}")
+    if (missing := np.isnan(people)).any():
         raise ValueError(f"the human score of row {int(np.argmax(missing))} (from 0) is missing")
-    kept = ~np.isnan(judge)
-    human, judge, draws = human[kept], judge[kept], Bootstrap(group_numbers(group)[kept])
-    n = len(human)
+    kept = ~np.isnan(judged)
+    people, judged, draws = people[kept], judged[kept], Bootstrap(group_numbers(group)[kept])
+    n = len(people)
     about: dict[str, Any] = {"n": n, "failed": len(kept) - n, "groups": draws.groups}
     if not n:
         return Agreement(**about, estimates={name: Estimate(n=0, undefined="no pairs") for name in METRICS})
     # Weights are those of the rows that are left.
-    (values,) = resampled(human, [judge], draws, None if weight is None else weight[kept])
-    reason = _no_correlation(human, judge)
-    rare = _count_rare(np.abs(human - judge), draws.member)
+    (values,) = resampled(people, [judged], draws, None if weight is None else weight[kept])
+    reason = _no_correlation(people, judged)
+    rare = _count_rare(np.abs(people - judged), draws.member)
     estimates = {}
     for name, metric in METRICS.items():
         estimate = draws.estimate(values[name], n, undefined=reason, share=metric.share, null=metric.null)

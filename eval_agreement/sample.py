@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,18 +46,23 @@ a crowd (Calderon et al. 2025)."""
 
 
 class AuditRequest(Struct, frozen=True, kw_only=True):
-    """The options that measures depend on.
+    """The options that measures and decisions depend on.
 
-    - training: rows to fit trivial judges on.
+    - train, training: file of rows to fit trivial judges on, and the rows.
     - epsilon: allowance of the alternative annotator test, 0..1.
     - within: half width of the interval to plan labels for, in points or as a share of verdicts; None for no plan.
     - use_folds: scores of recalibrated judges come from maps fitted on other folds.
+    - max_failed: largest share (0..1) of failed verdicts that allows a decision.
+    - accepted: names of doubts (DOUBTS) that the user has overridden.
     """
 
+    train: Path | None = None
     training: Sequence[Response] = ()
     epsilon: float = EPSILON
     within: float | None = None
     use_folds: bool = False
+    max_failed: float = 0.02
+    accepted: Sequence[str] = ()
 
 
 class AuditSample(Struct, frozen=True, kw_only=True, eq=False, dict=True):

@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from conftest import read_jsonl
 
 from critic.benchmarks import alignmmbench
 from critic.records import Conversation, ConversationTurn, Question
 from critic.stats.leaderboard import Score
+from eval_agreement.measures import ppi
+from eval_agreement.measures.ppi import CorrectedMean
 from eval_agreement.measures.preferences import Preferences
 from eval_agreement.metrics import half_up
 from eval_agreement.sample import RatedSample
@@ -50,6 +53,15 @@ def build_sample(human: Any, judge: Any, group: Iterable[Any] | None = None, **f
     judges = judge if isinstance(judge, dict) else {"judge": np.asarray(judge, dtype=np.float64)}
     fields = {"name": "s", "ids": ids, "judges": judges, "group": groups, **fields}
     return RatedSample(human=np.asarray(human, dtype=np.float64), **fields)
+
+
+def corrected_mean(human: Any, judge: Any, group: Any = None, lam: float | None = None) -> CorrectedMean:
+    """Correct the mean of answers, with a given factor `lam` in place of the tuned one."""
+    tuned = ppi.parts_of
+    with pytest.MonkeyPatch.context() as patch:
+        if lam is not None:
+            patch.setattr(ppi, "parts_of", lambda answers: tuned(answers)._replace(lam=lam))
+        return ppi.corrected_mean(build_sample(human, judge, group))
 
 
 def build_pairs(people: Any, judge: Any, group: Any = None, **fields: Any) -> Preferences:

@@ -38,6 +38,7 @@ class Findings(Struct, Generic[Sample], frozen=True, kw_only=True):
     """
 
     sample: Sample
+    request: AuditRequest = AuditRequest()
     by_measure: Mapping[str, Any]
 
     def __getattr__(self, name: str) -> Any:
@@ -58,7 +59,7 @@ Table = Mapping[str, Measure[Any]]
 def run_audit(sample: Sample, request: AuditRequest, measures: Table) -> Findings[Sample]:
     """Compute every measure of a sample."""
     by_measure = {name: measure.find(sample, request) for name, measure in measures.items()}
-    return Findings(sample=sample, by_measure=by_measure)
+    return Findings(sample=sample, request=request, by_measure=by_measure)
 
 
 def written_values(findings: Findings[Any], measures: Table) -> dict[str, Any]:

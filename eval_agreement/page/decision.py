@@ -75,22 +75,12 @@ class Decision(Struct, frozen=True, kw_only=True):
     steps: list[str]
 
 
-def decide_scores(
-    name: str,
-    findings: RatedFindings,
-    outcomes: Sequence[Outcome] = (),
-    most_failed: float = 0.02,
-    accepted: Collection[str] = (),
-) -> Decision:
-    """Decide on every judge of a sample of scores.
-
-    `outcomes`: results of the gate. `most_failed`: largest share (0..1) of failed judgments that allows a decision.
-    `accepted`: names of doubts that the user has overridden.
-    """
+def decide_scores(name: str, findings: RatedFindings, outcomes: Sequence[Outcome] = ()) -> Decision:
+    """Decide on every judge of a sample of scores. `outcomes`: results of the gate."""
     judge: Agreement = findings.scorers.judge
     if judge.mae is None:
         return Decision(judges=[say("every_failed", name=name, n=judge.failed)], steps=[])
-    labelled = findings.sample.labelled
+    labelled, accepted = findings.sample.labelled, findings.request.accepted
     raters = findings.beside.raters
     unfit = _why_unfit(labelled.human, labelled.groups, raters, accepted, things="answers", unit="score")
     # Limits are those of the judge under audit.
@@ -98,9 +88,8 @@ def decide_scores(
     decided = {}
     lines = findings.scorers.of_kind("judge") + findings.scorers.of_kind("other")
     for line in sorted(lines, key=lambda line: _rank(line, findings)):
-        decided[line.name] = unfit or broken.get(line.name) or _decide(line, findings, most_failed)
-    steps = list(_list_steps(name, findings, accepted))
-    return Decision(judges=_arrange(decided, findings.doubts, accepted), steps=steps)
+        decided[line.name] = unfit or broken.get(line.name) or _decide(line, findings)
+    return Decision(judges=_arrange(decided, findings.doubts, accepted), steps=[*_list_steps(name, findings)])
 
 
 def _arrange(decided: Mapping[str, str], doubts: Mapping[str, Sequence[Doubt]], accepted: Collection[str]) -> list[str]:
@@ -137,17 +126,11 @@ def _knows(line: Line, recalibration: Recalibration) -> bool:
 
 
 def _why_unfit(
-    labels: Floats | Codes,
-    groups: Any,
-    raters: RaterAgreement | None,
-    accepted: Collection[str],
-    *,
-    things: str,
-    unit: str,
+    labels: Floats | Codes, groups: Any, raters: RaterAgreement | None, accepted: Collection[str], **words: str
 ) -> str:
     """Return why the labels (n,) cannot test any judge, or "" if they can, or if the user has `accepted` that.
 
-    `groups`: (n,). `raters`: the raters' agreement, or None. `things`, `unit`: words for the items and their labels.
+    `groups`: (n,). `raters`: the raters' agreement, or None. `words`: `things`, the items, and `unit`, their labels.
     """
     values, counts = np.unique(labels, return_counts=True)
     others = len(np.unique(groups[labels != values[counts.argmax()]]))
@@ -156,7 +139,7 @@ def _why_unfit(
         return ""
     if others < FEWEST_OTHERS:
         counted = {"same": counts.max(), "n": len(labels), "others": others, "more": FEWEST_OTHERS - others}
-        return say("one_value", things=things, unit=unit, **counted)
+        return say("one_value", **words, **counted)
     # Raters who hardly agree measure little that a judge could find.
     low, _ = (raters and raters.people.interval) or (1.0, 1.0)
     if raters and (low <= 0 or _find_reliability(raters, unknown=1.0) < UNFIT):
@@ -164,14 +147,11 @@ def _why_unfit(
     return ""
 
 
-def _decide(line: Line, findings: RatedFindings, most_failed: float) -> str:
-    """Return a sentence on whether and for what a judge may be used, with the figure that decides.
-
-    `most_failed`: largest share (0..1) of failed judgments that allows a decision.
-    """
+def _decide(line: Line, findings: RatedFindings) -> str:
+    """Return a sentence on whether and for what a judge may be used, with the figure that decides."""
     who, result = line.name, line.result
-    total = result.n + result.failed
-    if why := _why_undecided(who, result.failed, total, result.groups or 0, most_failed=most_failed, things="answers"):
+    most, total = findings.request.max_failed, result.n + result.failed
+    if why := _why_undecided(who, result.failed, total, result.groups or 0, most_failed=most, things="answers"):
         return why
     recalibration: Recalibration = findings.recalibration[who]
     pearson = result.estimates["pearson"]
@@ -332,14 +312,14 @@ def _in_place_of(findings: RatedFindings, who: str) -> str:
     return say("in_place_of", who=who, unaided=replaces_raters, places=places) if places else ""
 
 
-def _list_steps(name: str, findings: RatedFindings, accepted: Collection[str]) -> Iterator[str]:
+def _list_steps(name: str, findings: RatedFindings) -> Iterator[str]:
     """Yield the figures on the judge under audit: agreement, what it knows, severity, and people's agreement."""
     who, judge, sample = findings.sample.judge, findings.scorers.judge, findings.sample
     facts = {"who": who, "judge": judge, "constant": findings.scorers.constant}
     yield say("of_scores", name=name, ungrouped=sample.labelled.ungrouped, **facts)
     if judge.rare:
         yield say("rare_errors", **facts)
-    if doubts := [doubt.text for doubt in findings.doubts[who] if doubt.name in accepted]:
+    if doubts := [doubt.text for doubt in findings.doubts[who] if doubt.name in findings.request.accepted]:
         yield say("step_accepted", doubts="; ".join(doubts))
     if recalibration := findings.recalibration.get(who):
         over = [f"{name} {quote(estimate)}" for name, estimate in recalibration.over.items()]
@@ -352,18 +332,10 @@ def _list_steps(name: str, findings: RatedFindings, accepted: Collection[str]) -
             yield test.reading
 
 
-def decide_verdicts(
-    name: str,
-    audit: Findings[Preferences],
-    outcomes: Sequence[Outcome] = (),
-    most_failed: float = 0.02,
-    half_width: float | None = None,
-    accepted: Collection[str] = (),
-) -> Decision:
+def decide_verdicts(name: str, audit: Findings[Preferences], outcomes: Sequence[Outcome] = ()) -> Decision:
     """Decide for each judge of preferences or of yes/no verdicts how it may be used.
 
-    `name`: the sample's name. `outcomes`, `most_failed`, `accepted`: as in `decide_scores`. `half_width`: precision for
-    which saved labels are counted, as the half-width of the interval of a share (0..1); SHARE_WITHIN if None.
+    `name`: the sample's name. `outcomes`: results of the gate.
     """
     judge, scorers = audit.sample.judge, audit.scorers
     result = scorers.agreement[judge]
@@ -371,14 +343,13 @@ def decide_verdicts(
         return Decision(judges=[say("no_verdicts", name=name, who=judge, why=result.accuracy.undefined)], steps=[])
     rated = audit.sample.verdict < LABELS
     labels, beside = audit.sample.verdict[rated], audit.beside.get(judge, BesideRaters())
-    groups = audit.sample.groups[rated]
+    groups, accepted = audit.sample.groups[rated], audit.request.accepted
     unfit = _why_unfit(labels, groups, beside.raters, accepted, things=scorers.things, unit="verdict")
     broken = {judge: _broken_gate(outcomes)}
     decided = {}
     # A judge without a kappa comes last.
     for who in sorted(scorers.agreement, key=lambda who: -(scorers.agreement[who].kappa.value or -1.0)):
-        said = _decide_verdicts(who, audit, most_failed, half_width or SHARE_WITHIN)
-        decided[who] = unfit or broken.get(who) or said
+        decided[who] = unfit or broken.get(who) or _decide_verdicts(who, audit)
     return Decision(judges=_arrange(decided, audit.doubts, accepted), steps=[*_list_verdict_steps(name, audit)])
 
 
@@ -399,13 +370,13 @@ def _list_verdict_steps(name: str, audit: Findings[Preferences]) -> Iterator[str
         yield f"Shown in the other order, {share(flips.value)} of its verdicts change ({shares(flips.interval)})."
 
 
-def _decide_verdicts(judge: str, audit: Findings[Preferences], most_failed: float, half_width: float) -> str:
+def _decide_verdicts(judge: str, audit: Findings[Preferences]) -> str:
     """Return a sentence on whether a judge may be used, with the deciding figure and the kinds of items to avoid."""
     scorers = audit.scorers
     result = scorers.agreement[judge]
-    lost = result.failed + result.unasked
+    lost, most = result.failed + result.unasked, audit.request.max_failed
     total = result.n + lost
-    if why := _why_undecided(judge, lost, total, scorers.groups, most_failed=most_failed, things=scorers.things):
+    if why := _why_undecided(judge, lost, total, scorers.groups, most_failed=most, things=scorers.things):
         return why
     table = np.array(result.table)
     # A judge that knows one answer only agrees with people as often as people give it.
@@ -432,7 +403,7 @@ def _decide_verdicts(judge: str, audit: Findings[Preferences], most_failed: floa
         said = say("verdicts_unaided", who=judge, things=scorers.things, figure=figure)
     else:
         key = "verdicts_with_labels" if (result.kappa.value or 0.0) >= WEAK_KAPPA else "verdicts_not_people"
-        said = say(key, who=judge, figure=figure, shift=shift) + _save_shares(judge, audit, half_width)
+        said = say(key, who=judge, figure=figure, shift=shift) + _save_shares(judge, audit)
     enough = {}
     for part in ("task", "category"):
         for name, agreement in audit.by[judge].get(part, {}).items():
@@ -453,14 +424,15 @@ def _say_verdict_shift(table: NDArray[np.intp]) -> str:
     return say("verdicts_shifted", judge=table[:, A].sum() / table.sum(), people=table[A].sum() / table.sum())
 
 
-def _save_shares(judge: str, audit: Findings[Preferences], half_width: float) -> str:
-    """Return a sentence on how many labels a judge saves, within ±`half_width`, for a share of verdicts.
+def _save_shares(judge: str, audit: Findings[Preferences]) -> str:
+    """Return a sentence on how many labels a judge saves, within the half width asked for, for a share of verdicts.
 
     It is the share of yes verdicts, or answer A's win rate (ties count half).
     """
     people, verdicts = audit.sample.verdict, audit.sample.verdicts[judge]
     both = labelled(people, verdicts)
     # Codes 0, 1, 2 for a, tie, b become 0, 1/2, 1.
+    half_width = audit.request.within or SHARE_WITHIN
     labels = _count_labels(people[both] / 2, verdicts[both] / 2, audit.sample.groups[both], half_width=half_width)
     answers = "yes" if audit.scorers.yes_or_no else "verdicts for a (ties half)"
     return _say_saving(labels, quantity=f"the share of people's {answers}", size=f"±{100 * half_width:g} %")

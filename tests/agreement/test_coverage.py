@@ -16,7 +16,7 @@ from draws import share_that_holds
 from scipy import stats
 
 from critic.stats.estimate import Bootstrap, Interval
-from eval_agreement import METRICS, agreement, measured
+from eval_agreement import METRICS, agreement, measured, metrics
 
 pytestmark = pytest.mark.worlds
 
@@ -191,7 +191,9 @@ def covered(make: Make) -> dict[str, float]:
     by_world = []
     for index, stream in enumerate(np.random.SeedSequence(1).spawn(1000)):
         world = make(np.random.default_rng(stream))
-        by_world.append(measured(world.human, world.first, world.group, None, 500, index).interval)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(metrics, "Bootstrap", functools.partial(Bootstrap, resamples=500, seed=index))
+            by_world.append(measured(world.human, world.first, world.group).interval)
     return {name: share_that_holds((ends[name] for ends in by_world), getattr(true, name)) for name in METRICS}
 
 

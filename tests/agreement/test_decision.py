@@ -124,9 +124,8 @@ def build_preferences(errors: float, raters: float = 0.15) -> Preferences:
 def decide(sample: RatedSample | Preferences, *accepted: str) -> Decision:
     """Audit a sample and decide."""
     if isinstance(sample, Preferences):
-        audit = run_audit(sample, AuditRequest(), PREFERENCE_MEASURES)
-        return decide_verdicts("s", audit, accepted=accepted)
-    return decide_scores("s", run_audit(sample, AuditRequest(), MEASURES), accepted=accepted)
+        return decide_verdicts("s", run_audit(sample, AuditRequest(accepted=accepted), PREFERENCE_MEASURES))
+    return decide_scores("s", run_audit(sample, AuditRequest(accepted=accepted), MEASURES))
 
 
 def permute(truth: Scores, random: np.random.Generator, _: dict[str, Any]) -> dict[str, Scores]:

@@ -14,9 +14,8 @@ from conftest import run
 from draws import share_that_holds
 from msgspec.structs import replace
 from numpy.typing import NDArray
-from samples import build_sample
+from samples import build_sample, corrected_mean
 from scipy import stats
-from test_ppi import corrected_mean
 
 from eval_agreement.measures.ppi import ModelDifference, compare_models
 from eval_agreement.sample import AuditRequest, RatedSample

@@ -10,11 +10,11 @@ import pytest
 from conftest import human_row, run, write_jsonl
 from draws import share_that_holds
 from numpy.typing import NDArray
-from samples import build_sample, read_llmeval2
+from samples import build_sample, corrected_mean, read_llmeval2
 from scipy import stats
 
 from eval_agreement.measures import ppi
-from eval_agreement.measures.ppi import CorrectedMean, LabelPlan, parts_of, worth_beside_any_number
+from eval_agreement.measures.ppi import CorrectedMean, LabelPlan, worth_beside_any_number
 from eval_agreement.sample import AuditRequest
 
 Floats = NDArray[np.float64]
@@ -42,14 +42,6 @@ def answers(
     else:
         drawn = np.isin(np.arange(rows), random.choice(rows, labelled, replace=False))
     return human, np.where(drawn, human, np.nan), judge, group
-
-
-def corrected_mean(human: Any, judge: Any, group: Any, lam: float | None = None) -> CorrectedMean:
-    """Correct the mean of answers, with a given factor in place of the tuned one."""
-    with pytest.MonkeyPatch.context() as patch:
-        if lam is not None:
-            patch.setattr(ppi, "parts_of", lambda answers: parts_of(answers)._replace(lam=lam))
-        return ppi.corrected_mean(build_sample(human, judge, group))
 
 
 def plan(half_width: float, human: Any, judge: Any, group: Any, **fields: Any) -> LabelPlan:
