@@ -302,9 +302,7 @@ def _audit_scores(
     if how:
         labels = report.name_file(next(iter(first_files.values())).path)
         certified = Labels(**labels, rows=len(first.labelled.ids), raters=len(set[str]().union(*first.raters)))
-        recalibration = audits[first.name].recalibration.get(first.judge)
-        agreed = agreements[first.name]
-        certificate = report.certify(how, judged, certified, agreed, outcomes, recalibration, request.use_folds)
+        certificate = report.certify(how, judged, certified, agreements[first.name], outcomes, audits[first.name])
     savings = measure_savings(audits)
     decisions, verdicts = {}, {}
     for name, findings in audits.items():
@@ -331,7 +329,7 @@ def _audit_scores(
         title=f"Audit of {first.judge}",
         certificate=certificate,
         outcomes=outcomes,
-        content=content | {"provenance": report.provenance(origin, request.train, request.training)},
+        content=content | {"provenance": report.provenance(origin, request)},
         verdicts=verdicts,
         sections=sections,
         printed=list(_list_printed(audits, sections, decisions, looks, savings)),
@@ -399,7 +397,7 @@ def _audit_labels(sources: Tables, kind: tables.Kind, request: AuditRequest, tar
     shown = [as_text([replace(part, note="")]) for part in sections if part.key == "rates"]
     return _Audited(
         title=f"Audit of {judge}",
-        certificate=report.certify(how, source.path, labels, gated, outcomes) if how else None,
+        certificate=report.certify(how, source.path, labels, gated, outcomes, audit) if how else None,
         outcomes=outcomes,
         content=content | {"gate": report.gate_values(outcomes), "provenance": origin},
         verdicts={name: verdicts},

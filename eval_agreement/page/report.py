@@ -24,14 +24,13 @@ from critic.records import RATINGS, Judgment, Response
 from critic.stats.arrays import Floats
 from critic.stats.estimate import LEVEL, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY, SEED
 from critic.tables import split_sheet
-from eval_agreement.measures.calibration import Recalibration
 from eval_agreement.measures.gate import Outcome
 from eval_agreement.measures.measure import Findings, RatedFindings, Table, written_values
 from eval_agreement.measures.preferences import Preferences
 from eval_agreement.measures.scorers import Kind, agreement_values
 from eval_agreement.metrics import METRICS, Agreement, half_up
 from eval_agreement.reading.tables import Source
-from eval_agreement.sample import RatedSample
+from eval_agreement.sample import AuditRequest, RatedSample
 
 LEDGER_HASHES, LEDGER_SAME = 128, 0.8
 """Number of hashes by which the ledger knows labels; share (0..1) of equal labels from which two sets are the same."""
@@ -53,15 +52,18 @@ def sample_facts(sample: RatedSample, files: Mapping[str, Source], training: Seq
     return facts
 
 
-def provenance(
-    samples: Mapping[str, Any], train: Path | None = None, training: Sequence[Response] = ()
-) -> dict[str, Any]:
+def provenance(samples: Mapping[str, Any], request: AuditRequest = AuditRequest()) -> dict[str, Any]:
     """Return the provenance of an audit: samples, training file, method of intervals, and versions of libraries."""
     trained: dict[str, Any] | None = None
-    if train:
+    if train := request.train:
         # A folder of training rows has no hash of its own.
         digest = jsonl.sha256(train) if train.is_file() else None
-        trained = {"file": str(train), "sha256": digest, "rows": len(training), "run": jsonl.facts(train) or None}
+        trained = {
+            "file": str(train),
+            "sha256": digest,
+            "rows": len(request.training),
+            "run": jsonl.facts(train) or None,
+        }
     method = "percentile bootstrap over groups, widened for few groups"
     resamples = {"resamples": RESAMPLES, f"resamples_above_{MANY_GROUPS}_groups": RESAMPLES_OF_MANY}
     versions = {name: version(name) for name in ("critic", "numpy", "scipy", "sacrebleu")}
@@ -104,18 +106,11 @@ def count_audits(out: Path, labels: Iterable[tuple[str, float]]) -> int:
 
 
 def certify(
-    how: HowJudged,
-    judged: Path,
-    labels: Labels,
-    agreement: Agreement,
-    outcomes: Sequence[Outcome],
-    recalibration: Recalibration | None = None,
-    folds: bool = False,
+    how: HowJudged, judged: Path, labels: Labels, agreed: Agreement, outcomes: Sequence[Outcome], audit: Findings[Any]
 ) -> Certificate:
-    """Return the certificate of a judge, with today's date (UTC). `folds`: as in Certificate.
-
-    `judged`: the judged file. `recalibration`: that of the judge, whose map is certified; None without one.
-    """
+    """Return the certificate of the judge under audit, with today's date (UTC). `judged`: the judged file."""
+    # Verdicts have no map.
+    recalibration = audit.by_measure.get("recalibration", {}).get(audit.sample.judge)
     fitted = recalibration.fitted if recalibration else None
     # A judge that was recalibrated is certified with the map that was applied.
     if how.recalibrated and (applied := jsonl.facts(judged).get("recalibration")):
@@ -123,13 +118,13 @@ def certify(
     return Certificate(
         how=how,
         labels=labels,
-        agreement=dict(agreement.estimates),
+        agreement=dict(agreed.estimates),
         gate=[outcome.text for outcome in outcomes],
         kept=all(outcome.holds for outcome in outcomes),
         date=datetime.now(UTC).date().isoformat(),
         judged=JudgedFile(**name_file(judged)),
         recalibration=fitted,
-        folds=folds,
+        folds=audit.request.use_folds,
     )
 
 
