@@ -40,6 +40,12 @@ def both_orders(orders: Codes) -> Codes:
 
     An array of shape (n,) is returned unchanged. Two different verdicts are a tie. If only one order was requested, its
     verdict counts. A failure in either order is a failure, because half an answer is not a tie.
+
+    >>> every = np.array([(first, second) for first in range(5) for second in range(5)])  # A, TIE, B, FAILED, UNASKED
+    >>> both_orders(every).reshape(5, 5).tolist()
+    [[0, 1, 1, 3, 0], [1, 1, 1, 3, 1], [1, 1, 2, 3, 2], [3, 3, 3, 3, 3], [0, 1, 2, 3, 4]]
+    >>> both_orders(np.arange(5)).tolist()
+    [0, 1, 2, 3, 4]
     """
     if orders.ndim == 1:
         return orders
@@ -52,7 +58,13 @@ def both_orders(orders: Codes) -> Codes:
 
 
 def majority(raters: Sequence[Codes]) -> Codes:
-    """Return each item's majority label among raters: TIE without a majority, UNASKED if nobody labelled it."""
+    """Return each item's majority label among raters: TIE without a majority, UNASKED if nobody labelled it.
+
+    >>> labels = {"a": "a", "t": "tie", "b": "b", "-": None}
+    >>> raters = [codes(labels[letter] for letter in column) for column in ("aaaab-t", "aabbb--", "ab-tt--", "bbtta-b")]
+    >>> majority(raters).tolist()  # of a a a b, a a b b, a b - t, a b t t, b b t a, - - - - and t - - b
+    [0, 1, 1, 1, 1, 4, 1]
+    """
     codes = np.stack(raters)
     votes = (codes < LABELS).sum(axis=0)
     for_a, for_b = (2 * (codes == label).sum(axis=0) > votes for label in (A, B))

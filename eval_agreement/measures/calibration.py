@@ -288,6 +288,9 @@ def fit_map(human: Floats, judge: Floats) -> ScoreMap:
 
     >>> fit_map(human=np.array([2.0, 6.0, 4.0]), judge=np.array([1.0, 3.0, 5.0]))(np.array([2.0, 9.0])).tolist()
     [3.5, 5.0]
+    >>> steps = fit_map(human=np.array([1.0, 5, 7, 3, 8, 10]), judge=np.array([2.0, 4, 4, 6, 8, 9]))
+    >>> steps(np.array([1.0, 2, 4, 5, 6, 8, 10])).tolist()  # adjacent violators are pooled
+    [1.0, 1.0, 5.0, 5.0, 5.0, 8.0, 10.0]
     """
     seen, position, times = np.unique(judge, return_inverse=True, return_counts=True)
     mean = np.bincount(position, human) / times
@@ -478,9 +481,13 @@ def _by_score(sample: RatedSample, fit_on: NDArray[np.bool_]) -> Floats:
 def _nested_sets(probabilities: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp], Floats]:
     """Return ten nested sets of ratings for each row: lowest rating, highest rating and probability mass, (n, 10) each.
 
-    >>> low, high, mass = _nested_sets(np.array([[0, 0, 0.1, 0.6, 0.3, 0, 0, 0, 0, 0]]))
-    >>> low[0, :3].tolist(), high[0, :3].tolist(), mass[0, :3].round(2).tolist()
-    ([4, 4, 3], [4, 5, 5], [0.6, 0.9, 1.0])
+    Each set grows by the likelier neighbour.
+
+    >>> low, high, mass = _nested_sets(np.array([[0, 0, 0.1, 0.5, 0.3, 0.1, 0, 0, 0, 0]]))
+    >>> low[0].tolist(), high[0, :4].tolist(), high[0, -1].tolist()
+    ([4, 4, 4, 3, 3, 3, 3, 3, 2, 1], [4, 5, 6, 6], 10)
+    >>> mass[0, :4].round(2).tolist(), bool((np.diff(mass[0]) > 0).all()), round(float(mass[0, -1]), 9)
+    ([0.5, 0.8, 0.9, 1.0], True, 1.0)
     """
     smooth = (1 - _SMOOTHING) * probabilities / probabilities.sum(axis=1, keepdims=True) + _SMOOTHING / len(RATINGS)
     # The padding of -1 is never the more probable neighbour, so that sets stay within the ratings.
@@ -521,8 +528,8 @@ def _intervals(
 def _quantile(needed: Floats) -> float:
     """Return the conformal quantile of n values: the k-th smallest, k = ceil(CONFORMAL_LEVEL (n + 1)); inf if k > n.
 
-    >>> _quantile(np.arange(1.0, 20.0)), _quantile(np.arange(1.0, 5.0))
-    (18.0, inf)
+    >>> _quantile(np.arange(1.0, 20.0)), _quantile(np.arange(1.0, 10.0)), _quantile(np.arange(1.0, 9.0))
+    (18.0, 9.0, inf)
     """
     return float(np.quantile(np.r_[needed, np.inf], CONFORMAL_LEVEL, method="inverted_cdf"))
 

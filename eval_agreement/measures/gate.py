@@ -65,6 +65,18 @@ def parse(text: str, names: Sequence[str] = ()) -> list[Limit]:
 
     >>> parse("mae<=0.9, people.csv:failed<=0.02")
     [Limit(metric='mae', value=0.9, sample=None), Limit(metric='failed', value=0.02, sample='people.csv')]
+    >>> for text in ("mae<0.9", "mae<=", "mae<=0.9,,", "__import__('os')<=1", "mea<=0.9", "kappa>=0.9", "mae>=0.9"):
+    ...     try:
+    ...         parse(text)
+    ...     except UsageError as error:
+    ...         print(str(error).replace("pearson, spearman, kendall", "…"))
+    --gate 'mae<0.9': expected METRIC<=NUMBER or METRIC>=NUMBER, as in mae<=0.9
+    --gate 'mae<=': expected METRIC<=NUMBER or METRIC>=NUMBER, as in mae<=0.9
+    --gate '': expected METRIC<=NUMBER or METRIC>=NUMBER, as in mae<=0.9
+    --gate "__import__('os')<=1": expected METRIC<=NUMBER or METRIC>=NUMBER, as in mae<=0.9
+    --gate 'mea<=0.9': no metric 'mea'; there are mae, …, fuzzy, strict, qwk (kappa), failed, changed
+    --gate 'kappa>=0.9': no metric 'kappa'; there are mae, …, fuzzy, strict, qwk (kappa), failed, changed
+    --gate 'mae>=0.9': a gate on mae reads mae<=0.9
     """
     names = names or (*METRICS, "failed", "changed")
     limits = []

@@ -34,6 +34,9 @@ def parse_map(texts: Iterable[str]) -> dict[str, list[str]]:
     """Return the column names of --map COLUMN=FIELD, keyed by field. Codes are left out (see `parse_codes`).
 
     Raises UsageError for a malformed option or an unknown field.
+
+    >>> parse_map(["0=a", "human=people"])
+    {'people': ['human']}
     """
     columns = [text for text in texts if text.rpartition("=")[2] not in CODED]
     return tables.parse_mapping(columns, FIELDS, several=("people", "judge", "id"), aliases=ALIASES)
@@ -43,6 +46,18 @@ def parse_codes(texts: Iterable[str]) -> Codes:
     """Return the meanings of numbers given as --map CODE=WORD, with WORD one of a, b, tie or none (no verdict).
 
     Raises UsageError if a code is not a number or is given twice.
+
+    >>> parse_codes(["0=a", "human=people", "-1=none"])
+    {0.0: 'a', -1.0: None}
+    >>> for texts in (["x=a"], ["=tie"], ["nan=b"], ["0=a", "0.0=b"]):
+    ...     try:
+    ...         parse_codes(texts)
+    ...     except UsageError as error:
+    ...         print(error)
+    --map 'x=a': expected a number that stands for a, as in 0=a, each number once
+    --map '=tie': expected a number that stands for tie, as in 0=tie, each number once
+    --map 'nan=b': expected a number that stands for b, as in 0=b, each number once
+    --map '0.0=b': expected a number that stands for b, as in 0=b, each number once
     """
     codes = dict[float, Label | None]()
     for text in texts:

@@ -413,7 +413,18 @@ def holds_two_answers(frame: "pd.DataFrame") -> bool:
     """Return True if each row holds two answers, or names two models.
 
     These are two text columns whose names differ only in their side, as response_a and response_b or Answer 1 and
-    Answer 2. Three such columns are options, not a pair.
+    Answer 2. Three such columns are options, not a pair; two columns of numbers are scores of two judges.
+
+    >>> import pandas as pd
+    >>> def holds(names, cell="some text"):
+    ...     return holds_two_answers(pd.DataFrame({name: [cell] for name in names.split()}))
+    >>> pairs = "response_a response_b", "Answer1 Answer2", "model_1 model_2", "left_response right_response"
+    >>> [holds(names) for names in pairs], [holds(names, cell=4.5) for names in pairs]
+    ([True, True, True, True], [False, False, False, False])
+    >>> holds("answer_1 answer_2 answer_3"), holds("reference_answer_1 reference_answer_2")
+    (False, False)
+    >>> holds("response reference"), holds("question_a question_b")
+    (False, False)
     """
     columns = {str(column).lower(): column for column in frame}
     for name in columns:

@@ -4,16 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from conftest import rows_of, write_csv, write_jsonl, write_xlsx
 
 from critic.errors import UsageError
 from critic.stats.verdicts import TIE, A, B
-from eval_agreement.reading.inputs import parse_codes, parse_map, parse_sources
+from eval_agreement.reading.inputs import parse_codes, parse_sources
 from eval_agreement.reading.loaders import find_kind, read_labels, read_scores
 from eval_agreement.reading.result_formats import guess
-from eval_agreement.reading.tables import TableOptions, holds_two_answers
+from eval_agreement.reading.tables import TableOptions
 
 WORDS = ["a", "tie", "b", "a", "b", "b"]
 
@@ -68,32 +67,6 @@ def test_a_judge_that_answers_in_codes_is_refused_beside_people_in_words(tmp_pat
         audited(path, ["0=a", "1=tie", "2=b"])
     _, people, judges = guess([path], TableOptions(codes=parse_codes(["0=a", "1=tie", "2=b", "-1=none"])))
     assert read_labels(people, judges, "preference").judges["judge"].tolist()[:5] == [A, TIE, B, A, B]
-
-
-@pytest.mark.parametrize("option", ["x=a", "=tie", "nan=b"])
-def test_a_code_is_a_number_that_is_given_once(option: str) -> None:
-    for options in ([option], ["0=a", "0.0=b"]):
-        with pytest.raises(UsageError, match="expected a number that stands for"):
-            parse_codes(options)
-    assert parse_map(["0=a", "human=people"]) == {"people": ["human"]} and parse_codes(["human=people"]) == {}
-
-
-@pytest.mark.parametrize(
-    ("columns", "two"),
-    [
-        (("response_a", "response_b"), True),
-        (("Answer1", "Answer2"), True),
-        (("model_1", "model_2"), True),
-        (("left_response", "right_response"), True),
-        (("answer_1", "answer_2", "answer_3"), False),
-        (("reference_answer_1", "reference_answer_2"), False),
-        (("response", "reference"), False),
-        (("question_a", "question_b"), False),
-    ],
-)
-def test_two_columns_of_texts_that_differ_in_their_side_are_two_answers(columns: tuple[str, ...], two: bool) -> None:
-    assert holds_two_answers(pd.DataFrame({column: ["some text"] for column in columns})) == two
-    assert not holds_two_answers(pd.DataFrame({column: [4.5] for column in columns})), "scores of two judges"
 
 
 def conversation(number: int, style: str) -> Any:

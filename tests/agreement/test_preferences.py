@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import combinations, product
+from itertools import combinations
 from typing import Any
 
 import msgspec
@@ -60,26 +60,6 @@ def noisy(true: Codes, right: float, random: np.random.Generator) -> Codes:
 
 def audit(given: Preferences) -> Findings[Preferences]:
     return run_audit(given, AuditRequest(), PREFERENCE_MEASURES)
-
-
-def test_both_orders_in_every_combination() -> None:
-    def expected(first: str, second: str) -> str:
-        if "f" in first + second:
-            return "f"
-        if "-" in (first, second):
-            return second if first == "-" else first
-        return first if first == second else "t"
-
-    pairs = list(product("atbf-", repeat=2))
-    combined = both_orders(orders("".join(p[0] for p in pairs), "".join(p[1] for p in pairs)))
-    assert combined.tolist() == column("".join(expected(*pair) for pair in pairs)).tolist()
-    assert both_orders(column("abtf-")).tolist() == column("abtf-").tolist()
-
-
-def test_majority_is_more_than_half() -> None:
-    raters = [column("aaaab-tab"), column("aabbb--ab"), column("ab-tt--t-"), column("bbtta-bt-")]
-    assert majority(raters).tolist() == column("atttt-ttb").tolist()
-    assert majority([column("atb-")]).tolist() == column("atb-").tolist()
 
 
 def test_agreement_by_hand() -> None:

@@ -16,10 +16,7 @@ from critic.records import Judgment, Question, Response, Verdict
 from eval_agreement.measures import calibration
 from eval_agreement.measures.calibration import (
     Calibration,
-    _nested_sets,
-    _quantile,
     cross_fit,
-    fit_map,
     measure_intervals,
 )
 from eval_agreement.sample import NARROW, AuditRequest, RatedSample
@@ -52,13 +49,6 @@ def test_bins_by_hand() -> None:
     assert [(b.score, b.human.n, b.groups, b.human.value) for b in result.bins] == [(2, 3, 3, 2.0), (9, 3, 3, 9.0)]
     assert result.bins[1].judge == pytest.approx(26.9 / 3)
     assert all(b.human.interval is None and "at least 10" in (b.human.undefined or "") for b in result.bins)
-
-
-def test_the_map_is_pooled_adjacent_violators() -> None:
-    judge = np.array([2.0, 4, 4, 6, 8, 9])
-    human = np.array([1.0, 5, 7, 3, 8, 10])
-    steps = fit_map(human, judge)
-    assert steps(np.array([1.0, 2, 4, 5, 6, 8, 10])) == pytest.approx([1, 1, 5, 5, 5, 8, 10])
 
 
 def test_a_lenient_judge_is_recalibrated() -> None:
@@ -220,14 +210,6 @@ def test_a_judge_that_knows_nothing_is_left_no_row_and_small_tasks_say_whose_int
     assert not ends[3].any() and widths.left == 0 and "Leave no single answer to the judge" in widths.reading
     assert {task.task: task.borrowed for task in widths.tasks} == {"all": False, "large": False, "small": True}
     assert "Tasks with fewer than 20 labels" in widths.reading and widths.reading.count("small") == 1
-
-
-def test_sets_grow_to_the_likelier_neighbour() -> None:
-    chances = np.array([[0, 0, 0.1, 0.5, 0.3, 0.1, 0, 0, 0, 0.0]])
-    low, high, mass = _nested_sets(chances)
-    assert list(zip(low[0][:4].tolist(), high[0][:4].tolist(), strict=True)) == [(4, 4), (4, 5), (4, 6), (3, 6)]
-    assert (low[0][-1], high[0][-1]) == (1, 10) and (np.diff(mass[0]) > 0).all() and mass[0][-1] == pytest.approx(1)
-    assert _quantile(np.arange(1, 10) / 10) == 0.9 and _quantile(np.arange(1, 9) / 10) == np.inf
 
 
 def test_rows_are_written_with_who_should_rate_them(tmp_path: Path) -> None:
