@@ -181,12 +181,10 @@ def read_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Pref
     notes += column_notes([human, *judges.values()], COLUMNS[kind], bool(people["group"].notna().any()))
     length_a, length_b = _floats(people["length"]), _floats(people["length_b"])
     # Lengths are needed of the labelled pairs only.
-    labelled = np.array([bool(verdicts) for verdicts in rated])
+    labelled = people["raters"].astype(bool).to_numpy()
     has_lengths = not np.isnan([length_a[labelled], length_b[labelled]]).any()
-    weight = None
     # Labels sampled with unequal chances are weighted by 1 / chance.
-    if people["probability"].notna().any():
-        weight = np.where(people["raters"].astype(bool), 1 / _floats(people["probability"]), np.nan)
+    weight = np.where(labelled, 1 / _floats(people["probability"]), np.nan)
     raters = dict.fromkeys(rater for verdicts in rated for rater in verdicts)
     parts = {part: _listed(people[part].fillna("unknown")) for part in people if part not in _NOT_PARTS}
     return Preferences(
@@ -200,7 +198,7 @@ def read_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Pref
         yes_or_no=kind == "yes or no",
         models=_list_models(people),
         repeats=np.stack([codes(again) for again in _list_repeats(people)], axis=1) if _list_repeats(people) else None,
-        weight=weight,
+        weight=None if np.isnan(weight).all() else weight,
         notes=notes,
     )
 
