@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from sklearn.metrics import mean_absolute_error
 
+from critic.stats import estimate
 from critic.stats.estimate import Bootstrap
 from eval_agreement import agreement, measured
 from eval_agreement.metrics import FUZZY_RANGES, STRICT_RANGES
@@ -72,9 +73,10 @@ def compare(name: str, human: Scores, judge: Scores, group: NDArray[np.intp], re
         np.abs(np.subtract([getattr(metrics, name) for name in LIBRARY], by_library(human, judge))).max()
     )
     assert difference <= 1e-12, difference
+    estimate.RESAMPLES = resamples
     ours, theirs = [], []
     for _ in range(ROUNDS):
-        ours.append(seconds(lambda: measured(human, judge, group, None, resamples).interval) / resamples)
+        ours.append(seconds(lambda: measured(human, judge, group).interval) / resamples)
         theirs.append(seconds(lambda: loop(human, judge, Bootstrap(group, LOOP_RESAMPLES))) / LOOP_RESAMPLES)
     ratio = median(theirs) / median(ours)
     micros = median(ours) * 1e6
@@ -94,7 +96,8 @@ def main() -> None:
         "both": compare("continuous on both sides", rough, smooth, grouped, RESAMPLES // 5),
     }
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    measured(human, judge, grouped, None, 10 * RESAMPLES)
+    estimate.RESAMPLES = 10 * RESAMPLES
+    measured(human, judge, grouped)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     print(f"ten times the resamples: {grown:.0f} MB more memory")
     facts = {"pairs": PAIRS, "groups": GROUPS, "resamples": RESAMPLES, "python": platform.python_version()}
