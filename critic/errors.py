@@ -44,6 +44,17 @@ def mask(text: str, secrets: Iterable[str] = ()) -> str:
 
     >>> mask("no route to http://me:pw@host/v1?key=k1&n=2 (Bearer abcd1234)")
     'no route to http://host/v1?key=***&n=2 (Bearer ***)'
+    >>> mask("http://me:p@ss@h/v1 is down"), mask("at /v1?a=1&api-key=k&token=t")
+    ('http://h/v1 is down', 'at /v1?a=1&api-key=***&token=***')
+    >>> mask("Authorization: Bearer abcdefg"), mask("Incorrect API key provided: abc-1.")
+    ('Authorization: Bearer ***', 'Incorrect API key provided: ***')
+    >>> mask("key sk-ab*****yz, gsk_0123456789, AIzaSyA0123456")
+    'key ***, ***, ***'
+
+    Words that are no secrets stay:
+
+    >>> mask("Bearer authentication needs --api-key or OPENAI_API_KEY; max_tokens: 300, prompt tokens: 5; a sk-y")
+    'Bearer authentication needs --api-key or OPENAI_API_KEY; max_tokens: 300, prompt tokens: 5; a sk-y'
     """
     # Local servers are given keys such as "EMPTY" and "none", which occur in ordinary messages.
     for secret in secrets:
@@ -130,7 +141,11 @@ def shorten_line(text: str) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error's type and message, without secrets, on one line of at most 300 characters."""
+    """Return an error's type and message, without secrets, on one line of at most 300 characters.
+
+    >>> one_line(ValueError("http://me:pw@host\\nis down"))
+    'ValueError: http://host is down'
+    """
     return mask(" ".join(f"{type(error).__name__}: {error}".split()))[:300]
 
 

@@ -570,8 +570,11 @@ def parse_number(cell: Any, below: float = math.inf) -> float:
     `below` is the upper limit of the column's numbers. If it exceeds 1000, a cell like "4,333" is ambiguous. Raises
     ValueError for an ambiguous or infinite number, or a cell that is no number.
 
-    >>> parse_number("7,5")
-    7.5
+    >>> [parse_number(cell) for cell in ("7,5", "-1", 7, "1e1")], parse_number(" 4,333 ", below=10)
+    ([7.5, -1.0, 7.0, 10.0], 4.333)
+    >>> empty = (None, "", " ", "N/A", "#N/A", "n/a", "NaN", "None", "null", "-", float("nan"))
+    >>> all(math.isnan(parse_number(cell)) for cell in empty)
+    True
     """
     if isinstance(cell, str) and "," in cell:
         # "4,333" is a rating only if ratings stay below a thousand.

@@ -4,7 +4,6 @@ import csv
 import gzip
 import io
 import json
-import math
 import re
 import sys
 import zipfile
@@ -66,18 +65,6 @@ def test_a_csv_of_any_usual_encoding_and_separator_says_the_same(tmp_path: Path,
     assert (first, second) == (f"{path}:2", f"{path}:6")
     assert first_row == {"id": "a", "text, with; marks": text, "score": "1"}
     assert second_row == {"id": "b", "text, with; marks": text[:1], "score": "2"}
-
-
-@pytest.mark.parametrize(
-    ("cell", "number"),
-    [
-        *(("7,5", 7.5), (" 4,333 ", 4.333), ("-1", -1.0), (7, 7.0), ("1e1", 10.0)),
-        *((cell, None) for cell in (None, "", " ", "N/A", "#N/A", "n/a", "NaN", "None", "null", "-", float("nan"))),
-    ],
-)
-def test_a_cell_is_a_number_or_empty(cell: object, number: float | None) -> None:
-    value = tables.parse_number(cell, below=10)
-    assert math.isnan(value) if number is None else value == number
 
 
 @pytest.mark.parametrize("cell", ["4,333", "good", "1.234,5", "1,234,567", True, "inf", [1], "1,2.5"])

@@ -153,10 +153,43 @@ def read_retry_after(headers: Mapping[str, str], body: str = "") -> float | None
     as a date (RFC 9110, section 10.2.3), the error's `body`, and headers such as `ratelimit-reset`. Dates are compared
     with the server's own clock (header `Date`). The result has no upper limit.
 
-    >>> read_retry_after({"retry-after": "Sun, 06 Nov 1994 08:49:37 GMT", "date": "Sun, 06 Nov 1994 08:49:30 GMT"})
+    >>> [read_retry_after({"Retry-After": wait}) for wait in ("3", "2.5", "1m30s", "-3", "soon", "nan")]
+    [3.0, 2.5, 90.0, 0.0, None, None]
+    >>> read_retry_after({"retry-after-ms": "1500", "Retry-After": "9"}), read_retry_after({})
+    (1.5, None)
+
+    Dates in the three formats of RFC 9110, and a time that is over:
+
+    >>> clock = {"Date": "Sun, 29 Nov 2026 12:00:00 GMT"}
+    >>> read_retry_after({"Retry-After": "Sun, 29 Nov 2026 12:00:07 GMT", **clock})
     7.0
-    >>> read_retry_after({"x-ratelimit-reset-requests": "1m0.5s"})
-    60.5
+    >>> read_retry_after({"Retry-After": "Sunday, 29-Nov-26 12:00:07 GMT", **clock})
+    7.0
+    >>> read_retry_after({"Retry-After": "Sun Nov 29 12:00:07 2026", **clock})
+    7.0
+    >>> read_retry_after({"Retry-After": "Sun, 29 Nov 2026 11:59:00 GMT", **clock})
+    0.0
+
+    Errors that name the wait (Google, OpenAI):
+
+    >>> read_retry_after({}, '{"error": {"details": [{"retryDelay": "34.5s"}]}}')
+    34.5
+    >>> read_retry_after({}, "Rate limit reached. Please try again in 1m2s.")
+    62.0
+
+    Times at which limits are reset. Of several, those that are used up count, if it is said which:
+
+    >>> read_retry_after({"x-ratelimit-reset-requests": "6m0.5s"}), read_retry_after({"RateLimit-Reset": "12"})
+    (360.5, 12.0)
+    >>> read_retry_after({"anthropic-ratelimit-requests-reset": "2026-11-29T12:00:07+00:00", **clock})
+    7.0
+    >>> [read_retry_after({"X-RateLimit-Reset": time, **clock}) for time in ("1795953607", "1795953607000")]
+    [7.0, 7.0]
+    >>> read_retry_after({"x-ratelimit-reset-requests": "1s", "x-ratelimit-reset-tokens": "20ms"})
+    1.0
+    >>> free = {"x-ratelimit-reset-requests": "8h0m0s", "x-ratelimit-remaining-requests": "500"}
+    >>> read_retry_after({"x-ratelimit-reset-tokens": "20ms", "x-ratelimit-remaining-tokens": "0", **free})
+    0.02
     """
     fields = {name.lower(): value.strip() for name, value in headers.items()}
     now = datetime.now(UTC)

@@ -176,8 +176,11 @@ def _move_onto(score: float, scale: Scale) -> float:
 def whole_rating(score: float, scale: Scale = TEN) -> int:
     """Convert a score on 1..10 to the nearest whole rating of `scale`; halves go up.
 
-    >>> whole_rating(6.5), whole_rating(5.5, (1, 5))
-    (7, 3)
+    >>> whole_rating(6.5), whole_rating(9.549), whole_rating(to_ten(4.8, 1, 5))
+    (7, 10, 10)
+    >>> scores = 2.124, 2.125, 4.374, 4.375, 5.5, 9.549, to_ten(4.8, 1, 5)
+    >>> [whole_rating(score, (1, 5)) for score in scores], [whole_rating(score, (0, 10)) for score in scores]
+    ([1, 2, 2, 3, 3, 5, 5], [1, 1, 4, 4, 5, 9, 10])
     """
     low, high = scale
     return min(max(math.floor(_move_onto(score, scale) + 0.5), low), high)

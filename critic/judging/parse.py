@@ -170,8 +170,18 @@ def parse_checklist(text: str, items: int, truncated: bool = False) -> Verdict:
 def prefix(text: str) -> str | None:
     """Return the reply up to the rating that counts, including its key (`…"Rating":`), or None if it has no rating.
 
-    >>> prefix('{"Reason":"x","Rating":7}')
-    '{"Reason":"x","Rating":'
+    >>> prefix('{"Reason": "x", "Rating": 7}'), prefix("Rating: 7")
+    ('{"Reason": "x", "Rating": ', None)
+
+    Neither one in the thoughts counts, before or after the answer, nor one that the reason quotes:
+
+    >>> own = '{"Rating": 8, "Reason": "it says \\\\"Rating\\\\": 3"}'
+    >>> prefix(own)
+    '{"Rating": '
+    >>> prefix('<think>{"Rating": 3}</think>' + own)
+    '<think>{"Rating": 3}</think>{"Rating": '
+    >>> prefix(own + '\\n<think>{"Rating": 3}</think>')
+    '{"Rating": '
     """
     ends = [match.end() for match in re.finditer(r'"Rating"\s*:\s*', text)]
     # One of them may be a draft's, or quoted.

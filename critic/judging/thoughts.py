@@ -135,6 +135,10 @@ def split_thoughts(text: str, *, cut_off: bool = False) -> SplitReply:
 
     >>> split_thoughts("<think>Four? No, five.</think>\\n\\nFive apples.")
     SplitReply(answer='Five apples.', thoughts='Four? No, five.', closed=True)
+    >>> split_thoughts("Let me look.\\n<think>Four?</think>\\nFive.").answer
+    'Let me look.\\n\\nFive.'
+    >>> split_thoughts("Five.\\n<think>Or four")
+    SplitReply(answer='Five.', thoughts='Or four', closed=False)
     >>> split_thoughts("Models put their thoughts between <think> and </think>.").thoughts
     ''
     """

@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from critic.errors import UsageError
-from critic.judging.distribution import whole_rating
 from critic.judging.examples import ALONE, OPEN, Plan, Planned, build_example, plan
 from critic.judging.forms import BY_NAME, check_mix, form_of, inquiry
 from critic.judging.parse import parse_choice
 from critic.judging.prompt import FLOOR, load
-from critic.judging.targets import Label, encode, target
+from critic.judging.targets import encode, target
 from critic.records import Example, PromptInputs, Response, Verdict, to_ten
 
 ONE_VALUE = [name for name, form in BY_NAME.items() if len(form.kind.values(load(name, "en"), PromptInputs())) == 1]
@@ -44,11 +43,6 @@ def teach(form: str, *shown: Response) -> Example:
     return example
 
 
-def value(name: str, *shown: Response) -> Label | None:
-    """What people's scores make right in a form."""
-    return form_of(name).kind.label(load(name, "en"), shown)
-
-
 def read(name: str, text: str, truncated: bool = False) -> Verdict:
     return form_of(name).kind.read(load(name, "en"), PromptInputs(), text, truncated)
 
@@ -61,37 +55,6 @@ def values(name: str) -> list[int | str]:
     (schema,) = form_of(name).kind.values(load(name, "en"), PromptInputs()).values()
     low, high = load(name, "en").scale
     return list(schema.get("enum", range(low, high + 1)))
-
-
-@pytest.mark.parametrize(
-    ("score", "fifth", "eleventh"),
-    [
-        (2.124, 1, 1),
-        (2.125, 2, 1),
-        (4.374, 2, 4),
-        (4.375, 3, 4),
-        (5.5, 3, 5),
-        (9.549, 5, 9),
-        (to_ten(4.8, 1, 5), 5, 10),
-    ],
-)
-def test_halves_go_up_on_every_scale(score: float, fifth: int, eleventh: int) -> None:
-    assert (whole_rating(score, (1, 5)), whole_rating(score, (0, 10))) == (fifth, eleventh)
-
-
-@pytest.mark.parametrize(
-    ("score", "right"), [(1, "no"), (5, "no"), (5.49, "no"), (5.5, None), (6.49, None), (6.5, "yes"), (10, "yes")]
-)
-def test_right_is_seven_and_more(score: float, right: str | None) -> None:
-    assert value("correct", response(0, score)) == right
-
-
-@pytest.mark.parametrize(
-    ("score", "other", "better"),
-    [(7, 7, "tie"), (7.49, 7, "tie"), (7.5, 7, None), (7.99, 7, None), (8, 7, "A"), (1, 10, "B"), (2.3, 1.3, "A")],
-)
-def test_a_difference_decides_ties_or_says_nothing(score: float, other: float, better: str | None) -> None:
-    assert value("pairwise", response(0, score), response(1, other)) == better
 
 
 def test_a_form_teaches_what_people_said() -> None:

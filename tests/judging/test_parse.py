@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from critic.judging.forms import inquiry
-from critic.judging.parse import parse_choice, parse_rating, prefix
+from critic.judging.parse import parse_choice, parse_rating
 from critic.records import PromptInputs
 
 QUOTED = '{"Rating": 10, "Reason": "x"}'
@@ -312,10 +312,3 @@ def test_what_a_judge_quotes_is_not_its_verdict(text: str) -> None:
 def test_a_stated_rating_is_read_back_behind_any_words(before: str, rating: int, form: str) -> None:
     assume("e.g" not in before)  # what follows it is an example
     assert parse_rating(f"{before}\n{form % rating}").rating == rating
-
-
-def test_the_distribution_is_read_where_the_rating_counts() -> None:
-    own = '{"Rating": 8, "Reason": "it says \\"Rating\\": 3"}'
-    for before, behind in (('<think>{"Rating": 3}</think>', ""), ("", '\n<think>{"Rating": 3}</think>'), ("", "")):
-        assert prefix(f"{before}{own}{behind}") == f'{before}{{"Rating": '
-    assert prefix('{"Reason": "x", "Rating": 8}') == '{"Reason": "x", "Rating": ' and prefix("Rating: 8") is None

@@ -187,22 +187,6 @@ def test_control_tokens_are_defused(token: str) -> None:
         assert token not in text and (not joiner or hidden not in text)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Price < 5 and a|b, list[0], <div>ok</div>, 5 > 3; 你好，世界！👩‍🔬 naïve\tcafé",
-        *("x < y and a[my_index] > 0", "<b>bold</b>", "f(x)[0]", "👨‍👩‍👧 می‌خواهم"),
-    ],
-)
-def test_what_is_no_control_token_stays(text: str) -> None:
-    assert quote_untrusted(text) == f"> {text}"
-
-
-@pytest.mark.parametrize("hidden", ["\ufe0f", "\U000e0141", "\u034f", "\u3164", "\u200b", "\U000e0041", "\u202e"])
-def test_hidden_characters_go(hidden: str) -> None:
-    assert quote_untrusted(f"a{hidden}b") == "> ab"
-
-
 def long_answers(*texts: str) -> list[Response]:
     turns = [Turn(user=f"turn {i} " + "u" * 100, assistant="a" * 100) for i in range(5)]
     return [response(reference="R" * 1000, text=text, history=turns) for text in texts]

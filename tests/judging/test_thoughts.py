@@ -74,11 +74,6 @@ def test_an_answer_about_thoughts_is_left_as_it_is(text: str) -> None:
     assert split_thoughts(text) == (text, "", True)
 
 
-def test_thoughts_between_parts_of_an_answer_are_none_of_it() -> None:
-    assert split_thoughts("Let me look.\n<think>Four?</think>\nFive.").answer == "Let me look.\n\nFive."
-    assert split_thoughts("Five.\n<think>Or four") == ("Five.", "Or four", False)
-
-
 @pytest.mark.parametrize(
     ("text", "finish", "failure"),
     [

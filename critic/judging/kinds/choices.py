@@ -33,8 +33,8 @@ YES_NO: dict[bool | None, str | None] = {True: "yes", False: "no", None: None}
 def is_right(scores: Sequence[float]) -> str | None:
     """Return "yes" or "no" for an answer by its human score, `scores[0]` (1..10), or None if it decides neither.
 
-    >>> [is_right([score]) for score in (8.0, 6.0, 2.5)]
-    ['yes', None, 'no']
+    >>> [is_right([score]) for score in (10, 6.5, 6.49, 5.5, 5.49, 5, 1)]
+    ['yes', 'yes', None, None, 'no', 'no', 'no']
     """
     rating = whole_rating(scores[0])
     return "yes" if rating >= RIGHT else "no" if rating <= WRONG else None
@@ -43,8 +43,10 @@ def is_right(scores: Sequence[float]) -> str | None:
 def is_better(scores: Sequence[float]) -> str | None:
     """Return "A", "B" or "tie" for two answers by their human scores (1..10), or None if the difference is undecided.
 
-    >>> [is_better(scores) for scores in ([8, 5], [5, 8], [6, 6.25], [6, 6.75])]
-    ['A', 'B', 'tie', None]
+    >>> [is_better(scores) for scores in ([8, 7], [1, 10], [7, 7], [2.3, 1.3])]
+    ['A', 'B', 'tie', 'A']
+    >>> [is_better([score, 7]) for score in (7.49, 7.5, 7.99, 6.5)]
+    ['tie', None, None, None]
     """
     ahead = round(scores[0] - scores[1], 9)
     if abs(ahead) < TIE:
