@@ -2,6 +2,9 @@
 
 Each reply names its parts, so that a report can say which form or frame is read wrongly. Reading is right where it
 gives the judge's own verdict, or a named failure where the reply has none or where the two cannot be told apart.
+
+Forms and frames are products of their parts (words in capitals). Half of the parts were written when the rules of
+reading had been fitted to the others.
 """
 
 import json
