@@ -73,6 +73,9 @@ UNIT = {"pairwise": 100.0, "direct": 1.0}
 SCALE: dict[str, Scale] = {"pairwise": (0.0, 100.0), "direct": (1.0, 10.0)}
 """Scores as the paper prints them: pairwise in per cent."""
 
+CHANGES: dict[str, Scale] = {"pairwise": (-100.0, 100.0), "direct": (-9.0, 9.0)}
+"""The range of the difference of two scores."""
+
 HEADINGS = {
     **{"R1": "R1", "R2": "R2", "S1": "S1", "S2": "S2", "S3": "S3", "SO": "SO"},
     **{"S2_hat": "Ŝ2", "delta_S2_hat": "Ŝ2−S2", "S3_hat": "Ŝ3", "delta_S3_hat": "Ŝ3−S3"},
@@ -163,11 +166,10 @@ def pairs_of_tasks(models: Sequence[Verdicts], conversations: Conversations, pro
                 of_pair = asked.setdefault(f"{tasks}: perfect {cause}, turn {turn}", {})
                 of_pair[model, cause, turn, conversation.id] = conversation.group
     adds: dict[str, Score] = {}
-    low, high = SCALE[protocol]
     for name, of_pair in asked.items():
         # The share of the pair's conversations, so that the pairs of a turn add up to its whole change.
         share = len(of_pair) / len({model for model, *_ in of_pair}) / len(conversations)
-        adds[name] = Score(parts=[Term(share, changes, of_pair, (low - high, high - low))])
+        adds[name] = Score(parts=[Term(share, changes, of_pair, CHANGES[protocol])])
     return adds
 
 
@@ -181,7 +183,6 @@ def errors(verdicts: Verdicts, conversations: Conversations, protocol: str) -> d
     judged = by_cell(verdicts, protocol, UNIT[protocol])
     groups = groups_of(conversations)
     columns: dict[str, Score] = {}
-    low, high = SCALE[protocol]
     by_name = scores(verdicts, conversations, protocol)
     # The first failure is unknown while a turn has not been judged at all.
     if by_name.keys() >= {"S1", "S2", "S3"}:
@@ -189,9 +190,7 @@ def errors(verdicts: Verdicts, conversations: Conversations, protocol: str) -> d
         for turn in (1, 2, 3):
             columns[f"fails at {turn}"] = _score_percent(first, groups, float(turn).__eq__)
     columns |= _count_flips(judged, groups)
-    for name, score in by_name.items():
-        if name.startswith("delta"):
-            columns[HEADINGS[name]] = score
+    columns |= {HEADINGS[name]: score for name, score in by_name.items() if name.startswith("delta")}
     # R1 needs every cell that R2 needs, so R2 is there as well.
     if "R1" in by_name:
         less = [replace(part, weight=-part.weight) for part in by_name["R2"].parts]
@@ -200,7 +199,7 @@ def errors(verdicts: Verdicts, conversations: Conversations, protocol: str) -> d
         cell = next((cell for cell in cells if cell in judged), None)
         if cell and CELLS[name] in judged:
             lost = _subtract(judged[CELLS[name]], judged[cell])
-            columns[f"{name} alone−{name}"] = score_of(lost, groups, (low - high, high - low))
+            columns[f"{name} alone−{name}"] = score_of(lost, groups, CHANGES[protocol])
     return columns
 
 
@@ -210,14 +209,13 @@ def ablations(verdicts: Verdicts, conversations: Conversations, protocol: str) -
     The differences are paired: in per cent for pairs, in points for grades.
     """
     judged, groups = by_cell(verdicts, protocol, UNIT[protocol]), groups_of(conversations)
-    low, high = SCALE[protocol]
     columns = {}
     for judging in ("no_focus", "no_turn_verdicts"):
         for name, cell in CELLS.items():
             without = replace(cell, judging=judging)
             if cell in judged and without in judged:
                 added = _subtract(judged[without], judged[cell])
-                columns[f"{HEADINGS[name]}, {judging}"] = score_of(added, groups, (low - high, high - low))
+                columns[f"{HEADINGS[name]}, {judging}"] = score_of(added, groups, CHANGES[protocol])
     return columns
 
 
@@ -299,16 +297,14 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
     rows = [*_compare_judges(runs, conversations)]
     summary: dict[str, dict[str, Any]] = {}
     for protocol in TITLES:
-        models = []
-        for run in runs:
-            if protocol in run.protocols():
-                models.append(run.verdicts)
-                flips = {}
-                for cause, turn, change in _list_steps(by_cell(run.verdicts, protocol, UNIT[protocol])):
-                    flips[f"perfect {cause}, turn {turn}"] = {key: by for key, by in change.items() if by}
-                summary.setdefault(run.name, {})[protocol] = {"flips": flips}
+        judged = [run for run in runs if protocol in run.protocols()]
+        for run in judged:
+            flips = {}
+            for cause, turn, change in _list_steps(by_cell(run.verdicts, protocol, UNIT[protocol])):
+                flips[f"perfect {cause}, turn {turn}"] = {key: by for key, by in change.items() if by}
+            summary.setdefault(run.name, {})[protocol] = {"flips": flips}
         caption = f"What a perfect step adds to the score of all models by pair of tasks ({protocol})"
-        for name, score in pairs_of_tasks(models, conversations, protocol).items():
+        for name, score in pairs_of_tasks([run.verdicts for run in judged], conversations, protocol).items():
             row = LeaderboardRow(key=f"{protocol}-pairs", caption=caption, scores={"adds": score}, name=name)
             rows.append(replace(row, collapsed=True))
     return Report(rows=rows, summary=summary)

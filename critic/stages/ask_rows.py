@@ -121,8 +121,7 @@ class AskRows(Stage[BuildRow, AskedRow]):
         self, run: RunOptions, backend: Backend, step: str, rows: Sequence[BuildRow], tokens: int, images: Images | None
     ) -> None:
         self.name, self._reply, self._images = step, STEPS[step], images  # type: ignore[misc]  # one class, many steps
-        self._rows = {row.key: row for row in rows}
-        super().__init__(run, AskedRow, backend, self._rows.keys())
+        super().__init__(run, AskedRow, backend, {row.key: row for row in rows})
         self._sampling = Sampling(max_tokens=tokens)
         sampling = msgspec.to_builtins(self._sampling)
         self.facts = {"step": step, "model": backend.served.name, "rows": len(rows), "sampling": sampling}
@@ -132,7 +131,7 @@ class AskRows(Stage[BuildRow, AskedRow]):
         return hashlib.sha256(msgspec.json.encode(shown)).hexdigest()[:16]
 
     def problem(self, record: AskedRow) -> str | None:
-        row = self._rows.get(record.key)
+        row = self.wanted.get(record.key)
         if record.step != self.name:
             return f"has replies of the step {record.step}; choose another --out"
         if row is not None and not self._goes(record) and record.asked != self._hash(row):
@@ -140,16 +139,13 @@ class AskRows(Stage[BuildRow, AskedRow]):
         return None
 
     def _goes(self, record: AskedRow) -> bool:
-        row = self._rows.get(record.key)
+        row = self.wanted.get(record.key)
         # The file of a row's image may have been replaced.
         return (row is not None and record.image != row.md5) or super()._goes(record)
 
     def load_existing(self, record: AskedRow) -> None:
-        if record.key in self._rows:
+        if record.key in self.wanted:
             super().load_existing(record)
-
-    def items(self) -> Iterable[BuildRow]:
-        return (row for row in self._rows.values() if row.key not in self.done)
 
     async def work(self, item: BuildRow, keep: Callable[..., None]) -> None:
         fields: dict[str, Any] = {"step": self.name, "asked": self._hash(item), "image": item.md5}
@@ -184,7 +180,7 @@ class AskRows(Stage[BuildRow, AskedRow]):
 
     def summary(self, records: Iterable[AskedRow]) -> RunSummary:
         """Return how many of the wanted rows have a usable reply, a rejected reply, or a failed request."""
-        wanted = [record for record in records if record.key in self._rows]
+        wanted = [record for record in records if record.key in self.wanted]
         counts = Counter(record.failure for record in wanted if record.failure)
         lost = Counter({name: count for name, count in counts.items() if name in LOST or name.startswith("image_")})
         good = len(wanted) - counts.total()

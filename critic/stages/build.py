@@ -7,7 +7,7 @@ Images are chosen first. With a plan, conversations are built from them: referen
 by people, the frozen test.
 """
 
-from collections import Counter, defaultdict
+from collections import ChainMap, Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -25,7 +25,7 @@ from critic.backends import Backend
 from critic.benchmarks.alignmmbench import CATEGORY_OF
 from critic.building import bench, card, pictures, review
 from critic.building.pictures import DroppedImage, ImageFile
-from critic.building.replies import DraftConversation, DraftTurn, HeldItems
+from critic.building.replies import DraftConversation, DraftTurn, HeldItems, StepReply
 from critic.errors import UsageError
 from critic.images import Images
 from critic.judging import protocols
@@ -135,13 +135,13 @@ class BuildPlan(msgspec.Struct, frozen=True):
     protocol: str
 
 
-def _make_draft(image: dict[str, Any], lang: Language, turns: list[DraftTurn], **more: Any) -> DraftConversation:
+def _make_draft(image: dict[str, Any], lang: Language, turns: Sequence[Any], *replies: StepReply) -> DraftConversation:
     """Build a conversation about an image; its id is the beginning of the image's MD5.
 
-    `more` are additional fields of DraftConversation.
+    `turns` are the fields of DraftTurn. Of the image and of the `replies` it has the fields that DraftConversation has.
     """
-    about = {"category": image["category"], "sub_category": image["sub_category"]}
-    return DraftConversation(id=image["md5"][:12], image=image["path"], lang=lang, turns=turns, **about, **more)
+    own = {"id": image["md5"][:12], "image": image["path"], "lang": lang, "turns": turns}
+    return msgspec.convert(dict(ChainMap(own, image, *map(msgspec.to_builtins, replies))), DraftConversation)
 
 
 def _ask_talks(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversation]:
@@ -151,9 +151,8 @@ def _ask_talks(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversati
     rows = building.rows({path: msgspec.to_builtins(person) for path, person in persons.items()})
     conversations = []
     for path, talk in building.ask("talk", rows).items():
-        turns = [DraftTurn(question=turn.question, answer=turn.answer, task=talk.task) for turn in talk.turns]
-        about = {"goal": persons[path].goal, "sub_goal": persons[path].sub_goal, "sub_task": talk.sub_task}
-        conversations.append(_make_draft(chosen[path], building.lang, turns, task=talk.task, **about))
+        turns = [{**msgspec.to_builtins(turn), "task": talk.task} for turn in talk.turns]
+        conversations.append(_make_draft(chosen[path], building.lang, turns, persons[path], talk))
     return conversations
 
 
@@ -163,10 +162,10 @@ def _ask_levels(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversat
     for path, reply in building.ask("levels", building.rows()).items():
         turns = []
         for turn, task in zip(reply.turns, reply.tasks, strict=True):
-            turns.append(DraftTurn(question=turn.question, answer=turn.answer, task=task))
+            turns.append({**msgspec.to_builtins(turn), "task": task})
         # Only the creation turn is judged by what it has to achieve.
-        turns[-1].focus = reply.focus
-        conversations.append(_make_draft(chosen[path], building.lang, turns, caption=reply.caption))
+        turns[-1]["focus"] = reply.focus
+        conversations.append(_make_draft(chosen[path], building.lang, turns, reply))
     return conversations
 
 
@@ -182,8 +181,7 @@ def _ask_singles(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversa
     facts = {path: {"task": tasks[int(image["md5"], 16) % len(tasks)]} for path, image in sorted(chosen.items())}
     conversations = []
     for path, reply in building.ask("single", building.rows(facts)).items():
-        turn = DraftTurn(question=reply.question, answer=reply.answer, task=reply.task)
-        conversations.append(_make_draft(chosen[path], building.lang, [turn], task=reply.task, dialogue=reply.dialogue))
+        conversations.append(_make_draft(chosen[path], building.lang, [msgspec.to_builtins(reply)], reply))
     return conversations
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from msgspec import Struct, to_builtins
-from msgspec.structs import replace
+from msgspec import Struct, convert, to_builtins
+from msgspec.structs import asdict, replace
 
 from critic import benchmarks
 from critic.backends import Backend, ChatMessage, Reply, Request, find_failure, read_usage
@@ -42,12 +42,11 @@ class Infer(Stage[Conversation, ModelTurn]):
     def __init__(
         self, run: RunOptions, backend: Backend, questions: "Questions", system: str, sampling: Sampling
     ) -> None:
-        wanted = set[tuple[str, str, int]]()
+        wanted = dict[tuple[str, str, int], Conversation]()
         for talk, name in product(questions.conversations, questions.conditions):
-            wanted.update((talk.id, name, turn) for turn in _turns(talk, name))
+            wanted |= {(talk.id, name, turn): talk for turn in _turns(talk, name)}
         super().__init__(run, ModelTurn, backend, wanted)
         self.system, self.conditions, self.sampling = system, questions.conditions, sampling
-        self._conversations = {conversation.id: conversation for conversation in questions.conversations}
         self._images = questions.images
         # A reply that an earlier run generated under one condition serves every other that shows the same.
         self._generated: dict[str, ModelTurn] = {}
@@ -61,8 +60,8 @@ class Infer(Stage[Conversation, ModelTurn]):
         }
 
     def problem(self, record: ModelTurn) -> str | None:
-        key, conversation = record.conversation.id, self._conversations.get(record.conversation.id)
-        if conversation is None or record.key not in self.wanted:
+        key, conversation = record.conversation.id, self.wanted.get(record.key)
+        if conversation is None:
             turn = f"turn {record.turn} ({record.condition})"
             return f"conversation {quoted(key)}, {turn}, is not among those asked for now; choose another --out"
         if conversation != record.conversation:
@@ -83,11 +82,6 @@ class Infer(Stage[Conversation, ModelTurn]):
         super().load_existing(record)
         if record.call is not None:
             self._generated[record.call] = record
-
-    def items(self) -> Iterable[Conversation]:
-        # A conversation with one missing turn is walked through again: later turns need the earlier replies.
-        lacking = {key for key, _, _ in self.wanted - self.done.keys()}
-        return (conversation for key, conversation in self._conversations.items() if key in lacking)
 
     async def work(self, item: Conversation, keep: Callable[..., None]) -> None:
         """Request the replies to a conversation's turns under each condition, and pass each record to `keep`.
@@ -263,14 +257,9 @@ def main(
     history."""
     questions = read_questions(benchmark_file, benchmark, endpoint, asked)
     backend = endpoint.open_one()
-    sampling = Sampling(
-        max_tokens=asked.max_tokens,
-        temperature=asked.temperature,
-        # Without sampling the seed changes nothing, and must not tell two runs apart.
-        seed=asked.seed if asked.temperature else 0,
-        max_image_pixels=endpoint.max_image_pixels,
-        frames=endpoint.frames,
-    )
+    sampling = convert(asdict(endpoint) | asdict(asked), Sampling)
+    # Without sampling the seed changes nothing, and must not tell two runs apart.
+    sampling = sampling if sampling.temperature else replace(sampling, seed=0)
     file = {**describe_source(benchmark_file), "count": len(questions.conversations)}
     run = endpoint.run_options(out)
     conversations = [conversation for conversation in questions.conversations if run.takes(conversation.group)]

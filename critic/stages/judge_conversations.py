@@ -40,7 +40,7 @@ class JudgeConversations(JudgeSamples[list[transcripts.Pair]]):
     unit = "verdict"
 
     def __init__(self, run: RunOptions, judge: Judge, plan: VerdictPlan, source: dict[str, Any]) -> None:
-        super().__init__(run, judge, set(plan.wanted()), source)
+        super().__init__(run, judge, dict.fromkeys(plan.wanted()), source)
         self._plan, self._not_judged = plan, plan.lacking()
         self.facts["not_judged"] = dict(self._not_judged)
 

@@ -89,7 +89,7 @@ class JudgeResponses(JudgeSamples[Shown]):
 
     def __init__(self, run: RunOptions, judge: Judge, responses: Mapping[str, Shown], source: dict[str, str]) -> None:
         form = judge.setup.pointwise_prompt
-        self._prompt, self._responses = {"name": form, "hash": judge.hash_prompt(form)}, responses
+        self._prompt = {"name": form, "hash": judge.hash_prompt(form)}
         super().__init__(run, judge, responses, {"responses": source, "prompt": self._prompt})
 
     def problem(self, record: Judgment) -> str | None:
@@ -99,7 +99,7 @@ class JudgeResponses(JudgeSamples[Shown]):
         if record.prompt_hash != self._prompt["hash"]:
             before, now = quoted(record.prompt_hash), quoted(self._prompt["hash"])
             return f"made with prompt_hash {before}, now {now}; choose another --out"
-        if _without_labels(record.sample) != _without_labels(Sample.of(*self._responses[record.sample.key])):
+        if _without_labels(record.sample) != _without_labels(Sample.of(*self.wanted[record.sample.key])):
             now = "question, reference, criteria, answer, system or group are others now"
             return f"judges {quoted(record.key)}, of which {now}; choose another --out"
         return None
@@ -110,14 +110,14 @@ class JudgeResponses(JudgeSamples[Shown]):
         The judgments are rewritten in the input's order if a label has changed.
         """
         super().resume()
-        now = {name: Sample.of(*shown) for name, shown in self._responses.items() if name in self.done}
+        now = {name: Sample.of(*shown) for name, shown in self.wanted.items() if name in self.done}
         changed = sum(self.done[name].sample != sample for name, sample in now.items())
         if changed:
             jsonl.write(self.out, (replace(self.done[name], sample=sample) for name, sample in now.items()))
             print(f"{self.out}: {changed} responses have other scores by people now; so has the file", file=sys.stderr)
 
     def items(self) -> Iterable[Shown]:
-        return in_order(shown for name, shown in self._responses.items() if name not in self.done)
+        return in_order(super().items())
 
     async def work(self, item: Shown, keep: Callable[..., None]) -> None:
         await self._judge(plan_response(self._prompt["name"], *item), in_flight={}, keep=keep)

@@ -1,7 +1,7 @@
 """The stage of `critic judge`: plan verdicts on any sample, ask for each once, keep and count them."""
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -46,12 +46,12 @@ def print_certified(run: RunOptions, judges: Sequence["Judge"], forms: Iterable[
 class JudgeSamples(Stage[Item, Judgment]):
     """The stage that makes judgments; a subclass plans the verdicts on each item, and passes them to `_judge`.
 
-    `wanted` holds the keys of all judgments. `source` holds facts about the samples for the sidecar.
+    `wanted` holds the keys of all judgments, as in Stage. `source` holds facts about the samples for the sidecar.
     """
 
     name, counted = "judge", "judged"
 
-    def __init__(self, run: RunOptions, judge: "Judge", wanted: Collection[Any], source: dict[str, Any]) -> None:
+    def __init__(self, run: RunOptions, judge: "Judge", wanted: Mapping[Any, Any], source: dict[str, Any]) -> None:
         super().__init__(run, Judgment, judge.backend, wanted)
         judge.recalibrate(run.recalibration)
         self.judge, self._answered = judge, dict[tuple[str, str | None], Judgment]()

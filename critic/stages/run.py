@@ -100,8 +100,8 @@ class RunOptions(Struct, frozen=True, kw_only=True):
 class Stage(ABC, Generic[Item, Record]):
     """A stage that works on items by asking a model, and keeps the resulting records in one file.
 
-    `wanted` holds the keys of all records. `run` loads the records that the file already has, makes the others
-    concurrently, writes each as soon as it is made, and finally writes the sidecar and prints the totals.
+    `wanted` holds the keys of all records, each with its item. `run` loads the records that the file already has, makes
+    the others concurrently, writes each as soon as it is made, and finally writes the sidecar and prints the totals.
     """
 
     name: ClassVar[str]  # in front of the progress bar
@@ -109,7 +109,7 @@ class Stage(ABC, Generic[Item, Record]):
     counted: ClassVar[str]  # "12 judged before", and the sidecar's judged_in_this_run
     facts: dict[str, Any]  # what the sidecar says of how the records were made
 
-    def __init__(self, options: RunOptions, record: type[Record], backend: Backend, wanted: Collection[Any]) -> None:
+    def __init__(self, options: RunOptions, record: type[Record], backend: Backend, wanted: Mapping[Any, Any]) -> None:
         self.options, self.out, self.record, self.backend = options, options.out, record, backend
         self.concurrency = options.concurrency or backend.max_concurrency
         self.wanted, self.done = wanted, dict[Hashable, Record]()
@@ -135,9 +135,9 @@ class Stage(ABC, Generic[Item, Record]):
                 "take one of the two out, or choose another --out"
             )
 
-    @abstractmethod
     def items(self) -> Iterable[Item]:
-        """Return the items to work on; the result is iterated only once."""
+        """Return the items to work on: each that lacks a record, once. The result is iterated only once."""
+        return {id(item): item for key, item in self.wanted.items() if key not in self.done}.values()
 
     @abstractmethod
     async def work(self, item: Item, keep: Callable[..., None]) -> None:
