@@ -18,8 +18,7 @@ from critic.records import UNREADABLE, Conversation, JudgeConfig, Judgment
 
 if TYPE_CHECKING:  # the commands that only list benchmarks need no NumPy
     from critic.page.figures import Sizes
-    from critic.page.leaderboards import Leaderboard
-    from critic.stats.leaderboard import LeaderboardRow
+    from critic.stats.leaderboard import Leaderboard, LeaderboardRow
 
 Verdicts = Sequence[Judgment]
 Conversations = Sequence[Conversation]

@@ -10,7 +10,6 @@ A question, and an answer (an older layout repeats the question beside the answe
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import median, pstdev
-from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -22,10 +21,7 @@ from critic.page.blocks import Bounds, Figure
 from critic.page.figures import Sizes, compare_parts, list_models, plot_models
 from critic.records import TEN, VIDEO, Conversation, JudgeConfig, Question, SamplingParams, Turn
 from critic.stats.aggregate import Cell, Scores, by_cell, combine, groups_by, groups_of, mean
-from critic.stats.leaderboard import LeaderboardRow, Score, Term, score_of
-
-if TYPE_CHECKING:
-    from critic.page.leaderboards import Leaderboard
+from critic.stats.leaderboard import Leaderboard, LeaderboardRow, Score, Term, score_of
 
 CATEGORIES = {
     "Perception & Understanding": ("Description", "Recognition", "Counting", "OCR", "Meme", "Knowledge"),
@@ -182,7 +178,7 @@ def _list_rows(run: Run, conversations: Conversations) -> Iterator[LeaderboardRo
         yield replace(row, charted=list(over_tasks))
 
 
-def draw(boards: "Mapping[str, Leaderboard]", sizes: Sizes) -> list[Figure]:
+def draw(boards: Mapping[str, Leaderboard], sizes: Sizes) -> list[Figure]:
     """Draw figure 1, the mean of the tasks against alignment, and the models over the tasks."""
     board = boards.get("tasks")
     if board is None:

@@ -26,12 +26,11 @@ from critic.errors import UsageError, located, quoted
 from critic.judging.history import CONDITIONS
 from critic.page.blocks import Columns, Figure, Section, TableCell, interval, number
 from critic.page.figures import Sizes, compare_parts, plot_many
-from critic.page.leaderboards import Leaderboard
 from critic.records import Conversation, ConversationTurn, JudgeConfig, SamplingParams
 from critic.stats.aggregate import Cell, Groups, Scale, Scores, by_cell, groups_by, paired
 from critic.stats.arrays import ratio
 from critic.stats.estimate import Bootstrap, Interval
-from critic.stats.leaderboard import LeaderboardRow, Score, score_of, scores_by_part
+from critic.stats.leaderboard import Leaderboard, LeaderboardRow, Score, score_of, scores_by_part
 
 FORMATS = (".parquet", ".jsonl")
 

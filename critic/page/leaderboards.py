@@ -6,14 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
-
 from critic.errors import UsageError
 from critic.page import blocks
 from critic.page.blocks import Bar, Section, Table, TableCell, bar, interval, number, row, span, ticks_of
 from critic.page.page import render
-from critic.stats.estimate import Places
-from critic.stats.leaderboard import MEAN, LeaderboardCell, LeaderboardRow, Standings, ranks, standings
+from critic.stats.leaderboard import MEAN, Leaderboard, LeaderboardCell, LeaderboardRow, ranks, standings
 from critic.tables import write_csv
 
 RATED = ELO, BRADLEY_TERRY = "Elo", "Bradley–Terry"
@@ -31,26 +28,6 @@ NOTE_OF_SEVERAL = (
 NOTE_OF_DIFFERENCES = (
     " Differences are paired, on what both models have; * where the interval leaves out 0, not corrected."
 )
-
-
-class Leaderboard(Struct, frozen=True, kw_only=True):
-    """A table over models: its cells in the page's order, and the rows that they come from.
-
-    - `baseline`: the row that the others are compared with, or None.
-    - `places`: the possible ranks by the first score; empty if models are not ranked.
-    - `charted`: the scores that are charted. `stated`: those, beside the first, whose leader is named.
-    """
-
-    key: str
-    caption: str
-    columns: list[str]
-    entries: dict[str, LeaderboardRow]
-    standings: Standings
-    baseline: str | None = None
-    collapsed: bool = False
-    places: Places = {}
-    charted: Sequence[str] = ()
-    stated: Sequence[str] = ()
 
 
 def leaderboards(entries: Sequence[LeaderboardRow], baseline: str | None = None) -> list[Leaderboard]:

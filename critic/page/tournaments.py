@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from critic.benchmarks import Run, Runs
 from critic.page.blocks import Section
-from critic.page.leaderboards import BRADLEY_TERRY, ELO, Leaderboard, table_of
+from critic.page.leaderboards import BRADLEY_TERRY, ELO, table_of
 from critic.records import Conversation, Judgment
 from critic.stats import tournament
 from critic.stats.aggregate import Cell, asked_of, each
-from critic.stats.leaderboard import MEAN, LeaderboardCell, LeaderboardRow, Standings, score_of, standings
+from critic.stats.leaderboard import MEAN, Leaderboard, LeaderboardCell, LeaderboardRow, Standings, score_of, standings
 
 RATE, TIES = "win rate, %", "ties, %"
 

@@ -116,6 +116,26 @@ Standings = dict[str, dict[str, LeaderboardCell]]
 MEAN = "mean of the models"
 
 
+class Leaderboard(Struct, frozen=True, kw_only=True):
+    """A table over models: its cells in the page's order, and the rows that they come from.
+
+    - `baseline`: the row that the others are compared with, or None.
+    - `places`: the possible ranks by the first score; empty if models are not ranked.
+    - `charted`: the scores that are charted. `stated`: those, beside the first, whose leader is named.
+    """
+
+    key: str
+    caption: str
+    columns: list[str]
+    entries: dict[str, LeaderboardRow]
+    standings: Standings
+    baseline: str | None = None
+    collapsed: bool = False
+    places: Places = {}
+    charted: Sequence[str] = ()
+    stated: Sequence[str] = ()
+
+
 def score_of(verdicts: Scores, asked: Groups, scale: Scale) -> Score:
     """Build a score that is the plain mean of `verdicts` over the keys of `asked`, as in Term."""
     return Score(parts=[Term(1.0, verdicts, asked, scale)])

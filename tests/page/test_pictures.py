@@ -13,8 +13,8 @@ from PIL import Image
 from critic.benchmarks import alignmmbench
 from critic.page import blocks, figures, page
 from critic.page.figures import ModelSize
-from critic.page.leaderboards import Leaderboard, leaderboards, sections, state_leaders, table_of
-from critic.stats.leaderboard import LeaderboardRow, score_of
+from critic.page.leaderboards import leaderboards, sections, state_leaders, table_of
+from critic.stats.leaderboard import Leaderboard, LeaderboardRow, score_of
 
 SIZES = {"b": ModelSize(7, "f"), "a": ModelSize(72, "f"), "d": ModelSize(8)}
 
