@@ -203,32 +203,25 @@ class Judge:
             result = await self._compare_scores(request)
         elif request.form.pair:
             result = await self._compare(requests)
-        elif request.form.kind.rates:
-            result = await self._rate(request)
         else:
-            result = await self._choose(request)
+            result = await self._judge_in_order(request)
         return replace(result, calls=[*before, *result.calls])
 
-    async def _rate(self, request: JudgeRequest) -> JudgeResult:
-        # The first of a verdict's calls has its rating.
-        request, (verdict, (reply, *probes)) = await self.grader.rate(request)
+    async def _judge_in_order(self, request: JudgeRequest) -> JudgeResult:
+        """Request a verdict on the sides as they are shown. In a comparison, A is the side that was shown first."""
+        probes = list[Reply]()
+        if request.form.kind.rates:
+            # The first of a verdict's calls has its rating.
+            request, (verdict, (reply, *probes)) = await self.grader.rate(request)
+        else:
+            request, reply = await self.grader.send(request, self.grader.build_request)
+            verdict = request.answer(reply)
         calls = [call_of(request, reply, verdict), *(call_of(request, probe) for probe in probes)]
-        # An extracted rating has no distribution, which other scores need.
-        if self.grader.score_kind == "argmax":
-            verdict, further = await self._extract(request, reply, verdict)
-            calls += further
-        return JudgeResult(verdict=verdict, reply=reply.text, calls=calls, detail=_get_detail(reply))
-
-    async def _choose(self, request: JudgeRequest) -> JudgeResult:
-        """Request a verdict that counts as stated. In a comparison, A is the side that was shown first."""
-        request, reply = await self.grader.send(request, self.grader.build_request)
-        verdict = request.answer(reply)
-        call = call_of(request, reply, verdict)
         verdict, further = await self._extract(request, reply, verdict)
         unread = request.form.pair and self.setup.unread == "tie" and verdict.failure in (*UNREADABLE, "empty")
         if unread:
             verdict = Verdict(value="tie", reason=verdict.reason)
-        calls = [call, *further]
+        calls += further
         return JudgeResult(verdict=verdict, reply=reply.text, calls=calls, unread=unread, detail=_get_detail(reply))
 
     async def _extract(self, request: JudgeRequest, reply: Reply, verdict: Verdict) -> tuple[Verdict, list[Call]]:
@@ -238,7 +231,9 @@ class Judge:
         Return it and the call that it took, or `verdict` as it was read and no call if nothing has to be asked.
         """
         text = without_thoughts(reply.text)
-        asks = self.setup.second_question and request.form.protocol in EXTRACTED
+        # An extracted rating has no distribution, which other scores need.
+        as_stated = not request.form.kind.rates or self.grader.score_kind == "argmax"
+        asks = as_stated and self.setup.second_question and request.form.protocol in EXTRACTED
         if not asks or verdict.failure not in UNREADABLE or not text:
             return verdict, []
         prompt = load(EXTRACTION, request.prompt.language)
@@ -274,7 +269,7 @@ class Judge:
 
         Different verdicts are a tie; a failure in one order is a failure.
         """
-        results = await gather_all(map(self._choose, requests))
+        results = await gather_all(map(self._judge_in_order, requests))
         failed = next((result.verdict.failure for result in results if result.verdict.failure is not None), None)
         value = None
         if failed is None:

@@ -27,7 +27,7 @@ from critic.records import NOT_LEARNED, Judgment, describe_difference
 from critic.stages.judged_runs import OF_SINGLE_ANSWERS, find_form, read_runs
 from critic.stages.totals import describe_costs, failed, name_forms, read_by_model
 from critic.stats.aggregate import asked_of, by_cell
-from critic.stats.leaderboard import LeaderboardRow, score_of
+from critic.stats.leaderboard import Leaderboard, LeaderboardRow, score_of
 
 
 def main(
@@ -105,7 +105,7 @@ def main(
     return 3 if runs.failures > max_failed * len(runs.verdicts) else 0
 
 
-def _build_head(runs: Runs, boards: Sequence[leaderboards.Leaderboard], cautions: Sequence[str]) -> dict[str, Any]:
+def _build_head(runs: Runs, boards: Sequence[Leaderboard], cautions: Sequence[str]) -> dict[str, Any]:
     """Build the head of the report: what was scored, and the main sentences, warnings (`cautions`) first."""
     files = [f"{run.name}, judged by {run.judge}" for run in runs.runs]
     # A long list of files would push the headline out of sight.
