@@ -75,15 +75,12 @@ def ask(sheet: Path, conversations: Sequence[DraftConversation], reviewers: Iter
     for reviewer in map(str, reviewers):
         # Different orders keep fatigue from hitting the same conversations twice.
         for talk in sorted(conversations, key=lambda talk: hashlib.sha256(f"{reviewer}/{talk.id}".encode()).digest()):
-            about = {
-                "id": _build_key(talk),
-                "reviewer": reviewer,
-                "image": talk.image,
-                "conversation": format_talk(talk),
-            }
             note = "; ".join(f"models differ on: {item}" for turn in talk.turns for item in turn.disputed)
-            new.append({**about, "note": note, **dict.fromkeys(CRITERIA, "")})
-    if new := [row for row in new if _read_reviewer(row) not in existing]:
+            row = {"id": _build_key(talk), "reviewer": reviewer, "image": talk.image}
+            row |= {"conversation": format_talk(talk), "note": note, **dict.fromkeys(CRITERIA, "")}
+            if _read_reviewer(row) not in existing:
+                new.append(row)
+    if new:
         tables.write_csv(sheet, [*present, *new])
 
 

@@ -87,15 +87,12 @@ class Judge:
 
     def prepare(self, planned: PlannedVerdict) -> PlannedVerdict:
         """Return a planned verdict with its requests. If it has a protocol, also render the prompts and hash them."""
-        requests = self._build_requests(planned)
-        prepared = replace(planned, prompt_hash=self.hash_prompt(planned.form), requests=requests)
-        if planned.protocol is None or not requests:
-            return prepared
-        requests = [request.rendered() for request in requests]
+        requests = [request.rendered() for request in self._build_requests(planned)]
         # The hash is of the whole prompts, before anything is left out.
         shown = [self.setup, planned.protocol, [request.fitted.messages for request in requests]]
         digest = hashlib.sha256(msgspec.json.encode(shown)).hexdigest()[:16]
-        return replace(prepared, requests=requests, asked=digest)
+        asked = digest if requests and planned.protocol is not None else None
+        return replace(planned, prompt_hash=self.hash_prompt(planned.form), requests=requests, asked=asked)
 
     def _build_requests(self, planned: PlannedVerdict, again: int = 0) -> list[JudgeRequest]:
         """Build the requests of a verdict. `again`: how often it was asked for already."""

@@ -274,15 +274,13 @@ class Transcript(Struct, frozen=True, kw_only=True):
         return [*before, *(Exchange(turn.prompt, answers(number), turn.images) for number, turn in numbered)]
 
     def later(self, turn: int, answers: Callable[[int], str] | None = None) -> list[Exchange]:
-        """Return the exchanges after a turn (from 1) that have a reply; none under a condition without history.
+        """Return the exchanges after a turn (from 1) that have a reply, which a judge sees if it `looks_ahead`.
 
         `answers` returns the text to show for a turn's number; by default, the model's reply.
         """
-        # What a model saw apart is no conversation that goes on.
-        numbered = enumerate(self.conversation.turns, 1) if CONDITIONS[self.condition].history else ()
         return [
             Exchange(question.prompt, (answers or self.answer)(number), question.images)
-            for number, question in numbered
+            for number, question in enumerate(self.conversation.turns, 1)
             if number > turn and (line := self.turns.get(number)) and line.reply is not None
         ]
 

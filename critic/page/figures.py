@@ -3,12 +3,14 @@
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
 
 from critic.page.blocks import Figure, Grid, GridRow, Mark, Scatter, axis, number
-from critic.stats.leaderboard import Leaderboard
+
+if TYPE_CHECKING:  # importing a type would lengthen the way to everything below it
+    from critic.stats.leaderboard import Leaderboard
 
 MOST_SHAPES = 5
 """The most models in a radar; more hide each other."""
@@ -27,13 +29,13 @@ class ModelSize(Struct, frozen=True, forbid_unknown_fields=True):
 Sizes = Mapping[str, ModelSize]
 
 
-def list_models(board: Leaderboard) -> dict[str, str]:
+def list_models(board: "Leaderboard") -> dict[str, str]:
     """Return the models of a table in its order, by the name of their row; rows that stand apart are left out."""
     rows = (board.entries[name] for name in board.standings if name in board.entries)
     return {row.name: row.system for row in rows if not row.apart}
 
 
-def compare_parts(board: Leaderboard | None, columns: Sequence[str], caption: str, sizes: Sizes) -> list[Figure]:
+def compare_parts(board: "Leaderboard | None", columns: Sequence[str], caption: str, sizes: Sizes) -> list[Figure]:
     """Return a heat map and radars of all models over the scores `columns`, which share a scale.
 
     A radar has a few models: those of one family if their `sizes` are known (smallest first), else those that follow
@@ -72,7 +74,7 @@ def _group_models(models: Mapping[str, str], sizes: Sizes) -> list[tuple[str, Se
     return list(families.items())
 
 
-def plot_models(board: Leaderboard, across: str, up: str) -> Scatter:
+def plot_models(board: "Leaderboard", across: str, up: str) -> Scatter:
     """Return the scatter of all models with the scores `across` and `up`, unless the first lacks a part."""
     marks = list[Mark]()
     for name, model in list_models(board).items():

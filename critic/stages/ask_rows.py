@@ -12,7 +12,6 @@ from typing import Any
 
 import jinja2
 import msgspec
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic.backends import Backend, Request, find_failure
@@ -49,7 +48,7 @@ LOST = ("server_error", "refused", "content_filter", "budget", "context_length_e
 """Failures of a request, which count for --max-failed. All other failures reject the content of a reply."""
 
 
-class BuildRow(Struct, frozen=True, kw_only=True):
+class BuildRow(msgspec.Struct, frozen=True, kw_only=True):
     """The subject of one request: `facts` are filled into the prompt, `image` is the path of the image to show, with
     its MD5, or None."""
 
@@ -57,10 +56,10 @@ class BuildRow(Struct, frozen=True, kw_only=True):
     lang: Language
     image: str | None = None
     md5: str | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-class AskedRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AskedRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The reply to one request, or the name of its failure.
 
     `asked`: hash of the prompt and the image's path. `image`: MD5 of the row's image, or None.

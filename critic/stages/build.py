@@ -35,7 +35,6 @@ from critic.stages.ask_rows import STEPS, TOKENS, AskedRow, AskRows, BuildRow
 from critic.stages.options import ONE_MODEL, Endpoint, choose, takes_options
 from critic.stages.run import known
 from critic.stages.totals import listed
-from critic.stats.aggregate import by_cell
 
 
 class NeedsModelError(Exception):
@@ -297,14 +296,12 @@ def solve_blind(building: BenchmarkBuild, conversations: Sequence[DraftConversat
         options |= {"judge": [options["model"]], "model": None}
     code |= judge.main(replies, judged, benchmark=name, protocol=[protocol], images="blind", **options)
     building.code = max(building.code, code)
-    verdicts = (line for _, line in jsonl.read(judged, Judgment))
     low, high = protocols.load(protocol).scale
     shares = defaultdict[str, list[float]](list)
-    for cell, scores in by_cell(verdicts, protocol).items():
+    for _, line in jsonl.read(judged, Judgment):
         # Verdicts on whole conversations would count their turns twice.
-        if cell.turn is not None:
-            for key, score in scores.items():
-                shares[key].append(0.0 if score is None else (score - low) / (high - low))
+        if line.turn is not None:
+            shares[line.sample.id].append(0.0 if line.score is None else (line.score - low) / (high - low))
     return {key: fmean(by_turn) for key, by_turn in shares.items()}
 
 

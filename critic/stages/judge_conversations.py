@@ -55,11 +55,6 @@ class JudgeConversations(JudgeSamples[list[transcripts.Pair]]):
         judged = partial(self._judge, in_flight={}, keep=keep)
         await replace(self._plan, pairs=item).judge_all(self.judge.setup, judged)
 
-    async def nothing_left(self) -> None:
-        """Raise UsageError if the judgments in the file are about other replies than now."""
-        for item in self.items():
-            await self.work(item, lambda *_: None)
-
     def summary(self, records: Iterable[Judgment]) -> RunSummary:
         totals = super().summary(records)
         if self._not_judged:

@@ -148,7 +148,9 @@ class Stage(ABC, Generic[Item, Record]):
         """Return the totals of all records in the file."""
 
     async def nothing_left(self) -> None:
-        """Check the file if it already has all records. The default does nothing."""
+        """Raise UsageError if the file has all records, but they are about other material than now."""
+        for item in self.items():
+            await self.work(item, lambda *_: None)
 
     def run(self) -> int:
         """Run the stage and return the exit code: 0, or 3 if too many records are failures.

@@ -18,8 +18,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, toml
 
 from critic import jsonl
 from critic.errors import UsageError, located
@@ -203,7 +202,7 @@ def read_by_model(option: str, path: Path | None, kind: type[T], models: Collect
     """
     keys = ", ".join(kind.__struct_fields__)
     with located(f"{option} {path}: expected tables [MODEL] with {keys}", OSError, ValueError):
-        by_model = msgspec.toml.decode(path.read_bytes() if path else b"", type=dict[str, kind])  # type: ignore[valid-type]
+        by_model = toml.decode(path.read_bytes() if path else b"", type=dict[str, kind])  # type: ignore[valid-type]
     if models is not None and (strange := sorted(by_model.keys() - models)):
         raise UsageError(f"{option} {path}: [{strange[0]}] is no model of these files; they are {', '.join(models)}")
     return by_model
