@@ -200,11 +200,7 @@ def _scale_by_turn(verdicts: Verdicts, protocol: str, condition: str, unit: floa
 def _list_turns(conversations: Iterable[Conversation], condition: str) -> list[tuple[Conversation, Turn]]:
     """Return the turns that a model answers under a condition, each with its conversation."""
     asked = CONDITIONS.get(condition, CONDITIONS[SELF_PREDICTION]).asked
-    return [
-        (conversation, (conversation.id, number))
-        for conversation in conversations
-        for number in asked(len(conversation.turns))
-    ]
+    return [(talk, (talk.id, number)) for talk in conversations for number in asked(len(talk.turns))]
 
 
 def turn_means(judged: Scores, by_turn: Mapping[str, Groups]) -> dict[str, Score]:

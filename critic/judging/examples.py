@@ -191,10 +191,5 @@ def build_example(
         of_raters = (probabilities(score, prompt.scale) for score in human.raters.values())
         soft = [fmean(shares) for shares in zip(*of_raters, strict=True)]
     reason, keys = escape_control_tokens(human.reason or ""), request.keys()
-    return replace(
-        built,
-        target=target(escape_control_tokens(label) if isinstance(label, str) else label, reason, keys),
-        score=None if spec.pair else human.score,
-        label=soft,
-        free=not keys,
-    )
+    stated = target(escape_control_tokens(label) if isinstance(label, str) else label, reason, keys)
+    return replace(built, target=stated, score=None if spec.pair else human.score, label=soft, free=not keys)

@@ -193,17 +193,10 @@ def of_response(response: Response, other: Response | None = None, scope: record
             caption=question.caption,
             focus=focus_of_turns(focus, question.lang),
         )
-    return PromptInputs(
-        sides=[Candidate(earlier=earlier, answer=answer.text) for answer in both],
-        question=question.prompt,
-        references=[question.reference or ""],
-        task=question.task,
-        caption=question.caption,
-        focus=question.focus,
-        checklist=question.checklist,
-        criteria=question.criteria,
-        images=question.images,
-    )
+    sides = [Candidate(earlier=earlier, answer=answer.text) for answer in both]
+    # Task, caption, focus, checklist, criteria and images have the same names in both.
+    shown = msgspec.convert(question, PromptInputs, from_attributes=True)
+    return replace(shown, sides=sides, question=question.prompt, references=[question.reference or ""])
 
 
 def show_history(history: Sequence[records.Turn], images: list[str]) -> list[Exchange]:

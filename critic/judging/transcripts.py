@@ -196,18 +196,13 @@ def _build_turns(
     conversation: Conversation, name: str, replies: dict[int, str | None], system: str, path: Path
 ) -> Iterator[ModelTurn]:
     condition, earlier = CONDITIONS[name], dict[int, str]()
+    unknown = Sampling(max_tokens=0)
+    blank = ModelTurn(conversation=conversation, condition=name, turn=0, system=system, sampling=unknown)
     for turn in sorted(replies):
         text = replies[turn]
         behind = next((number for number in condition.own(turn) if number not in earlier), None)
         failure: TurnFailure | None = lost(text) or ("not_run" if behind in replies else None)
-        record = ModelTurn(
-            conversation=conversation,
-            condition=name,
-            turn=turn,
-            system=system,
-            sampling=Sampling(max_tokens=0),
-            failure=failure,
-        )
+        record = replace(blank, turn=turn, failure=failure)
         if failure is None and text is not None:
             if behind is not None:
                 raise UsageError(

@@ -52,12 +52,8 @@ class Infer(Stage[Conversation, ModelTurn]):
         self._generated: dict[str, ModelTurn] = {}
         # Replies of earlier versions as they stand in the file, with the thoughts that later turns were shown.
         self._with_thoughts: dict[tuple[str, str, int], str] = {}
-        self.facts = {
-            "system": system,
-            "model": backend.served.name,
-            "server": backend.endpoint,
-            "sampling": to_builtins(sampling),
-        }
+        sampled = to_builtins(sampling)
+        self.facts = {"system": system, "model": backend.served.name, "server": backend.endpoint, "sampling": sampled}
 
     def problem(self, record: ModelTurn) -> str | None:
         key, conversation = record.conversation.id, self.wanted.get(record.key)

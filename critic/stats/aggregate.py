@@ -55,14 +55,8 @@ def mean(scores: Scores, asked: Iterable[Any], scale: Scale) -> Aggregate:
     valid = [score for score in judged if score is not None]
     missing, total = len(keys) - len(valid), sum(valid)
     low, high = ((total + missing * end) / len(keys) if keys else None for end in scale)
-    return Aggregate(
-        value=fmean(valid) if valid else None,
-        n=len(valid),
-        failed=len(judged) - len(valid),
-        asked=len(keys),
-        low=low,
-        high=high,
-    )
+    value = fmean(valid) if valid else None
+    return Aggregate(value=value, n=len(valid), failed=len(judged) - len(valid), asked=len(keys), low=low, high=high)
 
 
 def each(scores: Scores, of: Callable[[float], float]) -> dict[Any, float | None]:
