@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from critic.benchmarks import Run, Runs
+from critic.benchmarks import Conversations, Run, Runs, Verdicts
 from critic.page.blocks import Section
 from critic.page.leaderboards import BRADLEY_TERRY, ELO, table_of
-from critic.records import Conversation, Judgment
+from critic.records import Judgment
 from critic.stats import tournament
-from critic.stats.aggregate import Cell, asked_of, each
-from critic.stats.leaderboard import MEAN, Leaderboard, LeaderboardCell, LeaderboardRow, Standings, score_of, standings
+from critic.stats.aggregate import Cell, Groups, asked_of, each
+from critic.stats.leaderboard import MEAN, Leaderboard, LeaderboardCell, LeaderboardRow, scores_by_part, standings
 
 RATE, TIES = "win rate, %", "ties, %"
 
@@ -63,12 +63,7 @@ def tournaments(runs: Runs, order: Mapping[str, int]) -> Tournaments:
 
 
 def _add_tournament(
-    result: Tournaments,
-    name: str,
-    cell: Cell,
-    verdicts: list[Judgment],
-    runs: Sequence[Run],
-    conversations: Sequence[Conversation],
+    result: Tournaments, name: str, cell: Cell, verdicts: Verdicts, runs: Sequence[Run], conversations: Conversations
 ) -> None:
     """Build the tournament `name` of one cell (condition, turn and way of judging), and add it to `result`."""
     # Who meets whom is no way of judging: a newcomer's battles go with those of the finished tournament.
@@ -105,7 +100,7 @@ def _order(positions: dict[str, int], battles: Sequence[tournament.Battle], elo:
     return [model for model in positions if model in models]
 
 
-def _name_tournament(cell: Cell, conversations: Sequence[Conversation], judge: str | None) -> str:
+def _name_tournament(cell: Cell, conversations: Conversations, judge: str | None) -> str:
     """Name a tournament by its turn if there are several, by an unusual condition or way of judging, and by `judge`.
 
     `judge` is None if all tournaments have the same judge.
@@ -118,8 +113,8 @@ def _name_tournament(cell: Cell, conversations: Sequence[Conversation], judge: s
 
 def _build_boards(
     key: str,
-    verdicts: Sequence[Judgment],
-    groups: Mapping[str, str],
+    verdicts: Verdicts,
+    groups: Groups,
     order: list[str],
     ratings: Mapping[str, tournament.Ratings],
     drawn: bool,
@@ -134,7 +129,7 @@ def _build_boards(
         won = None if judgment.score is None else 100 * judgment.score
         points[judgment.system][judgment.opponent or "", judgment.sample.id] = won
         points[judgment.opponent or ""][judgment.system, judgment.sample.id] = None if won is None else 100 - won
-    caption = "Ratings of models by their battles"
+    caption, judge = "Ratings of models by their battles", verdicts[0].judge
     entries = {}
     for model in order:
         met = {opponent for opponent, _ in points[model]}
@@ -143,15 +138,12 @@ def _build_boards(
             asked[opponent][opponent, question] = groups[question]
         every = ChainMap(*asked.values())
         ties = each(points[model], lambda value: 100.0 * (value == 50))
-        scores = {RATE: score_of(points[model], every, (0, 100)), TIES: score_of(ties, every, (0, 100))}
-        for opponent, pairs in asked.items():
-            scores[opponent] = score_of(points[model], pairs, (0, 100))
-        entries[model] = LeaderboardRow(
-            key=key, caption=caption, scores=scores, name=model, system=model, judge=verdicts[0].judge
-        )
+        scores = scores_by_part(points[model], {RATE: every, **asked}, (0, 100))
+        scores |= scores_by_part(ties, {TIES: every}, (0, 100))
+        entries[model] = LeaderboardRow(key=key, caption=caption, scores=scores, name=model, system=model, judge=judge)
     wins = standings(list(entries.values()))
     wins.pop(MEAN, None)
-    rated: Standings = {}
+    rated = dict[str, dict[str, LeaderboardCell]]()
     for model, cells in wins.items():
         # Both tables come from the same resamples, so the wins are computed with the rates and then parted.
         rate, ties_ = cells.pop(RATE), cells.pop(TIES)

@@ -42,7 +42,7 @@ class Squares(Stage[int, Square]):
 
     def __init__(self, out: Path, numbers: Iterable[int], answer: Answer, **options: Any) -> None:
         run = {"out": out, "concurrency": 4, "max_failed": 0.1, "retry_failed": False, **options}
-        wanted = set(numbers) if isinstance(numbers, range) else set[int]()
+        wanted = dict.fromkeys(numbers) if isinstance(numbers, range) else {}
         super().__init__(RunOptions(**run), Square, ScriptedBackend(answer), wanted)
         self.numbers, self.facts = numbers, {"numbers": len(wanted)}
 
