@@ -73,13 +73,14 @@ def end_children(number: int, _: object) -> None:
         child.send_signal(number)
 
 
-def launch(options: list[str], program: list[str], check: Callable[[int], object]) -> int:
+def launch(options: list[str], program: list[str], check: Callable[[int], object]) -> int | None:
     """Run a program in the processes of DeepSpeed's launcher, and return the exit code.
 
     - `options`: options of the launcher. `program`: the script and its arguments.
     - `check`: called with the number of processes before they start.
 
-    Raise UsageError if the launcher rejects its options.
+    Return None, and start nothing, if it would be one process and nothing is asked of the launcher: the caller is
+    that process then. Raise UsageError if the launcher rejects its options.
     """
     from deepspeed.launcher import runner  # noqa: PLC0415 - as in main
 
@@ -95,12 +96,16 @@ def launch(options: list[str], program: list[str], check: Callable[[int], object
     # A word that is no option would be taken for the program to start.
     if parsed.user_script != program[0]:
         raise UsageError(f"DeepSpeed's launcher takes options alone, not {parsed.user_script!r}")
-    if not Path(parsed.hostfile).is_file() and not any(option.startswith("--master_port") for option in options):
+    is_here = not Path(parsed.hostfile).is_file()
+    if is_here and not any(option.startswith("--master_port") for option in options):
         # DeepSpeed's own is one for all trainings of a machine.
         words = ["--master_port", str(free_port()), *words]
     try:
         if count := count_processes(parsed):
             check(count)
+        # The launcher would start two more Pythons for it, each of which imports PyTorch and DeepSpeed again.
+        if count == 1 and is_here and not options:
+            return None
         signal.signal(signal.SIGTERM, end_children)
         runner.main(words)
     except SystemExit as end:
@@ -172,29 +177,33 @@ def main(
         missing = "--internal FILE" if internal is None else "an evaluation section in the recipe"
         raise UsageError(f"to evaluate while training, give {missing} too")
     data_root = data_root or (train if train.is_dir() else train.parent)
-    if is_launched:
-        import run  # noqa: PLC0415
+    if not is_launched:
+        trainer_args.check(settings)
+        preflight.require_device(settings)
+        preflight.require_served_tokens(settings)
+        columns, teachers = judges(settings)
+        beside = map(Path, [*list_made_files(settings), settings.foreign or train])
+        for file in [*tables.list_files(train), internal or train, *beside]:
+            file.stat()
+        if own := human_scored.OwnColumns.parse(mapped, scale, lang):
+            train = write_renamed(train, out / "rows" / "train.jsonl", own, judges=columns, unlabelled=bool(teachers))
+            internal = internal and write_renamed(internal, out / "rows" / "internal.jsonl", own)
+        program = [__file__, str(config), "--train", str(train), "--out", str(out)]
+        forwarded = {"--internal": internal, "--cache": cache, "--data-root": data_root, "--threads": threads}
+        for name, value in forwarded.items():
+            program += [name, str(value)] if value is not None else []
+        for override in overrides or []:
+            program += ["--set", override]
+        most = settings.training.get("per_device_train_batch_size", 1)
+        code = launch(launcher or [], program, partial(trainer_args.micro_batch, settings.global_batch, most))
+        if code is not None:
+            return code
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"} | place
+    import run  # noqa: PLC0415
 
-        run.main(run.TrainingRun(settings, train, out, data_root, internal, cache, threads))
-        return 0
-    trainer_args.check(settings)
-    preflight.require_device(settings)
-    preflight.require_served_tokens(settings)
-    columns, teachers = judges(settings)
-    beside = map(Path, [*list_made_files(settings), settings.foreign or train])
-    for file in [*tables.list_files(train), internal or train, *beside]:
-        file.stat()
-    if own := human_scored.OwnColumns.parse(mapped, scale, lang):
-        train = write_renamed(train, out / "rows" / "train.jsonl", own, judges=columns, unlabelled=bool(teachers))
-        internal = internal and write_renamed(internal, out / "rows" / "internal.jsonl", own)
-    program = [__file__, str(config), "--train", str(train), "--out", str(out)]
-    forwarded = {"--internal": internal, "--cache": cache, "--data-root": data_root, "--threads": threads}
-    for name, value in forwarded.items():
-        program += [name, str(value)] if value is not None else []
-    for override in overrides or []:
-        program += ["--set", override]
-    most = settings.training.get("per_device_train_batch_size", 1)
-    return launch(launcher or [], program, partial(trainer_args.micro_batch, settings.global_batch, most))
+    run.main(run.TrainingRun(settings, train, out, data_root, internal, cache, threads))
+    return 0
 
 
 if __name__ == "__main__":

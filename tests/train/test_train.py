@@ -326,7 +326,7 @@ def test_trainings_on_one_machine_meet_at_ports_of_their_own(handed: list[list[s
     words = ["critic", "train", "tiny", "--train", write_rows(tmp_path), "--out", tmp_path / "out"]
     with socket.create_server(("127.0.0.1", 0)) as taken:
         for _ in range(2):
-            assert run_program(*words).returncode == 0
+            assert run_program(*words, "--", "--num_gpus", "2").returncode == 0
         ports = [int(given[given.index("--master_port") + 1]) for given in handed]
         assert len(set(ports)) == 2 and taken.getsockname()[1] not in ports
     hosts = tmp_path / "hosts"
@@ -350,7 +350,7 @@ def test_rows_of_ones_own_are_handed_on_with_our_columns(handed: list[list[str]]
     columns = ["--map", "ask=question", "--map", "said=response", "--map", "gold=reference"]
     words = ["critic", "train", "tiny", "--train", own, "--out", tmp_path / "out", *columns, "--scale", "1:5"]
     assert_one_line_error(run_program(*words), "as in --map stars=human_score --scale 1:10")
-    done = run_program(*words, "--map", "stars=human_score")
+    done = run_program(*words, "--map", "stars=human_score", "--", "--num_gpus", "2")
     assert done.returncode == 0 and "left out 1 rows: no score by people" in done.stderr
     (given,) = handed
     rows = human_scored.load(Path(given[given.index("--train") + 1])).responses
@@ -392,6 +392,24 @@ def test_who_asks_for_the_cpu_sees_no_gpu(tmp_path: Path, monkeypatch: pytest.Mo
     assert seen == [""]
 
 
+def test_one_process_needs_no_launcher(
+    handed: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It trains where the options were read; an option of the launcher, or more devices, are the launcher's."""
+    monkeypatch.setattr(os, "environ", {**os.environ})
+    trained: list[Any] = []
+    monkeypatch.setattr(training_run, "main", trained.append)
+    own = write_jsonl(tmp_path / "own.jsonl", [{"question": "3?", "response": "3", "reference": "y", "stars": 5}])
+    words = ["critic", "train", "tiny", "--train", own, "--out", tmp_path / "out", "--map", "stars=human_score"]
+    words += ["--scale", "1:5", "--set", "global_batch=8"]
+    run_program(*words, "--", "--num_gpus", "1", code=0)
+    assert len(handed) == 1 and not trained
+    run_program(*words, code=0)
+    (run,) = trained
+    assert len(handed) == 1 and run.train == tmp_path / "out/rows/train.jsonl" and run.recipe.global_batch == 8
+    assert run.data_root == tmp_path and {os.environ[name] for name in ("RANK", "LOCAL_RANK")} == {"0"}
+
+
 def test_more_processes_than_gpus(handed: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gpus = SimpleNamespace(device_count=lambda: 2, device_name=lambda: "cuda")
     monkeypatch.setattr("deepspeed.accelerator.get_accelerator", lambda: gpus)
@@ -408,7 +426,8 @@ def test_the_code_of_training_is_that_of_the_command(
     code: int, line: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(runner, "main", lambda words: sys.exit(code))
-    done = run_program("critic", "train", "tiny", "--train", write_rows(tmp_path), "--out", tmp_path / "out")
+    words = ["critic", "train", "tiny", "--train", write_rows(tmp_path), "--out", tmp_path / "out"]
+    done = run_program(*words, "--", "--num_gpus", "2")
     assert done.returncode == code and done.stderr.startswith(line) and bool(done.stderr) == bool(line)
 
 
@@ -723,6 +742,7 @@ def test_a_card_tells_of_the_agreement() -> None:
 def test_ending_the_command_ends_the_training(tmp_path: Path) -> None:
     out = tmp_path / "out"
     options = ["--train", write_rows(tmp_path), "--out", out, "--threads", 1, "--set", "training.max_steps=100000"]
+    options += ["--", "--num_gpus", "1"]  # by the launcher, which would leave its processes alone
     training = subprocess.Popen(command("critic", "train", write_recipe(tmp_path, evaluation=None), *options), cwd=ROOT)
     until = time.monotonic() + 120
     while not (out / "loss.jsonl").is_file() and training.poll() is None and time.monotonic() < until:
