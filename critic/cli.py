@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from critic.errors import UsageError, did_you_mean, mask
+from critic.errors import UsageError, did_you_mean, install_extra, mask
 
 INTERRUPTED = 130
 """Exit code with which Typer ends a command after Ctrl-C."""
@@ -205,7 +205,7 @@ def _run(app: typer.Typer, name: str | None = None) -> None:
         elif hasattr(error, "format_message"):
             message = f"{' '.join(error.format_message().split())} (see --help)"
         elif isinstance(error, ImportError) and (extra := _find_extra(sys.argv[1:])):
-            message = f"critic {sys.argv[1]}: {' '.join(str(error).split())}; pip install 'critic[{extra}]'"
+            message = f"critic {sys.argv[1]}: {' '.join(str(error).split())}; {install_extra(extra)}"
         elif getattr(error, "errno", None) in (ENOSPC, EDQUOT) or _FULL in str(error):
             where = f"temporary files in {gettempdir()}, or what is written (TMPDIR=FOLDER moves them)"
             file = getattr(error, "filename", None) or where

@@ -1,10 +1,13 @@
 """Errors of two families, the caller's mistake and a failed call; and foreign text made safe to print and keep."""
 
 import json
+import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -110,6 +113,20 @@ class Refused(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         # Pickled between Ray's processes, where the default would call __init__ with the message only.
         return Refused, (self.failure, str(self))
+
+
+def install_extra(extra: str) -> str:
+    """Return the pip command that adds an extra to this installation of critic.
+
+    critic is on no package index. Its place is the clone that it runs from, or where pip got it (PEP 610): a clone, a
+    wheel's file or a repository.
+    """
+    clone = Path(__file__).parents[1]
+    if (clone / "pyproject.toml").is_file():
+        return f"pip install -e {shlex.quote(f'{os.path.relpath(clone)}[{extra}]')}"
+    place = json.loads(distribution("critic").read_text("direct_url.json") or "{}")
+    at = f" @ {'git+' * ('vcs_info' in place)}{place['url']}" if place else ""
+    return f"pip install {shlex.quote(f'critic[{extra}]{at}')}"
 
 
 LONGEST_QUOTE = 200

@@ -119,7 +119,7 @@ def test_help_needs_no_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             shown = critic(stage, "--help")
             assert shown.stdout.startswith(f"Usage: critic {stage}") and not shown.stderr
         for words in (["base", "gemma-3-270m", "b"], ["train", "tiny", "--train", "r.jsonl", "--out", "o"]):
-            assert_one_line_error(critic(*words, code=2), f"critic {words[0]}: ", "; pip install 'critic[train]'")
+            assert_one_line_error(critic(*words, code=2), f"critic {words[0]}: ", "; pip install -e '", "[train]'")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -135,7 +135,8 @@ def test_a_wheel_trains_and_serves(wheel: Path, tmp_path: Path) -> None:
     assert program(sys.executable, "-m", "pip", *words).returncode == 0
     (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
     (packages / "libraries.pth").write_text("\n".join({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}))
-    assert str(packages) in program(python, "-c", "import critic; print(critic.__file__)").stdout
+    told = program(python, "-c", "from critic import errors; print(errors.__file__, errors.install_extra('train'))")
+    assert str(packages) in told.stdout and told.stdout.endswith(f" pip install 'critic[train] @ {wheel.as_uri()}'\n")
 
     critic = partial(program, python.with_name("critic"))
     for stage, option in (("serve", "--alias"), ("train", "--threads")):
@@ -158,7 +159,7 @@ def test_a_stage_names_the_extra_that_it_needs(stage: str, extra: str, library: 
     run_it = ["tiny", "--train", "rows.jsonl", "--out", "judge"] if stage == "train" else ["gemma-3-270m", "out"]
     words = [sys.executable, "-c", hidden, stage, *run_it]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert_one_line_error(done, f"critic {stage}: ", library, f"pip install 'critic[{extra}]'")
+    assert_one_line_error(done, f"critic {stage}: ", library, "; pip install -e '", f"[{extra}]'")
 
 
 @pytest.mark.parametrize(

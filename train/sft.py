@@ -22,7 +22,7 @@ import typer
 
 from critic import human_scored, jsonl, tables
 from critic.cli import INTERRUPTED, run_program
-from critic.errors import UsageError, one_line
+from critic.errors import UsageError, install_extra, one_line
 from critic.stages import options as shared
 from critic.stages.demo import free_port
 
@@ -210,5 +210,5 @@ if __name__ == "__main__":
     try:
         run_program(main)
     except ImportError as error:
-        print(f"error: train/sft.py: {error}; pip install 'critic[train]'", file=sys.stderr)
+        print(f"error: train/sft.py: {error}; {install_extra('train')}", file=sys.stderr)
         raise SystemExit(2) from None

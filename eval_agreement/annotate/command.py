@@ -18,7 +18,7 @@ import msgspec
 import typer
 
 from critic import jsonl
-from critic.errors import UsageError, located, quoted
+from critic.errors import UsageError, install_extra, located, quoted
 from critic.human_scored import OwnColumns
 from critic.images import Images
 from critic.stages.options import Mapped, OwnLanguage, OwnScale
@@ -176,7 +176,7 @@ def _check_images(items: Sequence[LabelItem], root: Path) -> None:
 
 def _serve(store: Store, images: Images | None, host: str, port: int) -> None:
     """Serve the pages until Ctrl-C. Raises UsageError if the port is taken or the server is not installed."""
-    with located("the page needs: pip install 'critic[annotate]'", ImportError):
+    with located(f"the page needs: {install_extra('annotate')}", ImportError):
         import uvicorn  # noqa: PLC0415 - not part of a plain installation
 
         from eval_agreement.annotate.server import Annotation  # noqa: PLC0415

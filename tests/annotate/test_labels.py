@@ -470,7 +470,7 @@ def test_the_page_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyP
         busy = run("critic", "annotate", "--db", store.path, "--port", taken.getsockname()[1])
     assert_one_line_error(busy, "cannot listen", "--port")
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    assert_one_line_error(run("critic", "annotate", "--db", store.path), "critic[annotate]")
+    assert_one_line_error(run("critic", "annotate", "--db", store.path), "[annotate]'")
     page_of(store)
     assert run("critic", "annotate", "--db", store.path, "--export", tmp_path / "l.csv").returncode == 0
 

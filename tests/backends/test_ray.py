@@ -357,7 +357,7 @@ def test_what_ray_cannot_do_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     words += ["--judge", replies(tmp_path)]
     assert_one_line_error(run(*words, "--replicas", 2), "go with --engine ray")
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert_one_line_error(run(*words, "--engine", "ray"), "pip install 'critic[ray]'")
+    assert_one_line_error(run(*words, "--engine", "ray"), "pip install -e '.[ray]'")
 
 
 @pytest.mark.parametrize(

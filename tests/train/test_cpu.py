@@ -98,7 +98,7 @@ def test_training_without_torch_is_one_line(tmp_path: Path) -> None:
         environment = {**os.environ, "PYTHONPATH": search_path}
         done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
         assert done.returncode == 2
-        assert done.stderr == f"error: train/sft.py: No module named '{library}'; pip install 'critic[train]'\n"
+        assert done.stderr == f"error: train/sft.py: No module named '{library}'; pip install -e '.[train]'\n"
 
 
 def test_a_run_that_goes_on_stays_with_what_it_began_with(

@@ -53,7 +53,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LlamaConfig
 
 from critic import benchmarks, human_scored
-from critic.errors import UsageError
+from critic.errors import UsageError, install_extra
 from critic.judging import protocols
 from critic.judging.assignments import form_name
 from critic.judging.prompt import prompt_hash
@@ -145,7 +145,7 @@ def test_liger_is_used_where_it_can_be(monkeypatch: pytest.MonkeyPatch, tmp_path
 
     assert used("llama") == (False, None), "on a CPU"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert "pip install 'critic[gpu]'" in used("llama")[1]
+    assert used("llama")[1].endswith(install_extra("gpu"))
     monkeypatch.setattr(trainer_args, "is_liger_kernel_available", lambda: True)
     known = SimpleNamespace(MODEL_TYPE_TO_APPLY_LIGER_FN={"llama": None})
     for name in ("liger_kernel", "liger_kernel.transformers", "liger_kernel.transformers.monkey_patch"):
