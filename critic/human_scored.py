@@ -10,10 +10,12 @@ judges' scores of the same answer. Pairs, one line for each rater, and judgments
 import hashlib
 import math
 import re
+import shlex
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
+from functools import partial
 from itertools import chain, zip_longest
 from pathlib import Path
 from statistics import fmean, multimode
@@ -106,9 +108,9 @@ class OwnColumns(Struct, frozen=True):
     `columns`: field of Row -> column. `raters`: the score columns if each rater has one.
     `scale`: lowest and highest score; None for the row's own, or else 1..10. `lang`: language of all rows, or None.
 
-    With any of these options set, a row needs only a question, a response and (if people scored it) a score. Missing
-    fields get defaults. The id becomes the row number, or for one rater's line a hash of what the line shows. The group
-    becomes a hash of the image or question. The language is detected from the question.
+    With any of these options set, or found (`find_columns`), a row needs only a question, a response and (if people
+    scored it) a score. Missing fields get defaults. The id becomes the row number, or for one rater's line a hash of
+    what the line shows. The group becomes a hash of the image or question. The language is detected from the question.
     """
 
     columns: dict[str, str] = field(default_factory=dict)
@@ -190,26 +192,82 @@ def parse_scale(text: str) -> tuple[float, float]:
     raise UsageError(f"--scale {quoted(text)}: expected LOW:HIGH, as in 1:5, two finite numbers with LOW below HIGH")
 
 
-def _suggest_mapping(columns: Sequence[str], fields: Mapping[str, Any]) -> str:
-    """Return a hint for a file with unknown columns: the --map options to use, guessed from the column names.
+def find_columns(path: Path, own: OwnColumns | None) -> OwnColumns | None:
+    """Return how to read a table: as `own` says, and for the rest as the names and values of its columns tell.
 
-    `columns` are the file's columns, `fields` the cells that were recognised in the row.
+    Rows that lack nothing, judgments, and replies of `critic infer` need no more than `own`. Prints a line for each
+    column that was found. Raises UsageError as `tables.detect_scale` does.
     """
-    own = {name.lower() for name in columns}
-    if "form" in own:
-        return "no label by people stands in this judgment: critic import-grades makes judgments that have one"
-    is_pair = own >= {"response_a", "response_b"}
-    label = "preference" if is_pair else "human_score"
+    first, given = tables.read_first_row(path) or {}, own or OwnColumns()
+    known = {*first, *given.columns}
+    if records.is_judgment(first) or known >= _REPLY or known >= _REQUIRED:
+        return own
+    rows = [*tables.rows(path)]
+    named = {*FIELDS, *given.columns.values(), *given.raters}
+    free = {name: [row.get(name) for _, row in rows] for name in first if name not in named}
+    columns = _find_fields(free, known)
+    labels, scale = given.raters or [given.columns.get("human_score", "human_score")], given.scale
+    if known.isdisjoint(_LABELS) and not given.raters:
+        wanted = "preference" if {"response_a", "response_b"} <= {*known, *columns} else "human_score"
+        labels = _find_labels(free, columns.values(), wanted)
+        columns |= dict.fromkeys([wanted], labels[0]) if len(labels) == 1 else {}
+    if "scale_min" not in known and scale is None:
+        cells = [(place, row.get(name)) for place, row in rows for name in labels]
+        scale = tables.detect_scale(cells, " and ".join(labels), path)
+    raters = labels if labels[1:] else []
+    found = {column: name for name, column in columns.items()}
+    # Scores that were named by the user are said if their scale was found.
+    found |= dict.fromkeys(labels, "human_score") if (raters, scale) != (given.raters, given.scale) else {}
+    for column, name in found.items():
+        print(f"{path}: {tables.say_taken(name, column, scale if name == 'human_score' else None)}", file=sys.stderr)
+    return replace(given, columns=given.columns | columns, raters=raters, scale=scale) if found else own
+
+
+def _find_labels(free: Mapping[str, Sequence[Any]], taken: Collection[str], wanted: str) -> list[str]:
+    """Return the columns that hold people's labels, preferences or scores as `wanted`.
+
+    `free`: cells by column. `taken`: columns that are fields already.
+    """
+    read = partial(tables.find_label, "preference") if wanted == "preference" else tables.read_number
+    named = [name for name in free if name not in taken and tables.load_columns().is_verdict(name)]
+    return tables.find_people([name for name in named if tables.can_read(read, free[name])])
+
+
+_REPLY = {"conversation", "sampling"}
+"""Columns of replies of `critic infer`."""
+
+_LABELS = {"human_score", "preference", "annotators"}
+"""Columns that hold people's labels."""
+
+_REQUIRED = {field.name for field in msgspec.structs.fields(Row) if field.required}
+"""Columns of rows that lack nothing."""
+
+
+def _find_fields(free: Mapping[str, Sequence[Any]], known: Set[str]) -> dict[str, str]:
+    """Return which of the `free` columns, with their cells, fill the fields that are not `known`, by field."""
     table = tables.load_columns()
-    matched = tables.match_columns(columns, table.names | {label: table.labels[label]})
-    words = list[str]()
-    for wanted in ("question", label) if is_pair else ("question", "response", label, "reference"):
-        # The row may have defaults by now, and a score put in place of one that nobody gave.
-        present = fields if wanted == label else columns
-        if wanted not in present and (wanted in matched or wanted != "reference"):
-            words.append(f"--map {matched.get(wanted, 'COLUMN')}={wanted}")
-    command = " ".join(words if is_pair else [*words, "--scale 1:10 --lang en"])
-    return f"name the file's own columns ({shorten_line(', '.join(columns))}), as in {command}"
+    # A language has to be one of ours, and is told from the question.
+    absent = {name: usual for name, usual in (table.rows | table.names).items() if name not in {*known, "lang"}}
+    columns = {name: column for name, column in tables.match_columns(free, absent).items() if name in FIELDS}
+    if {*known, *columns} >= {"response_a", "response_b"}:
+        columns.pop("response", None)
+    # An id is one row's, unless several raters have lines of it.
+    ids = free.get(columns.get("id", ""), ())
+    if len(set(map(str, ids))) < len(ids) and "rater" not in {*known, *columns}:
+        del columns["id"]
+    return columns
+
+
+def _suggest_mapping(columns: Sequence[str]) -> str:
+    """Return a hint for a file in which fields were not found, the --map options to add. `columns` are its columns."""
+    if "form" in map(str.lower, columns):
+        return "no label by people stands in this judgment: critic import-grades makes judgments that have one"
+    matched = tables.match_columns(columns, tables.load_columns().names | tables.load_columns().labels)
+    is_pair = "response_b" in matched or ("preference" in matched and "response" not in matched)
+    wanted = ("question", *(("response_a", "response_b", "preference") if is_pair else ("response", "human_score")))
+    absent = [f"--map {shlex.quote(matched.get(name, 'COLUMN'))}={name}" for name in wanted if name not in columns]
+    own = shorten_line(", ".join(name for name in columns if name not in FIELDS))
+    return f"name the file's own columns ({own}), as in {' '.join(absent or ['--lang en'])}"
 
 
 _CRITERION = re.compile(r"\w[\w .-]{0,39}")
@@ -374,7 +432,11 @@ def _read_label(location: str, raw: dict[str, Any], scored: bool) -> dict[str, A
             raise UsageError(f"{location}: preference {quoted(word)}; expected {choices}, or such words as model_a")
         row |= {"human_score": _PREFERENCES[label], "scale_min": 0, "scale_max": 1}
     is_empty = "human_score" in row and row["human_score"] is None
-    if scored and is_empty and isinstance(raters := row.get("annotators"), dict):
+    if is_empty and isinstance(raters := row.get("annotators"), dict):
+        labels = {rater: tables.find_label("preference", word) for rater, word in raters.items()}
+        if _compares(row) and all(labels.values()):
+            raters = {rater: _PREFERENCES[label] for rater, label in labels.items() if label}
+            row |= {"scale_min": 0, "scale_max": 1}
         scores = _parse_scores(location, raters)
         # A row that nobody scored yet keeps its empty label.
         mean = settle_scores(scores.values(), _is_preference(row)) if scores else None
@@ -496,10 +558,8 @@ def _row_of_judgment(location: str, cells: dict[str, Any]) -> dict[str, Any]:
     """
     if not records.is_judgment(cells):
         return cells
-    try:
+    with located(location, ValueError):
         judgment = jsonl.build_decoder(Judgment)(msgspec.json.encode(cells))
-    except ValueError as error:
-        raise UsageError(f"{location}: {shorten_line(str(error))}") from None
     response = judgment.sample.response
     question, human, shown = map(msgspec.to_builtins, (response.question, response.human or {}, judgment.sample.shown))
     row = {"reference": None, **question, "question": response.question.prompt}
@@ -526,14 +586,12 @@ def _row_of_reply(location: str, cells: dict[str, Any]) -> dict[str, Any] | None
     Raises UsageError for a malformed reply, and for a later turn whose history holds the model's own replies: answers
     of different models would not share one history.
     """
-    if not cells.keys() >= {"conversation", "sampling"}:
+    if not cells.keys() >= _REPLY:
         return cells
-    try:
+    with located(location, ValueError):
         turn = msgspec.convert(cells, ModelTurn)
         turn.check()
         turn = without_thoughts_in(turn)
-    except ValueError as error:
-        raise UsageError(f"{location}: {shorten_line(str(error))}") from None
     # Under these two conditions the references come before the turn, the same for all models.
     if turn.turn > 1 and turn.condition not in ("oracle", "rephrased_reference"):
         raise UsageError(
@@ -578,6 +636,7 @@ def _read_raw_rows(path: Path, scored: bool, own: OwnColumns | None) -> Iterator
     number = 0
     for file in tables.list_files(path):
         typed = jsonl.suffix(file) == ".jsonl"
+        columns = find_columns(file, own)
         for location, entry in tables.rows(file):
             number += 1
             cells = _row_of_judgment(location, entry) if scored else _row_of_reply(location, entry)
@@ -585,11 +644,11 @@ def _read_raw_rows(path: Path, scored: bool, own: OwnColumns | None) -> Iterator
                 continue
             # In people's tables some of our names mean something else.
             named = {name: cell for name, cell in cells.items() if typed or _OURS.get(name, name) in cells}
-            named |= own.rename(location, cells) if own else {}
+            named |= columns.rename(location, cells) if columns else {}
             cells = named if typed else _read_cells(location, named)
             raw = _drop_nulls(cells)
-            if own:
-                cells = raw = own.fill(location, number, raw if scored else {**raw, "rater": None})
+            if columns:
+                cells = raw = columns.fill(location, number, raw if scored else {**raw, "rater": None})
             yield location, cells, _read_label(location, raw, scored)
 
 
@@ -675,7 +734,7 @@ def _convert_row(location: str, raw: dict[str, Any], columns: Sequence[str]) -> 
         # Scores in the JSON of a table's cell may be strings.
         return msgspec.convert(raw, Row, strict=False)
     except msgspec.ValidationError as error:
-        hint = f"; {_suggest_mapping(columns, raw)}" if "missing required field" in str(error) else ""
+        hint = f"; {_suggest_mapping(columns)}" if "missing required field" in str(error) else ""
         raise UsageError(f"{location}: {shorten_line(str(error))}{hint}") from None
 
 
@@ -687,7 +746,7 @@ def _fill_score(raw: dict[str, Any], scored: bool) -> dict[str, Any]:
     """
     own = {name: value for name, value in raw.items() if name not in ("human_score", "annotators", "label_probability")}
     if scored:
-        return {**own, "human_score": raw.get("scale_min"), "criteria_scores": {}}
+        return {**own, "human_score": raw.get("scale_min", TEN[0]), "criteria_scores": {}}
     default = _default_cells(f"{raw.get('question')}{raw.get('response')}") | {"group": raw.get("id", "")}
     # Its own columns come first: an error then names one of them.
     row = {**own, **default, **own}

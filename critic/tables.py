@@ -9,6 +9,7 @@ import io
 import json
 import math
 import re
+import shlex
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from contextlib import suppress
 from functools import cache, partial
 from itertools import chain, islice
 from pathlib import Path
+from statistics import multimode
 from types import SimpleNamespace
 from typing import Any, Literal
 from zipfile import ZipFile
@@ -23,8 +25,8 @@ from zipfile import ZipFile
 from msgspec import Struct, convert
 
 from critic import jsonl
-from critic.errors import UsageError, did_you_mean, one_line, quoted, refusing, replace_surrogates
-from critic.records import VIDEO
+from critic.errors import UsageError, did_you_mean, located, one_line, quoted, refusing, replace_surrogates
+from critic.records import NO_VERDICT, VIDEO
 
 Row = dict[str, Any]
 
@@ -71,6 +73,9 @@ _BLANKS = str.maketrans("", "", " .\t\r\n\u00a0\u3000")
 _TITLES = 10
 """Number of rows at the top of a table in which its header is searched for."""
 
+_HIGHEST = 10
+"""Highest score of scales that are not told by their numbers: higher ones may be mistakes."""
+
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")
 
 MEDIA_TYPES = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif", b"RIFF": "image/webp"}
@@ -83,6 +88,14 @@ Kind = Literal["score", "preference", "yes or no"]
 Choice = Literal["a", "tie", "b"]
 """A label: the first answer, a tie or the second answer; for yes/no columns "a" means yes and "b" no."""
 
+Scale = tuple[float, float]
+
+SCALES: tuple[Scale, ...] = ((0, 1), (1, 5), (0, 5), (1, 10), (0, 10), (0, 100))
+"""Scales that scores may have. The first that contains all scores is assumed; if none does, the scores' own range."""
+
+_FEW = 0.02
+"""Largest share of numbers off the scale of the others that counts as mistakes."""
+
 SCORE_SUFFIX = "_score_1_10"
 """Suffix of the columns of human-scored rows that hold another judge's scores, on 1..10."""
 
@@ -90,13 +103,39 @@ SCORE_SUFFIX = "_score_1_10"
 class ColumnTable(Struct, frozen=True):
     """The content of `column_names.toml`.
 
-    `names`: field -> usual column names. `labels`: the same for columns with human labels.
+    `names`: field -> usual column names. `labels`: the same for columns with human labels. `rows`: the same for fields
+    that only rows have. `scores`: regular expressions for columns of verdicts, by whose they are.
     `words`: for each kind of verdict, label -> words that stand for it.
     """
 
     names: dict[str, list[str]]
     labels: dict[str, list[str]]
+    rows: dict[str, list[str]]
+    scores: dict[str, str]
     words: dict[Kind, dict[Choice, list[str]]]
+
+    def is_named(self, role: str, column: str) -> bool:
+        """Return True if the name of a column of verdicts is one of a role (`scores`).
+
+        >>> judges = "llm_score_turn_1", "gpt-4o", "Claude rating", "deepseek", "grader", "judgeScore"
+        >>> all(load_columns().is_named("judge", name) and load_columns().is_verdict(name) for name in judges)
+        True
+        """
+        return re.fullmatch(self.scores[role], column, re.IGNORECASE) is not None
+
+    def is_verdict(self, column: str) -> bool:
+        """Return False if a column's name says that its numbers are those of a row, question, model or the like.
+
+        >>> names = "turn turn_id version model_version judge_version time eval_time evalTime gpt4_latency_ms judge_id"
+        >>> names += " doc_hash n_tokens difficulty num_turns judge_prompt_tokens reward_seed score_timestamp year"
+        >>> [name for name in [*names.split(), "conversation_turns"] if load_columns().is_verdict(name)]
+        []
+        """
+        # In camel case a word begins with a capital.
+        spaced = re.sub(r"(?<=[a-z\d])(?=[A-Z])", "_", column)
+        about = chain.from_iterable(self.names[usual] for usual in ("id", "group", "system", "rater", "task"))
+        pattern = rf"each\..*|(.*\.)?({'|'.join(about)}|{self.scores['never']})"
+        return re.fullmatch(pattern, spaced, re.IGNORECASE) is None
 
 
 @cache
@@ -104,6 +143,16 @@ def load_columns() -> ColumnTable:
     """Return the content of `column_names.toml`."""
     text = Path(__file__).with_name("column_names.toml").read_text("utf-8")
     return convert(tomllib.loads(text), ColumnTable)
+
+
+def spell_plainly(column: str) -> str:
+    """Return the last part of a column's name in the spelling of `column_names.toml`: small letters, joined by _.
+
+    >>> spell_plainly("doc.Model Answer"), spell_plainly("Response (A)"), spell_plainly("userInput")
+    ('model_answer', 'response_a', 'user_input')
+    """
+    words = re.sub(r"(?<=[a-z\d])(?=[A-Z])", "_", column.strip().rpartition(".")[2])
+    return re.sub(r"[\W_]+", "_", words.lower()).strip("_")
 
 
 def match_columns(columns: Iterable[str], names: Mapping[str, Sequence[str]]) -> dict[str, str]:
@@ -115,16 +164,77 @@ def match_columns(columns: Iterable[str], names: Mapping[str, Sequence[str]]) ->
     >>> match_columns(["doc.answer", "prediction"], {"text": ["prediction", "answer"], "reference": ["answer"]})
     {'text': 'prediction', 'reference': 'doc.answer'}
     """
-    matched = dict[str, str]()
+    matched, spelled = dict[str, str](), {column: spell_plainly(column) for column in columns}
     for usual, choices in names.items():
-        ranked = list[tuple[int, int, str]]()
-        for column in columns:
-            name = column.rpartition(".")[2].lower()
-            if name in choices and column not in matched.values():
-                ranked.append((choices.index(name), len(column), column))
+        ranked = [column for column, name in spelled.items() if name in choices and column not in matched.values()]
         if ranked:
-            matched[usual] = min(ranked)[2]
+            matched[usual] = min(ranked, key=lambda column: (choices.index(spelled[column]), len(column)))
     return matched
+
+
+_NUMBERED = re.compile(r"(?<=[^\W\d])(?:[ _-]?\d+|[ _-][A-Ha-h]|(?<![A-Z])[A-H])$")
+"""Matches the number or letter by which names such as rater1, Annotator B and 标注员3 differ."""
+
+
+def find_people(columns: Sequence[str]) -> list[str]:
+    """Return which of the columns of verdicts hold people's, several if they are raters; [] if none do.
+
+    Raters' names differ only in a number or letter; of other columns with a name of people the first counts. Without
+    such a name these are tried in order: a usual name of a label, and columns that have neither a judge's name nor a
+    criterion's, if there are several.
+
+    >>> find_people(["human_mean", "human_1", "human_2", "gpt4"]), find_people(["score", "gpt4"])
+    (['human_1', 'human_2'], ['score'])
+    >>> find_people(["alice", "bob", "gpt4"]), find_people(["fluency", "depth", "gpt4"])
+    (['alice', 'bob'], [])
+    >>> find_people(["score_1", "score_2", "llm"]), find_people(["Annotator A", "Annotator B", "Claude"])
+    (['score_1', 'score_2'], ['Annotator A', 'Annotator B'])
+    >>> find_people(["human_mean", "expert1_score", "expert2_score"]), find_people(["human_rater", "llm_rater"])
+    (['expert1_score', 'expert2_score'], ['human_rater'])
+    >>> find_people(["标注员1", "标注员2", "模型评分"]), find_people(["brightness", "contrast"])
+    (['标注员1', '标注员2'], [])
+    """
+    table = load_columns()
+    stems = {column: re.sub(r"\d+", "", _NUMBERED.sub("", column)) for column in columns}
+    named = [column for column in columns if table.is_named("people", column)]
+    named = named or [column for column in columns if match_columns([_NUMBERED.sub("", column)], table.labels)]
+    others = [column for column in columns if not table.is_named("judge", column)]
+    # Of columns whose names say nothing, one alone may be anything, and so may several without a judge.
+    if not named and 1 < len(others) < len(columns) and not list_criteria(others):
+        return others
+    first = multimode(stems[column] for column in named)[:1]
+    return [column for column in named if stems[column] in first]
+
+
+def list_criteria(columns: Iterable[str]) -> set[str]:
+    """Return the criteria that the names of columns say, by the stems of `column_names.toml`.
+
+    >>> sorted(list_criteria(["human_fluency", "judgeFluent", "gpt4_accuracy", "score"]))
+    ['accura', 'fluen']
+    """
+    return set(re.findall(load_columns().scores["criterion"], " ".join(columns).lower()))
+
+
+def can_read(read: Callable[[Any], Any], cells: Iterable[Any]) -> bool:
+    """Return True if there are filled cells and `read` returns None for none of them.
+
+    >>> can_read(read_number, [1, "2", None]), can_read(read_number, ["a", 2]), can_read(read_number, [])
+    (True, False, False)
+    """
+    filled = [cell for cell in cells if not is_empty(cell)]
+    return bool(filled) and None not in map(read, filled)
+
+
+def say_taken(role: str, column: str, scale: Scale | None = None, *, named: bool = True) -> str:
+    """Return a line on what a column was taken for, and the option that changes it. `named`: --map can name it.
+
+    >>> say_taken("judge", "gpt4", (1, 5))
+    'taken as judge: gpt4 on 1..5 (change with --map gpt4=FIELD, --judge-scale LOW:HIGH)'
+    """
+    ends = f" on {scale[0]:g}..{scale[1]:g}" if scale else ""
+    mapping = f"--map {shlex.quote(column)}=FIELD" if named else f"--map COLUMN={role}"
+    option = ", --judge-scale LOW:HIGH" if role == "judge" else ", --scale LOW:HIGH"
+    return f"taken as {role}: {column}{ends} (change with {mapping}{option if scale else ''})"
 
 
 def score_column(judge: str) -> str:
@@ -282,8 +392,15 @@ def as_records(document: Any) -> Any:
 
     Return any other document unchanged.
 
-    >>> as_records({"index": {"0": 7, "1": 8}, "prediction": {"0": "two", "1": "three"}})
-    [{'index': 7, 'prediction': 'two'}, {'index': 8, 'prediction': 'three'}]
+    >>> as_records({"index": {"0": 7, "1": 8}, "prediction": {"0": "two", "1": ["a", "b"]}})
+    [{'index': 7, 'prediction': 'two'}, {'index': 8, 'prediction': ['a', 'b']}]
+    >>> as_records({"index": [7, 8], "prediction": ["two", ["a", "b"]]})
+    [{'index': 7, 'prediction': 'two'}, {'index': 8, 'prediction': ['a', 'b']}]
+    >>> as_records({"columns": ["index", "prediction"], "index": [0, 1], "data": [[7, "two"], [8, ["a", "b"]]]})
+    [{'index': 7, 'prediction': 'two'}, {'index': 8, 'prediction': ['a', 'b']}]
+    >>> others = {"0": {"index": 7}, "1": {"index": 8}}, {"a": 1}, [1], 3, {"a": [1]}, {}, {"a": [{}], "b": [{}]}
+    >>> all(as_records(document) == document for document in others)
+    True
     """
     if not isinstance(document, dict) or not document:
         return document
@@ -298,15 +415,11 @@ def as_records(document: Any) -> Any:
             return document
         values = [list(cells.values()) for cells in values]
     # A document with one list may be anything, such as {"data": [...]}.
-    of_cells = all(isinstance(cells, list) and not _is_list_of_rows(cells) for cells in values)
+    # A list of objects is a table, not the cells of a column.
+    of_cells = all(isinstance(cells, list) and {*map(type, cells)} != {dict} for cells in values)
     if not values[1:] or not of_cells or len(set(map(len, values))) > 1:
         return document
     return [dict(zip(document, cells, strict=True)) for cells in zip(*values, strict=True)]
-
-
-def _is_list_of_rows(cells: list[Any]) -> bool:
-    """Return True if a list is not empty and holds only objects: it is a table, not the cells of a column."""
-    return bool(cells) and all(isinstance(cell, dict) for cell in cells)
 
 
 def _read_csv(path: Path) -> Iterator[tuple[int, Row]]:
@@ -347,20 +460,28 @@ def _find_header(table: Iterable[Iterable[Any]]) -> tuple[int, list[str]]:
     """Return the index of the header row (from 0) and its column names.
 
     The header is normally the first row. Title rows above it are skipped: rows with a single cell that is not a usual
-    column name, and rows whose first cell ends in a colon. The header is then the first row with several names.
+    column name, rows whose first cell ends in a colon, and rows with fewer cells than one below that has two usual
+    names. The header is then the first row with several names.
+
+    >>> _find_header([["score"], ["3"], ["5"]]), _find_header([["id"], ["a", "b"]]), _find_header([["marks"], [3, 4]])
+    ((0, ['score']), (0, ['id']), (0, ['marks']))
     """
-    first = list[str]()
-    usual = {name for names in load_columns().names.values() for name in names}
-    for place, cells in enumerate(islice(table, _TITLES)):
-        names = ["" if cell is None else str(_read_value(cell)).strip() for cell in cells]
-        first = first if place else names
-        filled = [name for name in names if name]
-        if len(filled) == 1 and filled[0].lower() in usual:
+    cells = [["" if cell is None else str(_read_value(cell)).strip() for cell in row] for row in islice(table, _TITLES)]
+    filled = [[name for name in names if name] for names in cells]
+    for place, names in enumerate(filled):
+        if len(names) == 1 and _count_usual(names):
             break
-        if len(filled) > 1 and not filled[0].endswith(":"):
+        is_title = any(len(row) > len(names) and _count_usual(row) > 1 for row in filled[place:])
+        if len(names) > 1 and not (is_title or names[0].endswith(":")):
             # Numbers are cells below a header of one name.
-            return (0, first) if place and any(read_number(name) is not None for name in filled) else (place, names)
-    return 0, first
+            has_number = place > 0 and any(read_number(name) is not None for name in names)
+            return (0, cells[0]) if has_number else (place, cells[place])
+    return 0, cells[0] if cells else []
+
+
+def _count_usual(columns: Iterable[str]) -> int:
+    """Return how many labels and fields have a usual name among the columns."""
+    return len(match_columns(columns, load_columns().labels | load_columns().names))
 
 
 def detect_encoding(content: bytes) -> str:
@@ -390,10 +511,8 @@ def detect_encoding(content: bytes) -> str:
 
 def _read_parquet(path: Path) -> Iterator[tuple[int, Row]]:
     """Yield the rows of a parquet file, numbered from 1. Raises UsageError if pyarrow is missing."""
-    try:
+    with located(f"{path}: reading .parquet needs: pip install pyarrow", ImportError):
         from pyarrow import parquet  # noqa: PLC0415 - not part of a plain installation
-    except ImportError:
-        raise UsageError(f"{path}: reading .parquet needs: pip install pyarrow") from None
     with parquet.ParquetFile(path) as table:
         batches = (batch.to_pylist() for batch in table.iter_batches(batch_size=1000))
         yield from enumerate(chain.from_iterable(batches), 1)
@@ -474,23 +593,24 @@ def is_cut(cell: Any) -> bool:
 
 def list_sheets(path: Path) -> list[str]:
     """Return the names of a workbook's sheets, or [] if the file is not a readable workbook."""
-    try:
-        return list(_open_workbook(path, data_only=True).sheetnames) if jsonl.suffix(path) == ".xlsx" else []
     # A damaged archive makes zipfile and openpyxl raise anything; reading it says what is wrong.
-    except Exception:
-        return []
+    with suppress(Exception):
+        return list(_open_workbook(path, data_only=True).sheetnames) if jsonl.suffix(path) == ".xlsx" else []
+    return []
 
 
 def _find_sheet(path: Path, book: Any, named: str | None) -> str:
-    """Return the name of the sheet to read: `named`, or the only one with rows, or the first if no sheet has rows.
+    """Return the name of the sheet to read: `named`, or the only one with a table, or the first if no sheet has rows.
 
-    Raises UsageError if there is no sheet `named`, or if it is None and several sheets have rows.
+    Of several sheets with rows those count whose header has two usual names of columns.
+    Raises UsageError if there is no sheet `named`, or if it is None and several sheets may be meant.
     """
     if named is not None:
         if named not in book.sheetnames:
             raise UsageError(f"{path}: no sheet {quoted(named)}; there are {', '.join(book.sheetnames)}")
         return named
     full = [sheet.title for sheet in book.worksheets if any(map(any, sheet.iter_rows(values_only=True)))]
+    full = [name for name in full if _count_usual(_find_header(book[name].iter_rows(values_only=True))[1]) > 1] or full
     if full[1:]:
         raise UsageError(f"{path}: the sheets {', '.join(full)} have rows; name the one meant, as in {path}:{full[0]}")
     return str(full[0] if full else book.sheetnames[0])
@@ -550,6 +670,8 @@ def cell_text(value: Any) -> str | None:
 
     >>> cell_text(12.0), cell_text(1e17)
     ('12', '1.00000000000000e+17')
+    >>> cell_text(123456789012345.0), cell_text(1234567890123456789), cell_text("123456789012345678")
+    ('123456789012345', '1234567890123456789', '123456789012345678')
     """
     if isinstance(value, float):
         if math.isnan(value):
@@ -560,7 +682,11 @@ def cell_text(value: Any) -> str | None:
 
 
 def is_empty(cell: Any) -> bool:
-    """Return True if a cell for a number or label holds no value: blank, `N/A`, `k. A.`, NaN and the like."""
+    """Return True if a cell for a number or label holds no value: blank, `N/A`, `k. A.`, NaN and the like.
+
+    >>> all(map(is_empty, ["k. A.", "k.A.", "keine Angabe", "n. a.", "N/A", ".", "unknown", "缺失", "?"]))
+    True
+    """
     return cell is None or str(cell).translate(_BLANKS).lower() in _EMPTY
 
 
@@ -598,6 +724,12 @@ def read_number(cell: Any) -> float | None:
 
     >>> read_number("7,5"), read_number("good"), read_number([7])
     (7.5, None, None)
+
+    Without a bound "4,333" may be thousands, such as a length in characters.
+
+    >>> refused = "4,333", "good", "1.234,5", "1,234,567", True, "inf", [1], "1,2.5"
+    >>> any(is_empty(cell) or read_number(cell) is not None for cell in refused)
+    False
     """
     with suppress(ValueError):
         number = parse_number(cell)
@@ -634,6 +766,41 @@ def parse_optional_number(
     raise UsageError(f"{location}: {column} {problem}")
 
 
+def find_scale(numbers: Sequence[float], people: Scale | None = None) -> Scale:
+    """Return the scale that numbers are on.
+
+    `people`: people's scale, returned if it contains all numbers and they reach its upper half.
+
+    >>> find_scale([2.0, 9.0], people=(1.0, 10.0)), find_scale([1, 4])
+    ((1.0, 10.0), (1, 5))
+    """
+    lowest, highest = min(numbers), max(numbers)
+    if people and people[0] <= lowest and people[1] / 2 <= highest <= people[1]:
+        return people
+    return next((scale for scale in SCALES if scale[0] <= lowest and highest <= scale[1]), (lowest, highest))
+
+
+def detect_scale(cells: Sequence[tuple[str, Any]], name: str, path: Path, people: Scale | None = None) -> Scale | None:
+    """Return the scale of a column's scores, or None if it has none. `cells`: each with its location; `name`: its name.
+
+    NO_VERDICT is no score. `people`: people's scale, preferred for a judge if the scores fit it.
+    Raises UsageError if all scores are equal, or for a number far from all others, which is a typing error or a code
+    for no answer, such as 99.
+    """
+    numbers = [(score, at) for at, cell in cells if (score := read_number(cell)) is not None and score != NO_VERDICT]
+    near = [number for number, _ in numbers if 0 <= number <= _HIGHEST]
+    far = [entry for entry in numbers if not 0 <= entry[0] <= _HIGHEST]
+    few = len(far) <= max(1, len(numbers) * _FEW) or len({number for number, _ in far}) == 1
+    if far and few and near:
+        low, high = find_scale(near, people)
+        others = f"outside {low:g}..{high:g}, on which the others are; if it is a score, give --scale or --judge-scale"
+        raise UsageError(f"{far[0][1]}: {name} {far[0][0]:g} is {others}")
+    scale = find_scale([number for number, _ in numbers], people) if numbers else None
+    if scale and scale[0] == scale[1]:
+        raise UsageError(f"{path}: every {name} is {scale[0]:g}; give their --scale or --judge-scale")
+    return scale
+
+
 def say_first_of(count: int) -> str:
     """Return ", the first of N," for an error about the first of `count` problems, or "" if there is only one."""
     return f", the first of {count}," if count > 1 else ""
@@ -644,6 +811,8 @@ def check_ids(keys: Iterable[str | None], location: str | Callable[[int], str], 
 
     Ids that differed before may be equal now. `location` is the location for the message, or a function that returns it
     for the index of an id.
+
+    >>> check_ids(["3", "123456789012345", "1234567890123456789", "123456789012345678", "1.5e3", "7e12", "a1E+17"], "")
     """
     rounded = [(number, key) for number, key in enumerate(keys) if key and "+" in key and _ROUNDED.fullmatch(key)]
     if not rounded:

@@ -217,6 +217,8 @@ def test_those_of_the_audit(tmp_path: Path, shared: Path, scripted: Servers) -> 
     for name, add in {"people": 0, "ours": 1, "gpt4": 2}.items():
         lines = [f"{row['id']},{min(10, row['human_score'] + add * (n % 2))}" for n, row in enumerate(rows)]
         (tmp_path / f"{name}.csv").write_text("\n".join(["id,score", *lines]))
+    scored = "".join(f"{n // 2}?,{n},r,{1 + n % 5},{1 + n % 4},{1 + n % 5}\n" for n in range(60))
+    (tmp_path / "mine.csv").write_text("question,answer,reference,rater1,rater2,gpt4\n" + scored)
     talks = judged(tmp_path / "judged_conversations.jsonl", "convbench", [("direct", "own", 1)], grades)
 
     def ready(command: str) -> None:
@@ -225,7 +227,7 @@ def test_those_of_the_audit(tmp_path: Path, shared: Path, scripted: Servers) -> 
             lines = [f"{key}/own/direct/1,{number % 10 + 1}" for number, key in enumerate(ids)]
             (tmp_path / "people.csv").write_text("\n".join(["id,score", *lines]))
 
-    assert len(check("eval_agreement/README.md", tmp_path, ready=ready)) == 4
+    assert len(check("eval_agreement/README.md", tmp_path, ready=ready)) == 5
 
 
 def test_those_of_other_tools_files(tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ BROKEN: list[tuple[str, bytes, str]] = [
     ("mixed.csv", "id,image\n1,图片很大\n".encode() + b"3,\xff\n", "mixed.csv:3: not UTF-8"),
     ("cut.csv", "id,image\n图片,很大\n图".encode("gbk")[:-1], "cut.csv:3: not GB18030"),
     ("torn.csv", "id,image\n1,2\n".encode("utf-16")[:-1], "torn.csv:2: not UTF-16"),
+    ("one.csv", b"id\na,b\n", "one.csv:2: 2 cells, but the header has 1"),
+    ("marks.csv", b"marks\n3,4\n", "marks.csv:2: 2 cells, but the header has 1"),
     ("wide.csv", b"id;score\n1;2;5\n", "wide.csv:2: 3 cells, but the header has 2"),
     ("emptied.csv", b"id,image\n,\n", "emptied.csv: no rows"),
     ("quote.csv", b'id,image\n1,"a\n', "quote.csv:2: not CSV"),
@@ -36,17 +38,15 @@ BROKEN: list[tuple[str, bytes, str]] = [
     ("sheet.txt", b"id\n", "sheet.txt: cannot read .txt; expected .csv, .tsv, .jsonl, .parquet, .xlsx"),
     ("torn.json", b"[{", "torn.json: not .json"),
     ("empty.json", b"[]", "empty.json: no rows"),
+    ("column.json", b'{"a": [1]}', "column.json: no table; expected a list of rows"),
+    ("numbers.json", b"[1]", "numbers.json: no table; expected a list of rows"),
     ("packed.csv.zst", b"id\n", "packed.csv.zst: cannot read .zst; expected .csv"),
     ("torn.jsonl.gz", b"{}\n", "torn.jsonl.gz: not whole, or no .gz"),
 ]
 
 
 TEXT = {
-    "utf-8": "图，“é” – zu groß",
-    "utf-8-sig": "图，“é” – zu groß",
-    "utf-16": "图，“é” – zu groß",
-    "utf-16-le": "图，“é” – zu groß",
-    "utf-16-be": "图，“é” – zu groß",
+    **dict.fromkeys(("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"), "图，“é” – zu groß"),
     "gbk": "图片很大, 答案联通；a〇",
     "gb18030": "图片很大㐀",
     "cp1252": "“Café” naïve – Größe, 5 €",
@@ -89,7 +89,7 @@ def test_what_cannot_be_read_is_one_line_that_names_the_place(
 def test_a_missing_library_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "t.parquet").write_bytes(b"")
-    with pytest.raises(UsageError, match=r"pip install pyarrow$"):
+    with pytest.raises(UsageError, match="pip install pyarrow"):
         list(tables.rows(tmp_path / "t.parquet"))
 
 
@@ -155,7 +155,6 @@ def test_a_formula_that_was_computed_has_its_value(
 
 
 ROUNDED = [1.12345678901235e17, 1.1234567890123e15, "1.12346E+17", "1.12346e+17", "1,12346E+17", "1E+20"]
-WHOLE = [3.0, 123456789012345.0, 1234567890123456789, "123456789012345678", "1.5e3", "7e12", "a1E+17"]
 
 
 @pytest.mark.parametrize("key", ROUNDED)
@@ -171,13 +170,6 @@ def test_an_id_that_a_spreadsheet_program_rounded_is_refused(tmp_path: Path, key
         with pytest.raises(UsageError, match=r"t\.xlsx:row 3: the group '1"):
             cells: list[dict[str, object]] = [{"id": 1.0, "group": "g"}, {"id": 2.0, "group": key}]
             Source(write_xlsx(tmp_path / "t.xlsx", cells)).keys()
-
-
-def test_an_id_that_is_whole_is_kept(tmp_path: Path) -> None:
-    path = tmp_path / "t.jsonl"
-    path.write_text("".join(json.dumps({"id": each}) + "\n" for each in WHOLE), "utf-8")
-    expected = ["3", "123456789012345", "1234567890123456789", *WHOLE[3:]]
-    assert Source(path).keys() == expected
 
 
 def test_what_spreadsheet_programs_leave_of_emptied_rows_and_columns_is_nothing(tmp_path: Path) -> None:
@@ -259,30 +251,14 @@ def test_no_line_of_a_csv_begins_with_what_a_cell_says(tmp_path: Path) -> None:
     assert "\r" not in outside and outside.count("\n") == len(cells) + 1
 
 
-JSON_TABLES = {
-    "records": [{"index": 7, "prediction": "two"}, {"index": 8, "prediction": ["a", "b"]}],
-    "columns": {"index": {"0": 7, "1": 8}, "prediction": {"0": "two", "1": ["a", "b"]}},
-    "list": {"index": [7, 8], "prediction": ["two", ["a", "b"]]},
-    "split": {"columns": ["index", "prediction"], "index": [0, 1], "data": [[7, "two"], [8, ["a", "b"]]]},
-}
-
-
-@pytest.mark.parametrize("orient", JSON_TABLES)
-def test_a_table_in_json_is_read_however_it_is_written(tmp_path: Path, orient: str) -> None:
+def test_a_table_in_json_is_read_and_other_json_is_none(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
-    path.write_text(json.dumps(JSON_TABLES[orient]))
-    records = JSON_TABLES["records"]
+    path.write_text('{"index": [7, 8], "prediction": ["two", ["a", "b"]]}')
+    records = [{"index": 7, "prediction": "two"}, {"index": 8, "prediction": ["a", "b"]}]
     assert list(tables.rows(path)) == [(f"{path}:row {number}", row) for number, row in enumerate(records, 1)]
     assert [row for _, row in tables.read_numbered(path)] == records and tables.read_first_row(path) == records[0]
-
-
-@pytest.mark.parametrize("document", [{"0": {"index": 7}, "1": {"index": 8}}, {"a": 1}, [1], 3, {"a": [1]}, {}])
-def test_other_json_is_no_table(tmp_path: Path, document: object) -> None:
-    (tmp_path / "t.json").write_text(json.dumps(document))
-    assert tables.as_records(document) == document
-    with pytest.raises(UsageError, match=r"t\.json: no table; expected a list of rows"):
-        list(tables.rows(tmp_path / "t.json"))
-    assert tables.read_first_row(tmp_path / "t.json") is None
+    path.write_text('{"a": 1}')
+    assert tables.read_first_row(path) is None
 
 
 def test_human_scored_rows_keep_empty_lines_and_say_where_they_are_wrong(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from critic.stats.verdicts import Label
 from eval_agreement.measures.attacks import ARMS, SEPARATOR, Injection, Looking, injection, looking, suite
 from eval_agreement.reading.tables import CODED, ROLES, USED, Codes, Source, TableOptions
 
-ALIASES = {"text": "response", "model": "system"}
+ALIASES = {"text": "response", "model": "system", "human_score": "people", "preference": "people"}
 """Alternative names of columns in --map, with their usual names."""
 
 FIELDS = (*ROLES, *ALIASES, *sorted(USED))
@@ -47,11 +47,11 @@ def parse_codes(texts: Iterable[str]) -> Codes:
 
     Raises UsageError if a code is not a number or is given twice.
 
-    >>> parse_codes(["0=a", "human=people", "-1=none"])
-    {0.0: 'a', -1.0: None}
-    >>> for texts in (["x=a"], ["=tie"], ["nan=b"], ["0=a", "0.0=b"]):
+    >>> parse_codes(["0=a", "human=people"]), parse_map(["0=a", "human=people"])
+    ({0.0: 'a'}, {'people': ['human']})
+    >>> for options in (["x=a"], ["=tie"], ["nan=b"], ["0=a", "0.0=b"]):
     ...     try:
-    ...         parse_codes(texts)
+    ...         print(parse_codes(options))
     ...     except UsageError as error:
     ...         print(error)
     --map 'x=a': expected a number that stands for a, as in 0=a, each number once
@@ -109,11 +109,10 @@ def find_scores(sources: Mapping[str, Source]) -> dict[str, Source]:
     read, scales = dict[str, Source](), dict[Path, str]()
     for name, source in sources.items():
         is_table = tables.find_format(source.path) in tables.FORMATS and (source.column or "score" in source.frame)
-        if source.content == "table" and not is_table:
-            read[name] = scores_of_judge(source)
-        else:
-            # The second judge is on the scale of the first if it may be.
-            read[name] = source.with_scale("score", next((judge.scale for judge in read.values()), None))
+        is_tools = source.content == "table" and not is_table
+        # The second judge is on the scale of the first if it may be.
+        first = next((judge.scale for judge in read.values()), None)
+        read[name] = scores_of_judge(source) if is_tools else source.with_scale("score", first)
         # A scale that was found, not given, has to be the other judge's too.
         if (scale := read[name].scale) and not source.scale:
             scales[source.path] = "{:g}:{:g}".format(*scale)
@@ -205,5 +204,11 @@ def name_files(arguments: Iterable[str]) -> dict[str, Path]:
             raise UsageError(f"{quoted(argument)}: a sample cannot be called {name}; reserved: {', '.join(RESERVED)}")
         if name in files:
             raise UsageError(f"{quoted(argument)}: the sample {name} is given twice; name them, as in NAME=FILE")
-        files[name] = Path(file)
+        files[name] = find_run(Path(file))
     return files
+
+
+def find_run(path: Path) -> Path:
+    """Return the newest run's file if `path` is deepeval's folder or the folder above; any other path unchanged."""
+    runs = [run for folder in (path, path / ".deepeval") for run in folder.glob(".latest*run*.json")]
+    return max(runs, key=lambda run: run.stat().st_mtime) if runs else path

@@ -68,9 +68,8 @@ def find_kind(source: Source) -> Kind:
         return next(iter(kinds.values()))
     if source.content != "table":
         return "score"
-    kind: Kind
     if source.column is None:
-        kind = next((kind for kind, column in COLUMNS.items() if column in source.frame), "score")
+        kind: Kind = next((kind for kind, column in COLUMNS.items() if column in source.frame), "score")
     else:
         filled = (text for text in source.texts(source.column) if not tables.is_empty(text))
         word = (next(filled, None) or "").strip().lower()
@@ -404,10 +403,7 @@ def _merge_rows(source: Source, rows: Labels, hint: str = "") -> Labels:
         differs = (rows[name].notna() & (rows[name] != first)).to_numpy()
         if differs.any():
             row = int(differs.argmax())
-            now, before = (
-                f"{value:g}" if isinstance(value, float) else shorten_line(str(value))
-                for value in (rows[name].iloc[row], first.iloc[row])
-            )
+            now, before = (shorten_line(str(tables.cell_text(cells.iloc[row]))) for cells in (rows[name], first))
             key = rows.index.get_level_values(0)[row]
             raise UsageError(f"{source.place(row)}: {quoted(key)} has the {name} {now}, but {before} before{hint}")
     return by_key.first()

@@ -10,10 +10,11 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from itertools import count
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 from zipfile import ZipFile
 
@@ -83,17 +84,26 @@ class ResultFile(Struct):
     people: list[str] = field(default_factory=list)
     votes: dict[str, Source] = field(default_factory=dict)
 
+    @property
+    def used(self) -> set[str]:
+        """Usual names, and the names of the columns that they come from."""
+        return {*self.taken, *" + ".join(self.taken.values()).split(" + ")}
+
     def note(self, people: Source | None, judges: Mapping[str, Source]) -> str:
-        """Return a sentence on which columns were taken for which role.
+        """Return lines on which columns were taken for which role, and how to change that.
 
         `people`, `judges`: sources used, for their scales.
         """
-        scales = {f"people: {', '.join(self.people)}": people.scale} if people else {}
-        scales |= {f"judge: {name}": judge.scale for name, judge in judges.items()}
-        facts = [f"{role} on {scale[0]:g}..{scale[1]:g}" if scale else role for role, scale in scales.items()]
-        facts += [f"{usual}: {path}" for usual, path in self.taken.items()]
-        change = "if one is not what it should be, name another as --map COLUMN=FIELD"
-        return f"{self.path}: taken for {self.shape.name}; {'; '.join(facts)}; {change}"
+        taken = [("judge", name, judge.scale) for name, judge in judges.items()]
+        taken += [("people", column, people.scale) for column in self.people] if people else []
+        # Lines of raters are no column's.
+        lines = [tables.say_taken(*role, named=role[1] in self.frame) for role in taken]
+        texts = "".join(f"; {usual}: {column}" for usual, column in self.taken.items())
+        lines.append(f"taken for {self.shape.name}{texts} (change with --map COLUMN=FIELD)")
+        used = self.used.union(name for _, name, _ in taken)
+        if left := [name for name in self.frame if name not in used and not self.shape.has]:
+            lines.append(f"columns that are not used: {shorten(', '.join(left), 200)}")
+        return "\n".join(f"{self.path}: {line}" for line in lines)
 
     @property
     def is_pair(self) -> bool:
@@ -132,7 +142,7 @@ def guess(paths: Sequence[Path], given: TableOptions = TableOptions()) -> tuple[
     rated = [file for file in files if PEOPLE in file.votes]
     if len(rated) != 1:
         which = f"{rated[0].path} and {rated[1].path} both hold" if rated else f"{paths[0]}: no column holds"
-        raise _unknown(f"{which} people's verdicts", "people", files)
+        raise _unknown(f"{which} people's verdicts", "people" if codes is None else "preference", files)
     vote, columns = rated[0].votes[PEOPLE], ", ".join(rated[0].people)
     _check_codes({columns: vote}, codes)
     # 1 and 0 may be yes and no, or scores: what a judge has as well counts.
@@ -172,11 +182,11 @@ def _check_codes(votes: Mapping[str, Source], codes: Codes | None, most: float =
         return
     for name, vote in votes.items():
         _, unknown = sources.find_meanings(vote.verdicts, codes)
-        if sources.are_codes(vote.verdicts) and 0 < len(unknown) <= most:
+        if tables.can_read(tables.read_number, vote.verdicts) and 0 < len(unknown) <= most:
             raise sources.uncoded(vote.path, name, vote.verdicts, codes)
 
 
-def _unknown(problem: str, name: str, files: Iterable[ResultFile]) -> UsageError:
+def _unknown(problem: str, name: str, files: Sequence[ResultFile]) -> UsageError:
     """Build the error for a role that no column has, listing the columns that might.
 
     `name`: the role's field in --map.
@@ -306,12 +316,9 @@ def _join_texts(rows: Iterable[Row], paths: Iterable[str]) -> list[str | None]:
 
 def _of_people(path: Path, frame: pd.DataFrame, columns: Sequence[str]) -> Source:
     """Return people's verdicts as a source. If several columns hold them, each row is repeated per rater."""
-    sheets = []
-    for column in columns:
-        rater = {"rater": column} if len(columns) > 1 else {}
-        sheets.append(frame.assign(**{**rater, PEOPLE: frame[column]}))
-    table = pd.concat(sheets)
-    return Source(path, PEOPLE, table=table[table[PEOPLE].notna()])
+    raters = [{"rater": column} if columns[1:] else {} for column in columns]
+    sheets = [frame.assign(**rater, **{PEOPLE: frame[column]}) for rater, column in zip(raters, columns, strict=True)]
+    return Source(path, PEOPLE, table=pd.concat(sheets).dropna(subset=[PEOPLE]))
 
 
 def _in_order(row: Row, shape: Shape) -> Row:
@@ -389,17 +396,16 @@ def _take(path: Path, frame: pd.DataFrame, rows: Sequence[Row], shape: Shape, ma
 
     Raises UsageError if a `mapped` path leads nowhere, or if a row names a missing turn.
     """
-    names = load_columns().names
-    matched = match_columns(frame, names)
+    matched = match_columns(frame, load_columns().names)
+    fields = {usual: [column] for usual, column in matched.items()} | shape.fields
+    fields |= {usual: [*columns] for usual, columns in mapped.items() if usual not in ROLES}
     taken = dict[str, str]()
-    for usual in dict.fromkeys([*names, *shape.fields, *(usual for usual in mapped if usual not in ROLES)]):
-        default = [matched[usual]] if usual in matched else []
-        paths = mapped.get(usual, shape.fields.get(usual, default))
+    for usual, paths in fields.items():
         texts = _join_texts(rows, paths)
         if any(texts):
             frame[usual] = texts
-            ways = (way for path in paths for way in path.split("|") if _step(rows[0], way) not in (None, ""))
-            taken[usual] = " + ".join(dict.fromkeys(ways))
+            ways = dict.fromkeys(way for path in paths for way in path.split("|"))
+            taken[usual] = " + ".join(way for way in ways if any(_step(row, way) not in (None, "") for row in rows))
         elif usual in mapped:
             there = shorten_line(", ".join(frame))
             raise UsageError(f"--map {mapped[usual][0]}={usual}: nothing there; there are {there}")
@@ -408,6 +414,10 @@ def _take(path: Path, frame: pd.DataFrame, rows: Sequence[Row], shape: Shape, ma
     if {"id", "turn"} <= taken.keys() and (frame.groupby("id")["turn"].nunique() > 1).any():
         frame["id"] = frame["id"].str.cat(frame["turn"], sep="/")
         taken["id"] = f"{taken['id']} + {taken['turn']}"
+    # Lines of several raters are on the same answer if they show the same.
+    if "rater" in taken and "id" not in taken:
+        shown = [name for name in ("question", "system", *sorted(sources.RESPONSES)) if name in taken]
+        frame["id"], taken["id"] = _join_texts(frame.to_dict("records"), shown), " + ".join(shown)
     if "group" not in taken and "question" in taken:
         frame["group"], taken["group"] = frame["question"], taken["question"]
     return taken
@@ -457,30 +467,18 @@ def _by_column(file: ResultFile) -> tuple[list[str], dict[str, str]]:
     Two or more columns are people's only if their names differ in a number or a letter (rater_1, rater_2).
     """
     frame, shape, taken, mapped = file.frame, file.shape, file.taken, file.given.mapped
-    # Regular expressions for columns of verdicts, by role.
-    scores, names = texts_of("reading/result_formats.toml")["scores"], load_columns().names
-    not_scores = set(taken)
-    for paths in shape.fields.values():
-        not_scores.update(*(path.split("|") for path in paths))
-    # A number of a row, question or model is no score, wherever it stands.
-    words = "|".join(word for usual in ("id", "group", "system", "rater", "task") for word in names[usual])
-    no_score = re.compile(rf"each\..*|(.*\.)?({words}|{scores['never']})", re.IGNORECASE)
-    columns = []
-    for name in frame:
-        # In camel case a word begins with a capital.
-        spaced = re.sub(r"(?<=[a-z\d])(?=[A-Z])", "_", name)
-        if name not in not_scores and not no_score.fullmatch(spaced) and find_kinds(frame[name]):
-            columns.append(name)
-    # Several columns are raters only if their names are alike: others may be scores of something else.
-    people = list(mapped.get("people") or _matching(columns, scores["people"]))
-    if not people and not shape.has and len(columns) > 1:
-        people = list(_matching(columns, scores["plain"]))[:1]
-    stems = {re.sub(r"(?<=[\W_a-z])(\d+|[_ -][a-h])$", "", name) for name in people}
-    if "people" not in mapped and len(stems) > 1:
-        people = people[:1]
-    reference = taken.get("reference", "")
-    rest = [name for name in columns if name not in people and not _rates_reference(name, reference)]
-    judges = {name: name for name in mapped.get("judge", ())} or _matching(rest, shape.judge or scores["judge"])
+    table = load_columns()
+    columns = [name for name in frame if name not in file.used and table.is_verdict(name) and find_kinds(frame[name])]
+    people = list(mapped.get("people") or tables.find_people(columns))
+    # Columns of a tool, or a single one, are a judge's unless a name of people says otherwise, or lines name raters.
+    if "people" not in mapped and (shape.has or (len(columns) < 2 and "rater" not in taken)):
+        people = [name for name in people if table.is_named("people", name)]
+    # What people score by another criterion is no judge's, nor is a judge's score by that one to compare.
+    others = [name for name in columns if name not in people and table.is_named("people", name)]
+    apart = tables.list_criteria(others) - tables.list_criteria(people)
+    rest = [name for name in columns if name not in (*people, *others) and not tables.list_criteria([name]) & apart]
+    rest = [name for name in rest if not _rates_reference(name, taken.get("reference", ""))]
+    judges = {name: name for name in mapped.get("judge", ())} or _matching(rest, shape.judge or table.scores["judge"])
     return people, judges
 
 
@@ -489,6 +487,8 @@ def _rates_reference(column: str, reference: str) -> bool:
 
     >>> _rates_reference("gpt4_score", reference="gpt4_ans"), _rates_reference("gpt4_score", reference="answer")
     (True, False)
+    >>> _rates_reference("reference_score", reference="answer"), _rates_reference("gold_rating", reference="answer")
+    (True, True)
     """
     owner, scored = ({*re.findall(r"[a-z]+\d*", name.lower())} for name in (reference, column.rpartition(".")[2]))
     owner = {*load_columns().names["reference"], *owner} - {"ans", "answer", "response", "text", "output"}
@@ -501,15 +501,13 @@ def _matching(columns: Sequence[str], expression: str) -> dict[str, str]:
 
     If several columns capture the same name, each has its full column name.
     """
-    names = dict[str, str]()
-    for column in columns:
-        if match := re.fullmatch(expression, column, re.IGNORECASE):
-            names[column] = next(filter(None, match.groups()), column)
+    matches = {column: re.fullmatch(expression, column, re.IGNORECASE) for column in columns}
+    names = {column: next(filter(None, match.groups()), column) for column, match in matches.items() if match}
     listed = list(names.values())
     return {column: column if listed.count(name) > 1 else name for column, name in names.items()}
 
 
-def find_kinds(cells: Iterable[Any], codes: Codes | None = None) -> list[Kind]:
+def find_kinds(cells: Sequence[Any], codes: Codes | None = None) -> list[Kind]:
     """Return the kinds of verdicts that a column may hold; [] if a cell fits none of them.
 
     `codes`: meanings of numbers beside two answers, which are preferences if all have a meaning. None if rows hold no
@@ -518,14 +516,10 @@ def find_kinds(cells: Iterable[Any], codes: Codes | None = None) -> list[Kind]:
     >>> find_kinds(["A", "tie", None]), find_kinds([1, 0]), find_kinds([1, 2], codes={}), find_kinds([3, "good"])
     (['preference'], ['yes or no', 'score'], ['preference'], [])
     """
-    filled = [cell for cell in cells if not tables.is_empty(cell)]
-    if not filled or any(isinstance(cell, list | dict) for cell in filled):
-        return []
-    words = {str(cell).strip().lower() for cell in filled}
-    kinds: list[Kind] = [kind for kind in load_columns().words if all(find_label(kind, word) for word in words)]
-    if codes is not None and sources.are_codes(filled):
-        return [] if sources.find_meanings(filled, codes)[1] else ["preference"]
-    if codes is None and "preference" not in kinds and all(_read_vote(word) is not None for word in words):
+    if codes is not None and tables.can_read(tables.read_number, cells):
+        return [] if sources.find_meanings(cells, codes)[1] else ["preference"]
+    kinds: list[Kind] = [kind for kind in load_columns().words if tables.can_read(partial(find_label, kind), cells)]
+    if codes is None and "preference" not in kinds and tables.can_read(_read_vote, cells):
         kinds.append("score")
     return kinds
 

@@ -4,9 +4,9 @@ If rows hold whole conversations, the texts of the single turns are read from th
 which are numbers beside two responses, differs between files.
 """
 
-import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -14,15 +14,15 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Any, Literal
 
 from critic import jsonl, tables
-from critic.errors import UsageError, quoted, shorten_line
-from critic.records import NO_VERDICT, RATINGS, Turn, is_judgment
+from critic.errors import UsageError, loads, quoted, shorten_line
+from critic.records import RATINGS, Turn, is_judgment
 from critic.stats.verdicts import Label
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FileKind = Literal["judgments", "human-scored rows", "table"]
-Scale = tuple[float, float]
+Scale = tables.Scale
 
 Codes = Mapping[float, Label | None]
 """Labels of the numbers beside two responses. None means no verdict."""
@@ -32,12 +32,6 @@ Mapped = Mapping[str, Sequence[str]]
 
 SCALE: Scale = (RATINGS[0], RATINGS[-1])
 """The scale of scores, unless the user names another."""
-
-SCALES: tuple[Scale, ...] = ((0, 1), (1, 5), (0, 5), (1, 10), (0, 10), (0, 100))
-"""Scales that scores may have. The first that contains all scores is assumed; if none does, the scores' own range."""
-
-_FEW = 0.02
-"""Largest share of numbers off the scale of the others that counts as mistakes."""
 
 PART_COLUMNS = {name: name for name in ("task", "category", "lang", "system", "turn", "condition")}
 PART_COLUMNS["system"] = "answerer"
@@ -179,20 +173,8 @@ class Source:
         name = self.column or column
         if name.endswith(tables.SCORE_SUFFIX):
             return replace(self, scale=SCALE)
-        cells = [tables.read_number(cell) for cell in self.cells(name)]
-        numbers = [number for number in cells if number is not None and number != NO_VERDICT]
-        far = [number for number in numbers if not 0 <= number <= SCALE[1]]
-        few = len(far) <= max(1, len(numbers) * _FEW) or len(set(far)) == 1
-        if far and few and len(far) < len(numbers):
-            low, high = find_scale([number for number in numbers if number not in far], people)
-            where = self.place(cells.index(far[0]))
-            raise UsageError(
-                f"{where}: {name} {far[0]:g} is outside {low:g}..{high:g}, on which the others are; if it is a score, "
-                "give --scale or --judge-scale"
-            )
-        scale = find_scale(numbers, people) if numbers else None
-        if scale and scale[0] == scale[1]:
-            raise UsageError(f"{self.path}: every {name} is {scale[0]:g}; give their --scale or --judge-scale")
+        cells = [(self.place(row), cell) for row, cell in enumerate(self.cells(name))]
+        scale = tables.detect_scale(cells, name, self.path, people)
         # The frame goes along, so that the file is not read again.
         return replace(self, scale=scale, table=self.frame)
 
@@ -241,20 +223,6 @@ class TableOptions:
         return replace(source, mapped=self.mapped, codes=self.codes, scale=self.scales[judge])
 
 
-def find_scale(numbers: Sequence[float], people: Scale | None = None) -> Scale:
-    """Return the scale that numbers are on.
-
-    `people`: people's scale, returned if it contains all numbers and they reach its upper half.
-
-    >>> find_scale([2.0, 9.0], people=(1.0, 10.0)), find_scale([1, 4])
-    ((1.0, 10.0), (1, 5))
-    """
-    lowest, highest = min(numbers), max(numbers)
-    if people and people[0] <= lowest and people[1] / 2 <= highest <= people[1]:
-        return people
-    return next((scale for scale in SCALES if scale[0] <= lowest and highest <= scale[1]), (lowest, highest))
-
-
 def column_notes(sources: Sequence[Source], column: str, grouped: bool) -> list[str]:
     """Return notes on tables: unused columns, cut cells, and a missing group column (unless `grouped`).
 
@@ -263,7 +231,7 @@ def column_notes(sources: Sequence[Source], column: str, grouped: bool) -> list[
     records = {source.path for source in sources if source.content != "table"}
     # A column that is named in a file of records is no table of its own.
     read = [source for source in sources if source.path not in records]
-    notes = list(dict.fromkeys(source.origin for source in read if source.origin))
+    notes = list(dict.fromkeys(line for source in read for line in source.origin.splitlines()))
     # A note on the columns that were chosen says as much.
     for path, source in ({} if notes else {source.path: source for source in read}).items():
         scores = {table.column or column for table in read if table.path == path}
@@ -278,7 +246,7 @@ _CONVERSATION = re.compile(r"(?:.*\.)?(?:conversations?|messages|dialog(?:ue)?|c
 """Name of a column of conversations; its group is the side, if the name has one."""
 
 _USUAL = {None: "response", "a": "response_a", "1": "response_a", "b": "response_b", "2": "response_b"}
-_RESPONSES = frozenset((*_USUAL.values(), "text", "text_a", "text_b"))
+RESPONSES = frozenset((*_USUAL.values(), "text", "text_a", "text_b"))
 _USER = frozenset(("user", "human", "question", "prompt", "instruction"))
 _ASSISTANT = frozenset(("assistant", "gpt", "model", "bot", "answer", "response"))
 _NUMBERED = re.compile(r"(?:turn[ _-]?)?(\d+)(?:\.0)?", re.IGNORECASE)
@@ -294,10 +262,8 @@ def read_exchanges(value: Any) -> list[Turn]:
     [Turn(user='Why?', assistant='So.')]
     """
     if isinstance(value, str) and value.lstrip().startswith("["):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            return []
+        with suppress(ValueError):
+            value = loads(value)
     if not isinstance(value, list) or not all(isinstance(message, dict) for message in value):
         return []
     messages = list[tuple[Any, Any]]()
@@ -337,12 +303,9 @@ def fill_turns(path: Path, frame: "pd.DataFrame", named: Collection[str]) -> dic
     question. Columns in `named` are kept. Returns the source column of each filled column.
     Raises UsageError if a row names a turn that its conversation does not have.
     """
-    conversations = _find_conversations(frame)
-    if not conversations:
-        return {}
     turns = _read_turns(frame["turn"]) if "turn" in frame else [None] * len(frame)
     kept, filled = {*named, *({"group"} & {*frame})}, dict[str, str]()
-    for usual, (column, talks) in conversations.items():
+    for usual, (column, talks) in _find_conversations(frame).items():
         judged = list[list[Turn]]()
         for row, (talk, turn) in enumerate(zip(talks, turns, strict=True)):
             if turn is not None and talk and turn > len(talk):
@@ -367,7 +330,7 @@ def _find_conversations(frame: "pd.DataFrame") -> dict[str, tuple[str, list[list
     """
     conversations = dict[str, tuple[str, list[list[Turn]]]]()
     # Beside responses a conversation is the history before them.
-    for column in [] if _RESPONSES & {*frame} else frame:
+    for column in [] if RESPONSES & {*frame} else frame:
         side = _CONVERSATION.fullmatch(str(column))
         usual = _USUAL[side[1] and side[1].lower()] if side else ""
         if side and usual not in conversations and any(talks := list(map(read_exchanges, frame[column]))):
@@ -397,12 +360,6 @@ _PLAIN: Codes = {1.0: "a", 2.0: "b"}
 _SHOWN = 7
 """Most numbers that an error message lists."""
 
-_SIDES = (("a", "b", "c"), ("1", "2", "3"), ("first", "second", "third"), ("left", "right", "middle"))
-_ANSWER = re.compile(
-    "response|answer|output|completion|reply|candidate|conversation|generation|caption|model|system|text_"
-)
-_NO_ANSWER = re.compile("reference|gold|expected|target|correct|question|prompt")
-
 
 def is_pair(source: Source) -> bool:
     """Return True if a file's rows compare two answers, so that numbers in them are codes of preferences."""
@@ -412,51 +369,30 @@ def is_pair(source: Source) -> bool:
 def holds_two_answers(frame: "pd.DataFrame") -> bool:
     """Return True if each row holds two answers, or names two models.
 
-    These are two text columns whose names differ only in their side, as response_a and response_b or Answer 1 and
-    Answer 2. Three such columns are options, not a pair; two columns of numbers are scores of two judges.
+    These are text columns with names of answers and of both sides, as response_a and response_b or Answer 1 and
+    Answer 2. Three such columns are options, not a pair; numbers are scores of two judges.
 
     >>> import pandas as pd
-    >>> def holds(names, cell="some text"):
-    ...     return holds_two_answers(pd.DataFrame({name: [cell] for name in names.split()}))
     >>> pairs = "response_a response_b", "Answer1 Answer2", "model_1 model_2", "left_response right_response"
-    >>> [holds(names) for names in pairs], [holds(names, cell=4.5) for names in pairs]
-    ([True, True, True, True], [False, False, False, False])
-    >>> holds("answer_1 answer_2 answer_3"), holds("reference_answer_1 reference_answer_2")
-    (False, False)
-    >>> holds("response reference"), holds("question_a question_b")
-    (False, False)
+    >>> [holds_two_answers(pd.DataFrame(dict.fromkeys(names.split(), ["text"]))) for names in pairs]
+    [True, True, True, True]
+    >>> others = "answer_1 answer_2 answer_3", "reference_answer_1 reference_answer_2", "response reference"
+    >>> [holds_two_answers(pd.DataFrame(dict.fromkeys(names.split(), ["text"]))) for names in others]
+    [False, False, False]
+    >>> holds_two_answers(pd.DataFrame({"question_a": ["text"], "question_b": ["text"]}))
+    False
+    >>> holds_two_answers(pd.DataFrame({"model_a or model_b": ["text"]}))
+    False
+    >>> any(holds_two_answers(pd.DataFrame(dict.fromkeys(names.split(), [4.5]))) for names in (*pairs, *others))
+    False
     """
-    columns = {str(column).lower(): column for column in frame}
-    for name in columns:
-        if not _ANSWER.search(name) or _NO_ANSWER.search(name):
-            continue
-        for side, other, third in _SIDES:
-            # A digit may directly follow a word, as in answer1; a letter may not.
-            before = r"(?<!\d)" if side.isdigit() else r"(?<![^\W_])"
-            pattern = rf"{before}{side}(?![^\W_])"
-            twin = re.sub(pattern, other, name)
-            if twin == name or twin not in columns or re.sub(pattern, third, name) in columns:
-                continue
-            # Two columns of numbers are scores of two models, not their answers.
-            if _is_text(frame[columns[name]]) and _is_text(frame[columns[twin]]):
-                return True
-    return False
-
-
-def _is_text(cells: Iterable[Any]) -> bool:
-    """Return True if the first cell that is not empty is a text or a list of messages."""
-    first = next((cell for cell in cells if not tables.is_empty(cell)), None)
-    return first is not None and tables.read_number(first) is None
-
-
-def are_codes(cells: Iterable[Any]) -> bool:
-    """Return True if there are filled cells and all of them are numbers.
-
-    >>> are_codes([1, "2", None]), are_codes(["a", 2]), are_codes([])
-    (True, False, False)
-    """
-    filled = [tables.read_number(cell) for cell in cells if not tables.is_empty(cell)]
-    return bool(filled) and None not in filled
+    table = tables.load_columns()
+    # Two columns of numbers are scores of two models, not their answers.
+    texts = [name for name in frame if not tables.can_read(tables.read_number, frame[name])]
+    answers = [name for name in map(str, texts) if table.is_named("answer", name)]
+    sides = ("first", "second", "third")
+    first, second, third = ({name for name in answers if table.is_named(side, name)} for side in sides)
+    return bool(first - second and second - first and not third)
 
 
 def find_meanings(cells: Iterable[Any], codes: Codes) -> tuple[Codes, list[float]]:

@@ -1,6 +1,7 @@
 """Layouts of people's files and of tools that say whose scores a column holds only by names and values."""
 
 import json
+import re
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pandas as pd
 import pytest
 from conftest import rows_of, write_csv, write_jsonl, write_xlsx
 
-from critic import tables
+from critic import human_scored, tables
 from critic.errors import UsageError
 from eval_agreement.reading.inputs import find_scores, parse_map, parse_sources
 from eval_agreement.reading.loaders import read_scores
@@ -68,23 +69,37 @@ def test_a_column_that_names_its_scale_is_on_it(tmp_path: Path) -> None:
     assert sample.scores.tolist() == [1, 2, 1, 3]
 
 
-NEVER = "turn turn_id version model_version judge_version time eval_time evalTime gpt4_latency_ms judge_id doc_hash "
-NEVER += "n_tokens difficulty num_turns judge_prompt_tokens reward_seed score_timestamp conversation_turns year"
+def test_a_judge_is_known_by_its_name_and_its_values(tmp_path: Path) -> None:
+    others: dict[str, list[Any]] = {"evalTime": [1, 2, 3, 4], "grader": ["good", "bad", "good", "bad"]}
+    sample = read(table(tmp_path, human_score=PEOPLE, **{"Claude rating": JUDGE}, **others))
+    assert list(sample.judges) == ["Claude rating"] and sample.scores.tolist() == JUDGE
+    with pytest.raises(UsageError, match=r"no judge's verdicts.*name the column as --map COLUMN=judge; .*evalTime"):
+        read(table(tmp_path, human_score=PEOPLE, **others))
 
 
-@pytest.mark.parametrize("name", NEVER.split())
-def test_a_column_of_numbers_is_no_judge_by_its_values(tmp_path: Path, name: str) -> None:
-    sample = read(table(tmp_path, human_score=PEOPLE, gpt4=JUDGE, **{name: [1, 2, 3, 4]}))
-    assert list(sample.judges) == ["gpt4"] and sample.scores.tolist() == JUDGE
-    with pytest.raises(UsageError, match=f"no judge's verdicts.*name the column as --map COLUMN=judge; .*{name}"):
-        read(table(tmp_path, human_score=PEOPLE, **{name: [1, 2, 3, 4]}))
+HEADERS = [
+    ("question,answer", "rater1,rater2", "gpt4,average"),
+    ("question,answer", "human_fluency", "judge_fluency,human_depth,judge_depth"),
+    ("编号,问题,模型回答,参考答案", "标注员1,标注员2", "模型评分"),
+    ("Question,Response A,Response B", "Which is better?", "GPT-4 choice"),
+    ("问题,回答A,回答B", "rater1,rater2", "模型偏好"),
+]
 
 
-@pytest.mark.parametrize("name", ["llm_score_turn_1", "gpt-4o", "Claude rating", "deepseek", "grader", "judgeScore"])
-def test_a_judge_is_known_by_its_name(tmp_path: Path, name: str) -> None:
-    assert list(read(table(tmp_path, human_score=PEOPLE, **{name: JUDGE})).judges) == [name]
-    with pytest.raises(UsageError, match="no judge's verdicts"):
-        read(table(tmp_path, human_score=PEOPLE, **{name: ["good", "bad", "good", "bad"]}))
+@pytest.mark.parametrize(("texts", "people", "judges"), HEADERS)
+def test_both_roads_find_the_same_people(tmp_path: Path, texts: str, people: str, judges: str, capsys: Any) -> None:
+    """Below a title of two cells; the columns behind the first of `judges` are nobody's verdicts."""
+    is_pair, others = texts.endswith("B"), f"{people},{judges}".count(",") + 1
+    verdicts, labels = (["A", "tie", "B", "A"], [1.0, 0.5, 0.0, 1.0]) if is_pair else (PEOPLE, PEOPLE)
+    rows = [[f"text {n}"] * (texts.count(",") + 1) + [verdicts[n]] * others for n in range(4)]
+    rows = [["Ratings of March", "team B", *[""] * (len(rows[0]) - 2)], f"{texts},{people},{judges}".split(","), *rows]
+    pd.DataFrame(rows).to_csv(path := tmp_path / "t.csv", header=False, index=False)
+    kind, source, found = guess([path])
+    assert (kind, [*found]) == ("preference" if is_pair else "score", judges.split(",")[:1])
+    loaded = human_scored.load(path, keep_flags=frozenset({"no_reference"}))
+    assert [each.preference if is_pair else each.human.score for each in loaded.responses] == labels
+    for said in (source.note, capsys.readouterr().err):
+        assert re.findall(r"taken as (?:people|human_score|preference): (.+?) (?:on|\()", said) == people.split(",")
 
 
 FASTCHAT = {"question_id": [81, 81, 82, 82], "model": "vicuna", "turn": [1, 2, 1, 2]}
@@ -104,13 +119,10 @@ def test_prompts_of_fastchat_are_conditions_of_one_judge(tmp_path: Path, columns
     assert sample.parts["condition"] == prompts
 
 
-@pytest.mark.parametrize(
-    "reference", [("gpt4_ans", "gpt4_score"), ("answer", "reference_score"), ("answer", "gold_rating")]
-)
-def test_a_score_of_the_reference_is_no_judges(tmp_path: Path, reference: tuple[str, str]) -> None:
-    answer, its_score = reference
-    about = {"index": range(4), "question": ["0?", "1?", "2?", "3?"], "prediction": "Two.", answer: "3", its_score: 9}
-    sample = read(write_xlsx(tmp_path / "llava.xlsx", rows_of(**about, score=JUDGE, human_score=PEOPLE)))
+def test_a_score_of_the_reference_is_no_judges(tmp_path: Path) -> None:
+    about = {"index": range(4), "question": ["0?", "1?", "2?", "3?"], "prediction": "Two.", "gpt4_ans": "3"}
+    rows = rows_of(**about, gpt4_score=9, score=JUDGE, human_score=PEOPLE)
+    sample = read(write_xlsx(tmp_path / "llava.xlsx", rows))
     assert sample.judges == {"score": pytest.approx(JUDGE)}
     assert next(response and response.question.reference for response in sample.responses) == "3"
 
@@ -162,13 +174,12 @@ def test_an_id_may_be_one_part_of_a_composed_one_or_several_columns(tmp_path: Pa
         assert people and read_scores(people, judges).ids == ["q1/3", "q1/8", "q2/5", "q3/10"]
 
 
-@pytest.mark.parametrize("word", ["k. A.", "k.A.", "keine Angabe", "n. a.", "N/A", ".", "unknown", "缺失", "?"])
-def test_cells_that_say_nothing_are_counted_and_named(tmp_path: Path, word: str) -> None:
-    path = table(tmp_path, human_score=[*PEOPLE[:3], word], gpt4=[word, *JUDGE[1:]])
+def test_cells_that_say_nothing_are_counted_and_named(tmp_path: Path) -> None:
+    path = table(tmp_path, human_score=[*PEOPLE[:3], "k. A."], gpt4=["k. A.", *JUDGE[1:]])
     sample = read(path)
     assert np.isnan(sample.scores[0]) and len(sample.labelled.ids) == 3
     for role in ("people", "gpt4"):
-        assert any(f"1 cells of {role} say '{word}' or the like and count as empty" in note for note in sample.notes)
+        assert any(f"1 cells of {role} say 'k. A.' or the like and count as empty" in note for note in sample.notes)
 
 
 TITLES = [["Ratings of March"], ["Rater:", "Ann", "", ""], ["Ratings", ""]]
@@ -189,15 +200,6 @@ def test_the_header_stands_below_titles(tmp_path: Path, kind: str, titles: list[
     assert str(next(tables.rows(path))[0]).endswith(f"{len(titles) + 2}")
 
 
-def test_a_header_of_one_name_stays_the_header(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("score\n3\n5\n", "utf-8")
-    assert [row for _, row in tables.rows(tmp_path / "t.csv")] == [{"score": "3"}, {"score": "5"}]
-    for text in ("id\na,b\n", "marks\n3,4\n"):
-        (tmp_path / "t.csv").write_text(text, "utf-8")
-        with pytest.raises(UsageError, match=r"t\.csv:2: 2 cells, but the header has 1"):
-            list(tables.rows(tmp_path / "t.csv"))
-
-
 def test_a_sheet_is_named_behind_a_colon(tmp_path: Path) -> None:
     import openpyxl
 
@@ -208,10 +210,14 @@ def test_a_sheet_is_named_behind_a_colon(tmp_path: Path) -> None:
     book.save(path)
     assert read(path).human.tolist() == [3, 9], "the only sheet with rows, wherever it stands"
     empty.append(["Rate from 1 to 10"])
+    book.create_sheet("Legend").append(["1", "bad"])
     book.save(path)
-    with pytest.raises(UsageError, match=r"t\.xlsx: the sheets How to rate, March all have rows; name the one"):
+    assert read(path).human.tolist() == [3, 9], "the only sheet with usual names of columns"
+    book.create_sheet("April all").append(["id", "human"])
+    book.save(path)
+    with pytest.raises(UsageError, match=r"t\.xlsx: the sheets March all, April all have rows; name the one"):
         read(path)
-    with pytest.raises(UsageError, match=r"t\.xlsx: no sheet 'April'; there are How to rate, March all"):
+    with pytest.raises(UsageError, match=r"t\.xlsx: no sheet 'April'; there are How to rate, March all, Leg"):
         read(Path(f"{path}:April"))
     assert read(Path(f"{path}:March all")).human.tolist() == [3, 9]
     for end, column in {"March all": None, "March all:human": "human", "human": "human"}.items():

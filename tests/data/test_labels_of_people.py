@@ -37,7 +37,10 @@ def test_preferences_are_split_and_taught_in_both_orders(tmp_path: Path, suffix:
     rows = [pair(number) for number in range(60)]
     path = tmp_path / f"pairs.{suffix}"
     (write_jsonl if suffix == "jsonl" else tables.write_csv)(path, rows)
-    assert_one_line_error(run(PROGRAM, path, "--out", tmp_path / "o"), "--map winner=preference")
+    lacking = write_jsonl(tmp_path / "lacking.jsonl", [{"winner": 3, "response_a": "a", "response_b": "b"}])
+    refused = run(PROGRAM, lacking, "--out", tmp_path / "o")
+    assert_one_line_error(refused, "(winner), as in --map COLUMN=question --map winner=preference")
+    assert "as preference: winner (change with" in run(PROGRAM, path, "--out", tmp_path / "found", code=0).stderr
     done = run(PROGRAM, path, "--map", "winner=preference", "--external", "beta", "--out", tmp_path / "o")
     assert_one_line_error(done, "falls into the split train; it has 60 questions", "all that beta answered: give at")
     same = write_jsonl(tmp_path / "same.jsonl", [{**row, "question": "Which?", "group": row["id"]} for row in rows])
@@ -45,6 +48,7 @@ def test_preferences_are_split_and_taught_in_both_orders(tmp_path: Path, suffix:
     assert_one_line_error(done, "rows share an image, or question and")
     assert run(PROGRAM, path, "--map", "winner=preference", "--out", tmp_path / "o").returncode == 0
     read = human_scored.load(tmp_path / "o/train.jsonl").responses
+    assert read == human_scored.load(tmp_path / "found/train.jsonl").responses
     assert 50 < len(read) < 60 and {answer.preference: answer.human for answer in read} == dict.fromkeys(WORDS.values())
     said = {1.0: ["A", "B"], 0.0: ["B", "A"], 0.5: ["tie", "tie"]}
     for answer in read:
@@ -153,7 +157,7 @@ def test_scores_of_answers_and_of_conversations_are_not_compared(tmp_path: Path)
         ([human_row(0, rater=n, response=n) for n in "ab"], [], ":2: response of 'row-0' is another at"),
         ([human_row(0, human_score=None, preference="a")], [], ":1: preference 'a' beside one answer"),
         ([human_row(0, sample={}, verdict={"rating": "x"})], [], ":1: Expected `float | null`, got `str`"),
-        ([pair(1, rater="ann")], ["--scale", "1:5"], ":1: Object missing required field `human_score`"),
+        ([pair(1, rater="ann", winner=None)], ["--scale", "1:5"], ":1: Object missing required field `human_score`"),
         ([human_row(0, human_score=None, annotators=[7])], [], "no usable row (1 rows, no score by people)"),
         ([human_row(0, rater=n, checklist=[n]) for n in "ab"], [], ":2: checklist of 'row-0' is another at"),
         ([human_row(0)], ["--map", "id=task", "--map", "lang=task"], "id and lang are both task"),
