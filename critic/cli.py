@@ -44,6 +44,7 @@ STAGES = {
     "audit": ("eval_agreement.audit", "Measure how well the judge agrees with people: tables and an HTML report."),
     "attack": ("eval_agreement.attack", "Add prompt injections to low-scored answers, for the judge to judge."),
     "push": ("critic.stages.push", "Publish a judge on a model hub, with its licence, figures and certificate."),
+    "doctor": ("eval_agreement.doctor", "Say what a file, a folder or a server is, and what to do next."),
     "demo": ("critic.stages.demo", "Do the main job in a small sample world: train, serve, judge, audit."),
 }
 """Stage name -> (module or program, one-line help). The stage's command is the function `main` there."""
@@ -69,9 +70,9 @@ _LOOP = "Symlink loop from"
 
 FIRST = """Begin with one of these:
 
-  critic demo                                   train, serve, judge and audit in a small world
-  critic audit --human people.csv --judge mine=scores.csv --out runs/audit
-                                                how far a judge of yours agrees with people"""
+  critic demo                 train, serve, judge and audit in a small world
+  critic audit mine.csv       how far a judge agrees with people, both in your own table
+  critic doctor FILE          what a file, a folder or a server is, and what to do next"""
 
 RARELY_NEEDED = "Rarely needed"
 """Title of the group of options that --help shows last."""

@@ -35,7 +35,7 @@ def test_alone_it_says_what_to_do_first() -> None:
     [
         (
             ["juge"],
-            ("did you mean judge? there are build,", "judge, merge, import-grades, score, audit, attack, push, demo"),
+            ("did you mean judge? there are build,", "import-grades, score, audit, attack, push, doctor, demo"),
         ),
         (["judge", "r.jsonl", "--out", "j.jsonl", "--prompt", "scale5"], ("'scale5'; did you mean scale_5?",)),
         (["judge", "r.jsonl", "--out", "j.jsonl", "--no-reson"], ("--no-reson", "--no-reason")),

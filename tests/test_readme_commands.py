@@ -227,7 +227,7 @@ def test_those_of_the_audit(tmp_path: Path, shared: Path, scripted: Servers) -> 
             lines = [f"{key}/own/direct/1,{number % 10 + 1}" for number, key in enumerate(ids)]
             (tmp_path / "people.csv").write_text("\n".join(["id,score", *lines]))
 
-    assert len(check("eval_agreement/README.md", tmp_path, ready=ready)) == 5
+    assert len(check("eval_agreement/README.md", tmp_path, ready=ready)) == 6
 
 
 def test_those_of_other_tools_files(tmp_path: Path) -> None:

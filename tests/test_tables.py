@@ -67,13 +67,6 @@ def test_a_csv_of_any_usual_encoding_and_separator_says_the_same(tmp_path: Path,
     assert second_row == {"id": "b", "text, with; marks": text[:1], "score": "2"}
 
 
-@pytest.mark.parametrize("cell", ["4,333", "good", "1.234,5", "1,234,567", True, "inf", [1], "1,2.5"])
-def test_a_cell_that_may_be_another_number_is_refused(cell: object) -> None:
-    """Without a bound `4,333` may be thousands, such as a length in characters."""
-    with pytest.raises(ValueError, match=r"is not a|behind the comma"):
-        tables.parse_number(cell)
-
-
 @pytest.mark.parametrize(("name", "content", "message"), BROKEN, ids=[name for name, _, _ in BROKEN])
 def test_what_cannot_be_read_is_one_line_that_names_the_place(
     tmp_path: Path, name: str, content: bytes, message: str

@@ -75,6 +75,7 @@ class OpenAIBackend(backends.Backend):
     `api_key`: None or "" if the server needs no key. `timeout`: seconds per try. `connections`: concurrent requests.
     `attempts`: most tries per call. A call is repeated after a timeout, a lost connection, a malformed reply, a status
         in RETRIED_STATUS, or 5xx.
+    `offered`: the server's list of models, by name; {} before `choose`, or if it has none.
     `unsupported`: request fields that the server refused so far (`refusals.OPTIONAL`); later requests omit them.
 
     Error messages contain neither the key nor the password in the URL.
@@ -96,7 +97,7 @@ class OpenAIBackend(backends.Backend):
         self._headers = OURS | _build_credentials(self._address.user, api_key, self._address.azure)
         self.root, self.attempts, self.timeout = self._address.root, attempts, timeout
         self.endpoint, self.max_concurrency, self.retries = redact_url(base_url).removesuffix("/v1"), connections, 0
-        self.unsupported = set[str]()
+        self.unsupported, self.offered = set[str](), dict[str, dict[str, Any]]()
         self._tokens: dict[str, int | None] = {}
         # True once a list of models or a reply has shown an OpenAI-compatible server.
         self._is_known = False
@@ -142,7 +143,7 @@ class OpenAIBackend(backends.Backend):
         if offered is None:
             self.served = ModelInfo(str(name), None, is_vllm=False)
             return self.served
-        self._is_known = True
+        self._is_known, self.offered = True, offered
         if name is not None and name not in offered:
             raise UsageError(f"the server at {self.endpoint} has no model {name!r}; it offers {', '.join(offered)}")
         chosen = offered[name] if name is not None else next(iter(offered.values()))
