@@ -157,7 +157,7 @@ def read_two_judges(then: Source, now: Source, name: str) -> RatedSample:
     ids = [key for key in dict.fromkeys([*old.index, *new.index]) if key not in failed]
     rows = _join(old.assign(human=old["score"], raters=None), new, ids)
     notes = [f"{len(failed)} answers in both files have no score in one of them and are left out"] if failed else []
-    notes += [source.note for source in (then, now) if source.note]
+    notes += [line for source in (then, now) for line in source.note.splitlines()]
     return replace(_build_sample(name, rows, {name: new["score"].reindex(ids)}), notes=notes)
 
 

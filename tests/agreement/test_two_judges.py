@@ -112,7 +112,7 @@ def test_since_a_file(tmp_path: Path) -> None:
         (tmp_path / name).write_text(json.dumps({"results": rows}))
     results = run(*AUDIT, "now.json", "--since", "then.json", cwd=tmp_path)
     assert results.returncode == 1 and "the judge has changed" in results.stdout, results
-    assert "then.json: taken for a table; judge: score on 1..10; id: index" in results.stdout
+    assert "then.json: taken as judge: score on 1..10 (change with --map score=FIELD," in results.stdout
     (tmp_path / "now.json").write_text(json.dumps([row | {"score": row["score"] / 10} for row in rows]))
     assert_one_line_error(run(*AUDIT, "now.json", "--since", "then.json", cwd=tmp_path), "several scales, those")
     planned = run(*AUDIT, "--judge", "old=old.csv", "--since", "old.csv", "--looks", "52", cwd=tmp_path, code=0)
