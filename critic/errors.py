@@ -194,6 +194,8 @@ def refusing(path: Path, problem: str) -> Iterator[None]:
 def located(place: object, *kinds: type[Exception]) -> Iterator[None]:
     """Turn an error of these kinds raised in the body into a UsageError that begins with its place: `place: …`.
 
+    Another library's message is put on one line and cut if it is long.
+
     >>> with located("rows.jsonl:7", ValueError):
     ...     int("seven")
     Traceback (most recent call last):
@@ -202,7 +204,7 @@ def located(place: object, *kinds: type[Exception]) -> Iterator[None]:
     try:
         yield
     except kinds as error:
-        raise UsageError(f"{place}: {error}") from None
+        raise UsageError(f"{place}: {error if isinstance(error, UsageError) else shorten_line(str(error))}") from None
 
 
 def replace_surrogates(value: Any) -> Any:

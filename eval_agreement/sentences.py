@@ -35,24 +35,20 @@ def signed(bounds: Interval | None) -> str:
     return " [{:+.2f}, {:+.2f}]".format(*bounds) if bounds else ""
 
 
-# A sentence is full of values, which therefore stand in single braces.
-_ENVIRONMENT = jinja2.Environment(
-    undefined=jinja2.StrictUndefined, autoescape=False, variable_start_string="{", variable_end_string="}"
-)
-for _filter in (interval, listed, number, quote, quote_share, share, shares, signed, within):
-    _ENVIRONMENT.filters[_filter.__name__] = _filter
-_ENVIRONMENT.filters["f"] = format
-
-
 @cache
 def texts_of(name: str) -> dict[str, Any]:
     """Load a .toml file of the package, given its path in the package."""
     return tomllib.loads((files("eval_agreement") / name).read_text("utf-8"))
 
 
-@cache
-def _load_sentence(key: str) -> jinja2.Template:
-    return _ENVIRONMENT.from_string(texts_of("sentences.toml")[key])
+# A sentence is full of values, which therefore stand in single braces.
+_ENVIRONMENT = jinja2.Environment(
+    undefined=jinja2.StrictUndefined, autoescape=False, variable_start_string="{", variable_end_string="}"
+)
+_ENVIRONMENT.loader = jinja2.FunctionLoader(lambda key: str(texts_of("sentences.toml")[key]))
+for _filter in (interval, listed, number, quote, quote_share, share, shares, signed, within):
+    _ENVIRONMENT.filters[_filter.__name__] = _filter
+_ENVIRONMENT.filters["f"] = format
 
 
 def say(key: str, **values: object) -> str:
@@ -61,4 +57,4 @@ def say(key: str, **values: object) -> str:
     >>> say("too_few_questions", who="gpt4", groups=12, fewest=20, more=8)
     'No decision on gpt4: 12 questions are too few, 20 are needed; label answers to 8 more.'
     """
-    return _load_sentence(key).render(values)
+    return _ENVIRONMENT.get_template(key).render(values)

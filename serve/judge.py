@@ -33,7 +33,7 @@ from critic.backends import identity
 from critic.backends.vllm import build_environment, build_options, count_gpus, end_with_parent, find_build, list_devices
 from critic.certificate import check_certificate, read
 from critic.cli import run_program
-from critic.errors import UsageError
+from critic.errors import UsageError, located
 
 ENTRY = "vllm.entrypoints.launchers.api_server.entry"
 SEVERAL = ("vllm.entrypoints.cli.main", "serve")  # a process of the API for each engine; the other starts one alone
@@ -66,10 +66,8 @@ def check_address(host: str, port: int, api_key: str | None) -> None:
             "the key (VLLM_API_KEY or --api-key) is blank, or has blanks around it or characters beyond ASCII: "
             "no client could send it; take another, or none on 127.0.0.1"
         )
-    try:
+    with located(f"--host {host!r} is no address of this machine", socket.gaierror):
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except socket.gaierror:
-        raise UsageError(f"--host {host!r} is no address of this machine") from None
     # Without a key anyone on the network could use it.
     if not ipaddress.ip_address(address[0]).is_loopback and not api_key:
         raise UsageError(
@@ -77,10 +75,8 @@ def check_address(host: str, port: int, api_key: str | None) -> None:
         )
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+        with located(f"cannot listen on {host}:{port}; choose another --port", OSError):
             probe.bind(address)
-        except OSError as error:
-            raise UsageError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from None
 
 
 def list_options(model: str, host: str, port: int, facts: dict[str, Any], on_cpu: bool) -> list[str]:
@@ -187,12 +183,10 @@ def attend(words: list[str], environ: dict[str, str], url: str, ready: str, seco
     - `words`: the command. `environ`: its environment. `url`: the server's address.
     - `seconds`: time limit until it answers. `log`: file for vLLM's messages, or None to print them.
     """
-    try:
+    with located(f"--log {log}: cannot be written", OSError):
         if log is not None:
             log.parent.mkdir(parents=True, exist_ok=True)
         output = log.open("wb") if log is not None else None
-    except OSError as error:
-        raise UsageError(f"--log {log}: cannot be written: {error.strerror}") from None
     server = subprocess.Popen(
         words,
         env=environ,
@@ -204,8 +198,7 @@ def attend(words: list[str], environ: dict[str, str], url: str, ready: str, seco
     try:
         wait_until_ready(server, url, seconds, log)
         print(ready, flush=True)
-        code = server.wait()
-        print(f"vLLM ended by itself with code {code}", file=sys.stderr)
+        print(f"vLLM ended by itself with code {server.wait()}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("stopping", file=sys.stderr)

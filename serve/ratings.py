@@ -87,13 +87,12 @@ def _scale(form: Any) -> tuple[int, int] | None:
     >>> _scale({"properties": {"Rating": {"minimum": 2, "maximum": 10}}}), _scale({"properties": []})
     (None, None)
     """
-    try:
+    with suppress(LookupError, TypeError):
         field = form["properties"][RATING]
         low, high = field["minimum"], field["maximum"]
-    except (LookupError, TypeError):
-        return None
-    is_scale = type(low) is int and low in (0, 1) and type(high) is int and high == TEN[1]
-    return (low, high) if is_scale else None
+        is_scale = type(low) is int and low in (0, 1) and type(high) is int and high == TEN[1]
+        return (low, high) if is_scale else None
+    return None
 
 
 def _rating_index(texts: list[str]) -> int | None:

@@ -58,7 +58,7 @@ def read(body: bytes) -> tuple[Any, bool]:
     # Counting commas is fast; parsing could block the event loop for seconds.
     if body.count(b",") > MOST_VALUES:
         raise Refusal(f"a request has at most {MOST_VALUES:,} values")
-    try:
+    with suppress(ValueError, RecursionError):
         sent = json.loads(body)
         request = _with_a_form(sent) if isinstance(sent, dict) else sent
         # Only an escape can spell half a pair: UTF-8 itself cannot.
@@ -67,9 +67,8 @@ def read(body: bytes) -> tuple[Any, bool]:
         for name, value in _fields(request):
             if name in CONSTRAINTS and isinstance(value, dict | list):
                 _check_constraint(name, value)
-    except (ValueError, RecursionError):
-        return None, False
-    return request, request is not sent
+        return request, request is not sent
+    return None, False
 
 
 def _with_a_form(request: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from msgspec import Struct, msgpack
 from msgspec.structs import replace
 
 from critic.backends import Backend, ChatMessage, ModelInfo, Reply, Request
-from critic.errors import Refused, UsageError
+from critic.errors import Refused, UsageError, located
 
 
 class Layer:
@@ -78,15 +78,13 @@ class Cached(Layer):
             print(f"--cache {path}: {problem}", file=sys.stderr)
 
     async def __aenter__(self) -> Self:
-        try:
+        with located(f"--cache {self.path}: expected an SQLite file of ours", sqlite3.Error, OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = sqlite3.connect(self.path, timeout=60, isolation_level=None)
             self._file.execute("PRAGMA journal_mode = WAL")
             self._file.execute("PRAGMA synchronous = NORMAL")
             columns = "name BLOB PRIMARY KEY, reply BLOB"
             self._file.execute(f"CREATE TABLE IF NOT EXISTS replies ({columns}) WITHOUT ROWID")
-        except (sqlite3.Error, OSError) as error:
-            raise UsageError(f"--cache {self.path}: {error}; expected an SQLite file of ours") from None
         return await super().__aenter__()
 
     async def __aexit__(self, *error: object) -> None:
@@ -100,7 +98,7 @@ class Cached(Layer):
         """
         key = [self.served.name, self.served.processor, request]
         name = hashlib.sha256(msgpack.encode(key, order="deterministic")).digest()
-        try:
+        with located(f"--cache {self.path}: run the same command again to go on", sqlite3.Error, OSError):
             if not self.fresh:
                 row = self._file.execute("SELECT reply FROM replies WHERE name = ?", (name,)).fetchone()
                 if row is not None:
@@ -109,9 +107,7 @@ class Cached(Layer):
             # The fastest level: the reply is needed now, and most of it compresses well.
             packed = zlib.compress(msgpack.encode(reply), 1)
             self._file.execute("INSERT OR REPLACE INTO replies VALUES (?, ?)", (name, packed))
-        except (sqlite3.Error, OSError) as error:
-            raise UsageError(f"--cache {self.path}: {error}; then run the same command again to go on") from None
-        return reply
+            return reply
 
 
 class Budget(Struct, kw_only=True):

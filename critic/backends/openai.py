@@ -209,22 +209,20 @@ class OpenAIBackend(backends.Backend):
             return None
         messages = [{"role": "user", "content": [image_part(RED), {"type": "text", "text": "?"}]}]
         body = {"model": self.served.name, "messages": messages}
-        try:
+        with suppress(httpx.HTTPError):
             answer = self._post_once("/tokenize", body)
-        except httpx.HTTPError:
-            return None
-        return answer.is_success if answer.status_code in (httpx.codes.OK, httpx.codes.BAD_REQUEST) else None
+            return answer.is_success if answer.status_code in (httpx.codes.OK, httpx.codes.BAD_REQUEST) else None
+        return None
 
     def _count_classes(self, name: str) -> int:
         """Return the number of classes of a vLLM model: 10 for a rating head, 1 for a comparing head, 0 for other
         models."""
         question = [{"role": "user", "content": "?"}]
-        try:
+        with suppress(httpx.HTTPError, *ODD):
             answer = self._post_once("/classify", _build_classify_body(name, question))
             # Models that write have no such route.
             return len(loads(answer.content)["data"][0]["probs"]) if answer.is_success else 0
-        except (httpx.HTTPError, *ODD):
-            return 0
+        return 0
 
     def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
         """Return the number of tokens of a prompt as vLLM counts them (route `/tokenize`).
@@ -323,11 +321,10 @@ class OpenAIBackend(backends.Backend):
         """
         prefixed = [{"role": "user", "content": "?"}, {**messages[-1], "content": messages[-1]["content"] + text}]
         unfinished = {"continue_final_message": True, "add_generation_prompt": False}
-        try:
+        with suppress(httpx.HTTPError, *ODD):
             tokenized = self._tokenize(prefixed, return_token_strs=True, **unfinished)
             return int(tokenized["tokens"][-1]) if tokenized["token_strs"][-1] == text else None
-        except (httpx.HTTPError, *ODD):
-            return None
+        return None
 
     async def _request(self, body: dict[str, Any], route: str = "/chat/completions") -> Reply:
         """Send `body` up to `attempts` times until there is a reply. Raises Transient with the last problem."""
@@ -490,15 +487,14 @@ def _parse_tokens(logprobs: Any) -> list[Token]:
     """Parse the generated tokens with their top log probabilities; return [] if the server sends no top log
     probabilities."""
     tokens = list[Token]()
-    try:
+    with suppress(*ODD):
         for entry in logprobs["content"]:
             # NaN and values above 700 (some servers give logits) have no probability.
             likely = [other for other in entry.get("top_logprobs") or [] if other["logprob"] < 700]
             alternatives = [(other["token"], other["logprob"]) for other in likely]
             tokens.append(msgspec.convert({"text": entry["token"], "alternatives": alternatives}, Token))
-    except ODD:
-        return []
-    return tokens if any(token.alternatives for token in tokens) else []
+        return tokens if any(token.alternatives for token in tokens) else []
+    return []
 
 
 def _parse_reply(answer: dict[str, Any], attempt: int) -> Reply:

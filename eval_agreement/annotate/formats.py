@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from critic import jsonl, tables
 from critic.building.bench import correct
-from critic.errors import UsageError, located, one_line, quoted
+from critic.errors import UsageError, located, quoted, refusing
 from critic.human_scored import settle_answers
 from critic.images import Images
 from critic.page.blocks import Section
@@ -245,7 +245,7 @@ def _read_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     with located(f"{path}: not JSON", OSError, msgspec.DecodeError, RecursionError):
         document = msgspec.json.decode(path.read_bytes().removeprefix(codecs.BOM_UTF8))
     rows = list[Mapping[str, Any]]()
-    try:
+    with refusing(path, "not as Label Studio or Potato write it; export as JSON from Label Studio"):
         if isinstance(document, dict) and "instance_id_to_label_to_value" in document:
             rows += _flatten_potato(document)
         elif isinstance(document, list):
@@ -254,9 +254,6 @@ def _read_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
                 rows += _flatten_label_studio(task) if "data" in task else [task]
         # An answer without an item is refused, and not left out.
         answered = [{**row, "item": row["item"]} for row in rows if _SKIPPED in row or any(map(_is_choice, row))]
-    except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
-        problem = f"not as Label Studio or Potato write it ({one_line(error)})"
-        raise UsageError(f"{path}: {problem}; export as JSON from Label Studio") from None
     yield from ((str(path), row) for row in answered)
 
 
