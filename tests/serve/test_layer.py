@@ -55,11 +55,15 @@ def test_few_requests_are_prepared_at_once_and_all_are_answered(build_layer: Cal
     assert most[0] == layer.MOST_PREPARED and most[1] == 80
 
 
-def test_an_unknown_request_goes_on_byte_for_byte(ask: Ask, inner: Inner) -> None:
+def test_an_unknown_request_goes_on_byte_for_byte_and_its_stream_as_it_is(ask: Ask, inner: Inner) -> None:
     body = b'{ "messages" : [{"role":"user","content":"h\\u00e9llo"}],"foo": 1e0, "max_tokens":9,\n"seed":1}'
     answer = ask(inner, body)
     assert inner.chats == [body] and inner.paths == ["/v1/models", "/v1/chat/completions"]
     assert answer.headers["x-critic-contract"] == "none" and answer.headers["x-critic-model"] == "judge@1"
+    answer = ask(inner, {**HELLO, "stream": True})
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.headers["x-critic-contract"] == "none"
+    assert "".join(choice["delta"].get("content", "") for choice in streamed(answer)) == "fine"
 
 
 def test_a_tool_whose_schema_cannot_be_measured_is_held_to_it_all_the_same(ask: Ask) -> None:
@@ -210,12 +214,14 @@ def test_a_request_that_does_not_fit_is_refused_before_it_costs_anything(ask: As
 
 
 @pytest.mark.parametrize("limit", [1000, 2048])
-def test_more_than_the_whole_context_is_only_a_limit(ask: Ask, limit: int) -> None:
+def test_more_than_the_whole_context_is_only_a_limit_and_nothing_is_none(ask: Ask, limit: int) -> None:
     """Harnesses send what suits GPT-4, with their probes, too: no shorter prompt would help a smaller judge."""
     inner = Inner(tokens=20)
     assert ask(inner, {**HELLO, "max_tokens": limit}).status_code == 200
     assert json.loads(inner.chats[0]) == {**HELLO, "max_tokens": 980}
     refuse_as_too_long(ask, 1000, {**HELLO, "max_tokens": limit})
+    answer = ask(inner, {**HELLO, "max_tokens": 0})
+    assert answer.status_code == 400 and answer.json()["error"]["code"] is None and len(inner.chats) == 1
 
 
 def test_under_a_contract_only_the_verdict_must_fit(ask: Ask) -> None:
@@ -297,11 +303,6 @@ def test_logprobs_end_with_the_text(ask: Ask, stream: bool) -> None:
     assert tokens({**HELLO, "logprobs": True}) == "so\nm<end>", "without a contract a reply is as vLLM gives it"
 
 
-def test_a_wish_for_nothing_is_no_long_prompt(ask: Ask, inner: Inner) -> None:
-    answer = ask(inner, {**HELLO, "max_tokens": 0})
-    assert answer.status_code == 400 and answer.json()["error"]["code"] is None and inner.chats == []
-
-
 def test_what_is_found_cannot_write_headers(ask: Ask) -> None:
     properties = {"score\r\nset-cookie: a\x00\r": {"type": "integer"}, "理由": {"type": "string"}}
     schema = {"type": "object", "properties": properties}
@@ -310,19 +311,14 @@ def test_what_is_found_cannot_write_headers(ask: Ask) -> None:
     assert answer.headers["x-critic-found"].isprintable() and answer.headers["x-critic-found"].startswith("score")
 
 
-@pytest.mark.parametrize("contract", ["grade-ci", "json-schema"])
-def test_a_held_reply_ends_with_its_form(ask: Ask, inner: Inner, contract: str) -> None:
-    """What would keep it from ending, or cut it, is left out."""
-    form = next(form for form in FORMS if form.contract == contract)
-    ask(inner, {**form.request, "ignore_eos": True, "min_tokens": 9, "stop": ["x"]})
-    assert not {"ignore_eos", "min_tokens", "stop"} & json.loads(inner.chats[0]).keys()
-
-
 @pytest.mark.parametrize("contract", ["grade-ci", "json-schema", "tool-call"])
-def test_beams_are_held_to_no_contract(ask: Ask, inner: Inner, contract: str) -> None:
-    """They follow no grammar."""
-    request = {**next(form.request for form in FORMS if form.contract == contract), "use_beam_search": True}
-    assert ask(inner, request).headers["x-critic-contract"] == "none" and json.loads(inner.chats[0]) == request
+def test_a_held_reply_ends_with_its_form_and_beams_are_not_held(ask: Ask, inner: Inner, contract: str) -> None:
+    """What would keep a reply from ending, or cut it, is left out. Beams follow no grammar."""
+    request = next(form.request for form in FORMS if form.contract == contract)
+    ask(inner, {**request, "ignore_eos": True, "min_tokens": 9, "stop": ["x"]})
+    assert not {"ignore_eos", "min_tokens", "stop"} & json.loads(inner.chats[0]).keys()
+    beams = {**request, "use_beam_search": True}
+    assert ask(inner, beams).headers["x-critic-contract"] == "none" and json.loads(inner.chats[1]) == beams
 
 
 def test_an_adapter_is_another_judge_than_the_one_that_is_told_of(ask: Ask) -> None:
@@ -463,13 +459,6 @@ def test_a_client_that_hung_up_leaves_nothing_to_rewrite(ask: Ask) -> None:
             await respond(send, None)
 
     assert ask(Left(), next(form.request for form in FORMS if form.contract == "tool-call")).json() is None
-
-
-def test_a_stream_goes_on_as_it_is(ask: Ask) -> None:
-    answer = ask(Inner("four"), {**HELLO, "stream": True})
-    assert answer.headers["content-type"].startswith("text/event-stream")
-    assert answer.headers["x-critic-contract"] == "none"
-    assert "".join(choice["delta"].get("content", "") for choice in streamed(answer)) == "four"
 
 
 PICTURE = {"type": "image_url", "image_url": {"url": RED}}
