@@ -26,7 +26,7 @@ import msgspec
 import typer
 from control_tokens import FILES, list_tokens
 from learned import describe_service
-from options import LAYER, SETTINGS, Settings, check_apart
+from options import LAYER, SETTINGS, Settings, check_apart, list_aliases
 
 from critic import jsonl
 from critic.backends import identity
@@ -213,6 +213,7 @@ def main(
     checkpoint: Annotated[str, typer.Argument(help="A judge from train/sft.py, or any chat model vLLM can load.")],
     vllm_options: Annotated[list[str] | None, typer.Argument(help="Options for vLLM, after --.")] = None,
     alias: Annotated[list[str] | None, typer.Option(help="Another model name that clients may use.")] = None,
+    alias_of: Annotated[list[str] | None, typer.Option(help="Add names that vlmevalkit or lmms-eval asks for.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
     api_key: Annotated[str | None, typer.Option(envvar="VLLM_API_KEY", help="API key that clients must send.")] = None,
@@ -220,8 +221,7 @@ def main(
         list[Path] | None, typer.Option("--contracts", help="Reply contracts of your own (TOML), tried first.")
     ] = None,
     as_learned: Annotated[
-        bool,
-        typer.Option("--as-learned/--as-asked", help="Use a prompt the judge was trained on, or the client's own."),
+        bool, typer.Option("--as-learned/--as-asked", help="Use a prompt that the judge learned, or the client's own.")
     ] = True,
     certificate: Annotated[
         Path | None, typer.Option(help="Certificate of this judge (critic audit --certificate) to publish.")
@@ -244,7 +244,8 @@ def main(
     # Each engine is a process of its own on its own GPUs.
     engines = list_devices(gpu_count, max(1, count_gpus(extra))) if gpu_count is not None else []
     ours += ["--data-parallel-size", str(len(engines))] if engines else []
-    others = check_apart(ours, extra)
+    aliases = list_aliases(alias or [], alias_of or [], api_key)
+    others = check_apart(ours, extra, aliases)
     processor, name = identity.hash_processor(checkpoint, extra), identity.own_name(checkpoint, facts, extra, others)
     about: dict[str, Any] = {"processor": processor} if processor else {}
     about |= {"forms": forms} if (forms := identity.list_learned_forms(facts)) else {}
@@ -263,7 +264,7 @@ def main(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     settings = Settings(
         model=name,
-        aliases=alias or [],
+        aliases=aliases,
         contracts=[*map(str, files)],
         max_bytes=int(max_request_mb * 1_000_000),
         images=identity.sees_images(checkpoint) is not False,
@@ -278,10 +279,10 @@ def main(
     entry = SEVERAL if engines else (ENTRY,)
     words = [sys.executable, "-m", *entry, "--served-model-name", name, *settings.aliases, *ours, *extra, *LAYER]
     # The server's address, its names, and the forms in which it asks the judge.
-    ready = f"ready: {url}/v1 (models: {', '.join([name, *settings.aliases])})"
+    names = [name, *(alias or []), *(f"those that {harness} asks for" for harness in alias_of or [])]
     others = "a scoring head: others get 400" if "gives" in about else "others as asked"
-    service = describe_service(settings, table)
-    return attend(words, environ, url, "; ".join(filter(None, (ready, service, others))), ready_timeout, log)
+    line = f"ready: {url}/v1 (models: {', '.join(names)})", describe_service(settings, table), others
+    return attend(words, environ, url, "; ".join(filter(None, line)), ready_timeout, log)
 
 
 if __name__ == "__main__":

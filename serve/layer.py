@@ -212,6 +212,9 @@ class JudgeLayer:
         prompt. Raise Refusal if the judge returns no verdict, or if a scoring head cannot answer the request.
         """
         contract, reason = request.contract, "it falls under no contract"
+        # An adapter is another judge, and a name that nobody has is vLLM's to refuse.
+        if request.client.get("model") not in (None, self.settings.model, *self.settings.aliases):
+            contract, reason = None, "it names another model"
         if contract is not None and self.settings.as_learned:
             if self.learned is None:
                 own = self.settings.model, self.settings.about, await self._context(scope)

@@ -87,19 +87,20 @@ def describe_service(settings: Settings, contracts: Contracts) -> str:
     Return "" if there is no usable form, or if requests are not converted (`Settings.as_learned`).
 
     >>> from contracts import load
+    >>> from msgspec.structs import replace
     >>> plain = Settings(model="m", aliases=[], contracts=[], max_bytes=1, images=False, as_learned=True)
     >>> about = {"forms": ["pointwise_short"], "gives": "one rating on 1..10"}
-    >>> head = msgspec.structs.replace(plain, about=about)
+    >>> head = replace(plain, about=about)
     >>> learned, _, others = describe_service(head, load()).rpartition(", ")
     >>> learned
     'as learned (pointwise_short): inspect-ai, lmms-eval, FastChat, prometheus-eval, mlflow, promptfoo'
     >>> others
     'prompts with Question: and Answer:'
     >>> about = {"forms": ["pairwise"], "gives": "one score of each answer that is compared", "tie_band": 0.1}
-    >>> describe_service(msgspec.structs.replace(plain, about=about), load())
+    >>> describe_service(replace(plain, about=about), load())
     'as learned (pairwise): FastChat, prometheus-eval'
-    >>> unasked = [plain, msgspec.structs.replace(plain, about={"forms": ["direct_turn", "pairwise_whole"]})]
-    >>> unasked.append(msgspec.structs.replace(head, as_learned=False))
+    >>> unasked = [plain, replace(plain, about={"forms": ["direct_turn", "pairwise_whole"]})]
+    >>> unasked.append(replace(head, as_learned=False))
     >>> [describe_service(settings, load()) for settings in unasked]
     ['', '', '']
     """
@@ -203,7 +204,8 @@ class LearnedJudge:
             "id": f"chatcmpl-critic-{time.time_ns():x}",
             "object": "chat.completion.chunk" if request.stream else "chat.completion",
             "created": int(time.time()),
-            "model": request.client.get("model") or self.backend.served.name,
+            # An alias is no name of the judge, and logs keep this one.
+            "model": self.backend.served.name,
             # Clients' logs drop headers.
             "system_fingerprint": f"critic-form={form}"
             + (f" critic-certificate={certificate[:16]}" if certificate else ""),

@@ -7,6 +7,9 @@ resolved by vLLM.
 
 import json
 import os
+import sys
+import tomllib
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -68,6 +71,29 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     as_learned: bool = False
 
 
+def list_aliases(own: Sequence[str], harnesses: Sequence[str], api_key: str | None) -> list[str]:
+    """Return the names that clients may use, each once: the operator's `own`, and all that the harnesses ask for.
+
+    `harnesses.toml` lists these, and how a harness's API key begins. Warn of a key that begins otherwise. Raise
+    UsageError for a harness that the table does not have.
+
+    >>> names = list_aliases(["mine", "gpt-4o"], ["vlmevalkit", "lmms-eval"], "sk-1")
+    >>> names[:3], len(names) == len({*names}), {"gpt-3.5-turbo-0125", "gpt-5-mini"} <= {*names}
+    (['mine', 'gpt-4o', 'gpt-4-1106-preview'], True, True)
+    >>> list_aliases([], ["vlm"], None)
+    Traceback (most recent call last):
+    critic.errors.UsageError: --alias-of vlm: unknown; choose vlmevalkit, lmms-eval, or name models by --alias
+    """
+    table = tomllib.loads(Path(__file__).with_name("harnesses.toml").read_text("utf-8"))
+    for name in harnesses:
+        if name not in table:
+            raise UsageError(f"--alias-of {name}: unknown; choose {', '.join(table)}, or name models by --alias")
+        # Its log has only one line on it.
+        if api_key and not api_key.startswith(key := table[name].get("key", "")):
+            print(f"{name}: some data sets ask a judge only if the key begins with {key}", file=sys.stderr)
+    return [*dict.fromkeys([*own, *(model for name in harnesses for model in table[name]["models"])])]
+
+
 def build_parser() -> Any:
     """Return the argument parser of vLLM's server."""
     from vllm.entrypoints.launchers.cli_args import make_arg_parser  # noqa: PLC0415 - seconds
@@ -76,12 +102,12 @@ def build_parser() -> Any:
     return make_arg_parser(FlexibleArgumentParser())
 
 
-def check(parser: Any, ours: list[str], extra: list[str]) -> str:
+def check(parser: Any, ours: list[str], extra: list[str], aliases: Sequence[str] = ()) -> str:
     """Validate vLLM options, and return a description of those that change the judge (`describe_settings`).
 
-    `ours` are the options that critic sets, `extra` those of the user. Raise UsageError if `extra` has an unknown
-    option, changes a guarded setting, or adds an adapter that was trained on another revision of the base than the one
-    that is served.
+    `ours` are the options that critic sets, `extra` those of the user. `aliases` are the judge's other names. Raise
+    UsageError if `extra` has an unknown option, changes a guarded setting, or adds an adapter that has one of these
+    names or was trained on another revision of the base than the one that is served.
     """
     expected, actual = parse_options(parser, [*ours, *LAYER]), parse_options(parser, [*ours, *extra, *LAYER])
     for name, problem in GUARDED.items():
@@ -89,6 +115,9 @@ def check(parser: Any, ours: list[str], extra: list[str]) -> str:
         if actual[name] != expected[name]:
             raise UsageError(problem)
     for adapter in actual["lora_modules"] or []:
+        # vLLM would start, and answer with one of the two.
+        if getattr(adapter, "name", "") in aliases:
+            raise UsageError(f"{adapter.name} would be two judges: this one (--alias, --alias-of) and {adapter.path}")
         file = Path(getattr(adapter, "path", "")) / "adapter_config.json"
         commit = json.loads(file.read_text("utf-8")).get("revision") if file.is_file() else None
         # It was trained on another revision of the base.
@@ -100,7 +129,7 @@ def check(parser: Any, ours: list[str], extra: list[str]) -> str:
     return describe_settings(expected, actual)
 
 
-def check_apart(ours: list[str], extra: list[str]) -> str:
+def check_apart(ours: list[str], extra: list[str], aliases: Sequence[str]) -> str:
     """Return the result of `check`, run in a subprocess because importing vLLM takes much memory.
 
     Return "" at once if `extra` is empty. Raise UsageError as `check` does.
@@ -109,9 +138,9 @@ def check_apart(ours: list[str], extra: list[str]) -> str:
     if not extra:
         return ""
     with ProcessPoolExecutor(1, get_context("fork")) as pool:
-        return pool.submit(_check, ours, extra).result()
+        return pool.submit(_check, ours, extra, aliases).result()
 
 
-def _check(ours: list[str], extra: list[str]) -> str:
+def _check(ours: list[str], extra: list[str], aliases: Sequence[str]) -> str:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    return check(build_parser(), ours, extra)
+    return check(build_parser(), ours, extra, aliases)

@@ -371,8 +371,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subproces
     from clients.tiny_server import make_judge
 
     judge, headers = make_judge(tmp_path_factory.mktemp("judge")), {"Authorization": "Bearer none"}
-    options = ["--alias", "gpt-4", "--alias", "gpt-3.5-turbo", "--alias", "o3", "--api-key", "none"]
-    options += ["--max-request-mb", "1"]
+    options = ["--alias-of", "lmms-eval", "--alias", "o3", "--api-key", "none", "--max-request-mb", "1"]
     with serving(judge, *options) as (process, url), httpx.Client(base_url=url, headers=headers, timeout=300) as client:
         yield process, client
 

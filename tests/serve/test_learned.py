@@ -126,6 +126,7 @@ def test_a_labelled_question_is_asked_in_the_judges_own_form(ask: Ask, about: di
     assert answer.headers["x-critic-form"] == "pointwise_short"
     assert answer.headers["x-critic-contract"] == "general-line-bare"
     assert answer.json()["system_fingerprint"] == f"critic-form=pointwise_short critic-certificate={'c' * 16}"
+    assert answer.json()["model"] == "judge@1", "logs keep the judge's own name and not the alias"
     sent = inner.classified if about is HEAD else [json.loads(chat) for chat in inner.chats]
     assert answer.json()["usage"]["total_tokens"] == sum(
         answer.json()["usage"][name] for name in ("prompt_tokens", "completion_tokens")
@@ -134,6 +135,9 @@ def test_a_labelled_question_is_asked_in_the_judges_own_form(ask: Ask, about: di
     own = inquiry("pointwise_short", "en", of_response(Response(id="r", question=question, text="7")))
     assert sent[0]["messages"] == render(own.prompt, own.material)
     assert about is WRITER or len(sent) == 1, "a verdict of a head is one forward pass"
+    # An adapter is another judge.
+    answer = ask(inner, user(README) | {"model": "adapter"}, about=about, as_learned=True)
+    assert "x-critic-form" not in answer.headers and (answer.status_code == 400) == (about is HEAD), answer.text
 
 
 VERDICTS = {

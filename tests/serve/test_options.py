@@ -1,6 +1,7 @@
 """No spelling of an option of vLLM goes round what the server guards: vLLM's own parser is the oracle."""
 
 import json
+import re
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,15 +95,22 @@ def test_other_options_pass_and_the_layer_stays_outermost(parser: Any) -> None:
             options.check(parser, OURS, extra)
 
 
-def test_an_adapter_over_another_revision_is_refused(parser: Any, tmp_path: Path) -> None:
+def test_an_adapter_of_another_base_or_name_is_refused(parser: Any, tmp_path: Path) -> None:
     extra, commit = ["--enable-lora", "--lora-modules", f"judge={tmp_path}"], "a" * 40
     (tmp_path / "adapter_config.json").write_text(json.dumps({"revision": None}))
-    options.check(parser, OURS, extra)
+    options.check(parser, OURS, extra, ["gpt-4"])
+    with pytest.raises(UsageError, match=f"judge would be two judges: this one .* and {tmp_path}"):
+        options.check(parser, OURS, extra, ["gpt-4", "judge"])
     (tmp_path / "adapter_config.json").write_text(json.dumps({"revision": commit}))
     options.check(parser, OURS, [*extra, "--revision", commit])
     for said in ([], ["--revision", "main"]):
         with pytest.raises(UsageError, match=f"another revision of its base; add --revision {commit}"):
             options.check(parser, OURS, [*extra, *said])
+
+
+def test_a_key_that_a_harness_does_not_take_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    options.list_aliases([], ["lmms-eval", "vlmevalkit"], "secret")
+    assert re.fullmatch("vlmevalkit: .* only if the key begins with sk-\n", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(

@@ -38,22 +38,29 @@ def folder(tmp_path: Path) -> Path:
     return model
 
 
-def test_a_folder_that_is_no_model(tmp_path: Path) -> None:
-    assert_one_line_error(run("serve/judge.py", tmp_path), "no model folder", "config.json")
-    assert_one_line_error(run("serve/judge.py", tmp_path / "none"), "no such model folder")
-
-
-def test_a_port_in_use(folder: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        assert_one_line_error(run("serve/judge.py", folder, "--port", str(port)), str(port), "--port")
-
-
-def test_an_open_address_needs_a_key(folder: Path) -> None:
-    assert_one_line_error(run("serve/judge.py", folder, "--host", "0.0.0.0"), "VLLM_API_KEY", "--api-key")
-    assert_one_line_error(run("serve/judge.py", folder, "--host", "no.such.host.invalid"), "--host")
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        ([""], ["no model folder", "config.json"]),
+        (["none"], ["no such model folder"]),
+        (["model", "--port", "{taken}"], ["cannot listen on 127.0.0.1:{taken}", "--port"]),
+        (["model", "--host", "0.0.0.0"], ["VLLM_API_KEY", "--api-key"]),
+        (["model", "--host", "no.such.host.invalid"], ["--host"]),
+        (["model", "--alias-of", "vlm"], ["--alias-of vlm: unknown; choose vlmevalkit, lmms-eval"]),
+        (["model", "--contracts", "model/tokenizer_config.json"], ["tokenizer_config.json"]),
+        (["model", "--log", "."], ["--log .: cannot be written"]),
+        (["model", "--log", "model/config.json/serve.log"], ["--log model/config.json/serve.log: cannot be written"]),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_loaded(folder: Path, words: list[str], parts: list[str]) -> None:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        taken = str(listening.getsockname()[1])
+        port = [] if "--port" in words else ["--port", str(free_port())]
+        filled = [word.format(taken=taken) for word in [f"{folder.parent / words[0]}", *words[1:], *port]]
+        done = run("serve/judge.py", *filled, cwd=folder.parent)
+        assert_one_line_error(done, *(part.format(taken=taken) for part in parts))
 
 
 @pytest.mark.parametrize("key", ["", " ", " \t ", "\u3000", "\u200b", "secret ", "schlüssel"])
@@ -84,12 +91,6 @@ def test_each_gpu_has_an_engine_and_a_process_of_the_api(
     for gpus in ("4", "none"):
         done = run("serve/judge.py", folder, "--port", str(free_port()), "--gpus", gpus)
         assert_one_line_error(done, f"--gpus {gpus}:")
-
-
-def test_a_log_that_cannot_be_written(folder: Path, tmp_path: Path) -> None:
-    for log in (tmp_path, folder / "config.json" / "serve.log"):
-        done = run("serve/judge.py", folder, "--port", str(free_port()), "--log", log)
-        assert_one_line_error(done, f"--log {log}: cannot be written")
 
 
 def test_no_stream_ends_with_what_nobody_asked_for() -> None:
@@ -152,12 +153,6 @@ def test_a_proxy_does_not_stand_before_the_server(
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as server:
         judge.wait_until_ready(server, scripted(lambda _: None).url.removesuffix("/v1"), 10, None)
         server.kill()
-
-
-def test_a_wrong_table_of_contracts(folder: Path, tmp_path: Path) -> None:
-    table = tmp_path / "own.toml"
-    table.write_text("[[contract]]\nname = 'x'")
-    assert_one_line_error(run("serve/judge.py", folder, "--contracts", table), "own.toml")
 
 
 ModelInfo = tuple[subprocess.Popen[str], httpx.Client]
