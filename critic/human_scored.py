@@ -350,6 +350,16 @@ def build_response(row: Row, columns: dict[str, float]) -> Response:
     return replace(response, other=other, shown=row.shown, form=row.form, **label)
 
 
+def build_unscored(cells: dict[str, Any]) -> Response:
+    """Convert the cells of a row that nobody scored to a Response, as `walk` does: without the model's thoughts.
+
+    `cells`: at least `id`, `question` and `response`. Its score is a placeholder. Raises UsageError if they do not fit.
+    """
+    row = _convert_row(str(cells["id"]), _fill_score(cells, scored=False), [*cells])
+    _, ends = _remove_thoughts(row)
+    return replace(build_response(row, {}), cut_off=any(ends))
+
+
 _JSON_COLUMNS = (
     *("history", "references", "images", "annotators", "flags", "dims"),
     *("checklist", "checklist_answers", "criteria", "criteria_scores", "shown"),

@@ -217,9 +217,9 @@ class JudgeLayer:
             contract, reason = None, "it names another model"
         if contract is not None and self.settings.as_learned:
             if self.learned is None:
-                own = self.settings.model, self.settings.about, await self._context(scope)
                 # The outermost application, which vLLM's routes look up in each request.
-                self.learned = LearnedJudge(scope.get("app", self), self.key, *own)
+                app = scope.get("app", self)
+                self.learned = LearnedJudge(app, self.key, self.settings, await self._context(scope))
             try:
                 headers, body = await self.learned.answer(request, contract, self.settings.images)
                 return Answer(HTTPStatus.OK, [*self._headers(request, as_learned=True), *headers], body)

@@ -21,7 +21,6 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 import httpx
-import msgspec
 import regex
 from api_formats import Headers, Refusal, Request, called, forced_tool, list_parts, read_limit
 from chat_request import ChatRequest
@@ -34,15 +33,12 @@ from schemas import Unbounded, bounded
 from critic.backends import ModelInfo
 from critic.backends.openai import OpenAIBackend
 from critic.building.replies import is_in_language
-from critic.certificate import FittedMap
+from critic.human_scored import build_unscored
 from critic.images import Images
 from critic.judging.forms import ONE_SIDE, Form, form_of, rates
-from critic.judging.judge import Judge, plan_response
+from critic.judging.judge import TOKENS, Judge, build_served, plan_response
 from critic.judging.kinds.choices import is_right
-from critic.records import JudgeConfig, Judgment, Question, Response, Turn, sum_usage
-
-TOKENS = 256
-"""Most tokens of a verdict, as in `critic judge`."""
+from critic.records import Judgment, Response, Turn, sum_usage
 
 
 class InnerBackend(OpenAIBackend):
@@ -119,14 +115,13 @@ class LearnedJudge:
     """The served judge, asked in the forms that it was trained on.
 
     - `server`: the ASGI application. `key`: its API key, or None.
-    - `name`: the name of the judge. `about`: `Settings.about`.
-    - `context`: context length in tokens, or None if unknown.
+    - `settings`: those of the layer. `context`: context length in tokens, or None if unknown.
     """
 
-    def __init__(self, server: Any, key: str | None, name: str, about: Mapping[str, Any], context: int | None) -> None:
-        self.about, is_head = about, "gives" in about
-        known = about.get("processor"), is_head, tuple(about["forms"]), about.get("tie_band")
-        self.backend = InnerBackend(server, key, ModelInfo(name, context, True, *known))
+    def __init__(self, server: Any, key: str | None, settings: Settings, context: int | None) -> None:
+        self.about = about = settings.about
+        known = about.get("processor"), "gives" in about, tuple(about["forms"]), about.get("tie_band"), about
+        self.backend = InnerBackend(server, key, ModelInfo(settings.model, context, True, *known))
 
     async def answer(self, request: ChatRequest, contract: Contract, sees: bool) -> tuple[Headers, bytes]:
         """Return the headers and body of the reply to a client. `sees` is True if the judge is shown images.
@@ -156,8 +151,8 @@ class LearnedJudge:
         judge = self._judge(name, bool(images))
         judgments = []
         for rubric in rubrics.values():
-            planned = plan_response(name, *_build_responses(parts, rubric, images))
-            judgments.append(await judge.verdict_on(judge.prepare(planned)))
+            answer = _build_response(parts, rubric, images)
+            judgments.append(await judge.verdict_on(judge.prepare(plan_response(name, answer, answer.other))))
         for key, judgment in zip(rubrics, judgments, strict=True):
             if judgment.score is None:
                 failure, detail = judgment.verdict.failure, judgment.detail or judgment.reply
@@ -186,13 +181,7 @@ class LearnedJudge:
     def _judge(self, form: str, shows: bool) -> Judge:
         # The names of images are data URIs: none is looked for in the folder.
         images = Images(Path(__file__).parent) if shows else None
-        setup = JudgeConfig(judge=self.backend.served.name, score_kind="expected", pointwise_prompt=form)
-        judge = Judge(self.backend, setup, TOKENS, images=images, needs=None)
-        how = self.about.get("certificate", {}).get("how", {})
-        # What was certified is the judge with its map, in the forms that were audited.
-        if how.get("recalibrated") and form in how["prompts"].values():
-            judge.recalibrate(msgspec.convert(self.about["certificate"]["recalibration"], FittedMap))
-        return judge
+        return build_served(self.backend, form, images)
 
     def _reply(self, request: ChatRequest, form: str, text: str, judgments: list[Judgment]) -> tuple[Headers, bytes]:
         """Return the headers and body of a reply with the composed `text`, in the format of vLLM's replies."""
@@ -223,22 +212,14 @@ class LearnedJudge:
         return headers, body.encode()
 
 
-def _build_responses(parts: RequestParts, rubric: str, images: list[str]) -> tuple[Response, Response | None]:
-    """Return the answer, and the answer to compare it with or None, as `critic judge` reads them from rows."""
+def _build_response(parts: RequestParts, rubric: str, images: list[str]) -> Response:
+    """Return the answer, with the one to compare it with if there is one, as `critic judge` reads them from rows."""
     # If the template has no question, the answer is judged by the rubric.
     asked = "\n\n".join(filter(None, (parts.question, rubric)))
-    question = Question(
-        id="client",
-        prompt=asked,
-        task="",
-        group="client",
-        lang="en" if is_in_language(asked or parts.answer, "en") else "zh",
-        reference=parts.reference,
-        history=[] if parts.answer_1 is None else [Turn(parts.question_1, parts.answer_1)],
-        images=images,
-    )
-    other = None if parts.other is None else Response(id="b", question=question, text=parts.other)
-    return Response(id="a", question=question, text=parts.answer), other
+    cells = {"id": "client", "question": asked, "response": parts.answer, "other": parts.other, "images": images}
+    history = [] if parts.answer_1 is None else [Turn(parts.question_1, parts.answer_1)]
+    lang = "en" if is_in_language(asked or parts.answer, "en") else "zh"
+    return build_unscored({**cells, "reference": parts.reference, "history": history, "lang": lang})
 
 
 NO_REASON = "The judge wrote no reason."

@@ -103,6 +103,7 @@ class ModelInfo(Struct, frozen=True):
     `forms`: the prompt forms it was trained on; empty if unknown.
     `is_classifier`: True for a scoring head, which answers only requests with `classify`.
     `tie_band`: only for a head that compares answers by scoring each: score differences up to it are ties. Else None.
+    `about`: what the server's list of models says of it, such as the certificate that `critic serve` publishes.
     """
 
     name: str
@@ -112,6 +113,7 @@ class ModelInfo(Struct, frozen=True):
     is_classifier: bool = False
     forms: tuple[str, ...] = ()
     tie_band: float | None = None
+    about: Mapping[str, Any] = {}
 
 
 class Backend(Protocol):

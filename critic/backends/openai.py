@@ -161,6 +161,7 @@ class OpenAIBackend(backends.Backend):
             classes in (1, len(RATINGS)),
             tuple(map(str, forms)) if isinstance(forms, list) else (),
             float(chosen.get("tie_band") or 0.0) if classes == 1 else None,
+            chosen,
         )
         return self.served
 

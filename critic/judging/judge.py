@@ -26,6 +26,10 @@ EXTRACTED = ("direct", "pairwise")
 """The protocols by which an unreadable reply is asked about once more (ConvBench, VisIT-Bench)."""
 
 
+TOKENS = 256
+"""Most tokens of a verdict, unless the caller says otherwise."""
+
+
 class JudgeResult(msgspec.Struct, frozen=True, kw_only=True):
     """A verdict, and every call that it took.
 
@@ -280,6 +284,17 @@ class Judge:
             detail=next((result.detail for result in results if result.detail is not None), None),
             unread=failed is None and any(result.unread for result in results),
         )
+
+
+def build_served(backend: Backend, form: str, images: Images | None) -> Judge:
+    """Build the judge behind a server of `critic serve`, for verdicts of one form. `images` is as in Judge."""
+    setup = JudgeConfig(judge=backend.served.name, score_kind="expected", pointwise_prompt=form)
+    judge = Judge(backend, setup, TOKENS, images=images, needs=None)
+    certificate = backend.served.about.get("certificate", {"how": {}})
+    # What was certified is the judge with its map, in the forms that were audited.
+    if certificate["how"].get("recalibrated") and form in certificate["how"]["prompts"].values():
+        judge.recalibrate(msgspec.convert(certificate["recalibration"], FittedMap))
+    return judge
 
 
 def _find_winner(verdict: Verdict, *, first: Position | None) -> str:

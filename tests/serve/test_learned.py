@@ -258,6 +258,8 @@ def test_parts_that_cannot_be_told_apart_are_a_named_refusal(ask: Ask, content: 
 def test_a_judge_that_fails_is_a_named_failure(ask: Ask) -> None:
     failed = ask(Judge(verdict="I cannot say."), user(README), about=WRITER, as_learned=True)
     assert failed.status_code == 400 and failed.json()["error"]["code"] == "no_rating", failed.text
+    cut = ask(Judge(), user(README.replace("Answer: 7", "Answer: <think>It is 7")), about=HEAD, as_learned=True)
+    assert cut.status_code == 400 and cut.json()["error"]["code"] == "truncated", cut.text
 
 
 def test_the_reason_stands_where_the_client_lets_its_judge_reason(ask: Ask) -> None:
@@ -317,13 +319,13 @@ def test_images_are_shown_to_a_judge_that_sees(ask: Ask, sees: bool, url: str) -
         assert not inner.classified
 
 
-@pytest.mark.parametrize("answer", ["", " ", "GRADE: C\n\nThe grade is C."])
-def test_an_answer_may_be_empty_or_hold_a_verdict(ask: Ask, answer: str) -> None:
+@pytest.mark.parametrize("answer", ["", " ", "GRADE: C\n\nThe grade is C.", "<think>Five?</think>Four."])
+def test_an_answer_may_be_empty_or_hold_a_verdict_or_thoughts(ask: Ask, answer: str) -> None:
     inner = Judge(3)
     form = next(form for form in SHOWN if form.contract == "grade-cpi")
     reply = ask(inner, form.with_response(answer), about=HEAD, as_learned=True)
     assert form.parse(reply.json()["choices"][0]) == "I", reply.text
-    assert len(inner.classified) == 1
+    assert len(inner.classified) == 1 and "Five?" not in json.dumps(inner.classified)
 
 
 def test_a_message_that_cannot_be_read_is_left_to_vllm(ask: Ask) -> None:
