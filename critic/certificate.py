@@ -114,12 +114,16 @@ class HowJudged(Struct, frozen=True, kw_only=True, omit_defaults=True):
     recalibrated: str = ""
 
     @classmethod
-    def of(cls, judgments: Iterable[Judgment], facts: Mapping[str, Any]) -> "HowJudged":
+    def of(cls, judgments: Iterable[Judgment], judged: Path) -> "HowJudged":
         """Return how the judgments were made; all must share one judge and one setup.
 
-        `facts`: their file's sidecar. Raises UsageError if there are no judgments, or if they differ in judge, panel
-        members or setup.
+        `judged`: their file. Raises UsageError if there are no judgments, if they differ in judge, panel members or
+        setup, or if the file's sidecar is unreadable.
         """
+        facts, sidecar = jsonl.facts(judged), jsonl.sidecar(judged)
+        # Without it a certificate would say less of the judge than is known.
+        if not facts and sidecar.is_file():
+            raise UsageError(f"{sidecar}: not JSON; delete it if it is left over")
         prompts: dict[str, str] = {}
         answered_by: list[str] = []
         ways: dict[bytes, HowJudged] = {}
@@ -300,3 +304,14 @@ def check_certificate(path: Path, processors: Mapping[str, str], prompts: Mappin
     for warning in warnings:
         print(f"--certificate {path}: {warning}", file=sys.stderr)
     return certificate
+
+
+def check_log(path: Path, log: Path, models: Iterable[str]) -> str:
+    """Return a line that says that a tool's log has verdicts of the judge that the certificate at `path` was made for.
+
+    `models`: the models that gave the verdicts in `log`; none if it names none. Warns and raises UsageError as
+    `check_certificate` does.
+    """
+    with located(log, UsageError):
+        judges = {check_certificate(path, {}, {}, judge=model).how.judge for model in models or ["(not named)"]}
+    return f"{log}: the verdicts are of {min(judges)}, the judge in {path}"

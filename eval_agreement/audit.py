@@ -15,7 +15,7 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from critic import human_scored, jsonl, tables
-from critic.certificate import Certificate, HowJudged, Labels, find_judged_file, is_certificate, name_audit
+from critic.certificate import Certificate, HowJudged, Labels, check_log, find_judged_file, is_certificate, name_audit
 from critic.errors import UsageError
 from critic.page.blocks import Section
 from critic.page.page import as_text
@@ -54,19 +54,26 @@ _GATED: dict[tables.Kind, Sequence[str]] = {"score": (), "preference": gate.PREF
 class _Target(Struct, frozen=True, kw_only=True):
     """Options of the output.
 
-    `out`: output folder. `certificate`: file to write, or None. `limits`: limits of the gate.
+    `out`: output folder. `limits`: limits of the gate. `certificate`: file to write, or None; for logs that name their
+    judge, the file to compare it with.
     """
 
     out: Path
     certificate: Path | None
     limits: Sequence[gate.Limit] = ()
 
-    def prepare(self, judged: Path, judgments: Iterable[Judgment | None]) -> HowJudged | None:
-        """Create the output folder, and return how the judge was run, or None if no certificate is wanted.
+    def prepare(self, judges: Sequence[Source], judgments: Iterable[Judgment | None]) -> HowJudged | None:
+        """Create the output folder, and return how the first judge was run, or None if no certificate is to be written.
 
-        Call it before long computations. Raises UsageError if the judge cannot be certified.
+        `judges`: the file of each sample's judge. `judgments`: those of the first. Call it before long computations.
+        Raises UsageError if the judge cannot be certified, or if a log names another judge than the certificate.
         """
-        how = report.how_judged(judged, judgments) if self.certificate else None
+        # A tool's log does not say how its judge was asked, so it gets no certificate, but is held to one.
+        logs = [judge for judge in judges if judge.answered_by is not None]
+        if self.certificate and logs:
+            for log in logs:
+                print(check_log(self.certificate, log.path, log.answered_by or ()))
+        how = HowJudged.of(filter(None, judgments), judges[0].path) if self.certificate and not logs else None
         self.out.mkdir(parents=True, exist_ok=True)
         return how
 
@@ -127,7 +134,8 @@ def main(
         typer.Option("--gate", metavar="LIMITS", help="Exit with 1 if a limit breaks: mae<=0.9,SAMPLE:failed<=0.02."),
     ] = None,
     certificate: Annotated[
-        Path | None, typer.Option(help="Write the findings to this file; critic judge refuses any other judge.")
+        Path | None,
+        typer.Option(help="Write the findings to this file; critic judge refuses other judges. Of a log: compare it."),
     ] = None,
     since: Annotated[
         Path | None,
@@ -290,7 +298,7 @@ def _audit_scores(
     judged = first_files[first.judge].path
     gate.check_samples(target.limits, [sample.name for sample, _ in samples])
     # The first sample's judge is the one that is certified, and under attack.
-    how = target.prepare(judged, first.judgments)
+    how = target.prepare([files[sample.judge] for sample, files in samples], first.judgments)
     audits = {sample.name: run_audit(sample, request, MEASURES) for sample, _ in samples}
     agreements = {}
     for name, findings in audits.items():
@@ -378,7 +386,7 @@ def _audit_labels(sources: Tables, kind: tables.Kind, request: AuditRequest, tar
     inputs.check_no_attacks(sample.ids, people.path)
     judge, source = next(iter(files.items()))
     items = read_items(source) if source.content == "judgments" else ()
-    how = target.prepare(source.path, (item.judgment for item in items if item.kind == kind))
+    how = target.prepare([source], (item.judgment for item in items if item.kind == kind))
     audit = run_audit(sample, request, PREFERENCE_MEASURES)
     scorers = audit.scorers
     rates = {**scorers.rates.get(judge, {}), "changed": audit.repeats.changed}
@@ -440,7 +448,7 @@ def _audit_two_judges(files: Files, target: _Target, looks: int | None) -> int:
     change = measure_change(sample, looks) if before == "then" else None
     conversions = [] if change else convert_both_ways(sample, (before, name))
     means = [conversion.reading for conversion in conversions]
-    target.prepare(files[name].path, [])
+    target.prepare([files[name]], [])
     sections = change_sections(name, change) if change else exchange_sections(conversions)
     notes = [*_routing_notes(files), *sample.notes]
     origin = report.provenance({name: report.file_facts(files)})

@@ -376,6 +376,16 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subproces
         yield process, client
 
 
+def certify(path: Path, judge: str) -> Path:
+    """Write a certificate of a judge, as if 60 answers in people.csv beside it had been labelled."""
+    agreement = {"mae": {"value": 0.8, "n": 60, "interval": [0.7, 0.95]}, "kappa": {"n": 60}}
+    labels = {"file": str(path.with_name("people.csv")), "sha256": "5a" * 32, "rows": 60, "raters": 2}
+    certificate = {"how": {"judge": judge, "prompts": {"0f": "pointwise"}, "setup": {}}, "labels": labels, "gate": []}
+    certificate |= {"kept": True, "date": "2026-11-29", "judged": {"file": "j.jsonl", "sha256": ""}}
+    path.write_text(json.dumps({**certificate, "agreement": agreement}))
+    return path
+
+
 def assert_one_line_error(done: Done, *parts: str) -> str:
     """Return the one line that names the caller's mistake; the exit code must be 2, and it must contain `parts`."""
     assert done.returncode == 2, done.stderr

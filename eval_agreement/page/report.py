@@ -17,7 +17,7 @@ import numpy as np
 
 from critic import jsonl
 from critic.certificate import Certificate, FittedMap, HowJudged, JudgedFile, Labels
-from critic.errors import UsageError, encode
+from critic.errors import encode
 from critic.page import blocks
 from critic.page.page import MOST_ANSWERS, embed_images, render
 from critic.records import RATINGS, Judgment, Response
@@ -73,18 +73,6 @@ def provenance(samples: Mapping[str, Any], request: AuditRequest = AuditRequest(
         "interval": {"level": LEVEL, "method": method, **resamples, "seed": SEED},
         "versions": {"python": platform.python_version()} | versions,
     }
-
-
-def how_judged(judged: Path, judgments: Iterable[Judgment | None]) -> HowJudged:
-    """Return the judge's settings in a judged file, for a certificate.
-
-    Raises UsageError if the file's sidecar is unreadable, or if its judgments were made with different settings.
-    """
-    facts, sidecar = jsonl.facts(judged), jsonl.sidecar(judged)
-    # Without it a certificate would say less of the judge than is known.
-    if not facts and sidecar.is_file():
-        raise UsageError(f"{sidecar}: not JSON; delete it if it is left over")
-    return HowJudged.of(filter(None, judgments), facts)
 
 
 def count_audits(out: Path, labels: Iterable[tuple[str, float]]) -> int:

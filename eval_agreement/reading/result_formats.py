@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from importlib import import_module
-from itertools import count
+from itertools import accumulate, count
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -51,6 +51,7 @@ class Shape(Struct, frozen=True, forbid_unknown_fields=True):
     rows: str = ""
     each: str = ""
     judge: str = ""
+    answered_by: list[str] = field(default_factory=list)
     kind: str = ""
     human: str = r"(?!)"
     value: str = ""
@@ -229,12 +230,23 @@ def _find_votes(file: ResultFile) -> None:
     # Lines say who rated them, and columns count only if they are named.
     if not shape.kind or "judge" in mapped:
         votes = {name: vote for name, vote in votes.items() if name == PEOPLE}
-        votes |= {name: Source(path, column, table=frame) for column, name in judges.items()}
+        for column, name in judges.items():
+            votes[name] = Source(path, column, table=frame, answered_by=_find_models(file, column))
     if PEOPLE in votes and "people" not in mapped:
         people = [PEOPLE]
     elif people:
         votes[PEOPLE] = _of_people(path, frame, people)
     file.people, file.votes = people, votes
+
+
+def _find_models(file: ResultFile, column: str) -> frozenset[str] | None:
+    """Return the models that gave a column's verdicts, with "(not named)"; None if this shape names none."""
+    # Beside the verdict, or beside what holds it: a scorer may give several numbers.
+    holders = [*accumulate(column.split("."), "{}.{}".format)][::-1]
+    path = "|".join(f"{holder}.{name}" for holder in holders for name in file.shape.answered_by)
+    rated = zip(file.rows, file.frame[column], strict=True)
+    models = (str(_at(row, path) or "(not named)") for row, cell in rated if not tables.is_empty(cell))
+    return frozenset(models) if path else None
 
 
 def _spread_lists(frame: pd.DataFrame) -> None:

@@ -61,6 +61,7 @@ class Source:
 
     `mapped` holds columns by usual name (--map). `scale` is the scale of the scores. `table` is the data frame if it
     was read before, as by `result_formats`; `note` says which columns that chose. `codes` maps numbers to labels.
+    `answered_by` holds the models that gave a judge's verdicts, with "(not named)"; None if the file names none.
     """
 
     path: Path
@@ -70,6 +71,7 @@ class Source:
     table: "pd.DataFrame | None" = None
     note: str = ""
     codes: Codes = field(default_factory=dict)
+    answered_by: "frozenset[str] | None" = None
 
     @classmethod
     def parse(cls, text: str) -> "Source":

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import human_row, rows_of, write_jsonl
+from conftest import assert_one_line_error, certify, human_row, rows_of, write_jsonl
 from conftest import run as run_program
 
 from critic.errors import UsageError
@@ -128,6 +128,13 @@ def test_files_are_audited_and_mistakes_are_one_line(tmp_path: Path) -> None:
 
     done = critic(SHAPES / "inspect.json")
     assert re.search(r"as judge: model_graded_qa on 1\.[^§]*--map metadata.human_score=F", done.stdout), done.stderr
+    # The judge that a log names is held to a certificate: that of each verdict.
+    (tmp_path / "mixed.json").write_text((SHAPES / "inspect.json").read_text("utf-8").replace("judge@1", "gpt-4", 1))
+    held = "--certificate", certify(tmp_path / "c.json", "judge@1")
+    done = critic(SHAPES / "inspect.json", *held)
+    assert done.returncode == 0 and "inspect.json: the verdicts are of judge@1, the judge in" in done.stdout
+    for log, said in (("mixed.json", "'gpt-4'"), (SHAPES / "lmms_eval.jsonl", "(not named)")):
+        assert_one_line_error(critic(log, *held), said)
     rows = write_jsonl(tmp_path / "rows.jsonl", [human_row(number, gpt4_score_1_10=5.0) for number in range(6)])
     assert "gpt4      6" in critic(rows).stdout
     split = {"columns": ["human", "llm_score"], "data": [[number % 5 + 1, number % 4 + 1] for number in range(6)]}

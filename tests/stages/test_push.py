@@ -11,7 +11,7 @@ from subprocess import DEVNULL, Popen
 from typing import Any
 
 import pytest
-from conftest import ROOT, assert_one_line_error, command, run, run_apart
+from conftest import ROOT, assert_one_line_error, certify, command, run, run_apart
 
 from critic.backends import identity
 from critic.jsonl import write_json
@@ -93,12 +93,7 @@ def judge(tmp_path: Path) -> Path:
         (folder / name).write_bytes(name.encode() * 99)
     card = f"---\npipeline_tag: text-generation\nbase_model: {tmp_path}\n---\n\n# A judge\n\nMade from {tmp_path}.\n"
     (folder / "README.md").write_text(card)
-    name = identity.own_name(str(folder), identity.read_notes(folder))
-    agreement = {"mae": {"value": 0.8, "n": 60, "interval": [0.7, 0.95]}, "kappa": {"n": 60}}
-    labels = {"file": str(tmp_path / "people.csv"), "sha256": "5a" * 32, "rows": 60, "raters": 2}
-    certificate = {"how": {"judge": name, "prompts": {"0f": "pointwise"}, "setup": {}}, "labels": labels, "gate": []}
-    certificate |= {"kept": True, "date": "2026-11-29", "judged": {"file": "j.jsonl", "sha256": ""}}
-    write_json(tmp_path / "c.json", {**certificate, "agreement": agreement})
+    certify(tmp_path / "c.json", identity.own_name(str(folder), identity.read_notes(folder)))
     return folder
 
 
