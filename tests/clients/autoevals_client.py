@@ -1,16 +1,16 @@
 """Runs autoevals' own scorers against a judge, in an environment that has autoevals and openai.
 
-    python tests/clients/autoevals_client.py http://127.0.0.1:8000/v1
+    PYTHONPATH=tests python tests/clients/autoevals_client.py http://127.0.0.1:8000/v1
 
-Prints one JSON line a scorer: its name, the score it read, and what went wrong if anything did.
+Prints the score that each scorer read (reads.py).
 """
 
-import json
 import sys
 
 from autoevals import init
 from autoevals.llm import Battle, ClosedQA, Factuality, Humor, Possible, Security, Sql, Summary, Translation
 from autoevals.ragas import AnswerCorrectness, ContextPrecision, ContextRecall, Faithfulness
+from clients.reads import print_reads
 from openai import OpenAI
 
 GIVEN = {"input": "How many apples lie on the table?", "output": "I see four apples.", "expected": "Four apples."}
@@ -18,7 +18,7 @@ CONTEXT = "Four red apples lie on a table in Rome."
 
 
 def main(url: str) -> None:
-    init(client=OpenAI(base_url=url, api_key="none", timeout=120), default_model="gpt-4")
+    init(client=OpenAI(base_url=url, api_key="sk-none", timeout=120), default_model="gpt-4")
     calls = {
         "Battle": lambda: Battle()(instructions="Count.", output="Four.", expected="Five."),
         "ClosedQA": lambda: ClosedQA()(input=GIVEN["input"], output=GIVEN["output"], criteria="It counts."),
@@ -35,12 +35,7 @@ def main(url: str) -> None:
         "Faithfulness": lambda: Faithfulness()(**GIVEN, context=CONTEXT),
         "AnswerCorrectness": lambda: AnswerCorrectness(answer_similarity_weight=0)(**GIVEN),
     }
-    for name, call in calls.items():
-        try:
-            read, problem = call().score, None
-        except Exception as error:
-            read, problem = None, f"{type(error).__name__}: {error}"[:300]
-        print(json.dumps({"scorer": name, "score": read, "problem": problem}), flush=True)
+    print_reads({name: lambda call=call: call().score for name, call in calls.items()})
 
 
 if __name__ == "__main__":

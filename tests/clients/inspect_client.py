@@ -1,15 +1,19 @@
-"""Runs inspect-ai's own graders against a judge, in an environment that has inspect-ai and openai.
+"""Runs inspect-ai's own graders and the scorer critic/judge, in an environment that has inspect-ai, openai and critic.
 
     python tests/clients/inspect_client.py http://127.0.0.1:8000/v1
 
-Prints one JSON line a grader: its name and the grades it read (null: none found).
+Prints one JSON line a grade: its grader, what was read (null: none found), the model that it names, and the log, to
+which `inspect score` added critic's own scores.
 """
 
 import json
+import subprocess
 import sys
+from pathlib import Path
 
 from inspect_ai import Task, eval
 from inspect_ai.dataset import Sample
+from inspect_ai.log import read_eval_log
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
 from inspect_ai.scorer import model_graded_fact, model_graded_qa
 
@@ -25,21 +29,22 @@ def given(answer: str) -> ModelOutput:
 
 
 def main(url: str) -> None:
-    judge = get_model("openai/gpt-4", base_url=url, api_key="none")
-    graders = {
-        "model_graded_qa": model_graded_qa(model=judge),
-        "model_graded_qa, partial credit": model_graded_qa(model=judge, partial_credit=True),
-        "model_graded_fact": model_graded_fact(model=judge),
-    }
-    for name, grader in graders.items():
-        (log,) = eval(
-            Task(dataset=[Sample(input=QUESTION, target="Four apples.") for _ in ANSWERS], scorer=grader),
-            model=get_model("mockllm/model", custom_outputs=[given(answer) for answer in ANSWERS]),
-            display="none",
-            log_dir="inspect-logs",
-        )
-        scores = [next(iter((sample.scores or {}).values()), None) for sample in log.samples or []]
-        print(json.dumps({"grader": name, "status": log.status, "grades": [score and score.value for score in scores]}))
+    judge = get_model("openai/gpt-4", base_url=url, api_key="sk-none")
+    graders = [model_graded_qa(model=judge), model_graded_qa(model=judge, partial_credit=True)]
+    samples = [Sample(input=QUESTION, target="Four apples.", metadata={"people": score}) for score in (5, 1, 2, 1)]
+    (log,) = eval(
+        Task(dataset=samples, scorer=[*graders, model_graded_fact(model=judge)]),
+        model=get_model("mockllm/model", custom_outputs=[given(answer) for answer in ANSWERS]),
+        display="none",
+        log_dir="inspect-logs",
+    )
+    inspect = [Path(sys.executable).with_name("inspect"), "score", log.location, "--action", "append", "--overwrite"]
+    words = ["--scorer", "critic/judge", "-S", f"base_url={url}", "--display", "none"]
+    subprocess.run([*inspect, *words], check=True, stdout=sys.stderr)
+    for sample in read_eval_log(log.location).samples or []:
+        for name, score in (sample.scores or {}).items():
+            model = score.metadata.get("judge") or dict(score.metadata["grading"][1])["model"]
+            print(json.dumps({"call": name, "value": score.value, "model": model, "log": log.location}))
 
 
 if __name__ == "__main__":

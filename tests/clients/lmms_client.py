@@ -1,13 +1,13 @@
 """Runs lmms-eval's own judging code against a judge, in an environment that has it and what the code imports.
 
-    OPENAI_API_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=none python tests/clients/lmms_client.py
+    OPENAI_API_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=none PYTHONPATH=tests python tests/clients/lmms_client.py
 
-Prints one JSON line a call: which, and what lmms-eval read from the reply.
+Prints what lmms-eval read from the reply to each call (reads.py), and the reply.
 """
 
-import json
 from typing import Any
 
+from clients.reads import print_reads
 from lmms_eval.llm_judge import Request, ServerConfig, get_server
 from lmms_eval.llm_judge.utils import JudgePromptBuilder, ResponseParser
 from PIL import Image
@@ -35,17 +35,14 @@ def main() -> None:
     def correctness() -> dict[str, Any]:
         reply = server.evaluate(Request(messages=[{"role": "user", "content": prompt}])).content
         read = ResponseParser.parse_binary_response(reply, "yes/no")
-        return {"result": read, "raw_response": reply, "model": "gpt-4"}
+        return {"result": read, "raw_response": reply}
 
-    for name, call in {**calls, "correctness": correctness}.items():
-        try:
-            answer = call()
-        except Exception as error:
-            # A judge may not serve every call: a scoring head compares nothing.
-            print(json.dumps({"call": name, "problem": f"{type(error).__name__}: {error}"[:300]}))
-            continue
+    def summarise(answer: dict[str, Any]) -> dict[str, Any]:
         read = answer["result"] if "result" in answer else answer["scores"]
-        print(json.dumps({"call": name, "read": read, "raw": answer["raw_response"][:60], "model": answer["model"]}))
+        return {"read": read, "raw": answer["raw_response"][:60]}
+
+    calls["correctness"] = correctness
+    print_reads({name: lambda call=call: summarise(call()) for name, call in calls.items()})
 
 
 if __name__ == "__main__":

@@ -1,20 +1,20 @@
 """Runs mlflow's own metrics and judges against a judge, in an environment that has mlflow-skinny, openai and pandas.
 
-    python tests/clients/mlflow_client.py http://127.0.0.1:8000/v1
+    PYTHONPATH=tests python tests/clients/mlflow_client.py http://127.0.0.1:8000/v1
 
-Prints one JSON line a metric: its name, the value it read, and what went wrong if anything did.
+Prints the value that each metric and judge read (reads.py).
 """
 
-import json
 import os
 import sys
 from typing import Any
 
-os.environ["OPENAI_API_KEY"] = "none"
+os.environ["OPENAI_API_KEY"] = "sk-none"
 os.environ["OPENAI_API_BASE"] = os.environ["OPENAI_BASE_URL"] = sys.argv[1]
 os.environ["MLFLOW_TRACKING_URI"] = "file:mlruns"
 
 import pandas as pd
+from clients.reads import print_reads
 from mlflow.genai.judges import is_correct, is_grounded, is_safe, make_judge, meets_guidelines
 from mlflow.metrics.genai import EvaluationExample, answer_correctness, answer_relevance, make_genai_metric
 
@@ -56,12 +56,7 @@ def main(url: str) -> None:
             )(inputs={"question": QUESTION}, outputs={"answer": ANSWER}).value
         ),
     }
-    for name, call in calls.items():
-        try:
-            read, problem = call(), None
-        except Exception as error:
-            read, problem = None, f"{type(error).__name__}: {error}"[:300]
-        print(json.dumps({"metric": name, "value": getattr(read, "value", read), "problem": problem}), flush=True)
+    print_reads(calls)
 
 
 if __name__ == "__main__":

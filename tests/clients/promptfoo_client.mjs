@@ -2,11 +2,11 @@
 //
 //     node promptfoo_client.mjs http://127.0.0.1:8000/v1
 //
-// Prints one JSON line an assertion: its type, whether it passed, its score, and the grader's reason.
+// Prints one JSON line an assertion, as reads.py does: its type, its score, and what went wrong if no verdict was read.
 import { assertions } from 'promptfoo';
 
 const url = process.argv[2];
-const provider = { id: 'openai:chat:gpt-4', config: { apiBaseUrl: url, apiKey: 'none' } };
+const provider = { id: 'openai:chat:gpt-4', config: { apiBaseUrl: url, apiKey: 'sk-none' } };
 const grading = { provider };
 const question = 'How many apples lie on the table?';
 const answer = 'I see four apples.';
@@ -21,8 +21,10 @@ for (const [name, call] of Object.entries(calls)) {
   try {
     result = await call();
   } catch (error) {
-    result = { problem: String(error).slice(0, 300) };
+    result = { reason: `${error}` };
   }
-  console.log(JSON.stringify({ ...result, assertion: name, metadata: undefined }));
+  const read = typeof result.pass === 'boolean' && !/did not match|Could not/.test(result.reason ?? 'Could not');
+  const problem = read ? null : String(result.reason).slice(0, 300);
+  console.log(JSON.stringify({ call: name, value: result.score, problem }));
 }
 process.exit(0);

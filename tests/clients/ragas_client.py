@@ -1,14 +1,14 @@
 """Runs ragas' own metrics against a judge, in an environment that has ragas and openai.
 
-    python tests/clients/ragas_client.py http://127.0.0.1:8000/v1
+    PYTHONPATH=tests python tests/clients/ragas_client.py http://127.0.0.1:8000/v1
 
-Prints one JSON line a metric: its name, the value it read, and what went wrong if anything did.
+Prints the value that each metric read (reads.py).
 """
 
 import asyncio
-import json
 import sys
 
+from clients.reads import print_reads
 from openai import AsyncOpenAI
 from ragas.llms import llm_factory
 from ragas.metrics.collections import (
@@ -26,8 +26,8 @@ QUESTION, ANSWER, TRUTH = "How many apples lie on the table?", "I see four apple
 CONTEXTS = ["Four red apples lie on a table."]
 
 
-async def main(url: str) -> None:
-    llm = llm_factory("gpt-4", client=AsyncOpenAI(base_url=url, api_key="none", timeout=120), max_tokens=1024)
+def main(url: str) -> None:
+    llm = llm_factory("gpt-4", client=AsyncOpenAI(base_url=url, api_key="sk-none", timeout=120), max_tokens=1024)
     exchange = {"user_input": QUESTION, "response": ANSWER}
     calls = {
         "AnswerAccuracy": lambda: AnswerAccuracy(llm=llm).ascore(**exchange, reference=TRUTH),
@@ -45,13 +45,9 @@ async def main(url: str) -> None:
         ),
         "RubricsScore": lambda: RubricsScoreWithReference(llm=llm).ascore(**exchange, reference=TRUTH),
     }
-    for name, call in calls.items():
-        try:
-            read, problem = float((await call()).value), None
-        except Exception as error:
-            read, problem = None, f"{type(error).__name__}: {error}"[:300]
-        print(json.dumps({"metric": name, "value": read, "problem": problem}), flush=True)
+    with asyncio.Runner() as runner:
+        print_reads({name: lambda call=call: float(runner.run(call()).value) for name, call in calls.items()})
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
+    main(sys.argv[1])

@@ -18,26 +18,32 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from clients.forms import FORMS, single_grading
 from clients.tiny_server import make_judge
-from conftest import ROOT, needs, run, run_apart, serving, write_jsonl
+from conftest import ROOT, certify, needs, run, run_apart, serving, write_jsonl
 
 pytestmark = pytest.mark.e2e
 
 PROGRAMS, KEPT = ROOT / "tests/clients", ROOT / "build/clients"
-INSTALL_SECONDS = 300
+INSTALL_SECONDS = 900
 FORM = "pointwise_short"
 ROWS = ROOT.parent / "shared/data/human_scored/llmeval2.jsonl"
+HARNESSES = tomllib.loads((ROOT / "serve/harnesses.toml").read_text("utf-8"))
 RATED = 12
 """Rows that people scored."""
+
+KEY = "sk-none"
+"""VLMEvalKit takes no other than those that begin so."""
 
 README = "Rate the answer from 1 to 10.\nQuestion: 3 + 4?\nAnswer: 7\nEnd with: Score: n"
 GRADING = [
@@ -52,50 +58,20 @@ GRADING = [
 """Clients that rate or grade one answer."""
 
 
-class Client(NamedTuple):
-    """What is installed for a client, by pip or by npm, how many verdicts its program asks for, and which of its calls
-    rate or grade one answer by a template whose parts are known: a head answers these."""
+class Client(msgspec.Struct, forbid_unknown_fields=True):
+    """An entry of clients.toml, which explains the fields."""
 
-    packages: list[list[str]]
-    verdicts: int
-    rated: tuple[str, ...] = ()
+    packages: list[list[str]] = []
+    verdicts: int = 0
+    rated: list[str] = []
+    borrows: bool = False
+    file: dict[str, str] = {}
 
 
-CLIENTS = {
-    "inspect": Client(
-        [["inspect-ai", "openai"]],
-        12,
-        ("model_graded_qa", "model_graded_qa, partial credit", "model_graded_fact"),
-    ),
-    "lmms": Client(
-        [["aiohttp", "openai", "requests", "loguru", "pillow", "numpy", "tqdm"], ["--no-deps", "lmms-eval"]],
-        8,
-        ("binary 0/1", "binary yes/no", "binary, reasoning model", "rubric", "rubric, json", "correctness"),
-    ),
-    "autoevals": Client([["autoevals", "openai"]], 14, ("ClosedQA",)),
-    "mlflow": Client(
-        [["mlflow-skinny", "openai", "pandas"]], 8, ("answer_correctness", "answer_relevance", "make_genai_metric")
-    ),
-    # Newer ones have moved what ragas imports.
-    "ragas": Client([["ragas", "openai", "langchain-community<0.4"]], 8),
-    "promptfoo": Client([["promptfoo"]], 3, ("llm-rubric",)),
-    "lm_eval": Client([["lm-eval"]], 0),
-    "deepeval": Client([["deepeval"]], 0),
-    "evalscope": Client([["evalscope"]], 0),
-}
+CLIENTS = msgspec.toml.decode((PROGRAMS / "clients.toml").read_text("utf-8"), type=dict[str, Client])
 
 WAYS = {"writer, as asked": ["--as-asked"], "writer, as learned": [], "head": []}
 """How the judge is asked, and the server's options."""
-
-# What `critic audit` takes from a file by the tool's own writer: for the question, the text and the model.
-RESULT_FILES = {
-    "inspect": ("inspect_ai", "input", "output.completion", "output.model"),
-    "lm_eval": ("lm_eval", "doc.question", "filtered_resps", None),
-    "mlflow": ("mlflow_skinny", "info.request_preview", "info.response_preview", "info.tags.model"),
-    "ragas": ("ragas", "user_input", "response", None),
-    "deepeval": ("deepeval", "input", "actualOutput", None),
-    "evalscope": ("evalscope", "messages.0.content", "sample_score.score.prediction", None),
-}
 
 
 class NotToBeHad(Exception):
@@ -115,10 +91,15 @@ class Clients:
         """Return the URL of an untrained judge that is asked in one way; it starts when it is first wanted."""
         if way not in self.urls:
             judge = make_judge(Path(tempfile.mkdtemp()), [FORM], head=way == "head")
-            options = [*WAYS[way], "--alias", "gpt-4", "--alias", "gpt-3.5-turbo", "--alias", "o3", "--api-key", "none"]
-            _, url = self.servers.enter_context(serving(judge, *options))
+            options = [*WAYS[way], "--alias-of", "vlmevalkit", "--alias-of", "lmms-eval", "--alias", "o3"]
+            _, url = self.servers.enter_context(serving(judge, *options, "--api-key", KEY))
             self.urls[way] = f"{url}/v1"
         return self.urls[way]
+
+    def name(self, way: str) -> str:
+        """Return the judge's own name, which logs are to have."""
+        listed = httpx.get(f"{self.url(way)}/models", headers={"Authorization": f"Bearer {KEY}"}).json()
+        return str(listed["data"][0]["id"])
 
     def lines(self, name: str, *arguments: str, **variables: str) -> list[dict[str, Any]]:
         """What the program of a client prints: a JSON line a verdict."""
@@ -127,7 +108,7 @@ class Clients:
             words = ["node", shutil.copy(PROGRAMS / "promptfoo_client.mjs", folder)]
         else:
             words = [folder / "bin/python", PROGRAMS / f"{name}_client.py"]
-        return printed([*words, *arguments], folder, variables)
+        return printed([*words, *arguments], folder, {"PYTHONPATH": str(ROOT / "tests"), **variables})
 
     def check(self, name: str, way: str, right: list[tuple[str, bool, Any]]) -> None:
         """Check that a client read the verdict of each call: its name, whether the verdict was read, and the line.
@@ -172,7 +153,10 @@ def installed(name: str) -> Path:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
         pip = [sys.executable, "-m", "pip", "--python", folder / "bin/python", "--disable-pip-version-check", "-q"]
         for words in packages:
-            fetched([*pip, "install", "--no-compile", "--retries", "1", "--timeout", "20", *words], folder)
+            fetched([*pip, "install", "--no-compile", "--retries", "1", "--timeout", "20", *words], ROOT)
+    if CLIENTS[name].borrows:
+        (packages,) = folder.glob("lib/python*/site-packages")
+        (packages / "borrowed.pth").write_text(str(Path(pytest.__file__).parents[1]))
     (folder / "whole").touch()
     return folder
 
@@ -192,7 +176,7 @@ def printed(words: list[Any], folder: Path, variables: dict[str, str]) -> list[d
     done = subprocess.run(
         words,
         cwd=folder,
-        env={**os.environ, "OPENAI_API_KEY": "none", **variables},
+        env={**os.environ, "OPENAI_API_KEY": KEY, **variables},
         capture_output=True,
         text=True,
         timeout=400,
@@ -207,7 +191,9 @@ def clients(request: pytest.FixtureRequest) -> Iterator[Clients]:
     """The clients whose tests are run: their environments are made while the first of them judges."""
     needs("deepspeed", "vllm")
     tests = [item.name for item in request.session.items if item.path == request.path]
-    clients = Clients([name for name in CLIENTS if any(test.startswith(f"test_{name}[") for test in tests)])
+    clients = Clients(
+        [name for name in CLIENTS if any(test.startswith(f"test_{name}[") or f"[{name}-" in test for test in tests)]
+    )
     yield clients
     clients.servers.close()
     clients.installing.shutdown(cancel_futures=True)
@@ -218,7 +204,7 @@ def clients(request: pytest.FixtureRequest) -> Iterator[Clients]:
 @pytest.fixture(scope="module", params=WAYS)
 def served_way(request: pytest.FixtureRequest, clients: Clients) -> Iterator[tuple[str, httpx.Client]]:
     """One of the three ways: its name, and a client of its server."""
-    url, headers = clients.url(request.param).removesuffix("/v1"), {"Authorization": "Bearer none"}
+    url, headers = clients.url(request.param).removesuffix("/v1"), {"Authorization": f"Bearer {KEY}"}
     with httpx.Client(base_url=url, headers=headers, timeout=300) as client:
         yield request.param, client
 
@@ -277,7 +263,7 @@ def test_a_client_reads_what_critic_judge_writes_of_the_same_rows(
         rows = [json.loads(line) for line in islice(lines, 0, 8000, 8000 // RATED)][:RATED]
     write_jsonl(tmp_path / "rows.jsonl", rows)
     out = tmp_path / "judged.jsonl"
-    words = ["--base-url", str(client.base_url.join("v1")), "--api-key", "none", "--prompt", FORM, "--out", str(out)]
+    words = ["--base-url", str(client.base_url.join("v1")), "--api-key", KEY, "--prompt", FORM, "--out", str(out)]
     run_apart("critic", "judge", str(tmp_path / "rows.jsonl"), *words, code=0)
     judged = {line["sample"]["id"]: line["score"] for line in map(json.loads, out.read_text("utf-8").splitlines())}
     assert len(judged) == RATED
@@ -294,99 +280,112 @@ def test_a_client_reads_what_critic_judge_writes_of_the_same_rows(
 in_each_way = pytest.mark.parametrize("way", WAYS)
 
 
+def is_read(name: str, call: str, value: Any) -> bool:
+    """Return True if a client may have read this value from the verdict of a call."""
+    if call.startswith("model_graded"):
+        return value in ("C", "I", *(["P"] if call == "model_graded_qa1" else []))
+    if name == "mlflow":
+        whole = range(1, 4 if call == "make_genai_metric" else 6)
+        return value in (("yes", "no") if call.startswith(("is_", "meets_")) else whole)
+    # What an untrained judge finds may be an empty list, of which ragas makes no number.
+    is_empty = name == "ragas" and math.isnan(value)
+    return is_empty or 0 <= value <= {"RubricsScore": 5, "judge": 10}.get(call, 1)
+
+
 @pytest.mark.clients
 @in_each_way
-def test_inspect(clients: Clients, way: str) -> None:
-    allowed = {
-        "model_graded_qa": {"C", "I"},
-        "model_graded_qa, partial credit": {"C", "P", "I"},
-        "model_graded_fact": {"C", "I"},
-    }
-    graded = clients.lines("inspect", clients.url(way))
-    grades = [(line["grader"], grade) for line in graded if line["status"] == "success" for grade in line["grades"]]
-    clients.check("inspect", way, [(name, grade in allowed[name], (name, grade)) for name, grade in grades])
+@pytest.mark.parametrize("name", ["inspect", "autoevals", "mlflow", "ragas", "promptfoo"])
+def test_verdicts_are_read(clients: Clients, name: str, way: str, tmp_path: Path) -> None:
+    quiet = {"PROMPTFOO_DISABLE_TELEMETRY": "1", "PROMPTFOO_DISABLE_UPDATE": "1", "PROMPTFOO_CONFIG_DIR": str(tmp_path)}
+    lines, judge = clients.lines(name, clients.url(way), **quiet), clients.name(way)
+    reads = [line.get("problem") is None and is_read(name, line["call"], line["value"]) for line in lines]
+    assert all(line.get("model", judge) == judge for line in lines)
+    clients.check(name, way, [(line["call"], read, line) for read, line in zip(reads, lines, strict=True)])
+    if name != "inspect":
+        return
+    # Only in its environment are there the packages that unpack its logs.
+    critic = clients.folders[name].result() / "bin/critic"
+    for certified, code in ((judge, 0), ("judge@1", 2)):
+        words = [critic, "audit", lines[0]["log"], "--map", "metadata.people=people", "--out", tmp_path / "out"]
+        words += ["--certificate", certify(tmp_path / "c.json", certified)]
+        done = subprocess.run(words, cwd=critic.parents[1], capture_output=True, text=True, check=False)
+        assert done.returncode == code and judge in (done.stderr if code else done.stdout), done.stderr
+
+
+@pytest.mark.clients
+@in_each_way
+def test_vlmevalkit(clients: Clients, way: str) -> None:
+    """As vlmeval/api/gpt.py, OpenAIWrapper.generate_inner, sends what its data sets ask, LOCAL_LLM set and unset."""
+    contracts = "correctness-float", "mmdu-dictionary", "two-scores-last"
+    asked = cycle(form for form in FORMS if form.contract in contracts)
+    judge, headers, reads = clients.name(way), {"Authorization": f"Bearer {KEY}"}, list[tuple[str, bool, str]]()
+    for model, form in zip([judge, *HARNESSES["vlmevalkit"]["models"]], asked, strict=False):
+        # Its limit is 2,048 tokens, which an untrained judge would fill with reasons.
+        limits: dict[str, Any] = {"temperature": 0, "max_tokens": 200}
+        if re.search("o1|o3|o4|gpt-5", model):
+            limits = {"max_completion_tokens": 200}
+        elif "gemini" in model:
+            limits = {"temperature": 0, "reasoning_effort": "high"}
+        body = {"model": model, "messages": form.request["messages"], **limits}
+        answer = httpx.post(f"{clients.url(way)}/chat/completions", headers=headers, json=body, timeout=330)
+        # A head refuses by name.
+        if way == "head":
+            assert answer.status_code == 400 and "scoring head" in answer.text
+        else:
+            assert answer.json()["model"] == judge
+        right = way == "head" or form.parse(answer.json()["choices"][0]) is not None
+        reads.append((form.contract, right, answer.text))
+    clients.check("vlmevalkit", way, reads)
 
 
 @in_each_way
 def test_lmms(clients: Clients, way: str) -> None:
-    def is_read(line: dict[str, Any]) -> bool:
-        if "problem" in line:
+    def is_right(line: dict[str, Any]) -> bool:
+        if line["problem"] is not None:
             return False
-        call, read, raw = line["call"], line["read"], line["raw"]
+        call, read, raw = line["call"], line["value"]["read"], line["value"]["raw"]
         if call in ("binary 0/1", "binary, reasoning model"):
             return raw == str(read) and read in (0, 1)
         if call in ("binary yes/no", "correctness"):
             return raw == ("Yes" if read else "No")
-        if call in ("comparative", "comparative, image"):
+        if call.startswith("comparative"):
             return all(1 <= score <= 10 for score in read)
         return list(read) == ["accuracy", "clarity"] and all(0 <= score <= 10 for score in read.values())
 
     judged = clients.lines("lmms", OPENAI_API_URL=clients.url(way))
-    clients.check("lmms", way, [(line["call"], is_read(line), line) for line in judged])
+    clients.check("lmms", way, [(line["call"], is_right(line), line) for line in judged])
 
 
 @pytest.mark.clients
-@in_each_way
-def test_autoevals(clients: Clients, way: str) -> None:
-    scored = clients.lines("autoevals", clients.url(way))
-    reads = [(line["scorer"], line["problem"] is None and 0 <= line["score"] <= 1, line) for line in scored]
-    clients.check("autoevals", way, reads)
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "head"])
+def test_lmms_run(clients: Clients, way: str, tmp_path: Path) -> None:
+    """Its own command on a small benchmark, whose answers and verdicts are the judge's."""
+    url, folder = clients.url(way), had(clients.folders["lmms_run"].result)
+    model = ["openai", "--model_args", f"model=gpt-4,base_url={url},api_key={KEY},timeout=60"]
+    words = ["-m", "lmms_eval", "eval", "--tasks", "mm_vet_of_three", "--include_path", ".", "--model", *model]
+    words += ["--log_samples", "--output_path", str(tmp_path)]
+    certificate = str(certify(tmp_path / "c.json", clients.name(way)))
+    own = {"API_TYPE": "critic", "OPENAI_API_URL": url, "CRITIC_CERTIFICATE": certificate, "HF_HOME": str(tmp_path)}
+    printed([folder / "bin/python", *words], PROGRAMS / "lmms_task", own)
+    (samples,) = tmp_path.glob("*/*_samples_*.jsonl")
+    scored = [json.loads(line)["gpt_eval_score"] for line in samples.read_text("utf-8").splitlines()]
+    assert {line["eval_model"] for line in scored} == {clients.name(way)}
+    clients.check("lmms_run", way, [("mmvet", 0 <= line["score"] <= 1, line) for line in scored])
 
 
 @pytest.mark.clients
-@in_each_way
-def test_mlflow(clients: Clients, way: str) -> None:
-    def is_read(name: str, value: Any) -> bool:
-        if name.startswith(("is_", "meets_")):
-            return value in ("yes", "no")
-        return value in ((1, 2, 3) if name == "make_genai_metric" else (1, 2, 3, 4, 5))
-
-    lines = clients.lines("mlflow", clients.url(way))
-    clients.check("mlflow", way, [(line["metric"], is_read(line["metric"], line["value"]), line) for line in lines])
-
-
-@pytest.mark.clients
-@in_each_way
-def test_ragas(clients: Clients, way: str) -> None:
-    def is_read(line: dict[str, Any]) -> bool:
-        most = 5 if line["metric"] == "RubricsScore" else 1
-        # What an untrained judge finds may be an empty list, of which ragas makes no number.
-        return line["problem"] is None and (math.isnan(line["value"]) or 0 <= line["value"] <= most)
-
-    lines = clients.lines("ragas", clients.url(way))
-    clients.check("ragas", way, [(line["metric"], is_read(line), line) for line in lines])
-
-
-@pytest.mark.clients
-@in_each_way
-def test_promptfoo(clients: Clients, way: str, tmp_path: Path) -> None:
-    def is_read(line: dict[str, Any]) -> bool:
-        read = not re.search("did not match|Could not", line.get("reason", "Could not"))
-        return read and isinstance(line["pass"], bool) and 0 <= line["score"] <= 1
-
-    quiet = {"PROMPTFOO_DISABLE_TELEMETRY": "1", "PROMPTFOO_DISABLE_UPDATE": "1", "PROMPTFOO_CONFIG_DIR": str(tmp_path)}
-    lines = clients.lines("promptfoo", clients.url(way), **quiet)
-    clients.check("promptfoo", way, [(line["assertion"], is_read(line), line) for line in lines])
-
-
-@pytest.mark.clients
-@pytest.mark.parametrize("name", RESULT_FILES)
+@pytest.mark.parametrize("name", [name for name, client in CLIENTS.items() if client.file])
 def test_result_files_of_their_own_writers_are_audited(name: str, tmp_path: Path) -> None:
-    package, *paths = RESULT_FILES[name]
     quiet = {"MLFLOW_ALLOW_FILE_STORE": "true", "DEEPEVAL_TELEMETRY_OPT_OUT": "1"}
-    words = [had(lambda: installed(name)) / "bin/python", PROGRAMS / "writers.py", name, package]
+    words = [had(lambda: installed(name)) / "bin/python", PROGRAMS / "writers.py", name, CLIENTS[name].file["by"]]
     (written,) = printed(words, tmp_path, quiet)
     people = [f"{key},{score}" for key, score in zip(written["ids"], (5, 3, 1, 4, 2, 5), strict=True)]
     by = "user_input" if name == "ragas" else "id"  # ragas has no ids
     (tmp_path / "people.csv").write_text("\n".join([f"{by},human", *people]))
     ids = ["--map", "user_input=id"] if name == "ragas" else []
     done = run("critic", "audit", written["file"], "people.csv", *ids, "--out", "out", cwd=tmp_path, code=0)
-    named = dict(zip(("question", "response", "system"), paths, strict=True))
-    facts = [
-        "people: human on 1..5",
-        "judge: graded on 0..1",
-        *(f"{usual}: {path}" for usual, path in named.items() if path),
-    ]
+    taken = [f"{usual}: {path}" for usual, path in CLIENTS[name].file.items() if usual != "by"]
+    facts = ["people: human on 1..5", "judge: graded on 0..1", *taken]
     assert not [fact for fact in facts if fact not in done.stdout], (written["version"], done.stdout)
     summary = json.loads((tmp_path / "out/summary.json").read_text("utf-8"))["people.csv"]
     assert (summary["n"], summary["failed"], summary["mae"]) == (6, 0, 0.0)
