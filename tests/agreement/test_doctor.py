@@ -3,7 +3,9 @@
 import json
 from pathlib import Path
 
-from conftest import ROOT, Servers, completion, run
+from conftest import ROOT, Servers, certify, completion, run
+
+from critic.backends.identity import own_name, read_notes
 
 NOTES = {"recipe": {"max_source_tokens": 9, "max_target_tokens": 9, "forms": {"pointwise@en": 1.0}}, "tie_band": 0.5}
 FILES = {
@@ -45,3 +47,9 @@ def test_doctor_says_what_it_is_what_it_lacks_and_the_next_command(tmp_path: Pat
         assert done.stdout.startswith(start) and not done.stderr and done.returncode == 2 * refused, done
         assert all(part in done.stdout for part in ["\n  next: ", *parts][: len(parts) + 1 - refused]), done.stdout
         assert len(done.stdout.splitlines()) <= 10
+    # Its certificate may stand beside a judge; that of another judge is none of its own.
+    judge = tmp_path / "judge"
+    certify(tmp_path / "other.json", "other@1")
+    assert "missing: a certificate" in run("critic", "doctor", "judge", cwd=tmp_path).stdout
+    certify(tmp_path / "own.json", own_name(str(judge), read_notes(judge)))
+    assert "certificate: judge, prompt pointwise@" in run("critic", "doctor", "judge", cwd=tmp_path).stdout
