@@ -47,8 +47,8 @@ def parse_codes(texts: Iterable[str]) -> Codes:
 
     Raises UsageError if a code is not a number or is given twice.
 
-    >>> parse_codes(["0=a", "human=people", "-1=none"]), parse_map(["0=a", "human=people"])
-    ({0.0: 'a', -1.0: None}, {'people': ['human']})
+    >>> parse_codes(["0=a", "human=people", "-1=none"])
+    {0.0: 'a', -1.0: None}
     >>> for options in (["x=a"], ["=tie"], ["nan=b"], ["0=a", "0.0=b"]):
     ...     try:
     ...         print(parse_codes(options))
