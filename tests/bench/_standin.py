@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import json
 import threading
+import time
+import uuid
 from typing import Any
 
 MODEL = "stand-in@00000000"
@@ -104,7 +106,9 @@ class StandIn:
 
     async def answer(self, path: str, body: bytes, to: asyncio.Transport) -> None:
         if path.endswith("/models"):
-            model = {"id": self.name, "owned_by": "someone", "max_model_len": self.context}
+            # vLLM numbers the permission anew in every answer.
+            of_answer = {"created": time.time(), "permission": [{"id": f"modelperm-{uuid.uuid4()}"}]}
+            model = {"id": self.name, "owned_by": "someone", "max_model_len": self.context, **of_answer}
             to.write(_http(200, json.dumps({"data": [model]}).encode()))
             return
         self.asked += 1
