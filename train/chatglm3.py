@@ -5,6 +5,7 @@ same ids, and a chat template. Layout and special tokens are those of the publis
 """
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -18,32 +19,11 @@ from transformers.convert_slow_tokenizer import generate_merges
 
 from critic.errors import UsageError, refusing
 
-NAMES = {
-    "num_layers": "num_hidden_layers",
-    "padded_vocab_size": "vocab_size",
-    "hidden_size": "hidden_size",
-    "ffn_hidden_size": "intermediate_size",
-    "kv_channels": "head_dim",
-    "num_attention_heads": "num_attention_heads",
-    "multi_query_group_num": "num_key_value_heads",
-    "seq_length": "max_position_embeddings",
-    "layernorm_epsilon": "rms_norm_eps",
-}
-"""Key in the published config.json -> key in GlmConfig."""
+NAMES: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_name("chatglm3.toml").read_text("utf-8"))
+"""Published names -> transformers' names, of keys of the configuration (`config`) and of weights (`weights`)."""
 
 FIXED = {"model_type": "chatglm", "multi_query_attention": True, "quantization_bit": 0, "pre_seq_len": None}
 """Keys with the values of ChatGLM3. Related and quantized models have other values."""
-
-RENAMED = {
-    "transformer.embedding.word_embeddings": "model.embed_tokens",
-    "transformer.encoder.layers": "model.layers",
-    "transformer.encoder.final_layernorm": "model.norm",
-    "transformer.output_layer": "lm_head",
-    "self_attention.dense": "self_attn.o_proj",
-    "self_attention.query_key_value": "self_attn.qkv",
-    "mlp.dense_h_to_4h": "mlp.gate_up_proj",
-    "mlp.dense_4h_to_h": "mlp.down_proj",
-}
 
 # "sop" and "eop" are parts of words, so that these two are written as GLM-4 writes them; the ids are ChatGLM3's.
 ADDED = ("[MASK]", "[gMASK]", "[sMASK]", "<sop>", "<eop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>")
@@ -68,7 +48,7 @@ def convert(source: Path) -> tuple[GlmForCausalLM, PreTrainedTokenizerFast]:
             if raw.get(key, value) != value:
                 raise UsageError(f"{path}: {key} is {raw[key]!r}; only {value!r}, as in ChatGLM3, can be converted")
         rope = {"rope_type": "default", "rope_theta": 1e4 * raw.get("rope_ratio", 1.0), "partial_rotary_factor": 0.5}
-        named: dict[str, Any] = {new: raw[old] for old, new in NAMES.items()}
+        named: dict[str, Any] = {new: raw[old] for old, new in NAMES["config"].items()}
         bias = raw.get("add_qkv_bias", False)
         config = GlmConfig(**named, rope_parameters=rope, attention_bias=bias, tie_word_embeddings=False)
     tokenizer = fast_tokenizer(source / "tokenizer.model", config.max_position_embeddings)
@@ -91,7 +71,7 @@ def native_weights(name: str, tensor: torch.Tensor, config: GlmConfig) -> dict[s
     The fused query, key and value (rows in this order) are split into three tensors. Gate and up projection stay fused.
     Rotary angles are dropped, because they follow from the configuration.
     """
-    for old, new in RENAMED.items():
+    for old, new in NAMES["weights"].items():
         name = name.replace(old, new)
     if name.endswith("rotary_pos_emb.inv_freq"):
         return {}

@@ -3,6 +3,7 @@
 import difflib
 import os
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
@@ -20,36 +21,15 @@ from transformers.utils.import_utils import is_liger_kernel_available
 
 from critic.errors import UsageError, install_extra, one_line
 
-SET_HERE = {
-    "training": {
-        "output_dir": "give --out",
-        "deepspeed": "give the section deepspeed",
-        "gradient_accumulation_steps": "give global_batch",
-        "eval_strategy": "give evaluation",
-        "eval_steps": "give evaluation",
-        "load_best_model_at_end": "the best weights by MAE are in --out/best, with evaluation",
-        "label_smoothing_factor": "with it labels would count alike, whatever the recipe weighs them by",
-        "save_total_limit": "give keep",
-        "save_only_model": "a killed run goes on from whole checkpoints",
-        "resume_from_checkpoint": "the newest whole checkpoint in --out is taken",
-        "ignore_data_skip": "a killed run goes on with the rows that are left",
-        "use_cpu": "a GPU is used where there is one",
-        "remove_unused_columns": "rows are made into batches here",
-    },
-    "deepspeed": {
-        "gradient_accumulation_steps": "give global_batch",
-        "train_micro_batch_size_per_gpu": "give training.per_device_train_batch_size",
-    },
-}
-"""Keys that this program sets itself -> the reason, or the key to give instead."""
+_TEXTS = tomllib.loads(Path(__file__).with_name("trainer_args.toml").read_text("utf-8"))
+
+SET_HERE: dict[str, dict[str, str]] = _TEXTS["set_here"]
+"""Keys that this program sets itself, by section -> the reason, or the key to give instead."""
 
 NESTED = {"zero_optimization", "bf16", "fp16", "optimizer", "scheduler", "tensorboard", "flops_profiler", "checkpoint"}
 """Sections of DeepSpeed's configuration that contain further keys."""
 
-TRACKERS = {
-    "mlflow": "MLFLOW_TRACKING_URI is a server's address, or file:FOLDER with MLFLOW_ALLOW_FILE_STORE=true",
-    "wandb": "`wandb login`, or WANDB_MODE=offline to keep the run here",
-}
+TRACKERS: dict[str, str] = _TEXTS["trackers"]
 """Trackers with exceptions of their own -> what they need."""
 
 _NOT_IN_NAMES = re.compile(r"[^\w.-]")

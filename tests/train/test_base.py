@@ -168,7 +168,7 @@ def index(program: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         licence="Terms of Tiny",
         terms={"TINY_TERMS.html": sha256(b"terms").hexdigest()},
         notice="Tiny is provided under its terms",
-        template=ROOT / "train/gemma.jinja",
+        template="gemma.jinja",
         begins="<bos>",
         turn_end="<end_of_turn>",
     )
