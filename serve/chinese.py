@@ -1,49 +1,26 @@
 """Translate the Chinese words with which requests describe the form of a reply to English words that the reader knows.
 
 This suffices to read the form; it is not a translation. Quoted text is kept as it is, because the reply must contain
-it. All functions are pure.
+it. All functions are pure. The words are in chinese.toml.
 """
 
+import tomllib
+from pathlib import Path
 from string import ascii_letters, digits
 
 import regex as re
 
+_TABLES = tomllib.loads(Path(__file__).with_name("chinese.toml").read_text("utf-8"))
 HAN = "\u4e00-\u9fff"
 WIDE = {ord(mark) + 0xFEE0: mark for mark in digits + ascii_letters}
-WIDE |= str.maketrans({"“": '"', "”": '"', "「": '"', "」": '"', "『": '"', "』": '"', "‘": "'", "’": "'"})
-MARKS = str.maketrans(
-    {"（": "(", "）": ")", "【": "[", "】": "]", "～": "~", "－": "-", "—": "-", "，": ", ", "、": ", "}
-    | {"。": ". ", "；": "; ", "！": "! ", "？": "? ", "：": ": "}
-)
+WIDE |= str.maketrans(_TABLES["quotes"])
+MARKS = str.maketrans(_TABLES["marks"])
 QUOTED = re.compile(r"(?P<mark>[\"'`])(?P<words>[^\"'`\n]{1,80})(?P=mark)")
 KEPT = "\ue000"
 """Placeholder for quoted text while the words around it are translated."""
 
 ENDS = re.compile(rf"(?:以|用) ?(?P<quoted>{QUOTED.pattern}) ?(?:作为)?(?:结尾|结束|收尾)")
-ANSWER = "(?:输出|返回|给出|回复|回答|作答|写出|提供|生成)"
-
-PHRASES = [
-    (r"(?<=[0-9]) ?分? ?(?:到|至) ?(?=-?[0-9])", " to "),
-    (r"满分(?:为|是)? ?([0-9]+) ?分?", r" score from 0 to \1 "),
-    (r"(?<=[0-9]) ?(?:个?字|词|句)", " words "),
-    (r"([0-9]+ ?(?:to|-|~) ?[0-9]+) ?分? ?(?:之间)? ?的? ?(?:分数|得分|评分|分值|分)", r" score from \1 points "),
-    (r"不要|不得|请勿", " do not "),
-    (rf"(?:以|用|按照?|使用|采用|请按)[^。\n{{}}]{{0,20}}?JSON[^。\n{{}}]{{0,12}}?{ANSWER}", " Output in JSON format "),
-    (rf"(?:只|仅|直接)(?:能|需要?|要|可以?|须)?{ANSWER}", " Output only "),
-    (rf"(?:请|必须|应该?|要|并){ANSWER}|输出|返回|给出", " output "),
-    (r"最后一行", " the last line "),
-    (r"评价|评估|评判|评测|判断|判定", " evaluate "),
-    (r"分数|得分|总分|评分|打分", " score "),
-    (r"比较|对比", " compare "),
-    (r"回答|答案|答复|作答", " answer "),
-    (r"回复|响应", " response "),
-    (r"问题|提问", " question "),
-    (r"整数", " integer "),
-    (r"数字", " number "),
-    (r"格式", " format "),
-    (r"理由|原因|解释|说明", " reason "),
-    (r"或者|或", " or "),
-]
+PHRASES = [(pattern.replace("{answer}", _TABLES["answer"]), english) for pattern, english in _TABLES["phrases"]]
 
 
 def translate_to_english(text: str) -> str:

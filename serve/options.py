@@ -26,26 +26,7 @@ LAYER = ["--middleware", "layer.JudgeLayer"]
 SETTINGS = "CRITIC_SERVE_LAYER"
 """Environment variable that passes the settings (JSON) from judge.py to the server process."""
 
-BEFORE = "{} belongs before the --, where it is checked"
-GUARDED = {
-    "host": BEFORE.format("--host"),
-    "port": BEFORE.format("--port"),
-    "api_key": BEFORE.format("--api-key"),
-    "uds": "--uds would move the server away from the address that is checked",
-    "root_path": "--root-path would move the routes that the judge's layer knows",
-    "grpc": "--grpc would serve without the judge's layer",
-    "grpc_port": "--grpc-port would serve without the judge's layer",
-    "data_parallel_multi_port_external_lb": "this load balancer would serve on ports that are not checked",
-    "data_parallel_supervisor_port": "--data-parallel-supervisor-port would serve on a port that is not checked",
-    "headless": "--headless would serve nothing",
-    "data_parallel_size": BEFORE.format("--gpus N instead of --data-parallel-size"),
-    "api_server_count": "--api-server-count: --gpus N, before the --, starts a process of the API for each engine",
-    "model": BEFORE.format("the model"),
-    "model_tag": BEFORE.format("the model"),
-    "served_model_name": "--served-model-name is set already; --alias, before the --, adds names",
-    "ssl_keyfile": "the server answers in plain HTTP: put a TLS proxy before it instead of --ssl-keyfile",
-    "ssl_certfile": "the server answers in plain HTTP: put a TLS proxy before it instead of --ssl-certfile",
-}
+GUARDED: dict[str, str] = tomllib.loads(Path(__file__).with_name("guarded.toml").read_text("utf-8"))
 """vLLM settings that the user may not change after the -- -> the error message."""
 
 

@@ -14,42 +14,35 @@ from typing import Any, NamedTuple
 
 import regex as re
 from chinese import translate_to_english
-from scales import BINARY, Schema, count_digits, find_labels, find_range, find_scale, is_verdict, limits, value_pattern
+from scales import (
+    BINARY,
+    Schema,
+    count_digits,
+    find_labels,
+    find_range,
+    find_scale,
+    is_verdict,
+    limits,
+    one_of,
+    value_pattern,
+)
 
 HEAD, TAIL = 20_000, 6_000
 """Characters that are read at the beginning (HEAD) and the end (TAIL) of a long request."""
 
-JUDGED = (
-    r"(?:answers?|responses?|repl(?:y|ies)|submissions?|outputs?|solutions?|candidates?|assistants?|summar(?:y|ies)|"
-    r"translations?|claims?|statements?|conversations?|essays?|contexts?|"
-    r"(?:written|reference) texts?|text content|writing)"
-)
-RATES = r"(?:evaluat\w*|grad(?:e|es|ing)|judg\w+|rat(?:e|es|ing)|assess\w*|scor(?:e|es|ing))"
-SPEAKS = re.compile(rf"(?i)\b(?:{RATES}|judge|criteria|rubric)\b")
-JUDGING = re.compile(
-    rf"(?i)\b(?:{RATES}|compar(?:e|ing)|check|determine|classify|correctness)\b[^.\n]{{0,90}}\b{JUDGED}\b|"
-    rf"\b(?:two|both) (?:assistants|answers|responses|outputs)\b|\bmatch an answer\b|\byou (?:grade|judge|rate)\b|"
-    rf"\byou are an? [^.\n]{{0,30}}(?:judge|grader|evaluator)\b|"
-    rf"\b(?:{JUDGED}|information) (?:is|are) (?:supported|correct|better|relevant)\b|\b{JUDGED}[^.\n]{{0,3}} {RATES}\b"
-)
+SPEAKS = re.compile(rf"(?i)\b(?:{one_of('rates')}|judge|criteria|rubric)\b")
+JUDGING = re.compile(rf"(?i){one_of('judging')}")
 """Words that ask to judge answers. Forms that occur in all kinds of texts are only read as a verdict's if these occur.
 """
 
-ABOUT = re.compile(
-    r"(?i)\A\W*(?:please )?(?:(?:can|could) you )?(?:summari[sz]e|translate|rewrite|explain|shorten|extract|continue|"
-    r"convert|proofread|improve|document|let['’]?s|what do(?:es)? |how (?:do|can|should) (?:i|we)|"
-    r"(?:write|draft|create|design|make|generate|suggest|implement|give me) (?:me )?(?:an?|the|this|my|our|\w+ing)\b)"
-)
+ABOUT = re.compile(rf"(?i)\A\W*(?:please )?(?:(?:can|could) you )?{one_of('about')}")
 """Beginnings of requests to write or edit a text. A form in such a request is the text's, not a verdict's."""
 
 INSTANCE = re.compile(r"(?i)\b(?:return|respond|reply|answer|output|provide)\b[^{}]{0,200}\bschema\b")
 """Words that ask for an instance of a schema, on any subject."""
 
 EXAMPLE = re.compile(r"(?i)\b(?:example|instance|e\.g)\b[^{}]{0,60}$")
-OBJECT = re.compile(
-    r"(?i)\b(?:return|respond|reply|output|answer|provide|produce|generate|give|write|format|use|using)\b[^{}]{0,160}"
-    r"\b(?:json|object|dictionary|structure|format|fields|keys|schema)\b"
-)
+OBJECT = re.compile(rf"(?i)\b{one_of('returns')}\b[^{{}}]{{0,160}}\b{one_of('object')}\b")
 SCHEMA = re.compile(r"(?i)(?:schema|json format)\W[^{}]{0,80}$")
 NEAR = 250
 """Characters before an object in which the words that ask for it may be."""
@@ -530,27 +523,16 @@ def options(text: str) -> list[str]:
 
 
 ASKS = re.compile(
-    r"(?i)(?<!\W)\W*+(?:(?:now|then|please|finally|first|you(?: (?:must|should))?)\W++){0,8}"
-    r"(?:(?:rate|score(?= (?:the|it|each|from)\b)|grade|evaluate|judge|give|provide|return|respond|reply|use|print|"
-    r"(?:explanation|reasoning|feedback|label)(?= ?:)|"
-    r"(?:output|answer)(?= [\w\"'`\[(<{*])(?! \w\W{0,3}[:\]])|only|just|reason|think|explain|end|finish|conclude|"
-    r"scores go|"
-    r"(?:the|your) (?:\w{1,20} ){0,2}(?:score|answer|response|reply|output|verdict|judge?ment|line)(?: label)? "
-    r"(?:must|should|is)|"
-    r"is\b[^?.\n]{0,80}\b(?:answer|response|it))\b|score ?\([0-9]|"
-    r"[^\w\n]{0,8}(?:evaluation form|grading rubric)\b[^.:\n]{0,40}:)"
+    rf"(?i)(?<!\W)\W*+(?:{one_of('polite')}\W++){{0,8}}"
+    rf"(?:{one_of('asks')}\b|score ?\([0-9]|[^\w\n]{{0,8}}(?:evaluation form|grading rubric)\b[^.:\n]{{0,40}}:)"
 )
 """Beginning of a sentence that gives an instruction."""
 
 CLOSING = re.compile(r"(?i)(?:stars|score|rating|grade) ?: *\Z")
 """Last line of a request that the reply completes, such as `Score:`."""
 
-NAMES = (
-    r"(?:data|answer|response|reply|submission|output|completion|text|summary|translation|passage|context|document|"
-    r"article|question|query|(?:instruction|prompt)(?!s)|input|conversation|dialogue|source|essay|assistant)s?"
-)
-WHO = r"model|assistant|student|user|ai|candidate|predicted|generated|given|standard|reference|correct|expected"
-WHOSE = rf"(?:the )?(?:(?:{WHO})(?: [a-z0-9])?(?:['’]s)? ){{0,2}}"
+NAMES = rf"{one_of('data')}s?"
+WHOSE = rf"(?:the )?(?:{one_of('whose')}(?: [a-z0-9])?(?:['’]s)? ){{0,2}}"
 DATA = re.compile(
     rf"(?i)[^\w\n\"']{{0,8}}(?:(?:the )?(?:begin|start)[ _](?:of[ _](?:the[ _])?)?)?{WHOSE}{NAMES}"
     rf"(?:[ _][a-z0-9])?(?:[^\w\n\"']{{0,3}}:|\|?[\]>]|\*\*$)|#{{1,6}} {WHOSE}{NAMES}(?: [a-z0-9])? *$"

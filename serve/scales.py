@@ -1,7 +1,12 @@
-"""Read the values that a text allows: ranges of numbers and lists of labels. All functions are pure."""
+"""Read the values that a text allows: ranges of numbers and lists of labels. All functions are pure.
+
+The words of these patterns, and of those in reader.py, are in words.toml.
+"""
 
 import functools
+import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 from re import escape
 from typing import Any
 
@@ -10,6 +15,18 @@ from chinese import HAN
 
 Schema = dict[str, Any]
 Range = tuple[float, float]
+
+_WORDS: dict[str, list[str]] = tomllib.loads(Path(__file__).with_name("words.toml").read_text("utf-8"))
+
+
+def one_of(name: str) -> str:
+    """Return a pattern of the alternatives in the list `name` of words.toml.
+
+    >>> one_of("object")
+    '(?:json|object|dictionary|structure|format|fields|keys|schema)'
+    """
+    return str(re.sub(r"\{([a-z]+)\}", lambda inner: one_of(inner[1]), f"(?:{'|'.join(_WORDS[name])})"))
+
 
 NUMBER = r"-?[0-9]{1,4}(?:\.[0-9]{1,3})?"
 RANGES = [
@@ -38,12 +55,7 @@ WHOLE = re.compile(
     r"(?<![\w.-])(?:0(?: or |/)1|1(?: or |/)0)(?![\w-]|\.[0-9])"
 )
 REAL = re.compile(r"(?i)\bfloat|\bdecimal|\bhalf[- ](?:points?|steps?)|\bpartial (?:marks|points)|steps of 0?\.[0-9]")
-VERDICTS = re.compile(
-    r"(?i)(?<![a-z])(?:scor|verdict|judg|evaluat|assess|result|correct|criteria met|winner|prefer|better|best|choice|"
-    r"decision|label|relevan|faithful|attributed|hallucinat|ranking|success|supported|grounded|completeness|"
-    r"grad(?:e|ing)|(?:rat(?:e|ed|ing)|pass(?:ed)?)s?(?![a-z]))|"
-    r"分数|评分|得分|打分|总分|等级|判断|判定|结论|结果|裁决|胜者|更好|正确|选择|标签"
-)
+VERDICTS = re.compile(rf"(?i)(?<![a-z]){one_of('verdicts')}|{one_of('verdicts_zh')}")
 
 
 def is_verdict(name: str) -> bool:
@@ -168,18 +180,12 @@ def any_of(values: list[str]) -> str:
 WORD = rf"(?:N/A|[A-Za-z0-9{HAN}][A-Za-z0-9{HAN}_ ()+-]{{0,23}})"
 QUOTED = rf"(?:\"{WORD}\"|'{WORD}'|`{WORD}`|\*\*{WORD}\*\*)"
 CAPITALS = r"(?!(?:ONLY|WITH|OR|AND|AS|IN|EITHER)\b)[A-Z]{2,20}\b"
-BARE = (
-    rf"(?:N/A\b|[A-Z]\b|-?[0-9]{{1,3}}(?:\.[0-9]{{1,2}})?(?![0-9]|\.[0-9])|{CAPITALS}|(?i:yes|no|true|false|"
-    r"(?:in)?correct|partial(?:ly)?|unknown|tie|pass|fail|unsure|unclear|maybe|neither|none|both|equal)\b)"
-)
+BARE = rf"(?:N/A\b|[A-Z]\b|-?[0-9]{{1,3}}(?:\.[0-9]{{1,2}})?(?![0-9]|\.[0-9])|{CAPITALS}|(?i:{one_of('labels')})\b)"
 NO_MORE = r"(?i:no (?:explanation|other|additional|extra|further|more|text|preference)|nothing|do not|with|without)\b"
 NEXT = rf"(?: ?\([^()\n]{{0,40}}\))?(?:, and |, or |, | or | and | ?/ ?| ?\| ?)(?!{NO_MORE})"
 LIST = re.compile(rf"(?<![\w./+-])(?:{QUOTED}(?:{NEXT}{QUOTED}){{1,14}}|{BARE}(?:{NEXT}(?:{BARE}|{QUOTED})){{1,14}})")
 ITEM = re.compile(rf"{QUOTED}|{BARE}")
-LEADS = re.compile(
-    r"(?i)(?:\A[\"'`]?|[\[(]|\b(?:only|just|exactly|with|either|be|is|of|as|in|output|return|respond|reply|"
-    r"answer|write|give|word|letters?|character|number|options|labels|verdict)),?:? ?\Z"
-)
+LEADS = re.compile(rf"(?i)(?:\A[\"'`]?|[\[(]|\b{one_of('leads')}),?:? ?\Z")
 """Text before a list of labels after which the list is understood as the complete choice."""
 
 STOPS = re.compile(
