@@ -145,7 +145,8 @@ class Meter:
         self._started: tuple[float, float] | None = None
 
     def add(self, inputs: dict[str, Any]) -> None:
-        """Add a micro-batch."""
+        """Add a micro-batch, and start the clock unless it is running. Call it before the micro-batch is computed."""
+        self._started = self._started or (time.monotonic(), time.process_time())
         ids = inputs["input_ids"]
         present = torch.ones_like(ids) if "position_ids" in inputs else ids != self.pad
         positions = inputs.get("position_ids", torch.arange(ids.shape[1], device=ids.device))
@@ -157,12 +158,8 @@ class Meter:
         pairs = self.attention * squares * (self.below + (1.0 - self.below) * 3)
         self.flops = self.flops + 2 * (layers + self.head * learned * self.passes + pairs)
 
-    def start(self) -> None:
-        """Start the clock unless it is running."""
-        self._started = self._started or (time.monotonic(), time.process_time())
-
     def stop(self) -> None:
-        """Wait for the GPU and stop the clock."""
+        """Wait for the GPU and stop the clock until the next micro-batch."""
         if self._started is None:
             return
         if torch.cuda.is_available():
@@ -325,9 +322,6 @@ class JudgeTrainer(transformers.Trainer, transformers.TrainerCallback):  # type:
             jsonl.write_text(self.losses, "".join(line + "\n" for line in earlier))
         if "foreign" in self.watched and not state.global_step:
             self._judge_held_out(0)
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.meter.start()
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         control.should_log = control.should_log or control.should_save

@@ -680,7 +680,6 @@ def test_the_meter_counts_what_is_computed(tmp_path: Path) -> None:
     attention = 2 * (2 * 2 * 32 * (9 * 9 + 5 * 5)) / 2
     norms = 2 * 2 * 2 * 32 * 14  # of no weight beside the matrices, but counted with them
     assert float(watched.flops) == pytest.approx(3 * (matrices + head + attention + norms))
-    watched.start()
     watched.stop()
     taken = watched.take()
     assert taken["tokens_per_second"] > 0 and (watched.tokens, watched.flops) == (0, 0)
