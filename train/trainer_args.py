@@ -21,15 +21,15 @@ from transformers.utils.import_utils import is_liger_kernel_available
 
 from critic.errors import UsageError, install_extra, one_line
 
-_TEXTS = tomllib.loads(Path(__file__).with_name("trainer_args.toml").read_text("utf-8"))
+_TABLES = tomllib.loads(Path(__file__).with_name("trainer_args.toml").read_text("utf-8"))
 
-SET_HERE: dict[str, dict[str, str]] = _TEXTS["set_here"]
+SET_HERE: dict[str, dict[str, str]] = _TABLES["set_here"]
 """Keys that this program sets itself, by section -> the reason, or the key to give instead."""
 
 NESTED = {"zero_optimization", "bf16", "fp16", "optimizer", "scheduler", "tensorboard", "flops_profiler", "checkpoint"}
 """Sections of DeepSpeed's configuration that contain further keys."""
 
-TRACKERS: dict[str, str] = _TEXTS["trackers"]
+TRACKERS: dict[str, str] = _TABLES["trackers"]
 """Trackers with exceptions of their own -> what they need."""
 
 _NOT_IN_NAMES = re.compile(r"[^\w.-]")
@@ -136,11 +136,7 @@ def arguments(recipe: Recipe, out: Path, facts: Mapping[str, Any] | None = None)
     check(recipe)
     on_cpu = not torch.cuda.is_available()
     world = int(os.environ.get("WORLD_SIZE", "1"))
-    defaults: dict[str, Any] = {"per_device_train_batch_size": 1, "report_to": "tensorboard", "logging_steps": 10}
-    defaults["run_name"] = out.name
-    # Of Liger's kernels those for norms, rotation and gates; the loss is ours.
-    defaults["liger_kernel_config"] = {"fused_linear_cross_entropy": False, "cross_entropy": False}
-    section = {**defaults, **recipe.training}
+    section = {**_TABLES["defaults"]["training"], "run_name": out.name, **recipe.training}
     most = section["per_device_train_batch_size"]
     rows = section["per_device_train_batch_size"] = micro_batch(recipe.global_batch, most, world)
     if rows < most and is_first():
@@ -156,14 +152,12 @@ def arguments(recipe: Recipe, out: Path, facts: Mapping[str, Any] | None = None)
     with report_bad_values():
         settings = TrackedArguments(
             **section,
+            **_TABLES["fixed"],
             output_dir=str(out),
             deepspeed=_deepspeed_config(recipe),
             gradient_accumulation_steps=micro_batches,
             use_cpu=on_cpu,
             dataloader_pin_memory=not on_cpu,
-            remove_unused_columns=False,
-            disable_tqdm=True,
-            logging_nan_inf_filter=False,
         )
     named = [(part, item) for part in ("recipe", "prompts", "data") for item in (facts or {}).get(part, {}).items()]
     settings.facts = {f"{part}.{_NOT_IN_NAMES.sub('_', name)}": value for part, (name, value) in named}
@@ -211,14 +205,8 @@ def _deepspeed_config(recipe: Recipe) -> dict[str, Any]:
     exact = recipe.lora is not None and section.get("bf16", {}).get("enabled") is True
     # Without the last key ZeRO-3 would export no weights.
     zero = {**section.get("zero_optimization", {}), "stage3_gather_16bit_weights_on_model_save": True}
-    return {
-        "train_micro_batch_size_per_gpu": "auto",
-        "gradient_accumulation_steps": "auto",
-        "gradient_clipping": "auto",
-        **({"data_types": {"grad_accum_dtype": "fp32"}} if exact else {}),
-        **section,
-        "zero_optimization": zero,
-    }
+    sums = {"data_types": {"grad_accum_dtype": "fp32"}} if exact else {}
+    return {**_TABLES["defaults"]["deepspeed"], **sums, **section, "zero_optimization": zero}
 
 
 @contextmanager
