@@ -15,6 +15,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
+import jinja2
 import msgspec
 import reader
 import regex
@@ -489,74 +490,30 @@ def _from_keys(keys: Keys, request: Request) -> dict[str, Schema]:
 
 def grammar(contract: Contract, reasoning: int) -> str:
     """Return a Lark grammar (llguidance dialect) for a contract's text reply, with up to `reasoning` tokens of
-    reasoning.
+    reasoning. The template is grammar.jinja.
     """
     assert contract.verdict is not None
-    verdict = _literal(contract.verdict)
-    budget = min(reasoning, REASONING_TOKENS)
-    if contract.fields:
-        return _in_order(contract, budget)
-    # Without room for reasoning, generate only the verdict.
-    if contract.reasoning == "none" or budget < 1:
-        return f"start: {verdict}\n"
-    # A verdict that stands first is given before the reason is known: nothing can precede it.
-    if contract.reasoning == "after":
-        if contract.follow:
-            after = f"after[max_tokens={budget}]: /[^ \\n](?s:.*)/\n"
-            return f"start: {verdict} {json.dumps(contract.follow)} after\n{after}"
-        return f"start: {verdict} after?\nafter[max_tokens={budget}]: /\\n(?s:.*)/\n"
-    start = "cut | whole"
-    if contract.begin:
-        start = f"{json.dumps(contract.begin)} ({start})"
     opening = _begins(contract.verdict, contract.opening) if contract.opening else ""
-    rest = _literal(contract.verdict.removeprefix(opening))
-    # A model that comes to its verdict by itself may stop there (whole); one that does not is cut off at the
-    # budget and made to give it (cut). Where both match, the first named is taken: it must be the cut.
-    rules = [
-        f"start: {start}",
-        f"cut: reasoning {json.dumps(contract.lead + (contract.opening or ''))} {rest}",
-        f"reasoning[max_tokens={budget}]: REASONING",
-    ]
-    never = opening or contract.never
-    once = f" & ~{_literal(f'(?s:.*)({never})(?s:.*)')}" if never else ""
-    rules.append(f"REASONING: /(?s:.*)/{once}")
-    # The opening never stands in the reasoning, so that the client's first match is the verdict.
-    if opening:
-        rules += [f"whole: opened {rest}", f"opened[max_tokens={budget}]: OPENED"]
-        rules.append(f"OPENED: {_literal(f'(?s:.*){opening}')} & ~{_literal(f'(?s:.*){opening}(?s:.+)')}")
-        return "\n".join([*rules, ""])
-    # Otherwise a client that takes the first match would read a draft verdict in the reasoning.
-    twice = f" & ~{_literal(f'(?s:.*)({never})(?s:.*)({never})(?s:.*)')}" if never else ""
-    rules += [f"whole[max_tokens={budget}]: WHOLE", f"WHOLE: {_literal(f'(?s:.*)({contract.verdict})')}{twice}"]
-    return "\n".join([*rules, ""])
-
-
-def _in_order(contract: Contract, budget: int) -> str:
-    """Return a grammar of a contract's fields in order. The free-text fields share `budget` tokens."""
-    free = sum(not pattern for _, pattern in contract.fields)
-    share = max(budget // max(free, 1), 1)
-    openings = [opening for opening, _ in contract.fields] + [contract.follow]
-    never = any_of(openings)
-    parts, rules = [json.dumps(openings[0])], []
-    for at, (_, pattern) in enumerate(contract.fields):
-        after = openings[at + 1]
-        if pattern:
-            parts += [_literal(pattern), json.dumps(f"{contract.lead}{after}")]
-            continue
-        parts.append(f"(cut{at} | opened{at})")
-        rules += [
-            f"cut{at}: text{at} {json.dumps(contract.lead + after)}",
-            f"text{at}[max_tokens={share}]: TEXT",
-            f"opened{at}[max_tokens={share}]: OPENED{at}",
-            f"OPENED{at}: {_literal(f'(?s:.*){escaped(after)}')} & ~{_literal(f'(?s:.*)({never})(?s:.+)')}",
-        ]
-    text = [f"TEXT: /(?s:.*)/ & ~{_literal(f'(?s:.*)({never})(?s:.*)')}"] if rules else []
-    return "\n".join([f"start: {' '.join(parts)}", *rules, *text, ""])
+    rest, never = contract.verdict.removeprefix(opening), opening or contract.never
+    budget, facts = min(reasoning, REASONING_TOKENS), dict[str, Any]()
+    if contract.fields:
+        openings = [opening for opening, _ in contract.fields] + [contract.follow]
+        free = sum(not pattern for _, pattern in contract.fields)
+        facts = {"openings": openings, "free": free, "share": max(budget // max(free, 1), 1)}
+        never = any_of(openings)
+    return _GRAMMAR.render(contract=contract, budget=budget, opening=opening, rest=rest, never=never, **facts)
 
 
 def _literal(pattern: str) -> str:
-    escaped = re.sub(r"(?<!\\)/", r"\\/", pattern).replace("\n", "\\n")
-    return f"/{escaped}/"
+    """Return a regular expression as it stands between slashes in a grammar."""
+    return re.sub(r"(?<!\\)/", r"\\/", pattern).replace("\n", "\\n")
+
+
+_LARK = jinja2.Environment(
+    undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+)
+_LARK.filters |= {"json": json.dumps, "escaped": escaped, "literal": _literal}
+_GRAMMAR = _LARK.from_string(Path(__file__).with_name("grammar.jinja").read_text("utf-8"))
 
 
 DRAFTED = ("verdict", "reasoning", "lead", "never", "opening", "begin", "follow", "room", "properties", "keys")

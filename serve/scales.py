@@ -50,10 +50,7 @@ BINARY = re.compile(
     r"\b(?:1 (?:if|when|for|means) [^.;]{1,120}\b0|0 (?:if|when|for|means) [^.;]{1,120}\b1) "
     r"(?:if|when|for|means|otherwise)\b"
 )
-WHOLE = re.compile(
-    r"(?i)\b(?:integers?|int|whole (?:numbers?|scores?)|binary)\b|"
-    r"(?<![\w.-])(?:0(?: or |/)1|1(?: or |/)0)(?![\w-]|\.[0-9])"
-)
+WHOLE = re.compile(rf"(?i)\b{one_of('whole')}\b|(?<![\w.-])(?:0(?: or |/)1|1(?: or |/)0)(?![\w-]|\.[0-9])")
 REAL = re.compile(r"(?i)\bfloat|\bdecimal|\bhalf[- ](?:points?|steps?)|\bpartial (?:marks|points)|steps of 0?\.[0-9]")
 VERDICTS = re.compile(rf"(?i)(?<![a-z]){one_of('verdicts')}|{one_of('verdicts_zh')}")
 
@@ -199,9 +196,7 @@ LABEL = re.compile(r"[A-Z]{1,12}(?:[<>=]{1,2}[A-Z])?|(?i:tie|yes|no|neither|equa
 OUT_OF = re.compile(r"[^\n/]{1,16}?(?P<out> ?/ ?(?P<most>[2-9]|[0-9]{2,3}))(?![\w/]|\.[0-9])")
 """A placeholder or example of a score out of a maximum: `n/10`."""
 
-PLACEHOLDER = re.compile(
-    r"(?i:(?:(?:your|final) )?(?:scores?|rating|grade|verdict|choice|number|letter))|X|n|[^A-Za-z]*"
-)
+PLACEHOLDER = re.compile(rf"(?i:(?:(?:your|final) )?{one_of('values')})|X|n|[^A-Za-z]*")
 
 
 def find_labels(text: str) -> list[str] | None:
