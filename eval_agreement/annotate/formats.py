@@ -35,6 +35,7 @@ from eval_agreement.annotate.schemes import OVERALL, SCHEMES, Ask, LabelItem, Sc
 from eval_agreement.annotate.store import RaterTask, RaterVerdict, Store
 from eval_agreement.metrics import mean_estimate
 from eval_agreement.page.words import estimates, percent
+from eval_agreement.sentences import texts_of
 
 FORMATS = ("label-studio", "potato", "csv", "xlsx")
 
@@ -342,12 +343,8 @@ def _build_task(item: LabelItem, number: int, rater: str | None = None) -> Rater
     return RaterTask(0, rater, number, item, role="item", swapped=is_swapped("", item.id))
 
 
-_PAIR = ("question", "history", "images", "reference", "response_a", "response_b", "system_a", "system_b")
-_ABOUT = (
-    *("task", "category", "lang", "system", "length_a", "length_b", "caption", "focus", "checklist", "edits"),
-    "label_probability",
-)
-"""Columns that an exported table has beside the label. Those of _PAIR serve training on pairs."""
+_EXPORTED: list[str] = texts_of("annotate/page/schemes.toml")["exported"]
+"""Columns that an exported table has beside the label."""
 
 
 def export(store: Store, path: Path) -> int:
@@ -488,7 +485,7 @@ def _list_audit_rows(scheme: Scheme, labels: Sequence[RaterTask]) -> Iterator[di
     """
     item = labels[0].item
     row = {"lang": item.lang, **item.row}
-    about = {key: row[key] for key in _ABOUT + _PAIR if row.get(key) is not None}
+    about = {key: row[key] for key in _EXPORTED if row.get(key) is not None}
     conversation, _, rest = item.id.rpartition("/whole")
     for label in labels:
         for key, value in label.verdict.choices.items():

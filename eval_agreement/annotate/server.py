@@ -30,14 +30,9 @@ from eval_agreement.sentences import texts_of
 
 _PAGE = Path(__file__).with_name("page")
 
-_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
+_HEADERS: dict[str, str] = texts_of("annotate/page/headers.toml")
+"""Headers of every reply: nothing runs, loads or is sent that is not this server's, and nothing is cached."""
+
 _CACHED = {"Cache-Control": "max-age=300"}
 _LONGEST = 100_000
 """Largest body of a request (one label), in bytes."""

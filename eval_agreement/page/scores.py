@@ -320,11 +320,7 @@ def _variants_table(caption: str, effects: Sequence[VariantEffect]) -> Table:
 
 def injection_part(injection: Injection) -> Part:
     """Build the part on attacks from one file of attacked answers."""
-    caption = (
-        f"{injection.answers} answers; without attack {injection.judge} gives them {number(injection.clean.value)} on "
-        f"average ({injection.answers - injection.clean.n} failed)."
-    )
-    table = _variants_table(caption, injection.attacks)
+    table = _variants_table(say("without_attack", injection=injection), injection.attacks)
     return Part(heading=injection.judge, readings=[injection.reading], tables=[table])
 
 

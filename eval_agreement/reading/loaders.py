@@ -29,6 +29,7 @@ from eval_agreement.reading import tables as sources
 from eval_agreement.reading.audit_items import AuditItem, build_item, read_items
 from eval_agreement.reading.tables import PART_COLUMNS, SCALE, TEXTS, Scale, Source, column_notes
 from eval_agreement.sample import RatedSample
+from eval_agreement.sentences import say
 
 Labels: TypeAlias = pd.DataFrame
 
@@ -547,11 +548,7 @@ def _unmatched(
 
     `kept`: the ids that the audit uses.
     """
-    notes, things = [], f"{_THINGS[kind]}s"
-    consequence = "they count as failed" if kind == "score" else "it was not asked about them"
-    if len(lost := people.difference(judged, sort=False)):
-        missing = f"{len(lost)} of {len(people)} {things} are not in the file of {judge}"
-        notes.append(f"{missing}, {quoted(lost[0])} the first: {consequence}")
-    if len(left := judged.difference(kept, sort=False)):
-        notes.append(f"{len(left)} {things} only in the file of {judge} are left out, {quoted(left[0])} the first")
-    return notes
+    lost, left = people.difference(judged, sort=False), judged.difference(kept, sort=False)
+    facts = {"kind": kind, "things": f"{_THINGS[kind]}s", "judge": judge}
+    notes = [say("lost", lost=len(lost), people=len(people), first=quoted(lost[0]), **facts)] if len(lost) else []
+    return notes + ([say("left", left=len(left), first=quoted(left[0]), **facts)] if len(left) else [])

@@ -17,6 +17,7 @@ from critic import jsonl, tables
 from critic.errors import UsageError, loads, quoted, shorten_line
 from critic.records import RATINGS, Turn, is_judgment
 from critic.stats.verdicts import Label
+from eval_agreement.sentences import say
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,11 +37,6 @@ SCALE: Scale = (RATINGS[0], RATINGS[-1])
 PART_COLUMNS = {name: name for name in ("task", "category", "lang", "system", "turn", "condition")}
 PART_COLUMNS["system"] = "answerer"
 """Columns of a table, with the part (property for breakdowns) that each fills."""
-
-NO_GROUP = (
-    "no column group says which rows are on the same question: each row counts as a question of its own, and intervals "
-    "are too narrow where several share one; --map COLUMN=group names another column that says so"
-)
 
 TEXTS = ("response", "text")
 """Names of the response column; the first that exists counts."""
@@ -241,7 +237,7 @@ def column_notes(sources: Sequence[Source], column: str, grouped: bool) -> list[
         if left := [name for name in source.frame if name not in used]:
             notes.append(f"{path}: columns that are not used: {shorten(', '.join(left), 200)}")
     notes += dict.fromkeys(note for source in read for note in source.cut_notes())
-    return notes if grouped or not read else [*notes, NO_GROUP]
+    return notes if grouped or not read else [*notes, say("no_group")]
 
 
 _CONVERSATION = re.compile(r"(?:.*\.)?(?:conversations?|messages|dialog(?:ue)?|chat)(?:[ _]?([ab12]))?", re.IGNORECASE)

@@ -16,11 +16,11 @@ from eval_agreement.measure_tables import MEASURES
 from eval_agreement.measures.measure import RatedFindings, run_audit
 from eval_agreement.measures.ppi import corrected_mean
 from eval_agreement.measures.preferences import Preferences
-from eval_agreement.reading import tables
 from eval_agreement.reading.loaders import find_kind, read_labels, read_scores
 from eval_agreement.reading.result_formats import guess
 from eval_agreement.reading.tables import Source
 from eval_agreement.sample import AuditRequest, RatedSample
+from eval_agreement.sentences import say
 
 PEOPLE = """id,rater,score,group,task,system,response
 a,ann,4,g1,OCR,m1,four
@@ -162,7 +162,7 @@ def test_columns_of_other_names_are_named_and_what_is_not_used_is_said(tmp_path:
     sample = one_file(tmp_path, lines)
     assert sample.notes == [
         f"{tmp_path / 't.csv'}: columns that are not used: item, q, who, answer, note",
-        tables.NO_GROUP,
+        say("no_group"),
     ]
     assert sample.ungrouped and not sample.responses
     named = (("id", "item"), ("group", "q"), ("system", "who"), ("response", "answer"))
@@ -213,7 +213,7 @@ def test_what_the_join_leaves_out_is_said(tmp_path: Path) -> None:
         "2 answers only in the file of other are left out, 'x' the first",
         "1 of 3 answers have no length: what length does is not measured",
         "scores on 1..5 are moved onto 1..10: a point there is 2.25 here",
-        tables.NO_GROUP,
+        say("no_group"),
     ]
 
 
@@ -380,5 +380,5 @@ def test_what_the_join_of_preferences_leaves_out_is_said(tmp_path: Path) -> None
         f"{tmp_path / 'pairs.csv'}: 1 rows repeat another row and count once",
         "1 of 2 pairs are not in the file of ours, 'q' the first: it was not asked about them",
         "2 pairs only in the file of ours are left out, 'q ' the first",
-        tables.NO_GROUP,
+        say("no_group"),
     ]
