@@ -13,6 +13,7 @@ from tempfile import gettempdir
 from typing import Annotated, Any
 
 import typer
+from msgspec import Struct, toml
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
@@ -21,42 +22,20 @@ from critic.errors import UsageError, did_you_mean, install_extra, mask
 INTERRUPTED = 130
 """Exit code with which Typer ends a command after Ctrl-C."""
 
-STAGES = {
-    "build": ("critic.stages.build", "Build a benchmark of your own, from a folder of images to a frozen test."),
-    "describe": ("critic.stages.card", "Describe a benchmark: counts, lengths, diversity, distributions."),
-    "rewrite": ("critic.stages.rewrite", "Reword each seed question five ways, for a person to review."),
-    "run": ("critic.stages.evaluate", "Run a benchmark in one command: infer, judge and score, resumable."),
-    "infer": ("critic.stages.infer", "Run a vision-language model through a benchmark's conversations, turn by turn."),
-    "train": ("train/sft.py", "Fine-tune a judge on answers that people scored, with DeepSpeed."),
-    "base": ("train/base.py", "Make a pretrained base for a judge, without a model hub."),
-    "serve": ("serve/judge.py", "Serve a judge with vLLM behind its OpenAI-compatible API."),
-    "annotate": (
-        "eval_agreement.annotate.command",
-        "Collect people's labels of answers on a blind, planned page or sheets.",
-    ),
-    "judge": ("critic.stages.judge", "Score responses with a judge: a checkpoint, a server, or a panel."),
-    "merge": ("critic.stages.merge", "Merge the files of all shards into one, as from one run."),
-    "import-grades": (
-        "critic.stages.people",
-        "Import people's grades and preferences on a benchmark's replies as judgments.",
-    ),
-    "score": ("critic.stages.score", "Compute benchmark scores from judgments: per task, per category, overall."),
-    "audit": ("eval_agreement.audit", "Measure how well the judge agrees with people: tables and an HTML report."),
-    "attack": ("eval_agreement.attack", "Add prompt injections to low-scored answers, for the judge to judge."),
-    "push": ("critic.stages.push", "Publish a judge on a model hub, with its licence, figures and certificate."),
-    "doctor": ("eval_agreement.doctor", "Say what a file, a folder or a server is, and what to do next."),
-    "demo": ("critic.stages.demo", "Do the main job in a small sample world: train, serve, judge, audit."),
-}
-"""Stage name -> (module or program, one-line help). The stage's command is the function `main` there."""
 
-RENAMED = {
-    "people": "import-grades",
-    "card": "describe",
-    "--sight": "--turn-context",
-    "--unread": "--on-unparsed",
-    "--within": "--target-half-width",
-}
-"""Names of commands and options until version 0.1, accepted for one more release."""
+class _Words(Struct, forbid_unknown_fields=True):
+    """The content of `cli.toml`, which explains it."""
+
+    first: str
+    shorter: list[tuple[str, str]]
+    renamed: dict[str, str]
+    stages: dict[str, tuple[str, str]]
+
+
+_WORDS = toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=_Words)
+
+STAGES = _WORDS.stages
+"""Stage name -> (module or program, one-line help). The stage's command is the function `main` there."""
 
 _INSTALLED, _CLONE = Path(__file__).with_name("programs"), Path(__file__).parents[1]
 """Folders in which the programs of train/ and serve/ are: inside the package if it was installed from a wheel
@@ -68,27 +47,11 @@ _FULL = "No space left on device"
 _LOOP = "Symlink loop from"
 """Message of Path.resolve for symbolic links that form a loop."""
 
-FIRST = """Begin with one of these:
-
-  critic demo                 train, serve, judge and audit in a small world
-  critic audit mine.csv       how far a judge agrees with people, both in your own table
-  critic doctor FILE          what a file, a folder or a server is, and what to do next"""
-
 RARELY_NEEDED = "Rarely needed"
 """Title of the group of options that --help shows last."""
 
 _EXAMPLE = re.compile(r"^ *((?:critic|python|deepspeed) .*(?:\\\n.*)*)", re.MULTILINE)
 """A command in the docstring of a stage's module."""
-
-_SHORTER = [
-    (r"<(?:int|float)(?: range)?>", "N"),
-    (r"<(?:path|str)>", "TEXT"),
-    (r"<([^<>]*)>", r"\1"),
-    (r"  \[[0-9.<>=]*x[0-9.<>=]*\]$", ""),
-    (r"; [0-9.<>=]*x[0-9.<>=]*\]$", "]"),
-    (r"\[default: \(?([^\[\]]*?)\)?\]$", r"[\1]"),
-]
-"""Regular expressions for how Typer words types, defaults and ranges in --help, each with its shorter replacement."""
 
 _new_app = partial(typer.Typer, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -117,7 +80,7 @@ class _Command(TyperCommand):
             usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
             if record := parameter.get_help_record(ctx):
                 names, text = record
-                for words, short in _SHORTER:
+                for words, short in _WORDS.shorter:
                     names, text = re.sub(words, short, names), re.sub(words, short, text)
                 groups.setdefault(getattr(parameter, "rich_help_panel", None) or usual, []).append((names, text))
         # Rare options stand in several places of the signature; a reader meets them last.
@@ -174,7 +137,7 @@ def _find_extra(words: list[str]) -> str:
 
 
 def _translate_names(words: list[str]) -> list[str]:
-    """Return the command line with renamed commands and options (RENAMED) replaced by their current names.
+    """Return the command line with renamed commands and options replaced by their current names.
 
     >>> _translate_names(["people", "--sight=all", "card"])
     ['import-grades', '--turn-context=all', 'card']
@@ -183,8 +146,8 @@ def _translate_names(words: list[str]) -> list[str]:
     for number, word in enumerate(words):
         name, equals, value = word.partition("=")
         # A command comes first; elsewhere `people` may be a file.
-        is_renamed = name in RENAMED and (number == 0 or name.startswith("--"))
-        today.append(f"{RENAMED[name]}{equals}{value}" if is_renamed else word)
+        is_renamed = name in _WORDS.renamed and (number == 0 or name.startswith("--"))
+        today.append(f"{_WORDS.renamed[name]}{equals}{value}" if is_renamed else word)
     return today
 
 
@@ -244,7 +207,7 @@ def main() -> None:
             print(f"critic {version('critic')}")
             return 0
         if context.invoked_subcommand is None:
-            print(f"{context.get_help()}\n\n{FIRST}")
+            print(f"{context.get_help()}\n\n{_WORDS.first}")
             return 2
         return None
 
