@@ -72,14 +72,14 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (package / name).write_text(content, "utf-8")
     forms = [*blocks(JUDGING, "Add a form", "python"), form_of_kind]
     put_in(package / "critic/judging/forms.py", "FORMS: dict[str, Form] = {", "".join(forms))
-    condition = "".join(blocks(JUDGING, "Add a history condition", "python"))
-    put_in(package / "critic/judging/history.py", "CONDITIONS = {", condition)
     put_in(package / "eval_agreement/sections.toml", "[people]\n", f"{heading}\n", before=True)
-    for name, title, language in (
-        ("attacks.toml", "Add an attack", "toml"), ("measure_tables.py", "Add a measure", "python"),
-    ):  # fmt: skip
-        with (package / "eval_agreement" / name).open("a", encoding="utf-8") as file:
-            file.write("\n\n".join(["", *blocks(MEASURES, title, language)]))
+    for name, page, title, language in (
+        ("critic/judging/conditions.toml", JUDGING, "Add a history condition", "toml"),
+        ("eval_agreement/attacks.toml", MEASURES, "Add an attack", "toml"),
+        ("eval_agreement/measure_tables.py", MEASURES, "Add a measure", "python"),
+    ):
+        with (package / name).open("a", encoding="utf-8") as file:
+            file.write("\n\n".join(["", *blocks(page, title, language)]))
     return package
 
 

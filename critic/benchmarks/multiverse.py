@@ -388,7 +388,7 @@ def _list_rows(run: Run, conversations: Conversations) -> Iterator[LeaderboardRo
         asked_turns = _list_turns(conversations, condition)
         every = {turn: talk.group for talk, turn in asked_turns}
         # A condition that asks for one turn of each conversation asks for its last.
-        is_last = condition in CONDITIONS and CONDITIONS[condition].first is None
+        is_last = condition in CONDITIONS and CONDITIONS[condition].only_last
         by_turn = groups_by(("last" if is_last else str(turn[1]), turn, group) for turn, group in every.items())
         by_measure = {measure: score_of(judged[measure], every, scale) for measure, scale in SCALES.items()}
         tables_ = {

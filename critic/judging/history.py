@@ -1,15 +1,14 @@
-"""Build the messages that a model sees at a turn of a conversation: one entry in CONDITIONS for each ablation."""
+"""Build the messages that a model sees at a turn of a conversation: one table in conditions.toml for each ablation."""
 
 import hashlib
+import tomllib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from critic.records import Conversation, Language
-
-EVERY = 10**9
-"""Number of turns that means all of them."""
 
 
 class HistoryMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -20,14 +19,14 @@ class HistoryMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     images: list[str] = msgspec.field(default_factory=list)
 
 
-class Condition(msgspec.Struct, frozen=True, kw_only=True):
+class Condition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The history that a model sees before it answers a turn.
 
     - `references`: the number of initial turns that are answered by their references; later turns have the model's own
       replies.
     - `history`: False leaves out all earlier turns.
     - `images`: False leaves out all images.
-    - `first`: the first turn (from 1) that the model answers; None if it answers only the last one.
+    - `first`: the first turn (from 1) that the model answers. `only_last`: it answers no turn but the last.
     - `rephrase`: the model is asked to rephrase the reference instead of answering.
     """
 
@@ -35,12 +34,13 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     references: int = 0
     history: bool = True
     images: bool = True
-    first: int | None = 1
+    first: int = 1
+    only_last: bool = False
     rephrase: bool = False
 
     def asked(self, turns: int) -> range:
         """Return the turns (from 1) that the model answers in a conversation of `turns` turns."""
-        return range(turns if self.first is None else self.first, turns + 1)
+        return range(turns if self.only_last else self.first, turns + 1)
 
     def own(self, turn: int) -> range:
         """Return the earlier turns (from 1) that appear with the model's own replies when it answers `turn`.
@@ -50,34 +50,12 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
         return range(self.references + 1, turn) if self.history else range(0)
 
 
-CONDITIONS = {
-    "own": Condition(help="its own replies"),
-    "perfect_perception": Condition(
-        help="the reference for turn 1, its own replies after it (ConvBench)", references=1, first=2
-    ),
-    "perfect_perception_reasoning": Condition(
-        help="the references for turns 1 and 2, its own replies after them (ConvBench)", references=2, first=3
-    ),
-    "oracle": Condition(help="the references for all earlier turns (MultiVerse)", references=EVERY),
-    "no_history": Condition(help="no earlier turn; their images stay", history=False),
-    "no_image": Condition(help="its own replies, and no image", images=False),
-    "single_turn": Condition(
-        help="no earlier turn, and only the last turn is asked; images stay", history=False, first=None
-    ),
-    "rephrased_reference": Condition(
-        help="the reference, to be said in other words: what a judge should find near perfect (AlignMMBench §4.2)",
-        history=False,
-        images=False,
-        rephrase=True,
-    ),
-}
+_FILE = tomllib.loads(Path(__file__).with_name("conditions.toml").read_text("utf-8"))
+
+CONDITIONS = msgspec.convert(_FILE["conditions"], dict[str, Condition])
 """Condition name -> the history that the model sees."""
 
-REPHRASE: dict[Language, str] = {
-    "en": "Say the answer below in other words. Its content stays exactly the same; write the new wording alone.\n\n"
-    "Question: {question}\n\nAnswer: {reference}",
-    "zh": "请换一种说法写出下面的回答，内容不变，只写新的说法。\n\n问题：{question}\n\n回答：{reference}",
-}
+REPHRASE: dict[Language, str] = _FILE["rephrase"]
 """Prompts that ask a model to rephrase a reference, by language."""
 
 
