@@ -2,25 +2,19 @@
 
 import math
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 from typing import Any
 
-_LIMIT = r"max[ _]?(?:completion[ _]?|output[ _]?|new[ _]?)?tokens"
-_FORMAT = r"response.?(?:format|schema|mime.?type)|json.?(?:schema|object|mode)|structured|guided"
-OPTIONAL = {
-    "max_tokens": (_LIMIT, "asked with max_completion_tokens"),
-    "max_completion_tokens": (_LIMIT, "asked without: its own limit holds"),
-    "temperature": ("temperature", "asked without: its default holds, so replies may be sampled"),
-    "seed": (r"(?:random[ _]?)?seed", "asked without: replies cannot be repeated"),
-    "response_format": (_FORMAT, "asked without: nothing holds its replies to the form"),
-    "logprobs": (r"(?:top[ _]?|response[ _]?)?log.?prob\w*", "asked without: ratings have no distribution"),
-    "logit_bias": (r"logit.?bias", "asked without"),
-}
+_FILE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+
+OPTIONAL: dict[str, list[str]] = _FILE["optional"]
 """Request fields that a request can do without: name -> (regular expression for the field in error messages, the
-consequence in words). `top_logprobs` is treated together with `logprobs`."""
+consequence in words)."""
 
 _PATTERNS = {
     # Chinese stands beside a name without a blank: \b would see no border.
@@ -79,19 +73,8 @@ def _walk_places(answer: Any, depth: int = 6) -> Iterator[str]:
                 yield from _walk_places(value, depth - 1)
 
 
-_NO_CREDIT = re.compile(
-    r"insufficient[ _]?(?:account[ _]?|user[ _]?)?(?:quota|balance|credits?|funds)|out of (?:credits|funds)"
-    r"|(?:balance|credits?)(?: balance)? (?:is|are) (?:too low|insufficient|not enough|exhausted|empty)"
-    r"|account (?:is|has been) (?:empty|in arrears|overdue|suspended)|(?:used all|exhausted)\b.{0,30} credits"
-    r"|billing[ _]?(?:hard[ _]?limit|not[ _]?active)|check your billing|exceeded_current_quota|arrear|overdue"
-    r"|good standing|payment required|monthly spending limit|欠费|余额不足|余额已用|账户已停|\(1113\)",
-    re.IGNORECASE,
-)
-"""Matches messages about an empty account: OpenAI, Azure, Anthropic, DeepSeek, Moonshot, xAI, OpenRouter, SiliconFlow,
-Zhipu (1113), DashScope (Arrearage), Volcengine (AccountOverdueError), MiniMax.
-
-Google's "exceeded your current quota" is not matched, because Google also sends it for a limit per minute.
-"""
+_NO_CREDIT = re.compile("|".join(_FILE["no_credit"]), re.IGNORECASE)
+"""Matches messages about an empty account."""
 
 
 def is_out_of_credit(status: int, words: str, sent: bytes) -> bool:
