@@ -18,17 +18,6 @@ RATED = ELO, BRADLEY_TERRY = "Elo", "Bradley–Terry"
 MOST_OPEN = 5
 """The most rows of a table that is open on the page."""
 
-NOTE = "In small print 95 % intervals: bootstrap over groups."
-NOTE_OF_SEVERAL = (
-    " Coverage is that of the score with the least. The mean is that of the models in the table; its interval is about "
-    "these models. Models stand in the order of the first table. Ranks are by a table's first score: the best and the "
-    "worst that paired differences leave possible (95 %, corrected over all pairs: in 5 of 100 tables of equal models "
-    "any two are told apart); models that share one are tied."
-)
-NOTE_OF_DIFFERENCES = (
-    " Differences are paired, on what both models have; * where the interval leaves out 0, not corrected."
-)
-
 
 def leaderboards(entries: Sequence[LeaderboardRow], baseline: str | None = None) -> list[Leaderboard]:
     """Build one leaderboard per key. The first is sorted by its first score; the others follow its order.
@@ -133,8 +122,9 @@ def sections(boards: Sequence[Leaderboard]) -> list[Section]:
     for board in boards:
         build = table_of if len(board.standings) > 1 else _build_single_table
         tables += [build(board), *_build_differences(board)]
-    note = NOTE + NOTE_OF_SEVERAL * any(len(board.standings) > 1 for board in boards)
-    note += NOTE_OF_DIFFERENCES * any(board.baseline is not None for board in boards)
+    facts = {"several": any(len(board.standings) > 1 for board in boards)}
+    facts["differences"] = any(board.baseline is not None for board in boards)
+    note = render("critic.page", "note.jinja", facts).strip()
     return [Section(heading="Scores", tables=tables, note=note)] if tables else []
 
 

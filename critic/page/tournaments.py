@@ -12,18 +12,13 @@ from msgspec.structs import replace
 from critic.benchmarks import Conversations, Run, Runs, Verdicts
 from critic.page.blocks import Section
 from critic.page.leaderboards import BRADLEY_TERRY, ELO, table_of
+from critic.page.page import render
 from critic.records import Judgment
 from critic.stats import tournament
 from critic.stats.aggregate import Cell, Groups, asked_of, each
 from critic.stats.leaderboard import MEAN, Leaderboard, LeaderboardCell, LeaderboardRow, scores_by_part, standings
 
 RATE, TIES = "win rate, %", "ties, %"
-
-RATINGS = (
-    f"Elo: online, K = {tournament.K:g}, the mean over {tournament.SHUFFLES} random orders; its interval: each "
-    "resample in an order of its own. Bradley–Terry: on the same scale, mean 1000. Intervals: 95 %, bootstrap over "
-    "groups."
-)
 
 
 class Tournaments(NamedTuple):
@@ -84,7 +79,9 @@ def _add_tournament(
         readings.append(f"Bradley–Terry has no finite rating of {why}; the others are rated by their own battles.")
     if len(setups) > 1:
         readings.append(f"The battles were judged in {len(setups)} ways, which the ratings mix.")
-    note = "" if result.sections else RATINGS
+    facts = {"k": tournament.K, "shuffles": tournament.SHUFFLES}
+    # It holds for all tournaments of the page.
+    note = "" if result.sections else render("critic.page", "tournament.jinja", facts).strip()
     tables = [*map(table_of, boards)]
     result.sections.append(Section(heading=name.capitalize(), readings=readings, tables=tables, note=note))
     result.boards.extend(boards)
