@@ -197,16 +197,8 @@ _UNREAD = re.compile(rf"{any_of('unread')}|[+½⁄~→×]|\.\.|\?\W*\Z", re.IGNO
 _JUDGING = re.compile("|".join(any_of(name) for name in ("unread", "stating", "judging_sentence")), re.IGNORECASE)
 
 _NO_VERDICT = re.compile(
-    r"\b(?:(?:can(?:not|'t| not)|could(?: not|n't)|(?:un|not )able to|won't|will not|refuse to|declin\w+ to"
-    r"|(?:im|not )possible to)"
-    r" (?:\w+ ){0,3}?(?:rate|grade|judge|score|evaluate|assess|decide|compare|help|verdict|rating|grading)"
-    r"(?: (?:this|it|that|them|one|these|here|with|the|a|any|reply|response|responses|answer|answers|task|you)){0,5}"
-    r"|abstain|no (?:verdict|rating|score|grade|judge?ment)(?: (?:is|can be|was|given|possible|reached)){0,3}"
-    r"|none (?:can|could|will) be given|not applicable)"
-    r"""(?=["'*_)\]]*[ \t]*(?:[.!,;\n]|because\b|as\b|since\b|without\b|\Z))"""
-    r"|(?:^|:)[^\w\n]{0,20}(?:N/?A|none|null|unknown|undecided|no verdict|无|弃权|不适用)[^\w\n]{0,20}$"
-    r"|(?:无法|不能|难以|拒绝)(?:给出|作出|做出|进行|予以)?(?:有效|任何)?的?(?:评分|评价|打分|评判|裁决|结论|判定|分数)"
-    r"|我(?:不能|无法|拒绝)(?:回答|评)|(?:暂不|不予|未)(?:评|打分|裁)",
+    any_of("refusing", r"\b", r"""(?=["'*_)\]]*[ \t]*(?:[.!,;\n]|because\b|as\b|since\b|without\b|\Z))""")
+    + r"|(?:^|:)[^\w\n]{0,20}(?:N/?A|none|null|unknown|undecided|no verdict|无|弃权|不适用)[^\w\n]{0,20}$",
     re.IGNORECASE | re.MULTILINE,
 )
 """Pattern of the sentences in which judges refuse a verdict."""

@@ -86,11 +86,7 @@ _BEFORE = re.compile(
 )
 _POSSESSOR = re.compile(r"(?:the\s+(?:response|reply|answer)'s|(?:该|此|这份|本)?(?:作答|回答)的?)\s*\Z", re.IGNORECASE)
 
-_OPEN_END = re.compile(
-    r"(?:\b(?:of|with|by|as|that|this|output|write|give|say|get|be|e\.g\.)|\b(?:says?|said|ends?|ended|writes?|wrote|contains?|claims?|reads?)"
-    r"(?: (?:with|in|as|so|the|this|a|an|following|line|text|words?|verdict|object))*|[说写称有道])\Z",
-    re.IGNORECASE,
-)
+_OPEN_END = re.compile(any_of("going_on", r"\b") + r"\Z", re.IGNORECASE)
 _LIST_BEGINS = re.compile(
     r"[:|{]|^[^\w\n]*(?:Q|Item |Question |第)?(?=\d{1,2}\s*[项题]?\s*[:.)、|-])", re.IGNORECASE | re.MULTILINE
 )
