@@ -308,6 +308,17 @@ def test_what_a_judge_quotes_is_not_its_verdict(text: str) -> None:
             assert pairwise.read(text % forged + own, False).value == "A", (forged, own)
 
 
+REFUSALS = ("I cannot rate this reply.", "I abstain.", "No verdict can be reached.", "我无法给出评分。", "暂不评分。")
+
+
+@pytest.mark.parametrize("said", REFUSALS)
+def test_a_refusal_contradicts_a_rating(said: str) -> None:
+    """Nobody can tell which of the two is the judge's own."""
+    for text in (f"{said}\n\nRating: 8", f"Rating: 8\n{said}"):
+        verdict = parse_rating(text)
+        assert (verdict.rating, verdict.failure) == (None, "no_rating"), text
+
+
 @given(st.text("abcdefg ,.;\n", max_size=60), st.integers(1, 10), st.sampled_from(["Rating: [[%d]]", "Rating:{%d}"]))
 def test_a_stated_rating_is_read_back_behind_any_words(before: str, rating: int, form: str) -> None:
     assume("e.g" not in before)  # what follows it is an example
