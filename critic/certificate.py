@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from critic import jsonl
 from critic.errors import UsageError, encode, located, quoted
+from critic.page.page import render
 from critic.records import RATINGS, JudgeConfig, Judgment
 from critic.stats.arrays import Floats
 from critic.stats.estimate import Estimate
@@ -198,27 +199,29 @@ class Certificate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         """Return the result in one line that can be quoted in a paper: judge, prompts, measures, labels and gate.
 
         `recalibrated`: True if the judge is used with the map in `recalibration`.
+
+        >>> how = HowJudged(judge="mine@1a", prompts={"c3d4e5f6a7": "pointwise"}, setup={})
+        >>> labels = Labels(file="labels.csv", sha256="0123456789", rows=200, raters=3)
+        >>> measured = {"pearson": Estimate(value=0.8, n=200, interval=(0.7, 0.9))}
+        >>> audit = {"gate": ["mae <= 1"], "kept": True, "date": "2026-11-29"}
+        >>> judged = JudgedFile(file="judged.jsonl", sha256="89abcdef")
+        >>> line = Certificate(how=how, labels=labels, agreement=measured, judged=judged, **audit).line()
+        >>> line.partition(" on ")[0]
+        'mine@1a, prompt pointwise@c3d4e5f6: pearson 0.80 [0.70, 0.90]'
+        >>> line.partition(" labelled by ")[2].split("; ")
+        ['3 raters (labels 01234567), 2026-11-29, first audit on these labels, the judge taken as fixed', 'mae <= 1']
         """
-        measured, agreement, judge, gate = [], self.agreement, self.how.judge, self.gate
+        agreement, judge, gate = self.agreement, self.how.judge, self.gate
         if recalibrated and self.recalibration:
             judge = f"{judge} recalibrated by a map fitted on {self.recalibration.rows} answers"
             # The audit of the judge without its map has other figures, and a gate that says nothing on the pair.
             if not self.how.recalibrated:
                 agreement, gate = self.recalibration.agreement, []
             judge += " (figures from folds)" if self.folds or not self.how.recalibrated else ""
-        for name in QUOTED:
-            estimate = agreement.get(name)
-            if estimate is not None and estimate.value is not None:
-                bounds = " [{:.2f}, {:.2f}]".format(*estimate.interval) if estimate.interval else ""
-                measured.append(f"{name} {estimate.value:.2f}{bounds}")
-        who = f"{self.labels.raters} raters" if self.labels.raters > 1 else "people"
-        labels = f"{self.labels.rows} answers labelled by {who} (labels {self.labels.sha256[:8]}), {self.date}"
-        labels += f", {name_audit(self.audits)}"
-        # How much the judge itself varies is no part of an interval over questions.
-        once = "changed" not in agreement or agreement["changed"].value is None
-        labels += ", the judge taken as fixed" if once else ""
-        prompts = ", ".join(sorted(f"{name}@{digest[:8]}" for digest, name in self.how.prompts.items()))
-        return "; ".join([f"{judge}, prompt {prompts}: {', '.join(measured)} on {labels}", *gate])
+        prompts = sorted(f"{name}@{digest[:8]}" for digest, name in self.how.prompts.items())
+        facts: dict[str, Any] = {"judge": judge, "prompts": prompts, "agreement": agreement, "measures": QUOTED}
+        facts |= {"labels": self.labels, "date": self.date, "audit": name_audit(self.audits), "gate": gate}
+        return render("critic.page", "certificate.jinja", facts).strip()
 
 
 def name_audit(number: int) -> str:
