@@ -24,6 +24,7 @@ from critic import jsonl
 from critic.errors import UsageError, located
 from critic.judging.thoughts import without_thoughts_in
 from critic.page.blocks import Section, Table, number, row
+from critic.page.page import render
 from critic.records import Call, Judgment, ModelTurn
 
 T = TypeVar("T", bound=Struct)
@@ -62,18 +63,6 @@ class Spent:
         """Return the cost as facts for the sidecar."""
         cached = {"from_cache": self.repeated} if self.repeated else {}
         return {"calls": self.calls, "tokens": dict(self.tokens), **cached}
-
-    def lines(self) -> list[str]:
-        """Return the cost as lines to print."""
-        lines = [f"prompts shortened to fit: {listed(self.shortened)}"] if self.shortened else []
-        if self.repeated:
-            lines.append(f"{self.repeated} from the cache, which cost nothing")
-        if self.tokens.total():
-            prompt, cached, completion = self.tokens.values()
-            lines.append(f"tokens: {prompt} in, {completion} out, {cached} cached")
-            if self.uncounted:
-                lines.append(f"{self.uncounted} calls without token counts: they are in no sum of tokens")
-        return lines
 
 
 def failed(failures: Counter[str]) -> str:
@@ -123,19 +112,12 @@ def sum_replies(records: Iterable[ModelTurn], out: Path, before: Collection[str]
         if line.thoughts is not None:
             counts["with_thoughts"] += 1
     turns = sum(tally.total() for tally in conditions.values())
-    facts = {"conditions": {name: dict(tally) for name, tally in sorted(conditions.items())}, "turns": turns}
-    lines = [f"{'condition':<30}{'answered':>9}{'failed':>8}{'not run':>9}"]
-    for name, tally in sorted(conditions.items()):
-        lines.append(f"{name:<30}{tally['answered']:>9}{tally['failed']:>8}{tally['not_run']:>9}")
-    earlier = f", {count} of them in earlier runs" if (count := len(calls.keys() & before)) else ""
-    lines += [f"{turns} turns by {len(calls)} calls{earlier}", *spent.lines()]
-    if counts["calls_cut_at_max_tokens"]:
-        lines.append(f"{counts['calls_cut_at_max_tokens']} replies cut at --max-tokens")
-    if thinking := counts["with_thoughts"]:
-        lines.append(f"{thinking} replies have thoughts: they are kept beside the reply, and shown to no later turn")
-    lines += [f"{name}: {count} turns, first: {details[name]}" for name, count in failures.most_common()]
+    facts = {"conditions": dict(sorted(conditions.items())), "turns": turns}
+    shown = {**facts, "counts": counts, "spent": spent, "out": out, "failures": failures, "details": details}
+    shown["earlier"] = len(calls.keys() & before)
+    lines = render("critic.page", "replies.jinja", shown).strip().split("\n")
     facts |= {"failed": dict(failures), **spent.facts(), **counts}
-    return RunSummary(count=turns, failures=failures, facts=facts, lines=[*lines, f"{out}: {turns} turns"])
+    return RunSummary(count=turns, failures=failures, facts=facts, lines=lines)
 
 
 def sum_judgments(records: Iterable[Judgment], out: Path, unit: str) -> RunSummary:
@@ -161,15 +143,9 @@ def sum_judgments(records: Iterable[Judgment], out: Path, unit: str) -> RunSumma
             counts["second_questions"] += sum(call.extracted for call in judgment.calls)
     facts = {f"{unit}s": count, "failed": dict(failures), **counts, "shortened_prompts": dict(spent.shortened)}
     facts |= {"asked": len(requests)} if requests else {}
-    lines = [f"{out}: {count} {unit}s, {failed(failures)}"]
-    for reason, text in (
-        ("without_the_judgment_of_a_turn", "conversations were judged without the judgment of a turn, which failed"),
-        ("second_questions", "replies had no readable verdict and took a second question"),
-        ("unread_ties", "verdicts could not be read and count as ties"),
-        ("without_an_answer", "verdicts had no answer to judge, or no judgment of a turn to go by"),
-    ):
-        lines += [f"{counts[reason]} {text}"] if counts[reason] else []
-    return RunSummary(count=count, failures=failures, facts=facts | spent.facts(), lines=[*lines, *spent.lines()])
+    shown = {"out": out, "count": count, "unit": unit, "failed": failed(failures), "counts": counts, "spent": spent}
+    lines = render("critic.page", "judgments.jinja", shown).strip().split("\n")
+    return RunSummary(count=count, failures=failures, facts=facts | spent.facts(), lines=lines)
 
 
 Amount = Annotated[float, Meta(ge=0)]
