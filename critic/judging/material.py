@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterator
 from itertools import accumulate
 from pathlib import Path
 
-_LISTS: dict[str, dict[str, list[str]]] = tomllib.loads((Path(__file__).parent / "words.toml").read_text("utf-8"))
+LISTS: dict[str, dict[str, list[str]]] = tomllib.loads((Path(__file__).parent / "words.toml").read_text("utf-8"))
+"""The content of words.toml, which explains it."""
 
 
 def any_of(name: str, before: str = "", behind: str = "") -> str:
@@ -27,7 +28,7 @@ def any_of(name: str, before: str = "", behind: str = "") -> str:
 
     The patterns `before` and `behind` are put around the English words.
     """
-    english, chinese = ("|".join(_LISTS[name][lang]) for lang in ("en", "zh"))
+    english, chinese = ("|".join(LISTS[name][lang]) for lang in ("en", "zh"))
     return f"(?:{before}(?:{english}){behind}|{chinese})"
 
 

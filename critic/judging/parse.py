@@ -13,26 +13,18 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from critic.judging.material import NUMBERS, NUMERALS
+from critic.judging.material import LISTS, NUMBERS, NUMERALS
 from critic.judging.statements import AnswerText, Sought, Statement, half_width
 from critic.judging.targets import RATING
 from critic.records import TEN, Failure, Scale, Verdict, to_ten
 
-NAMES = {
-    "Rating": "(?:Rating|评分|分数|得分|打分|总分)",
-    "Verdict": "(?:Verdict|裁决|结论|判断|判定)",
-    "Correct": "(?:Correct|Verdict|是否正确|正确性|正确|裁决|结论|判断|判定)",
-}
+NAMES = {key: f"(?:{'|'.join(names)})" for key, names in LISTS["names"].items()}
 """Key of a verdict -> pattern of its names, in the prompt's language or in English."""
 
 _RATING = "(?:Rating|Score|Grade|评分|分数|得分|打分|总分)"
 """Names of a rating. Other benchmarks also call it a score (MultiVerse, MT-Bench), our prompts call it a grade."""
 
-_MEANT = {
-    "tie": ("tie", "a tie", "it's a tie", "平局", "平手", "draw"),
-    "yes": ("yes", "correct", "true", "是", "对", "正确"),
-    "no": ("no", "incorrect", "false", "否", "不是", "不对", "不正确", "错误"),
-}
+_MEANT = LISTS["meant"]
 """A choice -> the words that mean it."""
 
 _OPENS = r"""[\[({*_"'“”`【「$ ]*(?:\\boxed\{\s*)?"""
