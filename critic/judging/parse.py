@@ -130,6 +130,10 @@ def parse_choice(text: str, key: str, values: Sequence[str], truncated: bool = F
 
     >>> parse_choice("Overall, Response A is better.", "Verdict", ("A", "B", "tie")).value
     'A'
+    >>> [parse_choice(f'{{"裁决": "{word}"}}', "Verdict", ("A", "B", "tie")).value for word in ("平局", "a tie", "B")]
+    ['tie', 'tie', 'B']
+    >>> [parse_choice(f"是否正确：{word}", "Correct", ("yes", "no")).value for word in ("正确", "不正确", "否")]
+    ['yes', 'no', 'no']
     """
     read = _parse(AnswerText(text), truncated, _seek_choice(key, tuple(values)), values, "no_verdict")
     value = read.value if isinstance(read.value, str) else None
