@@ -30,12 +30,7 @@ from critic.errors import UsageError, loads, located, quoted, shorten_line
 from critic.judging.thoughts import say_thoughts, split_thoughts, without_thoughts_in
 from critic.records import TEN, HumanScore, Judgment, Language, ModelTurn, PromptInputs, Question, Response, Turn
 
-UNUSABLE_FLAGS = {
-    "no_reference": "no reference answer",
-    "human_stars_below_scale": "a human score lies below its scale",
-    "non_string_response": "the response was not text in its source",
-    "score_conflict_for_same_response": "the same response has two different scores",
-}
+UNUSABLE_FLAGS = tables.load_columns().flags
 """Flags that exclude a row from training and testing -> the reason to print."""
 
 BLIND = "blind"

@@ -61,13 +61,6 @@ _EXACT = 1e15
 
 _HIGH = re.compile(rb"[\x80-\xff]+")
 
-_EMPTY = {
-    *("", "-", "--", "—", "?", "#n/a", "#na", "<na>", "n/a", "n/d", "s/d", "na", "ka", "nan", "none", "null"),
-    *("keineangabe", "notapplicable", "notavailable", "notrated", "noanswer", "unrated", "unknown", "missing"),
-    *("无", "缺失", "未评"),
-}
-"""Texts that mean "no value" in a cell for a number or label, in lower case without spaces and dots."""
-
 _BLANKS = str.maketrans("", "", " .\t\r\n\u00a0\u3000")
 
 _TITLES = 10
@@ -105,7 +98,8 @@ class ColumnTable(Struct, frozen=True):
 
     `names`: field -> usual column names. `labels`: the same for columns with human labels. `rows`: the same for fields
     that only rows have. `scores`: regular expressions for columns of verdicts, by whose they are.
-    `words`: for each kind of verdict, label -> words that stand for it.
+    `words`: for each kind of verdict, label -> words that stand for it. `empty`: texts that mean "no value" in a cell
+    for a number or label, in lower case without spaces and dots. `flags`: flags that exclude a row -> the reason.
     """
 
     names: dict[str, list[str]]
@@ -113,6 +107,8 @@ class ColumnTable(Struct, frozen=True):
     rows: dict[str, list[str]]
     scores: dict[str, str]
     words: dict[Kind, dict[Choice, list[str]]]
+    empty: frozenset[str]
+    flags: dict[str, str]
 
     def is_named(self, role: str, column: str) -> bool:
         """Return True if the name of a column of verdicts is one of a role (`scores`).
@@ -687,7 +683,7 @@ def is_empty(cell: Any) -> bool:
     >>> all(map(is_empty, ["k. A.", "k.A.", "keine Angabe", "n. a.", "N/A", ".", "unknown", "缺失", "?"]))
     True
     """
-    return cell is None or str(cell).translate(_BLANKS).lower() in _EMPTY
+    return cell is None or str(cell).translate(_BLANKS).lower() in load_columns().empty
 
 
 def parse_number(cell: Any, below: float = math.inf) -> float:
