@@ -1,5 +1,6 @@
 """Benchmarks, one per module of this folder, and the runs that are scored. README.md explains how to add one."""
 
+import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from importlib import import_module
 from itertools import chain
@@ -23,18 +24,7 @@ if TYPE_CHECKING:  # the commands that only list benchmarks need no NumPy
 Verdicts = Sequence[Judgment]
 Conversations = Sequence[Conversation]
 
-PAPER_SETTINGS = {
-    "order": "order",
-    "unread": "unparsed comparisons",
-    "reason_first": "reason first",
-    "sight": "turn context",
-    "score_kind": "score",
-    "reference_backed": "reference in sight",
-    "repeat": "calls a verdict",
-    "decoding.reason": "reasons",
-    "decoding.temperature": "temperature",
-    "decoding.images": "images",
-}
+PAPER_SETTINGS: dict[str, str] = tomllib.loads(Path(__file__).with_name("paper_settings.toml").read_text("utf-8"))
 """Fields of JudgeConfig that the papers determine for every protocol -> their names on a page."""
 
 BENCHMARKS = tuple(sorted(module.name for module in iter_modules(__path__)))

@@ -11,12 +11,14 @@ A row of the sheet is one conversation of three turns (perception, reasoning and
     third_turn_demands              Mentions kite and children; has a rhyme.
 """
 
+import tomllib
 from collections import ChainMap, Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from msgspec import convert
 from msgspec.structs import replace
 
 from critic import tables
@@ -38,17 +40,9 @@ PUBLIC, ANNOTATED = (IMAGE, *INSTRUCTIONS), (CAPTION, *TASKS, *REFERENCES, FOCUS
 
 OWN, PERCEPTION, REASONING = "own", "perfect_perception", "perfect_perception_reasoning"
 
-CELLS = {
-    "S1": Cell(OWN, 1),
-    "S2": Cell(OWN, 2),
-    "S3": Cell(OWN, 3),
-    "SO": Cell(OWN, None),
-    "S2_hat": Cell(PERCEPTION, 2),
-    "S3_hat": Cell(PERCEPTION, 3),
-    "SO_hat": Cell(PERCEPTION, None),
-    "S3_tilde": Cell(REASONING, 3),
-    "SO_tilde": Cell(REASONING, None),
-}
+_FILE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+
+CELLS = convert(_FILE["cells"], dict[str, Cell])
 """The judged cells of table 1: hat with perfect perception, tilde with perfect perception and reasoning."""
 
 ALONE = {"S2": [Cell("no_history", 2)], "S3": [Cell("no_history", 3), Cell("single_turn", 3)]}
@@ -76,12 +70,7 @@ SCALE: dict[str, Scale] = {"pairwise": (0.0, 100.0), "direct": (1.0, 10.0)}
 CHANGES: dict[str, Scale] = {"pairwise": (-100.0, 100.0), "direct": (-9.0, 9.0)}
 """The range of the difference of two scores."""
 
-HEADINGS = {
-    **{"R1": "R1", "R2": "R2", "S1": "S1", "S2": "S2", "S3": "S3", "SO": "SO"},
-    **{"S2_hat": "Ŝ2", "delta_S2_hat": "Ŝ2−S2", "S3_hat": "Ŝ3", "delta_S3_hat": "Ŝ3−S3"},
-    **{"SO_hat": "ŜO", "delta_SO_hat": "ŜO−SO", "S3_tilde": "S̃3", "delta_S3_tilde": "S̃3−Ŝ3"},
-    **{"SO_tilde": "S̃O", "delta_SO_tilde": "S̃O−ŜO"},
-}
+HEADINGS: dict[str, str] = _FILE["headings"]
 """The columns of tables 1 and 8, in order."""
 
 TITLES: dict[str, str] = {"pairwise": "win rate against the reference, %", "direct": "direct grading, 1 to 10"}

@@ -128,7 +128,7 @@ class Cell(Struct, frozen=True):
     """The key of one score: condition, turn (None: the whole conversation) and way of judging."""
 
     condition: str
-    turn: int | None
+    turn: int | None = None
     judging: str = "standard"
 
     @property
