@@ -18,7 +18,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, toml
 from msgspec.structs import replace
 
 from critic import jsonl, tables
@@ -49,7 +49,7 @@ def lost(text: str | None) -> Literal["empty", "server_error"] | None:
     return "server_error" if text.lstrip().startswith(LOST) else None
 
 
-class Layout(Struct, frozen=True, kw_only=True):
+class Layout(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A layout of result files, by column names.
 
     - `id`: the column of the id. `numbered`: ids count the benchmark's conversations from 0.
@@ -83,13 +83,7 @@ class Layout(Struct, frozen=True, kw_only=True):
         yield from enumerate(texts or [None], int(turn or 1))
 
 
-LAYOUTS = (
-    Layout(id="id", text="text", turn="turn"),
-    Layout(id="question_id", text="predict"),
-    Layout(id="index", text="prediction"),
-    Layout(id="doc_id", text="filtered_resps", numbered=True),
-    Layout(id="doc_id", text="resps", numbered=True),
-)
+LAYOUTS = toml.decode(Path(__file__).with_name("layouts.toml").read_bytes(), type=dict[str, list[Layout]])["layouts"]
 
 
 def _list_texts(value: Any) -> Iterator[str | None]:
