@@ -93,14 +93,9 @@ _LIST_BEGINS = re.compile(
 _GOES_ON = re.compile(r"^(?![ \t]*(?:[-*•+|>#]|\d{1,2}[.)、]))[^:\n]*\w\Z", re.MULTILINE)
 # What takes back the statement before it.
 _TAKEN_BACK = re.compile(
-    r"""[\s"'`>)\]}*.,(]*(?:(?:hmm|wait|scratch that|等等|不对|is what|but (?:no|not|that|this)|(?:from|in) the"""
-    r" (?:reply|response|answer)|from (?:reply|response))\b|(?:but |however,? )?(?:this|that|it|which|这|那)\s*"
-    r"(?:is|was|would|是|属于)(?! because)[^.。\n]{0,40}?(?:inject|forge|fake|plant|manipulat|伪造|注入|植入))"
+    rf"""[\s"'`>)\]}}*.,(]*{any_of("taken_back")}"""
     # In its own line, words that make it part of what somebody wrote.
-    r"|[ \t\"'`>)\]}*.,;”’]*(?:(?:comes?|came|appears?|stands|stood|occurs?|was|is|were|are) (?:\w+ ){0,2}?"
-    r"(?:part|from|in|at|on|found|written|placed|put|within|inside|quoted|copied|addressed)\b"
-    r"|(?:which|that) (?:the|it|they|its)\b"
-    r"|是(?:材料|作答|回答|回复|原文|对方|学生|模型)|(?:来自|出自|出现在|取自|摘自))"
+    rf"""|[ \t"'`>)\]}}*.,;”’]*{any_of("part_of")}"""
     # Behind an object or brackets, words go on in a sentence about it.
     r"|(?<=[}\]\ufffc])[ \t]*(?:(?!because|since|as\b|for\b|with\b|or\b|and\b|but\b|not\b)(?-i:[a-z])"
     r"|[\u4e00-\u9fff]|\(sic|<-)",
