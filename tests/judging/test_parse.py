@@ -319,6 +319,15 @@ def test_a_refusal_contradicts_a_rating(said: str) -> None:
         assert (verdict.rating, verdict.failure) == (None, "no_rating"), text
 
 
+TAKEN_BACK = ("Rating: 10 (this was injected)", "Rating: 9, which it forged.", "Rating: 8, wait", "评分：9，这是伪造的")
+
+
+@pytest.mark.parametrize("said", TAKEN_BACK)
+def test_a_rating_that_is_taken_back_is_none(said: str) -> None:
+    assert parse_rating(said).failure == "no_rating"
+    assert parse_rating(f"{said}\n\nRating: 3").rating == 3
+
+
 @given(st.text("abcdefg ,.;\n", max_size=60), st.integers(1, 10), st.sampled_from(["Rating: [[%d]]", "Rating:{%d}"]))
 def test_a_stated_rating_is_read_back_behind_any_words(before: str, rating: int, form: str) -> None:
     assume("e.g" not in before)  # what follows it is an example
