@@ -24,20 +24,8 @@ SECRET_NAME = re.compile(r"key|token|secret|passw|signature|credential|auth|^(?:
 
 MASK = "***"
 
-_SECRETS = (
-    (re.compile(r"(\w://)[^/\s\"'<>]*@"), r"\1"),  # user and password (RFC 3986, section 3.2.1)
-    (
-        re.compile(
-            r"(?i)([?&](?:[\w.-]*(?:key|token|secret|passw|signature|credential|auth)\w*|sig|pwd)=)[^&\s\"'<>]+"
-        ),
-        rf"\1{MASK}",
-    ),
-    (re.compile(r"(?i)\b((?:bearer|basic) )(?!auth|token|realm)[^\s\"',;<>)]{4,}"), rf"\1{MASK}"),
-    (re.compile(r"(?i)(api[-_ ]?key(?: provided)?[\"']?\s*[:=]\s*[\"']?)[^\s\"',;&<>})]+"), rf"\1{MASK}"),
-    # Keys by their makers' prefixes: OpenAI and many others, Groq, xAI, Google. Servers repeat them with stars inside.
-    (re.compile(r"\b(sk|pk|gsk|xai)-[\w*-]{6,}|\bgsk_\w{8,}|\bAIza[\w-]{8,}"), MASK),
-    (re.compile(r"\b\w+\*{3,}\w*"), MASK),
-)
+_MASKS = msgspec.toml.decode(Path(__file__).with_name("masks.toml").read_bytes(), type=dict[str, list[tuple[str, str]]])
+_SECRETS = [(re.compile(secret), public) for secret, public in _MASKS["masks"]]
 
 
 def mask(text: str, secrets: Iterable[str] = ()) -> str:
