@@ -160,6 +160,36 @@ def agreement(human: Scores, judge: Scores) -> Agreement:
     >>> result = agreement(human=[3, 8, 5, 9], judge=[4, 8, None, 7])
     >>> result.n, result.failed, result.mae
     (3, 1, 1.0)
+    >>> agreement([7, 8, 3, 5], np.array([7, np.nan, 4, np.nan])).mae
+    0.5
+    >>> one = agreement([7], [8])
+    >>> one.n, one.mae, one.fuzzy, one.strict, list(one.undefined)
+    (1, 1.0, 1.0, 1.0, ['pearson', 'spearman', 'kendall'])
+    >>> one.undefined["pearson"]
+    'a correlation needs at least two pairs'
+    >>> for judge in ([7] * 5, [0.1 + 3.2] * 4 + [3.3000000000000003]):
+    ...     constant = agreement([1, 2, 3, 4, 5], judge)
+    ...     print(constant.pearson, constant.spearman, constant.kendall, list(constant.undefined), constant.mae)
+    None None None ['pearson', 'spearman', 'kendall'] 4.0
+    None None None ['pearson', 'spearman', 'kendall'] 1.26
+    >>> constant.undefined["pearson"]
+    'the judge gave every response the same score'
+    >>> for none in (agreement([], []), agreement([3, 4], [None, np.nan])):
+    ...     print(none.n, none.failed, set(none.undefined.values()), {getattr(none, name) for name in METRICS})
+    0 0 {'no pairs'} {None}
+    0 2 {'no pairs'} {None}
+    >>> none.undefined.keys() == METRICS.keys()
+    True
+    >>> for human, judge in (([0], [1]), ([1], [11]), ([1], [np.inf]), ([1, 5], [1]), ([1, None], [1, 2])):
+    ...     try:
+    ...         agreement(human, judge)
+    ...     except ValueError as error:
+    ...         print(error)
+    human score 0 is outside 1..10
+    judge score 11 is outside 1..10
+    judge score inf is outside 1..10
+    2 human scores but 1 judge scores
+    the human score of row 1 (from 0) is missing
     """
     # One group has no intervals, and so costs no resamples.
     return replace(measured(human, judge, np.zeros(len(human), dtype=np.uint8)), groups=None)

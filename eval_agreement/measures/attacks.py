@@ -264,7 +264,7 @@ def _parse_edit(row_id: str, edit: Any) -> Fact | None:
 
 
 def edit_fact(text: str, lang: str, key: str, given: Fact | None = None) -> tuple[str, str] | None:
-    """Change one fact of a text; return the new text and the reason why it is wrong, or None if no fact is found.
+    r"""Change one fact of a text; return the new text and the reason why it is wrong, or None if no fact is found.
 
     `given`: the edit to make. Without it, the first word of `edits.toml` or the first number in the text is changed;
     numbers of list items do not count.
@@ -272,6 +272,19 @@ def edit_fact(text: str, lang: str, key: str, given: Fact | None = None) -> tupl
 
     >>> edit_fact("Two red apples.", lang="en", key="row-1", given=Fact(old="red", new="green"))
     ('Two green apples.', 'red, not green.')
+    >>> edit_fact("Three cats.", "en", "k"), edit_fact("左边有一只猫。", "zh", "k")
+    (('One cats.', 'Three, not One.'), ('右边有一只猫。', '应为左，而非右。'))
+    >>> [edit_fact(f"{head}12 cafes", "en", "k")[0] for head in ("1. ", "**2.** ", "(3) ", "- 4) ", "5、")]
+    ['1. 13 cafes', '**2.** 13 cafes', '(3) 13 cafes', '- 4) 13 cafes', '5、13 cafes']
+    >>> edit_fact("3.\nThe end.", "en", "k")[0], edit_fact("It shows 12 %.", "en", "k")[0]
+    ('4.\nThe end.', 'It shows 13 %.')
+
+    Neither a word within a word nor a list's number is a fact, nor what a given edit does not find:
+
+    >>> numbered = "1. The picture shows a dog on a lawn.\n2. The dog runs."
+    >>> {edit_fact(text, "en", "k") for text in ("The bride reddens.", "It costs 1.5 euros.", numbered)}
+    {None}
+    >>> edit_fact("A cat.", "en", "k", Fact("cow", "dog"))
     """
     if given:
         changed = text.replace(given.old, given.new, 1)

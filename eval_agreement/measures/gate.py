@@ -65,6 +65,8 @@ def parse(text: str, names: Sequence[str] = ()) -> list[Limit]:
 
     >>> parse("mae<=0.9, people.csv:failed<=0.02")
     [Limit(metric='mae', value=0.9, sample=None), Limit(metric='failed', value=0.02, sample='people.csv')]
+    >>> parse("internal: pearson >= .8")
+    [Limit(metric='pearson', value=0.8, sample='internal')]
     >>> for text in ("mae<0.9", "mae<=", "mae<=0.9,,", "__import__('os')<=1", "mea<=0.9", "kappa>=0.9", "mae>=0.9"):
     ...     try:
     ...         parse(text)

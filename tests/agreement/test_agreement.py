@@ -90,43 +90,6 @@ def test_golden_edges(shared: Path) -> None:
                 assert value is None and metric in result.undefined, (name, metric)
 
 
-@pytest.mark.parametrize("judge", [[7] * 5, [0.1 + 3.2] * 4 + [3.3000000000000003]])
-def test_constant_judge_has_no_correlation(judge: list[float]) -> None:
-    result = agreement([1, 2, 3, 4, 5], judge)
-    assert all(getattr(result, name) is None for name in CORRELATIONS)
-    assert set(result.undefined) == set(CORRELATIONS)
-    assert "judge" in result.undefined["pearson"]
-    assert result.mae is not None and result.fuzzy is not None and result.strict is not None
-
-
-def test_one_pair_and_no_pair() -> None:
-    single = agreement([7], [8])
-    assert (single.n, single.mae, single.fuzzy, single.strict) == (1, 1.0, 1.0, 1.0)
-    assert set(single.undefined) == set(CORRELATIONS)
-    for none in (agreement([], []), agreement([3, 4], [None, math.nan])):
-        assert none.n == 0
-        assert all(getattr(none, name) is None for name in METRICS)
-        assert set(none.undefined) == set(METRICS)
-    assert agreement([3, 4], [None, math.nan]).failed == 2
-    some = agreement([7, 8, 3, 5], np.array([7, np.nan, 4, np.nan]))
-    assert (some.n, some.failed, some.mae) == (2, 2, 0.5)
-
-
-@pytest.mark.parametrize(
-    ("human", "judge", "message"),
-    [
-        ([0, 5], [1, 5], "human score 0 "),
-        ([1, 5], [1, 11], "judge score 11 "),
-        ([1, 5], [1, math.inf], "judge score inf "),
-        ([1, 5], [1], "2 human scores but 1 judge"),
-        ([1, None], [1, 2], "row 1 "),
-    ],
-)
-def test_mistakes_raise(human: Sequence[float], judge: Sequence[float], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        agreement(human, judge)
-
-
 def in_same_range(h: float, j: float, ranges: Sequence[Sequence[int]]) -> bool:
     h, j = math.floor(h + 0.5), math.floor(j + 0.5)
     return any(low <= h <= high and low <= j <= high for low, high in ranges)

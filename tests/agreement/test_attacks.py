@@ -31,7 +31,7 @@ from critic.judging.targets import target
 from critic.records import Judgment, Language, Response, Turn, Verdict
 from critic.stats.estimate import Estimate
 from eval_agreement.attack import main, read_layout
-from eval_agreement.measures.attacks import CLEAN, Attack, Fact, edit_fact, injection, looking, suite
+from eval_agreement.measures.attacks import CLEAN, Attack, injection, looking, suite
 
 RATING = [name for name, form in BY_NAME.items() if form.shown == 1 and load(name, "en").ranges]
 BARE = "pointwise_short"
@@ -381,25 +381,6 @@ def test_the_arms_are_what_they_say(arms: Path) -> None:
         assert sum(a != b for a, b in zip(clean.text.split(), edit.text.split(), strict=True)) == 1
     assert not any("gpt4_score_1_10" in line for line in lines.values())
     assert jsonl.facts(arms)["counts"]["swapped"] == 32
-
-
-def test_edits_change_one_fact_and_keep_the_rest() -> None:
-    changed = edit_fact("Three cats.", "en", "k")
-    assert changed is not None and changed == edit_fact("Three cats.", "en", "k")
-    number = changed[0].removesuffix(" cats.")
-    assert number != "Three" and number.istitle() and changed[1] == f"Three, not {number}."
-    assert edit_fact("The bride reddens.", "en", "k") is None, "no word within a word"
-    assert edit_fact("左边有一只猫。", "zh", "k") == ("右边有一只猫。", "应为左，而非右。")
-    numbered = "1. The picture shows a dog on a lawn.\n2. The dog runs."
-    assert edit_fact(numbered, "en", "k") is None, "a list's are no facts"
-    for head in ("1. ", "**2.** ", "(3) ", "- 4) ", "5、"):
-        edited = edit_fact(f"{head}12 cafes", "en", "k")
-        assert edited is not None and edited[0].startswith(head) and edited[0] != f"{head}12 cafes", head
-    for text in ("3.\nThe end.", "It shows 12 %."):
-        assert (edited := edit_fact(text, "en", "k")) is not None and edited[0] != text
-    assert edit_fact("It costs 1.5 euros.", "en", "k") is None
-    assert edit_fact("A cat.", "en", "k", Fact("cat", "dog")) == ("A dog.", "cat, not dog.")
-    assert edit_fact("A cat.", "en", "k", Fact("cow", "dog")) is None
 
 
 def audit(judged_arms: Path, out: Path) -> Done:
