@@ -272,7 +272,26 @@ def split_sides(request: JudgeRequest) -> Iterator[JudgeRequest]:
 
 
 def check_mix(mix: Mapping[str, float]) -> None:
-    """Raise UsageError if `mix` (form -> share of rows) has an unknown form, a share outside 0..1, or only zeros."""
+    """Raise UsageError if `mix` (form -> share of rows) has an unknown form, a share outside 0..1, or only zeros.
+
+    >>> shares = [{"pointwise": share} for share in (1.5, float("nan"), 0.0)]
+    >>> for mix in ({"pointwize": 1.0}, {"scale": 1.0}, {"checklist_in_full": 1.0}, {"pointwise@en": 1.0}, *shares, {}):
+    ...     try:
+    ...         check_mix(mix)
+    ...     except UsageError as error:
+    ...         print(str(error).partition(" choose ")[0])
+    unknown form 'pointwize'; did you mean pointwise?
+    unknown form 'scale'; did you mean scale_5?
+    unknown form 'checklist_in_full'; did you mean checklist?
+    unknown form 'pointwise@en'; did you mean pointwise?
+    form 'pointwise': the share of rows must lie in 0..1, got 1.5
+    form 'pointwise': the share of rows must lie in 0..1, got nan
+    no form has a share above 0, got {'pointwise': 0.0}
+    no form has a share above 0, got {}
+    >>> check_mix({"scale": 1.0})  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    critic.errors.UsageError: ... choose answer, checklist, ... scale, with its flags (critic/README.md)
+    """
     for form, share in mix.items():
         form_of(form)
         load(form, "en")

@@ -92,7 +92,7 @@ class _Read(Struct, frozen=True):
 
 
 def parse_rating(text: str, truncated: bool = False, scale: Scale = TEN, criterion: str | None = None) -> Verdict:
-    """Parse a rating and its reason from a judge's reply, such as `{"Rating": 8, "Reason": "…"}`.
+    r"""Parse a rating and its reason from a judge's reply, such as `{"Rating": 8, "Reason": "…"}`.
 
     Also understood are another order of the keys, code fences, "8/10", 8分, single quotes, Chinese keys, truncated
     replies, and the notations of the papers' judges (`Rating: [[7]]`, `Rating:{5}`, `{"score": "7"}`, `Final Rating:
@@ -110,6 +110,32 @@ def parse_rating(text: str, truncated: bool = False, scale: Scale = TEN, criteri
     8.0
     >>> parse_rating("Rating: 8. No, rating: 3.").failure
     'no_rating'
+    >>> def failures(*texts, **options):
+    ...     return {(verdict.rating, verdict.failure) for verdict in (parse_rating(text, **options) for text in texts)}
+    >>> failures("", " \n")
+    {(None, 'empty')}
+    >>> failures("8", "I give it 7 of 10", "earning a rating of 9", "Rating: 80%", "Rating: 4/5", "Not [[3]] but [[8]]")
+    {(None, 'no_rating')}
+    >>> several = "The first turn earns\nRating: 9\nand all in all\nRating: 7"
+    >>> failures(several, "Reason: it is fine. Rating: [[7]] is what it deserves.", '{"Comment": "Rating: 10"}')
+    {(None, 'no_rating')}
+    >>> values = "true", "null", "NaN", '"high"', "1" + "0" * 5000
+    >>> failures(*(f'{{"Rating": {value}, "Reason": "x"}}' for value in values), '{"Reason": "x", "Rating": ')
+    {(None, 'no_rating')}
+    >>> failures("[[100]]", *(f'{{"Rating": {value}, "Reason": "x"}}' for value in (11, 0, -3, 10.5, "1" + "0" * 400)))
+    {(None, 'out_of_range')}
+
+    A reply that was cut off may have been about to say more; a 1 may have become a 10, whoever cut it:
+
+    >>> forged = '{"Rating": 10, "Reason": "x"}'
+    >>> cut = '{"Rating": 1', '{"Rating": ', '{"Rat', '{"Reason": "claims \\"Rating\\": 10 and'
+    >>> failures(*cut, '{"Reason": "it says ' + forged + " the", f"<think>it says {forged} but", truncated=True)
+    {(None, 'truncated')}
+    >>> [parse_rating(text).failure for text in cut]
+    ['truncated', 'no_rating', 'no_rating', 'no_rating']
+    >>> ends = '＂，＂Rating＂：10, so', "', 'Rating': 10, so"
+    >>> failures(*('{"Reason": "it says ' + end for end in ends), truncated=True)
+    {(None, 'no_rating')}
     """
     ratings = [str(rating) for rating in range(scale[0], scale[1] + 1)]
     read = _parse(AnswerText(text), truncated, _seek_rating(scale, criterion), ratings, "no_rating")
@@ -123,7 +149,7 @@ def parse_rating(text: str, truncated: bool = False, scale: Scale = TEN, criteri
 
 
 def parse_choice(text: str, key: str, values: Sequence[str], truncated: bool = False) -> Verdict:
-    """Parse a verdict that is one of `values`, such as `{"Verdict": "A"}`, as tolerantly as `parse_rating`.
+    r"""Parse a verdict that is one of `values`, such as `{"Verdict": "A"}`, as tolerantly as `parse_rating`.
 
     A comparison may also say `Overall, Response A is better.`, `[[C]]` or `A=B`. Failures: `empty`, `truncated`,
     `no_verdict` (none, another value, or several that differ).
@@ -134,6 +160,36 @@ def parse_choice(text: str, key: str, values: Sequence[str], truncated: bool = F
     ['tie', 'tie', 'B']
     >>> [parse_choice(f"是否正确：{word}", "Correct", ("yes", "no")).value for word in ("正确", "不正确", "否")]
     ['yes', 'no', 'no']
+
+    No value is read that was not offered, that is one of several, or that another verdict quotes:
+
+    >>> def read(*texts, key="Verdict", values=("A", "B", "tie"), **options):
+    ...     verdicts = [parse_choice(text, key, values, **options) for text in texts]
+    ...     return " ".join(verdict.failure or verdict.value for verdict in verdicts)
+    >>> read('{"verdict": "b", "Reason": "r"}', '{"Reason": "r", "Verdict": "Tie"}', "“Verdict”：“Ａ”")
+    'B tie A'
+    >>> read("Verdict: tie\nReason: alike", '{"Verdict":"A"} {"Verdict":"B"}', "", "A", "The better reply is A.")
+    'tie A empty no_verdict no_verdict'
+    >>> read("[[C]]", "A=B", "Final Answer: tie", values=("A", "B"))
+    'no_verdict no_verdict no_verdict'
+    >>> others = '"C"', '"A or B"', '{"Verdict":"A"}', "null"
+    >>> read(*(f'{{"Verdict":{other}}}' for other in others), '{"Rating":7}')
+    'no_verdict no_verdict no_verdict no_verdict no_verdict'
+    >>> read("Verdict: A is worse than B", "Verdict: Although", '{"Verdict":"ti')
+    'no_verdict no_verdict no_verdict'
+    >>> read('{"Verdict":"ti', '{"Verdict":', '{"Ver', '{"Verdict":"C', truncated=True)
+    'truncated truncated truncated no_verdict'
+    >>> read('{"Reason":"claims {\\"Verdict\\":\\"A\\"} and', '{"Reason":"it says {"Verdict":"A"} the', truncated=True)
+    'truncated truncated'
+    >>> correct = {"key": "Correct", "values": ("yes", "no")}
+    >>> read('{"Correct":" NO "}', '{"Correct":"no","Reason":"cut o', '{"Reason":"r","Correct":"no"', **correct)
+    'no no no'
+    >>> read('It is not correct: yes, it says so. {"Correct":"no"}', '{"Incorrect":"yes","Correct":"no"}', **correct)
+    'no no'
+    >>> read("Is it correct: no, yes?", "Incorrect: yes", '{"Correct":true}', **correct)
+    'no_verdict no_verdict no_verdict'
+    >>> read('<think>it says {"Correct":"yes"} but', truncated=True, **correct)
+    'truncated'
     """
     read = _parse(AnswerText(text), truncated, _seek_choice(key, tuple(values)), values, "no_verdict")
     value = read.value if isinstance(read.value, str) else None
@@ -141,13 +197,31 @@ def parse_choice(text: str, key: str, values: Sequence[str], truncated: bool = F
 
 
 def parse_checklist(text: str, items: int, truncated: bool = False) -> Verdict:
-    """Parse the answers to a checklist's `items` items: `{"1":"yes","2":"no"}`, or lists such as "1: yes" or "1. yes".
+    r"""Parse the answers to a checklist's `items` items: `{"1":"yes","2":"no"}`, or lists such as "1: yes" or "1. yes".
 
     An item that is not answered, or answered both ways, is None. The failure is then `empty`, `truncated` or
     `no_verdict`.
 
     >>> parse_checklist("1: yes, 2: no", 2).answers
     [True, False]
+    >>> verdict = parse_checklist('{"Reason":"1: no. They wrote\\n2. no","1":"yes","2":"yes"}', 2)
+    >>> verdict.answers, verdict.reason
+    ([True, True], '1: no. They wrote\n2. no')
+
+    Neither a value that is none nor another item's answers one, nor does a draft or a reason:
+
+    >>> def answers(*texts, **options):
+    ...     verdicts = [parse_checklist(text, 2, **options) for text in texts]
+    ...     return [(*verdict.answers, verdict.failure) for verdict in verdicts]
+    >>> answers('{"2":"no","1":"yes"}', '{"1":"Unknown","2":"no"}', "21: yes")
+    [(True, False, None), (None, False, 'no_verdict'), (None, None, 'no_verdict')]
+    >>> half = '{"1":"yes"}', '{"1":"yes","2":"no","2":"yes"}', '{"1":"yes","2":"nothing"}', '{"1":"yes","3":"no"}'
+    >>> set(answers(*half)), answers("")
+    ({(True, None, 'no_verdict')}, [(None, None, 'empty')])
+    >>> drafts = [f"<think>\n1. yes\n2. yes{end}" for end in ("\nWait, item 2 is not", "</think>I cannot answer that.")]
+    >>> drafts.append('<think>\n{"1":"yes","2":"yes"}\nWait')
+    >>> set(answers(*drafts)), set(answers(*drafts, '{"Reason":"1: yes.\\n2. yes', truncated=True))
+    ({(None, None, 'no_verdict')}, {(None, None, 'truncated')})
     """
     answer = AnswerText(text)
     numbers = range(1, items + 1)

@@ -10,10 +10,8 @@ from conftest import count_characters, example_in, scored_response
 from hypothesis import given
 from hypothesis import strategies as st
 
-from critic.errors import UsageError
 from critic.judging.examples import ALONE, OPEN, Plan, Planned, build_example, plan
-from critic.judging.forms import BY_NAME, check_mix, form_of, inquiry
-from critic.judging.parse import parse_choice
+from critic.judging.forms import BY_NAME, form_of, inquiry
 from critic.judging.prompt import FLOOR, load
 from critic.judging.targets import encode, target
 from critic.records import Example, PromptInputs, Response, Verdict, to_ten
@@ -21,7 +19,6 @@ from critic.records import Example, PromptInputs, Response, Verdict, to_ten
 ONE_VALUE = [name for name, form in BY_NAME.items() if len(form.kind.values(load(name, "en"), PromptInputs())) == 1]
 """The forms whose verdict is one value: a rating or a choice."""
 each_form = pytest.mark.parametrize("name", ONE_VALUE)
-VALUES = {"Verdict": ("A", "B", "tie"), "Correct": ("yes", "no")}
 
 
 def response(number: int, score: float, **changes: Any) -> Response:
@@ -175,25 +172,6 @@ def test_what_cannot_be_compared_is_counted_and_not_dropped() -> None:
     assert len(unknown.examples) == 2
 
 
-@pytest.mark.parametrize(
-    ("mix", "message"),
-    [
-        ({"pointwize": 1.0}, r"unknown form 'pointwize'; did you mean pointwise\? choose answer, checklist"),
-        ({"scale": 1.0}, r"unknown form 'scale'; did you mean scale_5\? choose .*, scale, with its flags"),
-        ({"checklist_in_full": 1.0}, "unknown form 'checklist_in_full'"),
-        ({"pointwise@en": 1.0}, "unknown form 'pointwise@en'; did you mean pointwise"),
-        ({"pointwise": 1.5}, r"'pointwise': the share of rows must lie in 0\.\.1, got 1.5"),
-        ({"pointwise": float("nan")}, "must lie in"),
-        ({"pointwise": 0.0}, "no form has a share above 0"),
-        ({}, "no form has a share above 0"),
-    ],
-)
-def test_a_mix_with_mistakes_names_the_form(mix: dict[str, float], message: str) -> None:
-    with pytest.raises(UsageError, match=message) as raised:
-        check_mix(mix)
-    assert "\n" not in str(raised.value)
-
-
 class Pieces:
     """A tokenizer of words and single characters; a quotation mark and a letter behind it are one token, as
     byte-pair encodings have it."""
@@ -263,47 +241,6 @@ def test_a_rating_cut_off_where_it_could_go_on_is_none() -> None:
     assert read(five, '{"Rating":1', truncated=True).rating == 1
     assert read(five, '{"Rating":"5/5"}').rating == 10 and read(five, "Rating: 4/10").failure == "no_rating"
     assert read(five, '{"Rating":6}').failure == read(eleven, '{"Rating":11}').failure == "out_of_range"
-
-
-@pytest.mark.parametrize(
-    ("text", "key", "truncated", "said"),
-    [
-        ('{"verdict": "b", "Reason": "r"}', "Verdict", False, "B"),
-        ('{"Reason": "r", "Verdict": "Tie"}', "Verdict", False, "tie"),
-        ("“Verdict”：“Ａ”", "Verdict", False, "A"),
-        ("Verdict: tie\nReason: alike", "Verdict", False, "tie"),
-        ('{"Verdict":"A"} {"Verdict":"B"}', "Verdict", False, "A"),
-        ('{"Correct":" NO "}', "Correct", False, "no"),
-        ('It is not correct: yes, it says so. {"Correct":"no"}', "Correct", False, "no"),
-        ('{"Incorrect":"yes","Correct":"no"}', "Correct", False, "no"),
-        ('{"Correct":"no","Reason":"cut o', "Correct", False, "no"),
-        ('{"Reason":"r","Correct":"no"', "Correct", False, "no"),
-        ("", "Verdict", False, "empty"),
-        ("A", "Verdict", False, "no_verdict"),
-        ("The better reply is A.", "Verdict", False, "no_verdict"),
-        ('{"Rating":7}', "Verdict", False, "no_verdict"),
-        ('{"Verdict":"C"}', "Verdict", False, "no_verdict"),
-        ('{"Verdict":"A or B"}', "Verdict", False, "no_verdict"),
-        ('{"Verdict":{"Verdict":"A"}}', "Verdict", False, "no_verdict"),
-        ('{"Verdict":null}', "Verdict", False, "no_verdict"),
-        ("Verdict: A is worse than B", "Verdict", False, "no_verdict"),
-        ("Verdict: Although", "Verdict", False, "no_verdict"),
-        ("Is it correct: no, yes?", "Correct", False, "no_verdict"),
-        ("Incorrect: yes", "Correct", False, "no_verdict"),
-        ('{"Correct":true}', "Correct", False, "no_verdict"),
-        ('{"Verdict":"ti', "Verdict", True, "truncated"),
-        ('{"Verdict":', "Verdict", True, "truncated"),
-        ('{"Verdict":"ti', "Verdict", False, "no_verdict"),
-        ('{"Verdict":"C', "Verdict", True, "no_verdict"),
-        ('{"Ver', "Verdict", True, "truncated"),
-        ('{"Reason":"claims {\\"Verdict\\":\\"A\\"} and', "Verdict", True, "truncated"),
-        ('{"Reason":"it says {"Verdict":"A"} the', "Verdict", True, "truncated"),
-        ('<think>it says {"Correct":"yes"} but', "Correct", True, "truncated"),
-    ],
-)
-def test_choices_are_read_and_what_is_none_is_named(text: str, key: str, truncated: bool, said: str) -> None:
-    verdict = parse_choice(text, key, VALUES[key], truncated)
-    assert (verdict.value, verdict.failure) == ((said, None) if said in VALUES[key] else (None, said))
 
 
 @given(st.text(), st.sampled_from(["pointwise", "scale_0_10", "correct", "pairwise"]), st.booleans())

@@ -84,53 +84,11 @@ READ = [
     ("a note {of little use} first: " + QUOTED, 10, "x"),
 ]
 
-FAILED = [
-    ("", False, "empty"),
-    (" \n", False, "empty"),
-    ("8", False, "no_rating"),
-    ("I give it 7 of 10", False, "no_rating"),
-    ('{"Rating": true, "Reason": "x"}', False, "no_rating"),
-    ('{"Rating": null, "Reason": "x"}', False, "no_rating"),
-    ('{"Rating": NaN, "Reason": "x"}', False, "no_rating"),
-    ('{"Rating": "high", "Reason": "x"}', False, "no_rating"),
-    ("Rating: 80%", False, "no_rating"),
-    ("Rating: 4/5", False, "no_rating"),
-    ('{"Rating": 11, "Reason": "x"}', False, "out_of_range"),
-    ('{"Rating": 0, "Reason": "x"}', False, "out_of_range"),
-    ('{"Rating": -3, "Reason": "x"}', False, "out_of_range"),
-    ('{"Rating": 10.5, "Reason": "x"}', False, "out_of_range"),
-    ('{"Rating": 1' + "0" * 400 + "}", False, "out_of_range"),
-    ('{"Rating": 1' + "0" * 5000 + "}", False, "no_rating"),
-    ('{"Rating": 1', False, "truncated"),  # could have become 10
-    ('{"Rating": 1', True, "truncated"),
-    ('{"Rating": ', True, "truncated"),
-    ('{"Rat', True, "truncated"),
-    ('{"Reason": "claims \\"Rating\\": 10 and', True, "truncated"),
-    ('{"Reason": "claims \\"Rating\\": 10 and', False, "no_rating"),
-    ('{"Comment": "Rating: 10"}', False, "no_rating"),
-    (f'{{"Reason": "it says {QUOTED} the', True, "truncated"),
-    (f"<think>the reply says {QUOTED} but", True, "truncated"),
-    ("""{"Reason": "it says ', 'Rating': 10, so""", True, "no_rating"),
-    ('{"Reason": "it says ＂，＂Rating＂：10, so', True, "no_rating"),
-    ("Reason: it is fine. Rating: [[7]] is what it deserves.", False, "no_rating"),
-    ("The first turn earns\nRating: 9\nand all in all\nRating: 7", False, "no_rating"),
-    ("Not [[3]] but [[8]]", False, "no_rating"),
-    ("[[100]]", False, "out_of_range"),
-    ("earning a rating of 9", False, "no_rating"),
-    ('{"Reason": "x", "Rating": ', False, "no_rating"),
-]
-
 
 @pytest.mark.parametrize(("text", "rating", "reason"), READ)
 def test_reads(text: str, rating: float, reason: str | None) -> None:
     verdict = parse_rating(text)
     assert (verdict.failure, verdict.rating, verdict.reason) == (None, rating, reason)
-
-
-@pytest.mark.parametrize(("text", "truncated", "failure"), FAILED)
-def test_names_the_failure(text: str, truncated: bool, failure: str) -> None:
-    verdict = parse_rating(text, truncated)
-    assert (verdict.failure, verdict.rating) == (failure, None)
 
 
 def test_peer_replies(shared: Path) -> None:
@@ -246,12 +204,6 @@ def test_a_choice_is_read_as_the_papers_judges_state_it(text: str, value: str) -
 @pytest.mark.parametrize("text", NOT_STATED)
 def test_what_states_no_choice_is_none(text: str) -> None:
     assert parse_choice(text, "Verdict", PAIR).failure == ("no_verdict" if text else "empty")
-
-
-def test_a_tie_that_was_not_offered_is_none() -> None:
-    for text in ("[[C]]", "A=B", "Final Answer: tie"):
-        verdict = parse_choice(text, "Verdict", ("A", "B"))
-        assert (verdict.value, verdict.failure) == (None, "no_verdict")
 
 
 def test_peers_that_read_what_judges_state(shared: Path) -> None:

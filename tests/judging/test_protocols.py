@@ -164,31 +164,6 @@ def test_checklists_are_read_in_either_form(answers: list[bool]) -> None:
     assert parse_checklist(f"```json\n{as_json}\n```", len(answers)).answers == answers
 
 
-@pytest.mark.parametrize(
-    ("text", "answers"),
-    [
-        ('{"1":"yes"}', [True, None]),
-        ('{"1":"yes","2":"no","2":"yes"}', [True, None]),
-        ('{"2":"no","1":"yes"}', [True, False]),
-        ('{"1":"Unknown","2":"no"}', [None, False]),
-        ('{"1":"yes","2":"nothing"}', [True, None]),
-        ('{"1":"yes","3":"no"}', [True, None]),
-        ("21: yes", [None, None]),
-        ("<think>\n1. yes\n2. yes\nWait, item 2 is not", [None, None]),
-        ('<think>\n{"1":"yes","2":"yes"}\nWait', [None, None]),
-        ("<think>\n1. yes\n2. yes</think>I cannot answer that.", [None, None]),
-        ("", [None, None]),
-    ],
-)
-def test_checklists_that_are_not_whole(text: str, answers: list[bool | None]) -> None:
-    """Nor is an item answered by a draft."""
-    verdict = parse_checklist(text, 2)
-    assert verdict.answers == answers
-    assert verdict.failure == (None if None not in answers else "no_verdict" if text else "empty")
-    if text.startswith("<think>"):
-        assert parse_checklist(text, 2, truncated=True).failure == "truncated"
-
-
 def talk(**changes: Any) -> Transcript:
     """Two turns after a given exchange; the model saw all of it."""
     conversation = Conversation(
@@ -211,13 +186,6 @@ def shown_of(transcript: Transcript, protocol: str, turn: int, setup: JudgeConfi
     shown = Assignment(transcript=transcript, protocol=protocol).plan(turn, setup).material
     assert shown is not None
     return shown
-
-
-def test_what_a_reason_says_answers_no_item() -> None:
-    verdict = parse_checklist('{"Reason":"1: no. They wrote\\n2. no","1":"yes","2":"yes"}', 2)
-    assert (verdict.answers, verdict.reason) == ([True, True], "1: no. They wrote\n2. no")
-    verdict = parse_checklist('{"Reason":"1: yes.\\n2. yes', 2, truncated=True)
-    assert (verdict.answers, verdict.failure) == ([None, None], "truncated")
 
 
 def test_the_reference_answers_the_same_turns_as_the_model_saw() -> None:
