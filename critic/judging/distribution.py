@@ -48,7 +48,7 @@ class FirstDigit(Struct, frozen=True):
 
 
 def first_digit(tokens: list[Token], last: bool = False, scale: Scale = TEN, behind: str = "") -> FirstDigit | None:
-    """Return the probabilities at the rating's first token, or None if that token has no top log probabilities.
+    r"""Return the probabilities at the rating's first token, or None if that token has no top log probabilities.
 
     Args:
         tokens: The reply's tokens.
@@ -59,6 +59,34 @@ def first_digit(tokens: list[Token], last: bool = False, scale: Scale = TEN, beh
     >>> tokens = [Token('"Rating":', []), Token("?", [("3", -0.1), ("1", -3.0)])]
     >>> first_digit(tokens, scale=(1, 10**12)), len(first_digit(tokens, scale=(0, 100)).mass)
     (None, 101)
+
+    A 10 may be one token, or a 1 and what follows; what the tokens behind a 1 do not show is no 0:
+
+    >>> def read(rating, behind):
+    ...     chances = [[(text, math.log(share)) for text, share in each.items()] for each in (rating, behind)]
+    ...     return first_digit([Token('"Rating":', []), *(Token(each[0][0], each) for each in chances)])
+    >>> whole = read(rating={"10": 0.5, "1": 0.25, "8": 0.25}, behind={",": 1.0})
+    >>> whole.ten_given_one, distribution(whole, 0.0)
+    (0.0, [0.25, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.25, 0.0, 0.5])
+    >>> written = read(rating={"1": 0.8, "9": 0.2}, behind={"0": 0.75, ',"': 0.25})
+    >>> round(written.ten_given_one, 9), round(distribution(written, 0.75)[9], 9)
+    (0.75, 0.6)
+    >>> round(read(rating={"1": 1.0}, behind={"0": 0.6, ",": 0.3}).ten_given_one, 9)
+    0.6
+
+    Ratings among thoughts do not count, whether they show where they begin or not:
+
+    >>> def rating(*texts, **options):
+    ...     digit = first_digit([Token(text, [(text, 0.0)]) for text in texts], **options)
+    ...     return digit and digit.mass.index(1.0) + 1
+    >>> quoted = 'I quote {"Rating":', "9", '}. No. {"Rating":', "2", "}"
+    >>> rating(*quoted, last=True), rating(*quoted), rating()
+    (2, 9, None)
+    >>> thoughts, verdict = ['{"Rating":', "9", "</think>"], ['{"Rating":', "2", ","]
+    >>> rating("<think>", *thoughts, *verdict), rating("<think>", *thoughts[:-1]), rating("Maybe ", *thoughts, *verdict)
+    (2, None, 2)
+    >>> rating('{"Rating":', "2", ',"Reason":"it ends with\n</think>\n', '\\"Rating\\":10"}')
+    2
     """
     text, digit = "", None
     start = answer_at("".join(token.text for token in tokens))

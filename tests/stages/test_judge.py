@@ -30,10 +30,8 @@ from conftest import (
 )
 
 from critic import human_scored, jsonl
-from critic.backends import Token
 from critic.backends.identity import list_learned_forms
 from critic.errors import UsageError
-from critic.judging import distribution
 from critic.judging.forms import inquiry
 from critic.records import Judgment, PromptInputs
 
@@ -156,29 +154,6 @@ def test_a_probe_that_is_not_constrained_is_no_rating(tmp_path: Path, scripted: 
     assert read_jsonl(out)[0]["verdict"]["failure"] == "no_distribution"
 
 
-QUOTED = ['I quote {"Rating":', "9", '}. No. {"Rating":', "2", "}"]
-THOUGHTS, VERDICT = ["<think>", '{"Rating":', "9", "</think>"], ['{"Rating":', "2", ","]
-IN_A_REASON = ['{"Rating":', "2", ',"Reason":"it ends with\n</think>\n', '\\"Rating\\":10"}']
-
-
-@pytest.mark.parametrize(
-    ("texts", "last", "rating_read"),
-    [
-        (QUOTED, True, 2),
-        (QUOTED, False, 9),
-        (THOUGHTS + VERDICT, False, 2),
-        (THOUGHTS[:-1], False, None),
-        # A chat template may write <think> itself, so that the reply begins behind it.
-        (["Maybe ", *THOUGHTS[1:], *VERDICT], False, 2),
-        (IN_A_REASON, False, 2),
-    ],
-)
-def test_the_rating_is_not_looked_for_among_thoughts(texts: list[str], last: bool, rating_read: int | None) -> None:
-    """Those that do not show are passed over as well: then the `last` one counts."""
-    digit = distribution.first_digit([Token(text, [(text, 0.0)]) for text in texts], last)
-    assert (digit and digit.mass.index(1.0) + 1) == rating_read
-
-
 @pytest.mark.parametrize("reasons", [False, True])
 def test_a_judge_that_no_probe_goes_on_from_is_read_at_its_tokens(
     tmp_path: Path, scripted: Servers, reasons: bool
@@ -209,23 +184,6 @@ def test_what_our_server_says_of_a_one_needs_no_second_call(tmp_path: Path, scri
     assert len(server.requests) == 1
     shares = read_jsonl(out)[0]["verdict"]["distribution"]
     assert shares == pytest.approx([0.3, 0, 0, 0, 0, 0, 0.6, 0, 0, 0.1])
-
-
-def test_ten_in_one_token_and_a_written_one_need_no_second_call() -> None:
-    def tokens(first: dict[str, float], chosen: str, after: dict[str, float]) -> list[Token]:
-        shown = [('{"Rating":', {'{"Rating":': 1.0}), (chosen, first), (next(iter(after)), after)]
-        return [Token(text, [(t, math.log(share)) for t, share in shares.items()]) for text, shares in shown]
-
-    whole = distribution.first_digit(tokens({"10": 0.5, "1": 0.25, "8": 0.25}, "10", {",": 1.0}))
-    assert whole is not None and whole.ten_given_one == 0.0
-    assert distribution.distribution(whole, 0.0) == pytest.approx([0.25, 0, 0, 0, 0, 0, 0, 0.25, 0, 0.5])
-    written = distribution.first_digit(tokens({"1": 0.8, "9": 0.2}, "1", {"0": 0.75, ',"': 0.25}))
-    assert written is not None and written.ten_given_one == pytest.approx(0.75)
-    assert distribution.distribution(written, 0.75)[9] == pytest.approx(0.6)
-    # What is not among the alternatives is no 0: a tenth behind the 1 is on tokens that are not shown.
-    few = distribution.first_digit(tokens({"1": 1.0}, "1", {"0": 0.6, ",": 0.3}))
-    assert few is not None and few.ten_given_one == pytest.approx(0.6)
-    assert distribution.first_digit([]) is None
 
 
 FAILING: dict[str, Callable[[dict[str, Any]], Any]] = {
