@@ -166,6 +166,14 @@ def assign_splits(group_of: Mapping[str, str]) -> dict[str, str]:
     """Return the split of each key, "internal" or "train"; `group_of` maps keys to groups.
 
     The fraction INTERNAL of the groups (at least one), chosen by hash, is internal.
+
+    >>> for groups in (200, 12, 1):
+    ...     split_of = assign_splits({f"{group} {turn}": f"{group}" for group in range(groups) for turn in "ab"})
+    ...     internal = [key for key, split in split_of.items() if split == "internal"]
+    ...     print(len(internal), "keys of", len({key.split()[0] for key in internal}), "groups")
+    40 keys of 20 groups
+    4 keys of 2 groups
+    2 keys of 1 groups
     """
     # Hashes, not positions: a group keeps its split when others are added.
     ranked = sorted(set(group_of.values()), key=lambda group: hashlib.sha256(group.encode()).digest())

@@ -193,6 +193,14 @@ def draw_sample(categories: Mapping[str, str], cap: int) -> set[str]:
 
     `categories` maps paths to categories. Numbers per category are rounded by largest remainders. The sample is
     deterministic and does not depend on the order of the paths.
+
+    >>> def counts(cap, **sizes):
+    ...     categories = {f"{name}{number}": name for name, size in sizes.items() for number in range(size)}
+    ...     drawn = draw_sample(categories, cap)
+    ...     assert drawn == draw_sample(dict(reversed(categories.items())), cap) and drawn <= categories.keys()
+    ...     return [sum(path.startswith(name) for path in drawn) for name in sizes]
+    >>> counts(20, x=60, y=30, z=10), counts(4, x=5, y=3, z=3), counts(100, x=60, y=30, z=10)
+    ([12, 6, 2], [2, 1, 1], [60, 30, 10])
     """
     # Nothing to draw: proportions would only lose images to rounding.
     if len(categories) <= cap:

@@ -65,7 +65,24 @@ class QuestionAnswer(StepReply):
 
 
 class GeneratedConversation(StepReply):
-    """A conversation with increasingly hard questions and a reference for each (MultiVerse §2.1, step 3)."""
+    """A conversation with increasingly hard questions and a reference for each (MultiVerse §2.1, step 3).
+
+    >>> from types import SimpleNamespace
+    >>> def problem(*turns, lang="en"):
+    ...     reply = GeneratedConversation("Recognition", "colours", [QuestionAnswer(*turn) for turn in turns])
+    ...     return reply.find_problem(SimpleNamespace(lang=lang))
+    >>> kite = [("What colour is the kite?", "Red and blue."), ("Who holds the string of it?", "A child.")]
+    >>> problem(*kite, ("Why is it up there?", "Wind."))
+    >>> [problem(*kite, turn) for turn in (("Why?", "Wind."), ("Why is it up there?", "the kite is " * 9), kite[0])]
+    ['too_short', 'degenerate', 'repeated']
+    >>> problem(*kite), problem(*((f"Is number {number} red?", "Yes.") for number in range(5)))
+    ('too_few_turns', 'too_many_turns')
+    >>> problem(*kite, ("Why is it up there?", "风把它吹起来了"))
+    'wrong_language'
+    >>> cat = [("图里有什么动物？", "一只猫"), ("它在做什么呢？", "睡觉"), ("请写一首诗吧", "猫儿睡")]
+    >>> problem(*cat, lang="zh"), problem(cat[0], ("What is it doing?", "睡觉"), cat[2], lang="zh")
+    (None, 'wrong_language')
+    """
 
     task: Text
     sub_task: Text

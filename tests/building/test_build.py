@@ -22,7 +22,7 @@ from PIL import Image
 
 from critic import benchmarks, jsonl, tables
 from critic.building import bench, replies, review
-from critic.building.replies import DraftConversation, DraftTurn, QuestionAnswer
+from critic.building.replies import DraftConversation, DraftTurn
 from critic.errors import UsageError
 from critic.stages import ask_rows
 from critic.stages.ask_rows import STEPS, AskedRow, BuildRow
@@ -272,13 +272,6 @@ def test_a_frozen_file_that_changed_is_found(built: tuple[Built, Any], tmp_path:
         bench.check_frozen(folder)
 
 
-def test_a_tenth_of_the_groups_is_the_internal_test() -> None:
-    for count, internal in ((200, 20), (12, 2), (1, 1)):
-        split_of = bench.assign_splits({f"{key} {turn}": str(key) for key in range(count) for turn in "ab"})
-        assert [*split_of.values()].count("internal") == 2 * internal
-        assert all(split_of[f"{key} a"] == split_of[f"{key} b"] for key in range(count))
-
-
 def frozen_of(folder: Path, form: str, drafts: Sequence[DraftConversation], split_of: dict[str, str]) -> str:
     """A benchmark of conversations whose images are some bytes each, beside the folder."""
     for draft in drafts:
@@ -392,32 +385,6 @@ def test_goals_and_aspects_are_data() -> None:
     assert len(shown) == 200 and all(
         any(sub_goal in text for text in shown) for some in goals.values() for sub_goal in some
     )
-
-
-TALK = [("What colour is the kite?", "Red and blue."), ("Who holds the string of it?", "A child."), ("Why?", "Wind.")]
-
-
-@pytest.mark.parametrize(
-    ("turns", "lang", "problem"),
-    [
-        (TALK, "en", "too_short"),
-        ([*TALK[:2], ("Why is it up there?", "Wind.")], "en", None),
-        ([*TALK[:2], ("Why is it up there?", "风把它吹起来了")], "en", "wrong_language"),
-        ([*TALK[:2], ("Why is it up there?", "the kite is " * 9)], "en", "degenerate"),
-        ([*TALK[:2], TALK[0]], "en", "repeated"),
-        (TALK[:2], "en", "too_few_turns"),
-        ([(f"Is number {number} red?", "Yes.") for number in range(5)], "en", "too_many_turns"),
-        ([("图里有什么动物？", "一只猫"), ("它在做什么呢？", "睡觉"), ("请写一首诗吧", "猫儿睡")], "zh", None),
-        (
-            [("图里有什么动物？", "一只猫"), ("What is it doing?", "睡觉"), ("请写一首诗吧", "猫儿睡")],
-            "zh",
-            "wrong_language",
-        ),
-    ],
-)
-def test_rejections_have_names(turns: list[tuple[str, str]], lang: Any, problem: str | None) -> None:
-    reply = replies.GeneratedConversation("Recognition", "colours", [QuestionAnswer(*turn) for turn in turns])
-    assert reply.find_problem(BuildRow(key="1", lang=lang)) == problem
 
 
 def draft_of(key: str) -> DraftConversation:

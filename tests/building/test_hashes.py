@@ -100,19 +100,6 @@ def test_all_near_images_go_and_no_others() -> None:
         assert differing.bit_count() == duplicate.distance <= pictures.NEAR
 
 
-def test_the_draw_is_in_proportion_and_follows_from_the_paths() -> None:
-    categories = {
-        f"{name}{number}": name for name, count in (("x", 60), ("y", 30), ("z", 10)) for number in range(count)
-    }
-    taken = pictures.draw_sample(categories, 20)
-    assert [sum(path[0] == name for path in taken) for name in "xyz"] == [12, 6, 2]
-    assert taken == pictures.draw_sample(dict(reversed(categories.items())), 20)
-    few = {f"{name}{number}": name for name, count in (("x", 5), ("y", 3), ("z", 3)) for number in range(count)}
-    assert [sum(path[0] == name for path in pictures.draw_sample(few, 4)) for name in "xyz"] == [2, 1, 1]
-    assert pictures.draw_sample(categories, 100) == set(categories)
-    assert set(pictures.merge_rare(categories, 30).values()) == {"x", "y", "Other"}
-
-
 def folder(path: Path) -> Path:
     """Photographs of the samples; a copy, a smaller copy, a blurred one, one that is cut off, a small one, a text."""
     (path / "more").mkdir(parents=True)
