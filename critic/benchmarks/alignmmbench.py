@@ -147,7 +147,26 @@ def alignment(ratings: Scores, conversations: Conversations) -> dict[str, Score]
 
     It is 1 divided by the mean of the groups' population standard deviations, and infinite if all of these are 0. The
     paper includes every group with a rating. A group with a single rating has the deviation 0 whatever the model does;
-    a second score excludes such groups.
+    a second score excludes such groups. Failures (None) are left out.
+
+    >>> from critic.stats.leaderboard import aggregate_of
+    >>> def measure(*groups):
+    ...     ratings = {f"{group}-{n}": rating for group, own in enumerate(groups) for n, rating in enumerate(own)}
+    ...     talks = [Conversation(id=key, lang="zh", group=key[0], turns=[]) for key in ratings]
+    ...     scores = alignment(ratings, talks)
+    ...     return {name: aggregate_of(score).value for name, score in scores.items()}
+    >>> measure([7], [2, 4], [9, 9])
+    {'alignment': 3.0, 'alignment without singletons': 2.0}
+    >>> {name: round(value, 9) for name, value in measure([2, None, 4], [None], [None, 5], [3, 7]).items()}
+    {'alignment': 1.0, 'alignment without singletons': 0.666666667}
+
+    It is None where it is infinite, even if the mean of equal ratings has rounding errors:
+
+    >>> for groups in ([[7], [3]], [], [[3.3, 3.3, 3.3], [0.1 + 4.2] * 6]):
+    ...     print(measure(*groups))
+    {'alignment': None, 'alignment without singletons': None}
+    {'alignment': None, 'alignment without singletons': None}
+    {'alignment': None, 'alignment without singletons': None}
     """
     by_group: dict[str, list[float]] = {}
     for conversation in conversations:

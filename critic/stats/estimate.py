@@ -278,6 +278,25 @@ class Bootstrap:
         - `undefined`: the reason to give if the sample's value is NaN.
         - `null`: the value to test against; None for no test.
         - `share`, `groups`: as in `interval`.
+
+        >>> few, many = Bootstrap([0, 1, 2, 3]), Bootstrap(np.arange(20), 10)
+        >>> few.estimate(np.array([0.5]), 4, null=0.0) == Estimate(
+        ...     value=0.5, n=4, undefined="4 groups; an interval needs at least 5"
+        ... )
+        True
+        >>> many.estimate(np.full(11, np.nan), 4, undefined="no pairs") == Estimate(n=4, undefined="no pairs")
+        True
+        >>> values = np.array([0.5, *np.linspace(0, 1, 8), np.nan, np.nan])
+        >>> lacking = many.estimate(values, 4, null=0.0)
+        >>> lacking.value, lacking.interval, lacking.p_value, lacking.undefined
+        (0.5, None, None, 'undefined in more than a tenth of the resamples')
+        >>> values[-1] = 0.5
+        >>> enough = many.estimate(values, 4, null=0.0)
+        >>> enough.interval is None, enough.p_value is None, enough.undefined
+        (False, False, None)
+        >>> many.estimate(values, 4, null=0.0, groups=4).undefined
+        '4 groups; an interval needs at least 5'
+        >>> many.estimate(values, 4, groups=0).interval
         """
         if np.isnan(values[0]):
             return Estimate(n=n, undefined=undefined)

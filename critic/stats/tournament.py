@@ -164,6 +164,34 @@ def bradley_terry(battles: Sequence[Battle]) -> Ratings:
     >>> games = [Battle(a="kite", b="owl", score=score, group="q") for score in (1.0, 1.0, 0.0)]
     >>> {model: round(points) for model, points in bradley_terry(games).ratings.items()}
     {'kite': 1060, 'owl': 940}
+
+    A set of models that no other beats has no maximum, though its mean Elo ratings exist:
+
+    >>> def battles(games):
+    ...     scores = {">": 1.0, "=": 0.5, "<": 0.0}
+    ...     return [
+    ...         Battle(a=game[0], b=game[2], score=scores[game[1]], group=f"{place % 20}")
+    ...         for place, game in enumerate(games)
+    ...     ]
+    >>> for games in (["a=b", "c=d"], ["a>b", "b>c"], ["a=b", "c=d", "a>c", "e<a"]):
+    ...     rated = bradley_terry(battles(games))
+    ...     print(rated.ratings, len(mean_elo(battles(games)).ratings), rated.unrated, rated.undefined)
+    None 4 {} no finite maximum: a and b never lost to or tied with the other models
+    None 3 {} no finite maximum: a never lost to or tied with the other models
+    None 5 {} no finite maximum: a and b never lost to or tied with the other models
+
+    Single models that always lost or won leave the ratings of the others as they are:
+
+    >>> even = ["a>b", "b<a", "a<b", "b=a"]
+    >>> alone = bradley_terry(battles(even * 10)).ratings
+    >>> for more in (["a>x", "x<b"], ["a<x", "x>b"], ["a>x", "y>b", "y>x"], ["a>x", "x>y"]):
+    ...     rated = bradley_terry(battles((even + more) * 10))
+    ...     same = all(abs(rated.ratings[model] - points) < 1e-6 for model, points in alone.items())
+    ...     print(same, sorted(rated.intervals), sorted(rated.places), rated.n, rated.undefined, rated.unrated)
+    True ['a', 'b'] ['a', 'b'] 60 None {'x': 'never won or tied'}
+    True ['a', 'b'] ['a', 'b'] 60 None {'x': 'never lost or tied'}
+    True ['a', 'b'] ['a', 'b'] 70 None {'x': 'never won or tied', 'y': 'never lost or tied'}
+    True ['a', 'b'] ['a', 'b'] 60 None {'x': 'never won or tied', 'y': 'never won or tied'}
     """
     games = _Games(battles)
     if not games.models:

@@ -5,7 +5,7 @@ import pytest
 from draws import counts_of, times_of
 from scipy import stats
 
-from critic.stats.estimate import FEWEST_GROUPS, Bootstrap, Estimate
+from critic.stats.estimate import FEWEST_GROUPS, Bootstrap
 
 
 def tail(groups: int) -> float:
@@ -69,23 +69,6 @@ def test_rows_without_groups_are_drawn_by_what_they_are() -> None:
     for drawn in (tables[:, 1:], rows):
         assert drawn.mean(axis=1) == pytest.approx(tables[:, 0], abs=0.4)
         assert np.cov(drawn) == pytest.approx(400 * (np.diag(share) - np.outer(share, share)), abs=4)
-
-
-def test_an_estimate_says_why_it_has_no_interval() -> None:
-    few, many = Bootstrap([0, 1, 2, 3]), Bootstrap(np.arange(20), 10)
-    assert few.estimate(np.array([0.5]), 4, null=0.0) == Estimate(
-        value=0.5, n=4, undefined="4 groups; an interval needs at least 5"
-    )
-    assert many.estimate(np.full(11, np.nan), 4, undefined="no pairs") == Estimate(n=4, undefined="no pairs")
-    values = np.array([0.5, *np.linspace(0, 1, 8), np.nan, np.nan])
-    estimate = many.estimate(values, 4, null=0.0)
-    assert (estimate.value, estimate.interval, estimate.p_value) == (0.5, None, None)
-    assert estimate.undefined == "undefined in more than a tenth of the resamples"
-    values[-1] = 0.5
-    estimate = many.estimate(values, 4, null=0.0)
-    assert estimate.interval is not None and estimate.p_value is not None and estimate.undefined is None
-    assert many.estimate(values, 4, null=0.0, groups=4).undefined == "4 groups; an interval needs at least 5"
-    assert many.estimate(values, 4, groups=0).interval is None
 
 
 def test_p_values_beyond_the_resamples_are_those_of_a_t_test() -> None:
