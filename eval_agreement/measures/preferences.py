@@ -146,6 +146,18 @@ def position_bias(orders: Codes, group: Group) -> dict[str, Estimate]:
     - flips: share (0..1) of items whose verdict changes with the order.
     - first_place: share of verdicts for the answer shown first, without ties, minus 1/2. It is the mean over both
       orders, which separates position from quality. Its n counts verdicts.
+
+    By hand, of verdicts a, b, t(ie), f(ailed) and - (not asked), first with a shown first. Of 9 items with both, 6
+    change. The answer shown first wins 6 of 8 verdicts if it is a, and 4 of 9 if it is b:
+
+    >>> columns = [["atbf-".index(letter) for letter in column] for column in ("aaabtatbfaa-", "bbaaattbab-a")]
+    >>> bias = position_bias(np.array(columns).T, range(12))
+    >>> bias["flips"].n, round(bias["flips"].value * 9, 9), bias["flips"].p_value
+    (9, 6.0, None)
+    >>> bias["first_place"].n, round(bias["first_place"].value, 9), bias["first_place"].p_value is None
+    (17, 0.097222222, False)
+    >>> round((6 / 8 + 4 / 9) / 2 - 1 / 2, 9)
+    0.097222222
     """
     members = group_numbers(group)
     a_first, b_first = orders.T
@@ -184,6 +196,16 @@ def length_preference(
     """Measure how often `judge` and `people` prefer the longer answer, and the `difference` judge minus people.
 
     Only items with unequal lengths count, and only if neither verdict is a tie.
+
+    By hand: a is longer in seven items and b in four; two are of equal length. Both decide seven of the eleven, in
+    which people prefer the longer answer five times, and the judge also:
+
+    >>> columns = [["atbf-".index(letter) for letter in column] for column in ("aabttababtaba", "aaaatbbbafaft")]
+    >>> people, judge = np.array(columns)
+    >>> length_a = np.array([9] * 6 + [1] * 4 + [5, 5, 9])
+    >>> preferred = length_preference(people, judge, length_a, np.full(13, 5), range(13))
+    >>> {name: (estimate.n, round(estimate.value * 7, 9)) for name, estimate in preferred.items()}
+    {'judge': (7, 5.0), 'people': (7, 5.0), 'difference': (7, 0.0)}
     """
     decided = (length_a != length_b) & three_way.labelled(people, judge) & (people != TIE) & (judge != TIE)
     longer = prefer_longer(length_a, length_b)
@@ -246,6 +268,20 @@ def measure_rates(people: Codes, judge: Codes, group: Group, weight: Floats | No
 
     Sensitivity is the share (0..1) of items with people's yes on which the judge says yes; specificity is the same for
     no. Arrays have shape (n,).
+
+    >>> columns = [["atbf-".index(letter) for letter in column] for column in ("aaaaabbbba-f", "aaabfbbaa-ba")]
+    >>> people, judge = np.array(columns)
+    >>> {name: (rate.value, rate.n) for name, rate in measure_rates(people, judge, range(12)).items()}
+    {'sensitivity': (0.75, 4), 'specificity': (0.5, 4)}
+    >>> measure_rates(people, judge, range(12), np.array([1.0, 1, 1, 3, *[1] * 8]))["sensitivity"].value
+    0.5
+    >>> measure_rates(np.array([A, A]), np.array([A, B]), range(2))["specificity"].undefined
+    'no items'
+
+    The interval has no width if the rate is the same in every group, though not on every item:
+
+    >>> measure_rates(np.tile(people, 20), np.tile(judge, 20), np.repeat(np.arange(20), 12))["specificity"].interval
+    (0.5, 0.5)
     """
     shares = {}
     for name, label in (("sensitivity", A), ("specificity", B)):
