@@ -241,6 +241,20 @@ def with_reply(turn: ModelTurn, text: str) -> ModelTurn:
     Without an answer the turn gets a failure instead of a reply: "truncated" if `text` was cut off within the thoughts
     or before the answer, else "empty". If the turn does not say why its reply ended, unclosed thoughts count as cut
     off.
+
+    >>> from critic.records import Conversation, ConversationTurn, Sampling
+    >>> talk = Conversation(id="c", lang="en", group="c", turns=[ConversationTurn(prompt="How many?")])
+    >>> asked = ModelTurn(conversation=talk, condition="own", turn=1, system="m", sampling=Sampling(max_tokens=9))
+    >>> def read(text, *finishes):
+    ...     turns = [with_reply(replace(asked, finish=finish), text) for finish in finishes]
+    ...     _ = [turn.check() for turn in turns]
+    ...     return [turn.reply if turn.failure is None else turn.failure for turn in turns]
+    >>> read("<think>Four? No", "length", None, "stop"), read("<think>Four?</think>", "length", "stop")
+    (['truncated', 'truncated', 'empty'], ['truncated', 'empty'])
+    >>> read("Five.\\n<think>Or four", "length", "stop"), read("[Analysis] Four", "length", "stop")
+    (['truncated', 'Five.'], ['truncated', '[Analysis] Four'])
+    >>> read("<think>Four?</think>Five app", "length")
+    ['Five app']
     """
     split = split_thoughts(text, cut_off=turn.finish == "length")
     thoughts = "\n\n".join(filter(None, (turn.thoughts, split.thoughts))) or None

@@ -16,7 +16,7 @@ from stages.test_judge_conversations import answer_all, judge, judged, prompt_of
 from critic import benchmarks, human_scored, jsonl
 from critic.backends import Reply, Request
 from critic.judging import history
-from critic.judging.thoughts import split_thoughts, with_reply, without_thoughts_in
+from critic.judging.thoughts import split_thoughts, without_thoughts_in
 from critic.judging.transcripts import read_transcripts
 from critic.records import CUT_OFF, ModelTurn, Question, Response, Verdict
 from critic.stages.totals import sum_replies
@@ -72,27 +72,6 @@ def test_an_answer_stands_behind_its_thoughts(text: str) -> None:
 @pytest.mark.parametrize("text", SPOKEN_OF)
 def test_an_answer_about_thoughts_is_left_as_it_is(text: str) -> None:
     assert split_thoughts(text) == (text, "", True)
-
-
-@pytest.mark.parametrize(
-    ("text", "finish", "failure"),
-    [
-        ("<think>Four? No", "length", "truncated"),
-        ("<think>Four? No", None, "truncated"),
-        ("<think>Four? No", "stop", "empty"),
-        ("<think>Four?</think>", "length", "truncated"),
-        ("<think>Four?</think>", "stop", "empty"),
-        ("Five.\n<think>Or four", "length", "truncated"),
-        ("Five.\n<think>Or four", "stop", None),
-        ("[Analysis] Four", "length", "truncated"),
-        ("[Analysis] Four", "stop", None),
-        ("<think>Four?</think>Five app", "length", None),
-    ],
-)
-def test_a_reply_cut_within_its_thoughts_is_truncated(text: str, finish: str | None, failure: str | None) -> None:
-    turn = with_reply(msgspec.structs.replace(a_turn(), finish=finish), text)
-    assert turn.failure == failure and (turn.reply is None) == (failure is not None)
-    turn.check()
 
 
 def a_turn() -> ModelTurn:
