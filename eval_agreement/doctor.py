@@ -59,10 +59,9 @@ def _look_at_folder(folder: Path) -> list[str]:
     facts = identity.read_notes(folder)
     if lost := [file for file in facts.get("weights", {}) if not (folder / file).is_file()]:
         raise errors.UsageError(f"{', '.join(lost)} missing; copy the judge's folder anew")
-    name, about = identity.own_name(str(folder), facts), identity.describe_head(facts)
+    name, about = identity.own_name(str(folder), facts), {"forms": (), **identity.describe(facts)}
     files = filter(certificate.is_certificate, [*folder.glob("*.json"), *folder.parent.glob("*.json")])
     held = next((own for own, _ in map(certificate.read, files) if own.how.judge == name), None)
-    about |= {"forms": identity.list_learned_forms(facts)}
     return say("judge", name=name, about=about, held=held, sees=identity.sees_images(str(folder))).splitlines()
 
 

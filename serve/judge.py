@@ -248,8 +248,7 @@ def main(
     others = check_apart(ours, extra, aliases)
     processor, name = identity.hash_processor(checkpoint, extra), identity.own_name(checkpoint, facts, extra, others)
     about: dict[str, Any] = {"processor": processor} if processor else {}
-    about |= {"forms": forms} if (forms := identity.list_learned_forms(facts)) else {}
-    about |= identity.describe_head(facts)
+    about |= identity.describe(facts)
     # Refuse the certificate of another judge.
     if certificate is not None:
         processors = {name: processor} if processor else {}

@@ -35,7 +35,7 @@ from critic.backends.openai import OpenAIBackend
 from critic.building.replies import is_in_language
 from critic.human_scored import build_unscored
 from critic.images import Images
-from critic.judging.forms import ONE_SIDE, Form, form_of, rates
+from critic.judging.forms import Form, can_give, form_of
 from critic.judging.judge import TOKENS, Judge, build_served, plan_response
 from critic.judging.kinds.choices import is_right
 from critic.records import Judgment, Response, Turn, sum_usage
@@ -69,10 +69,13 @@ def usable_forms(about: Mapping[str, Any]) -> dict[str, Form]:
     usable = dict[str, Form]()
     for name in about.get("forms", ()):
         form = form_of(name)
-        # A head that compares has a band of ties.
-        can_give = "gives" not in about or (name in ONE_SIDE if "tie_band" in about else rates(name))
         # The others need what no client shows: the turns of a benchmark, and the verdicts on them.
-        if can_give and form.protocol == "pointwise" and form.scope == "turn" and form.kind.is_verdict:
+        if (
+            ("gives" not in about or can_give(about, name))
+            and form.protocol == "pointwise"
+            and form.scope == "turn"
+            and form.kind.is_verdict
+        ):
             usable[name] = form
     return usable
 
@@ -120,8 +123,8 @@ class LearnedJudge:
 
     def __init__(self, server: Any, key: str | None, settings: Settings, context: int | None) -> None:
         self.about = about = settings.about
-        known = about.get("processor"), "gives" in about, tuple(about["forms"]), about.get("tie_band"), about
-        self.backend = InnerBackend(server, key, ModelInfo(settings.model, context, True, *known))
+        served = ModelInfo(settings.model, context, True, about.get("processor"), "gives" in about, about)
+        self.backend = InnerBackend(server, key, served)
 
     async def answer(self, request: ChatRequest, contract: Contract, sees: bool) -> tuple[Headers, bytes]:
         """Return the headers and body of the reply to a client. `sees` is True if the judge is shown images.

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.e2e
 LEFT_OUT = {
     "critic train ": "trains for long: tests/train",
     "critic base ": "downloads a base from the package index: tests/train/test_base.py",
+    "critic adopt ": "takes in a model trained elsewhere: tests/train/test_adopt.py",
     "critic serve ": "serves for good, with vLLM: tests/serve",
     "critic annotate rows.jsonl --db labels.sqlite": "serves a page for good: tests/annotate",
     "critic annotate runs/mine/benchmark/benchmark.jsonl": "serves a page for good: tests/annotate/test_pages.py",

@@ -34,7 +34,7 @@ def save(trainer: Any, out: Path, *, merge: bool = True) -> None:
     if adapted and merge:
         _merge(facts, out, head, trainer.args.hf_deepspeed_config)
     if head and (out / "config.json").is_file():
-        _name_as_vllm_does(out / "config.json")
+        name_as_vllm_does(out / "config.json")
     base = find_folder(facts["recipe"]["base"], facts["recipe"]["revision"]) if facts["recipe"]["base"] else None
     for folder in [out, out / "adapter"] if adapted else [out]:
         # A pickle; critic.json says the same in JSON.
@@ -72,7 +72,7 @@ def read_base(base: str, head: dict[str, Any], images: str, **options: Any) -> A
     return with_head(modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING[type(config)]).from_pretrained(base, **options)
 
 
-def _name_as_vllm_does(config: Path) -> None:
+def name_as_vllm_does(config: Path) -> None:
     """Rename a scoring head's class in the file `config` after the text class of its family.
 
     vLLM finds the model by that name, as in Gemma3ForCausalLM. A model that sees images has its own class (`with_head`)
@@ -82,7 +82,7 @@ def _name_as_vllm_does(config: Path) -> None:
     >>> named = {"architectures": ["Gemma3TextForSequenceClassification"], "id2label": {0: "1"}}
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     transformers.Gemma3TextConfig(**named).save_pretrained(folder)
-    ...     _name_as_vllm_does(Path(folder, "config.json"))
+    ...     name_as_vllm_does(Path(folder, "config.json"))
     ...     saved = json.loads(Path(folder, "config.json").read_text("utf-8"))
     >>> saved["architectures"], saved["id2label"]
     (['Gemma3ForSequenceClassification'], {'0': '1'})

@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any, Literal, Protocol, Self
+from typing import Annotated, Any, Literal, Protocol, Self
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from critic.records import TOKEN_COUNTS
@@ -94,16 +94,41 @@ class Reply(Struct, frozen=True, kw_only=True):
     answered_by: str = ""
 
 
+class OwnPrompt(Struct, frozen=True, forbid_unknown_fields=True):
+    """A prompt of a judge trained elsewhere: the fields of Prompt that it replaces (critic.judging.prompt)."""
+
+    opening: list[dict[str, str]] = []
+    pieces: list[str] = []
+    verdict: str = ""
+    as_chat: bool = False
+
+
+class OwnPack(Struct, frozen=True, forbid_unknown_fields=True):
+    """The prompts that a judge trained elsewhere was asked in: NAME@HASH, and each prompt by its form."""
+
+    name: str
+    prompts: dict[str, OwnPrompt]
+
+
+class Told(Struct, frozen=True):
+    """The fields that critic reads of what is told of a judge (`ModelInfo.about`)."""
+
+    forms: list[str] = []
+    tie_band: float | None = None
+    pack: OwnPack | None = None
+    ordinal: Annotated[list[float], Meta(min_length=11, max_length=11)] | None = None
+    calibrated_on: list[str] = []
+
+
 class ModelInfo(Struct, frozen=True):
     """What is known about the model that a backend uses.
 
     `context`: most tokens of prompt and reply together; None if unknown.
     `is_vllm`: True if it supports `Request.continue_final` and `Request.regex`.
     `processor`: hash of its tokenizer, chat template and image processor; None if unknown.
-    `forms`: the prompt forms it was trained on; empty if unknown.
     `is_classifier`: True for a scoring head, which answers only requests with `classify`.
-    `tie_band`: only for a head that compares answers by scoring each: score differences up to it are ties. Else None.
-    `about`: what the server's list of models says of it, such as the certificate that `critic serve` publishes.
+    `about`: what the server's list of models or the folder says of it (`identity.describe`), such as the certificate
+        that `critic serve` publishes.
     """
 
     name: str
@@ -111,9 +136,22 @@ class ModelInfo(Struct, frozen=True):
     is_vllm: bool
     processor: str | None = None
     is_classifier: bool = False
-    forms: tuple[str, ...] = ()
-    tie_band: float | None = None
     about: Mapping[str, Any] = {}
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """Return the prompt forms it was trained on; none if unknown."""
+        return tuple(map(str, self.about.get("forms") or ()))
+
+    @property
+    def writes_freely(self) -> bool:
+        """Return True if it writes its verdicts as text of its own kind (`critic adopt --prompt-pack`)."""
+        return "pack" in self.about and not self.is_classifier
+
+    @property
+    def tie_band(self) -> float | None:
+        """Return the score differences that are ties for a head that scores each answer to compare; None for others."""
+        return self.about.get("tie_band")
 
 
 class Backend(Protocol):
@@ -211,6 +249,11 @@ def parts_of(message: ChatMessage) -> Sequence[Mapping[str, Any]]:
     """Return a message's content as a list of parts; a plain string becomes one text part."""
     content: Any = message["content"]
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def ends_open(messages: Sequence[ChatMessage]) -> bool:
+    """Return True unless a chat ends with an answer, which a reward model scores as it stands."""
+    return [message["role"] for message in messages[-1:]] != ["assistant"]
 
 
 def embed_images(message: ChatMessage, shown: Mapping[str, Sequence[Mapping[str, Any]]]) -> ChatMessage:

@@ -72,6 +72,8 @@ def own_name(model: str, facts: dict[str, Any], extra: Sequence[str] = (), setti
         processor = hash_processor(model, extra) or ""
         made_of += processor if sees_images(model) or facts.get("processor", processor) != processor else ""
         made_of += settings
+        # The same weights with another map or other prompts are another judge.
+        made_of += json.dumps(facts["adopted"], sort_keys=True) if "adopted" in facts else ""
     mark = f"@{hashlib.sha256(made_of.encode()).hexdigest()[:8]}" if made_of else ""
     return Path(model).resolve().name + mark
 
@@ -167,15 +169,19 @@ def is_classifier(facts: dict[str, Any]) -> bool:
     return any(name.endswith("ForSequenceClassification") for name in facts.get("architectures", ()))
 
 
-def describe_head(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields that a server publishes about a judge's scoring head; {} for a judge that generates text.
+def describe(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields that a server publishes about a judge, from its training notes (`read_notes`).
 
-    The field `gives` describes the head's output. A head that compares answers also has the field `tie_band`: two
-    scores that differ by at most this are a tie. `facts`: the judge's training notes (`read_notes`).
+    `forms`: those it learned. `gives`: the output of a scoring head. A head that compares answers also has `tie_band`:
+    two scores that differ by at most this are a tie. A judge trained elsewhere has those that `critic adopt` wrote.
     """
-    if "tie_band" in facts:
-        return {"gives": "one score of each answer that is compared", "tie_band": float(facts["tie_band"])}
-    return {"gives": "one rating on 1..10"} if is_classifier(facts) else {}
+    about: dict[str, Any] = {"forms": forms} if (forms := list_learned_forms(facts)) else {}
+    adopted = facts.get("adopted", {})
+    compares, rates = "tie_band" in facts, "tie_band" not in facts or "ordinal" in adopted
+    if compares or is_classifier(facts):
+        score = ["one score of each answer that is compared"] * compares
+        about["gives"] = " and ".join(["one rating on 1..10"] * rates + score)
+    return {**about, **({"tie_band": float(facts["tie_band"])} if compares else {}), **adopted}
 
 
 def list_learned_forms(facts: dict[str, Any]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from critic import backends
-from critic.backends import ChatMessage, ModelInfo, Reply, Request, Token, refusals
+from critic.backends import ChatMessage, ModelInfo, Reply, Request, Token, ends_open, refusals
 from critic.backends.address import parse, redact_url
 from critic.errors import Hopeless, Refused, Transient, UsageError, loads, mask, one_line
 from critic.images import image_part
@@ -147,20 +147,27 @@ class OpenAIBackend(backends.Backend):
         if name is not None and name not in offered:
             raise UsageError(f"the server at {self.endpoint} has no model {name!r}; it offers {', '.join(offered)}")
         chosen = offered[name] if name is not None else next(iter(offered.values()))
-        is_vllm, processor, forms = chosen.get("owned_by") == "vllm", chosen.get("processor"), chosen.get("forms")
+        is_vllm, processor = chosen.get("owned_by") == "vllm", chosen.get("processor")
         if is_vllm and chosen.get("root"):
             # A judge may be served under aliases; its own name has a hash of its weights.
             same = (model for model in offered.values() if model.get("root") == chosen["root"] and "@" in model["id"])
             chosen = next(same, chosen)
         classes = self._count_classes(chosen["id"]) if is_vllm else 0
+        try:
+            msgspec.convert(chosen, backends.Told)
+        except msgspec.ValidationError as error:
+            # Another program's fields may have these names. A judge that brings its words along is one of ours.
+            if "pack" in chosen:
+                raise UsageError(f"{self.endpoint}: another version of critic serves {chosen['id']}: {error}") from None
+            chosen = {name: value for name, value in chosen.items() if name not in backends.Told.__struct_fields__}
+        # Of a reward model that others serve nothing more is known: it compares, and only equal scores are a tie.
+        chosen = {"tie_band": 0.0, **chosen} if classes == 1 else chosen
         self.served = ModelInfo(
             chosen["id"],
             _read_count(chosen.get("max_model_len")),
             is_vllm,
             processor if isinstance(processor, str) else None,
             classes in (1, len(RATINGS)),
-            tuple(map(str, forms)) if isinstance(forms, list) else (),
-            float(chosen.get("tie_band") or 0.0) if classes == 1 else None,
             chosen,
         )
         return self.served
@@ -231,7 +238,7 @@ class OpenAIBackend(backends.Backend):
         Raises Refused if the server has no such route, or Transient if it does not answer.
         """
         try:
-            return int(self._tokenize(messages, add_generation_prompt=True)["count"])
+            return int(self._tokenize(messages, add_generation_prompt=ends_open(messages))["count"])
         except httpx.TransportError as error:
             raise Transient(f"no tokens can be counted: {one_line(error)}") from None
         except (httpx.HTTPError, *ODD) as error:
@@ -461,7 +468,12 @@ def _decode(raw: bytes) -> Any:
 
 def _build_classify_body(name: str, messages: Sequence[ChatMessage]) -> dict[str, Any]:
     """Build the JSON body of a request to vLLM's route `/classify`."""
-    return {"model": name, "messages": messages, "add_generation_prompt": True, "add_special_tokens": False}
+    return {
+        "model": name,
+        "messages": messages,
+        "add_generation_prompt": ends_open(messages),
+        "add_special_tokens": False,
+    }
 
 
 def _read_count(value: Any) -> int | None:

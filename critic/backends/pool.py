@@ -127,10 +127,10 @@ class Pool(Backend):
 
     def _check(self, endpoint: Upstream, served: ModelInfo) -> None:
         """Mark a server as checked. Raises UsageError if it serves another judge than the pool."""
-        for name in ModelInfo.__struct_fields__:
+        # What a list says besides differs from one answer to the next, such as the number of a permission.
+        for name in (*ModelInfo.__struct_fields__[:-1], "forms", "tie_band"):
             now, others = getattr(served, name), getattr(self.served, name)
-            # What a list says besides differs from one answer to the next, such as the number of a permission.
-            if now != others and name != "about":
+            if now != others:
                 raise UsageError(f"{endpoint.url} is not the same judge as the others: {name} {now!r}, not {others!r}")
         endpoint.checked, endpoint.reported = True, False
 

@@ -24,7 +24,18 @@ from typing import Any, Self
 
 from msgspec.structs import replace
 
-from critic.backends import FAVOUR, NO_TEXT, ChatMessage, ModelInfo, Reply, Request, Token, count_images, identity
+from critic.backends import (
+    FAVOUR,
+    NO_TEXT,
+    ChatMessage,
+    ModelInfo,
+    Reply,
+    Request,
+    Token,
+    count_images,
+    ends_open,
+    identity,
+)
 from critic.errors import Refused, UsageError, install_extra, one_line
 
 BF16 = {"amx_bf16", "avx512_bf16", "bf16"}
@@ -183,10 +194,8 @@ class VllmBackend:
         processor = identity.hash_processor(str(folder), extra or ())
         name = identity.own_name(str(folder), facts, extra or (), self._describe_settings() if extra else "")
         self._sees = identity.sees_images(str(folder)) is not False
-        head, learned = identity.is_classifier(facts), identity.list_learned_forms(facts)
-        self.served = ModelInfo(
-            name, None, True, processor, head, learned, identity.describe_head(facts).get("tie_band")
-        )
+        head, about = identity.is_classifier(facts), identity.describe(facts)
+        self.served = ModelInfo(name, None, True, processor, head, about)
         self._running = dict[str, asyncio.Future[Any]]()
         self._stepping: asyncio.Task[None] | None = None
         self._numbers = count()
@@ -277,7 +286,7 @@ class VllmBackend:
         from vllm.renderers.params import ChatParams, TokenizeParams  # noqa: PLC0415
 
         messages = request.messages[:-1] if request.continue_final else request.messages
-        options = {**self._template_kwargs, "add_generation_prompt": True, "tokenize": False}
+        options = {**self._template_kwargs, "add_generation_prompt": ends_open(messages), "tokenize": False}
         try:
             _, (prompt,) = await self._engine.renderer.render_chat_async(
                 [list(messages)],

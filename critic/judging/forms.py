@@ -6,9 +6,11 @@ audited.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import product
 from typing import Any
 
+import regex
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -17,7 +19,7 @@ from critic.backends import Reply, embed_images, find_failure
 from critic.errors import UsageError, did_you_mean, replace_surrogates
 from critic.judging import kinds
 from critic.judging.prompt import Prompt, TruncatedPrompt, load, of_response, render
-from critic.judging.targets import REASON
+from critic.judging.targets import REASON, target
 from critic.records import Call, Failure, Judgment, Language, Message, PromptInputs, Response, Sample, Verdict
 
 LONGEST_FIRST_REASON = 400
@@ -151,6 +153,11 @@ def rates(name: str) -> bool:
     return form.kind.single_rating and form.first is None and load(name, "en").on_ten
 
 
+def can_give(head: Mapping[str, Any], name: str) -> bool:
+    """Return True if a scoring head can give the verdict of a form. `head`: what `describe` says of the judge."""
+    return ("tie_band" in head and name in ONE_SIDE) or (("tie_band" not in head or "ordinal" in head) and rates(name))
+
+
 ONE_SIDE = {
     "pairwise": "pointwise_short",
     "pairwise_turn": "direct_turn",
@@ -238,6 +245,15 @@ class JudgeRequest(Struct, frozen=True, kw_only=True):
 
         `truncated`: the text ended at its token limit.
         """
+        if self.prompt.verdict:
+            found = list[str]()
+            # A pattern of somebody else's may search for ever.
+            with suppress(TimeoutError):
+                found = regex.findall(self.prompt.verdict, text, timeout=1)
+            if not found:
+                return Verdict(failure="truncated" if truncated else "no_verdict")
+            # The reason may mention other values: the last one is the verdict.
+            text = target(found[-1], text, (self.prompt.key, REASON))
         verdict = self.form.kind.read(self.prompt, self.material, text, truncated)
         # JSON in the text can spell half a character.
         return replace(verdict, reason=replace_surrogates(verdict.reason))
@@ -268,7 +284,8 @@ def split_sides(request: JudgeRequest) -> Iterator[JudgeRequest]:
         # The judgments of a conversation's turns are of both sides, and would tell of the other one.
         material = replace(request.material, sides=[side], verdicts=[], turned=None)
         single = inquiry(ONE_SIDE[request.name], request.prompt.language, material, request.prompt.sees)
-        yield replace(single, shown=request.shown, paid=request.paid)
+        prompt = replace(single.prompt, as_chat=request.prompt.as_chat)
+        yield replace(single, prompt=prompt, shown=request.shown, paid=request.paid)
 
 
 def check_mix(mix: Mapping[str, float]) -> None:

@@ -90,6 +90,10 @@ class ByHead(Strategy, frozen=True):
 
     async def rate(self, grader: "Grader", request: JudgeRequest) -> tuple[JudgeRequest, RatedVerdict]:
         request, reply = await grader.send(request, classify)
+        score, ordinal = _check_classes(reply, 1), grader.backend.served.about.get("ordinal")
+        if score and ordinal:
+            verdict, _ = read_classes(replace(reply, classes=spread_score(score[0], ordinal)))
+            return request, (verdict, [replace(reply, text=f"{score[0]:.6g}")])
         return request, read_classes(reply)
 
     def as_stated(self) -> Strategy:
@@ -407,6 +411,21 @@ def _check_classes(reply: Reply, count: int) -> list[float] | None:
     """Return the head's outputs if they are `count` finite numbers, else None."""
     has_them = reply.classes is not None and len(reply.classes) == count and all(map(math.isfinite, reply.classes))
     return reply.classes if has_them else None
+
+
+def spread_score(score: float, ordinal: Sequence[float]) -> list[float]:
+    """Return the probabilities of the ratings 1..10 at a reward model's score, by the model of adjacent categories.
+
+    p(k) is proportional to exp(slope k score + c_k) (Agresti 2010, "Analysis of Ordinal Categorical Data", §4.1), so
+    that a higher score never means a lower expected rating. `ordinal`: the slope (at least 0), and c_1 to c_10.
+
+    >>> [round(share, 3) for share in spread_score(2.0, [0.5, *[0.0] * 10])[-3:]]
+    [0.086, 0.233, 0.632]
+    """
+    slope, *offsets = ordinal
+    logits = [slope * rating * score + offset for rating, offset in zip(RATINGS, offsets, strict=True)]
+    weights = [math.exp(logit - max(logits)) for logit in logits]
+    return [weight / sum(weights) for weight in weights]
 
 
 def read_classes(reply: Reply) -> RatedVerdict:

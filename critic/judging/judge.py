@@ -16,7 +16,7 @@ from critic.images import ImageError, Images
 from critic.judging import distribution, forms
 from critic.judging.forms import JudgeRequest, PlannedVerdict, form_of, inquiry
 from critic.judging.grader import Grader, call_of, gather_all, with_mixture
-from critic.judging.packs import Pack
+from critic.judging.packs import Pack, own_pack
 from critic.judging.prompt import EXTRACTION, TruncatedPrompt, in_order, load, prompt_hash
 from critic.judging.targets import target
 from critic.judging.thoughts import without_thoughts
@@ -78,7 +78,7 @@ class Judge:
             setup = replace(setup, decoding=replace(setup.decoding, images="show", **limits))
         self.backend, self.setup, self.max_tokens = backend, setup, max_tokens
         self.recalibration: FittedMap | None = None
-        self.images, self.sees, self.pack = images, images is not None, pack
+        self.images, self.sees, self.pack = images, images is not None, pack or own_pack(backend.served.about)
         # A head that scores answers one at a time decides comparisons by a score of each side.
         self.scores_sides = backend.served.tie_band is not None
         self.grader = Grader(backend, setup, max_tokens, needs)
@@ -288,7 +288,8 @@ class Judge:
 
 def build_served(backend: Backend, form: str, images: Images | None) -> Judge:
     """Build the judge behind a server of `critic serve`, for verdicts of one form. `images` is as in Judge."""
-    setup = JudgeConfig(judge=backend.served.name, score_kind="expected", pointwise_prompt=form)
+    kind = "argmax" if backend.served.writes_freely else "expected"
+    setup = JudgeConfig(judge=backend.served.name, score_kind=kind, pointwise_prompt=form)
     judge = Judge(backend, setup, TOKENS, images=images, needs=None)
     certificate = backend.served.about.get("certificate", {"how": {}})
     # What was certified is the judge with its map, in the forms that were audited.

@@ -5,22 +5,24 @@ A pack has one TOML file per prompt, with the fields of `PackFile`. critic/stage
 
 import hashlib
 import re
+from collections.abc import Mapping
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import regex
 from msgspec.structs import replace
 
 from critic.errors import UsageError, located
-from critic.judging.forms import FORMS
+from critic.judging.forms import BY_NAME, FORMS
 from critic.judging.prompt import LANGUAGES, PARTS, PARTS_OF_TURNS, Prompt, load
 from critic.records import Language
 
 _PLACE = re.compile(r"\{\{ *([\w.]+) *\}\}")
 _PART = re.compile(rf"{'|'.join(PARTS)}|(?:{'|'.join(PARTS_OF_TURNS)})\.[1-9]")
-_FILE = re.compile(rf"(?P<form>\w+?)(?:_[1-9])?(?:_({'|'.join(LANGUAGES)}))?")
-"""Matches a file's stem: form without flags, turn if the prompt is for one turn only, language if it is for one."""
+_LANGUAGE, _TURN = re.compile(rf"_({'|'.join(LANGUAGES)})$"), re.compile("_[1-9]$")
+"""Match the ends of a file's stem: the language if the prompt is for one, and before it the turn if it is for one."""
 
 
 class PackFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -29,11 +31,17 @@ class PackFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     - `template`: the user message that ends the prompt; `{{ response }}` is the place of a part (PARTS).
     - `system`: the system message. `before`: messages between it and the template, the user's and the assistant's in
       turn.
+    - `verdict`: a regular expression with one group, which is the verdict in the reply (the last match counts).
     """
 
     template: str
     system: str = ""
     before: list[str] = []
+    verdict: str = ""
+
+    def __post_init__(self) -> None:
+        if self.verdict and regex.compile(self.verdict).groups != 1:
+            raise ValueError(f"verdict: expected one group around the verdict, got {self.verdict!r}")
 
 
 class Pack(msgspec.Struct, frozen=True):
@@ -43,10 +51,16 @@ class Pack(msgspec.Struct, frozen=True):
     folder: Path
     prompts: dict[str, dict[str, Any]]
 
+    @property
+    def forms(self) -> list[str]:
+        """Return the forms that the pack has prompts for, each once."""
+        return list(dict.fromkeys(map(_find_form, self.prompts)))
+
     def prompt(self, ours: Prompt, form: str, turn: int | None) -> Prompt:
         """Return our prompt for a form with the pack's texts. Raise UsageError if the pack has none."""
         base = max((name for name in FORMS if f"{form}_".startswith(f"{name}_")), key=len)
-        for stem in (f"{base}_{turn}_{ours.language}", f"{base}_{turn}", f"{base}_{ours.language}", base):
+        names = (f"{base}_{turn}", form, base)
+        for stem in (f"{name}{language}" for name in names for language in (f"_{ours.language}", "")):
             if stem in self.prompts:
                 return replace(ours, **self.prompts[stem])
         raise UsageError(f"--prompt-pack {self.folder}: has no {base}.toml, which is needed here ({ours.language})")
@@ -61,11 +75,19 @@ class Pack(msgspec.Struct, frozen=True):
                 raise UsageError(f"--prompt-pack {self.folder}: {shown}; --turn-context all shows all turns")
 
 
+def own_pack(about: Mapping[str, Any]) -> Pack | None:
+    """Return the prompts that a judge trained elsewhere brings along (`critic adopt`), or None.
+
+    `about`: what is known of the judge (`ModelInfo.about`).
+    """
+    return Pack(folder=Path("the judge"), **about["pack"]) if "pack" in about else None
+
+
 def open_pack(folder: Path) -> Pack:
     """Read the pack in a folder. Raise UsageError for a missing part, naming the file."""
     prompts = {}
     for path in sorted(folder.glob("*.toml")):
-        with located(path, OSError, ValueError):
+        with located(path, OSError, ValueError, regex.error):
             prompts[path.stem] = _read_prompt(path)
     if not prompts:
         raise UsageError(f"--prompt-pack {folder}: no folder with .toml files")
@@ -73,11 +95,20 @@ def open_pack(folder: Path) -> Pack:
     return Pack(f"{folder.resolve().name}@{digest}", folder, prompts)
 
 
+def _find_form(stem: str) -> str:
+    """Return the form that a prompt is for, by the stem of its file.
+
+    >>> list(map(_find_form, ["direct_turn_2_zh", "scale_5", "scale_5_en", "pointwise"]))
+    ['direct_turn', 'scale_5', 'scale_5', 'pointwise']
+    """
+    name = _LANGUAGE.sub("", stem)
+    return name if name in BY_NAME else _TURN.sub("", name)
+
+
 def _read_prompt(path: Path) -> dict[str, Any]:
     """Return the fields of Prompt that a file replaces. Raise ValueError or OSError if it cannot be used."""
-    known = _FILE.fullmatch(path.stem)
-    form = known["form"] if known else ""
-    if form not in FORMS:
+    form = _find_form(path.stem)
+    if form not in {*FORMS, *BY_NAME}:
         raise ValueError(f"name it FORM.toml, FORM_TURN.toml or FORM_LANGUAGE.toml, with a form of {', '.join(FORMS)}")
     # Windows programs begin files with a mark.
     file = msgspec.toml.decode(path.read_text("utf-8-sig"), type=PackFile)
@@ -97,4 +128,5 @@ def _read_prompt(path: Path) -> dict[str, Any]:
         raise ValueError("before: expected the user's and the assistant's message in turn")
     said = [("system", file.system)] if file.system else []
     said += zip(cycle(("user", "assistant")), file.before)
-    return {"opening": [{"role": role, "content": text} for role, text in said], "pieces": pieces}
+    own = {"verdict": file.verdict} if file.verdict else {}
+    return {"opening": [{"role": role, "content": text} for role, text in said], "pieces": pieces, **own}

@@ -65,6 +65,8 @@ class Prompt(Struct, frozen=True, dict=True, kw_only=True, forbid_unknown_fields
     - `sees`: the wording is for a judge that sees the images.
     - `opening`, `pieces`: texts of a prompt pack (critic.judging.packs) in place of the template: messages before the
       user's, and literal text alternating with names of parts. Its verdicts are free text.
+    - `verdict`: a regular expression whose first group finds the verdict in such a text; "" to read it as any other.
+    - `as_chat`: the conversation itself is sent, without any rules, as the users of a reward model do.
     """
 
     name: str
@@ -88,6 +90,8 @@ class Prompt(Struct, frozen=True, dict=True, kw_only=True, forbid_unknown_fields
     sees: bool = False
     opening: list[dict[str, Any]] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
+    verdict: str = ""
+    as_chat: bool = False
 
     @property
     def scale(self) -> tuple[int, int]:
@@ -243,6 +247,8 @@ def render(prompt: Prompt, material: PromptInputs, kept: Truncation | None = Non
     """
     kept = kept or {}
     pictures = material.pictures() if prompt.sees else []
+    if prompt.as_chat:
+        return _render_chat(prompt, material, kept, pictures)
     marks = {name: f"\0{number}\0" for number, name in enumerate(pictures)}
     values = _list_values(prompt, material, kept, marks)
     if prompt.pieces:
@@ -251,6 +257,25 @@ def render(prompt: Prompt, material: PromptInputs, kept: Truncation | None = Non
     else:
         content = prompt.compiled.render(values)
     return [*prompt.opening, {"role": "user", "content": _split_at_images(content, pictures) if pictures else content}]
+
+
+def _render_chat(prompt: Prompt, material: PromptInputs, kept: Truncation, pictures: Sequence[str]) -> list[Message]:
+    """Render a conversation as the chat that it was. Images of turns that are left out stand before the question."""
+    messages = list[Message]()
+    # A reward model is asked about one side at a time; both together are only hashed.
+    for side in material.sides:
+        now = [] if material.question is None else [Exchange(material.question, side.answer or "", material.images)]
+        earlier = side.earlier[max(0, len(side.earlier) - kept.get("history", len(side.earlier))) :]
+        turns, left = [*earlier, *now, *side.later], list(pictures)
+        for turn in turns:
+            names = [name for name in left if name in turn.images or turn is turns[-1]]
+            left = [name for name in left if name not in names]
+            question = _QUOTE_MARK.sub(r"\1", _quote(prompt, turn.question))
+            answer = _QUOTE_MARK.sub(r"\1", _quote(prompt, turn.answer, kept.get("response")))
+            images = [{"type": "image", "image": name} for name in names]
+            asked = [*images, {"type": "text", "text": question}] if images else question
+            messages += [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]
+    return messages
 
 
 def in_order(prompt: Prompt, material: PromptInputs, first: records.Position) -> PromptInputs:

@@ -144,7 +144,7 @@ def prepare_judge(
     asked = replace(how, no_reason=how.no_reason or not (how.prompt or usual.decoding.reason))
     setup = replace(setup, judge=how.judge_name or backend.served.name, decoding=asked.decoding(forms))
     # Free text reasons before it comes to a verdict.
-    tokens = options.TOKENS_OF_STEPS if setup.reason_first or pack else options.TOKENS
+    tokens = options.TOKENS_OF_STEPS if setup.reason_first or pack or backend.served.writes_freely else options.TOKENS
     # The paper's judge may be blind to images; an option outranks it.
     if how.published and usual.decoding.images == "blind":
         how = replace(how, images=how.images or "blind")

@@ -144,9 +144,9 @@ def judge_rows(
 
     def read(left_out: Counter[str]) -> Iterator[Response]:
         for _, _, response in walk(path, left_out, pictures=True, scored=False, own=own):
-            # A picture tells what is right if there is no reference.
+            # A picture tells what is right if there is no reference; a judge of another kind may be shown none.
             is_backed = response.question.reference or response.other or response.shown or how.images is not None
-            if is_backed or all(backend.sees() for backend in backends):
+            if is_backed or all("pack" in backend.served.about or backend.sees() for backend in backends):
                 yield response
             else:
                 left_out[UNUSABLE_FLAGS["no_reference"]] += 1
@@ -158,8 +158,10 @@ def judge_rows(
     responses = {key: shown for key, shown in every.items() if run.takes(shown[0].question.group)}
     # Log probabilities are needed for a score that is named, or that was certified by them.
     needs = f"--score {how.score}" if how.score else str(run.certificate) if run.certificate else None
-    tokens = how.max_tokens or (options.TOKENS_OF_STEPS if how.prompt == options.EVERY_REASON_FIRST else options.TOKENS)
-    kind = how.score or "expected"
+    writes_freely = any(backend.served.writes_freely for backend in backends)
+    takes_steps = writes_freely or how.prompt == options.EVERY_REASON_FIRST
+    tokens = how.max_tokens or (options.TOKENS_OF_STEPS if takes_steps else options.TOKENS)
+    kind = how.score or ("argmax" if writes_freely else "expected")
     setup = JudgeConfig(judge="", score_kind=kind, decoding=decoding, pointwise_prompt=form, repeat=how.repeat)
     judges = []
     for backend in backends:

@@ -23,7 +23,7 @@ from critic.cli import RARELY_NEEDED
 from critic.errors import UsageError, located, replace_surrogates
 from critic.images import MAX_BYTES, Images
 from critic.judging.distribution import ScoreKind
-from critic.judging.forms import FORMS, ONE_SIDE, REASON_FIRST, form_of, inquiry, rates
+from critic.judging.forms import FORMS, ONE_SIDE, REASON_FIRST, can_give, form_of, inquiry
 from critic.judging.history import CONDITIONS
 from critic.judging.protocols import PROTOCOLS
 from critic.judging.targets import REASON
@@ -106,7 +106,7 @@ def puts_reason_first(form: str) -> bool:
 
 def is_impossible(judge: ModelInfo, form: str) -> bool:
     """Return True if a judge is a scoring head that cannot produce the verdict of a form."""
-    return judge.is_classifier and not (rates(form) if judge.tie_band is None else form in ONE_SIDE)
+    return judge.is_classifier and not can_give(judge.about, form)
 
 
 def list_unlearned(judge: ModelInfo, forms: Iterable[str]) -> list[str]:

@@ -171,19 +171,23 @@ def check_unseen(sample: RatedSample, files: Mapping[str, Path], *, use_folds: b
     for name, path in files.items() if sample.criterion is None else ():
         by_id = {judgment.id: judgment for _, judgment in jsonl.read(path, Judgment)}
         rows = [by_id.get(key) for key in sample.ids]
-        if not any(row and row.setup.recalibrated for row in rows):
+        facts = jsonl.facts(path)
+        # A reward model brings a map of its own along, and no scores without it.
+        own = facts.get("calibrated_on")
+        if not (own or any(row and row.setup.recalibrated for row in rows)):
             continue
-        applied = jsonl.facts(path).get("recalibration")
-        keys = set(applied["keys"] if applied else ())
+        applied = facts.get("recalibration")
+        keys = {*(own or ()), *(applied["keys"] if applied else ())}
         seen = labelled & [row is not None and row_key(row) in keys for row in rows]
         what = f"its map was fitted on {seen.sum()} of the {labelled.sum()} answers with people's scores"
-        if not applied:
+        if not (applied or own):
             what = f"{jsonl.sidecar(path).name} is gone, which says on which answers its map was fitted"
-        if use_folds:
+        if use_folds and not own:
             sample = _map_by_folds(sample, name, rows, applied["map"].get("by") if applied else None)
             sample.notes.append(f"{name}: {what}; its scores are by maps fitted on other folds (--folds)")
-        elif seen.any() or not applied:
-            raise UsageError(f"{path}: {what}; audit it on others, or with --folds by maps fitted on other folds")
+        elif seen.any() or not (applied or own):
+            folds = "" if own else ", or with --folds by maps fitted on other folds"
+            raise UsageError(f"{path}: {what}; audit it on others{folds}")
     return sample
 
 
@@ -279,6 +283,31 @@ def _errors(error: Floats) -> Errors:
     return Errors(
         mae=float(np.abs(error).mean()), mean_error=float(error.mean()), rmse=float(np.sqrt((error**2).mean()))
     )
+
+
+def fit_ordinal(human: Floats, scores: Floats) -> list[float]:
+    """Fit the probabilities of the ratings 1..10 to a reward model's scores, (n,), by the model of adjacent categories.
+
+    Return its slope, at least 0, and an offset for each rating (`critic.judging.grader.spread_score`). The offsets have
+    a weak ridge penalty, so that ratings that nobody gave stay possible. `human` is on 1..10; a score between two
+    ratings counts for both.
+
+    >>> slope, *offsets = fit_ordinal(np.array([2.0, 3.0, 8.0, 9.5]), np.array([-1.0, 0.0, 4.0, 5.0]))
+    >>> slope > 0, len(offsets)
+    (True, 10)
+    """
+    ratings, spread = np.array(RATINGS), float(scores.std()) or 1.0
+    shares = np.maximum(0.0, 1.0 - np.abs(human[:, None] - ratings))
+    centred = (scores - scores.mean())[:, None] / spread
+
+    def loss(parameters: Floats) -> float:
+        logits = parameters[0] * centred * ratings + parameters[1:]
+        likelihood = shares * (logits - scipy.special.logsumexp(logits, axis=1, keepdims=True))
+        return float((parameters[1:] ** 2).sum() / 20 - likelihood.sum())
+
+    bounds = [(0.0, None), *[(None, None)] * len(ratings)]
+    slope, *offsets = scipy.optimize.minimize(loss, np.zeros(1 + len(ratings)), bounds=bounds).x.tolist()
+    return [slope / spread, *(np.array(offsets) - slope * ratings * scores.mean() / spread).tolist()]
 
 
 def fit_map(human: Floats, judge: Floats) -> ScoreMap:

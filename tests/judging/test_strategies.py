@@ -82,7 +82,7 @@ def test_a_prompt_is_rendered_once(protocol: str, times: int, monkeypatch: pytes
 
 def test_a_head_compares_the_model_first_in_any_order() -> None:
     """A random order is drawn for the prompts, but the verdict names the model A."""
-    served = {"is_classifier": True, "tie_band": 0.25}
+    served = {"is_classifier": True, "about": {"tie_band": 0.25}}
     backend = Recorder(lambda request: Reply(text="", classes=[float("> m2" in str(request.messages))]), served)
     orders = set()
     for seed in range(20):

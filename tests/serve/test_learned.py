@@ -199,6 +199,22 @@ def test_a_head_that_compares_answers_clients_that_compare(ask: Ask, scores: tup
     assert single.status_code == 400 and "one answer, and this judge compares two" in single.text
 
 
+def test_an_adopted_reward_model_rates_the_conversation_alone(ask: Ask) -> None:
+    class Reward(Judge):
+        def classify(self) -> list[float]:
+            return [3.0]
+
+    pack = {"name": "chat", "prompts": {"pointwise": {"as_chat": True}}}
+    adopted = {"pack": pack, "ordinal": [1.0, *[0.0] * 10], "tie_band": 0.0}
+    inner, about = Reward(), {"forms": ["pointwise"], "gives": "one rating on 1..10 and one score", **adopted}
+    answer = ask(inner, user(README), about=about, as_learned=True)
+    assert answer.headers["x-critic-form"] == "pointwise" and rate(text_of(answer)) == "10", answer.text
+    (sent,) = inner.classified
+    roles = [message["role"] for message in sent["messages"]]
+    assert roles == ["user", "assistant"] and sent["messages"][1]["content"] == "7"
+    assert sent["add_generation_prompt"] is False, "its score is that of the conversation as it stands"
+
+
 @pytest.mark.parametrize(
     ("fields", "problem"), [({"n": 2}, "several replies"), ({"logprobs": True, "top_logprobs": 5}, "log probabilities")]
 )

@@ -32,6 +32,7 @@ from stages.test_judge import judge, reply_with, token
 
 from critic import jsonl
 from critic.backends.openai import OpenAIBackend
+from critic.errors import UsageError
 from critic.judging.forms import inquiry
 from critic.records import Judgment, PromptInputs
 
@@ -362,6 +363,9 @@ def test_what_a_server_says_of_its_models_may_be_anything(scripted: Servers) -> 
     backend = OpenAIBackend(server.url)
     served = backend.choose(None)
     assert (served.name, served.context, served.processor, served.forms) == ("tiny \ufffd", None, None, ())
+    server.told = {"pack": {"name": "chat", "prompts": {"pointwise": {"as_video": True}}}}
+    with pytest.raises(UsageError, match="another version of critic serves tiny: Object contains unknown field"):
+        backend.choose(None)
 
 
 def test_people_s_rows_with_half_a_character_are_judged_and_deep_ones_named(tmp_path: Path, scripted: Servers) -> None:
