@@ -33,6 +33,7 @@ import httpx
 import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
+from warm import Warm
 
 from critic import cli, human_scored
 from critic.judging.examples import Planned, build_example
@@ -173,12 +174,32 @@ def assert_ended(done: Done, code: int | None) -> Done:
 
 
 def run_apart(*words: object, cwd: Path = ROOT, env: dict[str, str] | None = None, code: int | None = None) -> Done:
-    """Run a program of the repository in a process of its own: for what needs one, such as vLLM, and to see it start.
+    """Run a program of the repository in a process of its own, to see it start.
 
     With `code` it must end with that exit code.
     """
     done = subprocess.run(command(*words), cwd=cwd, env=env, capture_output=True, text=True, timeout=300, check=False)
     return assert_ended(done, code)
+
+
+def start_with_vllm(words: list[str], **options: Any) -> subprocess.Popen[str]:
+    """Start a Python program that uses vLLM as subprocess.Popen does, by a process that has loaded it (warm.py).
+
+    What has seen a GPU cannot be forked: there it starts from nothing.
+    """
+    start: type[subprocess.Popen[str]] = subprocess.Popen if on_gpu() else Warm
+    return start(words, text=True, **options)
+
+
+def run_with_vllm(words: list[str], code: int | None = 0, **options: Any) -> Done:
+    """Run a Python program that uses vLLM to its end. It must end with `code`."""
+    with start_with_vllm(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options) as process:
+        try:
+            stdout, stderr = process.communicate(timeout=400)
+        except BaseException:
+            process.kill()
+            raise
+    return assert_ended(Done(words, process.returncode, stdout, stderr), code)
 
 
 def run(*words: object, cwd: Path = ROOT, code: int | None = None) -> Done:
@@ -268,7 +289,7 @@ def serving(
 
     log = judge / "log"
     words = command("serve/judge.py", judge, "--port", str(free_port()), "--log", log, "--stop-with-parent", *options)
-    server = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    server = start_with_vllm(words, cwd=ROOT, stdout=subprocess.PIPE)
     try:
         assert server.stdout is not None
         ready = server.stdout.readline()

@@ -23,6 +23,7 @@ from conftest import (
     on_gpu,
     run,
     serving,
+    start_with_vllm,
     stopped_engine,
     write_jsonl,
 )
@@ -92,7 +93,7 @@ class Judged:
             ["judge", str(self.data), "--judge", str(each), "--out", str(folder / "none.jsonl")] for each in folders
         ]
         program = [sys.executable, "-c", ONE_AFTER_THE_OTHER, json.dumps(lines), str(folder / "done.json")]
-        with subprocess.Popen(program, cwd=ROOT / "tests", stderr=subprocess.PIPE, text=True) as process:
+        with start_with_vllm(program, cwd=ROOT / "tests", stderr=subprocess.PIPE) as process:
             self.done = {way: run("critic", *self.words(way)) for way in WAYS if way not in IN_A_PROCESS}
             _, errors = process.communicate(timeout=400)
         assert process.returncode == 0, errors

@@ -7,7 +7,18 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import asked_of, free_port, needs, read_jsonl, run_apart, serving, write_jsonl
+from conftest import (
+    ROOT,
+    asked_of,
+    command,
+    free_port,
+    needs,
+    read_jsonl,
+    run_apart,
+    run_with_vllm,
+    serving,
+    write_jsonl,
+)
 from probabilities import by_transformers
 from tiny_vlm import build_base
 
@@ -42,7 +53,7 @@ def test_process_server_and_transformers_agree(head: Path, tmp_path: Path) -> No
 
     def judged(name: str, *words: str) -> dict[str, dict[str, Any]]:
         out = tmp_path / f"{name}.jsonl"
-        run_apart("critic", "judge", str(rows), "--out", str(out), *words, code=0)
+        run_with_vllm(command("critic", "judge", rows, "--out", out, *words), cwd=ROOT)
         return {line["sample"]["id"]: line for line in read_jsonl(out)}
 
     with serving(head) as (_, url):

@@ -4,7 +4,6 @@ several turns."""
 import asyncio
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 import httpx
 import msgspec
 import pytest
-from conftest import ROOT, needs, on_gpu, serving
+from conftest import ROOT, needs, on_gpu, run_with_vllm, serving
 from judgments import ResponseJudge
 
 from critic.backends import Request
@@ -120,8 +119,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Here:
     folder = tiny_vlm.build_base("qwen3_vl", root / "vlm") if on_gpu() else tiny_vlm.build(root / "vlm")
     env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}:{ROOT / 'tests/backends'}"}
     words = [sys.executable, "-c", HERE, str(folder), str(root)]
-    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=400, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = run_with_vllm(words, cwd=ROOT, env=env)
     judgments, replies, counts, turns = json.loads(done.stdout.strip().splitlines()[-1])
     return Here(folder, root, judgments, replies, counts, msgspec.convert(turns, list[ModelTurn]))
 

@@ -30,7 +30,7 @@ import msgspec
 import pytest
 from clients.forms import FORMS, single_grading
 from clients.tiny_server import make_judge
-from conftest import ROOT, certify, needs, run, run_apart, serving, write_jsonl
+from conftest import ROOT, certify, needs, run, serving, write_jsonl
 
 pytestmark = pytest.mark.e2e
 
@@ -264,7 +264,7 @@ def test_a_client_reads_what_critic_judge_writes_of_the_same_rows(
     write_jsonl(tmp_path / "rows.jsonl", rows)
     out = tmp_path / "judged.jsonl"
     words = ["--base-url", str(client.base_url.join("v1")), "--api-key", KEY, "--prompt", FORM, "--out", str(out)]
-    run_apart("critic", "judge", str(tmp_path / "rows.jsonl"), *words, code=0)
+    run("critic", "judge", str(tmp_path / "rows.jsonl"), *words, code=0)
     judged = {line["sample"]["id"]: line["score"] for line in map(json.loads, out.read_text("utf-8").splitlines())}
     assert len(judged) == RATED
     ratings = dict[str, int]()

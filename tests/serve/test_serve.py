@@ -22,7 +22,7 @@ from clients.forms import FORMS, Form
 from clients.load import load
 from clients.tiny_server import CONTEXT
 from clients.words import ASKED
-from conftest import Scripted, assert_one_line_error, free_port, run, run_apart
+from conftest import ROOT, Scripted, assert_one_line_error, command, free_port, needs, run, run_apart, run_with_vllm
 from serving import judge
 
 from critic.errors import UsageError
@@ -102,9 +102,9 @@ def test_no_stream_ends_with_what_nobody_asked_for() -> None:
 
 @pytest.mark.e2e
 def test_what_is_checked_cannot_be_gone_round(folder: Path) -> None:
-    pytest.importorskip("vllm", reason="needs a serve extra")
-    assert_one_line_error(run("serve/judge.py", folder, "--", "--ho", "127.0.0.2"), "before the --")
-    assert_one_line_error(run("serve/judge.py", folder, "--", "--nope"), "behind the --", "--nope")
+    needs("vllm")
+    for option, parts in ((["--ho", "127.0.0.2"], ["before the --"]), (["--nope"], ["behind the --", "--nope"])):
+        assert_one_line_error(run_with_vllm(command("serve/judge.py", folder, "--", *option), 2, cwd=ROOT), *parts)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import ROOT, Servers, asked_of, command, completion, needs, read_jsonl, run_apart
+from conftest import ROOT, Servers, asked_of, command, completion, needs, read_jsonl, run_apart, start_with_vllm
 from probabilities import by_transformers
 
 from critic import jsonl
@@ -117,7 +117,7 @@ def test_its_closing_text_serves_the_clients_of_the_readme(demo: Path) -> None:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     words = command(*next_commands(demo)["critic serve"], "--port", port)
-    with subprocess.Popen(words, cwd=ROOT, text=True, stdout=subprocess.PIPE, start_new_session=True) as server:
+    with start_with_vllm(words, cwd=ROOT, stdout=subprocess.PIPE, start_new_session=True) as server:
         try:
             assert any(line.startswith("ready: ") for line in iter(server.stdout.readline, ""))
             (code,) = re.findall(r"(?m)^```python\n((?:.*\n)*?)```", (ROOT / "README.md").read_text("utf-8"))
