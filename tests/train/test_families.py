@@ -5,6 +5,7 @@ default has two cells.
 """
 
 import json
+import time
 from functools import partial
 from importlib.util import find_spec
 from itertools import product
@@ -108,7 +109,7 @@ def test_a_family_is_trained_resumed_read_and_served(
     assert ("of each rated row a second one" in run.stdout) == (family in PADDED and objective == "raft")
     run = begin(killed)
     while not (killed / "checkpoint-2/complete.json").is_file() and run.processes[0].exitcode is None:
-        pass
+        time.sleep(0.002)
     run.kill()
     run = begin(killed)
     assert run.wait() == 0, run.stderr

@@ -1,6 +1,7 @@
 """`objective: pairwise`: one score of each answer, learned from what people preferred."""
 
 import json
+import time
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -82,7 +83,7 @@ def test_a_killed_run_ends_as_a_folder_with_one_score_and_a_band(tmp_path: Path)
     train(recipe, rows, whole, internal=False)
     run = start(recipe, rows, killed, internal=False)
     while not (killed / "checkpoint-4" / "complete.json").exists() and run.processes[0].exitcode is None:
-        pass
+        time.sleep(0.002)
     run.kill()
     train(recipe, rows, killed, internal=False)
     notes, again = (json.loads((out / "critic.json").read_text("utf-8")) for out in (whole, killed))
