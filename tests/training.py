@@ -259,6 +259,13 @@ def run_sft(words: list[str]) -> None:
     runpy.run_path(str(ROOT / "train/sft.py"), run_name="__main__")
 
 
+def run_sft_without(library: str, folder: str) -> None:
+    """Run train/sft.py where a folder hides a library, though it has been loaded."""
+    del sys.modules[library]
+    sys.path.insert(0, folder)
+    run_sft(["tiny", "--train", "x.jsonl", "--out", "y"])
+
+
 def start(
     recipe: Path, rows: Path, out: Path, *words: str, processes: int = 1, internal: bool = True, by: Any = run_sft
 ) -> Processes:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from conftest import ROOT
-from training import train, write_recipe, write_rows
+from training import Processes, run_sft_without, train, write_recipe, write_rows
 
 import checkpoints  # isort: skip
 import cpu  # isort: skip
@@ -88,17 +88,13 @@ def test_a_gpu_that_emulates_bf16(
 
 
 @pytest.mark.e2e
-def test_training_without_torch_is_one_line(tmp_path: Path) -> None:
-    for library in ("torch", "deepspeed", "transformers"):
-        (tmp_path / library).mkdir(parents=True)
-        lacking = tmp_path / library / f"{library}.py"
-        lacking.write_text(f"raise ModuleNotFoundError(\"No module named '{library}'\")\n", "utf-8")
-        search_path = os.pathsep.join([str(lacking.parent), str(ROOT)])
-        words = [sys.executable, str(ROOT / "train/sft.py"), "tiny", "--train", "x.jsonl", "--out", "y"]
-        environment = {**os.environ, "PYTHONPATH": search_path}
-        done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
-        assert done.returncode == 2
-        assert done.stderr == f"error: train/sft.py: No module named '{library}'; pip install -e '.[train]'\n"
+@pytest.mark.parametrize("library", ["torch", "deepspeed", "transformers"])
+def test_training_without_torch_is_one_line(library: str, tmp_path: Path) -> None:
+    lacking = tmp_path / f"{library}.py"
+    lacking.write_text(f"raise ModuleNotFoundError(\"No module named '{library}'\")\n", "utf-8")
+    done = Processes(tmp_path / "log", 1, run_sft_without, library, str(tmp_path))
+    assert done.wait() == 2
+    assert done.stderr == f"error: train/sft.py: No module named '{library}'; pip install -e '.[train]'\n"
 
 
 def test_a_run_that_goes_on_stays_with_what_it_began_with(
