@@ -243,7 +243,7 @@ IN_TURN = """
 import json, pathlib, sys
 from conftest import run
 for line in sys.stdin:
-    done = run("critic", *json.loads(line), cwd=pathlib.Path.cwd())
+    done = run(*json.loads(line), cwd=pathlib.Path.cwd())
     print(json.dumps([done.returncode, done.stdout, done.stderr]), flush=True)
 """
 
@@ -257,6 +257,10 @@ class Copied:
         self.process: subprocess.Popen[str] | None = None
 
     def __call__(self, *words: object, code: int = 0) -> Done:
+        return self.program("critic", *words, code=code)
+
+    def program(self, *words: object, code: int = 0) -> Done:
+        """Run `critic …`, or a program by its path."""
         if self.process is None:
             pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
             self.process = subprocess.Popen([sys.executable, "-c", IN_TURN], cwd=self.cwd, env=self.env, **pipes)

@@ -307,13 +307,15 @@ near, far = (torch.eye(10)[[place]] * 0.9 + 0.01 for place in (4, 9))
 for name in ("ordinal", "head"):
     error = OBJECTIVES[name].error
     print(*(f"{float(error(None, shares.log(), people)):.4f}" for shares in (near, far)))
+sys.exit(0)
 """
 
 
 def test_an_objective(tmp_path: Path, package: Path, critic: Copied) -> None:
     """In the table, in refusals, and what it says of itself: a miss by six costs more than one by one."""
     needs("deepspeed")
-    errors = run_in(package, sys.executable, "-c", OBJECTIVE, str(package / "train"))
+    (table := tmp_path / "table.py").write_text(OBJECTIVE, "utf-8")
+    errors = critic.program(table, package / "train").stdout
     ordinal, head = (line.split() for line in errors.splitlines())
     assert float(ordinal[1]) > 3 * float(ordinal[0]) and head[0] == head[1]
     rows = write_jsonl(tmp_path / "rows.jsonl", ROWS)
