@@ -71,13 +71,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 GROUPS = {
-    "serve": ("serve/",),
     "train": ("train/",),
+    "serve": ("serve/",),
     "demo": ("stages/test_demo.py",),
     "readme": ("test_readme_commands.py",),
+    "layout": ("test_layout.py",),
     "judge": ("backends/test_vllm.py", "test_every_form.py"),
     "adding": ("test_adding.py",),
-    "layout": ("test_layout.py",),
     "sees": ("backends/test_vllm_sees.py",),
     "head": ("backends/test_vllm_head.py",),
     "ratings": ("stats/test_tournament.py",),
