@@ -187,9 +187,9 @@ def run_apart(*words: object, cwd: Path = ROOT, env: dict[str, str] | None = Non
 def start_with_vllm(words: list[str], **options: Any) -> subprocess.Popen[str]:
     """Start a Python program that uses vLLM as subprocess.Popen does, by a process that has loaded it (warm.py).
 
-    What has seen a GPU cannot be forked: there it starts from nothing.
+    What has seen a GPU cannot be forked: there it starts from nothing, as where sockets have no abstract names.
     """
-    start: type[subprocess.Popen[str]] = subprocess.Popen if on_gpu() else Warm
+    start: type[subprocess.Popen[str]] = Warm if sys.platform == "linux" and not on_gpu() else subprocess.Popen
     return start(words, text=True, **options)
 
 
