@@ -20,6 +20,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -309,6 +310,9 @@ def main(
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
+    # transformers misses it only after hundreds of megabytes have come.
+    if source is None:
+        import_module("gguf")
     with build_folder(out) as fresh:
         # By where it is from, so that what another run left here is not taken for it.
         downloads = source or fresh.parent / f"{name}-{base.sha256[:16]}"
