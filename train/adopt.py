@@ -52,12 +52,14 @@ class Found(NamedTuple):
     """What a folder holds.
 
     - `title`: what it is, for the user. `base`: the folder with the configuration; its own unless it is an adapter.
+    - `tokenizer`: the folder with the tokenizer and chat template; the base's for an adapter without.
     - `labels`: number of outputs of its scoring head, 0 for a model that writes.
     - `weights`: the layer of scores (labels × width) if it is a file of its own, else None.
     """
 
     title: str
     base: Path
+    tokenizer: Path
     labels: int
     weights: torch.Tensor | None = None
 
@@ -66,16 +68,18 @@ def find(folder: Path, base: Path | None) -> Found:
     """Return what a folder holds. Raise UsageError for what cannot become a judge, saying what is missing."""
     adapter = _read(folder / "adapter_config.json")
     base = (base or Path(adapter["base_model_name_or_path"])) if adapter else folder
-    tokenizer = _read(folder / "tokenizer_config.json")
-    if not tokenizer or not ("chat_template" in tokenizer or (folder / "chat_template.jinja").is_file()):
-        missing = "chat template" if tokenizer else "tokenizer"
-        raise UsageError(f"{folder}: no {missing}; copy that which it was trained with into the folder")
     config = _read(base / "config.json")
     if not config:
         hint = f"an adapter over {base}; name its folder: --base" if adapter else "no model folder: config.json missing"
         raise UsageError(f"{folder}: {hint}")
     if code := config.get("auto_map"):
         raise UsageError(f"{base}: needs code of its own ({', '.join(code)}), which is not run; convert it first")
+    # ms-swift saves none with an adapter.
+    source = folder if (folder / "tokenizer_config.json").is_file() else base
+    settings = _read(source / "tokenizer_config.json")
+    if not settings or not ("chat_template" in settings or (source / "chat_template.jinja").is_file()):
+        missing = "chat template" if settings else "tokenizer"
+        raise UsageError(f"{folder}: no {missing}; copy that which it was trained with into the folder")
     name = ", ".join(config.get("architectures") or ["?"]) + " with an adapter" * bool(adapter)
     heads = dict[str, torch.Tensor]()
     for file in (folder / VALUE_HEAD, folder / "adapter_model.safetensors"):
@@ -93,7 +97,7 @@ def find(folder: Path, base: Path | None) -> Found:
     if labels > len(RATINGS):
         raise UsageError(f"{folder}: a classifier of {labels} labels; ratings are 1..10")
     kinds = {0: "a judge that writes", 1: "a reward model"}
-    return Found(f"{kinds.get(labels, f'a classifier of {labels} labels')} ({name})", base, labels, weights)
+    return Found(f"{kinds.get(labels, f'a classifier of {labels} labels')} ({name})", base, source, labels, weights)
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -107,7 +111,8 @@ def build(found: Found, folder: Path, out: Path) -> None:
     Of N labels each stands for its part of the ratings 1..10, which share its probability (of five, the first for 1
     and 2).
     """
-    for file in folder.iterdir():
+    files = {file.name: file for source in (found.tokenizer, folder) for file in source.iterdir()}
+    for file in files.values():
         if file.is_file() and not file.name.startswith(("adapter_", "value_head")) and file.suffix not in PICKLES:
             (out / file.name).symlink_to(file.resolve())
     kind = {"problem_type": "regression"} if found.labels == 1 else {}
@@ -118,7 +123,8 @@ def build(found: Found, folder: Path, out: Path) -> None:
         # vLLM gives the score of a regression as it is, and else a probability.
         jsonl.write_json(config, {**_read(folder / "config.json"), **kind})
     else:
-        for file in [*out.glob("*.safetensors*"), config]:
+        # What is saved anew must not be written through its link.
+        for file in [*out.glob("*.safetensors*"), config, out / "generation_config.json"]:
             file.unlink(missing_ok=True)
         with refusing(folder, "cannot be loaded"):
             _merge(found, folder, head).save_pretrained(out)
@@ -131,9 +137,12 @@ def _merge(found: Found, folder: Path, head: dict[str, Any]) -> Any:
     images = "show" if identity.sees_images(str(found.base)) else "blind"
     model = read_base(str(found.base), head, images, dtype="auto")
     if found.base != folder:
-        from peft import PeftModel  # noqa: PLC0415 - takes seconds, and only adapters need it
+        from peft import PeftConfig, PeftModel  # noqa: PLC0415 - takes seconds, and only adapters need it
 
-        model = PeftModel.from_pretrained(model, folder).merge_and_unload()
+        adapter = PeftConfig.from_pretrained(str(folder))
+        # LLaMA-Factory's says CAUSAL_LM, the wrapper of which asks the model for what only a model that writes has.
+        adapter.task_type = None
+        model = PeftModel.from_pretrained(model, folder, config=adapter).merge_and_unload()
     if found.weights is not None:
         model.score.weight.data = found.weights.to(model.dtype)
     if found.labels > 1:

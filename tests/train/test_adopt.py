@@ -43,12 +43,22 @@ def add_head(base: Path, labels: int) -> Any:
     return model
 
 
+def save_adapter_that_writes(base: Path, folder: Path) -> Any:
+    adapter = LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["q_proj"], init_lora_weights=False)
+    model = get_peft_model(transformers.LlamaForCausalLM.from_pretrained(base), adapter)
+    model.save_pretrained(str(folder))
+    return model
+
+
 def save_layout(layout: str, base: Path, folder: Path) -> Any:
     """Save a model with a scoring head as its trainer does, and return that model as it scores."""
     shutil.copytree(base, folder, ignore=shutil.ignore_patterns("*.safetensors", "config.json"))
-    if layout == "llama-factory":
+    if layout.startswith("llama-factory"):
         model = add_head(base, 1)
-        shutil.copytree(base, folder, dirs_exist_ok=True)
+        if layout == "llama-factory adapter":
+            model.model = save_adapter_that_writes(base, folder).merge_and_unload().model
+        else:
+            shutil.copytree(base, folder, dirs_exist_ok=True)
         head = {"v_head.summary.weight": model.score.weight.data, "v_head.summary.bias": torch.ones(1)}
         save_file(head, folder / "value_head.safetensors")
         return model
@@ -56,13 +66,14 @@ def save_layout(layout: str, base: Path, folder: Path) -> Any:
         adapter = LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["q_proj"], init_lora_weights=False)
         model = get_peft_model(add_head(base, 1), adapter)
         model.save_pretrained(str(folder))
+        (folder / "tokenizer_config.json").unlink()
         return model.merge_and_unload()
     model = add_head(base, 5 if layout == "five labels" else 1)
     model.save_pretrained(folder)
     return model
 
 
-@pytest.mark.parametrize("layout", ["trl", "ms-swift adapter", "llama-factory", "five labels"])
+@pytest.mark.parametrize("layout", ["trl", "ms-swift adapter", "llama-factory", "llama-factory adapter", "five labels"])
 def test_it_scores_as_it_did(layout: str, base: Path, tmp_path: Path) -> None:
     model, out = save_layout(layout, base, tmp_path / "theirs"), tmp_path / "judge"
     before = {file: file.read_bytes() for file in (tmp_path / "theirs").iterdir()}
@@ -199,6 +210,10 @@ def test_a_judge_that_writes_is_asked_in_its_own_words(base: Path, tmp_path: Pat
     done = run("critic", "adopt", base, tmp_path / "judge", "--prompt-pack", pack, code=0)
     assert "found: a judge that writes" in done.stdout and "asked in: scale_5\n" in done.stdout
     assert (tmp_path / "judge/model.safetensors").is_symlink()
+    save_adapter_that_writes(base, tmp_path / "theirs")
+    before = (base / "generation_config.json").stat().st_mtime_ns
+    run("critic", "adopt", tmp_path / "theirs", tmp_path / "merged", "--prompt-pack", pack, code=0)
+    assert (base / "generation_config.json").stat().st_mtime_ns == before, "links must not be written through"
     about = identity.describe(identity.read_notes(tmp_path / "judge"))
     replies = iter(["Rating: 2 of 5 at first. [RESULT] 3, no: [RESULT] 4", "I give it a 4."])
 
