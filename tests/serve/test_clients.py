@@ -9,41 +9,33 @@ the same servers are asked, in this process, what clients ask.
 """
 
 import contextlib
-import hashlib
 import json
 import math
-import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 import httpx
-import msgspec
 import pytest
+from clients.environments import CLIENTS, KEY, PROGRAMS, had, installed, printed
 from clients.forms import FORMS, single_grading
 from clients.tiny_server import make_judge
 from conftest import ROOT, certify, needs, run, serving, write_jsonl
 
 pytestmark = pytest.mark.e2e
 
-PROGRAMS, KEPT = ROOT / "tests/clients", ROOT / "build/clients"
-INSTALL_SECONDS = 900
 FORM = "pointwise_short"
 ROWS = ROOT.parent / "shared/data/human_scored/llmeval2.jsonl"
 HARNESSES = tomllib.loads((ROOT / "serve/harnesses.toml").read_text("utf-8"))
 RATED = 12
 """Rows that people scored."""
-
-KEY = "sk-none"
-"""VLMEvalKit takes no other than those that begin so."""
 
 README = "Rate the answer from 1 to 10.\nQuestion: 3 + 4?\nAnswer: 7\nEnd with: Score: n"
 GRADING = [
@@ -58,24 +50,8 @@ GRADING = [
 """Clients that rate or grade one answer."""
 
 
-class Client(msgspec.Struct, forbid_unknown_fields=True):
-    """An entry of clients.toml, which explains the fields."""
-
-    packages: list[list[str]] = []
-    verdicts: int = 0
-    rated: list[str] = []
-    borrows: bool = False
-    file: dict[str, str] = {}
-
-
-CLIENTS = msgspec.toml.decode((PROGRAMS / "clients.toml").read_text("utf-8"), type=dict[str, Client])
-
 WAYS = {"writer, as asked": ["--as-asked"], "writer, as learned": [], "head": []}
 """How the judge is asked, and the server's options."""
-
-
-class NotToBeHad(Exception):
-    """A package that its index does not give."""
 
 
 class Clients:
@@ -127,63 +103,6 @@ class Clients:
             shown = ["not run" if cell is None else f"{cell[0]} / {cell[1]}" for cell in cells]
             rows.append(f"| {name} | {' | '.join(shown)} |")
         return "\n".join(rows)
-
-
-def had(environment: Callable[[], Path]) -> Path:
-    try:
-        return environment()
-    except NotToBeHad as problem:
-        (pytest.fail if os.environ.get("CLIENTS") == "all" else pytest.skip)(str(problem))
-
-
-def installed(name: str) -> Path:
-    """The environment of a client, made unless a whole one is there. Raises NotToBeHad."""
-    packages = CLIENTS[name].packages
-    mark = hashlib.sha256(json.dumps([packages, sys.version]).encode()).hexdigest()[:8]
-    folder = KEPT / f"{name}-{mark}"
-    if (folder / "whole").exists():
-        return folder
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    if name == "promptfoo":
-        if shutil.which("npm") is None or shutil.which("node") is None:
-            raise NotToBeHad("npm is not here")
-        fetched(["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", *packages[0]], folder)
-    else:
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-        pip = [sys.executable, "-m", "pip", "--python", folder / "bin/python", "--disable-pip-version-check", "-q"]
-        for words in packages:
-            fetched([*pip, "install", "--no-compile", "--retries", "1", "--timeout", "20", *words], ROOT)
-    if CLIENTS[name].borrows:
-        (packages,) = folder.glob("lib/python*/site-packages")
-        (packages / "borrowed.pth").write_text(str(Path(pytest.__file__).parents[1]))
-    (folder / "whole").touch()
-    return folder
-
-
-def fetched(words: list[Any], folder: Path) -> None:
-    """Runs what installs packages. Raises NotToBeHad."""
-    try:
-        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        raise NotToBeHad(f"{words[-1]} was not installed within {INSTALL_SECONDS} s") from None
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["no word why"]
-        raise NotToBeHad(f"not to be had from the package index: {lines[-1]}")
-
-
-def printed(words: list[Any], folder: Path, variables: dict[str, str]) -> list[dict[str, Any]]:
-    done = subprocess.run(
-        words,
-        cwd=folder,
-        env={**os.environ, "OPENAI_API_KEY": KEY, **variables},
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
 @pytest.fixture(scope="module")
