@@ -4,7 +4,7 @@
 # make test   lint, types and all tests, a short run of the demos (bench-demo with servers by script) and of one of the clients below among them (ten to fifteen minutes, twenty on a slow CPU)
 # make check  the same without what is end to end (vLLM, whole judges and bases, kills, browsers, the READMEs' commands, demos, clients) and simulated worlds (three minutes)
 # make test-demo     what the demos must reach when they are run whole, with pip for a base (half an hour)
-# make test-clients  inspect-ai, lmms-eval, VLMEvalKit's requests, autoevals, mlflow, ragas and promptfoo judge with our server (a table); six tools' own result files are audited (a quarter of an hour, six minutes the next time)
+# make test-clients  inspect-ai, lmms-eval, VLMEvalKit's requests, autoevals, mlflow, ragas and promptfoo judge with our server (a table); six tools' own result files are audited; reward models that TRL, ms-swift and LLaMA-Factory train are adopted (twenty minutes, ten the next time)
 # make test-slow     training killed at many more moments, on two processes, from bases that pip gets; judges of an objective of your own, and of conversations (twenty minutes)
 # make bench  the measurements in tests/bench/
 # make clean  .venv and what building leaves; runs/, with what was trained, judged and labelled, stays
@@ -64,7 +64,7 @@ test-demo: install
 	$(PYTEST) -m whole
 
 test-clients: install
-	CLIENTS=all $(PYTEST) -m 'e2e or clients' -p no:xdist tests/serve/test_clients.py
+	CLIENTS=all $(PYTEST) -m 'e2e or clients' -p no:xdist tests/serve/test_clients.py tests/train/test_writers.py
 
 test-slow: install
 	$(PYTEST) $(AT_ONCE) -m slow
