@@ -42,6 +42,9 @@ from eval_agreement.measures.calibration import fit_ordinal
 VALUE_HEAD = "value_head.safetensors"
 """File of LLaMA-Factory with the layer of scores of a reward model."""
 
+SCORES = ("regression", "multi_label_classification")
+"""Kinds of problem (transformers) in which each output is a score of its own, and none a label among others."""
+
 PICKLES = (".bin", ".pt", ".pth")
 
 CHAT_FORMS = ("pointwise", "direct_turn", "direct_whole", "pairwise", "pairwise_turn", "pairwise_whole")
@@ -96,6 +99,10 @@ def find(folder: Path, base: Path | None) -> Found:
         labels = len(config.get("id2label") or "12") if is_head else 0
     if labels > len(RATINGS):
         raise UsageError(f"{folder}: a classifier of {labels} labels; ratings are 1..10")
+    if labels > 1 and ((folder / VALUE_HEAD).is_file() or config.get("problem_type") in SCORES):
+        raise UsageError(
+            f"{folder}: a reward model of {labels} scores; a judge has one, so keep that one's row of the head"
+        )
     kinds = {0: "a judge that writes", 1: "a reward model"}
     return Found(f"{kinds.get(labels, f'a classifier of {labels} labels')} ({name})", base, source, labels, weights)
 

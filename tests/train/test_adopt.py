@@ -245,6 +245,8 @@ def test_a_judge_that_writes_is_asked_in_its_own_words(base: Path, tmp_path: Pat
             "needs code of its own (AutoModel)",
         ),
         ("config.json", {**CLASSIFIER, "id2label": {str(n): "" for n in range(12)}}, [], "12 labels"),
+        ("config.json", {**CLASSIFIER, "problem_type": "regression"}, [], "a reward model of 2 scores"),
+        ("value_head.safetensors", torch.ones(2, 16), [], "a reward model of 2 scores"),
         ("config.json", "torn", [], "config.json: not JSON"),
         ("tokenizer_config.json", None, [], "no tokenizer; copy"),
         ("tokenizer_config.json", {"x": 1}, [], "no chat template; copy"),
@@ -270,7 +272,9 @@ def test_what_cannot_be_adopted_is_one_line(
     shutil.copytree(base, folder)
     if file is not None:
         (folder / file).unlink(missing_ok=True)
-        if content is not None:
+        if isinstance(content, torch.Tensor):
+            save_file({"v_head.summary.weight": content}, folder / file)
+        elif content is not None:
             (folder / file).write_text("{" if content == "torn" else json.dumps(content))
     plain = human_row(0)
     del plain["human_score"]
