@@ -182,24 +182,34 @@ def test_a_reward_model_learns_peoples_scale(base: Path, tmp_path: Path, monkeyp
         tmp_path / "p",
     )
     assert read_jsonl(tmp_path / "p")[0]["verdict"]["value"] == "B" and len(asked.asked) == 2
+    against = [{**row, "human_score": 11 - row["human_score"]} for row in read_jsonl(rows)]
+    words = ("--calibrate", write_jsonl(tmp_path / "against.jsonl", against))
+    judge(monkeypatch, None, "adopt", tmp_path / "theirs", tmp_path / "worse", *words, code=2)
+    assert not [*tmp_path.glob("worse*")], "a higher score is no better answer: nothing half-made"
     other = identity.own_name(str(out), {**facts, "adopted": {**facts["adopted"], "ordinal": [1.0, *[0.0] * 10]}})
     assert other != identity.own_name(str(out), facts), "another map is another judge"
 
 
 @pytest.mark.slow
 def test_vllm_scores_as_transformers(tiny_judge: Path, tmp_path: Path) -> None:
-    """A whole road with vLLM: adopted, calibrated, asked in this process."""
-    model, out, rows = save_layout("trl", tiny_judge, tmp_path / "theirs"), tmp_path / "judge", human_rows(tmp_path, 12)
-    run_apart("critic", "adopt", tmp_path / "theirs", out, "--calibrate", rows, code=0)
-    run_apart("critic", "judge", rows, "--judge", out, "--out", tmp_path / "judged.jsonl", code=0)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(out)
-    for _, line in jsonl.read(tmp_path / "judged.jsonl", Judgment):
-        asked = {"role": "user", "content": line.sample.asked.prompt}
-        chat = [asked, {"role": "assistant", "content": line.sample.answer}]
+    """A whole road with vLLM: adopted, calibrated on people who agree with it, asked in this process."""
+    model, out = save_layout("trl", tiny_judge, tmp_path / "theirs").float(), tmp_path / "judge"
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
+    rows, scores = [human_row(number, response="so " * number + "it is") for number in range(12)], dict[str, float]()
+    for row in rows:
+        chat = [{"role": "user", "content": row["question"]}, {"role": "assistant", "content": row["response"]}]
         text = tokenizer.apply_chat_template(chat, tokenize=False)
-        ids = tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
         with torch.no_grad():
-            assert float(line.reply) == pytest.approx(float(model.float()(ids).logits), abs=1e-4)
+            logits = model(tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]).logits
+        scores[row["id"]] = float(logits)
+    for rank, row in enumerate(sorted(rows, key=lambda row: scores[row["id"]])):
+        row["human_score"] = 1 + rank * 9 // 11
+    file = write_jsonl(tmp_path / "rows.jsonl", rows)
+    run_apart("critic", "adopt", tmp_path / "theirs", out, "--calibrate", file, code=0)
+    run_apart("critic", "judge", file, "--judge", out, "--out", tmp_path / "judged.jsonl", code=0)
+    judged = [line for _, line in jsonl.read(tmp_path / "judged.jsonl", Judgment)]
+    assert {line.id: float(line.reply) for line in judged} == pytest.approx(scores, abs=1e-4)
+    assert spearmanr([line.score for line in judged], [scores[line.id] for line in judged])[0] > 0.99
 
 
 def test_a_judge_that_writes_is_asked_in_its_own_words(base: Path, tmp_path: Path, monkeypatch: Any) -> None:
