@@ -14,6 +14,7 @@ rated, and fits the probability of each rating to them; then it rates as well. A
 """
 
 import json
+import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -225,6 +226,8 @@ def main(
     """Make a judge of a model that was trained elsewhere."""
     if out.exists():
         raise UsageError(f"{out} exists already; choose another folder")
+    # Saving imports DeepSpeed, which would warn that it finds no GPU.
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     found = find(folder, base)
