@@ -120,7 +120,7 @@ def judge(monkeypatch: pytest.MonkeyPatch, folder: Path | None, *words: object, 
     opened = list[Scores]()
 
     def open_scores(self: Endpoint, option: str, judges: Any) -> list[Scores]:
-        opened.append(Scores(folder or Path(judges[0])))
+        opened.extend(Scores(folder or Path(name)) for name in judges or [""])
         return opened
 
     monkeypatch.setattr(Endpoint, "open", open_scores)
@@ -170,6 +170,14 @@ def test_a_reward_model_learns_peoples_scale(base: Path, tmp_path: Path, monkeyp
         run(*audit, rows, "--judge", f"j={tmp_path / 'seen.jsonl'}"), "its map was fitted on 120 of the 120 answers"
     )
     run(*audit, fresh, "--judge", f"j={tmp_path / 'judged.jsonl'}", code=0)
+    shards = [tmp_path / f"shard{number}.jsonl" for number in (1, 2)]
+    for number, shard in enumerate(shards, 1):
+        judge(monkeypatch, out, "judge", rows, "--out", shard, "--shard", f"{number}/2")
+    run("critic", "merge", *shards, "--out", tmp_path / "merged.jsonl", code=0)
+    judge(monkeypatch, out, "judge", rows, "--judge", "a", "--judge", "b", "--out", tmp_path / "panel.jsonl")
+    for whole in ("merged.jsonl", "panel.jsonl"):
+        done = run(*audit, rows, "--judge", f"j={tmp_path / whole}")
+        assert_one_line_error(done, "its map was fitted on 120 of the 120 answers")
     pairs = [human_row(0, response="short", other="a longer one", preference="B", human_score=None)]
     (asked,) = judge(
         monkeypatch,
