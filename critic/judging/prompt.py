@@ -260,7 +260,23 @@ def render(prompt: Prompt, material: PromptInputs, kept: Truncation | None = Non
 
 
 def _render_chat(prompt: Prompt, material: PromptInputs, kept: Truncation, pictures: Sequence[str]) -> list[Message]:
-    """Render a conversation as the chat that it was. Images of turns that are left out stand before the question."""
+    """Render a conversation as the chat that it was. Images of turns that are left out stand before the question.
+
+    >>> prompt, earlier = load("pointwise", "en", sees=True), Exchange("What is it?", "A cat.", ["cat.png"])
+    >>> side = Candidate(earlier=[earlier], answer="> Black.")
+    >>> asked = PromptInputs(sides=[side], question="Which colour?", images=["cat.png", "fur.png"])
+    >>> for kept in ({}, {"history": 0}):
+    ...     for message in _render_chat(prompt, asked, kept, asked.pictures()):
+    ...         parts = message["content"]
+    ...         text = parts if isinstance(parts, str) else [part.get("image") or part["text"] for part in parts]
+    ...         print(message["role"], text)
+    user ['cat.png', 'What is it?']
+    assistant A cat.
+    user ['fur.png', 'Which colour?']
+    assistant > Black.
+    user ['cat.png', 'fur.png', 'Which colour?']
+    assistant > Black.
+    """
     messages = list[Message]()
     # A reward model is asked about one side at a time; both together are only hashed.
     for side in material.sides:

@@ -189,7 +189,8 @@ def test_a_reward_model_learns_peoples_scale(base: Path, tmp_path: Path, monkeyp
         "--out",
         tmp_path / "p",
     )
-    assert read_jsonl(tmp_path / "p")[0]["verdict"]["value"] == "B" and len(asked.asked) == 2
+    assert read_jsonl(tmp_path / "p")[0]["verdict"]["value"] == "B"
+    assert [message["role"] for request in asked.asked for message in request.messages] == ["user", "assistant"] * 2
     against = [{**row, "human_score": 11 - row["human_score"]} for row in read_jsonl(rows)]
     words = ("--calibrate", write_jsonl(tmp_path / "against.jsonl", against))
     judge(monkeypatch, None, "adopt", tmp_path / "theirs", tmp_path / "worse", *words, code=2)
