@@ -1,6 +1,5 @@
 """Benchmarks, one per module of this folder, and the runs that are scored. README.md explains how to add one."""
 
-import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from importlib import import_module
 from itertools import chain
@@ -9,11 +8,12 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, toml
 from msgspec.structs import replace
 
 from critic.errors import UsageError, did_you_mean, quoted
 from critic.judging import protocols
+from critic.judging.prompt import prompt_hash
 from critic.page.blocks import Figure, Section
 from critic.records import UNREADABLE, Conversation, JudgeConfig, Judgment
 
@@ -24,10 +24,24 @@ if TYPE_CHECKING:  # the commands that only list benchmarks need no NumPy
 Verdicts = Sequence[Judgment]
 Conversations = Sequence[Conversation]
 
-PAPER_SETTINGS: dict[str, str] = tomllib.loads(Path(__file__).with_name("paper_settings.toml").read_text("utf-8"))
-"""Fields of JudgeConfig that the papers determine for every protocol -> their names on a page."""
+
+class _Papers(Struct, forbid_unknown_fields=True):
+    """The content of `papers.toml`, which explains it."""
+
+    settings: dict[str, str]
+    published: dict[str, JudgeConfig]
+
+
+_PAPERS = toml.decode(Path(__file__).with_name("papers.toml").read_bytes(), type=_Papers)
 
 BENCHMARKS = tuple(sorted(module.name for module in iter_modules(__path__)))
+
+
+def published(name: str) -> JudgeConfig:
+    """Return how the paper of the benchmark `name` asks its judge (`papers.toml`)."""
+    setup = _PAPERS.published[name]
+    # A setup has the hash of the prompt, which the file names.
+    return replace(setup, second_question=setup.second_question and prompt_hash(setup.second_question))
 
 
 class Run(Struct, frozen=True, kw_only=True):
@@ -116,7 +130,7 @@ class Benchmark(Struct, frozen=True, kw_only=True):
         paper, words = self.paper_setup(used), list[str]()
         # Only this protocol leaves the form to the user.
         of_form = {"pointwise_prompt": "form"} if "pointwise" in used else {}
-        for name, option in (PAPER_SETTINGS | of_form).items():
+        for name, option in (_PAPERS.settings | of_form).items():
             here, there = map(attrgetter(name), (setup, paper))
             if here != there:
                 words.append(f"{option} {here} (paper: {there})")

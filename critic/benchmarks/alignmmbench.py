@@ -15,11 +15,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic import jsonl
-from critic.benchmarks import Benchmark, Conversations, Run
+from critic.benchmarks import Benchmark, Conversations, Run, published
 from critic.errors import UsageError, quoted
 from critic.page.blocks import Bounds, Figure
 from critic.page.figures import Sizes, compare_parts, list_models, plot_models
-from critic.records import TEN, VIDEO, Conversation, JudgeConfig, Question, SamplingParams, Turn
+from critic.records import TEN, VIDEO, Conversation, Question, Turn
 from critic.stats.aggregate import Cell, Scores, by_cell, combine, groups_by, groups_of, mean
 from critic.stats.leaderboard import Leaderboard, LeaderboardRow, Score, Term, score_of
 
@@ -232,20 +232,11 @@ def place_in_quadrant(mean: Bounds | None, aligned: Bounds | None, bars: Bounds)
     return QUADRANTS[mean[0] > bars[0], aligned[0] > bars[1]]
 
 
-PUBLISHED = JudgeConfig(
-    judge="",
-    score_kind="argmax",
-    pointwise_prompt="pointwise_one_shot",
-    decoding=SamplingParams(reason=True, temperature=0.0, images="blind"),
-)
-"""§4.1, figures 11 and 12: one call, a rating 1 to 10 and then a reason, with an in-context example of what the
-reference does not mention; the judge sees no image."""
-
 BENCHMARK = Benchmark(
     title="AlignMMBench",
     read=read_conversations,
     protocols=("pointwise",),
-    published=PUBLISHED,
+    published=published("alignmmbench"),
     entries=_list_rows,
     draw=draw,
 )

@@ -22,10 +22,9 @@ from msgspec import convert
 from msgspec.structs import replace
 
 from critic import tables
-from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts, count_equal_replies
+from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts, count_equal_replies, published
 from critic.errors import UsageError
-from critic.judging.prompt import EXTRACTION, prompt_hash
-from critic.records import Conversation, ConversationTurn, JudgeConfig, Judgment, SamplingParams
+from critic.records import Conversation, ConversationTurn, Judgment
 from critic.stats.aggregate import Cell, Groups, Scale, Scores, by_cell, each, groups_by, groups_of, paired
 from critic.stats.leaderboard import LeaderboardRow, Score, Term, score_of, scores_by_part
 
@@ -373,20 +372,6 @@ def _list_rows(run: Run, conversations: Conversations) -> Iterator[LeaderboardRo
                 yield LeaderboardRow(key=f"{protocol}-S{turn}-tasks", caption=caption, scores=by_task, collapsed=True)
 
 
-PUBLISHED = JudgeConfig(
-    judge="",
-    score_kind="argmax",
-    order="forced",
-    unread="fail",
-    second_question=prompt_hash(EXTRACTION),
-    reason_first=True,
-    sight="all",
-    decoding=SamplingParams(reason=True, temperature=0.0, images="blind"),
-)
-"""§4, figures 17 to 26: one call in a random order without ties, or a rating 1 to 10; the reason first, all turns in
-sight, captions for images; a second question extracts the verdict of an unreadable reply."""
-
-
 def _is_scored(judgment: Judgment) -> bool:
     """Return True for a verdict that a cell of table 1 counts."""
     return judgment.opponent is None and Cell(judgment.condition, judgment.turn, judgment.judging) in CELLS.values()
@@ -398,7 +383,7 @@ BENCHMARK = Benchmark(
     protocols=("pairwise", "direct"),
     conditions=(OWN, PERCEPTION, REASONING),
     report=report,
-    published=PUBLISHED,
+    published=published("convbench"),
     parts={"table 1": {"protocols": ("pairwise",)}, "table 8": {"protocols": ("direct",)}},
     scored=_is_scored,
     entries=_list_rows,

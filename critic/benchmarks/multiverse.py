@@ -21,12 +21,12 @@ from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import replace
 
 from critic import tables
-from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts
+from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts, published
 from critic.errors import UsageError, located, quoted
 from critic.judging.history import CONDITIONS
 from critic.page.blocks import Columns, Figure, Section, TableCell, interval, number
 from critic.page.figures import Sizes, compare_parts, plot_many
-from critic.records import Conversation, ConversationTurn, JudgeConfig, SamplingParams
+from critic.records import Conversation, ConversationTurn
 from critic.stats.aggregate import Cell, Groups, Scale, Scores, by_cell, groups_by, paired
 from critic.stats.arrays import ratio
 from critic.stats.estimate import Bootstrap, Interval
@@ -419,17 +419,12 @@ def _list_rows(run: Run, conversations: Conversations) -> Iterator[LeaderboardRo
         yield replace(row, ranked=False)
 
 
-PUBLISHED = JudgeConfig(
-    judge="", score_kind="argmax", decoding=SamplingParams(reason=False, temperature=0.0, images="show")
-)
-"""§2.3, appendix E: one call for the checklist and one for a score 1 to 10, without reasons; the judge sees images."""
-
 BENCHMARK = Benchmark(
     title="MultiVerse",
     read=read_conversations,
     protocols=("checklist", "quality"),
     conditions=(ORACLE,),
-    published=PUBLISHED,
+    published=published("multiverse"),
     parts={"quality assessment": {"protocols": ("quality",)}, "checklist": {"protocols": ("checklist",)}},
     report=report,
     draw=draw,

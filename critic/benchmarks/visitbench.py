@@ -21,10 +21,9 @@ from urllib.parse import unquote, urlsplit
 from msgspec.structs import replace
 
 from critic import tables
-from critic.benchmarks import Benchmark, Conversations, Run
+from critic.benchmarks import Benchmark, Conversations, Run, published
 from critic.errors import UsageError, loads, quoted
-from critic.judging.prompt import EXTRACTION, prompt_hash
-from critic.records import VIDEO, Conversation, ConversationTurn, JudgeConfig, SamplingParams
+from critic.records import VIDEO, Conversation, ConversationTurn
 from critic.stats.aggregate import Cell, by_cell, each, groups_by, groups_of
 from critic.stats.leaderboard import LeaderboardRow, score_of, scores_by_part
 
@@ -167,18 +166,7 @@ def _list_rows(run: Run, conversations: Conversations) -> Iterator[LeaderboardRo
         yield LeaderboardRow(key="reference", caption=caption, scores=scores, condition=condition)
 
 
-PUBLISHED = JudgeConfig(
-    judge="",
-    score_kind="argmax",
-    order="both_forced",
-    unread="tie",
-    second_question=prompt_hash(EXTRACTION),
-    reason_first=True,
-    reference_backed=True,
-    decoding=SamplingParams(reason=True, temperature=0.0, images="blind"),
-)
-"""Appendix F, figures 16 to 18: a call in each order, A or B and no tie, the reason first, a description for the image.
-A second question extracts the verdict of an unreadable reply; if that finds none, the verdict is a tie."""
+PUBLISHED = published("visitbench")
 
 BENCHMARK = Benchmark(
     title="VisIT-Bench",
