@@ -47,17 +47,8 @@ CELLS = convert(_FILE["cells"], dict[str, Cell])
 ALONE = {"S2": [Cell("no_history", 2)], "S3": [Cell("no_history", 3), Cell("single_turn", 3)]}
 """The cells of figure 8, in which a turn is asked without the earlier ones. The first cell with verdicts counts."""
 
-DERIVED: dict[str, dict[str, float]] = {
-    "R2": {"S1": 1 / 3, "S2": 1 / 3, "S3": 1 / 3},
-    "R1": {"S1": 1 / 6, "S2": 1 / 6, "S3": 1 / 6, "SO": 1 / 2},
-    "delta_S2_hat": {"S2_hat": 1, "S2": -1},
-    "delta_S3_hat": {"S3_hat": 1, "S3": -1},
-    "delta_SO_hat": {"SO_hat": 1, "SO": -1},
-    "delta_S3_tilde": {"S3_tilde": 1, "S3_hat": -1},
-    "delta_SO_tilde": {"SO_tilde": 1, "SO_hat": -1},
-}
-"""Scores derived from the cells, as weights. R2 is the mean of the turns, R1 the mean of R2 and SO. A delta is the
-score that perfection adds, positive if the model's own errors had a cost."""
+DERIVED: dict[str, dict[str, float]] = _FILE["derived"]
+"""Scores derived from the cells, as weights."""
 
 STEPS = (("perception", "S2", "S2_hat"), ("perception", "S3", "S3_hat"), ("reasoning", "S3_hat", "S3_tilde"))
 """The steps of the hierarchical ablation: the capability made perfect, and a turn's cells before and after."""
