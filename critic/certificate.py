@@ -3,7 +3,6 @@
 `critic audit --certificate` writes one; `critic judge --certificate` and `serve/judge.py --certificate` check it.
 """
 
-import hashlib
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic import jsonl
-from critic.errors import UsageError, encode, located, quoted
+from critic.errors import UsageError, hash_value, located, quoted
 from critic.page.page import render
 from critic.records import RATINGS, JudgeConfig, Judgment
 from critic.stats.arrays import Floats
@@ -48,7 +47,7 @@ class ScoreMap(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def digest(self) -> str:
         """A hash of the map, which judgments record."""
-        return hashlib.sha256(encode(self)).hexdigest()[:16]
+        return hash_value(self, 16)
 
 
 def part_value(judgment: Judgment, part: str) -> str | None:
@@ -65,8 +64,7 @@ def row_key(judgment: Judgment) -> str:
     Ids are no part of it: other files use the same ones for other answers. A whole conversation has only its id.
     """
     asked = judgment.sample.asked
-    subject = [asked.prompt, judgment.sample.answer] if asked else [judgment.id]
-    return hashlib.sha256(encode(subject)).hexdigest()[:12]
+    return hash_value([asked.prompt, judgment.sample.answer] if asked else [judgment.id], 12)
 
 
 class FittedMap(Struct, frozen=True, kw_only=True):
@@ -239,7 +237,7 @@ def read(path: Path) -> tuple[Certificate, str]:
     certificate."""
     with located(f"--certificate {path}: no certificate of critic audit", OSError, msgspec.DecodeError):
         content = path.read_bytes()
-        return msgspec.json.decode(content, type=Certificate), hashlib.sha256(content).hexdigest()
+        return msgspec.json.decode(content, type=Certificate), hash_value(content)
 
 
 def read_map(path: Path) -> FittedMap:

@@ -1,5 +1,6 @@
-"""Errors of two families, the caller's mistake and a failed call; and foreign text made safe to print and keep."""
+"""Errors of two families, the caller's mistake and a failed call; foreign text made safe to print and keep; hashes."""
 
+import hashlib
 import json
 import os
 import re
@@ -218,6 +219,16 @@ def encode(record: Any) -> bytes:
         return msgspec.json.encode(record)
     except UnicodeEncodeError:
         return msgspec.json.encode(replace_surrogates(msgspec.to_builtins(record)))
+
+
+def hash_value(value: Any, digits: int = 64) -> str:
+    """Return the first hex digits of the SHA-256 of a text or bytes, or of any other value as JSON (`encode`).
+
+    >>> hash_value("abc", 8), hash_value(b"abc", 8), hash_value(["abc"], 8)
+    ('ba7816bf', 'ba7816bf', '02f393ea')
+    """
+    content = value.encode() if isinstance(value, str) else value if isinstance(value, bytes) else encode(value)
+    return hashlib.sha256(content).hexdigest()[:digits]
 
 
 def loads(content: bytes | str, *, unique: bool = False) -> Any:

@@ -5,7 +5,6 @@ Pillow is imported only when an image is loaded, PyAV only when a video is.
 """
 
 import base64
-import hashlib
 import io
 import math
 import os
@@ -22,7 +21,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from msgspec.structs import replace
 
-from critic.errors import UsageError, located, one_line, replace_surrogates
+from critic.errors import UsageError, hash_value, located, one_line, replace_surrogates
 from critic.records import FRAMES, VIDEO, Conversation, ImageFailure, SentImage
 
 T = TypeVar("T")
@@ -162,7 +161,7 @@ class Images:
                 if not name.startswith("data:") and name not in self.uris:
                     file = self._find_file(name).stat()
                     versions[name] = file.st_size, file.st_mtime_ns
-        return hashlib.sha256(repr(versions).encode()).hexdigest()
+        return hash_value(repr(versions))
 
     def require(self, names: Iterable[str]) -> None:
         """Warn, before any request is made, if some of the named files are missing.
@@ -329,7 +328,7 @@ def name_images(conversations: Iterable[Conversation]) -> tuple[list[Conversatio
     conversations, short = [*conversations], dict[str, str]()
     for image in chain.from_iterable(turn.images for each in conversations for turn in each.turns):
         if image.startswith("data:"):
-            short[image] = f"{BY_HASH}{hashlib.sha256(image.encode()).hexdigest()}"
+            short[image] = f"{BY_HASH}{hash_value(image)}"
     named = []
     for conversation in conversations:
         turns = [replace(turn, images=[short.get(name, name) for name in turn.images]) for turn in conversation.turns]
@@ -339,8 +338,7 @@ def name_images(conversations: Iterable[Conversation]) -> tuple[list[Conversatio
 
 def _build(path: str, data: bytes, kind: str, resized: bool, time: str = "") -> Image:
     """Return an image with its hash; the arguments are fields of Image."""
-    digest = hashlib.sha256(data).hexdigest()
-    return Image(path=path, sha256=digest, kind=kind, data=data, resized=resized, time=time)
+    return Image(path=path, sha256=hash_value(data), kind=kind, data=data, resized=resized, time=time)
 
 
 def _encode(image: Any, kind: str) -> bytes:

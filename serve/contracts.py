@@ -6,7 +6,6 @@ prints an entry for a contract table of your own. `contracts.toml` is the built-
 functions are pure.
 """
 
-import hashlib
 import json
 import re
 import tomllib
@@ -26,7 +25,7 @@ from scales import OUT_OF, Schema, any_of, choices, escaped, find_labels, find_r
 from schemas import Limits, Unbounded, bounded
 
 from critic.cli import run_program
-from critic.errors import UsageError, located
+from critic.errors import UsageError, hash_value, located
 
 Form = Literal["text", "json_object", "json_schema", "tool"]
 
@@ -357,7 +356,7 @@ def fingerprint(request: Request) -> str:
     """
     first = next((text for _, text in list_turns(request)), "")
     begins = re.sub(r"\W+", " ", first[:40]).lower()  # identifies the template, not the data
-    return hashlib.sha256(f"{read_form(request)} {begins}".encode()).hexdigest()[:8]
+    return hash_value(f"{read_form(request)} {begins}", 8)
 
 
 def judges(request: Request) -> bool:

@@ -1,13 +1,12 @@
 """Replies from a file or a function, for rehearsals and tests without a model."""
 
-import hashlib
 from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
 
 from critic import jsonl
 from critic.backends import CONNECTIONS, Backend, ChatMessage, ModelInfo, Reply, Request, join_text, parts_of
-from critic.errors import replace_surrogates
+from critic.errors import hash_value, replace_surrogates
 
 IMAGE_TOKENS = 100
 """Number of tokens that an image counts in a scripted prompt."""
@@ -57,7 +56,7 @@ def from_file(path: Path) -> ScriptedBackend:
 
     def answer(request: Request) -> Reply:
         # Only the prompt selects the reply, so that neither order nor concurrency changes it.
-        digest = hashlib.sha256("\0".join(join_text(message) for message in request.messages).encode()).digest()
-        return replies[int.from_bytes(digest[:8], "big") % len(replies)]
+        drawn = int(hash_value("\0".join(map(join_text, request.messages)), 16), 16)
+        return replies[drawn % len(replies)]
 
     return ScriptedBackend(answer, name=replace_surrogates(path.stem))

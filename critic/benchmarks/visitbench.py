@@ -11,7 +11,6 @@ The latter two hold people's ratings of the GPT-4 answer, which is the reference
     There are two kites.   True                        False
 """
 
-import hashlib
 import re
 from collections.abc import Collection, Iterator
 from contextlib import suppress
@@ -22,7 +21,7 @@ from msgspec.structs import replace
 
 from critic import tables
 from critic.benchmarks import Benchmark, Conversations, Run, published
-from critic.errors import UsageError, loads, quoted
+from critic.errors import UsageError, hash_value, loads, quoted
 from critic.records import VIDEO, Conversation, ConversationTurn
 from critic.stats.aggregate import Cell, by_cell, each, groups_by, groups_of
 from critic.stats.leaderboard import LeaderboardRow, score_of, scores_by_part
@@ -55,9 +54,7 @@ def read_conversations(path: Path) -> list[Conversation]:
         category = tables.require_text(location, row, "instruction_category")
         prompt, reference = tables.require_text(location, row, "instruction"), _find_reference(location, row)
         # Rows about the same images share a group; embedded images are identified by their hashes.
-        names = [
-            hashlib.sha256(image.encode()).hexdigest()[:16] if image.startswith("data:") else image for image in images
-        ]
+        names = [hash_value(image, 16) if image.startswith("data:") else image for image in images]
         conversations.append(
             Conversation(
                 id=key,

@@ -3,7 +3,6 @@
 The yield is printed by reason, as MultiVerse does (§2.1, step 4).
 """
 
-import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from msgspec import Struct
 
 from critic import tables
 from critic.building.replies import DraftConversation
+from critic.errors import hash_value
 
 CRITERIA = {"natural": "unnatural_flow", "correct": "wrong_answer", "needs_image": "blind"}
 """Column of the review sheet -> reason for removing a conversation if the majority answers no."""
@@ -51,7 +51,7 @@ def _build_key(talk: DraftConversation) -> str:
 
     It contains a hash of the text, so that answers about an earlier text are ignored.
     """
-    return f"{talk.id}-{hashlib.sha256(format_talk(talk).encode()).hexdigest()[:8]}"
+    return f"{talk.id}-{hash_value(format_talk(talk), 8)}"
 
 
 def _read_rows(sheet: Path) -> list[tuple[str, dict[str, Any]]]:
@@ -74,7 +74,7 @@ def ask(sheet: Path, conversations: Sequence[DraftConversation], reviewers: Iter
     new = []
     for reviewer in map(str, reviewers):
         # Different orders keep fatigue from hitting the same conversations twice.
-        for talk in sorted(conversations, key=lambda talk: hashlib.sha256(f"{reviewer}/{talk.id}".encode()).digest()):
+        for talk in sorted(conversations, key=lambda talk: hash_value(f"{reviewer}/{talk.id}")):
             note = "; ".join(f"models differ on: {item}" for turn in talk.turns for item in turn.disputed)
             row = {"id": _build_key(talk), "reviewer": reviewer, "image": talk.image}
             row |= {"conversation": format_talk(talk), "note": note, **dict.fromkeys(CRITERIA, "")}

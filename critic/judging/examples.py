@@ -1,6 +1,5 @@
 """Turn human-scored rows into training examples: plan the form of each row, then render its prompt and target."""
 
-import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import fmean
@@ -9,6 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from critic.backends import list_image_names
+from critic.errors import hash_value
 from critic.judging import forms
 from critic.judging.distribution import probabilities
 from critic.judging.kinds import human_score
@@ -129,8 +129,7 @@ def question_key(response: Response) -> bytes:
 
 def _draw(*words: str) -> float:
     """Return a number from 0 to 1 (1 excluded) that depends only on `words`."""
-    digest = hashlib.sha256("\0".join(words).encode()).digest()
-    return int.from_bytes(digest[:6], "big") / 2**48
+    return int(hash_value("\0".join(words), 12), 16) / 2**48
 
 
 def build_example(

@@ -1,6 +1,5 @@
 """Build the messages that a model sees at a turn of a conversation: one table in conditions.toml for each ablation."""
 
-import hashlib
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from critic.errors import hash_value
 from critic.records import Conversation, Language
 
 
@@ -107,4 +107,4 @@ def _user_message(content: str, images: list[str]) -> HistoryMessage:
 
 def call_id(conversation: Conversation, sent: Sequence[HistoryMessage]) -> str:
     """Return a hash of conversation id and messages. Requests with the same hash are sent once and share the reply."""
-    return hashlib.sha256(msgspec.json.encode([conversation.id, sent])).hexdigest()[:16]
+    return hash_value([conversation.id, sent], 16)

@@ -1,7 +1,6 @@
 """Get the judgment of a planned verdict from a judge, and combine the judgments of a panel on one response."""
 
 import asyncio
-import hashlib
 import math
 from collections.abc import Sequence
 
@@ -11,7 +10,7 @@ from msgspec.structs import replace
 from critic import records
 from critic.backends import Backend, Reply, find_failure
 from critic.certificate import FittedMap
-from critic.errors import Refused, Transient
+from critic.errors import Refused, Transient, hash_value
 from critic.images import ImageError, Images
 from critic.judging import distribution, forms
 from critic.judging.forms import JudgeRequest, PlannedVerdict, form_of, inquiry
@@ -94,8 +93,7 @@ class Judge:
         requests = [request.rendered() for request in self._build_requests(planned)]
         # The hash is of the whole prompts, before anything is left out.
         shown = [self.setup, planned.protocol, [request.fitted.messages for request in requests]]
-        digest = hashlib.sha256(msgspec.json.encode(shown)).hexdigest()[:16]
-        asked = digest if requests and planned.protocol is not None else None
+        asked = hash_value(shown, 16) if requests and planned.protocol is not None else None
         return replace(planned, prompt_hash=self.hash_prompt(planned.form), requests=requests, asked=asked)
 
     def _build_requests(self, planned: PlannedVerdict, again: int = 0) -> list[JudgeRequest]:
@@ -107,8 +105,7 @@ class Judge:
         if self.pack is not None:
             request = replace(request, prompt=self.pack.prompt(request.prompt, planned.form, sample.turn))
         if self.setup.decoding.temperature:
-            seed = int.from_bytes(hashlib.sha256(sample.key.encode()).digest()[:3])
-            request = replace(request, seed=seed + again)
+            request = replace(request, seed=int(hash_value(sample.key, 6), 16) + again)
         if not request.form.pair:
             return [request]
         orders: Sequence[Position] = records.PLAYERS
@@ -116,8 +113,8 @@ class Judge:
         if self.setup.orders == 1:
             # The turns of a conversation and the whole have one order, hence no turn's number here.
             named = self.setup.seed, sample.system, sample.id, sample.condition, "", planned.judging, sample.opponent
-            digest = hashlib.sha256("/".join(map(str, named)).encode()).digest()
-            orders = [records.PLAYERS[(digest[0] + again) % 2]]
+            drawn = int(hash_value("/".join(map(str, named)), 2), 16)
+            orders = [records.PLAYERS[(drawn + again) % 2]]
         return [replace(request, first=first, material=in_order(request.prompt, material, first)) for first in orders]
 
     async def verdict_on(self, prepared: PlannedVerdict) -> Judgment:
@@ -167,7 +164,7 @@ class Judge:
     def hash_prompt(self, form: str) -> str:
         """Return one hash of all wordings of the prompt that this judge gets for `form`."""
         if self.pack is not None:
-            return hashlib.sha256(f"{self.pack.name}/{form}".encode()).hexdigest()[:16]
+            return hash_value(f"{self.pack.name}/{form}", 16)
         return prompt_hash(forms.ONE_SIDE[form] if self.scores_sides else form, self.sees)
 
     @property

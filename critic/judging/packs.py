@@ -3,7 +3,6 @@
 A pack has one TOML file per prompt, with the fields of `PackFile`. critic/stages/README.md shows one.
 """
 
-import hashlib
 import re
 from collections.abc import Mapping
 from itertools import cycle
@@ -14,7 +13,7 @@ import msgspec
 import regex
 from msgspec.structs import replace
 
-from critic.errors import UsageError, located
+from critic.errors import UsageError, hash_value, located
 from critic.judging.forms import BY_NAME, FORMS
 from critic.judging.prompt import LANGUAGES, PARTS, PARTS_OF_TURNS, Prompt, load
 from critic.records import Language
@@ -91,8 +90,7 @@ def open_pack(folder: Path) -> Pack:
             prompts[path.stem] = _read_prompt(path)
     if not prompts:
         raise UsageError(f"--prompt-pack {folder}: no folder with .toml files")
-    digest = hashlib.sha256(msgspec.json.encode(prompts)).hexdigest()[:8]
-    return Pack(f"{folder.resolve().name}@{digest}", folder, prompts)
+    return Pack(f"{folder.resolve().name}@{hash_value(prompts, 8)}", folder, prompts)
 
 
 def _find_form(stem: str) -> str:

@@ -7,7 +7,6 @@ Prompts are rendered the same way for training and for judging. Text from users,
 line ("> "), so that it cannot close its section. What a tokenizer would read as control tokens is replaced.
 """
 
-import hashlib
 import re
 import string
 import tomllib
@@ -24,7 +23,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic import records
-from critic.errors import UsageError
+from critic.errors import UsageError, hash_value
 from critic.records import TEN, Candidate, Exchange, Language, Message, PromptInputs, Response
 
 LANGUAGES: tuple[Language, ...] = get_args(Language)
@@ -106,7 +105,7 @@ class Prompt(Struct, frozen=True, dict=True, kw_only=True, forbid_unknown_fields
     @cached_property
     def hash(self) -> str:
         """Return the first 16 hex digits of the SHA-256 of the prompt (JSON, fields in their defined order)."""
-        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
+        return hash_value(self, 16)
 
     @cached_property
     def compiled(self) -> jinja2.Template:
@@ -148,7 +147,7 @@ def prompt_hash(name: str, sees: bool = False) -> str:
     `sees`: hash the wordings with images and without, as a judge that sees images gets both.
     """
     wordings = [load(name, language, seen) for seen in ((False, True) if sees else (False,)) for language in LANGUAGES]
-    return hashlib.sha256("".join(wording.hash for wording in wordings).encode()).hexdigest()[:16]
+    return hash_value("".join(wording.hash for wording in wordings), 16)
 
 
 def _fill(text: str, values: dict[str, Any]) -> str:

@@ -10,7 +10,6 @@ Other programs' replies are the result files of other harnesses, or a plain tabl
 Ids are the benchmark's. A table may also have `condition` (own unless said), and the question, which is checked.
 """
 
-import hashlib
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,7 +21,7 @@ from msgspec import Struct, toml
 from msgspec.structs import replace
 
 from critic import jsonl, tables
-from critic.errors import UsageError, quoted, replace_surrogates, shorten_line
+from critic.errors import UsageError, hash_value, quoted, replace_surrogates, shorten_line
 from critic.judging.history import CONDITIONS, messages
 from critic.judging.prompt import show_history
 from critic.judging.thoughts import say_thoughts, with_reply, without_thoughts_in
@@ -381,5 +380,5 @@ def battles(models: Sequence[Transcripts], how: Pairing, seed: int) -> list[Pair
 
 def _draw_opponent(index: int, models: int, *words: object) -> int:
     """Return the index of an opponent for model number `index`, never itself, by a hash of `words` and `index`."""
-    digest = hashlib.sha256("/".join(map(str, (*words, index))).encode()).digest()
-    return (index + 1 + int.from_bytes(digest[:6], "big") % (models - 1)) % models
+    drawn = int(hash_value("/".join(map(str, (*words, index))), 12), 16)
+    return (index + 1 + drawn % (models - 1)) % models

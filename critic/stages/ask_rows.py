@@ -1,7 +1,6 @@
 """The steps of `critic build` that ask a model: a prompt for each row, a reply read by its schema, a named failure for
 each reply that cannot be used."""
 
-import hashlib
 import json
 import tomllib
 from collections import Counter
@@ -16,7 +15,7 @@ from msgspec.structs import replace
 
 from critic.backends import Backend, Request, find_failure
 from critic.building import replies
-from critic.errors import Refused, Transient, decode
+from critic.errors import Refused, Transient, decode, hash_value
 from critic.images import ImageError, Images
 from critic.judging.prompt import quote_untrusted
 from critic.judging.thoughts import without_thoughts
@@ -97,7 +96,7 @@ def prompt(step: str, row: BuildRow) -> str:
     key."""
     facts = dict(row.facts)
     if step == "persona":
-        drawn = int(hashlib.sha256(row.key.encode()).hexdigest(), 16)
+        drawn = int(hash_value(row.key), 16)
         facts["goals"] = {name: _sub_goals(goals, drawn) for name, goals in _content(row.lang)["goals"].items()}
     return _template(step, row.lang).render(facts)
 
@@ -126,8 +125,7 @@ class AskRows(Stage[BuildRow, AskedRow]):
         self.facts = {"step": step, "model": backend.served.name, "rows": len(rows), "sampling": sampling}
 
     def _hash(self, row: BuildRow) -> str:
-        shown = [self.name, prompt(self.name, row), row.image]
-        return hashlib.sha256(msgspec.json.encode(shown)).hexdigest()[:16]
+        return hash_value([self.name, prompt(self.name, row), row.image], 16)
 
     def problem(self, record: AskedRow) -> str | None:
         row = self.wanted.get(record.key)

@@ -5,7 +5,6 @@ critic infer questions.jsonl --benchmark alignmmbench --out replies.jsonl --base
 """
 
 import asyncio
-import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -19,7 +18,7 @@ from msgspec.structs import asdict, replace
 
 from critic import benchmarks
 from critic.backends import Backend, ChatMessage, Reply, Request, find_failure, read_usage
-from critic.errors import Refused, Transient, UsageError, quoted
+from critic.errors import Refused, Transient, UsageError, hash_value, quoted
 from critic.images import Image, ImageError, Images, name_images
 from critic.judging import history
 from critic.judging.history import CONDITIONS, HistoryMessage
@@ -133,7 +132,7 @@ class Infer(Stage[Conversation, ModelTurn]):
             return replace(record, failure=error.failure, detail=str(error))
         record = replace(record, seen=[_recorded(message, images) for message in messages])
         # Each prompt has a seed of its own, the same in every run and order.
-        seed = int.from_bytes(hashlib.sha256(f"{self.sampling.seed}/{record.call}".encode()).digest()[:4], "big")
+        seed = int(hash_value(f"{self.sampling.seed}/{record.call}", 8), 16)
         request = Request(
             messages=[_sent(message, images) for message in messages],
             max_tokens=self.sampling.max_tokens,

@@ -1,7 +1,6 @@
 """The run of a stage that asks a model. Killed at any byte, the same command resumes where it stopped."""
 
 import asyncio
-import hashlib
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -20,7 +19,7 @@ from critic.backends import Backend
 from critic.backends.middleware import list_unsupported, walk_layers
 from critic.backends.vllm import VllmBackend
 from critic.certificate import FittedMap
-from critic.errors import UsageError, encode, located, quoted
+from critic.errors import UsageError, hash_value, located, quoted
 from critic.stages.totals import Price, RunSummary, describe_speed, measure_gpus, measure_memory
 
 T = TypeVar("T")
@@ -66,8 +65,7 @@ class Shard(Struct, frozen=True):
     def of(self, group: str) -> "Shard":
         """Return the part that a group belongs to, for the same number of parts."""
         # A hash is the same on every machine, whatever else the file holds.
-        digest = hashlib.sha256(group.encode()).digest()
-        return Shard(int.from_bytes(digest[:8], "big") % self.count + 1, self.count)
+        return Shard(int(hash_value(group, 16), 16) % self.count + 1, self.count)
 
 
 class RunOptions(Struct, frozen=True, kw_only=True):
@@ -323,7 +321,7 @@ def describe_source(path: Path) -> dict[str, str]:
     if not path.is_dir():
         return {"file": str(path), "sha256": jsonl.sha256(path)}
     inside = [(file.name, jsonl.sha256(file)) for file in tables.list_files(path)]
-    return {"file": str(path), "sha256": hashlib.sha256(encode(inside)).hexdigest()}
+    return {"file": str(path), "sha256": hash_value(inside)}
 
 
 def known(out: Path, record: type[Record], check: Callable[[Record], str | None] = lambda _: None) -> Iterator[Record]:
