@@ -189,12 +189,11 @@ def _list_rows(run: Run, conversations: Conversations) -> Iterator[LeaderboardRo
             continue
         of_tasks = scores(ratings, conversations) | alignment(ratings, conversations)
         caption = "Mean rating 1 to 10 (table 3 of the paper)"
-        row = LeaderboardRow(key="tasks", caption=caption, scores=of_tasks, condition=cell.condition)
-        yield replace(row, charted=[MEAN_OF_TASKS, ALIGNMENT], stated=[ALIGNMENT])
+        charted = [MEAN_OF_TASKS, ALIGNMENT]
+        yield LeaderboardRow("tasks", caption, of_tasks, cell.condition, charted=charted, stated=[ALIGNMENT])
         over_tasks = overviews(ratings, conversations)
         caption = "Mean rating 1 to 10 by category, and over the questions"
-        row = LeaderboardRow(key="categories", caption=caption, scores=over_tasks, condition=cell.condition)
-        yield replace(row, charted=list(over_tasks))
+        yield LeaderboardRow("categories", caption, over_tasks, cell.condition, charted=list(over_tasks))
 
 
 def draw(boards: Mapping[str, Leaderboard], sizes: Sizes) -> list[Figure]:

@@ -284,8 +284,7 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
             summary.setdefault(run.name, {})[protocol] = {"flips": flips}
         caption = f"What a perfect step adds to the score of all models by pair of tasks ({protocol})"
         for name, score in pairs_of_tasks([run.verdicts for run in judged], conversations, protocol).items():
-            row = LeaderboardRow(key=f"{protocol}-pairs", caption=caption, scores={"adds": score}, name=name)
-            rows.append(replace(row, collapsed=True))
+            rows.append(LeaderboardRow(f"{protocol}-pairs", caption, {"adds": score}, name=name, collapsed=True))
     return Report(rows=rows, summary=summary)
 
 
@@ -303,7 +302,7 @@ def _compare_judges(runs: Sequence[Run], conversations: Conversations) -> Iterat
             for models in [*pooled, *([pair] for pair in both)]:
                 scores = agreement(models, conversations, protocol)
                 system, key = models[0][0].system, f"agreement-{protocol}"
-                row = LeaderboardRow(key=key, caption=caption, scores=scores, system=system)
+                row = LeaderboardRow(key, caption, scores, system=system)
                 # A row of all models is no model's, in colour or in rank.
                 if len(models) > 1:
                     system = f"all {len(models)} models"
@@ -343,16 +342,14 @@ def _list_rows(run: Run, conversations: Conversations) -> Iterator[LeaderboardRo
         if by_heading:
             caption = f"{TITLES[protocol].capitalize()} (table {8 if protocol == 'direct' else 1} of the paper)"
             main = [name for name in ("R1", "R2", "S1", "S2", "S3", "SO") if name in by_heading]
-            yield LeaderboardRow(key=protocol, caption=caption, scores=by_heading, charted=main)
+            yield LeaderboardRow(protocol, caption, by_heading, charted=main)
         if contrasts := ablations(run.verdicts, conversations, protocol):
             caption = f"What focus points and turns' judgments add: with less without, in {points} (ablations)"
-            row = LeaderboardRow(key=f"{protocol}-ablations", caption=caption, scores=contrasts)
-            yield replace(row, charted=list(contrasts), ranked=False)
+            yield LeaderboardRow(f"{protocol}-ablations", caption, contrasts, charted=list(contrasts), ranked=False)
         if columns := errors(run.verdicts, conversations, protocol):
             drawn = [name for name in columns if "O" not in name and not name.endswith(("up", "down"))]
             caption = f"Where errors come from: fails and flips in %, what a perfect step adds ({protocol})"
-            row = LeaderboardRow(key=f"{protocol}-errors", caption=caption, scores=columns)
-            yield replace(row, charted=drawn, ranked=False)
+            yield LeaderboardRow(f"{protocol}-errors", caption, columns, charted=drawn, ranked=False)
         for turn in (1, 2, 3):
             verdicts = by_cell(run.verdicts, protocol, UNIT[protocol]).get(Cell(OWN, turn), {})
             # A turn without verdicts would only fill a table with dashes.
@@ -360,7 +357,7 @@ def _list_rows(run: Run, conversations: Conversations) -> Iterator[LeaderboardRo
                 caption = f"S{turn} by task, {TITLES[protocol]} (figure 6 of the paper)"
                 tasks = groups_by((_name_task(turn, talk), talk.id, talk.group) for talk in conversations)
                 by_task = scores_by_part(verdicts, {"all": groups, **dict(sorted(tasks.items()))}, scale)
-                yield LeaderboardRow(key=f"{protocol}-S{turn}-tasks", caption=caption, scores=by_task, collapsed=True)
+                yield LeaderboardRow(f"{protocol}-S{turn}-tasks", caption, by_task, collapsed=True)
 
 
 def _is_scored(judgment: Judgment) -> bool:

@@ -404,9 +404,9 @@ def _list_rows(run: Run, conversations: Conversations) -> Iterator[LeaderboardRo
         for key, (about, scores) in tables_.items():
             published = " (table 2)" if (key, condition) == ("turn-score", ORACLE) else ""
             yield LeaderboardRow(
-                key=f"{key}-{condition}",
-                caption=f"{about}, with {NAMES.get(condition, condition)}{published}",
-                scores=scores,
+                f"{key}-{condition}",
+                f"{about}, with {NAMES.get(condition, condition)}{published}",
+                scores,
                 collapsed=key not in ("turn-score", "measures", "goal-score"),
                 charted=list(scores) if key == "turn-score" else [],
             )
@@ -414,9 +414,8 @@ def _list_rows(run: Run, conversations: Conversations) -> Iterator[LeaderboardRo
     if {ORACLE, SELF_PREDICTION} <= set(run.conditions()):
         caption = "What the references as history add: oracle less self-prediction, paired"
         effect = oracle_effect(run.verdicts, conversations)
-        row = LeaderboardRow(key="history-effect", caption=caption, scores=effect, charted=list(effect))
         # A history is no model: nothing is ahead by it.
-        yield replace(row, ranked=False)
+        yield LeaderboardRow("history-effect", caption, effect, charted=list(effect), ranked=False)
 
 
 BENCHMARK = Benchmark(

@@ -160,7 +160,7 @@ def _list_rows(run: Run, conversations: Conversations) -> Iterator[LeaderboardRo
         caption = "Win rate against the reference in %, a tie half a win"
         if unreferenced := len(conversations) - len(referenced):
             caption += f"; {unreferenced} instructions without a confirmed one are not asked"
-        yield LeaderboardRow(key="reference", caption=caption, scores=scores, condition=condition)
+        yield LeaderboardRow("reference", caption, scores, condition=condition)
 
 
 PUBLISHED = published("visitbench")

@@ -137,7 +137,7 @@ def _build_boards(
         ties = each(points[model], lambda value: 100.0 * (value == 50))
         scores = scores_by_part(points[model], {RATE: every, **asked}, (0, 100))
         scores |= scores_by_part(ties, {TIES: every}, (0, 100))
-        entries[model] = LeaderboardRow(key=key, caption=caption, scores=scores, name=model, system=model, judge=judge)
+        entries[model] = LeaderboardRow(key, caption, scores, name=model, system=model, judge=judge)
     wins = standings(list(entries.values()))
     wins.pop(MEAN, None)
     rated = dict[str, dict[str, LeaderboardCell]]()

@@ -236,4 +236,4 @@ def _list_other_means(runs: Runs, run: Run) -> Iterator[LeaderboardRow]:
         against = f" against {opponent}" if opponent else ""
         caption = f"Other verdicts, in no score above: {protocol}{against}, {low:g} to {high:g}"
         key = re.sub(r"\W+", "-", f"other {protocol}{against}")
-        yield LeaderboardRow(key=key, caption=caption, scores=scores)
+        yield LeaderboardRow(key, caption, scores)

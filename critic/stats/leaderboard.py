@@ -66,7 +66,7 @@ class Score(Struct, frozen=True, kw_only=True):
         return f"{parts} of {self.of}" if parts < self.of else ""
 
 
-class LeaderboardRow(Struct, frozen=True, kw_only=True):
+class LeaderboardRow(Struct, frozen=True):
     """A run's scores, by column, in one table over models.
 
     - `key`, `caption`: the table's name, also of its file, and its description.
