@@ -10,7 +10,6 @@ import json
 import math
 import re
 import shlex
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -22,7 +21,7 @@ from types import SimpleNamespace
 from typing import Any, Literal
 from zipfile import ZipFile
 
-from msgspec import Struct, convert
+from msgspec import Struct, toml
 
 from critic import jsonl
 from critic.errors import UsageError, did_you_mean, located, one_line, quoted, refusing, replace_surrogates
@@ -137,8 +136,7 @@ class ColumnTable(Struct, frozen=True):
 @cache
 def load_columns() -> ColumnTable:
     """Return the content of `column_names.toml`."""
-    text = Path(__file__).with_name("column_names.toml").read_text("utf-8")
-    return convert(tomllib.loads(text), ColumnTable)
+    return toml.decode(Path(__file__).with_name("column_names.toml").read_bytes(), type=ColumnTable)
 
 
 def spell_plainly(column: str) -> str:

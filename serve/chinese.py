@@ -4,13 +4,13 @@ This suffices to read the form; it is not a translation. Quoted text is kept as 
 it. All functions are pure. The words are in chinese.toml.
 """
 
-import tomllib
 from pathlib import Path
 from string import ascii_letters, digits
 
 import regex as re
+from msgspec import toml
 
-_TABLES = tomllib.loads(Path(__file__).with_name("chinese.toml").read_text("utf-8"))
+_TABLES = toml.decode(Path(__file__).with_name("chinese.toml").read_bytes())
 HAN = "\u4e00-\u9fff"
 WIDE = {ord(mark) + 0xFEE0: mark for mark in digits + ascii_letters}
 WIDE |= str.maketrans(_TABLES["quotes"])

@@ -8,7 +8,6 @@ functions are pure.
 
 import json
 import re
-import tomllib
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -166,7 +165,7 @@ def load(files: Sequence[Path] = ()) -> Contracts:
 
 def _read_table(file: Path) -> list[Contract]:
     with located(f"{file}: no table of contracts", OSError, ValueError):
-        table = msgspec.convert(tomllib.loads(file.read_text("utf-8")), File).contract
+        table = msgspec.toml.decode(file.read_bytes(), type=File).contract
     for contract in table:
         if problem := _problem(contract):
             raise UsageError(f"{file}: contract {contract.name!r}: {problem}")

@@ -8,7 +8,6 @@ resolved by vLLM.
 import json
 import os
 import sys
-import tomllib
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -26,7 +25,7 @@ LAYER = ["--middleware", "layer.JudgeLayer"]
 SETTINGS = "CRITIC_SERVE_LAYER"
 """Environment variable that passes the settings (JSON) from judge.py to the server process."""
 
-GUARDED: dict[str, str] = tomllib.loads(Path(__file__).with_name("guarded.toml").read_text("utf-8"))
+GUARDED: dict[str, str] = msgspec.toml.decode(Path(__file__).with_name("guarded.toml").read_bytes())
 """vLLM settings that the user may not change after the -- -> the error message."""
 
 
@@ -65,7 +64,7 @@ def list_aliases(own: Sequence[str], harnesses: Sequence[str], api_key: str | No
     Traceback (most recent call last):
     critic.errors.UsageError: --alias-of vlm: unknown; choose vlmevalkit, lmms-eval, or name models by --alias
     """
-    table = tomllib.loads(Path(__file__).with_name("harnesses.toml").read_text("utf-8"))
+    table = msgspec.toml.decode(Path(__file__).with_name("harnesses.toml").read_bytes())
     for name in harnesses:
         if name not in table:
             raise UsageError(f"--alias-of {name}: unknown; choose {', '.join(table)}, or name models by --alias")

@@ -4,7 +4,6 @@ The words of these patterns, and of those in reader.py, are in words.toml.
 """
 
 import functools
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from re import escape
@@ -12,11 +11,12 @@ from typing import Any
 
 import regex as re
 from chinese import HAN
+from msgspec import toml
 
 Schema = dict[str, Any]
 Range = tuple[float, float]
 
-_WORDS: dict[str, list[str]] = tomllib.loads(Path(__file__).with_name("words.toml").read_text("utf-8"))
+_WORDS: dict[str, list[str]] = toml.decode(Path(__file__).with_name("words.toml").read_bytes())
 
 
 def one_of(name: str) -> str:

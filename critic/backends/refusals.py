@@ -2,7 +2,6 @@
 
 import math
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -10,7 +9,9 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
-_FILE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+from msgspec import toml
+
+_FILE = toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
 
 OPTIONAL: dict[str, list[str]] = _FILE["optional"]
 """Request fields that a request can do without: name -> (regular expression for the field in error messages, the

@@ -11,14 +11,13 @@ A row of the sheet is one conversation of three turns (perception, reasoning and
     third_turn_demands              Mentions kite and children; has a rhyme.
 """
 
-import tomllib
 from collections import ChainMap, Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from msgspec import convert
+from msgspec import convert, toml
 from msgspec.structs import replace
 
 from critic import tables
@@ -39,7 +38,7 @@ PUBLIC, ANNOTATED = (IMAGE, *INSTRUCTIONS), (CAPTION, *TASKS, *REFERENCES, FOCUS
 
 OWN, PERCEPTION, REASONING = "own", "perfect_perception", "perfect_perception_reasoning"
 
-_FILE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+_FILE = toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
 
 CELLS = convert(_FILE["cells"], dict[str, Cell])
 """The judged cells of table 1: hat with perfect perception, tilde with perfect perception and reasoning."""

@@ -1,6 +1,5 @@
 """Build the messages that a model sees at a turn of a conversation: one table in conditions.toml for each ablation."""
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -50,7 +49,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return range(self.references + 1, turn) if self.history else range(0)
 
 
-_FILE = tomllib.loads(Path(__file__).with_name("conditions.toml").read_text("utf-8"))
+_FILE = msgspec.toml.decode(Path(__file__).with_name("conditions.toml").read_bytes())
 
 CONDITIONS = msgspec.convert(_FILE["conditions"], dict[str, Condition])
 """Condition name -> the history that the model sees."""

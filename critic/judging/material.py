@@ -14,12 +14,13 @@ only contradict one. So can a sentence that says that there is no verdict.
 """
 
 import re
-import tomllib
 from collections.abc import Callable, Iterator
 from itertools import accumulate
 from pathlib import Path
 
-LISTS: dict[str, dict[str, list[str]]] = tomllib.loads((Path(__file__).parent / "words.toml").read_text("utf-8"))
+from msgspec import toml
+
+LISTS: dict[str, dict[str, list[str]]] = toml.decode(Path(__file__).with_name("words.toml").read_bytes())
 """The content of words.toml, which explains it."""
 
 

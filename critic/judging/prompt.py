@@ -9,7 +9,6 @@ line ("> "), so that it cannot close its section. What a tokenizer would read as
 
 import re
 import string
-import tomllib
 import unicodedata
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
@@ -161,7 +160,7 @@ def _read_content(name: str, language: Language) -> dict[str, Any] | None:
     """
     file = files("critic") / "prompts" / f"{name}_{language}.toml"
     if file.is_file():
-        content = tomllib.loads(file.read_text("utf-8"))
+        content = msgspec.toml.decode(file.read_bytes())
         return _merge(_read_content(content.pop("extends", ""), language) or {}, content)
     # Names of files and flags have underscores too: the last flag may begin at any of them.
     base, _, flag = name.rpartition("_")

@@ -2,7 +2,6 @@
 each reply that cannot be used."""
 
 import json
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
@@ -78,7 +77,7 @@ class AskedRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @cache
 def _content(language: Language) -> dict[str, Any]:
-    return tomllib.loads((files("critic") / "prompts" / "build" / f"{language}.toml").read_text("utf-8"))
+    return msgspec.toml.decode((files("critic") / f"prompts/build/{language}.toml").read_bytes(), type=dict[str, Any])
 
 
 @cache
