@@ -3,8 +3,8 @@
 After MultiVerse's table 1 and figure 4 and AlignMMBench's figure 2, for any benchmark.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -22,6 +22,9 @@ _READING = "Lengths are in words; of Chinese every character is one. MTLD is a m
 ASKED = "verb and noun"
 """Name of a class of English questions: their first verb (no auxiliary) and the first noun after it. Words are tagged,
 not parsed (cf. VisIT-Bench's figure of root verbs and their objects)."""
+
+KINDS = ("task", "task and turn", ASKED, "category", "interaction goal", "image domain", "language", "main aspect")
+"""Kinds of class, in the order of the card."""
 
 MOST_ASKED = 20
 """Number of rows shown of the ASKED table; card.json has all."""
@@ -105,34 +108,35 @@ def _find_request(question: str) -> str | None:
     return f"{verb} {noun}".lower() if verb and noun else None
 
 
+def _list_classes(conversation: Conversation) -> Iterator[tuple[str, str | None]]:
+    """Yield each class of a conversation and its turns: the kind of class, and its name or None."""
+    for place, turn in enumerate(conversation.turns, 1):
+        yield "task", turn.task
+        # ConvBench's three levels (figure 5).
+        if conversation.turns[0].task != conversation.turns[-1].task:
+            yield "task and turn", f"{place}. {turn.task}"
+        if conversation.lang == "en":
+            yield ASKED, _find_request(turn.prompt)
+        for main, _ in turn.aspects:
+            yield "main aspect", main
+    yield "category", conversation.category
+    yield "interaction goal", conversation.goal
+    yield "image domain", conversation.domain
+    yield "language", conversation.lang
+
+
 def _count_classes(conversations: Sequence[Conversation]) -> dict[str, dict[str, tuple[int, int]]]:
-    """Return for each kind of class (such as "task") its names with (count, number of images), most frequent first."""
-    kinds: dict[str, Callable[[Conversation], Iterable[str | None]]] = {
-        "task": lambda conversation: (turn.task for turn in conversation.turns),
-        "task and turn": lambda conversation: (
-            f"{number}. {turn.task}"
-            for number, turn in enumerate(conversation.turns, 1)
-            if conversation.turns[0].task != conversation.turns[-1].task  # ConvBench's three levels (figure 5)
-        ),
-        ASKED: lambda conversation: (
-            _find_request(turn.prompt) for turn in conversation.turns if conversation.lang == "en"
-        ),
-        "category": lambda conversation: [conversation.category],
-        "interaction goal": lambda conversation: [conversation.goal],
-        "image domain": lambda conversation: [conversation.domain],
-        "language": lambda conversation: [conversation.lang],
-        "main aspect": lambda conversation: (main for turn in conversation.turns for main, _ in turn.aspects),
-    }
+    """Return for each of KINDS its names with (count, number of images), most frequent first."""
+    counts, images = {kind: Counter[str]() for kind in KINDS}, defaultdict[tuple[str, str], set[str]](set)
+    for conversation in conversations:
+        for kind, name in _list_classes(conversation):
+            if name:
+                counts[kind][name] += 1
+                images[kind, name].update(*(turn.images for turn in conversation.turns))
     classes = {}
-    for kind, names_of in kinds.items():
-        counts, images = Counter[str](), dict[str, set[str]]()
-        for conversation in conversations:
-            for name in filter(None, names_of(conversation)):
-                counts[name] += 1
-                images.setdefault(name, set()).update(*(turn.images for turn in conversation.turns))
-        # A benchmark without tasks, goals or domains gets no empty table.
-        if counts:
-            classes[kind] = {name: (count, len(images[name])) for name, count in counts.most_common()}
+    # A benchmark without tasks, goals or domains gets no empty table.
+    for kind in filter(counts.__getitem__, KINDS):
+        classes[kind] = {name: (count, len(images[kind, name])) for name, count in counts[kind].most_common()}
     return classes
 
 
