@@ -3,7 +3,6 @@
 `critic audit --certificate` writes one; `critic judge --certificate` and `serve/judge.py --certificate` check it.
 """
 
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -14,7 +13,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic import jsonl
-from critic.errors import UsageError, hash_value, located, quoted
+from critic.errors import UsageError, hash_value, located, notify, quoted
 from critic.page.page import render
 from critic.records import RATINGS, JudgeConfig, Judgment
 from critic.stats.arrays import Floats
@@ -303,7 +302,7 @@ def check_certificate(path: Path, processors: Mapping[str, str], prompts: Mappin
     if not certificate.kept and applied == how.recalibrated:
         warnings.append("the judge did not keep its gate")
     for warning in warnings:
-        print(f"--certificate {path}: {warning}", file=sys.stderr)
+        notify(f"--certificate {path}: {warning}")
     return certificate
 
 

@@ -17,7 +17,7 @@ from msgspec import Struct, toml
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from critic.errors import UsageError, did_you_mean, install_extra, mask
+from critic.errors import UsageError, did_you_mean, install_extra, mask, notify
 
 INTERRUPTED = 130
 """Exit code with which Typer ends a command after Ctrl-C."""
@@ -181,10 +181,10 @@ def _run(app: typer.Typer, name: str | None = None) -> None:
             message = f"{error.filename}: {error.strerror}"
         else:
             raise
-        print(f"error: {mask(message)}", file=sys.stderr)
+        notify(f"error: {mask(message)}")
         code = 2
     if code == INTERRUPTED:
-        print("interrupted; run the same command again to go on", file=sys.stderr)
+        notify("interrupted; run the same command again to go on")
     sys.exit(code)
 
 

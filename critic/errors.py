@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -102,6 +103,11 @@ class Refused(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         # Pickled between Ray's processes, where the default would call __init__ with the message only.
         return Refused, (self.failure, str(self))
+
+
+def notify(text: object) -> None:
+    """Print a line to standard error, beside the results on standard output."""
+    print(text, file=sys.stderr)
 
 
 def install_extra(extra: str) -> str:

@@ -9,7 +9,6 @@ import io
 import math
 import os
 import re
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,7 +20,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from msgspec.structs import replace
 
-from critic.errors import UsageError, hash_value, located, one_line, replace_surrogates
+from critic.errors import UsageError, hash_value, located, notify, one_line, replace_surrogates
 from critic.records import FRAMES, VIDEO, Conversation, ImageFailure, SentImage
 
 T = TypeVar("T")
@@ -176,7 +175,7 @@ class Images:
             text = f"images are not there, the first {first}; --data-root FOLDER says where"
             if len(missing) == len(files):
                 raise UsageError(f"{len(missing)} of {len(files)} {text}")
-            print(f"warning: {len(missing)} of {len(files)} {text}", file=sys.stderr)
+            notify(f"warning: {len(missing)} of {len(files)} {text}")
 
     def _find_file(self, name: str) -> Path:
         """Return the path of the image or video `name`. If there is no such file, backslashes separate folders.

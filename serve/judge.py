@@ -33,7 +33,7 @@ from critic.backends import identity
 from critic.backends.vllm import build_environment, build_options, count_gpus, end_with_parent, find_build, list_devices
 from critic.certificate import check_certificate, read
 from critic.cli import run_program
-from critic.errors import UsageError, located
+from critic.errors import UsageError, located, notify
 
 ENTRY = "vllm.entrypoints.launchers.api_server.entry"
 SEVERAL = ("vllm.entrypoints.cli.main", "serve")  # a process of the API for each engine; the other starts one alone
@@ -116,7 +116,7 @@ def control_tokens(model: str) -> list[str]:
         try:
             folder = Path(snapshot_download(model, allow_patterns=[*FILES, "*.jinja"]))
         except (OSError, ValueError) as error:
-            print(f"{model}: control tokens in messages are not respelt: {error}"[:300], file=sys.stderr)
+            notify(f"{model}: control tokens in messages are not respelt: {error}"[:300])
             return []
     return list_tokens(folder)
 
@@ -198,10 +198,10 @@ def attend(words: list[str], environ: dict[str, str], url: str, ready: str, seco
     try:
         wait_until_ready(server, url, seconds, log)
         print(ready, flush=True)
-        print(f"vLLM ended by itself with code {server.wait()}", file=sys.stderr)
+        notify(f"vLLM ended by itself with code {server.wait()}")
         return 1
     except KeyboardInterrupt:
-        print("stopping", file=sys.stderr)
+        notify("stopping")
         return 0
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -274,7 +274,7 @@ def main(
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     environ = build_server_environment(checkpoint, settings, on_cpu, api_key)
     environ |= {"CUDA_VISIBLE_DEVICES": ",".join(engines)} if engines else {}
-    print(f"loading {checkpoint} into vLLM", file=sys.stderr, flush=True)
+    notify(f"loading {checkpoint} into vLLM")
     entry = SEVERAL if engines else (ENTRY,)
     words = [sys.executable, "-m", *entry, "--served-model-name", name, *settings.aliases, *ours, *extra, *LAYER]
     # The server's address, its names, and the forms in which it asks the judge.

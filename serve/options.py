@@ -7,7 +7,6 @@ resolved by vLLM.
 
 import json
 import os
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -17,7 +16,7 @@ from typing import Any
 import msgspec
 
 from critic.backends.identity import describe_settings, parse_options
-from critic.errors import UsageError
+from critic.errors import UsageError, notify
 
 LAYER = ["--middleware", "layer.JudgeLayer"]
 """Comes after all other options: the last middleware is the outermost, and no request may bypass it."""
@@ -70,7 +69,7 @@ def list_aliases(own: Sequence[str], harnesses: Sequence[str], api_key: str | No
             raise UsageError(f"--alias-of {name}: unknown; choose {', '.join(table)}, or name models by --alias")
         # Its log has only one line on it.
         if api_key and not api_key.startswith(key := table[name].get("key", "")):
-            print(f"{name}: some data sets ask a judge only if the key begins with {key}", file=sys.stderr)
+            notify(f"{name}: some data sets ask a judge only if the key begins with {key}")
     return [*dict.fromkeys([*own, *(model for name in harnesses for model in table[name]["models"])])]
 
 

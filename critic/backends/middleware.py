@@ -2,7 +2,6 @@
 
 import hashlib
 import sqlite3
-import sys
 import time
 import zlib
 from collections import Counter
@@ -14,7 +13,7 @@ from msgspec import Struct, msgpack
 from msgspec.structs import replace
 
 from critic.backends import Backend, ChatMessage, ModelInfo, Reply, Request
-from critic.errors import Refused, UsageError, located
+from critic.errors import Refused, UsageError, located, notify
 
 
 class Layer:
@@ -75,7 +74,7 @@ class Cached(Layer):
         # Another model under the same name would be answered from this one's replies.
         if "@" not in name:
             problem = f"{name} has no mark of its weights (NAME@HASH): replies are cached by its name only"
-            print(f"--cache {path}: {problem}", file=sys.stderr)
+            notify(f"--cache {path}: {problem}")
 
     async def __aenter__(self) -> Self:
         with located(f"--cache {self.path}: expected an SQLite file of ours", sqlite3.Error, OSError):

@@ -4,7 +4,6 @@ while."""
 import asyncio
 import math
 import random
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -16,7 +15,7 @@ from msgspec.structs import replace
 from critic.backends import NO_ANSWER, Backend, ChatMessage, ModelInfo, Reply, Request
 from critic.backends.address import redact_url
 from critic.backends.openai import FIRST_PAUSE, LONGEST_PAUSE, LONGEST_WISH
-from critic.errors import Hopeless, Refused, Transient, UsageError
+from critic.errors import Hopeless, Refused, Transient, UsageError, notify
 
 
 class Choosing(Backend, Protocol):
@@ -75,7 +74,7 @@ class Upstream:
         """Print that this server is not used, once until it is back."""
         # It is tried again and again: a line each time would bury all others.
         if not self.reported:
-            print(f"{self.url} is left out: {problem}", file=sys.stderr)
+            notify(f"{self.url} is left out: {problem}")
         self.reported = True
 
 

@@ -5,14 +5,13 @@ Needs the extra `ray` on every node, and the model's folder at the same path on 
 
 import asyncio
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from critic.backends import NO_ANSWER, Backend, ChatMessage, ModelInfo, Reply, Request
 from critic.backends.middleware import Layer
-from critic.errors import Refused, Transient, UsageError, install_extra, located, one_line
+from critic.errors import Refused, Transient, UsageError, install_extra, located, notify, one_line
 
 
 class Worker:
@@ -47,7 +46,7 @@ class Worker:
             return error
         # The engine is gone. Ray starts another in a new process.
         except UsageError as error:
-            print(error, file=sys.stderr, flush=True)
+            notify(error)
             os._exit(1)
 
     async def count_tokens(self, messages: Sequence[ChatMessage]) -> int | Refused:
@@ -146,7 +145,7 @@ class RayBackend(Layer):
         options = {"num_cpus": 1, "num_gpus": self._gpus, "scheduling_strategy": "SPREAD", "max_restarts": -1}
         worker: Any = ray.remote(Worker).options(max_concurrency=self._limit, **options)
         actors = {name: worker.remote(self._make) for name in self._names}
-        print(f"starting {len(self._names)} replicas of {self._model} on Ray", file=sys.stderr, flush=True)
+        notify(f"starting {len(self._names)} replicas of {self._model} on Ray")
         start, states = time.monotonic(), [actor.started.remote() for actor in actors.values()]
         # The others join once they have started: until then they are endpoints that do not answer yet.
         await asyncio.to_thread(ray.wait, states, num_returns=1)

@@ -7,13 +7,13 @@ them.
 """
 
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from critic.errors import notify
 from critic.records import ModelTurn, TurnFailure
 
 _NAMES = "think(?:ing)?|thoughts?|reasoning|reflection|analysis|scratchpad|rationale|monologue|思考|推理"
@@ -284,4 +284,4 @@ def without_thoughts_in(turn: ModelTurn) -> ModelTurn:
 def say_thoughts(path: Path, count: int, answers: int) -> None:
     """Print to stderr that `count` of the `answers` in a file have thoughts; print nothing if `count` is 0."""
     if count:
-        print(f"{path}: {count} of {answers} answers have thoughts, which are no part of the answer", file=sys.stderr)
+        notify(f"{path}: {count} of {answers} answers have thoughts, which are no part of the answer")

@@ -5,7 +5,6 @@ critic run alignmmbench metadata.jsonl --model runs/vlm --judge http://b:8000/v1
 """
 
 import shutil
-import sys
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -16,7 +15,7 @@ import typer
 from msgspec.structs import asdict, replace
 
 from critic import benchmarks
-from critic.errors import UsageError
+from critic.errors import UsageError, notify
 from critic.judging.assignments import VerdictPlan
 from critic.judging.transcripts import Pair, Transcript
 from critic.stages import infer, options, score
@@ -57,15 +56,15 @@ def main(
     judge = prepare_judge(endpoint, how, plan, benchmark_file, questions.root, questions.uris)
     say_calls(plan, judge.setup)
     _check_room(plan, out.absolute())
-    print(f"1/3 infer: {benchmark} by {model}", file=sys.stderr)
+    notify(f"1/3 infer: {benchmark} by {model}")
     model_options = asdict(replace(endpoint, model=model)) | asdict(asked)
     code = infer.main(benchmark_file, benchmark, replies, **model_options)
     # Judging a file that mostly failed would cost calls for nothing.
     if code:
         return code
-    print(f"2/3 judge: by {judged_by}", file=sys.stderr)
+    notify(f"2/3 judge: by {judged_by}")
     code = judge_conversations(endpoint.run_options(judged), endpoint, how, [replies], benchmark, benchmark_file)
-    print("3/3 score", file=sys.stderr)
+    notify("3/3 score")
     # Coverage is of the whole benchmark, unless only a part was asked.
     published_file = benchmark_file if asked.limit is None else None
     scored = score.main(

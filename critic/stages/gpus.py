@@ -18,7 +18,7 @@ from typing import Any
 
 from critic import jsonl
 from critic.backends.vllm import count_gpus, end_with_parent, list_devices
-from critic.errors import UsageError, one_line
+from critic.errors import UsageError, notify, one_line
 from critic.stages.run import check_plain
 
 
@@ -103,5 +103,5 @@ def _work(command: Callable[..., int], runs: Sequence[Mapping[str, Any]], device
             # Records leave out a value that is the default object itself; a text sent to another process is a copy.
             command(**{name: sys.intern(value) if type(value) is str else value for name, value in options.items()})
     except Exception as error:
-        print(error if isinstance(error, UsageError) else one_line(error), file=sys.stderr)
+        notify(error if isinstance(error, UsageError) else one_line(error))
         sys.exit(2)

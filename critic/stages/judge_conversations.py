@@ -3,7 +3,6 @@
 critic judge replies.jsonl --benchmark convbench --out judged.jsonl --protocol direct
 """
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -15,7 +14,7 @@ from msgspec.structs import replace
 
 from critic import benchmarks, jsonl
 from critic.backends import Backend
-from critic.errors import UsageError
+from critic.errors import UsageError, notify
 from critic.images import BY_HASH, Images, name_images
 from critic.judging import protocols, transcripts
 from critic.judging.assignments import VerdictPlan, form_name
@@ -80,13 +79,12 @@ def judge_conversations(
     for path in files:
         # A table of another program has no sidecar.
         if not (transcripts.is_table(path) or jsonl.sidecar(path).is_file()):
-            print(f"{path}: critic infer has not finished it; what it lacks is not judged", file=sys.stderr)
+            notify(f"{path}: critic infer has not finished it; what it lacks is not judged")
     if questions is not None:
         replied = [transcript.conversation for transcript in models[0].values()]
         benchmarks.check_asked(questions, published, ((conversation, replies) for conversation in replied))
         if missing := len(published) - len({conversation.id for conversation in replied}):
-            lacking = f"{missing} of {len(published)} conversations of {questions}"
-            print(f"{lacking} have no replies and are not judged", file=sys.stderr)
+            notify(f"{missing} of {len(published)} conversations of {questions} have no replies and are not judged")
     whole = replace(whole, pairs=transcripts.pair_up(models, files, how.battles, how.seed))
     root = endpoint.data_root or options.root_of(replies, questions)
     # The forms follow from the rows of all shards: merged files say alike how they were judged.
@@ -158,9 +156,9 @@ def prepare_judge(
     if setup.unlearned:
         why = f"; it did not learn {setup.unlearned} (--force-form)"
     usually = f" (usual: {', '.join(usual_forms)})" if usual_forms != forms else ""
-    print(f"{backend.served.name} is asked in {name_forms(forms)}{why}{usually}", file=sys.stderr)
+    notify(f"{backend.served.name} is asked in {name_forms(forms)}{why}{usually}")
     if how.published and (otherwise := benchmarks.load(plan.benchmark).setup_departures(judge.setup, plan.protocols)):
-        print(f"not as published: {'; '.join(otherwise)}", file=sys.stderr)
+        notify(f"not as published: {'; '.join(otherwise)}")
     return judge
 
 
@@ -178,7 +176,7 @@ def _check_pack(pack: Pack, how: JudgeOptions, plan: VerdictPlan, setup: JudgeCo
         form, turns = form_name(protocol, turn, setup), len(talks[key].history) + len(talks[key].turns)
         seen = turns if turn is None or form_of(form).all_turns else len(talks[key].history) + turn
         pack.check(form, turn, talks[key].lang, seen)
-    print(f"prompts of {pack.name}: {', '.join(pack.prompts)}", file=sys.stderr)
+    notify(f"prompts of {pack.name}: {', '.join(pack.prompts)}")
 
 
 def plan_verdicts(how: JudgeOptions, benchmark: str, models: int = 1) -> VerdictPlan:
@@ -325,7 +323,7 @@ def say_calls(plan: VerdictPlan, setup: JudgeConfig) -> None:
     if setup.second_question:
         fewer = f", {calls} if every reply can be read{fewer}"
         calls += sum(by_protocol[name] * (setup.orders if name == "pairwise" else 1) for name in EXTRACTED)
-    print(f"{by_protocol.total()} verdicts by at most {calls} calls{fewer}", file=sys.stderr)
+    notify(f"{by_protocol.total()} verdicts by at most {calls} calls{fewer}")
 
 
 def _check_plan(plan: VerdictPlan, replies: Path) -> None:

@@ -1,6 +1,5 @@
 """The part of `critic judge` that judges single responses, by one judge or a panel."""
 
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from msgspec.structs import replace
 
 from critic import jsonl
 from critic.backends import collect_processors
-from critic.errors import UsageError, quoted
+from critic.errors import UsageError, notify, quoted
 from critic.human_scored import UNUSABLE_FLAGS, OwnColumns, say_left_out, walk
 from critic.judging.distribution import Aggregation
 from critic.judging.examples import ALONE, comparable, partner, question_key
@@ -114,7 +113,7 @@ class JudgeResponses(JudgeSamples[Shown]):
         changed = sum(self.done[name].sample != sample for name, sample in now.items())
         if changed:
             jsonl.write(self.out, (replace(self.done[name], sample=sample) for name, sample in now.items()))
-            print(f"{self.out}: {changed} responses have other scores by people now; so has the file", file=sys.stderr)
+            notify(f"{self.out}: {changed} responses have other scores by people now; so has the file")
 
     def items(self) -> Iterable[Shown]:
         return in_order(super().items())

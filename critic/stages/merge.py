@@ -4,7 +4,6 @@ critic judge rows.jsonl --shard 3/64 --out part.3.jsonl …    # one of 64, on a
 critic merge part.*.jsonl --out judged.jsonl
 """
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
@@ -15,7 +14,7 @@ import typer
 from msgspec import Raw, Struct
 
 from critic import jsonl
-from critic.errors import UsageError, located, quoted
+from critic.errors import UsageError, located, notify, quoted
 from critic.records import Judgment, ModelTurn
 from critic.stages import options
 from critic.stages.run import RunOptions, Shard, finish, join_facts
@@ -104,7 +103,7 @@ def _without_members(shards: Sequence[ShardFile]) -> list[ShardFile]:
     members = {Path(member["file"]).name for part in shards for member in part.facts.get("members") or []}
     kept = [part for part in shards if part.path.name not in members]
     if len(kept) < len(shards):
-        print(f"left out {len(shards) - len(kept)} files of a panel's members: the panel's are given", file=sys.stderr)
+        notify(f"left out {len(shards) - len(kept)} files of a panel's members: the panel's are given")
     return kept
 
 

@@ -2,7 +2,6 @@
 
 import inspect
 import os
-import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial, wraps
 from pathlib import Path
@@ -20,7 +19,7 @@ from critic.backends.scripted import from_file
 from critic.backends.vllm import VllmBackend, count_gpus
 from critic.certificate import read_map
 from critic.cli import RARELY_NEEDED
-from critic.errors import UsageError, located, replace_surrogates
+from critic.errors import UsageError, located, notify, replace_surrogates
 from critic.images import MAX_BYTES, Images
 from critic.judging.distribution import ScoreKind
 from critic.judging.forms import FORMS, ONE_SIDE, REASON_FIRST, can_give, form_of, inquiry
@@ -359,7 +358,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
             if wanted is None and sees is None:
                 sees = how.published is not None
                 choice = "shown images, as in the paper; --images blind" if sees else "asked blind; --images show"
-                print(f"{name} does not say whether it sees: it is {choice}", file=sys.stderr)
+                notify(f"{name} does not say whether it sees: it is {choice}")
             # Images that are sent to a judge that cannot see would fail every request.
             if wanted is None and not sees:
                 return None

@@ -4,7 +4,6 @@ critic rewrite seeds.jsonl --out review.jsonl --base-url http://127.0.0.1:8000/v
 critic rewrite seeds.jsonl --out questions.jsonl --apply review.jsonl
 """
 
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -16,7 +15,7 @@ from msgspec import Struct
 
 from critic import jsonl
 from critic.benchmarks import alignmmbench
-from critic.errors import UsageError, quoted
+from critic.errors import UsageError, notify, quoted
 from critic.records import Question
 from critic.stages.ask_rows import AskedRow, AskRows, BuildRow
 from critic.stages.options import ONE_MODEL, Endpoint, check, takes_options
@@ -108,7 +107,7 @@ def apply(questions: Path, review: Path, out: Path) -> int:
         for wording in accepted[row["question_id"]]:
             # The same question twice would count twice in the scores.
             if (group, wording.strip()) in known:
-                print(f"{row['question_id']}: asked already, not added again: {wording}", file=sys.stderr)
+                notify(f"{row['question_id']}: asked already, not added again: {wording}")
                 continue
             known.add((group, wording.strip()))
             highest[group] += 1

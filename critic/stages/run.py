@@ -19,7 +19,7 @@ from critic.backends import Backend
 from critic.backends.middleware import list_unsupported, walk_layers
 from critic.backends.vllm import VllmBackend
 from critic.certificate import FittedMap
-from critic.errors import UsageError, hash_value, located, quoted
+from critic.errors import UsageError, hash_value, located, notify, quoted
 from critic.stages.totals import Price, RunSummary, describe_speed, measure_gpus, measure_memory
 
 T = TypeVar("T")
@@ -162,9 +162,9 @@ class Stage(ABC, Generic[Item, Record]):
             self.resume()
             left = len(self.wanted) - len(self.done)
             if self.done:
-                print(f"{self.out}: {len(self.done)} {self.counted} before, {left} to go", file=sys.stderr)
+                notify(f"{self.out}: {len(self.done)} {self.counted} before, {left} to go")
             if not self.wanted:
-                print(f"no group falls into shard {self.options.shard}", file=sys.stderr)
+                notify(f"no group falls into shard {self.options.shard}")
                 jsonl.write(self.out, [])
             start = time.monotonic()
             asyncio.run(self.ask(left) if left else self.nothing_left())
@@ -266,7 +266,7 @@ class Stage(ABC, Generic[Item, Record]):
                 changed = f"{self.backend.endpoint} answered as {before} before, now as {name}"
                 if path := self.options.certificate:
                     raise UsageError(f"--certificate {path}: {changed}: another judge under the same name; audit again")
-                print(f"{changed}: another model under the same name, {self.out} has both", file=sys.stderr)
+                notify(f"{changed}: another model under the same name, {self.out} has both")
             self.answered_by[name] = None
 
     def note(self, failure: str | None, detail: str | None = None) -> None:
@@ -371,7 +371,7 @@ def finish(options: RunOptions, summary: RunSummary, facts: dict[str, Any]) -> i
     for text in lines:
         print(text)
     if summary.failures.total() > options.max_failed * summary.count:
-        print(f"more than {options.max_failed:.0%} failed; --retry-failed asks again", file=sys.stderr)
+        notify(f"more than {options.max_failed:.0%} failed; --retry-failed asks again")
         return 3
     return 0
 
