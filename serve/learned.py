@@ -70,12 +70,8 @@ def usable_forms(about: Mapping[str, Any]) -> dict[str, Form]:
     for name in about.get("forms", ()):
         form = form_of(name)
         # The others need what no client shows: the turns of a benchmark, and the verdicts on them.
-        if (
-            ("gives" not in about or can_give(about, name))
-            and form.protocol == "pointwise"
-            and form.scope == "turn"
-            and form.kind.is_verdict
-        ):
+        is_shown = (form.protocol, form.scope) == ("pointwise", "turn") and form.kind.is_verdict
+        if is_shown and ("gives" not in about or can_give(about, name)):
             usable[name] = form
     return usable
 
