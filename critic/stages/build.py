@@ -32,7 +32,7 @@ from critic.judging import protocols
 from critic.page.blocks import interval, number
 from critic.records import Judgment, Language, ModelTurn
 from critic.stages.ask_rows import STEPS, TOKENS, AskedRow, AskRows, BuildRow
-from critic.stages.options import ONE_MODEL, Endpoint, choose, takes_options
+from critic.stages.options import NAMES, Endpoint, choose, takes_options
 from critic.stages.run import known
 from critic.stages.totals import listed
 
@@ -289,7 +289,7 @@ def solve_blind(building: BenchmarkBuild, conversations: Sequence[DraftConversat
         if not all(map(is_wanted, known(path, record))):
             jsonl.write(path, filter(is_wanted, known(path, record)))
     protocol = PLANS[name].protocol
-    options = {option: getattr(building.endpoint, option) for option in ONE_MODEL} | {"max_failed": 1.0}
+    options = {option: getattr(building.endpoint, option) for option in NAMES["one_model"]} | {"max_failed": 1.0}
     code = infer.main(draft, name, replies, condition=["no_image"], data_root=building.root, **options)
     # Without a URL the model is a folder or a file, which critic judge takes as --judge.
     if not options["base_url"]:
@@ -419,7 +419,7 @@ def choose_images(building: BenchmarkBuild, *, min_side: int, quality: int, rare
     return {image["path"]: image for image in kept}
 
 
-@partial(takes_options, names=ONE_MODEL)
+@partial(takes_options, names=NAMES["one_model"])
 def main(
     folder: Annotated[Path, typer.Argument(help="Folder of images; its subfolders count as well.")],
     out: Annotated[Path, typer.Option(help="Output folder; rerun the same command to resume.")],

@@ -21,15 +21,8 @@ from critic.judging.transcripts import Pair, Transcript
 from critic.stages import infer, options, score
 from critic.stages.judge_conversations import judge_conversations, plan_verdicts, prepare_judge, say_calls
 
-COMMON = (
-    *("api_key", "data_root", "concurrency", "max_failed", "retry_failed", "cache", "budget", "attempts", "timeout"),
-    *("max_image_pixels", "max_image_bytes", "frames", "prices", "name", "condition", "limit", "published"),
-    *("images", "prompt", "protocol", "score", "no_reason", "force_form", "judging", "prompt_pack"),
-)
-"""Options that `critic run` shares with `critic infer` and `critic judge`."""
 
-
-@partial(options.takes_options, names=COMMON)
+@partial(options.takes_options, names=options.NAMES["common"])
 def main(
     benchmark: Annotated[str, typer.Argument(metavar="NAME", help=f"{', '.join(benchmarks.BENCHMARKS)}.")],
     benchmark_file: Annotated[Path, typer.Argument(metavar="FILE", help="The benchmark's published file.")],

@@ -24,12 +24,6 @@ from critic.stages.run import check_plain
 
 DEFAULT_URL = "http://127.0.0.1:8000/v1"
 
-OF_CONVERSATIONS = (
-    *("protocol", "against", "battles", "judging", "as published", "reference_free", "seed", "order", "extract"),
-    *("on_unparsed", "turn_context", "prompt_pack"),
-)
-"""The options that go with --benchmark only."""
-
 
 @on_gpus
 @options.takes_options
@@ -69,7 +63,7 @@ def main(
     # Rows have neither turns nor other models.
     if benchmark is None:
         given = asdict(how) | {"against": against, "as published": how.published}
-        _refuse("without --benchmark", {name: given[name] for name in OF_CONVERSATIONS})
+        _refuse("without --benchmark", {name: given[name] for name in options.NAMES["of_conversations"]})
         own = human_scored.OwnColumns.parse(mapped, scale, lang)
         return judge_rows(run, endpoint, how, responses, own, aggregate)
     _refuse("with --benchmark", {"map": mapped, "scale": scale, "lang": lang})

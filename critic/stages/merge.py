@@ -20,11 +20,7 @@ from critic.stages import options
 from critic.stages.run import RunOptions, Shard, finish, join_facts
 from critic.stages.totals import RunSummary, sum_judgments, sum_replies
 
-HOW = (
-    *("responses", "replies", "conversations", "benchmark", "protocols", "judgings", "forms", "against", "system"),
-    *("sampling", "judge", "aggregate", "model", "processors", "learned", "prompt", "setup", "max_tokens"),
-    "recalibration",
-)
+HOW = options.NAMES["of_shards"]
 """Facts in the sidecars that must be equal in all shards."""
 
 ELSEWHERE = ("data_root", "images")

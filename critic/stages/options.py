@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import typer
-from msgspec import Struct
+from msgspec import Struct, toml
 from msgspec.structs import replace
 
 from critic import jsonl, records
@@ -28,6 +28,9 @@ from critic.judging.protocols import PROTOCOLS
 from critic.judging.targets import REASON
 from critic.stages.run import RunOptions, Shard
 from critic.stages.totals import Price, read_by_model
+
+NAMES = toml.decode(Path(__file__).with_name("options.toml").read_bytes(), type=dict[str, tuple[str, ...]])
+"""The content of `options.toml`, which explains it."""
 
 ABLATIONS = get_args(records.Ablation)
 """Values of --judging."""
@@ -451,10 +454,6 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         from critic.backends.ray import RayBackend  # noqa: PLC0415 - as above
 
         return RayBackend(make, self.ray_address, self.replicas, gpus, self.attempts, self.timeout)
-
-
-ONE_MODEL = ("model", "base_url", "api_key", "concurrency", "max_failed", "retry_failed")
-"""The fields of Endpoint that a stage offers if it asks one model in one process."""
 
 
 def takes_options(command: Callable[..., int], names: Collection[str] | None = None) -> Callable[..., int]:

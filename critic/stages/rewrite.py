@@ -18,7 +18,7 @@ from critic.benchmarks import alignmmbench
 from critic.errors import UsageError, notify, quoted
 from critic.records import Question
 from critic.stages.ask_rows import AskedRow, AskRows, BuildRow
-from critic.stages.options import ONE_MODEL, Endpoint, check, takes_options
+from critic.stages.options import NAMES, Endpoint, check, takes_options
 from critic.stages.totals import listed
 
 DIALOGUE = "Dialogue Context"
@@ -134,7 +134,7 @@ def _decided(review: Path, prompt_of: Mapping[str, str]) -> tuple[dict[str, list
     return accepted, decisions
 
 
-@partial(takes_options, names=ONE_MODEL)
+@partial(takes_options, names=NAMES["one_model"])
 def main(
     questions: Annotated[Path, typer.Argument(help="AlignMMBench questions; the first of each group is its seed.")],
     out: Annotated[Path, typer.Option(help="The review file (JSONL); with --apply the questions file to write.")],
