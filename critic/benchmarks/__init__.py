@@ -9,7 +9,7 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, toml
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from critic.errors import UsageError, did_you_mean, quoted
 from critic.judging import protocols
@@ -25,11 +25,34 @@ Verdicts = Sequence[Judgment]
 Conversations = Sequence[Conversation]
 
 
+class PaperTable(Struct, frozen=True, forbid_unknown_fields=True):
+    """A table that a paper has by itself: its protocols (() if the paper's), and what differs in the judge's setup."""
+
+    protocols: tuple[str, ...] = ()
+    setup: dict[str, Any] = {}
+
+
+class Paper(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A benchmark as its paper describes it (`papers.toml`).
+
+    - `protocols`: the default protocols of the judge.
+    - `conditions`: the conditions (histories) of the paper's main tables, the usual one first.
+    - `published`: the paper's judge setup (`--as published`): every constant of its protocol.
+    - `parts`: the tables that the paper has by themselves.
+    """
+
+    title: str
+    protocols: tuple[str, ...]
+    conditions: tuple[str, ...] = ("own",)
+    published: JudgeConfig = JudgeConfig(judge="", score_kind="argmax")
+    parts: dict[str, PaperTable] = {}
+
+
 class _Papers(Struct, forbid_unknown_fields=True):
     """The content of `papers.toml`, which explains it."""
 
     settings: dict[str, str]
-    published: dict[str, JudgeConfig]
+    papers: dict[str, Paper]
 
 
 _PAPERS = toml.decode(Path(__file__).with_name("papers.toml").read_bytes(), type=_Papers)
@@ -37,11 +60,12 @@ _PAPERS = toml.decode(Path(__file__).with_name("papers.toml").read_bytes(), type
 BENCHMARKS = tuple(sorted(module.name for module in iter_modules(__path__)))
 
 
-def published(name: str) -> JudgeConfig:
-    """Return how the paper of the benchmark `name` asks its judge (`papers.toml`)."""
-    setup = _PAPERS.published[name]
+def of_paper(name: str) -> dict[str, Any]:
+    """Return the fields of a benchmark that its paper determines (`papers.toml`)."""
+    paper = _PAPERS.papers[name]
     # A setup has the hash of the prompt, which the file names.
-    return replace(setup, second_question=setup.second_question and prompt_hash(setup.second_question))
+    second = paper.published.second_question and prompt_hash(paper.published.second_question)
+    return asdict(paper) | {"published": replace(paper.published, second_question=second)}
 
 
 class Run(Struct, frozen=True, kw_only=True):
@@ -90,29 +114,20 @@ class Report(Struct, frozen=True, kw_only=True):
     summary: Mapping[str, Any] = {}
 
 
-class Benchmark(Struct, frozen=True, kw_only=True):
+class Benchmark(Paper, frozen=True, kw_only=True):
     """A benchmark. The module of its name in this folder defines `BENCHMARK = Benchmark(…)`.
 
     - `read`: parses the published file into conversations.
-    - `protocols`: the default protocols of the judge.
-    - `conditions`: the conditions (histories) of the paper's main tables, the usual one first.
-    - `published`: the paper's judge setup (`--as published`): every constant of its protocol.
-    - `parts`: tables that the paper has by themselves -> the fields of this benchmark that differ for each.
     - `entries`: returns a run's rows, one per table, from the verdicts for which `scored` is True. Means of all other
       verdicts are shown below.
     - `report`: returns additions that concern several runs or are not tables over models.
     - `draw`: returns pictures of the tables (by key), given what is known of the models' sizes.
     """
 
-    title: str
     read: Callable[[Path], list[Conversation]]
-    protocols: tuple[str, ...]
-    conditions: tuple[str, ...] = ("own",)
     entries: "Callable[[Run, Conversations], Iterable[LeaderboardRow]]"
     report: Callable[[Sequence[Run], Conversations], Report] = lambda *_: Report()
     draw: "Callable[[Mapping[str, Leaderboard], Sizes], list[Figure]]" = lambda *_: []
-    published: JudgeConfig = JudgeConfig(judge="", score_kind="argmax")
-    parts: Mapping[str, Mapping[str, Any]] = {}
     scored: Callable[[Judgment], bool] = lambda judgment: judgment.judging == "standard" and judgment.opponent is None
 
     def paper_setup(self, used: Iterable[str]) -> JudgeConfig:
@@ -140,7 +155,9 @@ class Benchmark(Struct, frozen=True, kw_only=True):
         """Return the part of the paper that a run follows, such as "table 1" ("" for all), and its deviations."""
         words = self._departures(run)
         for name, part in self.parts.items():
-            if words and not replace(self, **part)._departures(run):
+            setup = replace(self.published, **part.setup)
+            table = replace(self, protocols=part.protocols or self.protocols, published=setup)
+            if words and not table._departures(run):
                 return name, []
         return "", words
 

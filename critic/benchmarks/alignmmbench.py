@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic import jsonl
-from critic.benchmarks import Benchmark, Conversations, Run, published
+from critic.benchmarks import Benchmark, Conversations, Run, of_paper
 from critic.errors import UsageError, quoted
 from critic.page.blocks import Bounds, Figure
 from critic.page.figures import Sizes, compare_parts, list_models, plot_models
@@ -231,11 +231,4 @@ def place_in_quadrant(mean: Bounds | None, aligned: Bounds | None, bars: Bounds)
     return QUADRANTS[mean[0] > bars[0], aligned[0] > bars[1]]
 
 
-BENCHMARK = Benchmark(
-    title="AlignMMBench",
-    read=read_conversations,
-    protocols=("pointwise",),
-    published=published("alignmmbench"),
-    entries=_list_rows,
-    draw=draw,
-)
+BENCHMARK = Benchmark(**of_paper("alignmmbench"), read=read_conversations, entries=_list_rows, draw=draw)

@@ -21,7 +21,7 @@ from msgspec import convert, toml
 from msgspec.structs import replace
 
 from critic import tables
-from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts, count_equal_replies, published
+from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts, count_equal_replies, of_paper
 from critic.errors import UsageError
 from critic.records import Conversation, ConversationTurn, Judgment
 from critic.stats.aggregate import Cell, Groups, Scale, Scores, by_cell, each, groups_by, groups_of, paired
@@ -36,7 +36,7 @@ IMAGE, CAPTION, FOCUS = "image_id", "instruction-conditioned-caption", "third_tu
 PUBLIC, ANNOTATED = (IMAGE, *INSTRUCTIONS), (CAPTION, *TASKS, *REFERENCES, FOCUS)
 """Columns that the benchmark's own script reads. The public sheet has only the first group."""
 
-OWN, PERCEPTION, REASONING = "own", "perfect_perception", "perfect_perception_reasoning"
+OWN = "own"
 
 _FILE = toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
 
@@ -365,13 +365,5 @@ def _is_scored(judgment: Judgment) -> bool:
 
 
 BENCHMARK = Benchmark(
-    title="ConvBench",
-    read=read_conversations,
-    protocols=("pairwise", "direct"),
-    conditions=(OWN, PERCEPTION, REASONING),
-    report=report,
-    published=published("convbench"),
-    parts={"table 1": {"protocols": ("pairwise",)}, "table 8": {"protocols": ("direct",)}},
-    scored=_is_scored,
-    entries=_list_rows,
+    **of_paper("convbench"), read=read_conversations, report=report, scored=_is_scored, entries=_list_rows
 )

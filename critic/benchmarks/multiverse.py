@@ -21,7 +21,7 @@ from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import replace
 
 from critic import tables
-from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts, published
+from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts, of_paper
 from critic.errors import UsageError, located, quoted
 from critic.judging.history import CONDITIONS
 from critic.page.blocks import Columns, Figure, Section, TableCell, interval, number
@@ -418,14 +418,4 @@ def _list_rows(run: Run, conversations: Conversations) -> Iterator[LeaderboardRo
         yield LeaderboardRow("history-effect", caption, effect, charted=list(effect), ranked=False)
 
 
-BENCHMARK = Benchmark(
-    title="MultiVerse",
-    read=read_conversations,
-    protocols=("checklist", "quality"),
-    conditions=(ORACLE,),
-    published=published("multiverse"),
-    parts={"quality assessment": {"protocols": ("quality",)}, "checklist": {"protocols": ("checklist",)}},
-    report=report,
-    draw=draw,
-    entries=_list_rows,
-)
+BENCHMARK = Benchmark(**of_paper("multiverse"), read=read_conversations, report=report, draw=draw, entries=_list_rows)

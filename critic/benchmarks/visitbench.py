@@ -17,12 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from msgspec.structs import replace
-
 from critic import tables
-from critic.benchmarks import Benchmark, Conversations, Run, published
+from critic.benchmarks import Benchmark, Conversations, Run, of_paper
 from critic.errors import UsageError, hash_value, loads, quoted
-from critic.records import VIDEO, Conversation, ConversationTurn
+from critic.records import VIDEO, Conversation, ConversationTurn, Judgment
 from critic.stats.aggregate import Cell, by_cell, each, groups_by, groups_of
 from critic.stats.leaderboard import LeaderboardRow, score_of, scores_by_part
 
@@ -163,14 +161,8 @@ def _list_rows(run: Run, conversations: Conversations) -> Iterator[LeaderboardRo
         yield LeaderboardRow("reference", caption, scores, condition=condition)
 
 
-PUBLISHED = published("visitbench")
+def _is_scored(judgment: Judgment) -> bool:
+    return judgment.judging == "standard"
 
-BENCHMARK = Benchmark(
-    title="VisIT-Bench",
-    read=read_conversations,
-    protocols=("pairwise",),
-    published=PUBLISHED,
-    parts={"reference-free (figure 16)": {"published": replace(PUBLISHED, reference_backed=False)}},
-    scored=lambda verdict: verdict.judging == "standard",
-    entries=_list_rows,
-)
+
+BENCHMARK = Benchmark(**of_paper("visitbench"), read=read_conversations, scored=_is_scored, entries=_list_rows)
