@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from importlib import import_module
-from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from pkgutil import iter_modules
@@ -195,7 +194,7 @@ class Runs(Struct, frozen=True, kw_only=True):
     @property
     def verdicts(self) -> list[Judgment]:
         """Return the verdicts of all runs, battles included."""
-        return list(chain.from_iterable(run.turns for run in self.runs))
+        return [judgment for run in self.runs for judgment in run.turns]
 
     @property
     def failures(self) -> int:

@@ -115,17 +115,15 @@ def write(path: Path, title: str, sections: Sequence[Section], origin: Mapping[s
     and their `pictures` (lists of data URIs by image name).
     """
     facts = {"answers": [], "title": title, "sections": sections, "origin": origin, **facts}
-    pieces: list[Figure | Table] = []
     for part in _list_parts(sections):
-        pieces += [*part.figures, *part.tables]
-    for drawn in pieces:
-        if isinstance(drawn, Figure) or drawn.panels:
-            svg = render("critic.page", "picture.html.jinja", {"drawn": drawn, "sections": sections})
-            jsonl.write_text(path.with_name(f"{drawn.picture}.svg"), svg)
-            jsonl.write_bytes(path.with_name(f"{drawn.picture}.png"), rasterize(svg))
-        if isinstance(drawn, Table) and drawn.picture:
-            latex = render("critic.page", "table.tex.jinja", {"table": drawn})
-            jsonl.write_text(path.with_name(f"{drawn.picture}.tex"), latex)
+        for drawn in chain[Figure | Table](part.figures, part.tables):
+            if isinstance(drawn, Figure) or drawn.panels:
+                svg = render("critic.page", "picture.html.jinja", {"drawn": drawn, "sections": sections})
+                jsonl.write_text(path.with_name(f"{drawn.picture}.svg"), svg)
+                jsonl.write_bytes(path.with_name(f"{drawn.picture}.png"), rasterize(svg))
+            if isinstance(drawn, Table) and drawn.picture:
+                latex = render("critic.page", "table.tex.jinja", {"table": drawn})
+                jsonl.write_text(path.with_name(f"{drawn.picture}.tex"), latex)
     jsonl.write_text(path, render("critic.page", "base.html.jinja", facts))
 
 

@@ -4,7 +4,6 @@ import re
 from collections import ChainMap, defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import chain, product
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -51,7 +50,7 @@ def tournaments(runs: Runs, order: Mapping[str, int]) -> Tournaments:
         cells: dict[Cell, list[Judgment]] = defaultdict(list)
         for judgment in chain.from_iterable(run.battles for run in fighting):
             cells[Cell(judgment.condition, judgment.turn, judgment.judging)].append(judgment)
-        for cell in sorted(cells, key=attrgetter("order")):
+        for cell in sorted(cells, key=lambda cell: cell.order):
             name = _name_tournament(cell, runs.conversations, judge if len(by_judge) > 1 else None)
             _add_tournament(result, name, cell, cells[cell], fighting, runs.conversations)
     return result

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -133,7 +132,7 @@ class JudgeSamples(Stage[Item, Judgment]):
             line = await self.judge.verdict_on(prepared)
         else:
             # A row has no hash, and only one verdict.
-            line = prepared.of(await once(in_flight, prepared.asked or "", partial(self._ask, prepared)))
+            line = prepared.of(await once(in_flight, prepared.asked or "", lambda: self._ask(prepared)))
         keep(line)
         return line
 

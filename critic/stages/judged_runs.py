@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -75,7 +74,7 @@ def _read_file(path: Path, benchmark: str, judged: Judged) -> list[Run]:
         judgment = replace(judgment, sample=replace(judgment.sample, conversation=conversation))
         by_model.setdefault(judgment.system, []).append(judgment)
     # Only a file of battles may hold several models: each verdict there concerns two.
-    if len(by_model) > 1 and any(judgment.opponent is None for judgment in chain(*by_model.values())):
+    if len(by_model) > 1 and None in {judgment.opponent for verdicts in by_model.values() for judgment in verdicts}:
         raise _refuse_several(path, "models", by_model)
     return [_check_run(path, system, verdicts, lines[system]) for system, verdicts in by_model.items()]
 

@@ -7,7 +7,6 @@ critic score judged.jsonl --questions ConvBench.csv --out runs/convbench        
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -230,7 +229,7 @@ def _list_other_means(runs: Runs, run: Run) -> Iterator[LeaderboardRow]:
         low, high = protocols.load(protocol).scale
         # A judge of two models may have been asked without the reference, so turns that lack one count.
         backed = opponent is None or run.setup.reference_backed
-        for cell in sorted(cells, key=attrgetter("order")):
+        for cell in sorted(cells, key=lambda cell: cell.order):
             asked = asked_of(runs.conversations, cell, protocol, cells[cell], backed=backed)
             scores[cell.words] = score_of(cells[cell], asked, (low, high))
         against = f" against {opponent}" if opponent else ""
