@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import median, pstdev
 
-from msgspec import Struct, field
+from msgspec import Struct, field, toml
 from msgspec.structs import replace
 
 from critic import jsonl
@@ -23,11 +23,7 @@ from critic.records import TEN, VIDEO, Conversation, Question, Turn
 from critic.stats.aggregate import Cell, Scores, by_cell, combine, groups_by, groups_of, mean
 from critic.stats.leaderboard import Leaderboard, LeaderboardRow, Score, Term, score_of
 
-CATEGORIES = {
-    "Perception & Understanding": ("Description", "Recognition", "Counting", "OCR", "Meme", "Knowledge"),
-    "Reasoning & Analysis": ("Reasoning", "Chart", "Problem", "Comparison", "Writing"),
-    "Dialogue Context": ("Coherence", "Incoherence"),
-}
+CATEGORIES = toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=dict[str, tuple[str, ...]])
 TASKS = tuple(task for tasks in CATEGORIES.values() for task in tasks)
 CATEGORY_OF = {task: category for category, tasks in CATEGORIES.items() for task in tasks}
 
