@@ -17,7 +17,7 @@ from critic.errors import Refused, Transient, UsageError, install_extra, located
 class Worker:
     """The class that runs as a Ray actor. It opens the backend that `make` builds on first use.
 
-    Its methods return Refused and Transient errors instead of raising them, because Ray would raise a different error.
+    Its methods return errors of ours instead of raising them, because Ray would raise a different error.
     """
 
     def __init__(self, make: Callable[[], Backend]) -> None:
@@ -31,12 +31,12 @@ class Worker:
                 self._backend = await self._make().__aenter__()
             return self._backend
 
-    async def started(self) -> tuple[ModelInfo, bool | None] | str:
-        """Open the backend. Return its model and whether it accepts images, or an error message if it cannot start."""
+    async def started(self) -> tuple[ModelInfo, bool | None] | UsageError:
+        """Open the backend. Return its model and whether it accepts images, or the error if it cannot start."""
         try:
             backend = await self._opened()
         except UsageError as error:
-            return str(error)
+            return error
         return backend.served, backend.sees()
 
     async def chat(self, request: Request) -> Reply | Refused | Transient:
@@ -55,6 +55,13 @@ class Worker:
             return await asyncio.to_thread(backend.count_tokens, messages)
         except Refused as error:
             return error
+
+
+def unwrap(answer: Any) -> Any:
+    """Return what a Worker returned. If that is an error, raise it."""
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 class Replica(Backend):
@@ -79,13 +86,9 @@ class Replica(Backend):
         import ray  # noqa: PLC0415 - not part of a plain installation
 
         try:
-            state: Any = ray.get(self._actor.started.remote(), timeout=5.0)
+            state: tuple[ModelInfo, bool | None] = unwrap(ray.get(self._actor.started.remote(), timeout=5.0))
         except ray.exceptions.RayError as error:
             raise UsageError(f"{NO_ANSWER}: {one_line(error)}") from None
-        # The actor runs, but its backend could not be opened.
-        if isinstance(state, str):
-            raise UsageError(state)
-        served: ModelInfo
         served, self._sees = state
         return served
 
@@ -93,23 +96,18 @@ class Replica(Backend):
         import ray  # noqa: PLC0415
 
         try:
-            count: int | Refused = ray.get(self._actor.count_tokens.remote(messages), timeout=self._timeout)
+            return int(unwrap(ray.get(self._actor.count_tokens.remote(messages), timeout=self._timeout)))
         except ray.exceptions.RayError as error:
             raise Transient(one_line(error), self._seconds) from None
-        if isinstance(count, Refused):
-            raise count
-        return count
 
     async def chat(self, request: Request) -> Reply:
         from ray.exceptions import RayError  # noqa: PLC0415
 
         try:
-            reply: Reply | Refused | Transient = await asyncio.wait_for(self._actor.chat.remote(request), self._timeout)
+            reply: Reply = unwrap(await asyncio.wait_for(self._actor.chat.remote(request), self._timeout))
         except (RayError, TimeoutError) as error:
             raise Transient(one_line(error), self._seconds) from None
-        if isinstance(reply, Reply):
-            return reply
-        raise reply
+        return reply
 
 
 class RayBackend(Layer):
