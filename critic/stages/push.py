@@ -8,6 +8,7 @@ huggingface_hub does the upload: HF_ENDPOINT names another hub, HF_TOKEN or `hf 
 appear in one commit at the end; rerun an interrupted command, and what was uploaded already is not sent again.
 """
 
+import os
 import re
 import shutil
 from pathlib import Path
@@ -53,10 +54,9 @@ def main(
         raise UsageError(f"--certificate {certificate}: it is of {audited.how.judge}, {folder} is {judge}; audit it")
     terms = find_licence(facts, licence)
     with TemporaryDirectory() as temporary, refusing(Path(name), "not published"):
-        staged = Path(temporary)
-        shutil.copytree(
-            folder, staged, copy_function=_link, ignore=shutil.ignore_patterns(*LEFT_OUT), dirs_exist_ok=True
-        )
+        staged = Path(temporary, "judge")
+        # Links in a copy's place: a checkpoint has many gigabytes.
+        shutil.copytree(folder.resolve(), staged, ignore=shutil.ignore_patterns(*LEFT_OUT), copy_function=os.symlink)
         (staged / "README.md").unlink(missing_ok=True)
         card = build_card(folder, name, facts, terms, audited)
         (staged / "README.md").write_text(card, "utf-8")
@@ -70,11 +70,6 @@ def main(
         repository = HfApi().create_repo(name, private=private, exist_ok=True)
         HfApi().upload_folder(repo_id=repository.repo_id, folder_path=staged, commit_message=f"Publish {judge}")
     print(f"{judge} published: {repository}")
-
-
-def _link(source: str, target: str) -> None:
-    """Stand a link in a copy's place: a checkpoint has many gigabytes."""
-    Path(target).symlink_to(Path(source).resolve())
 
 
 def find_licence(facts: dict[str, Any], given: str | None) -> str | None:
