@@ -9,7 +9,6 @@ Prints `ready: URL` once the server answers, and stops vLLM when it is stopped. 
 
 import contextlib
 import ipaddress
-import json
 import os
 import re
 import signal
@@ -87,7 +86,7 @@ def list_options(model: str, host: str, port: int, facts: dict[str, Any], on_cpu
     # For vLLM an empty list allows every host; no host can have this name.
     words = [*build_options(model, facts, on_cpu), "--allowed-media-domains", "none.invalid"]
     words += ["--host", host, "--port", str(port), "--shutdown-timeout", str(STOP_SECONDS)]
-    return [*words, "--enable-prompt-tokens-details", "--override-generation-config", json.dumps({"temperature": 0.0})]
+    return [*words, "--enable-prompt-tokens-details", "--override-generation-config", '{"temperature": 0.0}']
 
 
 def build_server_environment(model: str, settings: Settings, on_cpu: bool, api_key: str | None) -> dict[str, str]:

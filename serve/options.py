@@ -5,7 +5,6 @@ with those of critic's and the user's together. So abbreviations, underscores, `
 resolved by vLLM.
 """
 
-import json
 import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -98,7 +97,7 @@ def check(parser: Any, ours: list[str], extra: list[str], aliases: Sequence[str]
         if getattr(adapter, "name", "") in aliases:
             raise UsageError(f"{adapter.name} would be two judges: this one (--alias, --alias-of) and {adapter.path}")
         file = Path(getattr(adapter, "path", "")) / "adapter_config.json"
-        commit = json.loads(file.read_text("utf-8")).get("revision") if file.is_file() else None
+        commit = msgspec.json.decode(file.read_bytes()).get("revision") if file.is_file() else None
         # It was trained on another revision of the base.
         if commit and not Path(actual["model"]).is_dir() and actual["revision"] != commit:
             raise UsageError(f"{adapter.path} was trained over another revision of its base; add --revision {commit}")

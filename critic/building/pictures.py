@@ -2,7 +2,6 @@
 (MultiVerse §2.1, step 1; AlignMMBench §3.2). Pillow and SciPy are imported only to compute hashes."""
 
 import hashlib
-import math
 import os
 import stat
 from collections import Counter, defaultdict
@@ -209,7 +208,7 @@ def draw_sample(categories: Mapping[str, str], cap: int) -> set[str]:
     for path in sorted(categories, key=lambda path: hashlib.sha256(f"0/{path}".encode()).digest()):
         by_category[categories[path]].append(path)
     exact = {name: cap * len(paths) / len(categories) for name, paths in by_category.items()}
-    shares = {name: math.floor(share) for name, share in exact.items()}
+    shares = {name: int(share) for name, share in exact.items()}
     for name in sorted(exact, key=lambda name: (shares[name] - exact[name], name))[: cap - sum(shares.values())]:
         shares[name] += 1
     return {path for name, paths in by_category.items() for path in paths[: shares[name]]}

@@ -4,7 +4,6 @@ A value counts only if it is stated as a verdict (statements.py); a number elsew
 are no verdict, because the text does not show which is the judge's own, and which a draft or planted.
 """
 
-import math
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -340,8 +339,8 @@ def _seek_rating(scale: Scale, criterion: str | None) -> Sought:
         # For Python, true is the number 1.
         if isinstance(value, bool) or not isinstance(value, int | float):
             return None
-        # 1e999 is read as infinite; the longest whole numbers are too long for isfinite.
-        return value if isinstance(value, int) or math.isfinite(value) else None
+        # 1e999 is read as infinite; the longest whole numbers are too long for math.isfinite.
+        return value if abs(value) < float("inf") else None
 
     marked = re.compile(
         r"(?:\[\[|\\boxed\{|<(?:rating|score|grade)>)\s*(?P<value>[-+]?\d+(?:\.\d+)?)" + behind + _GIVEN, re.IGNORECASE
