@@ -82,6 +82,9 @@ Choice = Literal["a", "tie", "b"]
 
 Scale = tuple[float, float]
 
+UNBOUNDED: Scale = (-math.inf, math.inf)
+"""The scale of numbers that may be any."""
+
 SCALES: tuple[Scale, ...] = ((0, 1), (1, 5), (0, 5), (1, 10), (0, 10), (0, 100))
 """Scales that scores may have. The first that contains all scores is assumed; if none does, the scores' own range."""
 
@@ -732,13 +735,7 @@ def read_number(cell: Any) -> float | None:
 
 
 def parse_optional_number(
-    location: str,
-    column: str,
-    cell: Any,
-    ends: tuple[float, float] = (-math.inf, math.inf),
-    *,
-    none: float | None = None,
-    hint: str = "",
+    location: str, column: str, cell: Any, ends: Scale = UNBOUNDED, *, none: float | None = None, hint: str = ""
 ) -> float | None:
     """Return a cell as a number (`parse_number`), or None if it is empty or equals `none`.
 

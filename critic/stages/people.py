@@ -36,9 +36,7 @@ _ANNOTATED = re.compile(r"(?P<id>.+)/(?P<condition>\w+)/\w+/(whole|\d+)(/opponen
 """Matches the ids in exports of `critic annotate`."""
 
 
-def read_opinions(
-    path: Path, transcripts: Transcripts, opponent: str | None, scale: tuple[float, float]
-) -> dict[Key, Grades]:
+def read_opinions(path: Path, transcripts: Transcripts, opponent: str | None, scale: tables.Scale) -> dict[Key, Grades]:
     """Read people's grades and preferences from a table.
 
     `transcripts`: the replies that were graded.
@@ -85,7 +83,7 @@ def _graded(benchmark: str) -> str:
     return next((name for name in benchmarks.load(benchmark).protocols if protocols.load(name).rates), "pointwise")
 
 
-def _grade(location: str, text: str, scale: tuple[float, float]) -> float:
+def _grade(location: str, text: str, scale: tables.Scale) -> float:
     """Parse a grade and convert it from `scale` to 1..10. Raises UsageError unless it is a number on the scale."""
     grade = tables.parse_optional_number(location, "grade", text, scale, hint=" (--scale)")
     if grade is None:
