@@ -91,6 +91,10 @@ class GeneratedConversation(StepReply):
     def find_problem(self, row: Any) -> Problem:
         return _check_exchanges(self.turns, (3, 4), row.lang)
 
+    def list_turns(self) -> list[dict[str, Any]]:
+        """Return the fields of each DraftTurn."""
+        return [{**structs.asdict(turn), "task": self.task} for turn in self.turns]
+
 
 class Levels(StepReply):
     """ConvBench's three turns (§3.1): perception, reasoning and creation.
@@ -108,6 +112,13 @@ class Levels(StepReply):
         if len(self.tasks) != len(self.turns):
             return "too_few_turns"
         return _check_exchanges(self.turns, (3,), row.lang) or check_texts([self.caption, self.focus], row.lang)
+
+    def list_turns(self) -> list[dict[str, Any]]:
+        """Return the fields of each DraftTurn."""
+        turns = [{**structs.asdict(turn), "task": task} for turn, task in zip(self.turns, self.tasks, strict=True)]
+        # Only the creation turn is judged by what it has to achieve.
+        turns[-1]["focus"] = self.focus
+        return turns
 
 
 _TASKS = "Description|Recognition|Counting|OCR|Meme|Knowledge|Reasoning|Chart|Problem|Comparison|Writing"
@@ -132,6 +143,10 @@ class Single(StepReply):
         if bool(self.dialogue) != needs_dialogue:
             return "no_dialogue" if needs_dialogue else "too_many_turns"
         return _check_exchanges([*self.dialogue, QuestionAnswer(self.question, self.answer)], range(1, 9), row.lang)
+
+    def list_turns(self) -> list[dict[str, Any]]:
+        """Return the fields of the one DraftTurn."""
+        return [{"question": self.question, "answer": self.answer, "task": self.task}]
 
 
 class Wordings(StepReply):

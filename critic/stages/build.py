@@ -25,7 +25,7 @@ from critic.backends import Backend
 from critic.benchmarks.alignmmbench import CATEGORY_OF
 from critic.building import bench, card, pictures, review
 from critic.building.pictures import DroppedImage, ImageFile
-from critic.building.replies import DraftConversation, DraftTurn, HeldItems, StepReply
+from critic.building.replies import DraftConversation, DraftTurn, HeldItems
 from critic.errors import UsageError
 from critic.images import Images
 from critic.judging import protocols
@@ -126,70 +126,53 @@ Chosen = Mapping[str, dict[str, Any]]
 class BuildPlan(msgspec.Struct, frozen=True):
     """A kind of benchmark to build. It is named after the published benchmark whose file format it uses.
 
-    `make`: generates conversations from the images.
+    `step`: the step that generates a conversation about an image.
+    `facts`: returns what the prompt of that step says of each image, by path; the conversation has it, too.
     `protocol`: judges the model's answers without the image. If it is "checklist", each question gets a checklist.
     """
 
-    make: Callable[[BenchmarkBuild, Chosen], list[DraftConversation]]
+    step: str
+    facts: Callable[[BenchmarkBuild, Chosen], Mapping[str, dict[str, Any]]]
     protocol: str
 
 
-def _make_draft(image: dict[str, Any], lang: Language, turns: Sequence[Any], *replies: StepReply) -> DraftConversation:
-    """Build a conversation about an image; its id is the beginning of the image's MD5.
-
-    `turns` are the fields of DraftTurn. Of the image and of the `replies` it has the fields that DraftConversation has.
-    """
-    own = {"id": image["md5"][:12], "image": image["path"], "lang": lang, "turns": turns}
-    return msgspec.convert(dict(ChainMap(own, image, *map(msgspec.to_builtins, replies))), DraftConversation)
-
-
-def _ask_talks(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversation]:
-    """Generate for each image a persona with a goal, and then a conversation of that persona (MultiVerse §2.1, steps 2
-    and 3)."""
+def _ask_persons(building: BenchmarkBuild, chosen: Chosen) -> dict[str, dict[str, Any]]:
+    """Generate for each image a persona with a goal, who then has the conversation (MultiVerse §2.1, steps 2 and 3)."""
     persons = building.ask("persona", building.rows())
-    rows = building.rows({path: msgspec.to_builtins(person) for path, person in persons.items()})
-    conversations = []
-    for path, talk in building.ask("talk", rows).items():
-        turns = [{**msgspec.to_builtins(turn), "task": talk.task} for turn in talk.turns]
-        conversations.append(_make_draft(chosen[path], building.lang, turns, persons[path], talk))
-    return conversations
+    return {path: msgspec.to_builtins(person) for path, person in persons.items()}
 
 
-def _ask_levels(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversation]:
-    """Generate a conversation of three turns about each image: perception, reasoning, creation (ConvBench §3)."""
-    conversations = []
-    for path, reply in building.ask("levels", building.rows()).items():
-        turns = []
-        for turn, task in zip(reply.turns, reply.tasks, strict=True):
-            turns.append({**msgspec.to_builtins(turn), "task": task})
-        # Only the creation turn is judged by what it has to achieve.
-        turns[-1]["focus"] = reply.focus
-        conversations.append(_make_draft(chosen[path], building.lang, turns, reply))
-    return conversations
-
-
-def _ask_singles(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversation]:
-    """Generate one question about each image; the image's hash selects the task (AlignMMBench §3).
+def _draw_tasks(building: BenchmarkBuild, chosen: Chosen) -> dict[str, dict[str, Any]]:
+    """Select a task for each image by its hash, so that it keeps its task when others are added (AlignMMBench §3).
 
     Raises UsageError unless the language is Chinese.
     """
     if building.lang != "zh":
         raise UsageError("--plan alignmmbench: its file has no language, and is read as Chinese: --lang zh")
     tasks = sorted(CATEGORY_OF)
-    # By hash, so that an image keeps its task when others are added.
-    facts = {path: {"task": tasks[int(image["md5"], 16) % len(tasks)]} for path, image in sorted(chosen.items())}
-    conversations = []
-    for path, reply in building.ask("single", building.rows(facts)).items():
-        conversations.append(_make_draft(chosen[path], building.lang, [msgspec.to_builtins(reply)], reply))
-    return conversations
+    return {path: {"task": tasks[int(image["md5"], 16) % len(tasks)]} for path, image in sorted(chosen.items())}
 
 
 PLANS = {
-    "multiverse": BuildPlan(_ask_talks, "checklist"),
-    "convbench": BuildPlan(_ask_levels, "direct"),
-    "alignmmbench": BuildPlan(_ask_singles, "pointwise"),
+    "multiverse": BuildPlan("talk", _ask_persons, "checklist"),
+    "convbench": BuildPlan("levels", lambda _, chosen: {path: {} for path in chosen}, "direct"),
+    "alignmmbench": BuildPlan("single", _draw_tasks, "pointwise"),
 }
 """Values of `critic build --plan` -> plans."""
+
+
+def generate(building: BenchmarkBuild, chosen: Chosen, plan: BuildPlan) -> list[DraftConversation]:
+    """Generate a conversation about each image by the step of a plan.
+
+    Its id is the beginning of the image's MD5. Of the image, of its facts and of the reply it has the fields that
+    DraftConversation has.
+    """
+    facts, conversations = plan.facts(building, chosen), []
+    for path, reply in building.ask(plan.step, building.rows(facts)).items():
+        image, said = chosen[path], msgspec.to_builtins(reply)
+        own = {"id": image["md5"][:12], "image": path, "lang": building.lang, "turns": reply.list_turns()}
+        conversations.append(msgspec.convert(dict(ChainMap(own, image, facts[path], said)), DraftConversation))
+    return conversations
 
 
 def _list_turns(conversations: Sequence[DraftConversation]) -> list[BuildRow]:
@@ -316,7 +299,7 @@ def build_conversations(building: BenchmarkBuild, chosen: Chosen, name: str, *, 
     Raises UsageError if no conversation is left.
     """
     plan = PLANS[name]
-    conversations = plan.make(building, chosen)
+    conversations = generate(building, chosen, plan)
     if plan.protocol == "checklist":
         conversations = add_checklists(building, conversations)
     blind_scores = solve_blind(building, conversations, name) if conversations and blind <= 1 else {}
