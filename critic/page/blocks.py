@@ -180,16 +180,11 @@ def row(name: str, *cells: Shown, **rest: Any) -> TableRow:
 
 class Columns(Generic[T]):
     """The columns of a table of items of one kind: each column's heading and a function from item to cell. The first
-    column names the row. `bar` and `fields` set the other fields of TableRow."""
+    column names the row. `fields` are functions, too, which set the other fields of TableRow."""
 
-    def __init__(
-        self,
-        *columns: tuple[str, Callable[[T], Shown]],
-        bar: Callable[[T], Bar | None] = lambda _: None,
-        **fields: Callable[[T], Any],
-    ) -> None:
-        self.columns, self.bar = columns, bar
-        self._fields = {"bar": bar, **fields}
+    def __init__(self, *columns: tuple[str, Callable[[T], Shown]], **fields: Callable[[T], Any]) -> None:
+        self.columns, self._fields = columns, fields
+        self.bar: Callable[[T], Bar | None] = fields.get("bar", lambda _: None)
 
     def table(self, caption: str, items: Iterable[T], **rest: Any) -> Table:
         """Build a table with one row per item; `rest` sets the other fields of Table."""
