@@ -19,6 +19,9 @@ from critic.stats.leaderboard import MEAN, Leaderboard, LeaderboardCell, Leaderb
 
 RATE, TIES = "win rate, %", "ties, %"
 
+RatingsByMethod = Mapping[str, tournament.Ratings]
+"""The models' ratings by the name of each method, ELO and BRADLEY_TERRY."""
+
 
 class Tournaments(NamedTuple):
     """The tournaments of a page, one per judge, condition and turn.
@@ -108,12 +111,7 @@ def _name_tournament(cell: Cell, conversations: Conversations, judge: str | None
 
 
 def _build_boards(
-    key: str,
-    verdicts: Verdicts,
-    groups: Groups,
-    order: list[str],
-    ratings: Mapping[str, tournament.Ratings],
-    drawn: bool,
+    key: str, verdicts: Verdicts, groups: Groups, order: list[str], ratings: RatingsByMethod, drawn: bool
 ) -> tuple[Leaderboard, Leaderboard]:
     """Build two leaderboards named by `key`, with models in `order`: their ratings, and their win rates by opponent.
 
