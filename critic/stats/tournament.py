@@ -2,7 +2,7 @@
 
 Sources: the Elo update of VisIT-Bench's appendix (whose exponent has its sign reversed); Bradley and Terry 1952,
 with a tie as half a win for each; Ford 1957 for the existence of a finite maximum. Evalica gives the same point
-estimates and is what the tests compare with. It would bring pandas, and has neither groups nor the Ford check.
+estimates and is what the tests compare with. It has neither groups nor the Ford check.
 """
 
 import math
