@@ -5,7 +5,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -117,8 +117,8 @@ class SharedText(Struct, frozen=True):
     share: float
 
 
-def find_overlaps(texts: Mapping[str, str]) -> list[SharedText]:
-    """Return the pairs of texts that share at least the fraction OVERLAP of their word n-grams (n = RUN), each pair
+def find_overlaps(texts: Mapping[str, str]) -> Iterator[SharedText]:
+    """Yield the pairs of texts that share at least the fraction OVERLAP of their word n-grams (n = RUN), each pair
     once.
 
     `texts` maps ids to texts. The fraction refers to the shorter text. All pairs are compared, which takes about 1 s
@@ -127,18 +127,16 @@ def find_overlaps(texts: Mapping[str, str]) -> list[SharedText]:
     >>> numbers = [f"word{number}" for number in range(60)]
     >>> start, end = " ".join(numbers[:12]), " ".join([*numbers[40:], *(f"more{number}" for number in range(12))])
     >>> other = "quite another thing that nobody has said before"
-    >>> pairs = find_overlaps({"a": " ".join(numbers), "b": other, "c": start, "d": end})
+    >>> pairs = [*find_overlaps({"a": " ".join(numbers), "b": other, "c": start, "d": end})]
     >>> [(pair.key, pair.other) for pair in pairs], pairs[0].share, group_overlaps("abcd", pairs)
     ([('a', 'c'), ('a', 'd')], 1.0, {'a': 'a', 'b': 'b', 'c': 'a', 'd': 'a'})
     """
     runs = {key: _collect_runs(text) for key, text in texts.items()}
-    pairs = []
     for first, second in combinations(texts, 2):
         share = len(runs[first] & runs[second]) / min(len(runs[first]), len(runs[second]))
         # The shorter text decides: a text contained in a long one is repeated in full.
         if share >= OVERLAP:
-            pairs.append(SharedText(first, second, share))
-    return pairs
+            yield SharedText(first, second, share)
 
 
 def _collect_runs(text: str) -> frozenset[tuple[str, ...]]:

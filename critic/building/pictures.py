@@ -5,7 +5,7 @@ import hashlib
 import os
 import stat
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -159,12 +159,11 @@ def find_duplicates(images: Sequence[ImageFile]) -> list[DroppedImage]:
     return dropped
 
 
-def find_unusable(root: Path, images: Iterable[ImageFile], min_side: int) -> list[DroppedImage]:
-    """Return the images to drop because they cannot be decoded, are links out of `root`, or are too small.
+def find_unusable(root: Path, images: Iterable[ImageFile], min_side: int) -> Iterator[DroppedImage]:
+    """Yield the images to drop because they cannot be decoded, are links out of `root`, or are too small.
 
     `min_side` is the smallest allowed side in pixels.
     """
-    dropped = []
     for image in images:
         reason = image.failure
         # As no image outside of the folder is ever sent (`Images.load`).
@@ -173,8 +172,7 @@ def find_unusable(root: Path, images: Iterable[ImageFile], min_side: int) -> lis
         elif reason is None and min(image.width, image.height) < min_side:
             reason = "too_small"
         if reason is not None:
-            dropped.append(DroppedImage(path=image.path, step="files", reason=reason))
-    return dropped
+            yield DroppedImage(path=image.path, step="files", reason=reason)
 
 
 def merge_rare(categories: Mapping[str, str], rare: int) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -156,8 +156,8 @@ def table_of(board: Leaderboard) -> Table:
     return Table(caption=board.caption, head=head, rows=rows, sticky=True, picture=f"leaderboard-{board.key}", **rest)
 
 
-def _build_panels(board: Leaderboard) -> list[blocks.Panel]:
-    """Build the charts: scores of one kind share an axis, which includes 0 if they can be negative."""
+def _build_panels(board: Leaderboard) -> Iterator[blocks.Panel]:
+    """Yield the charts: scores of one kind share an axis, which includes 0 if they can be negative."""
     bars, kinds = dict[str, list[Bar | None]](), dict[str, tuple[bool, bool, bool]]()
     # A collapsed table is closed on the page, so a chart in it would not be seen.
     for column in () if board.collapsed else board.charted:
@@ -166,12 +166,11 @@ def _build_panels(board: Leaderboard) -> list[blocks.Panel]:
         scores = [row.scores[column] for row in board.entries.values() if column in row.scores]
         negative = any(part.weight * end < 0 for score in scores for part in score.parts for end in part.scale)
         kinds[column] = column in RATED, negative, any(score.inverse for score in scores)
-    panels, most = [], max(4, 9 - len(bars))
+    most = max(4, 9 - len(bars))
     for column, kind in kinds.items():
         alike = [mark for name in bars if kinds[name] == kind for mark in bars[name]]
         ticks = ticks_of([*alike, *[bar(0.0, None)] * kind[1]], most)
-        panels.append(blocks.Panel(heading=column, bars=bars[column], ticks=ticks))
-    return panels
+        yield blocks.Panel(heading=column, bars=bars[column], ticks=ticks)
 
 
 def _build_single_table(board: Leaderboard) -> Table:

@@ -375,7 +375,7 @@ def choose_images(building: BenchmarkBuild, *, min_side: int, quality: int, rare
     Raises NeedsModelError at the first step that needs a model if the user names none.
     """
     building.images = pictures.scan(building.root, building.out / "images.jsonl")
-    building.drop("files", pictures.find_unusable(building.root, building.images, min_side))
+    building.drop("files", [*pictures.find_unusable(building.root, building.images, min_side)])
     building.drop("duplicates", pictures.find_duplicates(building.images))
 
     def leave_out(step: str, reasons: Mapping[str, str]) -> None:
