@@ -43,11 +43,11 @@ print(json.dumps([build_example(one, by_id, None, lambda messages: 0).target for
 JUDGING, MEASURES = "critic/judging/README.md", "eval_agreement/measures/README.md"
 
 
-def put_in(file: Path, table: str, entry: str, before: bool = False) -> None:
-    """Write an entry as the first one of a table, or before it."""
+def put_before(file: Path, table: str, entry: str) -> None:
+    """Write an entry before a table."""
     text = file.read_text("utf-8")
     assert text.count(table) == 1
-    file.write_text(text.replace(table, f"{entry}{table}" if before else f"{table}\n{entry}"), "utf-8")
+    file.write_text(text.replace(table, f"{entry}{table}"), "utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     package = tmp_path_factory.mktemp("copy")
     for name in ("critic", "eval_agreement", "train"):
         shutil.copytree(ROOT / name, package / name, ignore=shutil.ignore_patterns("__pycache__"))
-    kind, form_of_kind = blocks(JUDGING, "Add a kind of verdict", "python")
+    (kind,) = blocks(JUDGING, "Add a kind of verdict", "python")
     protocol, quiz = blocks(JUDGING, "Add a protocol", "python")
     (toy,) = blocks("critic/benchmarks/README.md", "Add a benchmark", "python")
     (objective,) = blocks("train/README.md", "Add an objective", "python")
@@ -64,22 +64,24 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     new = {"critic/judging/kinds/two_scores.py": kind, "critic/judging/protocols/right.py": protocol}
     new |= {"critic/benchmarks/quiz.py": quiz, "critic/benchmarks/toy.py": toy}
     new |= {"train/objectives/ordinal.py": objective}
+    forms = []
     for title in ("Add a form", "Add a kind of verdict"):
+        form, *prompts = blocks(JUDGING, title, "toml")
+        forms.append(form)
         # Each prompt file is named in its first line.
-        new |= {text.split("\n", 1)[0].removeprefix("# "): text for text in blocks(JUDGING, title, "toml")}
+        new |= {text.split("\n", 1)[0].removeprefix("# "): text for text in prompts}
     for name, content in new.items():
         assert (package / name).parent.is_dir() and not (package / name).exists()
         (package / name).write_text(content, "utf-8")
-    forms = [*blocks(JUDGING, "Add a form", "python"), form_of_kind]
-    put_in(package / "critic/judging/forms.py", "FORMS: dict[str, Form] = {", "".join(forms))
-    put_in(package / "eval_agreement/sections.toml", "[people]\n", f"{heading}\n", before=True)
-    for name, page, title, language in (
-        ("critic/judging/conditions.toml", JUDGING, "Add a history condition", "toml"),
-        ("eval_agreement/attacks.toml", MEASURES, "Add an attack", "toml"),
-        ("eval_agreement/measure_tables.py", MEASURES, "Add a measure", "python"),
+    put_before(package / "eval_agreement/sections.toml", "[people]\n", f"{heading}\n")
+    for name, entries in (
+        ("critic/judging/forms.toml", forms),
+        ("critic/judging/conditions.toml", blocks(JUDGING, "Add a history condition", "toml")),
+        ("eval_agreement/attacks.toml", blocks(MEASURES, "Add an attack", "toml")),
+        ("eval_agreement/measure_tables.py", blocks(MEASURES, "Add a measure", "python")),
     ):
         with (package / name).open("a", encoding="utf-8") as file:
-            file.write("\n\n".join(["", *blocks(page, title, language)]))
+            file.write("\n\n".join(["", *entries]))
     return package
 
 

@@ -1,17 +1,19 @@
 """The forms: ways to ask a judge for a verdict. One table says how each is requested and read.
 
-A form is an entry in FORMS and its prompt files (`critic/prompts/`). Its flags are endings of its name. Every form in
-the table can be used in a training recipe and in `critic judge --prompt`, and its verdicts can be read, scored and
-audited.
+A form is an entry in `forms.toml` and its prompt files (`critic/prompts/`). Its flags are endings of its name. Every
+form in the table can be used in a training recipe and in `critic judge --prompt`, and its verdicts can be read, scored
+and audited.
 """
 
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import regex
-from msgspec import Struct, field
+from msgspec import Struct, field, toml
 from msgspec.structs import replace
 
 from critic import records
@@ -32,8 +34,8 @@ REASON_FIRST = "_reason_first"
 """Ending of the names of forms that put the reason before the verdict."""
 
 
-Flag = Mapping[str, Mapping[str, Any]]
-"""Endings of a form's name, of which one applies ("" for none) -> the fields of the form that this ending changes."""
+Flag = dict[str, dict[str, Any]]
+"""Endings of a form's name, of which one applies ("" for none) -> what this ending changes of the form's entry."""
 
 
 class Form(Struct, frozen=True, kw_only=True):
@@ -99,36 +101,23 @@ _SCOPES: dict[records.Scope, str] = {
 }
 
 
-BETTER = kinds.load("better")
-FORCED: Flag = {"": {}, "forced": {"kind": kinds.load("forced")}}
-STEPS: Flag = {"": {}, "reason_first": {"steps": True}}
-ALL_TURNS: Flag = {"": {}, "in_full": {"all_turns": True}}
-"""Flags: no ties; a step-by-step reason first; the judge of a turn also sees the later turns."""
+_FILE = toml.decode(Path(__file__).with_name("forms.toml").read_bytes())
 
-FORMS: dict[str, Form] = {
-    "pointwise": Form(kind=kinds.load("rating"), flags=({"": {}, "reason_first": {}, "one_shot": {}, "short": {}},)),
-    "scale": Form(kind=kinds.load("rating"), flags=({"5": {}, "0_10": {}},)),
-    "correct": Form(kind=kinds.load("correct")),
-    "pairwise": Form(kind=BETTER, pair=True),
-    "criteria": Form(kind=kinds.load("criteria")),
-    "answer": Form(kind=kinds.load("answer")),
-    "commit_first": Form(kind=kinds.load("rating"), first="answer"),
-    "direct_turn": Form(kind=kinds.load("rating"), protocol="direct", flags=(STEPS, ALL_TURNS)),
-    "direct_whole": Form(kind=kinds.load("rating"), protocol="direct", scope="conversation", flags=(STEPS,)),
-    "quality": Form(kind=kinds.load("rating"), protocol="quality", has_checklist=True, flags=(STEPS,)),
-    "checklist": Form(kind=kinds.load("checklist"), protocol="checklist", has_checklist=True, flags=(STEPS,)),
-    "pairwise_turn": Form(kind=BETTER, protocol="pairwise", pair=True, flags=(FORCED, STEPS, ALL_TURNS)),
-    "pairwise_whole": Form(kind=BETTER, protocol="pairwise", pair=True, scope="conversation", flags=(FORCED, STEPS)),
-}
+
+def _build_form(entry: Mapping[str, Any]) -> Form:
+    flags = tuple(_FILE["flags"][name] for name in entry.get("flags", ()))
+    return Form(**{**entry, "kind": kinds.load(entry["kind"]), "flags": flags})
+
+
+FORMS = {base: _build_form(entry) for base, entry in _FILE["forms"].items()}
+"""Name, without flags -> form."""
 
 
 def _name_variants() -> Iterator[tuple[str, Form]]:
-    for base, form in FORMS.items():
-        for endings in product(*form.flags):
-            varied = form
-            for flag, ending in zip(form.flags, endings, strict=True):
-                varied = replace(varied, **flag[ending])
-            yield "_".join(filter(None, (base, *endings))), varied
+    for base, entry in _FILE["forms"].items():
+        for chosen in product(*(flag.items() for flag in FORMS[base].flags)):
+            name = "_".join([base, *(ending for ending, _ in chosen if ending)])
+            yield name, _build_form({**entry, **ChainMap(*(changes for _, changes in chosen))})
 
 
 BY_NAME = dict(_name_variants())
