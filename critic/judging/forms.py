@@ -147,12 +147,7 @@ def can_give(head: Mapping[str, Any], name: str) -> bool:
     return ("tie_band" in head and name in ONE_SIDE) or (("tie_band" not in head or "ordinal" in head) and rates(name))
 
 
-ONE_SIDE = {
-    "pairwise": "pointwise_short",
-    "pairwise_turn": "direct_turn",
-    "pairwise_turn_in_full": "direct_turn_in_full",
-    "pairwise_whole": "direct_whole",
-}
+ONE_SIDE: dict[str, str] = _FILE["one_side"]
 """Form of a comparison that a scoring head can decide -> form in which the head scores each answer."""
 COMPARED = {shown_as: compared for compared, shown_as in ONE_SIDE.items()}
 """The inverse: form in which a scoring head scores each answer -> form of the comparison."""
