@@ -107,6 +107,8 @@ def test_turns_and_conversations_are_compared_by_a_score_of_each(scripted: Serve
     prompts = [body["messages"][0]["content"] for body in server.requests[1:]]
     assert len(prompts) == 2 * len(lines), "one call an answer"
     assert all(("mine on" in text) != ("theirs on" in text) and "of the single turns" not in text for text in prompts)
+    whole = [line for line in lines if line["prompt"] == "pairwise_whole"]
+    assert sum("the conversation as a whole" in text or "在整段对话中" in text for text in prompts) == 2 * len(whole)
 
 
 def test_what_is_shortened_for_a_head_is_less_than_the_context(scripted: Servers, tmp_path: Path) -> None:
