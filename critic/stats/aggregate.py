@@ -146,8 +146,6 @@ class Cell(Struct, frozen=True):
 def by_cell(verdicts: Iterable[Judgment], protocol: str, unit: float = 1.0) -> dict[Cell, dict[str, float | None]]:
     """Return the scores by cell and conversation id, multiplied by `unit`.
 
-    Verdicts are of one system by one judge against one opponent.
-
     All verdicts must be of one system, by one judge, against one opponent. Raises UsageError for two verdicts on the
     same turn, for a score outside the protocol's scale, and unless a verdict has either a score or a failure.
     """
