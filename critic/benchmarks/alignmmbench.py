@@ -29,13 +29,9 @@ CATEGORY_OF = {task: category for category, tasks in CATEGORIES.items() for task
 
 MEAN_OF_TASKS, ALIGNMENT = "mean of tasks", "alignment"
 
-QUADRANTS = {
-    (False, True): "Alignment-Driven",
-    (True, True): "Robust Convergence",
-    (False, False): "Baseline Limited",
-    (True, False): "Component-Centric",
-}
-"""The paper's classes of models (figure 1) by mean of tasks and alignment, each high or low: ours by their medians."""
+QUADRANTS = ("Alignment-Driven", "Robust Convergence", "Baseline Limited", "Component-Centric")
+"""The paper's classes of models (figure 1) by mean of tasks and alignment, each high or low: ours by their medians. In
+the order of the corners of the picture: alignment is high, then low, and in each the mean is low, then high."""
 
 UNCLEAR = "in no class, since an interval holds a median"
 HIDDEN = "not drawn, since a task is missing or alignment is infinite"
@@ -202,12 +198,12 @@ def draw(boards: Mapping[str, Leaderboard], sizes: Sizes) -> list[Figure]:
     scatter = plot_models(board, MEAN_OF_TASKS, ALIGNMENT)
     if len(marks := scatter.marks) > 1:
         bars = median(mark.x for mark in marks), median(mark.y for mark in marks)
-        classes: dict[str, list[str]] = {name: [] for name in (*QUADRANTS.values(), UNCLEAR, HIDDEN)}
+        classes: dict[str, list[str]] = {name: [] for name in (*QUADRANTS, UNCLEAR, HIDDEN)}
         for mark in marks:
             classes[place_in_quadrant(mark.across, mark.up, bars)].append(mark.label)
         classes[HIDDEN] = [name for name in list_models(board) if name not in {mark.label for mark in marks}]
         told = "; ".join(f"{name}: {', '.join(models)}" for name, models in classes.items() if models)
-        corners = [name if classes[name] else "" for name in QUADRANTS.values()]
+        corners = [name if classes[name] else "" for name in QUADRANTS]
         # Lines would tell apart models that the data does not.
         scatter = replace(scatter, guides=bars if any(corners) else (None, None), corners=corners)
         caption = f"Mean of the tasks against alignment, 95 % intervals (figure 1): {told}"
@@ -224,7 +220,7 @@ def place_in_quadrant(mean: Bounds | None, aligned: Bounds | None, bars: Bounds)
     """
     if not mean or not aligned or mean[0] <= bars[0] <= mean[1] or aligned[0] <= bars[1] <= aligned[1]:
         return UNCLEAR
-    return QUADRANTS[mean[0] > bars[0], aligned[0] > bars[1]]
+    return QUADRANTS[2 * (aligned[0] < bars[1]) + (mean[0] > bars[0])]
 
 
 BENCHMARK = Benchmark(**of_paper("alignmmbench"), read=read_conversations, entries=_list_rows, draw=draw)
