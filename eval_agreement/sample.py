@@ -1,4 +1,4 @@
-"""The sample that an audit works on: scored answers, one row per answer; the audit's options; folds of whole groups."""
+"""The sample that an audit works on: scored answers, one row per answer, and the audit's options."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -16,9 +16,7 @@ from critic.stats.arrays import Floats, group_numbers
 
 Scores = Sequence[float | None] | NDArray[np.floating] | NDArray[np.integer]
 Indices = NDArray[np.intp]
-
-FOLDS, FEWEST_FIT_GROUPS, FEWEST_ROWS = 5, 10, 20
-"""Number of folds for cross-fitting; fewest groups to fit on; fewest rows in a fold."""
+Mask = NDArray[np.bool_]
 
 NARROW = 2.0
 """Width of a prediction interval, in points from end to end, up to which the answer may be left to the judge."""
@@ -91,7 +89,7 @@ class AuditSample(Struct, frozen=True, kw_only=True, eq=False, dict=True):
         return next(iter(self.judges))
 
     @cached_property
-    def groups(self) -> NDArray[np.intp]:
+    def groups(self) -> Indices:
         """Number of each item's group, (n,), from 0 in the order of the groups' names."""
         return group_numbers([group or _SINGLE + key for group, key in zip(self.group, self.ids, strict=True)])
 
@@ -117,7 +115,7 @@ class RatedSample(AuditSample, frozen=True, kw_only=True):
         """Scores of the judge under audit, (n,)."""
         return self.judges[self.judge]
 
-    def rows(self, mask: NDArray[np.bool_]) -> "RatedSample":
+    def rows(self, mask: Mask) -> "RatedSample":
         """Return the sample with only the rows for which `mask` (n,) is true."""
         index = np.flatnonzero(mask).tolist()
 
@@ -173,26 +171,8 @@ class RatedSample(AuditSample, frozen=True, kw_only=True):
         counts = Counter(name for name in self.parts.get(part, ()) if name is not None)
         return [name for name, _ in counts.most_common()]
 
-    def part_rows(self, part: str) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    def part_rows(self, part: str) -> Iterator[tuple[str, Mask]]:
         """Yield each value of a property with the mask (n,) of its rows, the most frequent value first."""
         column = np.array(self.parts.get(part, []), dtype=object)
         for name in self.part_values(part):
             yield name, column == name
-
-
-def folds(group: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Return the fold (0..FOLDS-1) of each row, (n,), with all rows of a group in one fold.
-
-    Groups are placed from the largest to the smallest, each into the fold with the fewest rows so far.
-
-    >>> folds(np.array([0, 0, 0, 1, 1, 2, 3, 4, 5])).tolist()
-    [0, 0, 0, 1, 1, 2, 4, 3, 2]
-    """
-    _, member, size = np.unique(group, return_inverse=True, return_counts=True)
-    fold = np.empty(len(size), dtype=np.intp)
-    rows_in_fold = np.zeros(FOLDS, dtype=np.intp)
-    # The sort is stable and read backwards: among groups of one size the last comes first, in every run alike.
-    for number in np.argsort(size, kind="stable")[::-1]:
-        fold[number] = np.argmin(rows_in_fold)
-        rows_in_fold[fold[number]] += size[number]
-    return np.asarray(fold[member])

@@ -18,7 +18,6 @@ import jinja2
 import msgspec
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from critic.errors import UsageError, located, quoted
 from critic.human_scored import BLIND, EDITED, SWAPPED, Loaded
@@ -28,7 +27,7 @@ from critic.stats.estimate import Estimate
 from critic.tables import SCORE_SUFFIX
 from eval_agreement.measures.compare import MetricDifference, compare
 from eval_agreement.metrics import mean_estimate
-from eval_agreement.sample import RatedSample
+from eval_agreement.sample import Indices, RatedSample
 from eval_agreement.sentences import say, texts_of
 
 PromptLayout = dict[str, Any]
@@ -152,7 +151,7 @@ class Injection(Struct, frozen=True, kw_only=True):
 
 
 def measure_variant(
-    name: str, aim: str, variant: Floats, clean: Floats, group: NDArray[np.intp], threshold: float
+    name: str, aim: str, variant: Floats, clean: Floats, group: Indices, threshold: float
 ) -> VariantEffect:
     """Measure a variant from the scores of answers with and without it, (n,) each, NaN if failed.
 

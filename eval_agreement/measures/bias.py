@@ -16,12 +16,11 @@ import numpy as np
 import scipy
 from msgspec import Struct
 from msgspec.structs import asdict, replace
-from numpy.typing import NDArray
 
 from critic.stats.arrays import Floats, ratio
 from critic.stats.estimate import LEVEL, Bootstrap, Estimate, count_unshown, detectable, holm
 from eval_agreement.metrics import half_up
-from eval_agreement.sample import AuditRequest, RatedSample
+from eval_agreement.sample import AuditRequest, Mask, RatedSample
 from eval_agreement.sentences import texts_of
 
 FEWEST_LABEL_GROUPS = 20
@@ -123,7 +122,7 @@ def offsets(name: str, sample: RatedSample) -> Offsets:
     return Offsets(name=name, effects=_correct(effects, groups) if len(groups) > 2 else effects)
 
 
-def _offset(sample: RatedSample, has_label: NDArray[np.bool_], **facts: Any) -> BiasEffect:
+def _offset(sample: RatedSample, has_label: Mask, **facts: Any) -> BiasEffect:
     """Measure the offset of one label.
 
     `has_label`: mask of the judged answers, shape (n,). `facts`: other fields of the effect.

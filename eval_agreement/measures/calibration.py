@@ -26,8 +26,11 @@ from critic.stats.arrays import Floats, ratio
 from critic.stats.estimate import Bootstrap, Estimate
 from eval_agreement.measures.baselines import trivial
 from eval_agreement.metrics import half_up, mean_estimate, measured
-from eval_agreement.sample import FEWEST_FIT_GROUPS, FEWEST_ROWS, FOLDS, NARROW, AuditRequest, RatedSample, folds
+from eval_agreement.sample import NARROW, AuditRequest, Indices, Mask, RatedSample
 from eval_agreement.sentences import say
+
+FOLDS, FEWEST_FIT_GROUPS, FEWEST_ROWS = 5, 10, 20
+"""Number of folds for cross-fitting; fewest groups to fit on; fewest rows in a fold."""
 
 MAPPED_PARTS = ("lang", "task")
 """Properties whose values may have maps of their own. A new answerer has no labels, and so can have none."""
@@ -267,7 +270,7 @@ def _bins(rows: RatedSample) -> list[Bin]:
     return bins
 
 
-def _too_few(group: NDArray[np.intp]) -> str | None:
+def _too_few(group: Indices) -> str | None:
     """Return why rows of these groups, (n,), are too few to fit a map and measure it, or None if they are enough."""
     groups, fewest = len(np.unique(group)), int(np.bincount(folds(group), minlength=FOLDS).min())
     if not groups:
@@ -345,7 +348,7 @@ def fit_line(human: Floats, judge: Floats) -> ScoreMap:
     return ScoreMap(judge=ends, people=[float(human.mean() + slope * (end - judge.mean())) for end in ends])
 
 
-def cross_fit(human: Floats, judge: Floats, group: NDArray[np.intp]) -> Floats:
+def cross_fit(human: Floats, judge: Floats, group: Indices) -> Floats:
     """Map a judge's scores (n,) to human scores, each fold with a map fitted on the other folds.
 
     Maps are isotonic, or lines if a fold has few rows. `group`: the group of each row, (n,).
@@ -359,7 +362,25 @@ def cross_fit(human: Floats, judge: Floats, group: NDArray[np.intp]) -> Floats:
     return mapped
 
 
-def choose_fit(group: NDArray[np.intp]) -> Callable[[Floats, Floats], ScoreMap]:
+def folds(group: Indices) -> Indices:
+    """Return the fold (0..FOLDS-1) of each row, (n,), with all rows of a group in one fold.
+
+    Groups are placed from the largest to the smallest, each into the fold with the fewest rows so far.
+
+    >>> folds(np.array([0, 0, 0, 1, 1, 2, 3, 4, 5])).tolist()
+    [0, 0, 0, 1, 1, 2, 4, 3, 2]
+    """
+    _, member, size = np.unique(group, return_inverse=True, return_counts=True)
+    fold = np.empty(len(size), dtype=np.intp)
+    rows_in_fold = np.zeros(FOLDS, dtype=np.intp)
+    # The sort is stable and read backwards: among groups of one size the last comes first, in every run alike.
+    for number in np.argsort(size, kind="stable")[::-1]:
+        fold[number] = np.argmin(rows_in_fold)
+        rows_in_fold[fold[number]] += size[number]
+    return np.asarray(fold[member])
+
+
+def choose_fit(group: Indices) -> Callable[[Floats, Floats], ScoreMap]:
     """Return the function that fits a map on rows of these groups, (n,): isotonic, or a line if they are few."""
     # With few rows an isotonic map follows single ones.
     return fit_map if np.bincount(folds(group), minlength=FOLDS).min() >= FEWEST_ROWS else fit_line
@@ -448,7 +469,7 @@ def measure_intervals(sample: RatedSample, _: AuditRequest) -> tuple[Widths, Flo
     return _summarise(sample, known, ends, borrowed, own=own is not None, recalibrated=recalibrated), ends
 
 
-def _usable_scores(sample: RatedSample, known: NDArray[np.bool_]) -> tuple[Floats, bool]:
+def _usable_scores(sample: RatedSample, known: Mask) -> tuple[Floats, bool]:
     """Return the judge's scores (n,), recalibrated if that is shown to bring them closer to people's; and if it is.
 
     `known`: mask of the rows with a judge's and a human score. Their maps are fitted on other folds.
@@ -463,7 +484,7 @@ def _usable_scores(sample: RatedSample, known: NDArray[np.bool_]) -> tuple[Float
     return scores, True
 
 
-def _is_worth_leaving(sample: RatedSample, known: NDArray[np.bool_], *, score: Floats, left: NDArray[np.bool_]) -> bool:
+def _is_worth_leaving(sample: RatedSample, known: Mask, *, score: Floats, left: Mask) -> bool:
     """Return True if leaving rows to the judge is shown to be better than leaving as many chosen at random.
 
     `score`: the judge's usable scores, (n,). `left`: mask of the rows to leave. In any case the judge must be shown to
@@ -483,7 +504,7 @@ def _is_worth_leaving(sample: RatedSample, known: NDArray[np.bool_], *, score: F
     return bool(left.any()) and (gain.side > 0 or bool(same))
 
 
-def _distributions(sample: RatedSample, judged: NDArray[np.bool_]) -> Floats | None:
+def _distributions(sample: RatedSample, judged: Mask) -> Floats | None:
     """Return the judge's probabilities of the ratings, (n, 10), or None if any judged row lacks them."""
     rows = [judgment.verdict.distribution if judgment else None for judgment in sample.judgments]
     own = [row for row, is_judged in zip(rows, judged, strict=False) if is_judged and len(row or ()) == len(RATINGS)]
@@ -494,7 +515,7 @@ def _distributions(sample: RatedSample, judged: NDArray[np.bool_]) -> Floats | N
     return probabilities
 
 
-def _by_score(sample: RatedSample, fit_on: NDArray[np.bool_]) -> Floats:
+def _by_score(sample: RatedSample, fit_on: Mask) -> Floats:
     """Return the frequencies of human ratings among answers with the same judge score (rounded) as each row, (n, 10).
 
     `fit_on`: mask of the rows to count.
@@ -507,7 +528,7 @@ def _by_score(sample: RatedSample, fit_on: NDArray[np.bool_]) -> Floats:
     return np.asarray((counts / counts.sum(axis=1, keepdims=True))[score])
 
 
-def _nested_sets(probabilities: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp], Floats]:
+def _nested_sets(probabilities: Floats) -> tuple[Indices, Indices, Floats]:
     """Return ten nested sets of ratings for each row: lowest rating, highest rating and probability mass, (n, 10) each.
 
     Each set grows by the likelier neighbour.
@@ -534,7 +555,7 @@ def _nested_sets(probabilities: Floats) -> tuple[NDArray[np.intp], NDArray[np.in
 
 
 def _intervals(
-    probabilities: Floats, human: Floats, task: NDArray[np.object_], made_on: NDArray[np.bool_], at: NDArray[np.bool_]
+    probabilities: Floats, human: Floats, task: NDArray[np.object_], made_on: Mask, at: Mask
 ) -> tuple[Floats, Floats]:
     """Return the ends of the prediction intervals of the rows in the mask `at`.
 
@@ -564,7 +585,7 @@ def _quantile(needed: Floats) -> float:
 
 
 def _summarise(
-    sample: RatedSample, known: NDArray[np.bool_], ends: Floats, borrowed: Container[str | None], **facts: bool
+    sample: RatedSample, known: Mask, ends: Floats, borrowed: Container[str | None], **facts: bool
 ) -> Widths:
     """Build the finding from the `ends` (low, high, score, left) of `measure_intervals`, (4, n).
 

@@ -23,12 +23,11 @@ import numpy as np
 import scipy
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from critic.stats.arrays import Floats
 from critic.stats.estimate import FEWEST_GROUPS, LEVEL, CorrectedEstimate, Interval, count_unshown, detectable, holm
 from eval_agreement.measures.measure import RatedFindings
-from eval_agreement.sample import NARROW, AuditRequest, Indices, RatedSample, on_scale
+from eval_agreement.sample import NARROW, AuditRequest, Indices, Mask, RatedSample, on_scale
 from eval_agreement.sentences import say
 
 _FAR, _FEWEST_GROUPS_TO_WARN = 3.0, 30
@@ -92,7 +91,7 @@ class Answers(NamedTuple):
 
     human: Floats
     judge: Floats
-    labelled: NDArray[np.bool_]
+    labelled: Mask
     member: Indices
     weight: Floats | None
 
@@ -171,7 +170,7 @@ def measure_corrected_means(sample: RatedSample, _: AuditRequest) -> dict[str, C
     if not unlabelled.any():
         return {}
     answerers = sample.parts.get("answerer", [])
-    rows_of: Iterable[tuple[str, NDArray[np.bool_]]] = [("all answers", np.ones(len(sample.ids), dtype=bool))]
+    rows_of: Iterable[tuple[str, Mask]] = [("all answers", np.ones(len(sample.ids), dtype=bool))]
     if any(answerers):
         rows_of = sample.part_rows("answerer")
         unlabelled &= np.array([name is None for name in answerers], dtype=bool)
@@ -362,9 +361,6 @@ def _caution(sample: Answers, parts: Parts) -> str | None:
     return say("no_random_draw", far=abs(parts.excess), way="above" if parts.excess > 0 else "below")
 
 
-Rows = NDArray[np.bool_]
-"""Mask of rows, (n,)."""
-
 TO_SEE = 0.2
 """Difference between models, in points, that the planned number of labels is to detect."""
 
@@ -411,7 +407,7 @@ def compare_models(sample: RatedSample, _: AuditRequest) -> list[ModelDifference
     if sample.ungrouped or len(models) < 2:
         return []
 
-    def list_pairs(rows: Rows, task: str | None) -> Iterator[Pair]:
+    def list_pairs(rows: Mask, task: str | None) -> Iterator[Pair]:
         for (first, first_rows), (second, second_rows) in combinations(models.items(), 2):
             names = ModelDifference(first=first, second=second, task=task, n=0)
             answers = _common_answers(sample, rows & first_rows, rows & second_rows)
@@ -436,7 +432,7 @@ def _compare_family(pairs: Iterable[Pair]) -> list[ModelDifference]:
     return lines
 
 
-def _common_answers(sample: RatedSample, first: Rows, second: Rows) -> Iterator[Answers]:
+def _common_answers(sample: RatedSample, first: Mask, second: Mask) -> Iterator[Answers]:
     """Yield each model's answers to the questions that both models answered. Both use the same group numbers.
 
     `first`, `second`: masks of the models' rows.

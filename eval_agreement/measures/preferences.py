@@ -14,7 +14,6 @@ from itertools import combinations, product
 import numpy as np
 import scipy
 from msgspec import Struct, field
-from numpy.typing import NDArray
 
 from critic.stats import verdicts as three_way
 from critic.stats.arrays import Floats, Group, group_numbers, ratio
@@ -23,7 +22,7 @@ from critic.stats.verdicts import LABELS, TIE, UNASKED, A, B, Codes, VerdictAgre
 from eval_agreement.measures.ppi import Answers, parts_of
 from eval_agreement.measures.raters import BesideRaters, Repeats, beside_raters, compare_repeats
 from eval_agreement.metrics import mean_estimate
-from eval_agreement.sample import AuditRequest, AuditSample, Indices
+from eval_agreement.sample import AuditRequest, AuditSample, Indices, Mask
 
 PEOPLE, LONGER, CONSTANT = "people", "longer", "constant"
 """Names used in an audit for people's verdict and for the two trivial judges."""
@@ -135,7 +134,7 @@ def measure_matrix(sample: Preferences, _: AuditRequest) -> Matrix:
     return Matrix(overall=measure_rows(np.arange(len(members))), by=by)
 
 
-def equal_share(equal: NDArray[np.bool_], group: Group, weight: Floats | None = None) -> Estimate:
+def equal_share(equal: Mask, group: Group, weight: Floats | None = None) -> Estimate:
     """Estimate the share (0..1) of items with equal verdicts, from the mask `equal` (n,) of these items."""
     return mean_estimate(equal.astype(np.float64), group_numbers(group), share=True, weight=weight)
 
@@ -383,8 +382,6 @@ def measure_verdict_repeats(sample: Preferences, _: AuditRequest) -> Repeats:
     equal[sample.verdict == UNASKED] = np.nan
     return compare_repeats(verdicts, equal, sample.groups, "the share of people's verdicts that it gives")
 
-
-Mask = NDArray[np.bool_]
 
 WORTH = np.array([1.0, 0.5, 0.0])
 """Worth of each verdict in a share: yes or a win, a tie, no or a loss."""

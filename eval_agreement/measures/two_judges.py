@@ -9,7 +9,6 @@ from collections import Counter
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from critic.errors import UsageError
 from critic.records import RATINGS, TEN
@@ -17,7 +16,7 @@ from critic.stats.arrays import Floats, ratio
 from critic.stats.estimate import FEWEST_TO_DECIDE, Bootstrap, Estimate, Places, widen
 from eval_agreement.measures.compare import MARGINS
 from eval_agreement.measures.ppi import compare_models, corrected_mean
-from eval_agreement.sample import AuditRequest, RatedSample
+from eval_agreement.sample import AuditRequest, Mask, RatedSample
 from eval_agreement.sentences import say
 
 MOST_OUTSIDE = 0.1
@@ -224,7 +223,7 @@ def measure_change(sample: RatedSample, looks: int | None = None) -> Change:
     shared = int(both.sum()) if both.sum() >= FEWEST_TO_DECIDE else 0
     by_model = on_shared - moved if shared else mean_new - mean_before - moved
 
-    def estimate(values: Floats, rows: NDArray[np.bool_]) -> Estimate:
+    def estimate(values: Floats, rows: Mask) -> Estimate:
         count = len(np.unique(sample.groups[rows]))
         part = draws.estimate(values, int(rows.sum()), undefined="no answer is new", null=0.0, groups=count)
         # The judge's part and the model's part are two tests.

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import scipy
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from critic.page.blocks import interval, listed, number, share, shares
 from critic.stats.arrays import Floats, group_numbers
@@ -31,6 +30,7 @@ from eval_agreement.measures.raters import AlternativeAnnotator, BesideRaters, R
 from eval_agreement.measures.scorers import Line
 from eval_agreement.metrics import METRICS, Agreement
 from eval_agreement.page.words import part_name
+from eval_agreement.sample import Indices
 from eval_agreement.sentences import quote, quote_share, say
 
 POINTS_WITHIN, SHARE_WITHIN = 0.2, 0.05
@@ -412,7 +412,7 @@ def _decide_verdicts(judge: str, audit: Findings[Preferences]) -> str:
     return said + _tasks_to_avoid("kappa", enough, "agrees with people on these")
 
 
-def _say_verdict_shift(table: NDArray[np.intp]) -> str:
+def _say_verdict_shift(table: Indices) -> str:
     """Return a phrase that a judge says yes more or less often than people, or "" if that is not shown.
 
     `table`: counts of items by people's verdict (rows) and the judge's (columns).
@@ -456,7 +456,7 @@ def _why_undecided(who: str, lost: int, total: int, groups: int, *, most_failed:
 
 
 def _count_labels(
-    human: Floats, judge: Floats, groups: NDArray[np.intp], *, half_width: float, rows: int = 0
+    human: Floats, judge: Floats, groups: Indices, *, half_width: float, rows: int = 0
 ) -> tuple[int, int, int]:
     """Return how many labels, drawn in groups like these, a mean takes with the judge and without; and `rows` or 0.
 

@@ -16,12 +16,12 @@ from critic.records import HumanScore, Question, Response
 from critic.stats.verdicts import TIE, A, B, Codes
 from eval_agreement.measure_tables import MEASURES, PREFERENCE_MEASURES
 from eval_agreement.measures import gate
-from eval_agreement.measures.calibration import cross_fit, recalibrate
+from eval_agreement.measures.calibration import cross_fit, folds, recalibrate
 from eval_agreement.measures.measure import run_audit
 from eval_agreement.measures.preferences import Preferences
 from eval_agreement.page import decision
 from eval_agreement.page.decision import Decision, decide_scores, decide_verdicts
-from eval_agreement.sample import AuditRequest, RatedSample, folds
+from eval_agreement.sample import AuditRequest, RatedSample
 
 Scores = NDArray[Any]
 
