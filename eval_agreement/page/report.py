@@ -56,14 +56,7 @@ def provenance(samples: Mapping[str, Any], request: AuditRequest = AuditRequest(
     """Return the provenance of an audit: samples, training file, method of intervals, and versions of libraries."""
     trained: dict[str, Any] | None = None
     if train := request.train:
-        # A folder of training rows has no hash of its own.
-        digest = jsonl.sha256(train) if train.is_file() else None
-        trained = {
-            "file": str(train),
-            "sha256": digest,
-            "rows": len(request.training),
-            "run": jsonl.facts(train) or None,
-        }
+        trained = name_file(train) | {"rows": len(request.training), "run": jsonl.facts(train) or None}
     method = "percentile bootstrap over groups, widened for few groups"
     resamples = {"resamples": RESAMPLES, f"resamples_above_{MANY_GROUPS}_groups": RESAMPLES_OF_MANY}
     versions = {name: version(name) for name in ("critic", "numpy", "scipy", "sacrebleu")}
@@ -117,8 +110,13 @@ def certify(
 
 
 def name_file(path: Path) -> dict[str, Any]:
-    """Return a file's path and SHA-256; for a sheet it is the hash of the whole workbook."""
-    return {"file": str(path), "sha256": jsonl.sha256(split_sheet(path)[0])}
+    """Return a file's path and SHA-256; for a sheet it is the hash of the whole workbook, for a folder None.
+
+    >>> name_file(Path("/"))
+    {'file': '/', 'sha256': None}
+    """
+    file = split_sheet(path)[0]
+    return {"file": str(path), "sha256": None if file.is_dir() else jsonl.sha256(file)}
 
 
 def file_facts(sources: Mapping[str, Source]) -> dict[str, Any]:
