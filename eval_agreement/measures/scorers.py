@@ -60,16 +60,13 @@ def measure_scorers(sample: RatedSample, request: AuditRequest) -> Scorers:
     """
     labelled = sample.labelled
     baselines = trivial(labelled, request.training)
-    # Paired differences: that an interval lies below another's shows less than the difference does.
-    over_trivial = []
-    for name, (scores, _) in baselines.items():
-        pair = replace(labelled, judges={labelled.judge: labelled.scores, name: scores})
-        over_trivial.append(compare(pair, labelled.judge, name))
+    beside = replace(labelled, judges=labelled.judges | {name: scores for name, (scores, _) in baselines.items()})
     return Scorers(
         answers=len(labelled.ids),
         unlabelled=len(sample.ids) - len(labelled.ids),
         lines=list(_scorer_lines(labelled, baselines)),
-        over_trivial=over_trivial,
+        # Paired differences: that an interval lies below another's shows less than the difference does.
+        over_trivial=[compare(beside, beside.judge, name) for name in baselines],
         notes=sample.notes,
     )
 

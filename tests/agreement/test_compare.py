@@ -10,6 +10,7 @@ from critic.stats.verdicts import codes, verdict_agreement
 from eval_agreement import METRICS, agreement
 from eval_agreement.measures.compare import compare, compare_judges
 from eval_agreement.measures.gate import PREFERENCES, Limit, check, of_preferences, parse
+from eval_agreement.measures.scorers import measure_scorers
 from eval_agreement.metrics import measured
 from eval_agreement.sample import AuditRequest, RatedSample
 
@@ -36,6 +37,14 @@ def test_differences_are_those_of_the_metrics_on_the_rows_both_scored() -> None:
         assert difference.value == difference.first - difference.second
         assert difference.interval is not None and difference.interval[0] < difference.value < difference.interval[1]
         assert difference.better == "judge0" and difference.p_holm is not None and difference.p_holm < 0.05
+
+
+def test_the_judge_under_audit_is_compared_with_the_constant_judge() -> None:
+    scorers = measure_scorers(sample(), AuditRequest())
+    (pair,) = scorers.over_trivial
+    error = pair.differences[0]
+    assert (pair.first, pair.second, error.metric) == ("judge0", "constant", "mae")
+    assert (error.first, error.second) == pytest.approx((scorers.judge.mae, scorers.constant.result.mae))
 
 
 def test_equal_judges_are_never_told_apart() -> None:
