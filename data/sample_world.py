@@ -18,6 +18,7 @@ it. These labels teach every form used in the benchmarks' papers.
 import random
 import re
 import tomllib
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -353,14 +354,17 @@ def edit(world: World, question: WorldQuestion, response: WorldAnswer, seed: str
     return None
 
 
-def generate_rows(world: World, seed: int, count: int) -> list[tuple[WorldQuestion, WorldAnswer, Row]]:
-    """Return all rows, question by question, with their questions and answers. Scenes alternate, so all tasks occur.
+Scored = tuple[WorldQuestion, WorldAnswer, Row]
+"""A question, an answer to it, and the row that people scored."""
+
+
+def generate_rows(world: World, seed: int, count: int) -> Iterator[Scored]:
+    """Yield all rows, question by question, with their questions and answers. Scenes alternate, so all tasks occur.
 
     `count` is the number of questions.
     """
     draw = random.Random(f"sample-world-{seed}")
     questions = [draw_question(world, world.scenes[n % len(world.scenes)], n, draw) for n in range(count)]
-    scored = []
     for question in questions:
         scene = question.scene
         others = [other for other in questions if other.scene.lang == scene.lang and other.scene.task != scene.task]
@@ -369,20 +373,16 @@ def generate_rows(world: World, seed: int, count: int) -> list[tuple[WorldQuesti
             is_misleading = scene.picture is not None and name in PLAIN
             if not is_misleading and draw.random() < system.share:
                 response = draw_answer(world, question, draw.choice(others or [question]), system, draw)
-                scored.append((question, response, build_row(world, question, name, response, draw)))
-    return scored
+                yield question, response, build_row(world, question, name, response, draw)
 
 
-def label_conversations(
-    world: World, scored: list[tuple[WorldQuestion, WorldAnswer, Row]], seed: int
-) -> list[tuple[WorldQuestion, WorldAnswer, Row]]:
-    """Add a checklist to each row, followed by a row that scores the whole conversation ending with the answer.
+def label_conversations(world: World, scored: Iterable[Scored], seed: int) -> Iterator[Scored]:
+    """Yield each row with a checklist, followed by a row that scores the whole conversation ending with the answer.
 
     The checklist has an item for each fact; the human label is yes if the answer states the fact correctly.
     """
     # Separate draws, so that the answers and their scores are the same with and without conversations.
     draw = random.Random(f"conversations-{seed}")
-    labelled = []
     for question, response, scored_row in scored:
         scene, truth, system = question.scene, question.truth, str(scored_row.system)
         phrases, labels = world.phrases[scene.lang], world.labels[scene.lang]
@@ -392,8 +392,8 @@ def label_conversations(
         # A single exchange would be no conversation; the same beginning lets the answers be compared.
         before = scored_row.history or [Turn(*phrases["greeting"])]
         whole = replace(build_row(world, question, system, response, draw), id=f"{scored_row.id}/whole", history=before)
-        labelled += [(question, response, each) for each in (checked, replace(whole, scope="conversation"))]
-    return labelled
+        yield question, response, checked
+        yield question, response, replace(whole, scope="conversation")
 
 
 def read_world(*files: Path) -> World:
@@ -418,9 +418,9 @@ def main(
     """Write made-up human-scored answers in Chinese and English for all AlignMMBench tasks."""
     here = Path(__file__)
     world = read_world(here.with_suffix(".toml"), *([here.with_name("sample_pictures.toml")] if pictures else []))
-    scored = generate_rows(world, seed, questions)
+    scored = [*generate_rows(world, seed, questions)]
     if conversations:
-        scored = label_conversations(world, scored, seed)
+        scored = [*label_conversations(world, scored, seed)]
     rows = [to_builtins(row) for _, _, row in scored]
     if pictures:
         draw_all({str(row.image): question for question, _, row in scored}, out.parent, seed)
