@@ -9,7 +9,7 @@ judge that notices this looks biased (errors in variables: Fuller 1987, "Measure
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -119,7 +119,7 @@ def offsets(name: str, sample: RatedSample) -> Offsets:
         effects.append(replace(effect, name=name, about=effect.about.format(name=name)))
         groups[label] = len(np.unique(sample.judged.groups[judged == label]))
     # Two labels are one test: the offset of one is that of the other with its sign reversed.
-    return Offsets(name=name, effects=_correct(effects, groups) if len(groups) > 2 else effects)
+    return Offsets(name=name, effects=[*_correct(effects, groups)] if len(groups) > 2 else effects)
 
 
 def _offset(sample: RatedSample, has_label: Mask, **facts: Any) -> BiasEffect:
@@ -215,14 +215,13 @@ def _with_noise(effect: BiasEffect, rows: RatedSample, x: Floats) -> BiasEffect:
     return replace(effect, noise_explains=reliability, reading=effect.reading + note)
 
 
-def _correct(effects: list[BiasEffect], groups: Mapping[str | None, int]) -> list[BiasEffect]:
+def _correct(effects: list[BiasEffect], groups: Mapping[str | None, int]) -> Iterator[BiasEffect]:
     """Apply Holm's correction to the p-values of a family, and note effects that may then be chance.
 
     `groups`: number of groups with each label. They, of which there are fewer, decide how far an offset scatters.
     """
     adjusted = holm([effect.p_value for effect in effects])
     tested = sum(p is not None for p in adjusted)
-    corrected = []
     for effect, p in zip(effects, adjusted, strict=True):
         if p is not None and effect.interval:
             # The interval is not corrected, so that it may show an effect that the corrected p-value does not.
@@ -230,5 +229,4 @@ def _correct(effects: list[BiasEffect], groups: Mapping[str | None, int]) -> lis
             note = f" Among {tested} such comparisons this may be chance." if by_chance else ""
             needed = detectable(effect.interval, groups[effect.label], tests=count_unshown(adjusted))
             effect = replace(effect, p_value=p, detectable=needed, reading=effect.reading + note)  # noqa: PLW2901
-        corrected.append(effect)
-    return corrected
+        yield effect

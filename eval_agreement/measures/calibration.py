@@ -8,7 +8,7 @@ Probabilities are the judge's own. If records lack them, they are the frequencie
 same judge score.
 """
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,7 @@ def calibrate(sample: RatedSample, _: AuditRequest) -> Calibration:
     """
     rows = sample.labelled.judged
     human, judge, group = rows.human, rows.scores, rows.groups
-    calibration = Calibration(n=len(human), failed=len(sample.labelled.ids) - len(human), bins=_bins(rows))
+    calibration = Calibration(n=len(human), failed=len(sample.labelled.ids) - len(human), bins=[*_bins(rows)])
     if undefined := _too_few(group):
         return replace(calibration, undefined=undefined, readings=[f"Not calibrated: {undefined}."])
     mapped = cross_fit(human, judge, group)
@@ -254,10 +254,9 @@ def _cross_fit_by_part(sample: RatedSample, judge: Floats, part: str | None) -> 
     return mapped
 
 
-def _bins(rows: RatedSample) -> list[Bin]:
-    """Return one bin per rounded judge score, ascending."""
+def _bins(rows: RatedSample) -> Iterator[Bin]:
+    """Yield one bin per rounded judge score, ascending."""
     rounded = half_up(rows.scores)
-    bins = []
     for score in np.unique(rounded):
         inside = rounded == score
         groups = len(np.unique(rows.groups[inside]))
@@ -266,8 +265,7 @@ def _bins(rows: RatedSample) -> list[Bin]:
         if groups < FEWEST_BIN_GROUPS:
             why = f"{groups} groups; an interval needs at least {FEWEST_BIN_GROUPS}"
             human = replace(human, interval=None, undefined=why)
-        bins.append(Bin(score=int(score), groups=groups, judge=float(rows.scores[inside].mean()), human=human))
-    return bins
+        yield Bin(score=int(score), groups=groups, judge=float(rows.scores[inside].mean()), human=human)
 
 
 def _too_few(group: Indices) -> str | None:

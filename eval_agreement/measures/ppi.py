@@ -413,23 +413,21 @@ def compare_models(sample: RatedSample, _: AuditRequest) -> list[ModelDifference
             answers = _common_answers(sample, rows & first_rows, rows & second_rows)
             yield names, next(answers), next(answers)
 
-    lines = _compare_family(list_pairs(np.ones(len(sample.ids), dtype=bool), task=None))
+    lines = [*_compare_family(list_pairs(np.ones(len(sample.ids), dtype=bool), task=None))]
     if len(sample.part_values("task")) > 1 and len(models) <= MOST_BY_TASK:
         # The tasks are a family of their own: overall differences do not pay for them.
         lines += _compare_family(pair for task, rows in sample.part_rows("task") for pair in list_pairs(rows, task))
     return lines
 
 
-def _compare_family(pairs: Iterable[Pair]) -> list[ModelDifference]:
+def _compare_family(pairs: Iterable[Pair]) -> Iterator[ModelDifference]:
     """Compare the pairs of a family, correct their p-values (Holm), and name the model ahead in each difference."""
     family = list(pairs)
     adjusted = holm([_difference(*pair).p_value for pair in family])
-    lines = []
     for pair, p in zip(family, adjusted, strict=True):
         line = _difference(*pair, tests=count_unshown(adjusted))
         ahead = line.second if (line.value or 0) > 0 else line.first
-        lines.append(replace(line, p_holm=p, ahead=ahead if p is not None and p <= 1 - LEVEL else None))
-    return lines
+        yield replace(line, p_holm=p, ahead=ahead if p is not None and p <= 1 - LEVEL else None)
 
 
 def _common_answers(sample: RatedSample, first: Mask, second: Mask) -> Iterator[Answers]:
@@ -516,7 +514,7 @@ def measure_savings(audits: Mapping[str, RatedFindings]) -> Savings | None:
     means: list[Saving] = []
     routed: dict[str, Floats] = {}
     for name, findings in audits.items():
-        savings = _of_corrected(findings) if findings.corrected else _of_labelled(findings.sample.labelled)
+        savings = _of_corrected(findings) if findings.corrected else [*_of_labelled(findings.sample.labelled)]
         means += [_add_up(name, savings)] if savings and len(audits) > 1 else savings
         widths, _ = findings.widths
         if widths:
@@ -542,15 +540,13 @@ def _of_corrected(findings: RatedFindings) -> list[Saving]:
     return [Saving(name=name, labels=mean.labelled, worth=mean.effective) for name, mean in means if mean.effective]
 
 
-def _of_labelled(sample: RatedSample) -> list[Saving]:
-    """Return the savings for answerers whose answers are all labelled, if any number of answers were judged besides."""
+def _of_labelled(sample: RatedSample) -> Iterator[Saving]:
+    """Yield the savings for answerers whose answers are all labelled, if any number of answers were judged besides."""
     rows_of = dict(sample.part_rows("answerer")) or {"all answers": ~np.isnan(sample.human)}
-    savings = []
     for answerer, rows in rows_of.items():
         answers = sample.rows(rows)
         if worth := worth_beside_any_number(answers):
-            savings.append(Saving(name=answerer, labels=len(answers.ids), worth=worth))
-    return savings
+            yield Saving(name=answerer, labels=len(answers.ids), worth=worth)
 
 
 def _add_up(name: str, savings: Sequence[Saving]) -> Saving:

@@ -7,7 +7,7 @@ specificity are the case of yes and no. It holds for any items on which the judg
 interval is by the delta method, by group, with one more item per cell (Lang and Reiczigel 2014, Prev. Vet. Med. 113).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import combinations, product
 
@@ -115,8 +115,7 @@ def measure_matrix(sample: Preferences, _: AuditRequest) -> Matrix:
     scorers = {PEOPLE: sample.verdict, **sample.raters, **sample.verdicts}
     members, weight = sample.groups, sample.weight
 
-    def measure_rows(rows: Indices) -> list[PairAgreement]:
-        pairs = []
+    def measure_rows(rows: Indices) -> Iterator[PairAgreement]:
         for first, second in combinations(scorers, 2):
             # People's verdict holds the rater's own, so that they would agree too often.
             if first == PEOPLE and second in sample.raters:
@@ -125,13 +124,12 @@ def measure_matrix(sample: Preferences, _: AuditRequest) -> Matrix:
             both = rows[three_way.labelled(left, right)]
             times = None if weight is None or np.isnan(weight[both]).any() else weight[both]
             equal = equal_share(scorers[first][both] == scorers[second][both], members[both], weight=times)
-            pairs.append(PairAgreement(first=first, second=second, failed=three_way.failures(left, right), equal=equal))
-        return pairs
+            yield PairAgreement(first=first, second=second, failed=three_way.failures(left, right), equal=equal)
 
     by: dict[str, dict[str, list[PairAgreement]]] = {}
     for name, part in sample.parts.items():
-        by[name] = {value: measure_rows(rows) for value, rows in three_way.rows_of(part).items()}
-    return Matrix(overall=measure_rows(np.arange(len(members))), by=by)
+        by[name] = {value: [*measure_rows(rows)] for value, rows in three_way.rows_of(part).items()}
+    return Matrix(overall=[*measure_rows(np.arange(len(members)))], by=by)
 
 
 def equal_share(equal: Mask, group: Group, weight: Floats | None = None) -> Estimate:

@@ -5,6 +5,7 @@ onto the other's scale: means of models by prediction-powered inference (`ppi`),
 """
 
 from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 from msgspec import Struct
@@ -143,8 +144,8 @@ def _rank(answers: RatedSample) -> Places:
     return {name: (1 + losses[name], len(names) - wins[name]) for name in names}
 
 
-def _expect_scores(anchors: RatedSample, source: Floats, target: Floats) -> list[Converted]:
-    """Return the score that an answer with each rating of the one judge is expected to get from the other.
+def _expect_scores(anchors: RatedSample, source: Floats, target: Floats) -> Iterator[Converted]:
+    """Yield the score that an answer with each rating of the one judge is expected to get from the other.
 
     `source`, `target`: both judges' scores of the anchors, (n,). The line is a spline with KNOTS, in the sample and in
     each resample, fitted by the normal equations.
@@ -158,13 +159,11 @@ def _expect_scores(anchors: RatedSample, source: Floats, target: Floats) -> list
     squares, products = np.split(draws.resample_sums(np.arange(len(source)), np.array(columns)), [k * k], axis=1)
     # A resample without anchors on one side of a knot has no unique line; the pseudo-inverse takes the smallest.
     slopes = np.einsum("rij,rj->ri", np.linalg.pinv(squares.reshape(-1, k, k), hermitian=True), products)
-    lines = []
     for score in [score for score in RATINGS if low <= score <= high]:
         # A line may leave the scale, where no mean of scores lies.
         values = np.clip((slopes @ _basis(np.array([float(score)]), knots))[:, 0], *TEN)
         mean = draws.estimate(values, len(source), undefined="no answers")
-        lines.append(Converted(name=f"a score of {score} (expected to get)", score=score, mean=mean))
-    return lines
+        yield Converted(name=f"a score of {score} (expected to get)", score=score, mean=mean)
 
 
 def _basis(scores: Floats, knots: Floats) -> Floats:
