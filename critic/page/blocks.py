@@ -2,7 +2,7 @@
 
 import math
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any, Generic, Literal, TypeVar
 
@@ -303,23 +303,21 @@ def axis(name: str, values: Iterable[float], most: int = 7) -> Axis:
     return Axis(name, {tick: f"{tick:g}".replace("-", "−") for tick in ticks})
 
 
-def align(grid: Sequence[Sequence[str]], *, right: bool = False) -> list[str]:
-    """Pad the cells of each column to the width of its widest cell; short rows end early.
+def align(grid: Sequence[Sequence[str]], *, right: bool = False) -> Iterator[str]:
+    """Yield each row as a line, its cells padded to the width of the column's widest; short rows end early.
 
     `right`: all columns but the first are right-aligned.
 
-    >>> align([["judge", "n"], ["ours", "12"]]), align([["judge", "n"], ["ours", "12"]], right=True)
+    >>> [*align([["judge", "n"], ["ours", "12"]])], [*align([["judge", "n"], ["ours", "12"]], right=True)]
     (['judge  n', 'ours   12'], ['judge   n', 'ours   12'])
     """
     widths = [max(map(measure_width, column)) for column in zip_longest(*grid, fillvalue="")]
-    lines = []
     for line in grid:
         cells = []
         for number, cell in enumerate(line):
             space = " " * (widths[number] - measure_width(cell))
             cells.append(space + cell if right and number else cell + space)
-        lines.append("  ".join(cells).rstrip())
-    return lines
+        yield "  ".join(cells).rstrip()
 
 
 def measure_width(text: str) -> int:

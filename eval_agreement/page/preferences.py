@@ -168,7 +168,6 @@ def draw_kinds(kinds: preferences.VerdictKinds, _: object) -> Iterator[Part]:
 
     A kind is one value of a property of the items, such as the language zh.
     """
-    tables = []
     for part, values in next(iter(kinds.values())).items():
         # Without ties every item is decided.
         ties = any(result.coverage.value != 1 for result in values.values() if result.n)
@@ -176,5 +175,4 @@ def draw_kinds(kinds: preferences.VerdictKinds, _: object) -> Iterator[Part]:
         for value, result in values.items():
             rows.append(_scorer_row(value.replace("_", " "), "", result, ties=ties, strong=True))
         caption = f"By {part_name(part)}, accuracy drawn from 0 to 1."
-        tables.append(_scorers_table(caption, part_name(part).capitalize(), rows, ties=ties))
-    yield Part(tables=tables)
+        yield Part(tables=[_scorers_table(caption, part_name(part).capitalize(), rows, ties=ties)])

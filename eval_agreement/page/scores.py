@@ -83,16 +83,14 @@ def draw_breakdown(breakdown: Breakdown, of_samples: Sequence[Breakdown]) -> Ite
 
 def draw_comparisons(comparisons: Sequence[Comparison], _: object) -> Iterator[Part]:
     """Build the part on each pair of judges: how their agreement with people differs."""
-    tables, readings = list[Table](), list[str]()
     for pair in comparisons:
         caption = f"{pair.first} less {pair.second}, {pair.n} answers ({pair.left_out} left out: not scored by both)."
-        tables.append(differences_table(caption, (pair.first, pair.second), pair.differences))
+        table = differences_table(caption, (pair.first, pair.second), pair.differences)
         ahead: dict[str, list[str]] = {}
         for difference in pair.differences:
             if difference.better:
                 ahead.setdefault(difference.better, []).append(METRICS[difference.metric].name)
-        readings.append(say("comparison", pair=pair, ahead=ahead))
-    yield Part(readings=readings, tables=tables)
+        yield Part(readings=[say("comparison", pair=pair, ahead=ahead)], tables=[table])
 
 
 _MARGIN = {None: "–", True: "{:g}", False: "not shown"}

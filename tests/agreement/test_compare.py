@@ -12,6 +12,7 @@ from eval_agreement.measures.compare import compare, compare_judges
 from eval_agreement.measures.gate import PREFERENCES, Limit, check, of_preferences, parse
 from eval_agreement.measures.scorers import measure_scorers
 from eval_agreement.metrics import measured
+from eval_agreement.page.scores import draw_comparisons
 from eval_agreement.sample import AuditRequest, RatedSample
 
 
@@ -63,6 +64,13 @@ def test_non_inferiority_needs_the_whole_interval() -> None:
     assert unsure.interval is not None and unsure.interval[0] < 0.1 < unsure.interval[1] and unsure.no_worse is False
     few = compare(sample(n=9), "judge0", "judge1")
     assert few.differences[0].no_worse is None and few.differences[0].interval is None
+
+
+def test_a_pair_has_a_sentence_and_a_table_on_the_page() -> None:
+    (part,) = draw_comparisons(compare_judges(sample(), AuditRequest()), None)
+    (table,) = part.tables
+    assert len(part.readings) == 1 and [row.name for row in table.rows] == [metric.name for metric in METRICS.values()]
+    assert table.caption.startswith("judge0 less judge1, 300 answers (0 left out: not scored by both).")
 
 
 def test_every_pair_of_judges_and_undefined_metrics() -> None:
