@@ -167,15 +167,11 @@ def measure_corrected_means(sample: RatedSample, _: AuditRequest) -> dict[str, C
     their answerer, the mean is undefined and gives the reason.
     """
     labelled, unlabelled = ~np.isnan(sample.human), np.isnan(sample.human)
-    if not unlabelled.any():
-        return {}
-    answerers = sample.parts.get("answerer", [])
-    rows_of: Iterable[tuple[str, Mask]] = [("all answers", np.ones(len(sample.ids), dtype=bool))]
-    if any(answerers):
-        rows_of = sample.part_rows("answerer")
-        unlabelled &= np.array([name is None for name in answerers], dtype=bool)
+    rows_of = dict(sample.part_rows("answerer"))
+    if rows_of:
+        unlabelled &= np.array([name is None for name in sample.parts["answerer"]], dtype=bool)
     means = {}
-    for name, rows in rows_of:
+    for name, rows in (rows_of or {"all answers": np.ones(len(labelled), dtype=bool)}).items():
         known = labelled[rows]
         if not known.any() or (known.all() and not unlabelled.any()):
             continue
