@@ -404,11 +404,8 @@ def _decide_verdicts(judge: str, audit: Findings[Preferences]) -> str:
     else:
         key = "verdicts_with_labels" if (result.kappa.value or 0.0) >= WEAK_KAPPA else "verdicts_not_people"
         said = say(key, who=judge, figure=figure, shift=shift) + _save_shares(judge, audit)
-    enough = {}
-    for part in ("task", "category"):
-        for name, agreement in audit.by[judge].get(part, {}).items():
-            if agreement.n >= FEWEST_TO_DECIDE:
-                enough[name] = agreement.kappa
+    kinds = audit.by[judge].get("task", {}) | audit.by[judge].get("category", {})
+    enough = {name: agreement.kappa for name, agreement in kinds.items() if agreement.n >= FEWEST_TO_DECIDE}
     return said + _tasks_to_avoid("kappa", enough, "agrees with people on these")
 
 
