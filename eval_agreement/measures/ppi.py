@@ -107,11 +107,6 @@ class Answers(NamedTuple):
         return np.asarray(times / times.sum())
 
     @property
-    def unlabelled(self) -> int:
-        """Number of answers without a label."""
-        return len(self.human) - self.n
-
-    @property
     def groups(self) -> int:
         """Number of groups with a label."""
         return int(np.count_nonzero(np.bincount(self.member[self.labelled])))
@@ -207,7 +202,7 @@ def corrected_mean(sample: RatedSample, undefined: str | None = None) -> Correct
     judged = answers.judge[~failed]
     result = CorrectedMean(
         labelled=answers.n,
-        unlabelled=answers.unlabelled,
+        unlabelled=len(failed) - answers.n,
         groups=answers.groups,
         failed_labelled=int((failed & answers.labelled).sum()),
         failed_unlabelled=int((failed & ~answers.labelled).sum()),
@@ -318,7 +313,7 @@ def _shared_variance(sample: Answers) -> float | None:
 
 def parts_of(sample: Answers) -> Parts:
     """Return the two parts of the estimate, the groups' contributions to them, and the tuned `lam`."""
-    labelled, n, rest, shares = sample.labelled, sample.n, sample.unlabelled, sample.shares
+    labelled, n, rest, shares = sample.labelled, sample.n, len(sample.human) - sample.n, sample.shares
     human_mean = float(shares @ sample.human)
     by_group = np.asarray(np.bincount(sample.member, shares * (sample.human - human_mean)), dtype=np.float64)
     # Without other answers, or with a constant judge, there is nothing to correct by.
