@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
@@ -35,15 +35,15 @@ def list_models(board: "Leaderboard") -> dict[str, str]:
     return {row.name: row.system for row in rows if not row.apart}
 
 
-def compare_parts(board: "Leaderboard | None", columns: Sequence[str], caption: str, sizes: Sizes) -> list[Figure]:
-    """Return a heat map and radars of all models over the scores `columns`, which share a scale.
+def compare_parts(board: "Leaderboard | None", columns: Sequence[str], caption: str, sizes: Sizes) -> Iterator[Figure]:
+    """Yield a heat map and radars of all models over the scores `columns`, which share a scale.
 
     A radar has a few models: those of one family if their `sizes` are known (smallest first), else those that follow
     each other in the table. There are no pictures of a single model, or of fewer than three scores.
     """
     models = list_models(board) if board else {}
     if board is None or len(models) < 2 or len(columns) < 3:
-        return []
+        return
     cells = {name: [board.standings[name].get(column) for column in columns] for name in models}
     values = {name: [cell.value if cell else None for cell in own] for name, own in cells.items()}
     scale = axis("", [0.0, *(value for own in values.values() for value in own if value is not None)], 5)
@@ -57,10 +57,8 @@ def compare_parts(board: "Leaderboard | None", columns: Sequence[str], caption: 
     for heading, names in _group_models(models, sizes):
         radars.append(Grid(heading=heading, columns=columns, shapes=[shapes[name] for name in names], rings=rings))
     darker, centre = f"{caption}: the darker, the higher", f"{caption}: from {number(lowest, 0)} in the centre"
-    return [
-        Figure(caption=darker, picture=f"heat-{board.key}", kind="heatmap", panels=heat),
-        Figure(caption=centre, picture=f"radar-{board.key}", kind="radar", panels=radars),
-    ]
+    yield Figure(caption=darker, picture=f"heat-{board.key}", kind="heatmap", panels=heat)
+    yield Figure(caption=centre, picture=f"radar-{board.key}", kind="radar", panels=radars)
 
 
 def _group_models(models: Mapping[str, str], sizes: Sizes) -> list[tuple[str, Sequence[str]]]:
