@@ -86,21 +86,18 @@ def _agreement(sample: RatedSample, scores: Floats) -> Agreement:
     return measured(sample.human, scores, sample.groups, sample.weight)
 
 
-def people(sample: RatedSample) -> list[Line]:
-    """Compare each rater with the mean of the other raters, and the judge with the same means.
+def people(sample: RatedSample) -> Iterator[Line]:
+    """Yield the agreement of each rater with the mean of the other raters, and of the judge with the same means.
 
     The judge is measured again because the mean of all raters, with less noise, is easier to match than the mean of all
-    but one. n counts (answer, rater) pairs. Returns [] if no answer has two raters.
+    but one. n counts (answer, rater) pairs. Yields nothing if no answer has two raters.
     """
     others, rater, row = leave_one_out(sample.raters)
-    if not len(row):
-        return []
-    group = sample.groups[row]
-    judge = measured(others, sample.scores[row], group)
-    return [
-        Line("people", "people", "each rater against the mean of the others", measured(others, rater, group)),
-        Line("people", f"{sample.judge} as a rater", "the judge against the same means", judge),
-    ]
+    if len(row):
+        group = sample.groups[row]
+        yield Line("people", "people", "each rater against the mean of the others", measured(others, rater, group))
+        judge = measured(others, sample.scores[row], group)
+        yield Line("people", f"{sample.judge} as a rater", "the judge against the same means", judge)
 
 
 Breakdown = dict[str, dict[str, Agreement]]
