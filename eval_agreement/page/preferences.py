@@ -11,7 +11,7 @@ from critic.stats.estimate import Estimate
 from critic.stats.verdicts import VerdictAgreement
 from eval_agreement.measures import preferences
 from eval_agreement.measures.raters import BesideRaters
-from eval_agreement.page.words import estimates, p_text, part_name, people_part, percent, points
+from eval_agreement.page.words import estimates, p_text, part_name, people_parts, percent, points
 from eval_agreement.sentences import say
 
 
@@ -68,7 +68,7 @@ def draw_verdicts(scorers: preferences.VerdictScorers, _: object) -> Iterator[Pa
 def draw_people(beside: Mapping[str, BesideRaters], _: object) -> Iterator[Part]:
     """Build the parts that compare each judge with single raters, one per judge."""
     for judge, beside_raters in beside.items():
-        yield people_part(judge if len(beside) > 1 else "", beside_raters)
+        yield from people_parts(judge if len(beside) > 1 else "", beside_raters)
 
 
 def draw_matrix(matrix: preferences.Matrix, _: object) -> Iterator[Part]:

@@ -20,7 +20,7 @@ from eval_agreement.measures.raters import BesideRaters
 from eval_agreement.measures.scorers import Breakdown, Line, Scorers
 from eval_agreement.measures.two_judges import Change, Conversion, Converted
 from eval_agreement.metrics import METRICS, Agreement
-from eval_agreement.page.words import build_sections, estimates, p_text, part_name, people_part, percent, points
+from eval_agreement.page.words import build_sections, estimates, p_text, part_name, people_parts, percent, points
 from eval_agreement.sample import NARROW
 from eval_agreement.sentences import say
 
@@ -118,7 +118,7 @@ def differences_table(caption: str, names: tuple[str, str], differences: Sequenc
 
 def draw_people(beside: BesideRaters, _: object) -> Iterator[Part]:
     """Build the part that compares the judge with single raters."""
-    yield people_part("", beside)
+    yield from people_parts("", beside)
 
 
 def draw_biases(biases_of: Mapping[str, Biases], _: object) -> Iterator[Part]:
@@ -174,7 +174,7 @@ def _offsets_table(family: Offsets) -> Table:
 
 def draw_calibration(calibration: Calibration, _: object) -> Iterator[Part]:
     """Build the part on the judge's errors with and without recalibration."""
-    tables = []
+    yield Part(readings=calibration.readings)
     if calibration.before and calibration.after and calibration.change:
         rows = [
             blocks.row("MAE before recalibration", number(calibration.before.mae)),
@@ -183,8 +183,7 @@ def draw_calibration(calibration: Calibration, _: object) -> Iterator[Part]:
             blocks.row("mean error before", number(calibration.before.mean_error)),
             blocks.row("after", number(calibration.after.mean_error)),
         ]
-        tables.append(Table(caption="Recalibration.", head=["", "value"], rows=rows))
-    yield Part(readings=calibration.readings, tables=tables)
+        yield Part(tables=[Table(caption="Recalibration.", head=["", "value"], rows=rows)])
 
 
 def draw_intervals(intervals: tuple[Widths | None, Any], _: object) -> Iterator[Part]:

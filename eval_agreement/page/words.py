@@ -104,27 +104,25 @@ _RATERS = Columns[RaterTest](
 )
 
 
-def people_part(heading: str, beside: BesideRaters) -> Part:
-    """Build the part that compares a judge with single raters, which is empty if no item has two ratings."""
-    tables = []
-    soft, test = beside.soft, beside.replaces
+def people_parts(heading: str, beside: BesideRaters) -> Iterator[Part]:
+    """Yield the parts that compare a judge with single raters; none if no item has two ratings."""
     if agreement := beside.raters:
         rows = {
             "people": agreement.people,
             "people and the judge": agreement.with_judge,
             "difference": agreement.difference,
         }
-        tables.append(estimates(say("alpha", agreement=agreement), rows, points))
+        yield Part(heading=heading, tables=[estimates(say("alpha", agreement=agreement), rows, points)])
     # The chances of people and of an ideal judge are what the judge's is to be read against.
-    if soft:
+    if soft := beside.soft:
         chances = {
             "the judge": soft.judge,
             "another rater": soft.people,
             "an ideal judge": soft.ceiling,
             "judge less rater": soft.difference,
         }
-        tables.append(estimates("Chance that a rater drawn at random gives the rating of …", chances, percent))
-    if test and test.lines:
-        caption = say("alternative_annotator", test=test)
-        tables.append(_RATERS.table(caption, test.lines))
-    return Part(heading=heading, readings=[finding.reading for finding in (soft, test) if finding], tables=tables)
+        table = estimates("Chance that a rater drawn at random gives the rating of …", chances, percent)
+        yield Part(heading=heading, readings=[soft.reading], tables=[table])
+    if test := beside.replaces:
+        tables = [_RATERS.table(say("alternative_annotator", test=test), test.lines)] if test.lines else []
+        yield Part(heading=heading, readings=[test.reading], tables=tables)
