@@ -21,6 +21,7 @@ def test_the_help_of_judge_has_groups_and_examples(monkeypatch: pytest.MonkeyPat
         *("Options", "Rarely needed", "Examples"),
     ]
     assert shown.count("\n  critic judge ") == 3 and "--as published" in shown
+    assert re.search(r"--shard K/N +Do part K of N; critic merge joins the parts\.\n", shown)
     assert run("critic", "judge", "-h").stdout == shown
 
 

@@ -1,9 +1,11 @@
 """Options of several stages, each declared once: the data, the model that is asked, and how verdicts are asked for."""
 
+import ast
 import inspect
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial, wraps
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -179,12 +181,8 @@ def urls(where: str) -> list[str]:
 class ModelOptions(Struct, frozen=True, kw_only=True):
     """Options of `critic infer` for prompting a model under test; `critic run` has some of them, too."""
 
-    name: Annotated[
-        str | None,
-        typer.Option(
-            parser=replace_surrogates, metavar="TEXT", help="The model's name in the records.", show_default="its own"
-        ),
-    ] = None
+    name: Annotated[str | None, typer.Option(parser=replace_surrogates, metavar="TEXT", show_default="its own")] = None
+    """The model's name in the records."""
     condition: Annotated[
         list[str] | None,
         typer.Option(
@@ -196,59 +194,58 @@ class ModelOptions(Struct, frozen=True, kw_only=True):
     published: Published = None
     max_tokens: Annotated[int, limit_tokens(1)] = 1024
     temperature: Temperature = 0.0
-    seed: Annotated[int, typer.Option(help="Seed for sampling.")] = 0
-    limit: Annotated[int | None, typer.Option(min=1, help="Run only the first N conversations.")] = None
+    seed: Annotated[int, typer.Option()] = 0
+    """Seed for sampling."""
+    limit: Annotated[int | None, typer.Option(min=1)] = None
+    """Run only the first N conversations."""
 
 
 class JudgeOptions(Struct, frozen=True, kw_only=True):
     """Options of `critic judge` for judging; `critic run` has some of them, too."""
 
-    judge: Annotated[
-        list[str] | None,
-        endpoint(
-            metavar="JUDGE",
-            help="FOLDER (vLLM in this process), URL, URL#MODEL, @FILE of URLs, replies.jsonl; several: a panel.",
-        ),
-    ] = None
+    judge: Annotated[list[str] | None, endpoint(metavar="JUDGE")] = None
+    """FOLDER (vLLM in this process), URL, URL#MODEL, @FILE of URLs, replies.jsonl; several: a panel."""
     judge_name: Annotated[
-        str | None,
-        endpoint(
-            "--name", parser=replace_surrogates, metavar="NAME", help="Name of the judge.", show_default="the model's"
-        ),
+        str | None, endpoint("--name", parser=replace_surrogates, metavar="NAME", show_default="the model's")
     ] = None
-    images: Annotated[
-        records.Showing | None, data(help="Show images to the judge, or not.", show_default="show, if it can")
-    ] = None
+    """Name of the judge."""
+    images: Annotated[records.Showing | None, data(show_default="show, if it can")] = None
+    """Show images to the judge, or not."""
     prompt: Annotated[
         str | None,
         verdicts(metavar="FORM", help=f"{', '.join([*FORMS, EVERY_REASON_FIRST])}.", show_default="what it learned"),
     ] = None
-    prompt_pack: Annotated[
-        Path | None, verdicts(metavar="FOLDER", help="Ask in another program's prompts, as its .toml files say.")
-    ] = None
+    prompt_pack: Annotated[Path | None, verdicts(metavar="FOLDER")] = None
+    """Ask in another program's prompts, as its .toml files say."""
     published: Published = None
     protocol: Annotated[list[str] | None, verdicts(metavar="NAME", help=f"{', '.join(PROTOCOLS)}.")] = None
-    score: Annotated[
-        ScoreKind | None,
-        verdicts(metavar="WHICH", help="Rating: expected, median or argmax.", show_default="argmax with --benchmark"),
-    ] = None
-    no_reason: Annotated[bool, verdicts("--no-reason", help="Ask for the rating only: much faster.")] = False
-    force_form: Annotated[bool, verdicts("--force-form", help="Ask in a form that the judge did not learn.")] = False
-    temperature: Annotated[float, rare(min=0, help="Sampling temperature; each row has its own seed.")] = 0.0
-    recalibrate: Annotated[
-        Path | None, verdicts(metavar="FILE", help="Map ratings to people's scale, by the map of this certificate.")
-    ] = None
-    repeat: Annotated[int, verdicts(min=1, metavar="K", help="Ask for each verdict K times; the first counts.")] = 1
-    seed: Annotated[int, rare(help="Seed for random orders and battles.")] = 0
-    battles: Annotated[records.Pairing | None, rare(help="Which of several models are compared.")] = None
-    reference_free: Annotated[bool, rare("--reference-free", help="Compare models without a reference.")] = False
-    order: Annotated[records.Order | None, rare(help="Order in which two answers are shown.")] = None
+    score: Annotated[ScoreKind | None, verdicts(metavar="WHICH", show_default="argmax with --benchmark")] = None
+    """Rating: expected, median or argmax."""
+    no_reason: Annotated[bool, verdicts("--no-reason")] = False
+    """Ask for the rating only: much faster."""
+    force_form: Annotated[bool, verdicts("--force-form")] = False
+    """Ask in a form that the judge did not learn."""
+    temperature: Annotated[float, rare(min=0)] = 0.0
+    """Sampling temperature; each row has its own seed."""
+    recalibrate: Annotated[Path | None, verdicts(metavar="FILE")] = None
+    """Map ratings to people's scale, by the map of this certificate."""
+    repeat: Annotated[int, verdicts(min=1, metavar="K")] = 1
+    """Ask for each verdict K times; the first counts."""
+    seed: Annotated[int, rare()] = 0
+    """Seed for random orders and battles."""
+    battles: Annotated[records.Pairing | None, rare()] = None
+    """Which of several models are compared."""
+    reference_free: Annotated[bool, rare("--reference-free")] = False
+    """Compare models without a reference."""
+    order: Annotated[records.Order | None, rare()] = None
+    """Order in which two answers are shown."""
     judging: Annotated[list[str] | None, rare(help=f"Ablations of ConvBench's judge: {', '.join(ABLATIONS)}.")] = None
-    extract: Annotated[
-        bool, rare("--extract", help="Ask once more which verdict an unreadable reply comes to (direct, pairwise).")
-    ] = False
-    on_unparsed: Annotated[records.OnUnparsed | None, rare(help="Result of an unreadable comparison.")] = None
-    turn_context: Annotated[records.TurnContext | None, rare(help="Turns shown beside the judged one.")] = None
+    extract: Annotated[bool, rare("--extract")] = False
+    """Ask once more which verdict an unreadable reply comes to (direct, pairwise)."""
+    on_unparsed: Annotated[records.OnUnparsed | None, rare()] = None
+    """Result of an unreadable comparison."""
+    turn_context: Annotated[records.TurnContext | None, rare()] = None
+    """Turns shown beside the judged one."""
     max_tokens: Annotated[int | None, limit_tokens(8, f"{TOKENS}; steps: {TOKENS_OF_STEPS}")] = None
 
     @property
@@ -280,39 +277,47 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     `model` is the model to select on a server, unless the URL names one.
     """
 
-    vllm_options: Annotated[
-        list[str] | None, typer.Argument(metavar="-- VLLM", help="Options of vLLM in this process.")
-    ] = None
-    model: Annotated[
-        str | None,
-        endpoint(metavar="NAME", help="Model name on the server, or a checkpoint folder.", show_default="its first"),
-    ] = None
-    base_url: Annotated[
-        str | None,
-        endpoint(metavar="URL", help="OpenAI-compatible server: URL, URL#MODEL; several as URL,URL or @FILE."),
-    ] = None
-    api_key: Annotated[str | None, endpoint(metavar="KEY", envvar="OPENAI_API_KEY", help="Key of the server.")] = None
-    data_root: Annotated[
-        Path | None, data(metavar="FOLDER", help="Folder of images.", show_default="the file's folder")
-    ] = None
-    frames: Annotated[int, data(min=1, metavar="N", help="Frames that show a video.")] = records.FRAMES
-    concurrency: Annotated[
-        int | None, limits(min=1, help="Requests at a time.", show_default=f"{CONNECTIONS}; in here the engine's own")
-    ] = None
+    vllm_options: Annotated[list[str] | None, typer.Argument(metavar="-- VLLM")] = None
+    """Options of vLLM in this process."""
+    model: Annotated[str | None, endpoint(metavar="NAME", show_default="its first")] = None
+    """Model name on the server, or a checkpoint folder."""
+    base_url: Annotated[str | None, endpoint(metavar="URL")] = None
+    """OpenAI-compatible server: URL, URL#MODEL; several as URL,URL or @FILE."""
+    api_key: Annotated[str | None, endpoint(metavar="KEY", envvar="OPENAI_API_KEY")] = None
+    """Key of the server."""
+    data_root: Annotated[Path | None, data(metavar="FOLDER", show_default="the file's folder")] = None
+    """Folder of images."""
+    frames: Annotated[int, data(min=1, metavar="N")] = records.FRAMES
+    """Frames that show a video."""
+    concurrency: Annotated[int | None, limits(min=1, show_default=f"{CONNECTIONS}; in here the engine's own")] = None
+    """Requests at a time."""
     max_failed: MaxFailed = MAX_FAILED
-    retry_failed: Annotated[bool, limits("--retry-failed", help="Ask again for records that failed.")] = False
-    cache: Annotated[Path | None, limits(metavar="FILE", help="SQLite file that caches replies.")] = None
-    budget: Annotated[str | None, limits(metavar="N", help="Stop after this many tokens: 2000000tokens.")] = None
-    prices: Annotated[Path | None, limits(metavar="FILE", help="Prices as for critic score: print the cost.")] = None
-    max_image_pixels: Annotated[int | None, rare(min=1, help="Shrink larger images to this many pixels.")] = None
-    max_image_bytes: Annotated[int, rare(min=1, help="Refuse larger image files.")] = MAX_BYTES
-    attempts: Annotated[int, rare(min=1, help="Tries of a request before it counts as failed.")] = ATTEMPTS
-    timeout: Annotated[float, rare(min=0.1, help="Time limit of a try, in seconds.")] = TIMEOUT
-    shard: Annotated[str | None, cluster(metavar="K/N", help="Do part K of N; critic merge joins the parts.")] = None
-    gpus: Annotated[str | None, cluster(metavar="N", help="Run one engine on each of N GPUs, or on all.")] = None
-    engine: Annotated[Literal["ray"] | None, cluster(help="Run the model in actors of a Ray cluster.")] = None
-    ray_address: Annotated[str | None, cluster(metavar="HOST:PORT", help="Address, or auto.  [RAY_ADDRESS]")] = None
-    replicas: Annotated[int, cluster(min=1, help="Number of actors, each with its own GPUs.")] = 1
+    retry_failed: Annotated[bool, limits("--retry-failed")] = False
+    """Ask again for records that failed."""
+    cache: Annotated[Path | None, limits(metavar="FILE")] = None
+    """SQLite file that caches replies."""
+    budget: Annotated[str | None, limits(metavar="N")] = None
+    """Stop after this many tokens: 2000000tokens."""
+    prices: Annotated[Path | None, limits(metavar="FILE")] = None
+    """Prices as for critic score: print the cost."""
+    max_image_pixels: Annotated[int | None, rare(min=1)] = None
+    """Shrink larger images to this many pixels."""
+    max_image_bytes: Annotated[int, rare(min=1)] = MAX_BYTES
+    """Refuse larger image files."""
+    attempts: Annotated[int, rare(min=1)] = ATTEMPTS
+    """Tries of a request before it counts as failed."""
+    timeout: Annotated[float, rare(min=0.1)] = TIMEOUT
+    """Time limit of a try, in seconds."""
+    shard: Annotated[str | None, cluster(metavar="K/N")] = None
+    """Do part K of N; critic merge joins the parts."""
+    gpus: Annotated[str | None, cluster(metavar="N")] = None
+    """Run one engine on each of N GPUs, or on all."""
+    engine: Annotated[Literal["ray"] | None, cluster()] = None
+    """Run the model in actors of a Ray cluster."""
+    ray_address: Annotated[str | None, cluster(metavar="HOST:PORT")] = None
+    """Address, or auto.  [RAY_ADDRESS]"""
+    replicas: Annotated[int, cluster(min=1)] = 1
+    """Number of actors, each with its own GPUs."""
 
     def run_options(self, out: Path, certificate: Path | None = None, recalibrate: Path | None = None) -> RunOptions:
         """Return the options for running a stage. Raises UsageError for an invalid --shard, or if no map is there."""
@@ -456,9 +461,20 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         return RayBackend(make, self.ray_address, self.replicas, gpus, self.attempts, self.timeout)
 
 
+def _read_help(struct: type[Struct]) -> dict[str, str]:
+    """Return the docstrings of a Struct's fields, by field."""
+    tree: Any = ast.parse(inspect.getsource(struct)).body[0]
+    texts = {}
+    for field, text in pairwise(tree.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+            texts[ast.unparse(field.target)] = ast.literal_eval(text.value)
+    return texts
+
+
 def takes_options(command: Callable[..., int], names: Collection[str] | None = None) -> Callable[..., int]:
     """Turn parameters of a command that are Structs of options, such as Endpoint, into one option per field.
 
+    The docstring of a field is the help of its option.
     A field that several Structs have becomes one option, which sets it in all of them. `names` are the fields to offer;
     None offers all. Fields that are not offered keep their defaults.
     """
@@ -469,6 +485,9 @@ def takes_options(command: Callable[..., int], names: Collection[str] | None = N
             structs[parameter.name] = parameter.annotation
             offered = inspect.signature(parameter.annotation).parameters
             every |= {name: offered[name] for name in offered if names is None or name in names}
+            for name, text in _read_help(parameter.annotation).items():
+                _, option = get_args(offered[name].annotation)
+                option.help = text
 
     @wraps(command)
     def called(*words: Any, **options: Any) -> int:
