@@ -14,7 +14,6 @@ from msgspec.structs import asdict, replace
 from critic import human_scored
 from critic.benchmarks import BENCHMARKS
 from critic.errors import UsageError
-from critic.judging.distribution import Aggregation
 from critic.judging.transcripts import benchmark_of
 from critic.stages import options
 from critic.stages.gpus import on_gpus
@@ -34,43 +33,31 @@ def main(
     endpoint: options.Endpoint,
     questions: Annotated[Path | None, options.data(metavar="FILE", help="The benchmark's published file.")] = None,
     benchmark: Annotated[str | None, options.data(metavar="NAME", help=f"{', '.join(BENCHMARKS)}.")] = None,
-    against: Annotated[
-        list[Path] | None, options.data(metavar="FILE", help="Other replies to compare.", show_default="the reference")
-    ] = None,
-    mapped: options.Mapped = None,
-    scale: options.OwnScale = None,
-    lang: options.OwnLanguage = None,
-    aggregate: Annotated[
-        Aggregation, options.endpoint(metavar="HOW", help="Score of a panel: mean or median.")
-    ] = "mean",
-    certificate: Annotated[
-        Path | None, options.endpoint(metavar="FILE", help="Certificate of an audit; refuse any other judge.")
-    ] = None,
 ) -> int:
     """Score responses with a judge or a panel. With --benchmark, judge a benchmark's replies by its protocols."""
     # AlignMMBench's answers name no benchmark, but come with its questions.
-    named = benchmark or (None if mapped else benchmark_of(responses, questions))
+    named = benchmark or (None if how.mapped else benchmark_of(responses, questions))
     benchmark = named or ("alignmmbench" if questions else None)
-    run = endpoint.run_options(out, certificate, how.recalibrate)
+    run = endpoint.run_options(out, how.certificate, how.recalibrate)
     # `critic serve` listens there.
     if not (how.judge or endpoint.base_url):
         endpoint = replace(endpoint, base_url=DEFAULT_URL)
     if how.repeat > 1 and endpoint.cache is not None:
         raise UsageError(f"--repeat {how.repeat} asks anew, where --cache would repeat what it holds: leave out one")
     is_panel = len(how.judge or []) > 1
-    if aggregate != "mean" and not is_panel:
-        raise UsageError(f"--aggregate {aggregate} makes one score of those of several --judge")
+    if how.aggregate != "mean" and not is_panel:
+        raise UsageError(f"--aggregate {how.aggregate} makes one score of those of several --judge")
     # Rows have neither turns nor other models.
     if benchmark is None:
-        given = asdict(how) | {"against": against, "as published": how.published}
+        given = asdict(how) | {"as published": how.published}
         _refuse("without --benchmark", {name: given[name] for name in options.NAMES["of_conversations"]})
-        own = human_scored.OwnColumns.parse(mapped, scale, lang)
-        return judge_rows(run, endpoint, how, responses, own, aggregate)
-    _refuse("with --benchmark", {"map": mapped, "scale": scale, "lang": lang})
+        own = human_scored.OwnColumns.parse(how.mapped, how.scale, how.lang)
+        return judge_rows(run, endpoint, how, responses, own, how.aggregate)
+    _refuse("with --benchmark", {"map": how.mapped, "scale": how.scale, "lang": how.lang})
     # A panel makes one score of ratings; verdicts on conversations are of several kinds.
     if is_panel:
         raise UsageError("several --judge cannot be used with --benchmark")
-    return judge_conversations(run, endpoint, how, [responses, *(against or [])], benchmark, questions)
+    return judge_conversations(run, endpoint, how, [responses, *(how.against or [])], benchmark, questions)
 
 
 def _refuse(where: str, options_given: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ from critic.certificate import read_map
 from critic.cli import RARELY_NEEDED
 from critic.errors import UsageError, located, notify, replace_surrogates
 from critic.images import MAX_BYTES, Images
-from critic.judging.distribution import ScoreKind
+from critic.judging.distribution import Aggregation, ScoreKind
 from critic.judging.forms import FORMS, ONE_SIDE, REASON_FIRST, can_give, form_of, inquiry
 from critic.judging.history import CONDITIONS
 from critic.judging.protocols import PROTOCOLS
@@ -203,6 +203,15 @@ class ModelOptions(Struct, frozen=True, kw_only=True):
 class JudgeOptions(Struct, frozen=True, kw_only=True):
     """Options of `critic judge` for judging; `critic run` has some of them, too."""
 
+    against: Annotated[list[Path] | None, data(metavar="FILE", show_default="the reference")] = None
+    """Other replies to compare."""
+    mapped: Mapped = None
+    scale: OwnScale = None
+    lang: OwnLanguage = None
+    aggregate: Annotated[Aggregation, endpoint(metavar="HOW")] = "mean"
+    """Score of a panel: mean or median."""
+    certificate: Annotated[Path | None, endpoint(metavar="FILE")] = None
+    """Certificate of an audit; refuse any other judge."""
     judge: Annotated[list[str] | None, endpoint(metavar="JUDGE")] = None
     """FOLDER (vLLM in this process), URL, URL#MODEL, @FILE of URLs, replies.jsonl; several: a panel."""
     judge_name: Annotated[
