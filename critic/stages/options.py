@@ -87,11 +87,6 @@ def parse_budget(words: str) -> Budget:
     return Budget(limit=int(number))
 
 
-def limit_tokens(least: int, default: str | bool = True) -> Any:
-    """Declare the option for the longest reply, with `least` as the smallest value and `default` as shown in --help."""
-    return limits(min=least, help="Longest reply, in tokens.", show_default=default)
-
-
 def check(*rules: tuple[object, str]) -> None:
     """Raise UsageError with the message of the first rule, a pair (condition, message), whose condition is false."""
     for holds, problem in rules:
@@ -192,7 +187,8 @@ class ModelOptions(Struct, frozen=True, kw_only=True):
         ),
     ] = None
     published: Published = None
-    max_tokens: Annotated[int, limit_tokens(1)] = 1024
+    max_tokens: Annotated[int, limits(min=1)] = 1024
+    """Longest reply, in tokens."""
     temperature: Temperature = 0.0
     seed: Annotated[int, typer.Option()] = 0
     """Seed for sampling."""
@@ -255,7 +251,8 @@ class JudgeOptions(Struct, frozen=True, kw_only=True):
     """Result of an unreadable comparison."""
     turn_context: Annotated[records.TurnContext | None, rare()] = None
     """Turns shown beside the judged one."""
-    max_tokens: Annotated[int | None, limit_tokens(8, f"{TOKENS}; steps: {TOKENS_OF_STEPS}")] = None
+    max_tokens: Annotated[int | None, limits(min=8, show_default=f"{TOKENS}; steps: {TOKENS_OF_STEPS}")] = None
+    """Longest reply, in tokens."""
 
     @property
     def answer_form(self) -> str:
