@@ -123,7 +123,7 @@ class Benchmark(Paper, frozen=True, kw_only=True):
     - `draw`: returns pictures of the tables (by key), given what is known of the models' sizes.
     """
 
-    read: Callable[[Path], list[Conversation]]
+    read: Callable[[Path], Iterable[Conversation]]
     entries: "Callable[[Run, Conversations], Iterable[LeaderboardRow]]"
     report: Callable[[Sequence[Run], Conversations], Report] = lambda *_: Report()
     draw: "Callable[[Mapping[str, Leaderboard], Sizes], list[Figure]]" = lambda *_: []
@@ -229,7 +229,7 @@ def read(name: str, path: Path) -> list[Conversation]:
 
     Raises UsageError for an unknown benchmark, and for an error in the file, naming line and key.
     """
-    return load(name).read(path)
+    return [*load(name).read(path)]
 
 
 def check_asked(path: Path, published: Iterable[Conversation], asked: Iterable[tuple[Conversation, Path]]) -> None:

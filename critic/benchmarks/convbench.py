@@ -65,16 +65,15 @@ HEADINGS: dict[str, str] = _FILE["headings"]
 TITLES: dict[str, str] = {"pairwise": "win rate against the reference, %", "direct": "direct grading, 1 to 10"}
 
 
-def read_conversations(path: Path) -> list[Conversation]:
-    """Read the conversations of a ConvBench sheet (.xlsx, or saved as .csv, .jsonl or .parquet), in its order.
+def read_conversations(path: Path) -> Iterator[Conversation]:
+    """Yield the conversations of a ConvBench sheet (.xlsx, or saved as .csv, .jsonl or .parquet), in its order.
 
     Images are paths as in the column `image_id`, and `video` may replace or join it; an optional column `lang` marks
     Chinese rows. The public sheet has no column of ANNOTATED: its turns have no reference, so they only allow comparing
     two models. Raises UsageError if a sheet has only some of these columns, for an empty cell, and for a duplicate id.
     """
     ids = tables.Ids()
-    conversations: list[Conversation] = []
-    for location, row in tables.rows(path, FORMATS):
+    for number, (location, row) in enumerate(tables.rows(path, FORMATS), 1):
         # One annotated column is enough: a sheet with some of them is damaged, not public.
         annotated = not row.keys().isdisjoint(ANNOTATED)
         needed = (*PUBLIC, *(ANNOTATED if annotated else ()))
@@ -91,17 +90,14 @@ def read_conversations(path: Path) -> list[Conversation]:
             )
             for turn in range(3)
         ]
-        conversations.append(
-            Conversation(
-                id=ids.add(location, tables.optional_text(row, "ID") or str(len(conversations) + 1)),
-                benchmark="convbench",
-                lang=tables.parse_language(location, row),
-                group=pictures[0],
-                turns=turns,
-                caption=tables.require_text(location, row, CAPTION) if annotated else None,
-            )
+        yield Conversation(
+            id=ids.add(location, tables.optional_text(row, "ID") or str(number)),
+            benchmark="convbench",
+            lang=tables.parse_language(location, row),
+            group=pictures[0],
+            turns=turns,
+            caption=tables.require_text(location, row, CAPTION) if annotated else None,
         )
-    return conversations
 
 
 def scores(verdicts: Verdicts, conversations: Conversations, protocol: str) -> dict[str, Score]:

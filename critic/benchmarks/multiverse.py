@@ -61,31 +61,28 @@ class _Row(Struct):
     image_main_category: str
 
 
-def read_conversations(path: Path) -> list[Conversation]:
-    """Read the conversations of the published data set, in its order.
+def read_conversations(path: Path) -> Iterator[Conversation]:
+    """Yield the conversations of the published data set, in its order.
 
     Files are .parquet with embedded images, or .jsonl with the same keys and a path as `image` or `video`. A checklist
     may be with either utterance of its turn. An optional key `lang` marks Chinese rows. Raises UsageError, naming place
     and key, for a checklist item without a question, a turn without a reference or a checklist, speakers that do not
     alternate, or a duplicate index.
     """
-    ids, conversations = tables.Ids(), []
+    ids = tables.Ids()
     for location, raw in tables.rows(path, FORMATS):
         with located(location, ValidationError):
             row = convert({**raw, "conversation": _parse_utterances(location, raw.get("conversation"))}, _Row)
         key = ids.add(location, row.index)
-        conversations.append(
-            Conversation(
-                id=key,
-                benchmark="multiverse",
-                lang=tables.parse_language(location, raw),
-                group=key,  # each conversation has an image of its own
-                turns=_build_turns(location, row, tables.list_pictures(location, raw, "image")),
-                goal=row.main_goal_category,
-                domain=row.image_main_category,
-            )
+        yield Conversation(
+            id=key,
+            benchmark="multiverse",
+            lang=tables.parse_language(location, raw),
+            group=key,  # each conversation has an image of its own
+            turns=[*_build_turns(location, row, tables.list_pictures(location, raw, "image"))],
+            goal=row.main_goal_category,
+            domain=row.image_main_category,
         )
-    return conversations
 
 
 def _parse_utterances(location: str, value: Any) -> Any:
@@ -120,8 +117,8 @@ def _parse_list(location: str, key: str, value: Any) -> Any:
         raise UsageError(f"{location}: {quoted(key)} has lists of different lengths; expected one entry each") from None
 
 
-def _build_turns(location: str, row: _Row, images: list[str]) -> list[ConversationTurn]:
-    """Build the turns of a row. Raise UsageError if speakers do not alternate or a turn is incomplete."""
+def _build_turns(location: str, row: _Row, images: list[str]) -> Iterator[ConversationTurn]:
+    """Yield the turns of a row. Raise UsageError if speakers do not alternate or a turn is incomplete."""
     spoken = row.conversation
     # The user begins, and two names alternate, whatever they are.
     names = [utterance.speaker.strip().lower() for utterance in spoken]
@@ -132,20 +129,17 @@ def _build_turns(location: str, row: _Row, images: list[str]) -> list[Conversati
     # The assistant's last utterance is the reference of the last turn.
     if len(spoken) % 2:
         raise UsageError(f"{location}: turn {len(spoken) // 2 + 1} has no reference: the last word is the user's")
-    turns = list[ConversationTurn]()
     for index in range(0, len(spoken), 2):
         items = _find_checklist(location, index // 2 + 1, spoken[index : index + 2])
         aspects = [((item.main_criteria or "").strip(), (item.sub_criteria or "").strip()) for item in items]
-        turn = ConversationTurn(
+        yield ConversationTurn(
             prompt=_require_utterance(location, spoken, index),
             reference=_require_utterance(location, spoken, index + 1),
             task=row.main_task_category,
-            images=[] if turns else images,
+            images=[] if index else images,
             checklist=[item.question.strip() for item in items],
             aspects=aspects if any(main for main, _ in aspects) else [],
         )
-        turns.append(turn)
-    return turns
 
 
 def _require_utterance(location: str, spoken: Sequence[_Utterance], number: int) -> str:

@@ -35,8 +35,8 @@ CORRECT, CAPTION_PROBLEM = "human_ratings_gpt4_correct", "human_ratings_problem_
 _URL = re.compile("https?://")
 
 
-def read_conversations(path: Path) -> list[Conversation]:
-    """Read the instructions of a VisIT-Bench sheet (.csv, .xlsx, .jsonl, or .parquet with its images), in its order.
+def read_conversations(path: Path) -> Iterator[Conversation]:
+    """Yield the instructions of a VisIT-Bench sheet (.csv, .xlsx, .jsonl, or .parquet with its images), in its order.
 
     Each row becomes a conversation of one turn; its id is the column `id`, or else the row number. An image given as a
     URL is expected under its file name in the data root. If the reference is a GPT-4 answer that people did not
@@ -44,7 +44,6 @@ def read_conversations(path: Path) -> list[Conversation]:
     empty cell, and for a duplicate id.
     """
     ids = tables.Ids()
-    conversations = []
     for number, (location, row) in enumerate(tables.rows(path, FORMATS), 1):
         _check_columns(path, row)
         key = ids.add(location, tables.optional_text(row, "id") or str(number))
@@ -53,18 +52,15 @@ def read_conversations(path: Path) -> list[Conversation]:
         prompt, reference = tables.require_text(location, row, "instruction"), _find_reference(location, row)
         # Rows about the same images share a group; embedded images are identified by their hashes.
         names = [hash_value(image, 16) if image.startswith("data:") else image for image in images]
-        conversations.append(
-            Conversation(
-                id=key,
-                benchmark="visitbench",
-                lang=tables.parse_language(location, row),
-                group=" ".join(sorted(names)),
-                turns=[ConversationTurn(prompt=prompt, reference=reference, task=category, images=images)],
-                caption=_join_captions(location, row, sum(not name.startswith(VIDEO) for name in images) or 1),
-                category=category,
-            )
+        yield Conversation(
+            id=key,
+            benchmark="visitbench",
+            lang=tables.parse_language(location, row),
+            group=" ".join(sorted(names)),
+            turns=[ConversationTurn(prompt=prompt, reference=reference, task=category, images=images)],
+            caption=_join_captions(location, row, sum(not name.startswith(VIDEO) for name in images) or 1),
+            category=category,
         )
-    return conversations
 
 
 def _check_columns(path: Path, row: tables.Row) -> None:

@@ -186,7 +186,7 @@ def write(out: Path, name: str, file: Path, steps: Sequence[Mapping[str, Any]] =
     `name` is the benchmark. With the `steps` of `critic build`, the card also says how the benchmark was made.
     """
     benchmark = benchmarks.load(name)
-    card = collect_facts(benchmark.read(file))
+    card = collect_facts(benchmarks.read(name, file))
     parts = [_build_distribution(kind, names) for kind, names in card.classes.items()]
     sections = [_build_statistics(benchmark.title, card), Section(heading="Distributions", parts=parts)]
     sections += [_build_origin(steps)] if steps else []

@@ -54,13 +54,13 @@ def test_a_spreadsheet_says_the_same_as_its_csv(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [{**row, "ID": int(row["ID"])} for row in read_csv(SAMPLE)]
     rows[0]["first_turn_answer"] = 5  # a number cell, as a sheet would hold
     sheet = write_sheet(tmp_path / "ConvBench.xlsx", rows)
-    assert convbench.read_conversations(sheet) == convbench.read_conversations(
-        write_sheet(tmp_path / "ConvBench.csv", rows)
+    assert benchmarks.read("convbench", sheet) == benchmarks.read(
+        "convbench", write_sheet(tmp_path / "ConvBench.csv", rows)
     )
-    assert convbench.read_conversations(sheet)[0].turns[0].reference == "5"
+    assert benchmarks.read("convbench", sheet)[0].turns[0].reference == "5"
     # Without ids the rows are numbered, and without a language English.
     rows = [{key: value for key, value in row.items() if key not in ("ID", "lang")} for row in rows]
-    talks = convbench.read_conversations(write_sheet(tmp_path / "sheet.csv", rows))
+    talks = benchmarks.read("convbench", write_sheet(tmp_path / "sheet.csv", rows))
     assert [talk.id for talk in talks] == ["1", "2", "3", "4", "5", "6"]
     assert {talk.lang for talk in talks} == {"en"}
 
@@ -68,7 +68,7 @@ def test_a_spreadsheet_says_the_same_as_its_csv(tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", [".csv", ".xlsx"])
 def test_the_public_sheet_has_instructions_alone(tmp_path: Path, suffix: str) -> None:
     public = [{key: row[key] for key in ("ID", "image_id", *convbench.INSTRUCTIONS)} for row in read_csv(SAMPLE)]
-    talks = convbench.read_conversations(write_sheet(tmp_path / f"ConvBench{suffix}", public))
+    talks = benchmarks.read("convbench", write_sheet(tmp_path / f"ConvBench{suffix}", public))
     assert [[turn.prompt for turn in talk.turns] for talk in talks] == [
         [row[column] for column in convbench.INSTRUCTIONS] for row in public
     ]
@@ -128,26 +128,26 @@ def test_a_column_that_is_not_there_and_an_empty_cell_are_named(tmp_path: Path, 
     rows = read_csv(SAMPLE)
     lacking = [{key: value for key, value in row.items() if key != column} for row in rows]
     with pytest.raises(UsageError, match=f"sheet.csv: the sheet lacks {column}; ask"):
-        convbench.read_conversations(write_sheet(tmp_path / "sheet.csv", lacking))
+        benchmarks.read("convbench", write_sheet(tmp_path / "sheet.csv", lacking))
     rows[1]["image_id"] += "\nwith a line break"  # line 3 and 4 of the file
     rows[2][column] = " "
     with pytest.raises(UsageError, match=f"sheet.csv:5: (no image|'{column}' is empty)"):
-        convbench.read_conversations(write_sheet(tmp_path / "sheet.csv", rows))
+        benchmarks.read("convbench", write_sheet(tmp_path / "sheet.csv", rows))
 
 
 def test_sheets_that_are_none_are_refused(tmp_path: Path) -> None:
     rows = read_csv(SAMPLE)
     rows[3]["ID"] = rows[0]["ID"]
     with pytest.raises(UsageError, match=r"sheet.csv:5: duplicate id '1', first at .*sheet.csv:2"):
-        convbench.read_conversations(write_sheet(tmp_path / "sheet.csv", rows))
+        benchmarks.read("convbench", write_sheet(tmp_path / "sheet.csv", rows))
     rows[3].update(ID="4", lang="fr")
     with pytest.raises(UsageError, match=r"sheet.csv:5: 'lang' is 'fr'; expected zh or en"):
-        convbench.read_conversations(write_sheet(tmp_path / "sheet.csv", rows))
+        benchmarks.read("convbench", write_sheet(tmp_path / "sheet.csv", rows))
     (tmp_path / "sheet.txt").write_bytes(b"")
     with pytest.raises(UsageError, match=r"cannot read .txt; expected .xlsx, .csv, .jsonl, .parquet"):
-        convbench.read_conversations(tmp_path / "sheet.txt")
+        benchmarks.read("convbench", tmp_path / "sheet.txt")
     with pytest.raises(UsageError, match="no such file"):
-        convbench.read_conversations(tmp_path / "absent.csv")
+        benchmarks.read("convbench", tmp_path / "absent.csv")
     with pytest.raises(UsageError, match=r"unknown benchmark; did you mean convbench\? choose alignmmbench"):
         benchmarks.read("convbrench", SAMPLE)
 

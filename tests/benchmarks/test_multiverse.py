@@ -66,8 +66,8 @@ def as_parquet(rows: list[Row], path: Path) -> Path:
 
 def test_parquet_with_embedded_images_says_the_same(tmp_path: Path) -> None:
     rows = read_jsonl(SAMPLE)
-    talks = multiverse.read_conversations(as_parquet(rows, tmp_path / "train.parquet"))
-    for row, ours, theirs in zip(rows, talks, multiverse.read_conversations(SAMPLE), strict=True):
+    talks = benchmarks.read("multiverse", as_parquet(rows, tmp_path / "train.parquet"))
+    for row, ours, theirs in zip(rows, talks, benchmarks.read("multiverse", SAMPLE), strict=True):
         (embedded,) = ours.turns[0].images
         head, content = embedded.split(",", 1)
         assert head == "data:image/png;base64"
@@ -84,8 +84,8 @@ def test_a_checklist_may_be_with_the_answer_or_with_both(tmp_path: Path) -> None
             assistant["checklist"] = user["checklist"]
             if number % 2:
                 user["checklist"] = None
-    talks = multiverse.read_conversations(write_jsonl(tmp_path / "moved.jsonl", rows))
-    assert talks == multiverse.read_conversations(SAMPLE)
+    talks = benchmarks.read("multiverse", write_jsonl(tmp_path / "moved.jsonl", rows))
+    assert talks == benchmarks.read("multiverse", SAMPLE)
 
 
 def said(number: int, **changes: Any) -> Change:
@@ -125,7 +125,7 @@ def test_a_bad_row_is_refused_with_its_line(tmp_path: Path, change: Change, mess
     rows = read_jsonl(SAMPLE)
     change(rows[1])
     with pytest.raises(UsageError, match=message) as caught:
-        multiverse.read_conversations(write_jsonl(tmp_path / "rows.jsonl", rows))
+        benchmarks.read("multiverse", write_jsonl(tmp_path / "rows.jsonl", rows))
     assert str(caught.value).startswith(f"{tmp_path / 'rows.jsonl'}:2: ")
     assert "\n" not in str(caught.value)
 
@@ -134,10 +134,10 @@ def test_a_bad_parquet_row_is_refused_with_its_number(tmp_path: Path) -> None:
     rows = read_jsonl(SAMPLE)
     rows[2]["conversation"][1]["utterance"] = ""
     with pytest.raises(UsageError, match=r"train.parquet:row 3: turn 1 has no reference"):
-        multiverse.read_conversations(as_parquet(rows, tmp_path / "train.parquet"))
+        benchmarks.read("multiverse", as_parquet(rows, tmp_path / "train.parquet"))
     (tmp_path / "torn.parquet").write_bytes(b"PAR1")
     with pytest.raises(UsageError, match=r"cannot be read as \.parquet"):
-        multiverse.read_conversations(tmp_path / "torn.parquet")
+        benchmarks.read("multiverse", tmp_path / "torn.parquet")
 
 
 def conversations(turns: list[int]) -> list[Conversation]:
@@ -231,7 +231,7 @@ def test_what_was_judged_by_one_protocol_failed_in_nothing(tmp_path: Path) -> No
 
 def test_what_a_condition_does_not_ask_is_not_missing(tmp_path: Path) -> None:
     """`single_turn` asks the last turn alone, the fourth or the third; these are one row."""
-    talks = multiverse.read_conversations(sample("multiverse"))
+    talks = benchmarks.read("multiverse", sample("multiverse"))
     assert {len(talk.turns) for talk in talks} == {3, 4}
     turns = [(protocol, "single_turn", turn) for protocol in ("checklist", "quality") for turn in (3, 4)]
     score = {"checklist": 0.5, "quality": 6.0}
@@ -296,7 +296,7 @@ def test_fits_are_those_of_scipy() -> None:
 def test_the_aspects_of_checklist_items_are_read_and_scored(tmp_path: Path) -> None:
     """Completion by main aspect is the share of yes among its items, wherever they stand; a judgment that
     failed leaves its items without an answer."""
-    talks = multiverse.read_conversations(SAMPLE)
+    talks = benchmarks.read("multiverse", SAMPLE)
     for row, talk in zip(read_jsonl(SAMPLE), talks, strict=True):
         for said_, turn in zip(row["conversation"][::2], talk.turns, strict=True):
             assert turn.aspects == [(item["main_criteria"], item["sub_criteria"]) for item in said_["checklist"]]

@@ -38,7 +38,7 @@ def test_lists_are_padded_and_urls_are_file_names(tmp_path: Path) -> None:
     rows = read_csv(SAMPLE)[1:2]
     rows[0]["images"] = '["https://host.example/a/first%20one.png?size=1", "http://host.example/b/second.png"]'
     rows[0]["images_dense_captions"] = '["One.", "Two.", NaN, NaN]'
-    (conversation,) = visitbench.read_conversations(write_csv(tmp_path / "sheet.csv", rows))
+    (conversation,) = benchmarks.read("visitbench", write_csv(tmp_path / "sheet.csv", rows))
     assert conversation.turns[0].images == ["first one.png", "second.png"]
     assert conversation.caption == "1. One.\n2. Two."
 
@@ -54,7 +54,7 @@ def test_the_layout_of_single_images(tmp_path: Path) -> None:
     row = {**ANNOTATED, "image": "https://host.example/visit_images/7.png", "image_dense_captions": "A dog."}
     row["human_ratings_problem_in_caption"] = 1.0
     other = {**row, "human_ratings_problem_in_caption": 0}
-    conversations = visitbench.read_conversations(write_jsonl(tmp_path / "single.jsonl", [row, other]))
+    conversations = benchmarks.read("visitbench", write_jsonl(tmp_path / "single.jsonl", [row, other]))
     assert [conversation.turns[0].reference for conversation in conversations] == [None, "A dog."]
     assert [conversation.turns[0].images for conversation in conversations] == [["7.png"], ["7.png"]]
 
@@ -64,7 +64,7 @@ def test_the_real_annotated_rows(shared: Path, tmp_path: Path) -> None:
     rows = read_jsonl(shared / "data/visitbench/annotated_examples.jsonl")
     kept = ("image_url", "image_dense_caption", "instruction_category", "instruction")
     published = [{"output_human_annotated": row["reference"], **{name: row[name] for name in kept}} for row in rows]
-    conversations = visitbench.read_conversations(write_csv(tmp_path / "visit_fully_annotated_example.csv", published))
+    conversations = benchmarks.read("visitbench", write_csv(tmp_path / "visit_fully_annotated_example.csv", published))
     assert len(conversations) == 10
     for row, conversation in zip(rows, conversations, strict=True):
         assert conversation.turns[0].reference == row["reference"].strip()
@@ -79,7 +79,7 @@ def test_parquet_with_embedded_images(tmp_path: Path) -> None:
     row = {**ANNOTATED, "image": image, "instruction_conditioned_caption": "Apples."}
     row["human_ratings_problem_in_caption"] = False
     parquet.write_table(pyarrow.Table.from_pylist([row, row]), tmp_path / "test.parquet")
-    first, second = visitbench.read_conversations(tmp_path / "test.parquet")
+    first, second = benchmarks.read("visitbench", tmp_path / "test.parquet")
     assert first.turns[0].images[0].startswith("data:image/png;base64,")
     assert first.group == second.group and len(first.group) < 40
 
@@ -105,13 +105,13 @@ def test_a_bad_row_is_refused_with_its_line(tmp_path: Path, column: str, value: 
     rows = read_csv(SAMPLE)
     rows[1][column] = value
     with pytest.raises(UsageError, match=message) as caught:
-        visitbench.read_conversations(write_csv(tmp_path / "sheet.csv", rows))
+        benchmarks.read("visitbench", write_csv(tmp_path / "sheet.csv", rows))
     assert str(caught.value).startswith(f"{tmp_path / 'sheet.csv'}:3: ")
 
 
 def test_a_sheet_that_lacks_columns_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
-        visitbench.read_conversations(write_csv(tmp_path / "sheet.csv", [{"instruction": "?", "gpt4_prediction": "!"}]))
+        benchmarks.read("visitbench", write_csv(tmp_path / "sheet.csv", [{"instruction": "?", "gpt4_prediction": "!"}]))
     for part in ("instruction_category", "image_url or", "image_dense_caption or", "human_ratings_gpt4_correct"):
         assert part in str(caught.value)
 
@@ -122,7 +122,7 @@ def verdict(conversation: str, system: str, outcome: float | str, opponent: str 
 
 @pytest.fixture
 def instructions() -> list[Conversation]:
-    return visitbench.read_conversations(SAMPLE)
+    return benchmarks.read("visitbench", SAMPLE)
 
 
 def test_win_rates_against_the_reference(instructions: list[Conversation]) -> None:
