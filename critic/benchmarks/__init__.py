@@ -126,7 +126,7 @@ class Benchmark(Paper, frozen=True, kw_only=True):
     read: Callable[[Path], Iterable[Conversation]]
     entries: "Callable[[Run, Conversations], Iterable[LeaderboardRow]]"
     report: Callable[[Sequence[Run], Conversations], Report] = lambda *_: Report()
-    draw: "Callable[[Mapping[str, Leaderboard], Sizes], list[Figure]]" = lambda *_: []
+    draw: "Callable[[Mapping[str, Leaderboard], Sizes], Iterable[Figure]]" = lambda *_: ()
     scored: Callable[[Judgment], bool] = lambda judgment: judgment.judging == "standard" and judgment.opponent is None
 
     def paper_setup(self, used: Iterable[str]) -> JudgeConfig:

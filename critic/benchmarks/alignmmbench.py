@@ -188,12 +188,11 @@ def _list_rows(run: Run, conversations: Conversations) -> Iterator[LeaderboardRo
         yield LeaderboardRow("categories", caption, over_tasks, cell.condition, charted=list(over_tasks))
 
 
-def draw(boards: Mapping[str, Leaderboard], sizes: Sizes) -> list[Figure]:
-    """Draw figure 1, the mean of the tasks against alignment, and the models over the tasks."""
+def draw(boards: Mapping[str, Leaderboard], sizes: Sizes) -> Iterator[Figure]:
+    """Yield figure 1, the mean of the tasks against alignment, and the models over the tasks."""
     board = boards.get("tasks")
     if board is None:
-        return []
-    figures = []
+        return
     # A mean that lacks tasks is no place beside means of all tasks.
     scatter = plot_models(board, MEAN_OF_TASKS, ALIGNMENT)
     if len(marks := scatter.marks) > 1:
@@ -207,9 +206,9 @@ def draw(boards: Mapping[str, Leaderboard], sizes: Sizes) -> list[Figure]:
         # Lines would tell apart models that the data does not.
         scatter = replace(scatter, guides=bars if any(corners) else (None, None), corners=corners)
         caption = f"Mean of the tasks against alignment, 95 % intervals (figure 1): {told}"
-        figures.append(Figure(caption=caption, picture="mean-and-alignment", panels=[scatter]))
+        yield Figure(caption=caption, picture="mean-and-alignment", panels=[scatter])
     tasks = [column for column in board.columns if column in TASKS]
-    return [*figures, *compare_parts(board, tasks, "Mean rating of each task", sizes)]
+    yield from compare_parts(board, tasks, "Mean rating of each task", sizes)
 
 
 def place_in_quadrant(mean: Bounds | None, aligned: Bounds | None, bars: Bounds) -> str:

@@ -338,11 +338,11 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
 _FIGURE_5 = "How far quality follows from completion ratio, over all turns (figure 5)"
 
 
-def draw(boards: Mapping[str, Leaderboard], sizes: Sizes) -> list[Figure]:
+def draw(boards: Mapping[str, Leaderboard], sizes: Sizes) -> Iterator[Figure]:
     """Draw figure 8: the models over the tasks, by family and size if these are known."""
     board = boards.get(f"task-score-{ORACLE}")
     tasks = [column for column in board.columns if column not in ("all", "none")] if board else []
-    return [*compare_parts(board, tasks, "Score of each task, with the references as history (figure 8)", sizes)]
+    return compare_parts(board, tasks, "Score of each task, with the references as history (figure 8)", sizes)
 
 
 PARTS: dict[str, Callable[[Conversation, Turn], str | None]] = {

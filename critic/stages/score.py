@@ -76,7 +76,7 @@ def main(
     report = runs.benchmark.report(runs.runs, runs.conversations)
     boards = leaderboards.leaderboards([*_list_rows(runs), *report.rows], baseline)
     battles = tournaments(runs, leaderboards.order_of(boards))
-    drawn = runs.benchmark.draw({board.key: board for board in boards}, sizes)
+    drawn = [*runs.benchmark.draw({board.key: board for board in boards}, sizes)]
     sections = [*leaderboards.sections(boards), *[Section(heading="Pictures", figures=drawn)] * bool(drawn)]
     sections += [*battles.sections, *report.sections, *costs, _describe_verdicts(runs)]
     boards += battles.boards

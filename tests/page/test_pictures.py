@@ -88,7 +88,7 @@ def test_models_are_in_a_quadrant_only_where_both_intervals_say_so() -> None:
     first, second = state_leaders([built])
     assert "“mean of tasks”" in first and second.startswith("sure is first with ∞ in “alignment”")
     # Models that are not told apart are in no class, and no line parts them.
-    (scatter,) = alignmmbench.draw({"tasks": board({"m": (6, 0.8), "n": (6.1, 0.81)}, 0.9)}, {})[0].panels
+    (scatter,) = next(alignmmbench.draw({"tasks": board({"m": (6, 0.8), "n": (6.1, 0.81)}, 0.9)}, {})).panels
     assert scatter.guides == (None, None) and set(scatter.corners) == {""}
     assert [shape.name for shape in heat.panels[0].shapes] == list(figures.list_models(built))
     assert [len(panel.shapes) for panel in radar.panels] == [5, 1]
