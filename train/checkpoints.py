@@ -62,13 +62,23 @@ def let_others_read(file: Path) -> None:
 def list_changes(earlier: dict[str, Any], facts: dict[str, Any]) -> list[str]:
     """Return the names of `facts` that differ from those of an `earlier` run. For the recipe, list the keys that
     differ.
+
+    >>> list_changes({"recipe": {"keep": 2}, "data": 1}, {"recipe": {"keep": 3}, "data": 2})
+    ['recipe (keep)', 'data']
+
+    A key that the earlier version did not have yet makes no difference as long as it is None.
+
+    >>> list_changes({"recipe": {"keep": 2}}, {"recipe": {"keep": 2, "rank": None}})
+    []
     """
     differing = {name: value for name, value in json.loads(json.dumps(facts)).items() if earlier.get(name) != value}
     # A judge from before recipes were noted has none to compare.
     if "recipe" not in differing or not earlier.get("recipe"):
         return list(differing)
     keys = [key for key, value in differing["recipe"].items() if earlier["recipe"].get(key) != value]
-    return [f"recipe ({', '.join(keys)})" if name == "recipe" else name for name in differing]
+    # Not one differs if a key has been added since, and has its default here.
+    changed = (f"recipe ({', '.join(keys)})" if name == "recipe" else name for name in differing)
+    return [name for name in changed if name != "recipe ()"]
 
 
 def find_newest(out: Path, facts: dict[str, Any], warn: Any) -> Path | None:

@@ -130,6 +130,9 @@ class Objective(Collation):
     keys: ClassVar[dict[str, tuple[Any, Any]]] = {}
     """Recipe keys of this objective: name -> (type, default). Every recipe may contain them; `own` reads them."""
 
+    ranks: ClassVar[bool] = False
+    """True if the order of the answers to one question can be learned too (ranking.py)."""
+
     takes_probe: ClassVar[bool] = False
     """True if training can start from a logistic regression on ratings (linear_head.py)."""
 

@@ -144,6 +144,9 @@ def _check(recipe: Recipe) -> None:
     ordered = recipe.training.get("train_sampling_strategy", "random") != "random"
     grouped = bool(recipe.group_by_question)
     require(not (grouped and ordered), "group_by_question decides on the order; set train_sampling_strategy: random")
+    meets = recipe.group_by_question is True or recipe.group_by_question > 1
+    can_rank = recipe.rank is None or (objective.ranks and meets)
+    require(can_rank, "rank compares answers to one question; set objective: raft or head, group_by_question: true")
     _check_forms(recipe, objective)
     # Who asks for packed rows by name should not train padded ones unnoticed.
     packs = recipe.attention in {"auto", "sdpa", "flex_attention"}

@@ -91,7 +91,19 @@ class EvaluationSpec(Struct, forbid_unknown_fields=True, kw_only=True):
     batch_size: Count = 16
 
 
-SECTIONS = (TinySpec, LoraSpec, EmaSpec, VisionSpec, CounterfactualsSpec, EvaluationSpec)
+class RankSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Loss term for the order of the expected ratings of the answers to one question.
+
+    - `weight`: its weight; 1 adds the mean error of a row's pairs, times their points, half to each row of a pair.
+    - `margin`: the expected ratings of two answers should differ by `margin` times the points that people put between
+      them.
+    """
+
+    weight: Weight = 0.5
+    margin: Weight = 0.0
+
+
+SECTIONS = (TinySpec, LoraSpec, EmaSpec, VisionSpec, CounterfactualsSpec, EvaluationSpec, RankSpec)
 """Sections of a recipe whose keys are defined here. Those for transformers and DeepSpeed are checked separately."""
 
 SAVED_AS = {"group_by_question": "together", "counterfactuals": "arms"}
@@ -133,6 +145,8 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True, rename=SAVED_AS):
       sections `training` and `deepspeed` decide.
     - `objective`: `sft` learns verdicts as text, and `raft` also minimises the error of the rating. The scoring heads
       `head` (ten classes, the ratings) and `pairwise` (one score, learned from preferences) use a prompt's last token.
+    - `rank`: adds the error of the order of the answers to one question to the loss of `raft` or `head` (`ranking.py`).
+      It needs `group_by_question`, because only rows in one micro-batch are compared.
     - `probe`: number of rows for the logistic regression that initialises a scoring head (`linear_head.py`).
     - `keep`: number of checkpoints to keep.
     - `training` is passed to transformers.TrainingArguments and `deepspeed` to DeepSpeed.
@@ -159,6 +173,7 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True, rename=SAVED_AS):
     balance: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.0
     packing: bool = False
     group_by_question: bool | Count = False
+    rank: RankSpec | None = None
     probe: Count | None = None
     attention: str = "auto"
     precision: Literal["auto", "bf16", "fp32"] | None = None

@@ -32,7 +32,7 @@ from critic.judging.prompt import load, prompt_hash
 from critic.judging.targets import encode, source_ids, target
 from critic.records import RATINGS, TEN, Example, HumanScore, Judgment, Response
 
-FORMAT = 9
+FORMAT = 10
 """Version of the cache. Increase it to make all caches invalid."""
 
 TOKENIZED = {"forms", "labels", "arms", "images", "max_image_pixels", "vision", "tiny"}
@@ -46,7 +46,7 @@ FAR_APART = 5.0
 """Difference between scores of one answer, in points on 1..10, that is too large for noise: half of the scale."""
 
 _ENCODER = msgspec.json.Encoder()
-_DECODER = msgspec.json.Decoder(tuple[Planned, dict[str, Response], float])
+_DECODER = msgspec.json.Decoder(tuple[Planned, dict[str, Response], float, str])
 
 
 class Data(msgspec.Struct, frozen=True):
@@ -62,6 +62,7 @@ class Data(msgspec.Struct, frozen=True):
       -1..1.
     - other_ids: token ids of the prompt for a pair's second answer, or [].
     - weight: weight of the source of the score, above 0.
+    - scorer: who gave the score: `people`, or the name of a judge.
     - images, image_tokens: names of the images in order, and the number of tokens of each.
     """
 
@@ -268,13 +269,14 @@ def _read_teacher(name: str, loaded: Loaded) -> dict[str, HumanScore]:
 class Labelled(msgspec.Struct, frozen=True):
     """Rows with the scores of one source (people or a judge), by id, and the examples planned from them.
 
-    `weight` is the weight of each example in the loss.
+    `weight` is the weight of each example in the loss. `scorer` is who gave the scores.
     """
 
     name: str
     weight: float
     by_id: dict[str, Response]
     planned: Plan
+    scorer: str = PEOPLE
 
 
 def _label_rows(loaded: Loaded, name: str, weight: float, recipe: Recipe) -> Labelled:
@@ -302,7 +304,7 @@ def _label_rows(loaded: Loaded, name: str, weight: float, recipe: Recipe) -> Lab
         forms = _keep_forms(forms, "single_rating" if taught else "is_verdict")
     planned = plan(chosen, forms) if any(forms.values()) else Plan([], {})
     planned = objective_of(recipe).choose_examples(planned)
-    return Labelled(name, weight, {answer.id: answer for answer in chosen}, planned)
+    return Labelled(name, weight, {answer.id: answer for answer in chosen}, planned, name)
 
 
 def _label_changed(recipe: Recipe, loaded: Loaded) -> list[Labelled]:
@@ -427,7 +429,7 @@ def _join_counts(counts: Counter[str]) -> str:
 _TEXT, _COUNT = datasets.Value("string"), datasets.Value("int32")
 _FEATURES = datasets.Features(
     {
-        **dict.fromkeys(("id", "group", "form", "failure"), _TEXT),
+        **dict.fromkeys(("id", "group", "form", "scorer", "failure"), _TEXT),
         **dict.fromkeys(("source", "length"), _COUNT),
         **dict.fromkeys(("input_ids", "other_ids", "value", "image_tokens"), datasets.List(_COUNT)),
         **dict.fromkeys(("images", "shortened"), datasets.List(_TEXT)),
@@ -439,9 +441,9 @@ _FEATURES = datasets.Features(
 
 
 def _encode_examples(sources: list[Labelled]) -> list[bytes]:
-    """Return each planned example with its rows (by id) and weight as JSON: a process is sent only its own."""
+    """Return each planned example with its rows (by id), weight and scorer as JSON: a process is sent only its own."""
     return [
-        _ENCODER.encode((planned, {name: source.by_id[name] for name in planned.ids}, source.weight))
+        _ENCODER.encode((planned, {name: source.by_id[name] for name in planned.ids}, source.weight, source.scorer))
         for source in sources
         for planned in source.planned.examples
     ]
@@ -456,7 +458,7 @@ def _tokenize(coded: list[bytes], tokenizer: Any, limits: tuple[int, int]) -> It
     def count(messages: Any) -> int:
         return len(source_ids(tokenizer, messages))
 
-    for planned, by_id, weight in map(_DECODER.decode, coded):
+    for planned, by_id, weight, scorer in map(_DECODER.decode, coded):
         # A row that stays like this, without tokens, is refused.
         row: dict[str, Any] = {"id": "+".join(planned.ids), "form": planned.form, "length": 0, "shortened": []}
         try:
@@ -477,6 +479,7 @@ def _tokenize(coded: list[bytes], tokenizer: Any, limits: tuple[int, int]) -> It
                 "shortened": list(example.shortened),
                 "group": by_id[planned.ids[0]].question.group,
                 "weight": weight,
+                "scorer": scorer,
                 **_read_people(example),
             }
         yield row
@@ -494,7 +497,7 @@ def _read_people(example: Example) -> dict[str, Any]:
 
 def _render_texts(coded: list[bytes], sees: bool) -> Iterator[tuple[str, str]]:
     """Yield (prompt text, verdict) of each planned example."""
-    for planned, by_id, _ in map(_DECODER.decode, coded):
+    for planned, by_id, *_ in map(_DECODER.decode, coded):
         example = build_example(planned, by_id, None, lambda messages: 0, sees)
         assert example is not None
         texts = (part["text"] for part in parts_of(example.messages[0]) if part["type"] == "text")

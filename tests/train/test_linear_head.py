@@ -13,6 +13,7 @@ from training import (
     RECIPE,
     losses,
     objective_with,
+    pairs_of_answers,
     prepare_rows,
     refused,
     sample_rows,
@@ -96,9 +97,10 @@ def test_held_out_rows_are_judged_by_the_head(env: SimpleNamespace) -> None:
 
 def test_the_folder_is_a_model_with_ten_classes(tmp_path: Path) -> None:
     """Trained through ZeRO and saved; the loss falls, and the name is the one by which vLLM knows the family."""
-    recipe = write_recipe(tmp_path, **HEAD | {"evaluation": RECIPE["evaluation"]})
+    ranks = {"rank": {"margin": 0.1}, "group_by_question": True, "training": {"train_sampling_strategy": "random"}}
+    recipe = write_recipe(tmp_path, **HEAD | ranks | {"evaluation": RECIPE["evaluation"]})
     out = tmp_path / "judge"
-    train(recipe, write_rows(tmp_path), out)
+    train(recipe, write_rows(tmp_path, pairs_of_answers()), out)
     assert losses(out)[-1] < losses(out)[0]
     config = json.loads((out / "config.json").read_text("utf-8"))
     assert config["architectures"] == ["LlamaForSequenceClassification"]

@@ -15,11 +15,14 @@ from objective import RatingTokens, log_distribution, rating_tokens  # isort: sk
 from recipe import FullRecipe, objective_of  # isort: skip
 from objectives import sft  # isort: skip
 from objectives.raft import RaftSpec, compute_rating_error  # isort: skip
+from recipe_keys import RankSpec  # isort: skip
+from tiny import random_model  # isort: skip
 import batches as batches_module  # isort: skip
 import loop  # isort: skip
 import torch
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
+from torch.nn.functional import logsigmoid
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from critic.errors import UsageError
@@ -227,6 +230,33 @@ def test_raft_is_sft_and_the_error_of_the_distribution(
     assert by_hand.item() > 0.1
     assert loss.item() - cross_entropy.item() == pytest.approx(4.0 * by_hand.item() / 50, rel=2e-4)
     same(gradients(raft, loss), wanted)
+
+
+@pytest.mark.parametrize("packing", [True, False])
+@pytest.mark.parametrize("name", ["raft", "head"])
+def test_a_ranking_is_bradley_and_terrys_of_expected_ratings(env: SimpleNamespace, name: str, packing: bool) -> None:
+    """Of three answers in a group, by points; none of a tie, of a judge's score with people's, or of other groups."""
+    rows = [{**env.rows[place], "group": group} for place, group in zip([0, 1, 2, 3, 3, 1, 0], "aaabbbc", strict=True)]
+    rows[5]["scorer"] = "gpt4"
+    tokens, model, losses = env.tokens if name == "raft" else None, None, []
+    for rank in (None, RankSpec(weight=0.5, margin=0.2)):
+        objective = objective_with(name, tokens, rank=rank)
+        model = model or random_model(env.recipe.tiny, env.tokenizer, 2000, objective.head_config())
+        objective.install(model)
+        losses.append(model(**batches(env, collation=objective, packing=packing)(rows), num_items_in_batch=50).loss)
+    total, scores, expected = torch.zeros(()), [], []
+    for row in rows[:3]:
+        prompt = torch.tensor([row["input_ids"][: row["source"]]])
+        shares = spelt(model, row, tokens) if tokens else model(input_ids=prompt).logits[0].softmax(-1)
+        expected.append(shares @ torch.arange(1.0, 11.0))
+        scores.append(sum(share * rating for rating, share in enumerate(row["people"], 1)))
+    for better, worse in ((1, 0), (1, 2), (0, 2)):
+        points, ahead = scores[better] - scores[worse], expected[better] - expected[worse]
+        weight = (env.uneven.of_row(rows[better]) * env.uneven.of_row(rows[worse])) ** 0.5 / 2
+        total = total - 0.5 * weight * points * logsigmoid(ahead - 0.2 * points) / 50
+    assert scores[1] > scores[0] > scores[2] and total.item() > 0.01
+    assert (losses[1] - losses[0]).item() == pytest.approx(total.item(), rel=1e-4)
+    same(gradients(model, losses[1] - losses[0]), gradients(model, total))
 
 
 SHARES = st.lists(st.floats(0.001, 1.0), min_size=10, max_size=10).map(lambda raw: np.array(raw) / sum(raw))

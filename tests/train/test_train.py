@@ -174,6 +174,7 @@ PASSED_ON = [
     ("deepspeed.zero_optimization.stage=7", "deepspeed.zero_optimization section: stage Input should be 0"),
     ("deepspeed.zero_optimization=true", "deepspeed.zero_optimization section: expected keys and values, got True"),
     ("training.train_sampling_strategy=group_by_lenght", "'group_by_lenght' is none of random, sequential, gr"),
+    ("rank.weight=1 objective=raft together=2 training={}", "no two answers meet in a micro-batch; set training.per"),
     ("training.max_steps=0", "no step to take: max_steps, or else num_train_epochs, is above 0"),
     ("training.max_steps=-1 training.num_train_epochs=0", "no step to take"),
     ("training.remove_unused_columns=true", "training.remove_unused_columns is set by the program"),
@@ -195,6 +196,7 @@ def test_mistakes_in_overrides_and_what_is_passed_on(words: str, message: str, t
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
+RANDOM: dict[str, Any] = {"together": True, "training": {"train_sampling_strategy": "random"}}
 HUB: dict[str, Any] = {"tiny": None, "base": "a/b"}
 WRONG = [
     ({"packing": True, "attention": "eager"}, "sdpa or flex_attention, not eager"),
@@ -207,6 +209,9 @@ WRONG = [
     ({"lora": {}}, "lora adapts a base"),
     ({"tiny": {"layers": 0}}, r">= 1 - at `\$\.tiny\.layers`"),
     ({"together": True}, "set train_sampling_strategy: random"),
+    ({"rank": {"wieght": 1}}, r"`wieght`.*did you mean weight\?"),
+    ({"rank": {}, "objective": "raft"}, "rank compares answers to one question; set objective: raft or head, group_by"),
+    *(({"rank": {}, **RANDOM, **change}, "rank compares") for change in ({}, {"objective": "head", "together": 1})),
     ({"forms": {"pointwis": 1.0}}, "forms: unknown form 'pointwis'; did you mean pointwise"),
     ({"forms": {"pointwise": 1.5}}, "forms: .*0..1"),
     ({"raft": {"weight": -1.0}}, r">= 0\.0 - at `\$\.raft\.weight`"),

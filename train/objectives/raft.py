@@ -7,6 +7,7 @@ ratings, so the error of that number is minimised as well.
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
+import ranking
 import torch
 from batches import Row, Tensors, Weights
 from msgspec import Struct
@@ -31,15 +32,15 @@ class RaftSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Raft(Sft):
-    """Verdicts as text, plus the error of each rating distribution against the human scores.
+    """Verdicts as text, plus the error of each rating distribution against the human scores, and of their ranking.
 
     Each rated row gets a branch with a 1 at the position of its rating. It sees what the rating sees, and no token sees
     it. Its logits say whether a 0 follows, which would make it a 10.
     """
 
-    packs = True
+    packs = ranks = True
     keys: ClassVar = {"raft": (RaftSpec, RaftSpec())}
-    inputs = Sft.inputs | {"people", "rated", "branch", "last", "row_weights"}
+    inputs = Sft.inputs | {"people", "rated", "branch", "last", "row_weights", "groups"}
     tokens: RatingTokens
 
     def check(self, forms: Sequence[str]) -> None:
@@ -63,6 +64,8 @@ class Raft(Sft):
         - `rated` [n]: index of the position whose logits predict the rating. `branch` [n]: index of the 1.
         - `last` [n]: True if the rating is the verdict's last value.
         - `row_weights` [n]: weights in the loss.
+
+        With `rank` also their groups (`ranking.number_groups`).
         """
         branches = [index for index, row in enumerate(rows) if "branch_of" in row]
         places = [rows[index]["branch_of"] for index in branches]
@@ -75,24 +78,26 @@ class Raft(Sft):
             "branch": torch.tensor([ends[index] for index in branches], dtype=torch.long),
             "last": torch.tensor(closing).bool(),
             "row_weights": torch.tensor([weighing.of_row(row) for row in rated]),
+            **ranking.number_groups(self.recipe.rank, rated),
         }
 
     def loss(self, model: Any, hidden: torch.Tensor, batch: Tensors) -> tuple[torch.Tensor, int]:
-        """Return Sft's cross-entropy plus `raft.weight` times the errors of the ratings, and the number of learned
-        tokens.
+        """Return Sft's cross-entropy plus `raft.weight` times the errors of the ratings and the error of their ranking,
+        and the number of learned tokens.
         """
 
-        def error(head: Any, states: Any, branch: Any, people: Any, last: Any, weights: Any) -> torch.Tensor:
+        def distribute(head: Any, states: Any, branch: Any, last: Any) -> torch.Tensor:
             at_rating, behind_one = functional.linear(torch.cat([states, branch]), head.weight, head.bias).chunk(2)
-            shares = log_distribution(self.tokens, at_rating, behind_one, last)
-            return spec.weight * (compute_rating_error(spec.kind, shares, people) * weights).sum()
+            return log_distribution(self.tokens, at_rating, behind_one, last)
 
         spec: RaftSpec = self.own("raft")
         # The count stays that of the tokens, so that `weight` is in tokens.
         total, count = super().loss(model, hidden, batch)
         states, branch = (hidden.flatten(0, 1)[batch[name]] for name in ("rated", "branch"))
-        rows = branch, batch["people"], batch["last"], batch["row_weights"]
-        return total + model.lm_head(states, error, *rows), count
+        shares = model.lm_head(states, distribute, branch, batch["last"])
+        errors = compute_rating_error(spec.kind, shares, batch["people"]) * batch["row_weights"]
+        ranked = ranking.compute_rank_error(self.recipe.rank, shares, batch)
+        return total + spec.weight * errors.sum() + ranked, count
 
 
 OBJECTIVE = Raft

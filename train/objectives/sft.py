@@ -37,7 +37,7 @@ class Sft(Objective):
         learned = batch["learned"]
         states, behind = hidden.flatten(0, 1).index_select(0, learned), learned + 1
         labels, weights = batch["labels"].flatten()[behind], batch["weights"].flatten()[behind]
-        return model.lm_head(states, negative_log_likelihood, labels, weights), len(learned)
+        return model.lm_head(states, negative_log_likelihood, labels, weights).sum(), len(learned)
 
 
 OBJECTIVE = Sft
@@ -46,12 +46,12 @@ OBJECTIVE = Sft
 def negative_log_likelihood(
     head: Any, hidden: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor
 ) -> torch.Tensor:
-    """Return the sum of the weighted negative log likelihoods of `labels` [n], with `weights` [n].
+    """Return the sum [1] of the weighted negative log likelihoods of `labels` [n], with `weights` [n].
 
     `hidden` [n × width] are the hidden states that predict them, `head` the output layer.
     """
     logits = functional.linear(hidden, head.weight, head.bias).float()
-    return (functional.cross_entropy(logits, labels, reduction="none") * weights).sum()
+    return (functional.cross_entropy(logits, labels, reduction="none") * weights).sum(0, keepdim=True)
 
 
 def rows_at_once(vocabulary: int) -> int:
@@ -61,12 +61,12 @@ def rows_at_once(vocabulary: int) -> int:
 
 
 def compute_in_parts(head: Any) -> None:
-    """Extend the linear layer `head` so that it can compute a loss in parts.
+    """Extend the linear layer `head` so that it can compute what follows from its logits in parts.
 
-    Called with a function `part`, it returns the sum of `part(head, *rows)` over slices of `rows_at_once` rows; without
-    one it behaves as before. Unless there is only one slice, each is recomputed in the backward pass. All slices are
-    computed within one call, because under ZeRO-3 each call is a collective operation and processes have different
-    numbers of slices.
+    Called with a function `part`, it returns `part(head, *rows)` of slices of `rows_at_once` rows, one after the other;
+    without one it behaves as before. Unless there is only one slice, each is recomputed in the backward pass. All
+    slices are computed within one call, because under ZeRO-3 each call is a collective operation and processes have
+    different numbers of slices.
     """
 
     def forward(self: Any, hidden: torch.Tensor, part: Any = None, *more: torch.Tensor) -> torch.Tensor:
@@ -77,7 +77,7 @@ def compute_in_parts(head: Any) -> None:
         if len(hidden) <= size:
             return part(self, hidden, *more)
         parts = zip(*(tensor.split(size) for tensor in (hidden, *more)), strict=True)
-        return torch.stack([checkpoint(part, self, *rows, use_reentrant=False) for rows in parts]).sum()
+        return torch.cat([checkpoint(part, self, *rows, use_reentrant=False) for rows in parts])
 
     plain_forward = head.forward
     head.forward = types.MethodType(forward, head)
