@@ -48,10 +48,18 @@ def save(trainer: Any, out: Path, *, merge: bool = True) -> None:
     if not head:
         _build_generation_config(trainer.model, tokenizer).save_pretrained(out)
     let_others_read(out / "tokenizer_config.json")
+    write_notes(out, facts, read_origin(base) if base else None, is_head=bool(head))
+
+
+def write_notes(out: Path, facts: dict[str, Any], base: dict[str, Any] | None, *, is_head: bool) -> None:
+    """Write the model card of the judge in `out`, and then critic.json with `facts` and the hashes of its files.
+
+    `base` are the notes about its base, or None.
+    """
     weights = {file.name: jsonl.sha256(file) for file in sorted(out.glob("*.safetensors"))}
-    origins = {"base": base and read_origin(base), "weights": weights, "processor": hash_processor(str(out))}
+    origins = {"base": base, "weights": weights, "processor": hash_processor(str(out))}
     whole = {**facts, **{name: value for name, value in origins.items() if value is not None}}
-    (out / "README.md").write_text(render_card(whole, is_head=bool(head)), "utf-8")
+    (out / "README.md").write_text(render_card(whole, is_head=is_head), "utf-8")
     jsonl.write_json(out / "critic.json", whole)
 
 

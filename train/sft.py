@@ -5,6 +5,7 @@ DeepSpeed's launcher starts this program once per process, and each process trai
 
     critic train tiny --train runs/first/data/train.jsonl --out runs/first/judge --set training.max_steps=150
     critic train critic-6b-full --train DATA/train.jsonl --out runs/critic-6b -- --num_gpus 4
+    critic train --soup runs/seed-1 runs/seed-2 runs/seed-3 --internal DATA/internal.jsonl --out runs/soup
 """
 
 import contextlib
@@ -133,14 +134,17 @@ def write_renamed(rows: Path, out: Path, own: human_scored.OwnColumns, **options
 
 def main(
     recipe: Annotated[str, typer.Argument(help="Recipe: a YAML file, or a name in train/recipes, such as tiny.")],
-    train: Annotated[Path, typer.Option(help="Human-scored rows to learn from: JSONL, CSV or a folder.")],
     out: Annotated[Path, typer.Option(help="Folder for the judge, a Hugging Face model folder.")],
+    train: Annotated[Path | None, typer.Option(help="Human-scored rows to learn from: JSONL, CSV, a folder.")] = None,
     launcher: Annotated[
         list[str] | None, typer.Argument(help="Options for DeepSpeed's launcher, after --, such as --num_gpus 2.")
     ] = None,
     internal: Annotated[
-        Path | None, typer.Option(help="Human-scored rows to judge while training (the recipe's evaluation section).")
+        Path | None, typer.Option(help="Human-scored rows to judge while training (section evaluation), or by a soup.")
     ] = None,
+    soup: Annotated[
+        bool, typer.Option("--soup", help="Average judges of several seeds; name their folders instead of a recipe.")
+    ] = False,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", help="KEY=VALUE to set in the recipe, such as training.max_steps=100.")
     ] = None,
@@ -156,7 +160,16 @@ def main(
     lang: shared.OwnLanguage = None,
     local_rank: Annotated[int | None, typer.Option("--local_rank", hidden=True)] = None,
 ) -> int:
-    """Fine-tune a judge on human-scored rows; rerun the same command to resume."""
+    """Fine-tune a judge on human-scored rows (rerun the same command to resume), or average judges (--soup)."""
+    own = human_scored.OwnColumns.parse(mapped, scale, lang)
+    if soup:
+        if train or overrides or cache or threads or own:
+            raise UsageError("--soup takes judges, --out, --internal (columns as in JUDGE/rows) and --data-root only")
+        from soup import main as average_judges  # noqa: PLC0415 - as below
+
+        return average_judges([recipe, *(launcher or [])], out, internal, data_root)
+    if train is None:
+        raise UsageError("give --train ROWS, which people scored, or average finished judges: --soup")
     config = find_recipe(recipe)
     is_launched = "LOCAL_RANK" in os.environ
     # The launcher also set which GPU would be this process's.
@@ -185,7 +198,7 @@ def main(
         beside = map(Path, [*list_made_files(settings), settings.foreign or train])
         for file in [*tables.list_files(train), internal or train, *beside]:
             file.stat()
-        if own := human_scored.OwnColumns.parse(mapped, scale, lang):
+        if own:
             train = write_renamed(train, out / "rows" / "train.jsonl", own, judges=columns, unlabelled=bool(teachers))
             internal = internal and write_renamed(internal, out / "rows" / "internal.jsonl", own)
         program = [__file__, str(config), "--train", str(train), "--out", str(out)]
