@@ -14,16 +14,14 @@ rated, and fits the probability of each rating to them; then it rates as well. A
 """
 
 import json
-import os
-import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
-import transformers
 import typer
+from base import build_folder, quiet_libraries
 from export import name_as_vllm_does, read_base
 from safetensors.torch import load_file
 
@@ -226,10 +224,7 @@ def main(
     """Make a judge of a model that was trained elsewhere."""
     if out.exists():
         raise UsageError(f"{out} exists already; choose another folder")
-    # Saving imports DeepSpeed, which would warn that it finds no GPU.
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
+    quiet_libraries()
     found = find(folder, base)
     if calibration is not None and not any(one.human for _, _, one in walk(calibration, Counter(), scored=False)):
         raise UsageError(f"--calibrate {calibration}: no answer has people's score")
@@ -239,16 +234,12 @@ def main(
     if calibration is not None and found.labels != 1:
         raise UsageError(f"--calibrate: {found.title} has a scale of its own; critic audit fits a map to it")
     print(f"found: {found.title}")
-    partial = out.with_name(out.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    with jsonl.remove_on_failure(partial):
+    with build_folder(out) as partial:
         build(found, folder, partial)
         facts = describe(found, partial, prompt_pack, context)
         if calibration is not None:
             calibrate(partial, facts, calibration)
         jsonl.write_json(partial / "critic.json", facts)
-    partial.rename(out)
     print(f"asked in: {', '.join(facts['recipe']['forms'])}\njudge saved in {out}")
     return 0
 

