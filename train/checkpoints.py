@@ -65,6 +65,8 @@ def list_changes(earlier: dict[str, Any], facts: dict[str, Any]) -> list[str]:
 
     >>> list_changes({"recipe": {"keep": 2}, "data": 1}, {"recipe": {"keep": 3}, "data": 2})
     ['recipe (keep)', 'data']
+    >>> list_changes({"recipe": {"keep": [2]}, "data": {"x": "1"}}, {"recipe": {"keep": [2]}, "data": {"x": "2"}})
+    ['data']
 
     A key that the earlier version did not have yet makes no difference as long as it is None.
 

@@ -5,12 +5,13 @@ A recipe names its objective, one of the modules in `objectives/`. README.md exp
 
 import re
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from objective import Objective, RatingTokens
-from recipe_keys import SAVED_AS, SECTIONS, Recipe, used_forms
+from recipe_keys import SAVED_AS, Recipe, used_forms
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
@@ -117,9 +118,8 @@ def _with_nearest(message: str) -> str:
     unknown = re.search(r"contains unknown field `([^`]+)`", message)
     if unknown is None:
         return message
-    known = list[str]()
-    for section in (FullRecipe, *SECTIONS, *(kind for kind, _ in OWN_KEYS.values())):
-        known += getattr(section, "__struct_fields__", ())
+    sections = msgspec.json.schema(FullRecipe)["$defs"].values()
+    known = [*SAVED_AS, *chain.from_iterable(section.get("properties", ()) for section in sections)]
     return f"{message}; {did_you_mean(unknown[1], known)}".rstrip("; ")
 
 
@@ -144,9 +144,10 @@ def _check(recipe: Recipe) -> None:
     ordered = recipe.training.get("train_sampling_strategy", "random") != "random"
     grouped = bool(recipe.group_by_question)
     require(not (grouped and ordered), "group_by_question decides on the order; set train_sampling_strategy: random")
-    meets = recipe.group_by_question is True or recipe.group_by_question > 1
-    can_rank = recipe.rank is None or (objective.ranks and meets)
-    require(can_rank, "rank compares answers to one question; set objective: raft or head, group_by_question: true")
+    alone = 1 in (recipe.global_batch, recipe.training.get("per_device_train_batch_size", 1))
+    meets = not alone and (recipe.group_by_question is True or recipe.group_by_question > 1)
+    wanted = "objective: raft or head, group_by_question: true and per_device_train_batch_size: 2 or more"
+    require(recipe.rank is None or (objective.ranks and meets), f"rank compares answers to one question; set {wanted}")
     _check_forms(recipe, objective)
     # Who asks for packed rows by name should not train padded ones unnoticed.
     packs = recipe.attention in {"auto", "sdpa", "flex_attention"}

@@ -103,9 +103,6 @@ class RankSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     margin: Weight = 0.0
 
 
-SECTIONS = (TinySpec, LoraSpec, EmaSpec, VisionSpec, CounterfactualsSpec, EvaluationSpec, RankSpec)
-"""Sections of a recipe whose keys are defined here. Those for transformers and DeepSpeed are checked separately."""
-
 SAVED_AS = {"group_by_question": "together", "counterfactuals": "arms"}
 """Key of a recipe -> its name until version 0.2, which recipes may still use. critic.json, checkpoints and the cache
 keep the old names, so that earlier runs and judges are recognised.

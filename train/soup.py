@@ -170,9 +170,9 @@ def main(names: list[str], out: Path, rows: Path | None, data_root: Path | None)
         mix(taken)
         let_others_read(fresh / "config.json")
         soup = list[dict[str, Any]]()
-        for judge, (own, its) in enumerate(judges):
-            about = {"judge": identity.own_name(names[judge], own), "seed": its.training.get("seed", 42)}
-            soup.append({**about, "mae": found.get((judge,), {}).get("mae"), "taken": judge in taken})
+        for number, (own, settings) in enumerate(judges):
+            about = {"judge": identity.own_name(names[number], own), "seed": settings.training.get("seed", 42)}
+            soup.append({**about, "mae": found.get((number,), {}).get("mae"), "taken": number in taken})
         whole = {**facts, "evaluation": found.get((*taken,)), "soup": soup}
         export.write_notes(fresh, whole, facts.get("base"), is_head=objective_of(recipe).is_head())
     print(f"soup of {len(taken)} of {len(names)} judges saved in {out}", flush=True)

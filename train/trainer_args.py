@@ -71,9 +71,6 @@ def check(recipe: Recipe) -> None:
         for key in owned.keys() & getattr(recipe, section).keys():
             raise UsageError(f"{section}.{key} is set by the program; {owned[key]}")
     _check_training(recipe.training)
-    alone = min(recipe.training.get("per_device_train_batch_size", 1), recipe.global_batch) == 1
-    if alone and recipe.rank is not None:
-        raise UsageError("rank: no two answers meet in a micro-batch; set training.per_device_train_batch_size above 1")
     _check_deepspeed(recipe.deepspeed)
 
 

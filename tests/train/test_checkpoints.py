@@ -91,16 +91,6 @@ def test_the_newest_whole_one_is_taken(name: str, tmp_path: Path) -> None:
     assert checkpoints.find_newest(tmp_path, FACTS, lambda text: None) is None
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [({"data": {"x": "2"}}, "another data;"), ({"recipe": {"a": [1]}, "data": {}}, r"another recipe \(a\) and data;")],
-)
-def test_another_run_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
-    made_checkpoint(tmp_path, 3)
-    with pytest.raises(UsageError, match=message):
-        checkpoints.find_newest(tmp_path, {**FACTS, **change}, warn=pytest.fail)
-
-
 def test_a_base_that_was_made_anew_under_its_name_is_another(tmp_path: Path, rows: Path, base: Path) -> None:
     recipe = read_recipe(write_recipe(tmp_path, tiny=None, base=str(base)))
     out = tmp_path / "out"

@@ -259,18 +259,6 @@ def test_a_ranking_is_bradley_and_terrys_of_expected_ratings(env: SimpleNamespac
     same(gradients(model, losses[1] - losses[0]), gradients(model, total))
 
 
-SHARES = st.lists(st.floats(0.001, 1.0), min_size=10, max_size=10).map(lambda raw: np.array(raw) / sum(raw))
-
-
-@given(st.lists(st.tuples(SHARES, SHARES), min_size=1, max_size=4))
-def test_rating_errors_by_their_definition(pairs: list[tuple[Any, Any]]) -> None:
-    ours, people = (torch.tensor(np.array(side)) for side in zip(*pairs, strict=True))
-    squared = [(sum((k + 1) * (p[k] - q[k]) for k in range(10))) ** 2 for p, q in pairs]
-    rps = [sum((sum(p[: k + 1]) - sum(q[: k + 1])) ** 2 for k in range(10)) for p, q in pairs]
-    assert compute_rating_error("squared", ours.log(), people).tolist() == pytest.approx(squared, abs=1e-9)
-    assert compute_rating_error("rps", ours.log(), people).tolist() == pytest.approx(rps, abs=1e-9)
-
-
 TWO_TOKENS = RatingTokens([3], [*range(10, 19), 10], 20, [21, 22], [23])
 ONE_TOKEN = RatingTokens([3], list(range(10, 20)), None)
 

@@ -174,7 +174,7 @@ PASSED_ON = [
     ("deepspeed.zero_optimization.stage=7", "deepspeed.zero_optimization section: stage Input should be 0"),
     ("deepspeed.zero_optimization=true", "deepspeed.zero_optimization section: expected keys and values, got True"),
     ("training.train_sampling_strategy=group_by_lenght", "'group_by_lenght' is none of random, sequential, gr"),
-    ("rank.weight=1 objective=raft together=2 training={}", "no two answers meet in a micro-batch; set training.per"),
+    ("rank.weight=1 objective=raft together=2 training={}", "rank compares answers to one question; set objective"),
     ("training.max_steps=0", "no step to take: max_steps, or else num_train_epochs, is above 0"),
     ("training.max_steps=-1 training.num_train_epochs=0", "no step to take"),
     ("training.remove_unused_columns=true", "training.remove_unused_columns is set by the program"),

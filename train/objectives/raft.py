@@ -109,6 +109,12 @@ def compute_rating_error(kind: str, log_probabilities: torch.Tensor, people: tor
     `kind` "squared" is (expected rating - mean human score)² (RAFT). "rps" is the ranked probability score: the sum
     over the ratings of the squared difference of the cumulative distributions. Its expectation is minimal at the true
     distribution, so it preserves median and spread, not only the mean.
+
+    Half for 1 and half for 2, where people say 3:
+
+    >>> shares, people = torch.tensor([[0.5, 0.5] + 8 * [0.0]]), torch.eye(10)[[2]]
+    >>> compute_rating_error("squared", shares.log(), people), compute_rating_error("rps", shares.log(), people)
+    (tensor([2.2500]), tensor([1.2500]))
     """
     probabilities = log_probabilities.exp()
     if kind == "squared":
