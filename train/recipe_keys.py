@@ -94,7 +94,8 @@ class EvaluationSpec(Struct, forbid_unknown_fields=True, kw_only=True):
 class RankSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Loss term for the order of the expected ratings of the answers to one question.
 
-    - `weight`: its weight; 1 adds the mean error of a row's pairs, times their points, half to each row of a pair.
+    - `weight`: its weight. 1 adds to each row half the mean error of its pairs, times their points. With `raft` it is
+      in units of target tokens.
     - `margin`: the expected ratings of two answers should differ by `margin` times the points that people put between
       them.
     """

@@ -150,7 +150,7 @@ def main(
     ] = None,
     cache: Annotated[Path | None, typer.Option(help="Folder to cache token ids [default: critic in HF_HOME].")] = None,
     data_root: Annotated[
-        Path | None, typer.Option(help="Folder that the rows' image paths start from.", show_default="that of --train")
+        Path | None, typer.Option(help="Folder that the rows' image paths start from.", show_default="that of the rows")
     ] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, help="CPU threads per process [default: the idle cores].")
