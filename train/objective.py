@@ -1,4 +1,7 @@
-"""Base classes of training objectives, the forward pass for training that they define, and the ratings' tokens."""
+"""Base classes of training objectives, the forward pass for training that they define, and what they share.
+
+That is how a tokenizer spells the ratings, and the error of a preference and of a ranking.
+"""
 
 import types
 from collections.abc import Sequence
@@ -11,9 +14,9 @@ import numpy as np
 import pyarrow.compute
 import torch
 import transformers
-from batches import Collation, HeadScores, PromptCollation, Tensors, Weights
+from batches import Collation, HeadScores, PromptCollation, Row, Tensors, Weights
 from msgspec import Struct
-from recipe_keys import Recipe, used_forms
+from recipe_keys import RankSpec, Recipe, used_forms
 from torch.nn import functional
 
 from critic.errors import UsageError
@@ -113,6 +116,65 @@ def token_index(tokens: tuple[int, ...], device: torch.device) -> torch.Tensor:
     return torch.tensor(tokens, dtype=torch.long, device=device)
 
 
+def compute_preference_error(ahead: torch.Tensor, preferred: torch.Tensor, margin: torch.Tensor) -> torch.Tensor:
+    """Return the error [n] of score differences against human preferences.
+
+    - `ahead` [n]: the difference s_A - s_B of the scores.
+    - `preferred` [n]: 1 if people prefer A, 0 for B, 1/2 for a tie.
+    - `margin` [n]: the difference to reach: above 0 if A is preferred, below 0 for B, 0 for a tie.
+
+    The error is -[y log σ(s_A - s_B - m) + (1 - y) log σ(s_B - s_A + m)]: Bradley & Terry 1952 with the margin m of
+    Llama 2 (Touvron et al. 2023, arXiv 2307.09288, eq. 2).
+    """
+    return functional.binary_cross_entropy_with_logits(ahead - margin, preferred, reduction="none")
+
+
+def number_groups(spec: RankSpec | None, rows: list[Row]) -> Tensors:
+    """Return `groups` [rows], equal for rows that are compared; nothing if `spec` is None.
+
+    They have one group, form and scorer. Scorers have scales of their own, and forms show something else.
+
+    >>> rows = [{"group": group, "form": "pointwise", "scorer": "people"} for group in "abba"]
+    >>> number_groups(RankSpec(), rows)
+    {'groups': tensor([0, 1, 1, 0])}
+    """
+    if spec is None:
+        return {}
+    keys = [(row["group"], row["form"], row["scorer"]) for row in rows]
+    return {"groups": torch.tensor([keys.index(key) for key in keys], dtype=torch.long)}
+
+
+def compute_rank_error(spec: RankSpec | None, log_probabilities: torch.Tensor, batch: Tensors) -> torch.Tensor | float:
+    """Return the weighted Bradley-Terry error of expected ratings, summed over the pairs of a batch; 0 without `spec`.
+
+    `log_probabilities` [rows × 10] are those of the ratings. `batch` holds `people`, `row_weights` and `groups` of the
+    same rows. A pair's error counts by the points between its human scores, so not at all for a tie. The k (k - 1) / 2
+    pairs of k rows in a group weigh as k / 2 rows, so that the ranking counts as ratings do, however many rows meet.
+
+    A step down the error's slope moves the expected ratings apart:
+
+    >>> shares = torch.full((2, 10), 0.1).log().requires_grad_()
+    >>> batch = {"people": torch.eye(10)[[6, 2]], "row_weights": torch.ones(2), "groups": torch.zeros(2)}
+    >>> error = compute_rank_error(RankSpec(weight=0.5), shares, batch)
+    >>> error.backward()
+    >>> print(f"{error.item():.3f} = 0.5 * 4 * log(2)")
+    1.386 = 0.5 * 4 * log(2)
+    >>> (shares - shares.grad).softmax(-1).detach() @ torch.arange(1.0, 11.0) > 5.5
+    tensor([ True, False])
+    """
+    if spec is None:
+        return 0.0
+    ratings = token_index(RATINGS, log_probabilities.device).to(log_probabilities.dtype)
+    # Rounded, so that equal means of several raters are equal.
+    human, expected = (batch["people"] @ ratings).round(decimals=3), log_probabilities.exp() @ ratings
+    groups, weights, points = batch["groups"], batch["row_weights"], human[:, None] - human
+    together = (groups[:, None] == groups).float()
+    errors = compute_preference_error(expected[:, None] - expected, (points > 0).float(), spec.margin * points)
+    counts = points.abs() * (weights[:, None] * weights).sqrt() / (together.sum(-1) - 1).clamp(min=1)
+    # Each pair is there twice.
+    return spec.weight * (errors * counts * together).sum() / 2
+
+
 class Objective(Collation):
     """A training objective: the loss, and everything in recipe, rows, batches and judge that depends on it.
 
@@ -131,7 +193,7 @@ class Objective(Collation):
     """Recipe keys of this objective: name -> (type, default). Every recipe may contain them; `own` reads them."""
 
     ranks: ClassVar[bool] = False
-    """True if the order of the answers to one question can be learned too (ranking.py)."""
+    """True if the order of the answers to one question can be learned too (`compute_rank_error`)."""
 
     takes_probe: ClassVar[bool] = False
     """True if training can start from a logistic regression on ratings (linear_head.py)."""

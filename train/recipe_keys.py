@@ -143,7 +143,7 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True, rename=SAVED_AS):
       sections `training` and `deepspeed` decide.
     - `objective`: `sft` learns verdicts as text, and `raft` also minimises the error of the rating. The scoring heads
       `head` (ten classes, the ratings) and `pairwise` (one score, learned from preferences) use a prompt's last token.
-    - `rank`: adds the error of the order of the answers to one question to the loss of `raft` or `head` (`ranking.py`).
+    - `rank`: adds the error of the order of the answers to one question to the loss of `raft` or `head` (`RankSpec`).
       It needs `group_by_question`, because only rows in one micro-batch are compared.
     - `probe`: number of rows for the logistic regression that initialises a scoring head (`linear_head.py`).
     - `keep`: number of checkpoints to keep.

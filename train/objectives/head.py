@@ -2,10 +2,9 @@
 
 from typing import Any
 
-import ranking
 import torch
 from batches import Row, Tensors, Weights
-from objective import ScoringHead
+from objective import ScoringHead, compute_rank_error, number_groups
 from torch.nn import functional
 
 from critic.records import RATINGS
@@ -20,7 +19,7 @@ class Head(ScoringHead):
     inputs = ScoringHead.inputs | {"groups"}
 
     def tensors(self, rows: list[Row], ends: list[int], weighing: Weights) -> Tensors:
-        groups = ranking.number_groups(self.recipe.rank, [row for row in rows if row["people"]])
+        groups = number_groups(self.recipe.rank, [row for row in rows if row["people"]])
         return super().tensors(rows, ends, weighing) | groups
 
     def loss(self, model: Any, hidden: torch.Tensor, batch: Tensors) -> tuple[torch.Tensor, int]:
@@ -28,7 +27,7 @@ class Head(ScoringHead):
         # People may disagree on a row, so the target is a distribution and not a class.
         shares = functional.log_softmax(scores, dim=-1)
         errors = (self.error(shares, batch["people"]) * batch["row_weights"]).sum()
-        return errors + ranking.compute_rank_error(self.recipe.rank, shares, batch), len(batch["ends"])
+        return errors + compute_rank_error(self.recipe.rank, shares, batch), len(batch["ends"])
 
     def error(self, log_probabilities: torch.Tensor, people: torch.Tensor) -> torch.Tensor:
         """Return the cross-entropy [rows] of the head's log probabilities against human distributions, both [rows ×

@@ -9,9 +9,8 @@ from batches import HeadScores, Row, Tensors, Weights
 from cpu import is_first
 from msgspec.structs import replace
 from numpy.typing import NDArray
-from objective import ScoringHead
+from objective import ScoringHead, compute_preference_error
 from recipe_keys import Weight
-from torch.nn import functional
 
 from critic.errors import UsageError
 from critic.judging.examples import Plan, Planned
@@ -100,19 +99,6 @@ class Pairwise(ScoringHead):
 
 
 OBJECTIVE = Pairwise
-
-
-def compute_preference_error(ahead: torch.Tensor, preferred: torch.Tensor, margin: torch.Tensor) -> torch.Tensor:
-    """Return the error [n] of score differences against human preferences.
-
-    - `ahead` [n]: the difference s_A - s_B of the scores.
-    - `preferred` [n]: 1 if people prefer A, 0 for B, 1/2 for a tie.
-    - `margin` [n]: the difference to reach: above 0 if A is preferred, below 0 for B, 0 for a tie.
-
-    The error is -[y log σ(s_A - s_B - m) + (1 - y) log σ(s_B - s_A + m)]: Bradley & Terry 1952 with the margin m of
-    Llama 2 (Touvron et al. 2023, arXiv 2307.09288, eq. 2).
-    """
-    return functional.binary_cross_entropy_with_logits(ahead - margin, preferred, reduction="none")
 
 
 def fit_band(difference: NDArray[np.float64], ahead: NDArray[np.float64]) -> float:

@@ -7,11 +7,10 @@ ratings, so the error of that number is minimised as well.
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
-import ranking
 import torch
 from batches import Row, Tensors, Weights
 from msgspec import Struct
-from objective import RatingTokens, log_distribution, token_index
+from objective import RatingTokens, compute_rank_error, log_distribution, number_groups, token_index
 from objectives.sft import Sft
 from recipe_keys import Weight
 from torch.nn import functional
@@ -32,7 +31,7 @@ class RaftSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Raft(Sft):
-    """Verdicts as text, plus the error of each rating distribution against the human scores, and of their ranking.
+    """Verdicts as text, plus the error of each rating distribution against the human scores, and of their
 
     Each rated row gets a branch with a 1 at the position of its rating. It sees what the rating sees, and no token sees
     it. Its logits say whether a 0 follows, which would make it a 10.
@@ -65,7 +64,7 @@ class Raft(Sft):
         - `last` [n]: True if the rating is the verdict's last value.
         - `row_weights` [n]: weights in the loss.
 
-        With `rank` also their groups (`ranking.number_groups`).
+        With `rank` also their groups (`number_groups`).
         """
         branches = [index for index, row in enumerate(rows) if "branch_of" in row]
         places = [rows[index]["branch_of"] for index in branches]
@@ -78,7 +77,7 @@ class Raft(Sft):
             "branch": torch.tensor([ends[index] for index in branches], dtype=torch.long),
             "last": torch.tensor(closing).bool(),
             "row_weights": torch.tensor([weighing.of_row(row) for row in rated]),
-            **ranking.number_groups(self.recipe.rank, rated),
+            **number_groups(self.recipe.rank, rated),
         }
 
     def loss(self, model: Any, hidden: torch.Tensor, batch: Tensors) -> tuple[torch.Tensor, int]:
@@ -96,7 +95,7 @@ class Raft(Sft):
         states, branch = (hidden.flatten(0, 1)[batch[name]] for name in ("rated", "branch"))
         shares = model.lm_head(states, distribute, branch, batch["last"])
         errors = compute_rating_error(spec.kind, shares, batch["people"]) * batch["row_weights"]
-        ranked = ranking.compute_rank_error(self.recipe.rank, shares, batch)
+        ranked = compute_rank_error(self.recipe.rank, shares, batch)
         return total + spec.weight * errors.sum() + ranked, count
 
 
