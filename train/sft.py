@@ -140,7 +140,7 @@ def main(
         list[str] | None, typer.Argument(help="Options for DeepSpeed's launcher, after --, such as --num_gpus 2.")
     ] = None,
     internal: Annotated[
-        Path | None, typer.Option(help="Human-scored rows to judge while training (section evaluation), or by a soup.")
+        Path | None, typer.Option(help="Human-scored rows to judge in training (recipe: evaluation) or mixing a soup.")
     ] = None,
     soup: Annotated[
         bool, typer.Option("--soup", help="Average judges of several seeds; name their folders instead of a recipe.")
@@ -149,9 +149,7 @@ def main(
         list[str] | None, typer.Option("--set", help="KEY=VALUE to set in the recipe, such as training.max_steps=100.")
     ] = None,
     cache: Annotated[Path | None, typer.Option(help="Folder to cache token ids [default: critic in HF_HOME].")] = None,
-    data_root: Annotated[
-        Path | None, typer.Option(help="Folder that the rows' image paths start from.", show_default="that of the rows")
-    ] = None,
+    data_root: Annotated[Path | None, typer.Option(help="Folder of images.", show_default="that of the rows")] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, help="CPU threads per process [default: the idle cores].")
     ] = None,
