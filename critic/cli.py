@@ -1,16 +1,19 @@
 """The command `critic STAGE …`: each stage is a module with a command, imported only on request."""
 
+import ast
+import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from errno import EDQUOT, ENOSPC
-from functools import partial
+from functools import partial, wraps
 from importlib import import_module
 from importlib.metadata import version
 from io import TextIOWrapper
+from itertools import pairwise
 from pathlib import Path
 from tempfile import gettempdir
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, get_origin
 
 import typer
 from msgspec import Struct, toml
@@ -18,6 +21,9 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from critic.errors import UsageError, did_you_mean, install_extra, mask, notify
+
+Code = TypeVar("Code", bound=int | None)
+"""What a command returns: its exit code, or None for 0."""
 
 INTERRUPTED = 130
 """Exit code with which Typer ends a command after Ctrl-C."""
@@ -129,6 +135,47 @@ class _OnDemand(TyperGroup):
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         self.completes = True
         return super().shell_complete(ctx, incomplete)
+
+
+def _read_options(struct: type[Struct]) -> dict[str, inspect.Parameter]:
+    """Return the fields of a Struct as parameters of a command. The docstring of a field becomes the help of its
+    option, which is a plain one unless the field is annotated with another."""
+    fields, tree = dict(inspect.signature(struct).parameters), ast.parse(inspect.getsource(struct))
+    for field, text in pairwise(tree.body[0].body):  # type: ignore[attr-defined]  # the class
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+            name = ast.unparse(field.target)
+            kind: Any = fields[name].annotation
+            kind = kind if get_origin(kind) is Annotated else Annotated[kind, typer.Option()]
+            kind.__metadata__[0].help = ast.literal_eval(text.value)
+            fields[name] = fields[name].replace(annotation=kind)
+    return fields
+
+
+def takes_options(command: Callable[..., Code], names: Collection[str] | None = None) -> Callable[..., Code]:
+    """Turn parameters of a command that are Structs of options, such as Endpoint, into one option per field.
+
+    A field that several Structs have becomes one option, which sets it in all of them. `names` are the fields to offer;
+    None offers all. Fields that are not offered keep their defaults.
+    """
+    own = inspect.signature(command, eval_str=True)
+    structs, every = dict[str, type[Struct]](), dict[str, inspect.Parameter]()
+    for parameter in own.parameters.values():
+        if inspect.isclass(parameter.annotation) and issubclass(parameter.annotation, Struct):
+            structs[parameter.name] = parameter.annotation
+            offered = _read_options(parameter.annotation)
+            every |= {name: offered[name] for name in offered if names is None or name in names}
+
+    @wraps(command)
+    def called(*words: Any, **options: Any) -> Code:
+        given = {name: options.pop(name) for name in every if name in options}
+        # One option fills every Struct that has a field of its name.
+        for name, struct in structs.items():
+            options[name] = struct(**{field: given[field] for field in struct.__struct_fields__ if field in given})
+        return command(*words, **options)
+
+    parameters = [parameter for parameter in own.parameters.values() if parameter.name not in structs]
+    called.__signature__ = own.replace(parameters=[*parameters, *every.values()])  # type: ignore[attr-defined]  # for Typer
+    return called
 
 
 def _find_extra(words: list[str]) -> str:

@@ -16,9 +16,9 @@ import typer
 from msgspec.structs import asdict
 
 from critic import human_scored, jsonl
-from critic.cli import run_program
+from critic.cli import run_program, takes_options
 from critic.records import Judgment
-from critic.stages.options import Endpoint, Temperature, check, root_of, takes_options
+from critic.stages.options import Endpoint, Temperature, check, root_of
 
 
 def choose_reasons(judgments: Iterable[Judgment], band: float) -> dict[str, str]:

@@ -5,18 +5,18 @@ of each sample. `page` formats them. An `_audit_…` function does this for one 
 results.
 """
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from msgspec import Struct, to_builtins
-from msgspec.structs import replace
+from msgspec import Struct, convert, to_builtins
+from msgspec.structs import asdict, replace
 
 from critic import human_scored, jsonl, tables
 from critic.certificate import Certificate, HowJudged, Labels, check_log, find_judged_file, is_certificate, name_audit
-from critic.errors import UsageError
+from critic.cli import takes_options
+from critic.errors import UsageError, notify
 from critic.page.blocks import Section
 from critic.page.page import as_text
 from critic.records import Judgment
@@ -51,16 +51,49 @@ _MANY: dict[tables.Kind, str] = {"preference": "preferences", "yes or no": "verd
 _GATED: dict[tables.Kind, Sequence[str]] = {"score": (), "preference": gate.PREFERENCES, "yes or no": gate.YES_OR_NO}
 
 
-class _Target(Struct, frozen=True, kw_only=True):
-    """Options of the output.
+class AuditOptions(Struct, frozen=True, kw_only=True):
+    """Options of `critic audit`."""
 
-    `out`: output folder. `limits`: limits of the gate. `certificate`: file to write, or None; for logs that name their
-    judge, the file to compare it with.
-    """
-
-    out: Path
-    certificate: Path | None
-    limits: Sequence[gate.Limit] = ()
+    judgments: Annotated[list[str] | None, typer.Argument()] = None
+    """FILE or NAME=FILE: judgments, a tool's results, or a table that holds people's scores."""
+    out: Path = Path("runs/audit")
+    """Output folder for summary.json and report.html."""
+    human: Annotated[str | None, typer.Option(metavar="FILE[:COLUMN]")] = None
+    """File of people's scores, preferences or verdicts."""
+    judge: Annotated[list[str] | None, typer.Option(metavar="NAME=FILE[:COLUMN]")] = None
+    """A judge's scores by id; repeatable, the first is audited."""
+    scale: Annotated[str | None, typer.Option(metavar="LOW:HIGH")] = None
+    """Scale of scores in tables; default: as found, else 1:10."""
+    judge_scale: Annotated[str | None, typer.Option(metavar="LOW:HIGH")] = None
+    """Scale of the judges' scores, if it differs."""
+    train: Path | None = None
+    """Human-scored training rows to fit trivial judges on."""
+    epsilon: Annotated[float, typer.Option(min=0, max=0.99)] = EPSILON
+    """Alternative annotator test: 0.2 experts, 0.15 skilled, 0.1 crowd."""
+    within: Annotated[float | None, typer.Option("--target-half-width", min=0.001, max=9)] = None
+    """Plan labels for a mean within ± this many points."""
+    attacked: list[Path] | None = None
+    """Judgments of rows from critic attack."""
+    gates: Annotated[str | None, typer.Option("--gate", metavar="LIMITS")] = None
+    """Exit with 1 if a limit breaks: mae<=0.9,SAMPLE:failed<=0.02."""
+    certificate: Path | None = None
+    """Write the findings to this file; critic judge refuses other judges. Of a log: compare it."""
+    since: Path | None = None
+    """Earlier certificate or judged file; exit 1 if the judge changed or the model got worse."""
+    looks: Annotated[int | None, typer.Option(min=1)] = None
+    """Planned number of audits with --since, which share 5 % of false alarms; 52 for weekly."""
+    exchange: Annotated[str | None, typer.Option(metavar="NAME=FILE[:COLUMN]")] = None
+    """A retired judge's scores, to convert to --judge."""
+    use_folds: Annotated[bool, typer.Option("--folds")] = False
+    """Audit a recalibrated judge by maps fitted on other folds of these labels."""
+    max_failed: Annotated[float, typer.Option(min=0, max=1)] = 0.02
+    """Exit with 3 if a larger share failed."""
+    accepted: Annotated[
+        list[str] | None,
+        typer.Option("--accept", help=f"Decide in spite of a doubt about the files: {', '.join(DOUBTS)}."),
+    ] = None
+    columns: Annotated[list[str] | None, typer.Option("--map", metavar="COLUMN=FIELD")] = None
+    """Meaning of a column: people, judge, id, model, text, …; of a number: a, b, tie."""
 
     def prepare(self, judges: Sequence[Source], judgments: Iterable[Judgment | None]) -> HowJudged | None:
         """Create the output folder, and return how the first judge was run, or None if no certificate is to be written.
@@ -76,6 +109,13 @@ class _Target(Struct, frozen=True, kw_only=True):
         how = HowJudged.of(filter(None, judgments), judges[0].path) if self.certificate and not logs else None
         self.out.mkdir(parents=True, exist_ok=True)
         return how
+
+    def request(self) -> AuditRequest:
+        """Return the options that measures and decisions depend on. Raises UsageError if --train has no usable row."""
+        training = human_scored.load(self.train).responses if self.train else ()
+        if self.train and not training:
+            raise UsageError(f"{self.train}: no usable row to fit the baselines on")
+        return convert({**asdict(self), "training": training, "accepted": self.accepted or ()}, AuditRequest)
 
 
 class _Audited(Struct, frozen=True, kw_only=True):
@@ -101,72 +141,8 @@ class _Audited(Struct, frozen=True, kw_only=True):
     labels: Sequence[tuple[str, float]] = ()
 
 
-def main(
-    judgments: Annotated[
-        list[str] | None,
-        typer.Argument(help="FILE or NAME=FILE: judgments, a tool's results, or a table that holds people's scores."),
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Output folder for summary.json and report.html.")] = Path("runs/audit"),
-    human: Annotated[
-        str | None, typer.Option(metavar="FILE[:COLUMN]", help="File of people's scores, preferences or verdicts.")
-    ] = None,
-    judge: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=FILE[:COLUMN]", help="A judge's scores by id; repeatable, the first is audited."),
-    ] = None,
-    scale: Annotated[
-        str | None, typer.Option(metavar="LOW:HIGH", help="Scale of scores in tables; default: as found, else 1:10.")
-    ] = None,
-    judge_scale: Annotated[
-        str | None, typer.Option(metavar="LOW:HIGH", help="Scale of the judges' scores, if it differs.")
-    ] = None,
-    train: Annotated[Path | None, typer.Option(help="Human-scored training rows to fit trivial judges on.")] = None,
-    epsilon: Annotated[
-        float, typer.Option(min=0, max=0.99, help="Alternative annotator test: 0.2 experts, 0.15 skilled, 0.1 crowd.")
-    ] = EPSILON,
-    within: Annotated[
-        float | None,
-        typer.Option("--target-half-width", min=0.001, max=9, help="Plan labels for a mean within ± this many points."),
-    ] = None,
-    attacked: Annotated[list[Path] | None, typer.Option(help="Judgments of rows from critic attack.")] = None,
-    gates: Annotated[
-        str | None,
-        typer.Option("--gate", metavar="LIMITS", help="Exit with 1 if a limit breaks: mae<=0.9,SAMPLE:failed<=0.02."),
-    ] = None,
-    certificate: Annotated[
-        Path | None,
-        typer.Option(help="Write the findings to this file; critic judge refuses other judges. Of a log: compare it."),
-    ] = None,
-    since: Annotated[
-        Path | None,
-        typer.Option(help="Earlier certificate or judged file; exit 1 if the judge changed or the model got worse."),
-    ] = None,
-    looks: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Planned number of audits with --since, which share 5 % of false alarms; 52 for weekly."
-        ),
-    ] = None,
-    exchange: Annotated[
-        str | None, typer.Option(metavar="NAME=FILE[:COLUMN]", help="A retired judge's scores, to convert to --judge.")
-    ] = None,
-    use_folds: Annotated[
-        bool, typer.Option("--folds", help="Audit a recalibrated judge by maps fitted on other folds of these labels.")
-    ] = False,
-    max_failed: Annotated[float, typer.Option(min=0, max=1, help="Exit with 3 if a larger share failed.")] = 0.02,
-    accepted: Annotated[
-        list[str] | None,
-        typer.Option("--accept", help=f"Decide in spite of a doubt about the files: {', '.join(DOUBTS)}."),
-    ] = None,
-    columns: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--map",
-            metavar="COLUMN=FIELD",
-            help="Meaning of a column: people, judge, id, model, text, …; of a number: a, b, tie.",
-        ),
-    ] = None,
-) -> int:
+@takes_options
+def main(options: AuditOptions) -> int:
     """Measure how well a judge agrees with people, beside other judges, trivial judges and people themselves.
 
     Every figure has a 95 % confidence interval, computed over questions.
@@ -179,49 +155,42 @@ def main(
 
     Exit codes: 0; 1 if a limit of --gate breaks or --since finds a change; 2 for a mistake; 3 if too many failed.
     """
-    if judgments and (human or judge):
+    if options.judgments and (options.human or options.judge):
         raise UsageError("give files of judgments, or --human with --judge, not both")
-    if unknown := set(accepted or []) - set(DOUBTS):
+    if unknown := set(options.accepted or []) - set(DOUBTS):
         raise UsageError(f"--accept {min(unknown)}: unknown; choose {', '.join(DOUBTS)}")
-    if looks and not since:
-        raise UsageError(f"--looks {looks} plans audits against an earlier one; name it with --since FILE")
-    target = _Target(out=out, certificate=certificate)
+    if options.looks and not options.since:
+        raise UsageError(f"--looks {options.looks} plans audits against an earlier one; name it with --since FILE")
+    scale, judge_scale = options.scale, options.judge_scale
     ends = [human_scored.parse_scale(text) if text else None for text in (scale, judge_scale or scale)]
-    mapped, codes = inputs.parse_map(columns or []), inputs.parse_codes(columns or [])
+    mapped, codes = inputs.parse_map(options.columns or []), inputs.parse_codes(options.columns or [])
     given = TableOptions(mapped, codes, scales=(ends[0], ends[1]))
-    files = inputs.name_files(judgments or [])
+    files = inputs.name_files(options.judgments or [])
+    fitted: dict[str, object] = {"--train": options.train, "--folds": options.use_folds}
     # A comparison of two judges needs no people, so the options about people are refused.
-    if since or exchange:
-        unused: dict[str, object] = {"--human": human, "--gate": gates, "--certificate": certificate, "--train": train}
-        unused["--folds"] = use_folds
-        _refuse({**unused, "--attacked": attacked, "--target-half-width": within}, "two judges of the same answers")
+    if options.since or options.exchange:
+        unused = {"--human": options.human, "--gate": options.gates, "--certificate": options.certificate, **fitted}
+        unused |= {"--attacked": options.attacked, "--target-half-width": options.within}
+        _refuse(unused, "two judges of the same answers")
         _refuse({"--map CODE=": codes}, "scores, which --since and --exchange compare")
-        named = [f"{name}={path}" for name, path in files.items()]
-        then_and_now = _then_and_now(since, exchange, named or judge or [], given)
-        return _audit_two_judges(inputs.find_scores(then_and_now), target, looks)
+        return _audit_two_judges(inputs.find_scores(_then_and_now(files, options, given)), options)
     scales: dict[str, object] = {"--scale": scale, "--judge-scale": judge_scale}
-    kind, sources = _find_sources(files, given, *inputs.parse_sources(human, judge or [], given))
+    kind, sources = _find_sources(files, given, *inputs.parse_sources(options.human, options.judge or [], given))
     # Judgments record themselves who scored what, and on which scale.
     if not all(judges_of for _, judges_of in sources.values()):
         _refuse({"--map": mapped or codes}, "files of judgments")
         _refuse(scales, "judgments, which are on {:g}:{:g}".format(*SCALE))
-    target = replace(target, limits=gate.parse(gates, _GATED[kind]) if gates is not None else [])
+    limits = gate.parse(options.gates, _GATED[kind]) if options.gates is not None else []
     # Verdicts have no scale, and the trivial judges that are fitted on rows give scores.
     if kind != "score":
-        _refuse({"--train": train, "--attacked": attacked, "--folds": use_folds, **scales}, _MANY[kind])
-        if within and within >= 1:
-            raise UsageError(f"--target-half-width {within:g}: of {_MANY[kind]} it is that of a share, as in 0.05")
-    request = AuditRequest(
-        epsilon=epsilon, within=within, use_folds=use_folds, max_failed=max_failed, accepted=accepted or ()
-    )
-    if train:
-        request = replace(request, train=train, training=human_scored.load(train).responses)
-        if not request.training:
-            raise UsageError(f"{train}: no usable row to fit the baselines on")
+        _refuse({**fitted, "--attacked": options.attacked, **scales}, _MANY[kind])
+        if options.within and options.within >= 1:
+            problem = f"of {_MANY[kind]} it is that of a share, as in 0.05"
+            raise UsageError(f"--target-half-width {options.within:g}: {problem}")
+    request = options.request()
     if kind != "score":
-        return _write(_audit_labels(sources, kind, request, target), target, max_failed)
-    samples = _read_samples(sources, use_folds)
-    return _write(_audit_scores(samples, request, attacked or [], target), target, max_failed)
+        return _write(_audit_labels(sources, kind, request, limits, options), options)
+    return _write(_audit_scores(_read_samples(sources, options.use_folds), request, limits, options), options)
 
 
 def _refuse(options: Mapping[str, object], subject: str) -> None:
@@ -287,25 +256,28 @@ def _read_samples(sources: Tables, use_folds: bool) -> list[tuple[RatedSample, F
 
 
 def _audit_scores(
-    samples: Sequence[tuple[RatedSample, Files]], request: AuditRequest, attacked: Iterable[Path], target: _Target
+    samples: Sequence[tuple[RatedSample, Files]],
+    request: AuditRequest,
+    limits: Sequence[gate.Limit],
+    options: AuditOptions,
 ) -> _Audited:
     """Audit rating judges: compute every measure for each sample, then the gate, the label savings and the decisions.
 
-    `attacked`: files of judgments of attacked answers, and of the arms of the images.
+    `limits`: the limits of the gate.
     """
-    injections, looks = inputs.read_attacks(attacked)
+    injections, looks = inputs.read_attacks(options.attacked or [])
     (first, first_files), *_ = samples
     judged = first_files[first.judge].path
-    gate.check_samples(target.limits, [sample.name for sample, _ in samples])
+    gate.check_samples(limits, [sample.name for sample, _ in samples])
     # The first sample's judge is the one that is certified, and under attack.
-    how = target.prepare([files[sample.judge] for sample, files in samples], first.judgments)
+    how = options.prepare([files[sample.judge] for sample, files in samples], first.judgments)
     audits = {sample.name: run_audit(sample, request, MEASURES) for sample, _ in samples}
     agreements = {}
     for name, findings in audits.items():
         judge = findings.scorers.judge
         # The gate may limit the share of verdicts that change when the judge is asked again.
         agreements[name] = replace(judge, estimates={**judge.estimates, "changed": findings.repeats.changed})
-    outcomes = gate.check(target.limits, agreements)
+    outcomes = gate.check(limits, agreements)
     certificate = None
     if how:
         labels = report.name_file(next(iter(first_files.values())).path)
@@ -320,7 +292,7 @@ def _audit_scores(
     verdicts[first.name] += [f"{path.stem}: {looking.reading}" for path, looking in looks.items()]
     # Without intervals nobody can be told which rows to leave to the judge.
     if lines := report.row_lines(audits):
-        tables.write_csv(target.out / "rows.csv", lines)
+        tables.write_csv(options.out / "rows.csv", lines)
     content = report.summarise(audits, MEASURES, outcomes)
     content |= {"injection": to_builtins(injections), "savings": to_builtins(savings)}
     if looks:
@@ -373,8 +345,13 @@ def _list_printed(
         yield savings.reading
 
 
-def _audit_labels(sources: Tables, kind: tables.Kind, request: AuditRequest, target: _Target) -> _Audited:
-    """Audit judges of preferences or of yes/no verdicts. Raises UsageError if there are several samples."""
+def _audit_labels(
+    sources: Tables, kind: tables.Kind, request: AuditRequest, limits: Sequence[gate.Limit], options: AuditOptions
+) -> _Audited:
+    """Audit judges of preferences or of yes/no verdicts. Raises UsageError if there are several samples.
+
+    `limits`: the limits of the gate.
+    """
     from eval_agreement.reading.loaders import find_judge, read_labels  # noqa: PLC0415 - pandas: keeps --help fast
 
     # Pairs of several files have no ids in common, and nothing is pooled over preferences.
@@ -386,12 +363,12 @@ def _audit_labels(sources: Tables, kind: tables.Kind, request: AuditRequest, tar
     inputs.check_no_attacks(sample.ids, people.path)
     judge, source = next(iter(files.items()))
     items = read_items(source) if source.content == "judgments" else ()
-    how = target.prepare([source], (item.judgment for item in items if item.kind == kind))
+    how = options.prepare([source], (item.judgment for item in items if item.kind == kind))
     audit = run_audit(sample, request, PREFERENCE_MEASURES)
     scorers = audit.scorers
     rates = {**scorers.rates.get(judge, {}), "changed": audit.repeats.changed}
     gated = gate.of_preferences(scorers.agreement[judge], scorers.groups, **rates)
-    outcomes = gate.check(target.limits, {name: gated})
+    outcomes = gate.check(limits, {name: gated})
     labels = Labels(**report.name_file(people.path), rows=scorers.rated, raters=scorers.raters)
     decision = decide_verdicts(name, audit, outcomes)
     verdicts = [*decision.judges, *decision.steps]
@@ -417,12 +394,14 @@ def _audit_labels(sources: Tables, kind: tables.Kind, request: AuditRequest, tar
     )
 
 
-def _then_and_now(since: Path | None, exchange: str | None, judges: Sequence[str], given: TableOptions) -> Files:
-    """Return the files of two judges, the earlier one first. It is named "then" if `since` is given.
+def _then_and_now(files: Mapping[str, Path], options: AuditOptions, given: TableOptions) -> Files:
+    """Return the files of two judges, the earlier one first. It is named "then" if --since is given.
 
-    `since`: earlier certificate or judged file. `exchange`: NAME=FILE of a retired judge. `judges`: the later judge.
-    Raises UsageError unless exactly one of `since` and `exchange` is given, and exactly one later judge.
+    `files`: files named as arguments; if there are none, the later judge is the one of --judge.
+    Raises UsageError unless exactly one of --since and --exchange is given, and exactly one later judge.
     """
+    since, exchange = options.since, options.exchange
+    judges = [f"{name}={path}" for name, path in files.items()] or options.judge or []
     # A certificate names the file of judgments that it was made from.
     before, then = "then", str(find_judged_file(since) if since and is_certificate(since) else since)
     # A retired judge has a name of its own, under which its scores are shown.
@@ -435,20 +414,20 @@ def _then_and_now(since: Path | None, exchange: str | None, judges: Sequence[str
     return {before: old, **new}
 
 
-def _audit_two_judges(files: Files, target: _Target, looks: int | None) -> int:
+def _audit_two_judges(files: Files, options: AuditOptions) -> int:
     """Compare two judges without people's labels, and return the exit code.
 
     `files`: the earlier and the later judge's file, by name. If the earlier name is "then", the code is 1 if the judge
-    changed. `looks`: the planned number of such comparisons, or None.
+    changed.
     """
     from eval_agreement.reading.loaders import read_two_judges  # noqa: PLC0415 - pandas: keeps --help fast
 
     before, name = files
     sample = read_two_judges(files[before], files[name], name)
-    change = measure_change(sample, looks) if before == "then" else None
+    change = measure_change(sample, options.looks) if before == "then" else None
     conversions = [] if change else convert_both_ways(sample, (before, name))
     means = [conversion.reading for conversion in conversions]
-    target.prepare([files[name]], [])
+    options.prepare([files[name]], [])
     sections = change_sections(name, change) if change else exchange_sections(conversions)
     notes = [*_routing_notes(files), *sample.notes]
     origin = report.provenance({name: report.file_facts(files)})
@@ -460,7 +439,7 @@ def _audit_two_judges(files: Files, target: _Target, looks: int | None) -> int:
         printed=[*means, as_text([replace(part, note="") for part in sections]), *notes],
         about="Two judges",
     )
-    _write(audited, target)
+    _write(audited, options)
     return 0 if change is None or change.holds else 1
 
 
@@ -473,16 +452,16 @@ def _routing_notes(files: Files) -> list[str]:
     return [f"{name}: answered as {', '.join(was)} then, as {', '.join(now)} now"]
 
 
-def _write(audited: _Audited, target: _Target, max_failed: float = 0.0) -> int:
+def _write(audited: _Audited, options: AuditOptions) -> int:
     """Write the results, print them and the gate's, and return the exit code.
 
     The code is 1 if a limit of the gate is broken. Otherwise it is 3 if the share of failures in a sample is too large,
     and 0 if not. The reason is printed to standard error.
     """
     # Absolute paths would say where the user works, and differ between machines.
-    jsonl.write_json(target.out / "summary.json", jsonl.hide_places(audited.content, target.out))
+    jsonl.write_json(options.out / "summary.json", jsonl.hide_places(audited.content, options.out))
     page = report.write(
-        target.out,
+        options.out,
         origin=audited.content["provenance"],
         audits=audited.findings,
         title=audited.title,
@@ -492,19 +471,19 @@ def _write(audited: _Audited, target: _Target, max_failed: float = 0.0) -> int:
     )
     print(*audited.printed, sep="\n", end="\n\n")
     # A ledger that cannot be written must not cost the other results.
-    number = report.count_audits(target.out, audited.labels) if audited.labels else 1
+    number = report.count_audits(options.out, audited.labels) if audited.labels else 1
     if number > 1:
         print(f"This is the {name_audit(number)}.")
-    if target.certificate and audited.certificate:
-        jsonl.write_json(target.certificate, to_builtins(replace(audited.certificate, audits=number)))
+    if options.certificate and audited.certificate:
+        jsonl.write_json(options.certificate, to_builtins(replace(audited.certificate, audits=number)))
     for outcome in audited.outcomes:
-        print(f"gate: {outcome.text}", file=sys.stdout if outcome.holds else sys.stderr)
-    print(target.out / "summary.json", page, sep="\n")
+        (print if outcome.holds else notify)(f"gate: {outcome.text}")
+    print(options.out / "summary.json", page, sep="\n")
     exit_code = 0
     for name, judge in audited.agreements.items():
         total = judge.n + judge.failed
-        if judge.failed > max_failed * total:
-            print(f"{name}: {judge.failed} of {total} failed, more than {max_failed:.1%}", file=sys.stderr)
+        if judge.failed > options.max_failed * total:
+            notify(f"{name}: {judge.failed} of {total} failed, more than {options.max_failed:.1%}")
             exit_code = 3
     # A broken gate is the worse news.
     return exit_code if all(outcome.holds for outcome in audited.outcomes) else 1

@@ -26,13 +26,14 @@ from critic.benchmarks.alignmmbench import CATEGORY_OF
 from critic.building import bench, card, pictures, review
 from critic.building.pictures import DroppedImage, ImageFile
 from critic.building.replies import DraftConversation, DraftTurn, HeldItems
+from critic.cli import takes_options
 from critic.errors import UsageError
 from critic.images import Images
 from critic.judging import protocols
 from critic.page.blocks import interval, number
 from critic.records import Judgment, Language, ModelTurn
 from critic.stages.ask_rows import STEPS, TOKENS, AskedRow, AskRows, BuildRow
-from critic.stages.options import NAMES, Endpoint, choose, takes_options
+from critic.stages.options import NAMES, Endpoint, choose
 from critic.stages.run import known
 from critic.stages.totals import listed
 

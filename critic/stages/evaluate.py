@@ -15,6 +15,7 @@ import typer
 from msgspec.structs import asdict, replace
 
 from critic import benchmarks
+from critic.cli import takes_options
 from critic.errors import UsageError, notify
 from critic.judging.assignments import VerdictPlan
 from critic.judging.transcripts import Pair, Transcript
@@ -22,7 +23,7 @@ from critic.stages import infer, options, score
 from critic.stages.judge_conversations import judge_conversations, plan_verdicts, prepare_judge, say_calls
 
 
-@partial(options.takes_options, names=options.NAMES["common"])
+@partial(takes_options, names=options.NAMES["common"])
 def main(
     benchmark: Annotated[str, typer.Argument(metavar="NAME", help=f"{', '.join(benchmarks.BENCHMARKS)}.")],
     benchmark_file: Annotated[Path, typer.Argument(metavar="FILE", help="The benchmark's published file.")],

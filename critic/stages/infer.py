@@ -18,6 +18,7 @@ from msgspec.structs import asdict, replace
 
 from critic import benchmarks
 from critic.backends import Backend, ChatMessage, Reply, Request, find_failure, read_usage
+from critic.cli import takes_options
 from critic.errors import Refused, Transient, UsageError, hash_value, quoted
 from critic.images import Image, ImageError, Images, name_images
 from critic.judging import history
@@ -25,7 +26,7 @@ from critic.judging.history import CONDITIONS, HistoryMessage
 from critic.judging.thoughts import with_reply, without_thoughts_in
 from critic.records import Conversation, ModelTurn, Sampling, SentImage, SentMessage, TurnFailure
 from critic.stages.gpus import on_gpus
-from critic.stages.options import Endpoint, ModelOptions, choose, takes_options
+from critic.stages.options import Endpoint, ModelOptions, choose
 from critic.stages.run import RunOptions, Stage, check_plain, describe_source, gather_cancel_on_error, once
 from critic.stages.totals import RunSummary, sum_replies
 

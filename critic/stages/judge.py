@@ -13,6 +13,7 @@ from msgspec.structs import asdict, replace
 
 from critic import human_scored
 from critic.benchmarks import BENCHMARKS
+from critic.cli import takes_options
 from critic.errors import UsageError
 from critic.judging.transcripts import benchmark_of
 from critic.stages import options
@@ -25,7 +26,7 @@ DEFAULT_URL = "http://127.0.0.1:8000/v1"
 
 
 @on_gpus
-@options.takes_options
+@takes_options
 def main(
     responses: Annotated[Path, typer.Argument(metavar="RESPONSES", help="Scored rows, or replies to a benchmark.")],
     out: Annotated[Path, options.data(metavar="FILE", help="Output file; rerun to resume.", callback=check_plain)],

@@ -1,11 +1,8 @@
 """Options of several stages, each declared once: the data, the model that is asked, and how verdicts are asked for."""
 
-import ast
-import inspect
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial, wraps
-from itertools import pairwise
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -190,7 +187,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True):
     max_tokens: Annotated[int, limits(min=1)] = 1024
     """Longest reply, in tokens."""
     temperature: Temperature = 0.0
-    seed: Annotated[int, typer.Option()] = 0
+    seed: int = 0
     """Seed for sampling."""
     limit: Annotated[int | None, typer.Option(min=1)] = None
     """Run only the first N conversations."""
@@ -465,44 +462,3 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         from critic.backends.ray import RayBackend  # noqa: PLC0415 - as above
 
         return RayBackend(make, self.ray_address, self.replicas, gpus, self.attempts, self.timeout)
-
-
-def _read_help(struct: type[Struct]) -> dict[str, str]:
-    """Return the docstrings of a Struct's fields, by field."""
-    tree: Any = ast.parse(inspect.getsource(struct)).body[0]
-    texts = {}
-    for field, text in pairwise(tree.body):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-            texts[ast.unparse(field.target)] = ast.literal_eval(text.value)
-    return texts
-
-
-def takes_options(command: Callable[..., int], names: Collection[str] | None = None) -> Callable[..., int]:
-    """Turn parameters of a command that are Structs of options, such as Endpoint, into one option per field.
-
-    The docstring of a field is the help of its option.
-    A field that several Structs have becomes one option, which sets it in all of them. `names` are the fields to offer;
-    None offers all. Fields that are not offered keep their defaults.
-    """
-    own = inspect.signature(command, eval_str=True)
-    structs, every = dict[str, type[Struct]](), dict[str, inspect.Parameter]()
-    for parameter in own.parameters.values():
-        if inspect.isclass(parameter.annotation) and issubclass(parameter.annotation, Struct):
-            structs[parameter.name] = parameter.annotation
-            offered = inspect.signature(parameter.annotation).parameters
-            every |= {name: offered[name] for name in offered if names is None or name in names}
-            for name, text in _read_help(parameter.annotation).items():
-                _, option = get_args(offered[name].annotation)
-                option.help = text
-
-    @wraps(command)
-    def called(*words: Any, **options: Any) -> int:
-        given = {name: options.pop(name) for name in every if name in options}
-        # One option fills every Struct that has a field of its name.
-        for name, struct in structs.items():
-            options[name] = struct(**{field: given[field] for field in struct.__struct_fields__ if field in given})
-        return command(*words, **options)
-
-    parameters = [parameter for parameter in own.parameters.values() if parameter.name not in structs]
-    called.__signature__ = own.replace(parameters=[*parameters, *every.values()])  # type: ignore[attr-defined]  # for Typer
-    return called

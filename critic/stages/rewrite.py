@@ -15,10 +15,11 @@ from msgspec import Struct
 
 from critic import jsonl
 from critic.benchmarks import alignmmbench
+from critic.cli import takes_options
 from critic.errors import UsageError, notify, quoted
 from critic.records import Question
 from critic.stages.ask_rows import AskedRow, AskRows, BuildRow
-from critic.stages.options import NAMES, Endpoint, check, takes_options
+from critic.stages.options import NAMES, Endpoint, check
 from critic.stages.totals import listed
 
 DIALOGUE = "Dialogue Context"
