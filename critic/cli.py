@@ -59,6 +59,9 @@ RARELY_NEEDED = "Rarely needed"
 _EXAMPLE = re.compile(r"^ *((?:critic|python|deepspeed) .*(?:\\\n.*)*)", re.MULTILINE)
 """A command in the docstring of a stage's module."""
 
+_PARAMETER = re.compile(r"^- (\w+): (.*(?:\n  .*)*)", re.MULTILINE)
+"""The help of a parameter in the docstring of a command."""
+
 _new_app = partial(typer.Typer, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
@@ -78,7 +81,16 @@ def _load(stage: str) -> Callable[..., int | None]:
 
 
 class _Command(TyperCommand):
-    """A command whose --help groups the options, and ends with the examples from its module's docstring."""
+    """A command whose --help groups the options, and ends with the examples from its module's docstring.
+
+    Lines "- NAME: text" at the end of the function's docstring, after a form feed, are the help of its parameters.
+    """
+
+    def __init__(self, *words: Any, **given: Any) -> None:
+        super().__init__(*words, **given)
+        parameters: dict[str | None, Any] = {parameter.name: parameter for parameter in self.params}
+        for name, text in _PARAMETER.findall((self.help or "").partition("\f")[2]):
+            parameters[name].help = " ".join(text.split())
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}

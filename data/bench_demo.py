@@ -13,9 +13,7 @@ import json
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from critic.backends.identity import list_learned_forms
 from critic.cli import run_program
@@ -80,10 +78,11 @@ def _describe_agreement(form: str, figures: dict[str, Any]) -> str:
     return f"  {form:42} {figures['n']:4} verdicts, {figures['failed']} failed  kappa {' '.join(known)}"
 
 
-def main(
-    out: Annotated[Path, typer.Option(help="Folder for all files of the demo.")] = Path("runs/bench-demo"),
-) -> None:
-    """Run all four benchmarks on the samples, as published, and a tournament. Rerun the same command to resume."""
+def main(out: Path = Path("runs/bench-demo")) -> None:
+    """Run all four benchmarks on the samples, as published, and a tournament. Rerun the same command to resume.
+    \f
+    - out: Folder for all files of the demo.
+    """
     start = begin(PROGRAMS)
     files = {name: f"data/samples/{name}/{file}" for name, file in SAMPLES.items()}
     *models, newcomer = LAYERS

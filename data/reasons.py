@@ -38,20 +38,24 @@ def choose_reasons(judgments: Iterable[Judgment], band: float) -> dict[str, str]
 
 @partial(takes_options, names={*Endpoint.__struct_fields__} - {"shard", "gpus"})
 def main(
-    rows: Annotated[Path, typer.Argument(help="Human-scored rows.")],
-    out: Annotated[Path, typer.Option(help="Rows with reasons (.jsonl); all replies are saved next to it.")],
+    rows: Path,
+    out: Annotated[Path, typer.Option()],
     endpoint: Endpoint,
-    judge: Annotated[
-        list[str] | None, typer.Option(help="Judge, as for critic judge: FOLDER, URL or replies.jsonl.")
-    ] = None,
-    samples: Annotated[int, typer.Option(min=1, help="Replies per row.")] = 4,
-    band: Annotated[float, typer.Option(min=0, help="Most points (on 1..10) between rating and human score.")] = 1.0,
+    judge: list[str] | None = None,
+    samples: Annotated[int, typer.Option(min=1)] = 4,
+    band: Annotated[float, typer.Option(min=0)] = 1.0,
     temperature: Temperature = 0.8,
-    force_form: Annotated[
-        bool, typer.Option("--force-form", help="Use the form even if the judge was not trained on it.")
-    ] = False,
+    force_form: Annotated[bool, typer.Option("--force-form")] = False,
 ) -> int:
-    """Generate reasons with a judge, and keep those whose rating is close to the human score."""
+    """Generate reasons with a judge, and keep those whose rating is close to the human score.
+    \f
+    - rows: Human-scored rows.
+    - out: Rows with reasons (.jsonl); all replies are saved next to it.
+    - judge: Judge, as for critic judge: FOLDER, URL or replies.jsonl.
+    - samples: Replies per row.
+    - band: Most points (on 1..10) between rating and human score.
+    - force_form: Use the form even if the judge was not trained on it.
+    """
     from critic.stages import judge as judging  # noqa: PLC0415 - whose chain of imports is long
 
     loaded = human_scored.load(rows, pictures=True)

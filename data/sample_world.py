@@ -405,17 +405,20 @@ def read_world(*files: Path) -> World:
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="The .jsonl file to write.")],
-    seed: Annotated[int, typer.Option(help="Random seed; the same seed writes the same bytes.")] = 0,
-    questions: Annotated[int, typer.Option(min=52, help="Number of questions; about nine rows each.")] = 1144,
-    pictures: Annotated[
-        bool, typer.Option("--pictures", help="Ask in English about pictures, and draw them into images/ next to OUT.")
-    ] = False,
-    conversations: Annotated[
-        bool, typer.Option("--conversations", help="Also label a checklist per answer, and whole conversations.")
-    ] = False,
+    out: Annotated[Path, typer.Option()],
+    seed: int = 0,
+    questions: Annotated[int, typer.Option(min=52)] = 1144,
+    pictures: Annotated[bool, typer.Option("--pictures")] = False,
+    conversations: Annotated[bool, typer.Option("--conversations")] = False,
 ) -> None:
-    """Write made-up human-scored answers in Chinese and English for all AlignMMBench tasks."""
+    """Write made-up human-scored answers in Chinese and English for all AlignMMBench tasks.
+    \f
+    - out: The .jsonl file to write.
+    - seed: Random seed; the same seed writes the same bytes.
+    - questions: Number of questions; about nine rows each.
+    - pictures: Ask in English about pictures, and draw them into images/ next to OUT.
+    - conversations: Also label a checklist per answer, and whole conversations.
+    """
     here = Path(__file__)
     world = read_world(here.with_suffix(".toml"), *([here.with_name("sample_pictures.toml")] if pictures else []))
     scored = [*generate_rows(world, seed, questions)]

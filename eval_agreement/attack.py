@@ -47,20 +47,23 @@ def read_layout(prompt: Prompt) -> PromptLayout:
 
 
 def main(
-    rows: Annotated[Path, typer.Argument(help="Human-scored rows: JSONL, CSV with the same columns, or a folder.")],
-    out: Annotated[Path, typer.Option(help="Output file (.jsonl): attacked and unchanged rows, for critic judge.")],
-    below: Annotated[
-        float, typer.Option(min=1, max=10, help="Highest human score (1..10) of the answers to attack.")
-    ] = 5.0,
-    limit: Annotated[int, typer.Option(min=1, help="Largest number of answers to attack.")] = 50,
-    images: Annotated[
-        bool, typer.Option("--images", help="Instead of attacks, write rows that test if the judge looks at the image.")
-    ] = False,
+    rows: Path,
+    out: Annotated[Path, typer.Option()],
+    below: Annotated[float, typer.Option(min=1, max=10)] = 5.0,
+    limit: Annotated[int, typer.Option(min=1)] = 50,
+    images: Annotated[bool, typer.Option("--images")] = False,
     mapped: options.Mapped = None,
     scale: options.OwnScale = None,
     lang: options.OwnLanguage = None,
 ) -> None:
-    """Insert prompt injections into answers that people scored low, and write them beside the original answers."""
+    """Insert prompt injections into answers that people scored low, and write them beside the original answers.
+    \f
+    - rows: Human-scored rows: JSONL, CSV with the same columns, or a folder.
+    - out: Output file (.jsonl): attacked and unchanged rows, for critic judge.
+    - below: Highest human score (1..10) of the answers to attack.
+    - limit: Largest number of answers to attack.
+    - images: Instead of attacks, write rows that test if the judge looks at the image.
+    """
     if jsonl.suffix(out) != ".jsonl":
         raise UsageError(f"--out {out}: what is written is JSON lines; name it as in {out.with_suffix('.jsonl').name}")
     sources = tables.list_files(rows, out)

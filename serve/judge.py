@@ -209,31 +209,40 @@ def attend(words: list[str], environ: dict[str, str], url: str, ready: str, seco
 
 
 def main(
-    checkpoint: Annotated[str, typer.Argument(help="A judge from train/sft.py, or any chat model vLLM can load.")],
-    vllm_options: Annotated[list[str] | None, typer.Argument(help="Options for vLLM, after --.")] = None,
-    alias: Annotated[list[str] | None, typer.Option(help="Another model name that clients may use.")] = None,
-    alias_of: Annotated[list[str] | None, typer.Option(help="Add names that vlmevalkit or lmms-eval asks for.")] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
-    api_key: Annotated[str | None, typer.Option(envvar="VLLM_API_KEY", help="API key that clients must send.")] = None,
-    contract_files: Annotated[
-        list[Path] | None, typer.Option("--contracts", help="Reply contracts of your own (TOML), tried first.")
-    ] = None,
-    as_learned: Annotated[
-        bool, typer.Option("--as-learned/--as-asked", help="Use a prompt that the judge learned, or the client's own.")
-    ] = True,
-    certificate: Annotated[
-        Path | None, typer.Option(help="Certificate of this judge (critic audit --certificate) to publish.")
-    ] = None,
-    gpu_count: Annotated[
-        str | None, typer.Option("--gpus", metavar="N", help="Run one engine on each of N GPUs, or on `all`.")
-    ] = None,
-    max_request_mb: Annotated[float, typer.Option(min=0.001, help="Largest request, in megabytes.")] = 32,
-    ready_timeout: Annotated[float, typer.Option(min=1, help="Most seconds to wait for the model to load.")] = 900,
-    log: Annotated[Path | None, typer.Option(help="Write vLLM's messages to this file.")] = None,
-    stop_with_parent: Annotated[bool, typer.Option("--stop-with-parent", help="Stop when the caller ends.")] = False,
+    checkpoint: str,
+    vllm_options: Annotated[list[str] | None, typer.Argument()] = None,
+    alias: list[str] | None = None,
+    alias_of: list[str] | None = None,
+    host: str = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
+    api_key: Annotated[str | None, typer.Option(envvar="VLLM_API_KEY")] = None,
+    contract_files: Annotated[list[Path] | None, typer.Option("--contracts")] = None,
+    as_learned: Annotated[bool, typer.Option("--as-learned/--as-asked")] = True,
+    certificate: Path | None = None,
+    gpu_count: Annotated[str | None, typer.Option("--gpus", metavar="N")] = None,
+    max_request_mb: Annotated[float, typer.Option(min=0.001)] = 32,
+    ready_timeout: Annotated[float, typer.Option(min=1)] = 900,
+    log: Path | None = None,
+    stop_with_parent: Annotated[bool, typer.Option("--stop-with-parent")] = False,
 ) -> int:
-    """Serve a judge with vLLM behind its OpenAI-compatible API."""
+    """Serve a judge with vLLM behind its OpenAI-compatible API.
+    \f
+    - checkpoint: A judge from train/sft.py, or any chat model vLLM can load.
+    - vllm_options: Options for vLLM, after --.
+    - alias: Another model name that clients may use.
+    - alias_of: Add names that vlmevalkit or lmms-eval asks for.
+    - host: Address to listen on.
+    - port: Port to listen on.
+    - api_key: API key that clients must send.
+    - contract_files: Reply contracts of your own (TOML), tried first.
+    - as_learned: Use a prompt that the judge learned, or the client's own.
+    - certificate: Certificate of this judge (critic audit --certificate) to publish.
+    - gpu_count: Run one engine on each of N GPUs, or on `all`.
+    - max_request_mb: Largest request, in megabytes.
+    - ready_timeout: Most seconds to wait for the model to load.
+    - log: Write vLLM's messages to this file.
+    - stop_with_parent: Stop when the caller ends.
+    """
     facts = check_model(checkpoint)
     files = [file.resolve() for file in contract_files or []]
     table = contracts.load(files)

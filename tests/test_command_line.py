@@ -2,14 +2,16 @@
 
 import contextlib
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import IN_TURN, ROOT, Copied, assert_one_line_error, human_row, run, write_jsonl
 from stages.test_judge_conversations import answer_all, judge, replies
+from typer.main import get_command
 
-from critic.cli import STAGES
+from critic.cli import STAGES, _build_app, _load
 
 
 def test_the_help_of_judge_has_groups_and_examples(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,6 +25,19 @@ def test_the_help_of_judge_has_groups_and_examples(monkeypatch: pytest.MonkeyPat
     assert shown.count("\n  critic judge ") == 3 and "--as published" in shown
     assert re.search(r"--shard K/N +Do part K of N; critic merge joins the parts\.\n", shown)
     assert run("critic", "judge", "-h").stdout == shown
+
+
+def test_every_parameter_has_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read from docstrings, the help of a misspelled name would be missing."""
+    monkeypatch.setattr("sys.path", [*sys.path])
+    commands = {stage: get_command(_build_app(stage, _load(stage))) for stage in STAGES}
+    bare = {
+        f"{stage} {parameter.name}"
+        for stage, command in commands.items()
+        for parameter in list[Any](command.params)
+        if not (parameter.help or parameter.hidden)
+    }
+    assert not bare
 
 
 def test_alone_it_says_what_to_do_first() -> None:

@@ -405,29 +405,38 @@ def choose_images(building: BenchmarkBuild, *, min_side: int, quality: int, rare
 
 @partial(takes_options, names=NAMES["one_model"])
 def main(
-    folder: Annotated[Path, typer.Argument(help="Folder of images; its subfolders count as well.")],
-    out: Annotated[Path, typer.Option(help="Output folder; rerun the same command to resume.")],
+    folder: Path,
+    out: Annotated[Path, typer.Option()],
     endpoint: Endpoint,
     plan: Annotated[
         str | None,
         typer.Option(help=f"Benchmark to build, in its file format: {', '.join(PLANS)}.", show_default="images alone"),
     ] = None,
-    min_side: Annotated[int, typer.Option(min=1, help="Leave out images with a shorter side, in pixels.")] = 224,
-    quality: Annotated[int, typer.Option(min=1, max=5, help="Lowest grade, 1 to 5, that an image may have.")] = 5,
-    rare: Annotated[int, typer.Option(min=1, help="Merge rarer categories; drop the merged one if still rarer.")] = 50,
-    cap: Annotated[int, typer.Option(min=1, help="Most images to sample, from each category in proportion.")] = 1000,
-    lang: Annotated[Language, typer.Option(help="Language of the prompts and of the conversations.")] = "en",
-    blind: Annotated[
-        float, typer.Option(min=0, help="Leave out conversations that score this or more without the image, 0 to 1.")
-    ] = 0.7,
-    second: Annotated[str | None, typer.Option(metavar="MODEL", help="Second model for checklists.")] = None,
-    unreviewed: Annotated[bool, typer.Option("--unreviewed", help="Skip the review by people.")] = False,
+    min_side: Annotated[int, typer.Option(min=1)] = 224,
+    quality: Annotated[int, typer.Option(min=1, max=5)] = 5,
+    rare: Annotated[int, typer.Option(min=1)] = 50,
+    cap: Annotated[int, typer.Option(min=1)] = 1000,
+    lang: Language = "en",
+    blind: Annotated[float, typer.Option(min=0)] = 0.7,
+    second: Annotated[str | None, typer.Option(metavar="MODEL")] = None,
+    unreviewed: Annotated[bool, typer.Option("--unreviewed")] = False,
 ) -> int:
     """Build a benchmark from a folder of images.
 
     Without --plan, only choose images: remove near-duplicates and poor images, assign categories, draw a sample. With
     --plan, also generate conversations, references and checklists, check them, write a review sheet for people, and
     freeze the test with its data card. Every step writes a file in the folder --out; a rerun repeats no step.
+    \f
+    - folder: Folder of images; its subfolders count as well.
+    - out: Output folder; rerun the same command to resume.
+    - min_side: Leave out images with a shorter side, in pixels.
+    - quality: Lowest grade, 1 to 5, that an image may have.
+    - rare: Merge rarer categories; drop the merged one if still rarer.
+    - cap: Most images to sample, from each category in proportion.
+    - lang: Language of the prompts and of the conversations.
+    - blind: Leave out conversations that score this or more without the image, 0 to 1.
+    - second: Second model for checklists.
+    - unreviewed: Skip the review by people.
     """
     choose("plan", [plan] if plan else [], PLANS)
     if second and not (plan and PLANS[plan].protocol == "checklist"):

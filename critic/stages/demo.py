@@ -134,22 +134,18 @@ PICTURED = 1500
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder for everything the demo makes.")] = Path("runs/demo"),
-    recipe: Annotated[
-        Path | None,
-        typer.Option(help="Training recipe; train/recipes/tiny.yaml needs no package index.", show_default=str(RECIPE)),
-    ] = None,
-    questions: Annotated[
-        int | None,
-        typer.Option(
-            help="Questions of the sample world, for a shorter demo.", show_default=f"1144, {PICTURED} with pictures"
-        ),
-    ] = None,
-    pictures: Annotated[
-        bool, typer.Option("--pictures", help="Add pictures, train a judge that sees them, and test if it does.")
-    ] = False,
+    out: Path = Path("runs/demo"),
+    recipe: Annotated[Path | None, typer.Option(show_default=str(RECIPE))] = None,
+    questions: Annotated[int | None, typer.Option(show_default=f"1144, {PICTURED} with pictures")] = None,
+    pictures: Annotated[bool, typer.Option("--pictures")] = False,
 ) -> None:
-    """Run the whole pipeline (train, serve, judge, audit) on a small sample world. Rerun the same command to resume."""
+    """Run the whole pipeline (train, serve, judge, audit) on a small sample world. Rerun the same command to resume.
+    \f
+    - out: Folder for everything the demo makes.
+    - recipe: Training recipe; train/recipes/tiny.yaml needs no package index.
+    - questions: Questions of the sample world, for a shorter demo.
+    - pictures: Add pictures, train a judge that sees them, and test if it does.
+    """
     start = begin(PROGRAMS)
     python, data, judge, answers = sys.executable, out / "data", out / "judge", out / "answers.jsonl"
     tests, arms = ["internal", "external"], list[str]()

@@ -20,10 +20,6 @@ from critic.judging.transcripts import Transcripts, benchmark_of, read_transcrip
 from critic.records import Conversation, HumanScore, JudgeConfig, Judgment, Scope, TurnContext, Verdict
 
 WHOLE = "whole"
-COLUMNS = (
-    "id (of the conversation), turn (1, 2 … or whole; 1 where it is left out), rater, condition (own where it is left "
-    "out), and either preference (model, tie, and reference or the other model's name) or grade (on --scale)"
-)
 
 Key = tuple[str, str, int | None, str]
 """What a verdict is on: conversation id, condition, turn (None for the whole conversation) and protocol."""
@@ -120,29 +116,34 @@ def _show_judged(planned: PlannedVerdict, line: Judgment | None, path: Path) -> 
 
 
 def main(
-    table: Annotated[Path, typer.Argument(help=f"People's verdicts (CSV, JSONL …). Columns: {COLUMNS}.")],
-    replies: Annotated[Path, typer.Option(help="The replies that were graded (of critic infer or others).")],
-    out: Annotated[Path, typer.Option(help="Output file of judgments (JSONL).")],
-    benchmark: Annotated[
-        str | None, typer.Option(help="Benchmark of the replies.", show_default="what the replies' file says")
-    ] = None,
-    questions: Annotated[
-        Path | None, typer.Option(help="The benchmark's file; needed if the replies are a table.")
-    ] = None,
-    against: Annotated[
-        str | None, typer.Option(help="Other model of a comparison: its file of replies (for training) or name.")
-    ] = None,
-    turn_context: Annotated[
-        TurnContext, typer.Option(help="The turns that people saw when they judged one.")
-    ] = "before",
-    scale: Annotated[str, typer.Option(metavar="LOW:HIGH", help="Lowest and highest grade.")] = "1:10",
-    judged: Annotated[
-        Path | None, typer.Option(help="A judge's verdicts on these replies; training then shows what that judge saw.")
-    ] = None,
-    name: Annotated[str, typer.Option(help="The judge's name.")] = "people",
-    system: Annotated[str | None, typer.Option(help="The model's name.", show_default="the file's stem")] = None,
+    table: Path,
+    replies: Annotated[Path, typer.Option()],
+    out: Annotated[Path, typer.Option()],
+    benchmark: Annotated[str | None, typer.Option(show_default="what the replies' file says")] = None,
+    questions: Path | None = None,
+    against: str | None = None,
+    turn_context: TurnContext = "before",
+    scale: Annotated[str, typer.Option(metavar="LOW:HIGH")] = "1:10",
+    judged: Path | None = None,
+    name: str = "people",
+    system: Annotated[str | None, typer.Option(show_default="the file's stem")] = None,
 ) -> int:
-    """Import people's grades and preferences as judgments, which can then be scored and compared like any judge's."""
+    """Import people's grades and preferences as judgments, which can then be scored and compared like any judge's.
+    \f
+    - table: People's verdicts (CSV, JSONL …). Columns: id (of the conversation), turn (1, 2 … or whole; 1 where it is
+      left out), rater, condition (own where it is left out), and either preference (model, tie, and reference or the
+      other model's name) or grade (on --scale).
+    - replies: The replies that were graded (of critic infer or others).
+    - out: Output file of judgments (JSONL).
+    - benchmark: Benchmark of the replies.
+    - questions: The benchmark's file; needed if the replies are a table.
+    - against: Other model of a comparison: its file of replies (for training) or name.
+    - turn_context: The turns that people saw when they judged one.
+    - scale: Lowest and highest grade.
+    - judged: A judge's verdicts on these replies; training then shows what that judge saw.
+    - name: The judge's name.
+    - system: The model's name.
+    """
     benchmark = benchmark or benchmark_of(replies, questions)
     if benchmark is None:
         raise UsageError(f"{replies}: names no benchmark; give --benchmark")

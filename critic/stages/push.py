@@ -29,19 +29,22 @@ FORBIDDING = re.compile(r"\bnd\b|no.?deriv", re.IGNORECASE)
 
 
 def main(
-    folder: Annotated[Path, typer.Argument(help="The judge's folder.")],
-    name: Annotated[str, typer.Argument(help="Repository on the hub: OWNER/NAME.")],
-    certificate: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Certificate of critic audit: its figures go into the card.")
-    ] = None,
-    licence: Annotated[
-        str | None,
-        typer.Option(metavar="ID", help="The judge's licence, as the hub names it.", show_default="its base's"),
-    ] = None,
-    private: Annotated[bool, typer.Option("--private", help="Create the repository as a private one.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the files and the card; send nothing.")] = False,
+    folder: Path,
+    name: str,
+    certificate: Annotated[Path | None, typer.Option(metavar="FILE")] = None,
+    licence: Annotated[str | None, typer.Option(metavar="ID", show_default="its base's")] = None,
+    private: Annotated[bool, typer.Option("--private")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run")] = False,
 ) -> None:
-    """Publish a judge on a model hub, with a card that hubs read: licence, base, data, audited figures."""
+    """Publish a judge on a model hub, with a card that hubs read: licence, base, data, audited figures.
+    \f
+    - folder: The judge's folder.
+    - name: Repository on the hub: OWNER/NAME.
+    - certificate: Certificate of critic audit: its figures go into the card.
+    - licence: The judge's licence, as the hub names it.
+    - private: Create the repository as a private one.
+    - dry_run: Print the files and the card; send nothing.
+    """
     try:
         from huggingface_hub import HfApi  # noqa: PLC0415 - --help does without
     except ImportError:

@@ -137,15 +137,17 @@ def _decided(review: Path, prompt_of: Mapping[str, str]) -> tuple[dict[str, list
 
 @partial(takes_options, names=NAMES["one_model"])
 def main(
-    questions: Annotated[Path, typer.Argument(help="AlignMMBench questions; the first of each group is its seed.")],
-    out: Annotated[Path, typer.Option(help="The review file (JSONL); with --apply the questions file to write.")],
+    questions: Path,
+    out: Annotated[Path, typer.Option()],
     endpoint: Endpoint,
-    review: Annotated[
-        Path | None, typer.Option("--apply", help="A reviewed file: write the questions and its accepted rewrites.")
-    ] = None,
+    review: Annotated[Path | None, typer.Option("--apply")] = None,
 ) -> int:
     """Rewrite seed questions in five wordings each.
 
     Set "accepted" in the review file to true or false, and run again with --apply: only accepted rewrites are used.
+    \f
+    - questions: AlignMMBench questions; the first of each group is its seed.
+    - out: The review file (JSONL); with --apply the questions file to write.
+    - review: A reviewed file: write the questions and its accepted rewrites.
     """
     return ask(questions, endpoint, out) if review is None else apply(questions, review, out)

@@ -30,9 +30,7 @@ from critic.stats.leaderboard import Leaderboard, LeaderboardRow, score_of
 
 
 def main(
-    judgments: Annotated[
-        list[Path], typer.Argument(help="Judgments from critic judge, one file per model; tables show all models.")
-    ],
+    judgments: list[Path],
     benchmark: Annotated[
         str | None,
         typer.Option(
@@ -40,33 +38,26 @@ def main(
             show_default=f"the files'; {OF_SINGLE_ANSWERS} of answers",
         ),
     ] = None,
-    questions: Annotated[
-        Path | None, typer.Option(help="The benchmark's file; coverage then counts all of it.")
-    ] = None,
-    baseline: Annotated[
-        str | None, typer.Option(help="Row of the tables; the others show their paired differences from it.")
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder for summary.json, report.html and a .csv per table; NAME.json holds the scores only."
-        ),
-    ] = None,
-    models: Annotated[
-        Path | None, typer.Option(help="TOML with [MODEL] tables: size (billions of parameters), family.")
-    ] = None,
-    prices: Annotated[
-        Path | None, typer.Option(help="TOML with [MODEL] tables: input, output, cached_input (a million tokens).")
-    ] = None,
-    published: Annotated[
-        Literal["published"] | None,
-        typer.Option("--as", help="Refuse files that deviate from the setup of the benchmark's paper."),
-    ] = None,
-    max_failed: Annotated[float, typer.Option(min=0, max=1, help="Exit with 3 if a larger share failed.")] = 0.02,
+    questions: Path | None = None,
+    baseline: str | None = None,
+    out: Path | None = None,
+    models: Path | None = None,
+    prices: Path | None = None,
+    published: Annotated[Literal["published"] | None, typer.Option("--as")] = None,
+    max_failed: Annotated[float, typer.Option(min=0, max=1)] = 0.02,
 ) -> int:
     """Compute a benchmark's scores from judgments, with coverage and failures.
 
     Tables over all models show the scores per task, per category and overall, and what else the benchmark reports.
+    \f
+    - judgments: Judgments from critic judge, one file per model; tables show all models.
+    - questions: The benchmark's file; coverage then counts all of it.
+    - baseline: Row of the tables; the others show their paired differences from it.
+    - out: Folder for summary.json, report.html and a .csv per table; NAME.json holds the scores only.
+    - models: TOML with [MODEL] tables: size (billions of parameters), family.
+    - prices: TOML with [MODEL] tables: input, output, cached_input (a million tokens).
+    - published: Refuse files that deviate from the setup of the benchmark's paper.
+    - max_failed: Exit with 3 if a larger share failed.
     """
     runs = read_runs(judgments, benchmark, questions)
     if published:

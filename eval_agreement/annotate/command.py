@@ -27,37 +27,32 @@ from eval_agreement.annotate.plan import plan
 from eval_agreement.annotate.schemes import SCHEMES, LabelItem
 from eval_agreement.annotate.store import Store
 
-_ROWS = (
-    "Rows to label: id, question, response (JSONL, CSV, XLSX); for direct and pairwise_conversation the replies that "
-    "critic infer wrote; for review a benchmark's file."
-)
-_EXPORT = "Write the labels: .jsonl for training and audit, .csv with a line per label; a folder with --to."
 _NAME = re.compile(r"[\w.-]{1,40}")
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 def main(
-    rows: Annotated[Path | None, typer.Argument(help=_ROWS)] = None,
-    db: Annotated[Path, typer.Option(help="Database of labels; rerun to resume.")] = Path("labels.sqlite"),
+    rows: Annotated[Path | None, typer.Argument()] = None,
+    db: Path = Path("labels.sqlite"),
     scheme: Annotated[
         str | None, typer.Option(help=f"Labelling scheme: {', '.join(SCHEMES)}.", show_default="pointwise")
     ] = None,
-    against: Annotated[Path | None, typer.Option(help="Another model's replies, or another judge's verdicts.")] = None,
-    benchmark: Annotated[str | None, typer.Option(metavar="NAME", help="Benchmark to correct, for review.")] = None,
-    data_root: Annotated[Path | None, typer.Option(help="Folder of images.", show_default="that of the rows")] = None,
-    raters: Annotated[int | None, typer.Option(min=1, max=1000, help="Number of raters.", show_default="1")] = None,
-    invite: Annotated[list[str] | None, typer.Option(help="A rater, who gets an unguessable link; repeatable.")] = None,
+    against: Path | None = None,
+    benchmark: Annotated[str | None, typer.Option(metavar="NAME")] = None,
+    data_root: Annotated[Path | None, typer.Option(show_default="that of the rows")] = None,
+    raters: Annotated[int | None, typer.Option(min=1, max=1000, show_default="1")] = None,
+    invite: list[str] | None = None,
     mapped: Mapped = None,
     scale: OwnScale = None,
     lang: OwnLanguage = None,
-    overlap: Annotated[float, typer.Option(min=0, max=1, help="Share of the items that every rater labels.")] = 0.0,
-    repeat: Annotated[float, typer.Option(min=0, max=0.5, help="Share of a rater's items that are shown twice.")] = 0.0,
-    checks: Annotated[Path | None, typer.Option(help="Rows with `known`: hidden checks of raters.")] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; an outside one needs --invite.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8765,
-    export_to: Annotated[Path | None, typer.Option("--export", help=_EXPORT)] = None,
+    overlap: Annotated[float, typer.Option(min=0, max=1)] = 0.0,
+    repeat: Annotated[float, typer.Option(min=0, max=0.5)] = 0.0,
+    checks: Path | None = None,
+    host: str = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 8765,
+    export_to: Annotated[Path | None, typer.Option("--export")] = None,
     to: Annotated[str | None, typer.Option(help=f"Write items for another program: {', '.join(FORMATS)}.")] = None,
-    imported: Annotated[list[Path] | None, typer.Option("--import", help="Read labels given elsewhere (--to).")] = None,
+    imported: Annotated[list[Path] | None, typer.Option("--import")] = None,
 ) -> int:
     """Collect people's labels of answers on a page per rater or in sheets, without showing which model answered.
 
@@ -65,6 +60,22 @@ def main(
     critic annotate rows.jsonl --db labels.sqlite --raters 3 --overlap 0.2 --repeat 0.05
     critic annotate --db labels.sqlite --export labels.jsonl
     critic annotate --db labels.sqlite --to xlsx --export sheets
+    \f
+    - rows: Rows to label: id, question, response (JSONL, CSV, XLSX); for direct and pairwise_conversation the replies
+      that critic infer wrote; for review a benchmark's file.
+    - db: Database of labels; rerun to resume.
+    - against: Another model's replies, or another judge's verdicts.
+    - benchmark: Benchmark to correct, for review.
+    - data_root: Folder of images.
+    - raters: Number of raters.
+    - invite: A rater, who gets an unguessable link; repeatable.
+    - overlap: Share of the items that every rater labels.
+    - repeat: Share of a rater's items that are shown twice.
+    - checks: Rows with `known`: hidden checks of raters.
+    - host: Address to listen on; an outside one needs --invite.
+    - port: Port to listen on.
+    - export_to: Write the labels: .jsonl for training and audit, .csv with a line per label; a folder with --to.
+    - imported: Read labels given elsewhere (--to).
     """
     if to is not None and (to not in FORMATS or export_to is None):
         raise UsageError(f"--to {to}: expected one of {', '.join(FORMATS)}, and a folder to write with --export")
