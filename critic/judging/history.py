@@ -59,7 +59,19 @@ REPHRASE: dict[Language, str] = _FILE["rephrase"]
 
 
 def missing_reference(conversation: Conversation, condition: Condition) -> int | None:
-    """Return the first turn (from 1) whose reference the condition shows but the conversation lacks, or None."""
+    """Return the first turn (from 1) whose reference the condition shows but the conversation lacks, or None.
+
+    >>> from critic.records import ConversationTurn
+    >>> def lacking(*references):
+    ...     turns = [ConversationTurn(prompt="?", reference=reference) for reference in references]
+    ...     talk = Conversation(id="c", lang="en", group="c", turns=turns)
+    ...     missing = {name: missing_reference(talk, condition) for name, condition in CONDITIONS.items()}
+    ...     return {name: turn for name, turn in missing.items() if turn is not None}
+    >>> lacking("four", None, "five")
+    {'perfect_perception_reasoning': 2, 'oracle': 2, 'rephrased_reference': 2}
+    >>> lacking("four", "five", None)
+    {'rephrased_reference': 3}
+    """
     shown = max(condition.asked(len(conversation.turns)), default=0) - 1
     count = len(conversation.turns) if condition.rephrase else min(shown, condition.references)
     turns = enumerate(conversation.turns[:count], 1)
@@ -78,6 +90,32 @@ def messages(
         replies: The model's own replies by turn number, including all that the condition shows.
 
     Raises ValueError if a reference that the condition shows is missing.
+
+    >>> from critic.records import ConversationTurn, Turn
+    >>> def talk_of(count, **fields):
+    ...     turns = [ConversationTurn(prompt=f"ask {n + 1}", reference=f"ref {n + 1}") for n in range(count)]
+    ...     turns[0].images.extend(["a.png", "b.png"])
+    ...     turns[-1].images.append("c.png")
+    ...     return Conversation(id="c", lang="en", group="c", turns=turns, **fields)
+    >>> def show(talk, turn, name):
+    ...     sent = messages(talk, turn, {1: "own 1"}, CONDITIONS[name])
+    ...     return [" ".join([*message.images, message.content]) for message in sent]
+    >>> show(talk_of(2), 1, "own"), show(talk_of(2), 2, "own")
+    (['a.png b.png ask 1'], ['a.png b.png ask 1', 'own 1', 'c.png ask 2'])
+    >>> show(talk_of(2), 2, "no_history"), show(talk_of(2), 2, "no_image")
+    (['a.png b.png c.png ask 2'], ['ask 1', 'own 1', 'ask 2'])
+    >>> show(talk_of(5), 5, "oracle")[1::2]
+    ['ref 1', 'ref 2', 'ref 3', 'ref 4']
+
+    A given history comes before the first turn:
+
+    >>> given = talk_of(2, history=[Turn(user="was 1", assistant="said 1"), Turn(user="was 2", assistant="said 2")])
+    >>> show(given, 1, "own")
+    ['a.png b.png was 1', 'said 1', 'was 2', 'said 2', 'ask 1']
+    >>> show(given, 2, "oracle")
+    ['a.png b.png was 1', 'said 1', 'was 2', 'said 2', 'ask 1', 'ref 1', 'c.png ask 2']
+    >>> show(given, 1, "no_history"), show(given, 1, "no_image")
+    (['a.png b.png ask 1'], ['was 1', 'said 1', 'was 2', 'said 2', 'ask 1'])
     """
     turns = conversation.turns[:turn]
     images = [question.images if condition.images else [] for question in turns]
@@ -105,5 +143,30 @@ def _user_message(content: str, images: list[str]) -> HistoryMessage:
 
 
 def call_id(conversation: Conversation, sent: Sequence[HistoryMessage]) -> str:
-    """Return a hash of conversation id and messages. Requests with the same hash are sent once and share the reply."""
+    """Return a hash of conversation id and messages. Requests with the same hash are sent once and share the reply.
+
+    >>> from critic.records import ConversationTurn
+    >>> def calls(talk):
+    ...     replies, places = {1: "own 1", 2: "own 2"}, {}
+    ...     for name, condition in CONDITIONS.items():
+    ...         for turn in condition.asked(len(talk.turns)):
+    ...             call = call_id(talk, messages(talk, turn, replies, condition))
+    ...             places.setdefault(call, []).append(f"{name} {turn}")
+    ...     return places
+    >>> turns = [ConversationTurn(prompt=f"ask {n}", reference=f"ref {n}", images=["a.png"]) for n in (1, 2, 3)]
+    >>> talk = Conversation(id="c", lang="en", group="c", turns=turns)
+    >>> [shared for shared in calls(talk).values() if shared[1:]]  # doctest: +NORMALIZE_WHITESPACE
+    [['own 1', 'oracle 1', 'no_history 1'], ['perfect_perception 2', 'oracle 2'],
+     ['perfect_perception_reasoning 3', 'oracle 3'], ['no_history 3', 'single_turn 3']]
+
+    Without an image, and with a reference that is also the model's reply, more requests are the same:
+
+    >>> turns = [ConversationTurn(prompt="ask 1", reference="own 1"), ConversationTurn(prompt="ask 2")]
+    >>> plain = Conversation(id="c", lang="en", group="c", turns=turns)
+    >>> [shared for shared in calls(plain).values() if "own" in shared[0]]  # doctest: +NORMALIZE_WHITESPACE
+    [['own 1', 'oracle 1', 'no_history 1', 'no_image 1'],
+     ['own 2', 'perfect_perception 2', 'oracle 2', 'no_image 2']]
+    >>> {*calls(plain)} & {*calls(msgspec.structs.replace(plain, id="other"))}
+    set()
+    """
     return hash_value([conversation.id, sent], 16)
