@@ -180,7 +180,15 @@ def row(name: str, *cells: Shown, **rest: Any) -> TableRow:
 
 class Columns(Generic[T]):
     """The columns of a table of items of one kind: each column's heading and a function from item to cell. The first
-    column names the row. `fields` are functions, too, which set the other fields of TableRow."""
+    column names the row. `fields` are functions, too, which set the other fields of TableRow.
+
+    >>> columns = Columns(("name", str), ("twice", lambda value: number(2 * value, 1)), strong=lambda value: value < 0)
+    >>> table = columns.table("Numbers.", [1.5, -0.04], axis=(-5, 5), chart_column=2)
+    >>> table.head, table.axis, table.chart_column
+    (['name', 'twice'], (-5, 5), 2)
+    >>> [(row.name, row.cells[0].text, row.strong) for row in table.rows]
+    [('1.5', '3.0', False), ('-0.04', '−0.1', True)]
+    """
 
     def __init__(self, *columns: tuple[str, Callable[[T], Shown]], **fields: Callable[[T], Any]) -> None:
         self.columns, self._fields = columns, fields
@@ -200,6 +208,16 @@ def lean(table: Table, merge: bool = True) -> Table:
 
     Empty columns are dropped. With `merge`, a column with the same text in all of three or more rows moves into the
     caption.
+
+    >>> rows = [row("a", "–", 3, "1.5", "0 … 1"), row("b", "–", 3, "1.5", ""), row("c", "", 3, "1.5", "")]
+    >>> table = Table(caption="Counts.", head=["", "p", "n", "MAE", "range"], rows=rows, axis=(0, 2), chart_column=4)
+    >>> leaner = lean(table)
+    >>> leaner.head, leaner.caption, leaner.chart_column, [len(row.cells) for row in leaner.rows]
+    (['', 'MAE', 'range'], 'Counts. In each row: n 3.', 2, [2, 2, 2])
+    >>> lean(table, merge=False).head, lean(replace(table, rows=rows[:2])).head
+    (['', 'n', 'MAE', 'range'], ['', 'n', 'MAE', 'range'])
+    >>> lean(replace(table, rows=[])).head
+    ['', 'p', 'n', 'MAE', 'range']
     """
     kept, constants = list[int](), list[str]()
     for index, cells in enumerate(zip(*(row.cells for row in table.rows), strict=True)):
@@ -275,7 +293,14 @@ def bar(value: float | None, bounds: Bounds | None) -> Bar | None:
 
 
 def axis_of(bars: Iterable[Bar | None], *, centred: bool = False) -> Bounds:
-    """Return an axis from 0 to a round number beyond every bar; with `centred`, symmetric about 0."""
+    """Return an axis from 0 to a round number beyond every bar; with `centred`, symmetric about 0.
+
+    >>> bars = [Bar(1.5, (0.5, 2.5)), Bar(-0.04, (-1.04, 0.96)), None]
+    >>> axis_of(bars), axis_of(bars, centred=True)
+    ((0.0, 2.5), (-2.5, 2.5))
+    >>> axis_of([Bar(-3.2, None)]), axis_of([])
+    ((0.0, 3.5), (0.0, 1.0))
+    """
     ends = [abs(end) for bar in bars if bar for end in (bar.value, *(bar.interval or ()))]
     furthest = max(ends, default=1.0)
     step = next(step for step in (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10) if furthest <= 10 * step)

@@ -46,7 +46,20 @@ def render(package: str, template: str, facts: Mapping[str, Any]) -> str:
 
 
 def as_text(sections: Sequence[Section]) -> str:
-    """Render sections as fixed-width text for a terminal, without collapsed tables."""
+    """Render sections as fixed-width text for a terminal, without collapsed tables.
+
+    >>> from critic.page.blocks import row
+    >>> table = Table(caption="Numbers.", head=["", "n"], rows=[row("描述", 1), row("abcd", 22)])
+    >>> hidden = Table(caption="Hidden.", head=[""], rows=[], collapsed=True)
+    >>> print(as_text([Section(heading="Wide", tables=[table, hidden]), Section(heading="Empty", tables=[hidden])]))
+    Wide
+    ====
+    <BLANKLINE>
+    Numbers.
+           n
+    描述   1
+    abcd  22
+    """
     return render("critic.page", "text.jinja", {"shown": sections}).strip("\n")
 
 

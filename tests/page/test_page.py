@@ -5,29 +5,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from critic.page.blocks import (
-    Bar,
-    Columns,
-    Part,
-    Section,
-    Table,
-    TableCell,
-    axis_of,
-    lean,
-    number,
-    row,
-    ticks_of,
-)
+from critic.page.blocks import Bar, Part, Section, Table, TableCell, row, ticks_of
 from critic.page.leaderboards import leaderboards, state_leaders, table_of
 from critic.page.page import as_text, render, write
 from critic.stats.leaderboard import LeaderboardRow, score_of
-
-
-def test_text_lines_up_with_wide_characters_and_hides_what_is_folded() -> None:
-    table = Table(caption="c", head=["", "n"], rows=[row("描述", 1), row("abcd", 22)])
-    collapsed = Table(caption="hidden", head=[""], rows=[], collapsed=True)
-    printed = as_text([Section(heading="h", tables=[table, collapsed]), Section(heading="empty", tables=[collapsed])])
-    assert "描述   1\nabcd  22" in printed and "hidden" not in printed and "empty" not in printed
 
 
 def test_the_page_escapes_what_comes_from_files(tmp_path: Path) -> None:
@@ -50,37 +31,6 @@ def test_parts_of_a_section_are_told_apart_in_text_and_page(tmp_path: Path) -> N
     page = (tmp_path / "p.html").read_text("utf-8")
     assert '<section id="k">' in page and 'href="#k"' in page and "<h3>loud</h3>" in page and "<h3>quiet</h3>" in page
     assert "<small>why</small>" in page and "<small>0.9–1.1</small>" in page
-
-
-def test_columns_that_say_nothing_are_left_out() -> None:
-    """Without a word in any row; of three rows or more also what is the same in all, which the caption then says."""
-    said: dict[str, tuple[str | int, ...]] = {
-        "a": ("–", 3, "1.5", "0 … 1"),
-        "b": ("–", 3, "1.5", ""),
-        "c": ("", 3, "1.5", ""),
-    }
-    rows = [row(name, *cells, bar=Bar(1.5, None)) for name, cells in said.items()]
-    table = Table(caption="Counts.", head=["", "p", "n", "MAE", "range"], rows=rows, axis=(0, 2), chart_column=4)
-    leaner = lean(table)
-    assert (leaner.head, leaner.caption, leaner.chart_column) == (["", "MAE", "range"], "Counts. In each row: n 3.", 2)
-    assert [len(row.cells) for row in leaner.rows] == [2, 2, 2]
-    assert lean(replace(table, rows=rows[:2])).head == lean(table, merge=False).head == ["", "n", "MAE", "range"]
-    assert lean(replace(table, rows=[])).head == table.head
-
-
-def test_columns_make_rows_whose_bars_share_an_axis() -> None:
-    columns = Columns[tuple[str, float]](
-        ("name", lambda pair: pair[0]),
-        ("twice", lambda pair: number(2 * pair[1], 1)),
-        ("n", lambda pair: 3),
-        bar=lambda pair: Bar(pair[1], (pair[1] - 1, pair[1] + 1)),
-        strong=lambda pair: pair[1] < 0,
-    )
-    table = columns.table("c", [("a", 1.5), ("b", -0.04)], axis=(-5, 5), chart_column=2)
-    assert table.head == ["name", "twice", "n"] and [row.strong for row in table.rows] == [False, True]
-    assert [cell.text for row in table.rows for cell in row.cells] == ["3.0", "3", "−0.1", "3"]
-    assert axis_of(row.bar for row in table.rows) == (0.0, 2.5)
-    assert axis_of((row.bar for row in table.rows), centred=True) == (-2.5, 2.5)
 
 
 def test_ticks_differ_and_hold_every_bar() -> None:
