@@ -312,6 +312,27 @@ def panel_judgment(members: Sequence[Judgment], how: distribution.Aggregation, n
 
     `name`: the panel's name. If a member failed, the panel's judgment has the same failure, and `detail` names the
     member: a mean over the remaining members would be another panel's. Ratings by single criteria are not combined.
+
+    >>> from critic.records import RATINGS, Sample
+    >>> def member(judge, rating, failure=None, detail=None, unlearned=""):
+    ...     shares = None if failure else [float(each == rating) for each in RATINGS]
+    ...     verdict = Verdict(rating=rating, failure=failure, distribution=shares)
+    ...     setup = JudgeConfig(judge=judge, score_kind="expected", unlearned=unlearned)
+    ...     return Judgment(sample=Sample(id="r"), setup=setup, verdict=verdict, score=rating, detail=detail)
+    >>> members = [member("a", 2.0), member("b", 2.0), member("c", 6.0), member("d", 10.0)]
+    >>> panel = panel_judgment(members, "mean", "panel")
+    >>> panel.judge, panel.score, panel.verdict.rating, panel.verdict.distribution
+    ('panel', 5.0, 5.0, [0.0, 0.5, 0.0, 0.0, 0.0, 0.25, 0.0, 0.0, 0.0, 0.25])
+    >>> [(each.judge, each.score) for each in panel.members]
+    [('a', 2.0), ('b', 2.0), ('c', 6.0), ('d', 10.0)]
+    >>> median = panel_judgment(members, "median", "panel")
+    >>> median.score, median.verdict.rating, median.verdict.distribution == panel.verdict.distribution
+    (4.0, 4.0, True)
+    >>> lost = panel_judgment([member("a", 9.0), member("b", None, "truncated", "cut off")], "mean", "panel")
+    >>> lost.score, lost.verdict.failure, lost.detail, [each.score for each in lost.members]
+    (None, 'truncated', 'b: cut off', [9.0, None])
+    >>> panel_judgment([member("a", 9.0), member("b", 2.0, unlearned="pointwise")], "mean", "panel").setup.unlearned
+    'pointwise (b)'
     """
     first, verdicts = members[0], [member.verdict for member in members]
     unlearned = (each.setup.unlearned and f"{each.setup.unlearned} ({each.judge})" for each in members)

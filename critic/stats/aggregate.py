@@ -148,6 +148,29 @@ def by_cell(verdicts: Iterable[Judgment], protocol: str, unit: float = 1.0) -> d
 
     All verdicts must be of one system, by one judge, against one opponent. Raises UsageError for two verdicts on the
     same turn, for a score outside the protocol's scale, and unless a verdict has either a score or a failure.
+
+    >>> from critic.records import JudgeConfig, Sample, Verdict
+    >>> def judged(score=None, protocol="direct", turn=1, **verdict):
+    ...     sample = Sample(id="c", conversation=Conversation(id="c", lang="en", group="c", turns=[]), turn=turn)
+    ...     setup = JudgeConfig(judge="j", score_kind="argmax")
+    ...     return Judgment(sample=sample, setup=setup, verdict=Verdict(**verdict), protocol=protocol, score=score)
+    >>> cells = by_cell([judged(5.0), judged(turn=2, failure="empty"), judged(99.0, "quality")], "direct", unit=0.1)
+    >>> for cell, scores in cells.items():
+    ...     print(cell.words, scores)
+    own, turn 1 {'c': 0.5}
+    own, turn 2 {'c': None}
+    >>> unscored = [judged()], [judged(5.0, failure="empty")], [judged(turn=None)]
+    >>> for verdicts in ([judged(5.0), judged(6.0)], [judged(0.0)], [judged(50.0, "pairwise")], *unscored):
+    ...     try:
+    ...         by_cell(verdicts, verdicts[0].protocol)
+    ...     except UsageError as error:
+    ...         print(error)
+    conversation 'c', turn 1, condition own: two direct verdicts; expected one
+    conversation 'c', turn 1, condition own: direct score 0; expected 1 to 10
+    conversation 'c', turn 1, condition own: pairwise score 50; expected 0 to 1
+    conversation 'c', turn 1, condition own: expected either a score or a failure
+    conversation 'c', turn 1, condition own: expected either a score or a failure
+    conversation 'c', whole conversation, condition own: expected either a score or a failure
     """
     cells: dict[Cell, dict[str, float | None]] = {}
     for verdict in verdicts:
@@ -188,6 +211,29 @@ def asked_of(
     condition, and it must have what the judge needs (with `backed`, the reference as well). `scored`: ids with
     verdicts. People also judge what no judge is asked about, so scored conversations count as asked, and so do others
     that lack no more than they do.
+
+    >>> from critic.records import ConversationTurn
+    >>> none, bare = ConversationTurn(prompt="q"), ConversationTurn(prompt="q", reference="r")
+    >>> full = ConversationTurn(prompt="q", reference="r", checklist=["?"], focus="f")
+    >>> def ask(turns, condition, turn, judging="standard", protocol="direct", **options):
+    ...     talks = [Conversation(id=key, lang="en", group=key, turns=each) for key, each in turns.items()]
+    ...     return " ".join(asked_of(talks, Cell(condition, turn, judging), protocol, **options))
+    >>> turns = {"one": [full], "two": [bare, full], "three": [full, none, bare]}
+    >>> ask(turns, "own", 1), ask(turns, "own", 2), ask(turns, "own", None)
+    ('one two three', 'two', 'two')
+    >>> ask(turns, "own", 2, protocol="pairwise", backed=False), ask(turns, "own", None, backed=False)
+    ('two three', 'two three')
+    >>> ask(turns, "single_turn", 2), ask(turns, "single_turn", 3)
+    ('two', 'three')
+    >>> ask(turns, "perfect_perception", 1), ask(turns, "perfect_perception", 3)
+    ('', 'three')
+    >>> ask(turns, "own", 1, protocol="checklist"), ask(turns, "own", 2, "no_focus"), ask(turns, "own", 3, "no_focus")
+    ('one three', 'two', '')
+    >>> focused = ConversationTurn(prompt="q", reference="r", focus="f")
+    >>> ask({"without": [bare], "with": [focused]}, "own", 1, "no_focus")
+    'with'
+    >>> ask(turns, "own", 2, scored=["three"]), ask(turns, "own", None, scored=["one"])
+    ('two three', 'one two three')
     """
     condition, entry = CONDITIONS.get(cell.condition, CONDITIONS["own"]), protocols.load(protocol)
 

@@ -127,6 +127,26 @@ def verdict_agreement(people: Codes, judge: Codes, group: Group, weight: Floats 
     agreeing by chance.
     `group`: each item's resampling group. `weight`, shape (n,): 1 divided by each item's chance of being labelled; None
     if all chances are equal.
+
+    >>> said = {"a": "a", "b": "b", "t": "tie", "f": "failed", "-": None}
+    >>> people, judge = (codes(said[letter] for letter in column) for column in ("aabtabtab-t--", "aabtbtaf-af-f"))
+    >>> agreement = verdict_agreement(people, judge, range(13))
+    >>> agreement.n, agreement.failed, agreement.unasked, agreement.table
+    (7, 2, 1, [[2, 0, 1], [1, 1, 0], [0, 1, 1]])
+    >>> shares = agreement.accuracy, agreement.decided, agreement.coverage, agreement.kappa
+    >>> chance = (3 * 3 + 2 * 2 + 2 * 2) / 49
+    >>> np.allclose([share.value for share in shares], [4 / 7, 3 / 4, 4 / 7, (4 / 7 - chance) / (1 - chance)])
+    True
+    >>> [share.n for share in shares]
+    [7, 4, 7, 7]
+
+    Too few groups have no interval, and without items nothing is defined:
+
+    >>> few = verdict_agreement(np.array([A, A, B, B]), np.array([A, A, B, TIE]), [0, 0, 1, 2]).accuracy
+    >>> few.value, few.interval
+    (0.75, None)
+    >>> verdict_agreement(codes([]), codes([]), []).accuracy.undefined
+    'no items'
     """
     both = labelled(people, judge)
     cell, draws = people[both].astype(np.intp) * LABELS + judge[both], Bootstrap(group_numbers(group)[both])

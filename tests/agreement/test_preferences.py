@@ -53,19 +53,6 @@ def audit(given: Preferences) -> Findings[Preferences]:
     return run_audit(given, AuditRequest(), PREFERENCE_MEASURES)
 
 
-def test_agreement_by_hand() -> None:
-    """Item by item: equal verdicts, opposite ones, a tie on either side, failed, not asked, and without people."""
-    people, judge = column("aabtabtab-t--"), column("aabtbtaf-af-f")
-    agreed = verdict_agreement(people, judge, range(13))
-    assert (agreed.n, agreed.failed, agreed.unasked) == (7, 2, 1)
-    assert agreed.table == [[2, 0, 1], [1, 1, 0], [0, 1, 1]]
-    assert agreed.accuracy.value == pytest.approx(4 / 7) and agreed.accuracy.n == 7
-    assert agreed.decided.value == pytest.approx(3 / 4) and agreed.decided.n == 4
-    assert agreed.coverage.value == pytest.approx(4 / 7) and agreed.coverage.n == 7
-    chance = (3 * 3 + 2 * 2 + 2 * 2) / 49
-    assert agreed.kappa.value == pytest.approx((4 / 7 - chance) / (1 - chance)) and agreed.kappa.n == 7
-
-
 def clustered(seed: int, right: Sequence[float]) -> tuple[Codes, list[Codes], np.ndarray[Any, Any]]:
     """60 groups of 4 items; half of the groups are easy for every judge. True verdicts, judges, groups."""
     random = np.random.default_rng(seed)
@@ -292,12 +279,10 @@ def test_what_is_undefined_has_a_reason(judge: Any, people: Any, reason: str) ->
         assert (estimate.value is None) == (estimate.undefined is not None)
 
 
-def test_no_items_and_few_groups() -> None:
+def test_an_audit_without_items_and_a_difference_of_few_groups() -> None:
     empty = column("")
     nothing = audit(build_pairs(empty, empty))
     assert nothing.scorers.items == 0 and nothing.scorers.agreement["j"].accuracy.undefined == "no items"
-    few = verdict_agreement(column("aabb"), column("aabt"), np.array([0, 0, 1, 2]))
-    assert few.accuracy.value == 0.75 and few.accuracy.interval is None
     difference = compared(column("ab"), column("ab"), column("bb"), ["q", "r"])
     assert difference.accuracy.value == 0.5 and difference.accuracy.p_value is None
 

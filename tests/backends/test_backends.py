@@ -20,8 +20,7 @@ from conftest import ROOT, Servers, assert_one_line_error, command, completion, 
 from hypothesis import example, given
 from hypothesis import strategies as st
 from judging.test_one_judge import chances
-from judgments import Recorder, ResponseJudge, of_answer
-from msgspec.structs import replace
+from judgments import Recorder, ResponseJudge
 from stages.test_judge import token
 
 from critic import jsonl
@@ -31,9 +30,7 @@ from critic.backends.scripted import ScriptedBackend
 from critic.backends.vllm import VllmBackend
 from critic.errors import Refused, Transient, UsageError
 from critic.judging import distribution
-from critic.judging.distribution import Aggregation
-from critic.judging.judge import panel_judgment
-from critic.records import RATINGS, Judgment, Question, Response, SamplingParams, Verdict
+from critic.records import RATINGS, Judgment, Question, Response, SamplingParams
 from critic.stages.judge_responses import Shown, in_order
 
 sys.path.insert(0, str(ROOT / "tests/bench"))
@@ -122,39 +119,6 @@ def test_a_summary_says_what_numpy_says(shares: list[float]) -> None:
     assert summary.entropy == pytest.approx(-sum(p * np.log2(p) for p in weights if p > 0), abs=1e-9)
     assert 0.0 <= summary.entropy <= math.log2(10) + 1e-9
     assert summary.argmax == int(np.argmax(weights)) + 1
-
-
-def verdict(number: float | None, **changes: Any) -> Verdict:
-    spread = None if number is None else [float(index + 1 == number) for index in range(10)]
-    failure = "truncated" if number is None else None
-    return Verdict(**{"rating": number, "failure": failure, "distribution": spread, "reason": f"r{number}", **changes})
-
-
-def judgment(name: str, score: float | None, **changes: Any) -> Judgment:
-    parsed = verdict(score)
-    common = {"judge": name, "score_kind": "expected"}
-    return of_answer(response(0), verdict=parsed, score=score, **{**common, **changes})
-
-
-@pytest.mark.parametrize(("how", "score"), [("mean", 5.0), ("median", 4.0)])
-def test_a_panel_aggregates_and_keeps_each(how: Aggregation, score: float) -> None:
-    members = [judgment(f"judge{n}", each) for n, each in enumerate((2.0, 2.0, 6.0, 10.0))]
-    panel = panel_judgment(members, how, "panel")
-    assert panel.score == score and panel.verdict.rating == score
-    assert [(member.judge, member.score) for member in panel.members] == [
-        (member.judge, member.score) for member in members
-    ]
-    assert panel.verdict.distribution == pytest.approx([0, 0.5, 0, 0, 0, 0.25, 0, 0, 0, 0.25])
-
-
-def test_a_failed_member_is_named_and_never_imputed() -> None:
-    panel = panel_judgment([judgment("a", 9.0), judgment("b", None, detail="cut off")], "mean", "panel")
-    assert panel.score is None and panel.verdict.failure == "truncated"
-    assert panel.detail == "b: cut off"
-    assert [member.score for member in panel.members] == [9.0, None]
-    forced = judgment("b", 2.0)
-    forced = replace(forced, setup=replace(forced.setup, unlearned="pointwise"))
-    assert panel_judgment([judgment("a", 9.0), forced], "mean", "panel").setup.unlearned == "pointwise (b)"
 
 
 def test_a_panel_from_the_command_line(tmp_path: Path) -> None:
