@@ -78,6 +78,43 @@ def within(schema: Schema, limits: Limits, pattern: str = "") -> Bounded:
     """Return the schema with `limits` for everything unlimited, and without properties that it does not name.
 
     `pattern` is as in `bounded`. Raise Unbounded if the schema cannot be bounded.
+
+    >>> within({"type": "array", "items": {"type": "string"}}, Limits(40, 8)).schema
+    {'type': 'array', 'items': {'type': 'string', 'maxLength': 40}, 'maxItems': 8}
+
+    The rules cannot bound these schemas:
+
+    >>> def problems(*schemas):
+    ...     for schema in schemas:
+    ...         try:
+    ...             yield within(schema, LADDER[0]).schema
+    ...         except Unbounded as problem:
+    ...             yield str(problem) or type(problem).__name__
+    >>> null, text = {"type": "null"}, {"type": "string"}
+    >>> uncommon = {"patternProperties": {"^x": text}}, {"prefixItems": [text], "items": False}
+    >>> [*problems(*uncommon, {"type": "object", "properties": {"a": null}, "minProperties": 1})]
+    ['a schema with patternProperties', 'a schema with prefixItems', 'a schema with minProperties']
+    >>> {*problems({"type": "object"}, {"type": "object", "additionalProperties": {"type": "integer"}})}
+    {'keys that the model chooses'}
+    >>> two = [text, null], [{"enum": [1, 2]}, {"enum": [2, 3]}], [{"enum": [1]}, {"enum": [2]}]
+    >>> rules = [{"minimum": 1}, {"type": "integer"}], [{"format": "date"}, {"format": "email"}]
+    >>> items = [{"prefixItems": [text]}, {"items": {"maxLength": 2}}]
+    >>> keys = [{"properties": {"a": {"enum": [1, 2]}}}, {"properties": {"a": {"enum": [2, 3]}}}]
+    >>> others = [{"additionalProperties": null}, {"properties": {"a": text}}]
+    >>> {*problems(*({"allOf": both} for both in (*two, *rules, items, keys, others)))}
+    {'parts of a schema that all have to fit'}
+    >>> decimals = {"minimum": -1, "maximum": 1}, {"minimum": 0.121, "maximum": 0.125}
+    >>> above_zero = {"exclusiveMinimum": 0, "maximum": 0.5}
+    >>> {*problems(*({"type": "number", **bounds} for bounds in (*decimals, above_zero)))}
+    {'a range of decimals that is negative or narrow'}
+    >>> {*problems({**text, "pattern": "^a{7,}$"}, {**text, "format": "date"})}
+    {'a text of a pattern or a format'}
+    >>> wrong = {"minimum": 3}, {"type": "number", "minimum": "1"}, {"type": "object", "properties": 5}
+    >>> {*problems({"$ref": "elsewhere.json"}, {"$ref": "#/$defs/none"}, *wrong)}
+    {'no schema that can be read'}
+    >>> itself = {"$ref": "#"}
+    >>> {*problems(itself, {"allOf": [itself]}, {"type": "object", "properties": {"a": itself}, "required": ["a"]})}
+    {'Endless'}
     """
     try:
         return Bounded(*_Writer(schema, limits, pattern).write(schema, _Position()), limits)
