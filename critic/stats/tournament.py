@@ -122,6 +122,19 @@ def mean_elo(battles: Sequence[Battle]) -> Ratings:
     >>> one_win = [Battle(a="kite", b="owl", score=1.0, group="q1")]
     >>> mean_elo(one_win).ratings
     {'kite': 1002.0, 'owl': 998.0}
+
+    Failed battles are left out and counted:
+
+    >>> judged = [Battle(a="kite", b="owl", score=score, group="q1") for score in (1.0, 0.0, 1.0)]
+    >>> failed = [Battle(a="kite", b=model, score=None, group="q2") for model in ("owl", "wren")]
+    >>> for rate in (mean_elo, bradley_terry):
+    ...     clean, rated, none = rate(judged), rate([failed[0], *judged, failed[1]]), rate(failed)
+    ...     print(clean.failed, rated.n, rated.failed, rated.ratings == clean.ratings)
+    ...     print(none.n, none.failed, none.ratings, none.undefined, rate([]).undefined)
+    0 3 2 True
+    0 2 None no battles no battles
+    0 3 2 True
+    0 2 None no battles no battles
     """
     games = _Games(battles)
     if not games.models:

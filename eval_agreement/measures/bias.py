@@ -83,7 +83,20 @@ def measure_biases(sample: RatedSample, _: AuditRequest) -> dict[str, Biases]:
 
 
 def severity(sample: RatedSample) -> BiasEffect:
-    """Measure severity (below 0) or leniency (above 0), the mean of judge - human, in points."""
+    """Measure severity (below 0) or leniency (above 0), the mean of judge - human, in points.
+
+    >>> def answers(human, judge, group):
+    ...     scores = {"human": np.array(human, dtype=float), "judges": {"j": np.array(judge, dtype=float)}}
+    ...     return RatedSample(name="s", ids=list(map(str, range(len(human)))), group=list(group), **scores)
+    >>> effect = severity(answers([2, 4, 6, 8, 5], [3, 4, 7, 10, None], "aabcd"))
+    >>> effect.value, effect.n, effect.failed, effect.interval, effect.p_value
+    (1.0, 4, 1, None, None)
+    >>> effect.reading
+    '1.00 points, which may be chance: 3 groups; an interval needs at least 5.'
+    >>> unjudged = severity(answers([3], [None], "a"))
+    >>> unjudged.value, unjudged.undefined, severity(answers([], [], "")).undefined
+    (None, 'no judged rows', 'no judged rows')
+    """
     rows = sample.judged
     difference = np.stack([np.ones(len(rows.ids)), rows.scores - rows.human])
     count, total = Bootstrap(rows.groups).resample_sums(np.arange(len(rows.ids)), difference).T
@@ -94,6 +107,21 @@ def verbosity(sample: RatedSample, length: Floats) -> BiasEffect:
     """Measure the effect of length at equal human score, in points per doubling of `length`.
 
     `length`: characters of each answer, (n,); values below 1 count as 1.
+
+    Among answers with the same human score, twice the length earns a point here; better answers are shorter:
+
+    >>> ids, human, judge = list(map(str, range(12))), np.array([3.0, 3, 7, 7] * 3), np.array([3.0, 4, 8, 9] * 3)
+    >>> sample = RatedSample(name="s", ids=ids, group=ids, human=human, judges={"j": judge})
+    >>> effect = verbosity(sample, np.array([400, 800, 50, 100] * 3))
+    >>> round(effect.value, 9), np.round(effect.interval, 9).tolist(), effect.reading.partition(" points")[0]
+    (1.0, [1.0, 1.0], 'Length pays: at equal human score, an answer twice as long gets 1.00')
+    >>> alike = verbosity(sample, np.array([400, 400, 50, 50] * 3))
+    >>> alike.value, alike.interval, alike.reading
+    (None, None, 'Not measured: answers with the same human score are all equally long.')
+    >>> verbosity(sample, np.array([0, 1, 0, 1] * 3)).undefined
+    'answers with the same human score are all equally long'
+    >>> round(verbosity(sample, np.array([0, 2, 1, 2] * 3)).value, 9)
+    1.0
     """
     x = _centred(np.log2(np.maximum(length[~np.isnan(sample.scores)], 1)))
     undefined = "answers with the same human score are all equally long"
@@ -219,6 +247,14 @@ def _correct(effects: list[BiasEffect], groups: Mapping[str | None, int]) -> Ite
     """Apply Holm's correction to the p-values of a family, and note effects that may then be chance.
 
     `groups`: number of groups with each label. They, of which there are fewer, decide how far an offset scatters.
+
+    >>> facts = {"about": "", "unit": "points", "failed": 0, "value": 0.5, "n": 50, "interval": (0.01, 0.9)}
+    >>> effects = [BiasEffect(name="", reading="It is there.", p_value=p, **facts) for p in (0.04, 0.3, 0.001)]
+    >>> for effect in _correct(effects, groups={None: 50}):
+    ...     print(round(effect.p_value, 9), effect.reading)
+    0.08 It is there. Among 3 such comparisons this may be chance.
+    0.3 It is there. Among 3 such comparisons this may be chance.
+    0.003 It is there.
     """
     adjusted = holm([effect.p_value for effect in effects])
     tested = sum(p is not None for p in adjusted)

@@ -278,6 +278,35 @@ def alternative_annotator(
 
     Raters with fewer than FEWEST_ITEMS items or FEWEST_BLOCKS groups are left out. The test is undefined with fewer
     than FEWEST_RATERS raters, on the median item or in all.
+
+    Without spread the p-value is an exact bound. With equal ratings everywhere it is (1 - epsilon)^n:
+
+    >>> def run(ratings, judge, epsilon=0.2):
+    ...     rated = collect_ratings([dict(zip("abc", ratings))] * 35, [judge] * 35, range(35))
+    ...     test = alternative_annotator(rated, epsilon)
+    ...     return test.omega, [line.p for line in test.lines]
+    >>> omega, p_values = run((3, 3, 3), judge=3)
+    >>> omega, np.allclose(p_values, 0.8**35, atol=0)
+    (1.0, True)
+    >>> run((3, 3, 3), judge=4), run((3, 3, 3), judge=3, epsilon=0)
+    ((0.0, [1.0, 1.0, 1.0]), (0.0, [1.0, 1.0, 1.0]))
+    >>> bool(np.isclose(run((1, 9, 5), judge=5)[1][0], 0.4**35, atol=0))
+    True
+
+    Without enough raters, items or judgments there is no result:
+
+    >>> two, three = {"a": 5.0, "b": 5.0}, {"a": 5.0, "b": 5.0, "c": 5.0}
+    >>> pairs = [{f"r{n % 20}": 5.0, f"r{(n + 1) % 20}": 6.0} for n in range(900)]
+    >>> unjudged = [([three] * 60, np.nan), ([{}] * 60, 5.0), ([], 5.0)]
+    >>> for ratings, judge in (([two] * 60, 5.0), (pairs, 5.0), ([three] * 29, 5.0), *unjudged):
+    ...     test = alternative_annotator(collect_ratings(ratings, [judge] * len(ratings), range(len(ratings))))
+    ...     print(test.omega, test.rho, test.passes, test.undefined in test.reading, test.undefined)
+    None None None True the test needs 3 raters an item, and half of the items or more have two
+    None None None True the test needs 3 raters an item, and half of the items or more have two
+    None None None True the test needs 3 raters with 30 items in 10 groups or more, and there are 0
+    None None None True no item has a judgment and two ratings
+    None None None True no item has a judgment and two ratings
+    None None None True no item has a judgment and two ratings
     """
     # The mean square distance to the others is the squared distance to their mean plus their variance. The variance is
     # the same for judge and rater, so the one nearer to the mean has the higher S.

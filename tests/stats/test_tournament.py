@@ -194,17 +194,6 @@ def test_intervals_that_cannot_be_had_are_explained() -> None:
     assert sparse.undefined and "resamples have no finite maximum" in sparse.undefined
 
 
-def test_failed_battles_are_dropped_and_counted() -> None:
-    rows = battles([("a", "b", "a"), ("b", "a", "a"), ("a", "b", "a")])
-    failed = [Battle(a="a", b=b, score=None, group=b) for b in "cb"]
-    for rate in (mean_elo, bradley_terry):
-        clean, with_failed = rate(rows), rate([failed[0], *rows, failed[1]])
-        assert (with_failed.n, with_failed.failed, clean.failed) == (3, 2, 0) and with_failed.ratings == clean.ratings
-        nothing = rate(failed)
-        assert (nothing.n, nothing.failed, nothing.ratings, nothing.undefined) == (0, 2, None, "no battles")
-        assert rate([]).undefined == "no battles"
-
-
 def win_rate(points: Iterable[float | None]) -> Aggregate:
     """A model's win rate: the mean of its points."""
     scores = dict(enumerate(points))
