@@ -1,7 +1,7 @@
 """Questions, conversations, and samples of answers and of pairs, as tests build them: what is alike is filled in."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +29,9 @@ def build_conversation(key: str, *turns: ConversationTurn, **fields: Any) -> Con
     return Conversation(**{"id": key, "lang": "en", "group": key, "turns": list(turns), **fields})
 
 
-def score_tasks(rated: Sequence[tuple[str, float | None]], counts: Mapping[str, int] | None = None) -> dict[str, Score]:
-    """Return AlignMMBench's scores of ratings by task, each of a question of its own; None failed.
-
-    `counts`: the number of questions that a task has, if more than were judged.
-    """
-    tasks = [task for task, _ in rated]
-    for task, count in (counts or {}).items():
-        tasks += [task] * (count - tasks.count(task))
-    turns = [ConversationTurn(prompt="?", task=task) for task in tasks]
+def score_tasks(rated: Sequence[tuple[str, float | None]]) -> dict[str, Score]:
+    """Return AlignMMBench's scores of ratings by task, each of a question of its own; None failed."""
+    turns = [ConversationTurn(prompt="?", task=task) for task, _ in rated]
     talks = [build_conversation(str(place), turn) for place, turn in enumerate(turns)]
     ratings = {str(place): rating for place, (_, rating) in enumerate(rated)}
     return alignmmbench.scores(ratings, talks) | alignmmbench.overviews(ratings, talks)

@@ -93,6 +93,27 @@ def scores(ratings: Scores, conversations: Conversations) -> dict[str, Score]:
 
     `ratings` maps question ids to ratings on 1..10, or None for a failed judgment. Tasks that are not AlignMMBench's
     own come last.
+
+    >>> from critic.records import ConversationTurn
+    >>> from critic.stats.leaderboard import aggregate_of
+    >>> def rate(*rated, unjudged=()):
+    ...     turns = [[ConversationTurn(prompt="?", task=task)] for task in (*(task for task, _ in rated), *unjudged)]
+    ...     talks = [Conversation(id=str(n), lang="zh", group=str(n), turns=own) for n, own in enumerate(turns)]
+    ...     return scores({str(n): rating for n, (_, rating) in enumerate(rated)}, talks)
+    >>> list(rate(("zebra", 1), ("OCR", 8), ("ant", 2), ("Chart", 3), ("Description", 5)))
+    ['mean of tasks', 'Description', 'OCR', 'Chart', 'ant', 'zebra']
+
+    Missing scores are bounded by the lowest and the highest rating:
+
+    >>> missing = rate(("OCR", 8), ("OCR", None), unjudged=["OCR"] * 2 + ["Meme"] * 6)
+    >>> for task, score in missing.items():
+    ...     mean = aggregate_of(score)
+    ...     print(f"{task}: {mean.value}, {mean.low} to {mean.high}; {mean.n} of {mean.asked}, {mean.failed} failed")
+    mean of tasks: 8.0, 1.875 to 9.75; 1 of 10, 1 failed
+    OCR: 8.0, 2.75 to 9.5; 1 of 4, 1 failed
+    Meme: None, 1.0 to 10.0; 0 of 6, 0 failed
+    >>> missing["mean of tasks"].partly(1)
+    '1 of 2'
     """
     terms = _build_terms(ratings, conversations)
     return mean_of_tasks(MEAN_OF_TASKS, terms) | {task: Score(parts=[term]) for task, term in terms.items()}
@@ -126,7 +147,24 @@ def mean_of_tasks(name: str, tasks: Mapping[str, Term]) -> dict[str, Score]:
 
 
 def overviews(ratings: Scores, conversations: Conversations) -> dict[str, Score]:
-    """Return the mean of the tasks in each category, and the original script's mean over all questions."""
+    """Return the mean of the tasks in each category, and the original script's mean over all questions.
+
+    >>> from critic.records import ConversationTurn
+    >>> from critic.stats.leaderboard import aggregate_of
+    >>> tasks = {"a": "OCR", "b": "OCR", "c": "OCR", "d": "Chart"}
+    >>> turns = {key: [ConversationTurn(prompt="?", task=task)] for key, task in tasks.items()}
+    >>> talks = [Conversation(id=key, lang="zh", group=key, turns=own) for key, own in turns.items()]
+    >>> rated = {"a": 8, "b": 6, "c": None, "d": 3}
+    >>> for name, score in (scores(rated, talks) | overviews(rated, talks)).items():
+    ...     aggregate = aggregate_of(score)
+    ...     print(f"{name}: {aggregate.value:.3f} ({aggregate.n} of {aggregate.asked}, {aggregate.failed} failed)")
+    mean of tasks: 5.000 (3 of 4, 1 failed)
+    OCR: 7.000 (2 of 3, 1 failed)
+    Chart: 3.000 (1 of 1, 0 failed)
+    Perception & Understanding: 7.000 (2 of 3, 1 failed)
+    Reasoning & Analysis: 3.000 (1 of 1, 0 failed)
+    mean of the questions: 5.667 (3 of 4, 1 failed)
+    """
     terms = _build_terms(ratings, conversations)
     means = dict[str, Score]()
     for category, own in CATEGORIES.items():

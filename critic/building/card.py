@@ -64,7 +64,33 @@ def _measure(values: Iterable[float | None]) -> Spread:
 
 
 def collect_facts(conversations: Sequence[Conversation]) -> CardFacts:
-    """Compute the content of a data card from a benchmark's conversations."""
+    """Compute the content of a data card from a benchmark's conversations.
+
+    >>> def talk(key, *prompts, lang="en", **fields):
+    ...     turn = {"reference": "yes yes", "task": "Counting", "images": ["a.png"]}
+    ...     turns = [ConversationTurn(prompt=prompt, **turn) for prompt in prompts]
+    ...     return Conversation(id=key, lang=lang, group=key, turns=turns, **fields)
+    >>> facts = collect_facts([talk("1", "how many", "and now then", goal="Analysis"), talk("2", "who is it")])
+    >>> list(facts.counts.values())
+    [2, 3, 1, 2, 0, 0, 0, 0]
+    >>> for name, spread in facts.spreads.items():
+    ...     print(f"{name}:", spread.count, *(value and round(value, 3) for value in (spread.mean, spread.maximum)))
+    turns of a conversation: 2 1.5 2
+    length of a question: 3 2.667 3
+    length of a caption: 0 None None
+    length of an answer: 3 2.0 2
+    diversity of questions (MTLD): 0 None None
+    diversity of answers (MTLD): 2 1.307 1.493
+    >>> facts.classes["task"], facts.classes["interaction goal"]
+    ({'Counting': (3, 1)}, {'Analysis': (1, 1)})
+
+    English questions are classed by their first verb that is no auxiliary and the first noun after it:
+
+    >>> one = talk("1", "Describe the image in detail.", "Can you identify the plant?", "Is it red?")
+    >>> two = talk("2", "Write a poem about dogs.", "Please describe the images, and the image.")
+    >>> list(collect_facts([one, two, talk("3", "Describe the image.", lang="zh")]).classes[ASKED].items())
+    [('describe image', (1, 1)), ('identify plant', (1, 1)), ('write poem', (1, 1)), ('describe images', (1, 1))]
+    """
     turns = [turn for conversation in conversations for turn in conversation.turns]
     questions = ["\n".join(turn.prompt for turn in conversation.turns) for conversation in conversations]
     answers = ["\n".join(turn.reference or "" for turn in conversation.turns) for conversation in conversations]

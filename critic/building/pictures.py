@@ -143,6 +143,16 @@ def find_duplicates(images: Sequence[ImageFile]) -> list[DroppedImage]:
 
     Of near-duplicates, the image with the most pixels, then the most bytes, is kept. Each dropped image is compared
     with kept ones only, so a chain of small differences cannot remove an image that is unlike all kept ones.
+
+    Images a and c are unlike, and b is near both. Since b is dropped, c is kept:
+
+    >>> def image(path, phash, side):
+    ...     return ImageFile(path=path, bytes=1, md5=path, width=side, height=side, phash=f"{phash:016x}")
+    >>> a, b, c = image("a", 0b0, 300), image("b", 0b1111, 200), image("c", 0b11111111, 100)
+    >>> for dropped in find_duplicates([c, image("d", 0b0, 300), b, a]):
+    ...     print(dropped.path, dropped.step, dropped.reason, dropped.of, dropped.distance)
+    d duplicates near_duplicate a 0
+    b duplicates near_duplicate a 4
     """
     ranked = sorted(images, key=lambda image: (-image.width * image.height, -image.bytes, image.path))
     dropped, kept, hashes = list[DroppedImage](), list[str](), np.zeros(len(ranked), np.uint64)

@@ -17,30 +17,6 @@ from critic.records import Conversation, Response, Verdict
 from critic.stats.leaderboard import aggregate_of
 
 
-def test_the_mean_of_tasks_and_that_of_questions_are_two() -> None:
-    scores = score_tasks([("OCR", 8), ("OCR", 6), ("OCR", None), ("Chart", 3)])
-    aggregates = {name: aggregate_of(score) for name, score in scores.items()}
-    assert aggregates["OCR"].value == 7 and aggregates["OCR"].n == 2 and aggregates["OCR"].failed == 1
-    assert aggregates["OCR"].coverage == pytest.approx(2 / 3)
-    assert aggregates["mean of tasks"].value == 5 and aggregates["mean of the questions"].value == pytest.approx(17 / 3)
-    assert aggregates["Perception & Understanding"].value == 7 and aggregates["Reasoning & Analysis"].value == 3
-    assert "Dialogue Context" not in aggregates
-    # Tasks stand in the paper's order, and others behind them.
-    scores = score_tasks([("zebra", 1), ("OCR", 8), ("ant", 2), ("Chart", 3), ("Description", 5)])
-    assert list(scores)[1:6] == ["Description", "OCR", "Chart", "ant", "zebra"]
-
-
-def test_what_is_missing_is_bounded() -> None:
-    """OCR: 8 and two without a score, of 4 asked 3 missing; Meme: nothing judged; anything from 1 to 10."""
-    scores = score_tasks([("OCR", 8), ("OCR", None)], {"OCR": 4, "Meme": 6})
-    aggregates = {name: aggregate_of(score) for name, score in scores.items()}
-    assert (aggregates["OCR"].low, aggregates["OCR"].high) == ((8 + 3) / 4, (8 + 30) / 4)
-    assert (aggregates["Meme"].value, aggregates["Meme"].low, aggregates["Meme"].high) == (None, 1, 10)
-    assert aggregates["OCR"].coverage == 0.25 and scores["mean of tasks"].partly(1) == "1 of 2"
-    whole = aggregates["mean of tasks"]
-    assert whole.value == 8 and (whole.low, whole.high) == ((11 / 4 + 1) / 2, (38 / 4 + 10) / 2)
-
-
 def test_both_roads_to_alignmmbench_end_in_one_table(tmp_path: Path) -> None:
     """Single answers and conversations judged alike, one task without any score: one set of numbers, one text; what is
     of some tasks says of how many, and is called neither overall nor average."""

@@ -5,13 +5,11 @@ import random
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from conftest import SAMPLES, run, sample
 
 from critic import benchmarks, jsonl, tables
 from critic.building import card
-from critic.records import Conversation, ConversationTurn
 from critic.stats.diversity import mtld
 
 
@@ -23,38 +21,6 @@ def test_diversity_is_that_of_another_program(length: int, expected: float) -> N
     draw = random.Random(5)
     texts = {n: [f"w{int(draw.paretovariate(0.6)) % 500}" for _ in range(n)] for n in (50, 200, 1000)}
     assert mtld(texts[length]) == pytest.approx(expected, rel=1e-14)
-
-
-def conversation(key: str, prompts: list[str], **more: Any) -> Conversation:
-    turns = [
-        ConversationTurn(prompt=prompt, reference="yes yes", task="Counting", images=["a.png"]) for prompt in prompts
-    ]
-    return Conversation(id=key, benchmark="toy", lang="en", group=key, turns=turns, **more)
-
-
-def test_counts_of_a_small_benchmark() -> None:
-    conversations = [conversation("1", ["how many", "and now then"], goal="Analysis"), conversation("2", ["who is it"])]
-    facts = card.collect_facts(conversations)
-    assert [*facts.counts.values()] == [2, 3, 1, 2, 0, 0, 0, 0]
-    turns, questions, captions, answers, question_diversity, answer_diversity = facts.spreads.values()
-    assert (turns.mean, turns.maximum) == (1.5, 2)
-    assert questions.mean == pytest.approx(8 / 3) and answers.maximum == 2
-    assert facts.classes["task"] == {"Counting": (3, 1)} and facts.classes["interaction goal"] == {"Analysis": (1, 1)}
-    assert captions.count == 0 and answer_diversity.count == 2 and question_diversity.mean is None
-
-
-def test_verbs_and_nouns_of_english_questions() -> None:
-    """By hand: the first verb that is no auxiliary, and the first noun behind it; neither of a question without one."""
-    questions = [
-        "Describe the image in detail.",
-        "Can you identify the plant?",
-        "Is it red?",
-        "Write a poem about dogs.",
-    ]
-    conversations = [conversation("1", questions), conversation("2", ["Please describe the images, and the image."])]
-    conversations.append(msgspec.structs.replace(conversation("3", ["Describe the image."]), lang="zh"))
-    classes = card.collect_facts(conversations).classes[card.ASKED]
-    assert classes == dict.fromkeys(("describe image", "identify plant", "write poem", "describe images"), (1, 1))
 
 
 def test_the_published_counts_of_alignmmbench_come_out(shared: Path) -> None:

@@ -72,16 +72,6 @@ def image(path: str, value: int, side: int = 100) -> ImageFile:
     return ImageFile(path=path, bytes=1, md5=path, width=side, height=side, phash=f"{value:016x}")
 
 
-def test_the_largest_of_near_images_stays_and_no_chain_takes_others_along() -> None:
-    """a and c are unlike; b is near both. Where b is not the one that stays, c stays as well."""
-    a, b, c = image("a", 0, 300), image("b", 0b1111, 200), image("c", 0b11111111, 100)
-    same = image("d", 0, 300)
-    assert pictures.find_duplicates([c, same, b, a]) == [
-        DroppedImage(path="d", step="duplicates", reason="near_duplicate", of="a", distance=0),
-        DroppedImage(path="b", step="duplicates", reason="near_duplicate", of="a", distance=4),
-    ]
-
-
 def test_all_near_images_go_and_no_others() -> None:
     """Against every pair compared with every other."""
     draw = random.Random(3)
