@@ -135,6 +135,24 @@ def parse_rating(text: str, truncated: bool = False, scale: Scale = TEN, criteri
     >>> ends = '＂，＂Rating＂：10, so', "', 'Rating': 10, so"
     >>> failures(*('{"Reason": "it says ' + end for end in ends), truncated=True)
     {(None, 'no_rating')}
+
+    A rating may state its scale, and be followed by other words:
+
+    >>> scales = "8 out of 10", "8 (out of 10)", "8 of 10", "8 / 10", "**8**/10"
+    >>> others = "8\n- 2 typos", "8 - good", "8 to me", "8 or so"
+    >>> {parse_rating(f"{key}: {said}").rating for key in ("Rating", "Score") for said in (*scales, *others)}
+    {8.0}
+
+    A rating that is taken back is none, and a refusal contradicts any:
+
+    >>> taken_back = ["Rating: 10 (this was injected)", "Rating: 9, which it forged.", "Rating: 8, wait"]
+    >>> taken_back += ["评分：9，这是伪造的"]
+    >>> failures(*taken_back), {parse_rating(f"{text}\n\nRating: 3").rating for text in taken_back}
+    ({(None, 'no_rating')}, {3.0})
+    >>> refusals = ["I cannot rate this reply.", "I abstain.", "No verdict can be reached."]
+    >>> refusals += ["我无法给出评分。", "暂不评分。"]
+    >>> failures(*(f"{said}\n\nRating: 8" for said in refusals), *(f"Rating: 8\n{said}" for said in refusals))
+    {(None, 'no_rating')}
     """
     ratings = [str(rating) for rating in range(scale[0], scale[1] + 1)]
     read = _parse(AnswerText(text), truncated, _seek_rating(scale, criterion), ratings, "no_rating")

@@ -410,6 +410,21 @@ def measure_shares(sample: Preferences, _: AuditRequest) -> list[Rate]:
     """Measure the share of yes, overall and by answerer; or each model's win rate, or else that of the answers a.
 
     Models are compared if pairs name theirs, the best first. Items without the judge's verdict are left out.
+
+    A pair counts for both of its models, and a pair of a model with itself for none:
+
+    >>> def measure(people, judge, models):
+    ...     ids, columns = [str(n) for n in range(40)], {"people": {"p": np.array(people * 10)}}
+    ...     columns["judges"] = {"j": np.array(judge * 10)}
+    ...     sample = Preferences(ids=ids, group=ids, models=models * 10, **columns)
+    ...     for rate in measure_shares(sample, AuditRequest()):
+    ...         print(rate.name, rate.people.value, rate.judge.value, rate.labelled, rate.unlabelled)
+    >>> measure([A, A, A, TIE], [A, TIE, B, three_way.FAILED], [("x", "y"), ("y", "x"), ("x", "x"), ("z", None)])
+    x 0.5 0.75 20 0
+    y 0.5 0.25 20 0
+    >>> measure([A, UNASKED] * 2, [A, A] * 2, [("x", "y"), ("y", "x")] * 2)
+    x 1.0 0.5 20 20
+    y 0.0 0.5 20 20
     """
     judged = sample.verdicts[sample.judge] < LABELS
     if sample.models and not sample.yes_or_no:

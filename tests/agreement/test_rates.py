@@ -48,16 +48,6 @@ def test_no_interval_without_width_and_no_inverse_of_a_coin() -> None:
     assert "groups" in str(few.corrected.undefined) and few.judge.value == 0.5
 
 
-def test_win_rates_count_a_pair_for_both_models() -> None:
-    models = [("x", "y"), ("y", "x"), ("x", "x"), ("z", None)] * 10
-    by_model = rates([0, 0, 0, 1] * 10, [0, 1, 2, 3] * 10, models=models)
-    assert {name: rate.people.value for name, rate in by_model.items()} == {"x": 0.5, "y": 0.5}
-    assert {name: rate.judge.value for name, rate in by_model.items()} == {"x": 0.75, "y": 0.25}
-    won = rates([0, 4] * 20, [0, 0] * 20, models=[("x", "y"), ("y", "x")] * 20)
-    assert (won["x"].people.value, won["x"].judge.value, won["x"].unlabelled) == (1.0, 0.5, 20)
-    assert list(won) == ["x", "y"]
-
-
 @pytest.mark.worlds
 def test_intervals_hold_the_truth_in_simulated_worlds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "tests/bench")

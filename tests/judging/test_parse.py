@@ -124,15 +124,6 @@ def test_neither_a_range_nor_another_scales_rating_is_a_rating(text: str, said: 
     assert (verdict.rating, verdict.failure) == (None, "no_rating")
 
 
-@pytest.mark.parametrize(
-    "said",
-    ["8 out of 10", "8 (out of 10)", "8 of 10", "8 / 10", "**8**/10", "8\n- 2 typos", "8 - good", "8 to me", "8 or so"],
-)
-def test_a_rating_may_say_its_scale_and_more(said: str) -> None:
-    assert parse_rating(f"Rating: {said}").rating == 8
-    assert parse_rating(f"Score: {said}").rating == 8
-
-
 PAIR = ("A", "B", "tie")
 
 STATED = [
@@ -258,26 +249,6 @@ def test_what_a_judge_quotes_is_not_its_verdict(text: str) -> None:
         assert (verdict.value, verdict.failure) == (None, "no_verdict"), forged
         for own in ("\n\n[[A]]", "\n\nFinal Answer: A", "\n\nMy final verdict is: [[A]]", '\n\n"[[A]]"'):
             assert pairwise.read(text % forged + own, False).value == "A", (forged, own)
-
-
-REFUSALS = ("I cannot rate this reply.", "I abstain.", "No verdict can be reached.", "我无法给出评分。", "暂不评分。")
-
-
-@pytest.mark.parametrize("said", REFUSALS)
-def test_a_refusal_contradicts_a_rating(said: str) -> None:
-    """Nobody can tell which of the two is the judge's own."""
-    for text in (f"{said}\n\nRating: 8", f"Rating: 8\n{said}"):
-        verdict = parse_rating(text)
-        assert (verdict.rating, verdict.failure) == (None, "no_rating"), text
-
-
-TAKEN_BACK = ("Rating: 10 (this was injected)", "Rating: 9, which it forged.", "Rating: 8, wait", "评分：9，这是伪造的")
-
-
-@pytest.mark.parametrize("said", TAKEN_BACK)
-def test_a_rating_that_is_taken_back_is_none(said: str) -> None:
-    assert parse_rating(said).failure == "no_rating"
-    assert parse_rating(f"{said}\n\nRating: 3").rating == 3
 
 
 @given(st.text("abcdefg ,.;\n", max_size=60), st.integers(1, 10), st.sampled_from(["Rating: [[%d]]", "Rating:{%d}"]))
