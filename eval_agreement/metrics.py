@@ -16,7 +16,17 @@ from msgspec.structs import replace
 
 from critic.stats.arrays import Floats, Group, distinct, group_numbers, ratio
 from critic.stats.estimate import LEVEL, Bootstrap, Estimate, Interval, span_both
-from eval_agreement.pairs import Cells, PairSums, around, exact_kendall, exact_spearman, kendall, pearson, spearman
+from eval_agreement.pairs import (
+    Cells,
+    PairSums,
+    around,
+    exact_kendall,
+    exact_spearman,
+    kendall,
+    pearson,
+    pearson_within,
+    spearman,
+)
 from eval_agreement.sample import Indices, Scores, on_scale
 
 Range = tuple[int, int]
@@ -112,6 +122,12 @@ METRICS: dict[str, Metric] = {
     ),
     "strict": Metric(name="strict", of=lambda sums: sums.mean(_same_strict), share=True),
     "qwk": Metric(name="kappa", of=_kappa, null=0.0, note="Kappa: quadratic weights."),
+    "within": Metric(
+        name="within",
+        of=pearson_within,
+        null=0.0,
+        note="Within: Pearson of each score's distance from the mean of its question (group), over all questions.",
+    ),
 }
 """Every metric by its name in options and files. Reports, gates, comparisons and training use exactly these."""
 
@@ -164,14 +180,14 @@ def agreement(human: Scores, judge: Scores) -> Agreement:
     0.5
     >>> one = agreement([7], [8])
     >>> one.n, one.mae, one.fuzzy, one.strict, list(one.undefined)
-    (1, 1.0, 1.0, 1.0, ['pearson', 'spearman', 'kendall'])
+    (1, 1.0, 1.0, 1.0, ['pearson', 'spearman', 'kendall', 'within'])
     >>> one.undefined["pearson"]
     'a correlation needs at least two pairs'
     >>> for judge in ([7] * 5, [0.1 + 3.2] * 4 + [3.3000000000000003]):
     ...     constant = agreement([1, 2, 3, 4, 5], judge)
     ...     print(constant.pearson, constant.spearman, constant.kendall, list(constant.undefined), constant.mae)
-    None None None ['pearson', 'spearman', 'kendall'] 4.0
-    None None None ['pearson', 'spearman', 'kendall'] 1.26
+    None None None ['pearson', 'spearman', 'kendall', 'within'] 4.0
+    None None None ['pearson', 'spearman', 'kendall', 'within'] 1.26
     >>> constant.undefined["pearson"]
     'the judge gave every response the same score'
     >>> for none in (agreement([], []), agreement([3, 4], [None, np.nan])):
@@ -272,7 +288,9 @@ def _no_correlation(human: Floats, judge: Floats) -> str:
         return "a correlation needs at least two pairs"
     if np.ptp(judge) == 0:
         return "the judge gave every response the same score"
-    return "people gave every response the same score" if np.ptp(human) == 0 else "undefined on these scores"
+    if np.ptp(human) == 0:
+        return "people gave every response the same score"
+    return "it needs several questions (groups), and different scores within one"
 
 
 def _varying(estimate: Estimate) -> Estimate:

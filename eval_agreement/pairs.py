@@ -19,6 +19,8 @@ Ranks = NDArray[np.intp]
 OfPairs = Callable[[Floats, Floats], Floats]
 """A function from human and judge scores, arrays of one shape, to one number per pair."""
 
+_DUST = 1e-9
+
 _CELLS, _SIDE = 1024, 32
 """Largest number of cells in a table of counts; number of values kept on each side if both have many."""
 
@@ -129,6 +131,20 @@ class PairSums:
         judge_variance = np.where(self.varied[1], judge_square - judge**2, 0.0)
         return human_variance, judge_variance, product - human * judge
 
+    @cached_property
+    def within(self) -> Floats:
+        """Sums over each sample of deviations from the unit's mean: human squared, judge squared, products, (3, R).
+
+        They are 0 if there is one unit, in which deviations are those from the sample's mean.
+        """
+        size = np.asarray(self._cells.by_unit.sum(axis=0))
+        human, judge, *products = (self._cells.column(of) for of in self._cells.centred)
+        means = (human**2, judge**2, human * judge)
+        apart = np.stack([product - mean / size for product, mean in zip(products, means, strict=True)])
+        # What a constant side leaves are rounding errors.
+        apart[:2] = np.where((apart[:2] > _DUST * size) & (len(size) > 1), apart[:2], 0.0)
+        return np.asarray(apart @ self._drawn)
+
     def correlation(self, top: Floats, left: Floats, right: Floats) -> Floats:
         """Compute top / sqrt(left right), clipped to -1..1; NaN for samples with a constant side."""
         values = ratio(top, np.sqrt(np.maximum(left, 0) * np.maximum(right, 0)))
@@ -139,6 +155,15 @@ def pearson(sums: PairSums) -> Floats:
     """Compute Pearson's r of each sample, (R,)."""
     human, judge, covariance = sums.moments
     return sums.correlation(covariance, human, judge)
+
+
+def pearson_within(sums: PairSums) -> Floats:
+    """Compute Pearson's r of the deviations from the group's means, pooled over the groups, of each sample, (R,).
+
+    It is how well a judge tells the answers to one question apart; the difficulty of questions does not count.
+    """
+    human, judge, product = sums.within
+    return np.clip(ratio(product, np.sqrt(human * judge)), -1, 1)
 
 
 def spearman(sums: PairSums) -> Floats:

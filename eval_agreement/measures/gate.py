@@ -76,8 +76,8 @@ def parse(text: str, names: Sequence[str] = ()) -> list[Limit]:
     --gate 'mae<=': expected METRIC<=NUMBER or METRIC>=NUMBER, as in mae<=0.9
     --gate '': expected METRIC<=NUMBER or METRIC>=NUMBER, as in mae<=0.9
     --gate "__import__('os')<=1": expected METRIC<=NUMBER or METRIC>=NUMBER, as in mae<=0.9
-    --gate 'mea<=0.9': no metric 'mea'; there are mae, …, fuzzy, strict, qwk (kappa), failed, changed
-    --gate 'kappa>=0.9': no metric 'kappa'; there are mae, …, fuzzy, strict, qwk (kappa), failed, changed
+    --gate 'mea<=0.9': no metric 'mea'; there are mae, …, fuzzy, strict, qwk (kappa), within, failed, changed
+    --gate 'kappa>=0.9': no metric 'kappa'; there are mae, …, fuzzy, strict, qwk (kappa), within, failed, changed
     --gate 'mae>=0.9': a gate on mae reads mae<=0.9
     """
     names = names or (*METRICS, "failed", "changed")

@@ -7,6 +7,7 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from critic.stats.arrays import Floats
+from critic.stats.estimate import Estimate
 from eval_agreement.measures.baselines import trivial
 from eval_agreement.measures.compare import Comparison, compare
 from eval_agreement.measures.raters import leave_one_out
@@ -93,11 +94,15 @@ def people(sample: RatedSample) -> Iterator[Line]:
     but one. n counts (answer, rater) pairs. Yields nothing if no answer has two raters.
     """
     others, rater, row = leave_one_out(sample.raters)
-    if len(row):
-        group = sample.groups[row]
-        yield Line("people", "people", "each rater against the mean of the others", measured(others, rater, group))
-        judge = measured(others, sample.scores[row], group)
-        yield Line("people", f"{sample.judge} as a rater", "the judge against the same means", judge)
+    scorers = {
+        "people": ("each rater against the mean of the others", rater),
+        f"{sample.judge} as a rater": ("the judge against the same means", sample.scores[row]),
+    }
+    for name, (about, scores) in scorers.items() if len(row) else ():
+        result = measured(others, scores, sample.groups[row])
+        # Within a question the mean of the others falls where a rater's own score rises.
+        undefined = Estimate(n=result.n, undefined="raters of one answer depend on each other")
+        yield Line("people", name, about, replace(result, estimates={**result.estimates, "within": undefined}))
 
 
 Breakdown = dict[str, dict[str, Agreement]]

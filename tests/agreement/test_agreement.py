@@ -100,18 +100,29 @@ def test_metrics_are_those_of_the_libraries(both: list[tuple[int, int]]) -> None
     human, judge = (np.array(side) / 4 for side in zip(*both, strict=True))
     result = agreement(human, judge)
     varied = len(set(human)) > 1 and len(set(judge)) > 1
-    for name, value in zip(METRICS, by_library(human, judge) if varied else [None] * 7, strict=True):
+    for name, value in zip(METRICS, by_library(human, judge) if varied else [None] * 8, strict=True):
         if varied or name in CORRELATIONS:
             assert getattr(result, name) == (value if value is None else pytest.approx(value, abs=1e-9)), name
         assert (getattr(result, name) is None) == (name in result.undefined)
 
 
-def by_library(human: Any, judge: Any) -> list[float]:
-    """In the order of METRICS."""
+def by_library(human: Any, judge: Any) -> list[float | None]:
+    """In the order of METRICS. Without groups there is nothing within them."""
     tests = (stats.pearsonr, stats.spearmanr, stats.kendalltau)
     same = [np.mean([in_same_range(*pair, ranges) for pair in zip(human, judge, strict=True)]) for ranges in RANGES]
     kappa = 1 - np.mean((human - judge) ** 2) / (np.var(human) + np.var(judge) + (human.mean() - judge.mean()) ** 2)
-    return [np.abs(human - judge).mean(), *(test(human, judge).statistic for test in tests), *same, kappa]
+    return [np.abs(human - judge).mean(), *(test(human, judge).statistic for test in tests), *same, kappa, None]
+
+
+@given(fractional, st.integers(2, 5))
+def test_within_is_the_correlation_of_deviations(both: list[tuple[int, int]], groups: int) -> None:
+    scores = pd.DataFrame(np.array(both) / 4, columns=["human", "judge"])
+    group = np.arange(len(both)) % groups
+    result = measured(scores["human"].to_numpy(), scores["judge"].to_numpy(), group)
+    apart = scores - scores.groupby(group).transform("mean")
+    several = len(set(group)) > 1 and (apart.abs().max() > 1e-6).all()
+    assert result.within == (pytest.approx(apart.corr().iloc[0, 1], abs=1e-9) if several else None)
+    assert several or result.undefined["within"]
 
 
 RANGES = ([(1, 2), (3, 5), (6, 8), (9, 10)], [(1, 1), (2, 2), (3, 3), (4, 5), (6, 6), (7, 8), (9, 10)])

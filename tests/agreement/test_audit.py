@@ -18,7 +18,7 @@ from samples import build_pairs, build_question, build_sample
 from critic import jsonl
 from critic.records import HumanScore, Judgment, Response, Turn, Verdict
 from critic.stats.verdicts import FAILED, TIE, UNASKED, A, B
-from eval_agreement import METRICS, agreement, measured
+from eval_agreement import METRICS, measured
 from eval_agreement.measures.baselines import trivial
 from eval_agreement.measures.scorers import people
 from eval_agreement.page.report import count_failures, count_pairs, rank_answers
@@ -112,14 +112,15 @@ def test_summary_holds_what_agreement_says(audited: Path, summary: dict[str, Any
         judged, others = summary[name], summary["judges"]["other"][name]
         columns = [record.sample.columns.get("other_score_1_10") for record in records]
         for measured_values, scores in ((judged, [record.score for record in records]), (others, columns)):
-            expected = agreement(human, scores)
-            bounds = measured(human, scores, group).interval
+            expected = measured(human, scores, group)
             assert (measured_values["n"], measured_values["failed"]) == (expected.n, expected.failed)
             assert measured_values["coverage"] == pytest.approx(expected.n / len(records))
             assert measured_values["undefined"] == expected.undefined
             for metric in METRICS:
                 assert measured_values[metric] == pytest.approx(getattr(expected, metric), abs=1e-12)
-            assert measured_values["interval"] == {metric: ends and list(ends) for metric, ends in bounds.items()}
+            assert measured_values["interval"] == {
+                metric: ends and list(ends) for metric, ends in expected.interval.items()
+            }
 
 
 def test_failures_are_counted_and_baselines_use_every_row(audited: Path, summary: dict[str, Any]) -> None:

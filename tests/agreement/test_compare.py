@@ -29,7 +29,7 @@ def test_differences_are_those_of_the_metrics_on_the_rows_both_scored() -> None:
     data.judges["judge0"][:7] = data.judges["judge1"][5:9] = np.nan
     comparison = compare(data, "judge0", "judge1")
     rows = np.arange(9, 300)
-    first, second = (agreement(data.human[rows], data.judges[name][rows]) for name in data.judges)
+    first, second = (measured(data.human[rows], data.judges[name][rows], data.groups[rows]) for name in data.judges)
     assert (comparison.n, comparison.left_out) == (291, 9)
     assert [difference.metric for difference in comparison.differences] == list(METRICS)
     for difference in comparison.differences:
@@ -58,8 +58,8 @@ def test_equal_judges_are_never_told_apart() -> None:
 
 def test_non_inferiority_needs_the_whole_interval() -> None:
     better, worse = (compare(sample(), *names) for names in (("judge0", "judge1"), ("judge1", "judge0")))
-    assert [line.no_worse for line in better.differences] == [True, True, *[None] * 5]
-    assert [line.no_worse for line in worse.differences] == [False, False, *[None] * 5]
+    assert [line.no_worse for line in better.differences] == [True, True, *[None] * 6]
+    assert [line.no_worse for line in worse.differences] == [False, False, *[None] * 6]
     unsure = compare(sample(noise=(1.5, 1.5), n=60), "judge0", "judge1").differences[0]
     assert unsure.interval is not None and unsure.interval[0] < 0.1 < unsure.interval[1] and unsure.no_worse is False
     few = compare(sample(n=9), "judge0", "judge1")

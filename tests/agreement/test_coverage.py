@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pytest
 from draws import share_that_holds
 from scipy import stats
@@ -172,10 +173,10 @@ def one_giant_question(random: Any) -> World:
 
 
 BARS: dict[Make, tuple[float, ...]] = {
-    rare_errors: (0.9,) * 7,
-    one_giant_question: (0.936, 0.935, 0.95, 0.945, 0.947, 0.935, 0.935),
-    six_groups: (0.914, 0.899, 0.921, 0.904, 0.915, 0.944, 0.962),
-    six_groups_whole: (0.923, 0.958, 0.957, 0.908, 0.915, 0.944, 0.948),
+    rare_errors: (*(0.9,) * 7, 0.85),
+    one_giant_question: (0.936, 0.935, 0.95, 0.945, 0.947, 0.935, 0.935, 0.91),
+    six_groups: (0.914, 0.899, 0.921, 0.904, 0.915, 0.944, 0.962, 0.92),
+    six_groups_whole: (0.923, 0.958, 0.957, 0.908, 0.915, 0.944, 0.948, 0.91),
 }
 """What each metric's interval covered, in the order of METRICS, in 1,000 worlds with 500 resamples each.
 
@@ -187,14 +188,22 @@ def covered(make: Make) -> dict[str, float]:
     """The share of worlds in which each metric's interval holds its value on half a million rows."""
     random = np.random.default_rng(99)
     worlds = [make(random) for _ in range(2500)]
-    true = agreement(*(np.concatenate([world[side] for world in worlds]) for side in (0, 1)))
+    whole = World._make(map(np.concatenate, zip(*worlds, strict=True)))
+    apart = pd.DataFrame(whole._asdict()).assign(
+        world=np.repeat(np.arange(2500), [len(world.group) for world in worlds])
+    )
+    apart = apart - apart.groupby(["world", "group"]).transform("mean")
+    true = {**agreement(whole.human, whole.first).estimates, "within": apart["human"].corr(apart["first"])}
     by_world = []
     for index, stream in enumerate(np.random.SeedSequence(1).spawn(1000)):
         world = make(np.random.default_rng(stream))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(metrics, "Bootstrap", functools.partial(Bootstrap, resamples=500, seed=index))
             by_world.append(measured(world.human, world.first, world.group).interval)
-    return {name: share_that_holds((ends[name] for ends in by_world), getattr(true, name)) for name in METRICS}
+    return {
+        name: share_that_holds((ends[name] for ends in by_world), getattr(true[name], "value", true[name]))
+        for name in METRICS
+    }
 
 
 @pytest.mark.parametrize("make", BARS)

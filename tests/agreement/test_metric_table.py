@@ -38,7 +38,7 @@ def audit(folder: Path, *options: str) -> Done:
 
 def test_it_is_printed_written_and_compared(tmp_path: Path) -> None:
     done = assert_ended(audit(tmp_path, "--gate", "above<=0.9"), 0)
-    assert re.search(r"^judge .* kappa +too high$", done.stdout, re.MULTILINE)
+    assert re.search(r"^judge .* within +too high$", done.stdout, re.MULTILINE)
     assert "above<=0.9 kept" in done.stdout
     summary = json.loads((tmp_path / "out/summary.json").read_text("utf-8"))
     sample = summary["people.csv"]
