@@ -234,7 +234,8 @@ class JudgeLayer:
 
     def _refuse_text(self, reason: str) -> Refusal:
         """Return the error for a request that a scoring head cannot answer. `reason` is a clause that says why."""
-        served = describe_service(self.settings, self.contracts) or "/classify"
+        route = "/pooling" if self.settings.about.get("read_answer") else "/classify"
+        served = describe_service(self.settings, self.contracts) or route
         message = f"this judge is a scoring head and cannot answer this request: {reason}. It serves {served}"
         return Refusal(message, code="scoring_head")
 

@@ -19,12 +19,21 @@ def by_transformers(
     kind = "AutoModelForSequenceClassification" if head else "AutoModelForCausalLM"
     model = getattr(transformers, kind).from_pretrained(judge, dtype=torch.float32).eval()
 
+    def read(ids: list[int], messages: list[Message]) -> Any:
+        """The logits of a head with ten classes, or with ten more that read the answer: all but what begins alike."""
+        if model.config.num_labels == 10:
+            return logits(ids)
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        answer = tokenizer(text, add_special_tokens=False).char_to_token(text.rindex("\n> ") + 1)
+        by_token = model.score(model.model(torch.tensor([ids])).last_hidden_state[0])
+        return by_token[-1, :10] + by_token[answer:, 10:].mean(0)
+
     def logits(ids: list[int]) -> Any:
         with torch.no_grad():
             return model(torch.tensor([ids])).logits[0]
 
     if head:
-        return [logits(ids).softmax(-1).tolist() for ids in prompts]
+        return [read(*each).softmax(-1).tolist() for each in zip(prompts, prompts_messages, strict=True)]
     digits = [tokenizer.convert_tokens_to_ids(str(digit)) for digit in range(10)]
     begins = tokenizer('{"Rating":', add_special_tokens=False)["input_ids"]
     closing = [place for word, place in tokenizer.get_vocab().items() if word.startswith(end)]

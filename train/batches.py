@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
-from itertools import accumulate, chain
+from itertools import chain
 from operator import itemgetter
 from typing import Any, ClassVar
 
@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from msgspec import Struct
 from numpy.typing import NDArray
-from packing import LEAST, add_branches, build_prefix_tree, build_sequence
+from packing import LEAST, add_branches, build_prefix_tree, build_sequence, locate_tokens
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 from vision import BLANK, SeeingTokenizer, list_images, number_images
 
 from critic.judging.targets import IGNORED
+from critic.records import RATINGS
 
 Row = dict[str, Any]
 """A tokenized example, with the columns of rows.Data."""
@@ -69,10 +70,10 @@ class Collation:
         """
         return None
 
-    def tensors(self, rows: list[Row], ends: list[int], weighing: Weights) -> Tensors:
+    def tensors(self, rows: list[Row], places: list[list[int]], weighing: Weights) -> Tensors:
         """Return additional tensors for the loss.
 
-        `ends[i]` is the index of row i's last token among all tokens of the batch.
+        `places[i]` are the indices of row i's tokens among all tokens of the batch.
         """
         return {}
 
@@ -87,7 +88,7 @@ class PromptCollation(Collation):
     """
 
     packs = True
-    inputs = Collation.inputs | {"people", "ends", "row_weights"}
+    inputs = Collation.inputs | {"people", "ends", "answers", "answer_of", "row_weights"}
 
     def parts(self, row: Row) -> list[Row]:
         """Return the row without its verdict. Its last token takes the place of the verdict."""
@@ -97,17 +98,41 @@ class PromptCollation(Collation):
         size = row["source"]
         return [{**row, "input_ids": row["input_ids"][:size], "length": size, "source": size - 1, "value": []}]
 
-    def tensors(self, rows: list[Row], ends: list[int], weighing: Weights) -> Tensors:
+    def tensors(self, rows: list[Row], places: list[list[int]], weighing: Weights) -> Tensors:
         """Return tensors for the n prompts with human scores.
 
-        They are `ends` [n], the distribution of the human scores `people` [n × 10], and `row_weights` [n].
+        They are the indices of their last tokens (`ends` [n]) and of all from their answers on (`answers`), the number
+        0..n-1 of the prompt of each of the latter (`answer_of`), the distribution of the human scores `people` [n ×
+        10], and `row_weights` [n].
         """
         known = [index for index, row in enumerate(rows) if row["people"]]
+        answers = [places[index][rows[index]["answer"] :] for index in known]
+        lengths = torch.tensor([*map(len, answers)], dtype=torch.long)
         return {
-            "ends": torch.tensor(ends)[known],
+            "ends": torch.tensor([places[index][-1] for index in known]),
+            "answers": torch.tensor([*chain.from_iterable(answers)]),
+            "answer_of": torch.arange(len(known)).repeat_interleave(lengths),
             "people": torch.tensor([rows[index]["people"] for index in known]),
             "row_weights": torch.tensor([weighing.of_row(rows[index]) for index in known]),
         }
+
+
+def average_answer(states: torch.Tensor, batch: Tensors) -> torch.Tensor:
+    """Return the mean [n × width] of each prompt's hidden states from its answer on. `states` are [tokens × width]."""
+    of = batch["answer_of"]
+    sums = states.new_zeros(len(batch["ends"]), states.shape[1], dtype=torch.float32)
+    return (sums.index_add(0, of, states[batch["answers"]].float()) / of.bincount()[:, None]).to(states.dtype)
+
+
+def score_ratings(model: Any, states: torch.Tensor, batch: Tensors) -> torch.Tensor:
+    """Return a scoring head's logits [n × 10] of the ratings. `states` are the hidden states [tokens × width].
+
+    The classes of a head that reads the answer are ten for the last token and ten for the mean over the answer.
+    """
+    scores = model.score(states[batch["ends"]]).float()
+    if model.config.num_labels == len(RATINGS):
+        return scores
+    return scores[:, : len(RATINGS)] + model.score(average_answer(states, batch)).float()[:, len(RATINGS) :]
 
 
 class Batches:
@@ -177,14 +202,14 @@ class Batches:
         labels = padded(self._labels, IGNORED)
         longest = ids.shape[1]
         lengths = torch.tensor([row["length"] for row in rows])
-        ends = [number * longest + row["length"] - 1 for number, row in enumerate(rows)]
+        places = [[*range(number * longest, number * longest + row["length"])] for number, row in enumerate(rows)]
         return {
             "input_ids": ids,
             "attention_mask": (torch.arange(longest) < lengths[:, None]).long(),
             "labels": labels,
             "learned": find_learned_places(labels),
             "weights": padded(self._token_weights, 0.0),
-            **self.collation.tensors(rows, ends, self.weighing),
+            **self.collation.tensors(rows, places, self.weighing),
             **(self.seeing.types_of(ids) if self.seeing is not None else {}),
             **self._pixels([*chain.from_iterable(row.get("images", []) for row in rows)]),
         }
@@ -195,10 +220,9 @@ class Batches:
         most = [row["source"] - 1 for row in rows]
         nodes = build_prefix_tree(number_images(rows, self.image_token), most, LEAST if self.share else math.inf)
         branches = self._branches(rows, [node.row for node in nodes if node.leaf])
-        places = {row["branch_of"]: (number, row["length"] - 1) for number, row in enumerate(branches, len(rows))}
-        nodes, rows = add_branches(nodes, places), [*rows, *branches]
-        behind = accumulate(node.end - node.start for node in nodes)
-        last = {node.row: end - 1 for node, end in zip(nodes, behind, strict=True) if node.leaf}
+        beside = {row["branch_of"]: (number, row["length"] - 1) for number, row in enumerate(branches, len(rows))}
+        nodes, rows = add_branches(nodes, beside), [*rows, *branches]
+        places = locate_tokens(nodes)
 
         def flat(values: Callable[[Row], list[Any]]) -> torch.Tensor:
             shown = (values(rows[node.row])[node.start : node.end] for node in nodes)
@@ -210,7 +234,7 @@ class Batches:
             "labels": labels,
             "learned": find_learned_places(labels),
             "weights": flat(self._token_weights),
-            **self.collation.tensors(rows, [last[row] for row in range(len(rows))], self.weighing),
+            **self.collation.tensors(rows, [places[row] for row in range(len(rows))], self.weighing),
             **self._pixels(list_images(nodes, rows, self.image_token)),
         }
 
@@ -224,13 +248,13 @@ def find_learned_places(labels: torch.Tensor) -> torch.Tensor:
     return functional.pad(labels[:, 1:] != IGNORED, (0, 1)).flatten().nonzero()[:, 0]
 
 
-def build_prompt_row(ids: list[int], images: list[str], image_tokens: list[int]) -> Row:
+def build_prompt_row(ids: list[int], images: list[str], image_tokens: list[int], answer: int = 0) -> Row:
     """Return a row that consists of a prompt without verdict or human score.
 
-    `images` are names of images, `image_tokens` the number of tokens of each.
+    `images` are names of images, `image_tokens` the number of tokens of each, `answer` the index of the answer's first.
     """
     row = {"input_ids": ids, "source": len(ids), "length": len(ids), "images": images, "image_tokens": image_tokens}
-    return {**row, "value": [], "rating": 0, "people": [0.0], "other_ids": [], "weight": 0.0}
+    return {**row, "answer": answer, "value": [], "rating": 0, "people": [0.0], "other_ids": [], "weight": 0.0}
 
 
 def _build_blank_row(seeing: SeeingTokenizer) -> Row:

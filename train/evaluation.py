@@ -10,13 +10,24 @@ import numpy as np
 import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object, send_to_device
-from batches import Batches, Collation, PromptCollation, Row, Weights, build_prompt_row
+from batches import (
+    Batches,
+    Collation,
+    PromptCollation,
+    Row,
+    Tensors,
+    Weights,
+    average_answer,
+    build_prompt_row,
+    score_ratings,
+)
 from msgspec import Struct
 from numpy.typing import NDArray
 from objective import Objective, RatingTokens, log_distribution
 from vision import SeeingTokenizer, number_images
 
 from critic import human_scored
+from critic.backends.answers import cut_answer, find_answer
 from critic.errors import UsageError, located
 from critic.images import ImageError
 from critic.judging import distribution
@@ -24,7 +35,7 @@ from critic.judging.examples import Planned, build_example
 from critic.judging.forms import form_of, inquiry
 from critic.judging.targets import RATING, source_ids
 from critic.stats.estimate import FEWEST_TO_DECIDE, Bootstrap
-from eval_agreement import METRICS, agreement
+from eval_agreement import METRICS, measured
 from eval_agreement.metrics import resampled
 
 _NO_WEIGHTS, _PROMPTS = Weights(1.0, [1.0]), PromptCollation()
@@ -73,7 +84,10 @@ def read_held_out(path: Path, objective: Objective, tokenizer: Any) -> HeldOut:
         else:
             assert response.human is not None
             takes = [tokenizer.image_tokens(name) for name in rendered.images]
-            row = build_prompt_row(source_ids(tokenizer, rendered.messages) + behind, rendered.images, takes)
+            ids, without = (
+                source_ids(tokenizer, shown) for shown in (rendered.messages, cut_answer(rendered.messages))
+            )
+            row = build_prompt_row(ids + behind, rendered.images, takes, find_answer(ids, without))
             usable.append((row, response.human.score, response.question.group))
     if not usable:
         problem = f"none fits into {limit} source tokens and has what {form} needs"
@@ -94,10 +108,11 @@ def compute_distributions(
     - `tokens`: how the tokenizer spells ratings, or None for a scoring head. `ends`: as in HeldOut.
     """
 
-    def likely(last: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+    def likely(states: torch.Tensor, batch: Tensors) -> torch.Tensor:
         # A head has classes, not tokens.
         if tokens is None:
-            return torch.softmax(model.score(last).float(), dim=-1)
+            return torch.softmax(score_ratings(model, states, batch), dim=-1)
+        last, before = states[batch["ends"]], states[batch["ends"] - 1]
         # A 10 is one token, so nothing behind a 1 needs to be known.
         if tokens.zero is None:
             return log_distribution(tokens, model.lm_head(last), None).exp()
@@ -107,13 +122,16 @@ def compute_distributions(
     return _compute_by_batch(model, tokenizer, rows, size, likely)
 
 
-def compute_last_hidden(model: Any, tokenizer: Any, ids: list[list[int]], size: int) -> NDArray[np.float64]:
-    """Return the last hidden state [rows × width] of the last token of each row. `ids` are the token ids of the rows.
+def compute_last_hidden(model: Any, tokenizer: Any, rows: list[Row], size: int) -> NDArray[np.float64]:
+    """Return last hidden states [rows × 2 × width] of each row: that of its last token, and the answer's mean.
 
     The processes share the rows, `size` per batch.
     """
-    rows = [build_prompt_row(tokens, [], []) for tokens in ids]
-    return _compute_by_batch(model, tokenizer, rows, size, lambda last, before: last)
+
+    def read(states: torch.Tensor, batch: Tensors) -> torch.Tensor:
+        return torch.stack([states[batch["ends"]], average_answer(states, batch)], dim=1)
+
+    return _compute_by_batch(model, tokenizer, rows, size, read)
 
 
 def compute_head_scores(model: Any, tokenizer: Any, collation: Collation, rows: list[Row]) -> NDArray[np.float64]:
@@ -121,7 +139,9 @@ def compute_head_scores(model: Any, tokenizer: Any, collation: Collation, rows: 
 
     The processes share the rows. Every process must call it.
     """
-    return _compute_by_batch(model, tokenizer, rows, 8, lambda last, before: model.score(last).float(), collation)
+    return _compute_by_batch(
+        model, tokenizer, rows, 8, lambda states, batch: model.score(states[batch["ends"]]).float(), collation
+    )
 
 
 def _compute_by_batch(
@@ -129,13 +149,13 @@ def _compute_by_batch(
     tokenizer: Any,
     rows: list[Row],
     size: int,
-    compute: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    compute: Callable[[torch.Tensor, Tensors], torch.Tensor],
     collation: Collation = _PROMPTS,
 ) -> NDArray[np.float64]:
-    """Return the vector that `compute` makes of each row, in batches of `size`, shared over the processes.
+    """Return what `compute` makes of each row, in batches of `size`, shared over the processes.
 
-    `compute` takes the hidden states [rows × width] at each row's last token, and at the token before it; for pairs
-    they are [rows × 2 × width]. Rows with a common prefix are batched together, and it is computed once if the
+    `compute` takes the hidden states [tokens × width] of a batch, and the tensors for the loss (`Collation.tensors`).
+    Rows with a common prefix are batched together, and it is computed once if the
     attention supports prefix trees.
     """
     seeing = tokenizer if isinstance(tokenizer, SeeingTokenizer) else None
@@ -151,9 +171,10 @@ def _compute_by_batch(
         for start in range(0, len(own), size):
             indices = own[start : start + size]
             batch = collate([rows[index] for index in indices])
+            batch = send_to_device(batch, device)
             inputs = {name: value for name, value in batch.items() if name not in collation.inputs}
-            hidden = model.model(**send_to_device(inputs, device), use_cache=False).last_hidden_state.flatten(0, 1)
-            computed = compute(hidden[batch["ends"]], hidden[batch["ends"] - 1])
+            hidden = model.model(**inputs, use_cache=False).last_hidden_state.flatten(0, 1)
+            computed = compute(hidden, batch)
             vectors += zip(indices, computed.double().cpu().numpy(), strict=True)
     model.train(training)
     vector_of = dict(gather_object(vectors))
@@ -165,17 +186,18 @@ def rate_by_expectation(shares: NDArray[np.float64]) -> list[float]:
     return [distribution.score(list(row), "expected") for row in shares]
 
 
-def compute_metrics(scores: list[float], human: list[float]) -> dict[str, float]:
+def compute_metrics(scores: list[float], held: HeldOut) -> dict[str, float]:
     """Return all agreement metrics by name, and the number of rows as `n`. Undefined metrics are left out.
 
-    >>> compute_metrics([5.0, 5.0, 5.0], [5.0, 5.0, 6.5])
+    >>> held = HeldOut([], [5.0, 5.0, 6.5], [], ["one", "one", "two"])
+    >>> compute_metrics([5.0, 5.0, 5.0], held)
     {'n': 3.0, 'mae': 0.5, 'fuzzy': 0.6666666666666666, 'strict': 0.6666666666666666, 'qwk': 0.0}
-    >>> sorted(compute_metrics([1.0, 5.0, 10.0], [5.0, 5.0, 5.0]))
+    >>> sorted(compute_metrics([1.0, 5.0, 10.0], HeldOut([], [5.0] * 3, [], ["one", "one", "two"])))
     ['fuzzy', 'mae', 'n', 'qwk', 'strict']
     """
-    estimates = agreement(human, scores).estimates
+    estimates = measured(held.human, scores, held.groups).estimates
     known = {name: estimate.value for name, estimate in estimates.items() if estimate.value is not None}
-    return {"n": float(len(human)), **known}
+    return {"n": float(len(held.human)), **known}
 
 
 def _key_prompt(row: Row, behind: int = 0) -> tuple[tuple[int, ...], tuple[str, ...]]:

@@ -398,7 +398,7 @@ class JudgeTrainer(transformers.Trainer, transformers.TrainerCallback):  # type:
                 settings = held.rows, tokens, spec.batch_size, held.ends
                 shares = evaluation.compute_distributions(model, self.tokenizer, *settings)
                 scores[name] = evaluation.rate_by_expectation(shares)
-            metrics = evaluation.compute_metrics(scores["own"], self.watched["own"].human)
+            metrics = evaluation.compute_metrics(scores["own"], self.watched["own"])
             self.evaluated = {"step": step, **metrics}
             # The first evaluation, before any step, is that of the base.
             if chooses:

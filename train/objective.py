@@ -175,6 +175,18 @@ def compute_rank_error(spec: RankSpec | None, log_probabilities: torch.Tensor, b
     return spec.weight * (errors * counts * together).sum() / 2
 
 
+def name_classes(classes: Sequence[str]) -> dict[str, Any]:
+    """Return the model configuration of a scoring head with these classes.
+
+    >>> name_classes(["score"])
+    {'id2label': {0: 'score'}, 'label2id': {'score': 0}, 'problem_type': 'regression'}
+    """
+    names = dict(enumerate(classes))
+    # vLLM gives the score of a regression as it is, and classes as probabilities.
+    kind = {"problem_type": "regression"} if len(names) == 1 else {}
+    return {"id2label": names, "label2id": {name: index for index, name in names.items()}, **kind}
+
+
 class Objective(Collation):
     """A training objective: the loss, and everything in recipe, rows, batches and judge that depends on it.
 
@@ -210,15 +222,9 @@ class Objective(Collation):
         """Return True if the judge is a scoring head, which generates no text."""
         return bool(cls.classes)
 
-    @classmethod
-    def head_config(cls) -> dict[str, Any]:
+    def head_config(self) -> dict[str, Any]:
         """Return the model configuration for the classes of a scoring head; empty for a generative judge."""
-        if not cls.is_head():
-            return {}
-        names = dict(enumerate(cls.classes))
-        # vLLM gives the score of a regression as it is, and classes as probabilities.
-        kind = {"problem_type": "regression"} if len(names) == 1 else {}
-        return {"id2label": names, "label2id": {name: index for index, name in names.items()}, **kind}
+        return name_classes(self.classes) if self.is_head() else {}
 
     def read_tokens(self, tokenizer: Any) -> RatingTokens | None:
         """Return how a tokenizer spells the ratings, or None for a scoring head.

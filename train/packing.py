@@ -5,12 +5,13 @@ Tokens see what is on their path from the root, at the positions they would have
 losses and gradients equal those of the separate rows.
 """
 
-from itertools import accumulate, chain, pairwise, takewhile
-from operator import eq
+from itertools import accumulate, chain, pairwise
 from typing import Any, NamedTuple
 
 import torch
 from torch.nn.attention.flex_attention import BlockMask
+
+from critic.backends.answers import count_common
 
 LEAST = 16
 """Fewest tokens that rows must share, beyond the parent node, to get a common node."""
@@ -30,15 +31,6 @@ class Node(NamedTuple):
     end: int
     parent: int
     leaf: bool
-
-
-def count_common(first: list[int], second: list[int]) -> int:
-    """Return the length of the common prefix of two rows.
-
-    >>> count_common([7, 7, 1, 2], [7, 7, 3])
-    2
-    """
-    return sum(takewhile(bool, map(eq, first, second)))
 
 
 def build_prefix_tree(rows: list[list[int]], most: list[int], least: float = LEAST) -> list[Node]:
@@ -97,6 +89,21 @@ def add_branches(nodes: list[Node], branches: dict[int, tuple[int, int]]) -> lis
             tree.append(Node(row, position, position + 1, trunk, leaf=True))
         moved.append(len(tree) - 1)
     return tree
+
+
+def locate_tokens(nodes: list[Node]) -> dict[int, list[int]]:
+    """Return, for each row, the index in the packed sequence of each of its tokens.
+
+    >>> locate_tokens(build_prefix_tree([[7, 7, 1, 2], [7, 7, 3]], most=[3, 2], least=2))
+    {0: [0, 1, 2, 3], 1: [0, 1, 4]}
+    """
+    paths, first = list[list[int]](), 0
+    for node in nodes:
+        # A branch leaves its trunk before the end.
+        above = paths[node.parent][: node.start] if node.parent >= 0 else []
+        paths.append([*above, *range(first, first + node.end - node.start)])
+        first += node.end - node.start
+    return {node.row: path for node, path in zip(nodes, paths, strict=True) if node.leaf}
 
 
 class Tree:

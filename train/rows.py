@@ -22,6 +22,7 @@ from vision import SeeingTokenizer, read_processor
 
 from critic import human_scored, jsonl, tables
 from critic.backends import parts_of
+from critic.backends.answers import cut_answer, find_answer
 from critic.errors import UsageError
 from critic.human_scored import EDITED, SWAPPED, Loaded
 from critic.images import ImageError, Images
@@ -55,7 +56,7 @@ class Data(msgspec.Struct, frozen=True):
     Columns of `rows`:
 
     - id, group, form, input_ids, length.
-    - source: number of prompt tokens.
+    - source: number of prompt tokens. answer: index of the first token of the prompt's answer (`targets.find_answer`).
     - value: positions of the tokens that spell the verdict's value; for a checklist, its answers.
     - rating: integer 1..10, or 0 if there is none.
     - people: probabilities of the ratings 1..10, or []; for a pair, one number: how far people prefer the first answer,
@@ -430,7 +431,7 @@ _TEXT, _COUNT = datasets.Value("string"), datasets.Value("int32")
 _FEATURES = datasets.Features(
     {
         **dict.fromkeys(("id", "group", "form", "scorer", "failure"), _TEXT),
-        **dict.fromkeys(("source", "length"), _COUNT),
+        **dict.fromkeys(("source", "answer", "length"), _COUNT),
         **dict.fromkeys(("input_ids", "other_ids", "value", "image_tokens"), datasets.List(_COUNT)),
         **dict.fromkeys(("images", "shortened"), datasets.List(_TEXT)),
         "rating": datasets.Value("int8"),
@@ -472,6 +473,7 @@ def _tokenize(coded: list[bytes], tokenizer: Any, limits: tuple[int, int]) -> It
                 "input_ids": tokens.ids,
                 "other_ids": source_ids(tokenizer, example.other) if example.other else [],
                 "source": tokens.source,
+                "answer": find_answer(tokens.ids[: tokens.source], source_ids(tokenizer, cut_answer(example.messages))),
                 "value": tokens.value,
                 "length": len(tokens.ids),
                 "images": example.images,

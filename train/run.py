@@ -4,11 +4,9 @@ The prompt is rendered exactly as in judging, and only the verdict is learned. A
 complete checkpoint. The result is a Hugging Face folder that vLLM can serve. (AlignMMBench §5.2)
 """
 
-import hashlib
 import json
 import logging
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -39,7 +37,7 @@ from tiny import random_model
 from vision import TOWERS
 
 from critic import jsonl, tables
-from critic.errors import UsageError
+from critic.errors import UsageError, hash_value
 from critic.images import Images
 
 
@@ -218,6 +216,13 @@ def describe(recipe: Recipe, train: Path, internal: Path | None = None) -> dict[
     }
 
 
+def feature_folder(recipe: Recipe, facts: dict[str, Any], cache: Path) -> Path:
+    """Return the folder for what the recipe's base makes of prompts. `facts` are those of the run (`describe`)."""
+    # A random model also depends on the rows and the seed.
+    made_of = facts if recipe.tiny else facts.get("base_weights") or [recipe.base, recipe.revision]
+    return cache / "features" / hash_value([made_of, recipe.precision], 24)
+
+
 def is_finished(out: Path, facts: dict[str, Any]) -> bool:
     """Return True if `out` holds a finished judge with these `facts`.
 
@@ -283,7 +288,7 @@ def main(run: TrainingRun) -> None:
 
 def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
     """Train the judge that `facts` describe. Resume from the newest complete checkpoint if there is one."""
-    out, first = run.out, cpu.is_first()
+    out, first, cache = run.out, cpu.is_first(), run.cache or Path(HF_HOME) / "critic"
     recipe, machine = _prepare_device(run.recipe, out, run.threads)
     with trainer_args.report_bad_values():
         transformers.set_seed(recipe.training.get("seed", 42))
@@ -302,7 +307,7 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
             )
         preflight.require_device(recipe)
         preflight.require_served_tokens(recipe)
-        data, tokenizer = prepare(recipe, run.train, run.cache or Path(HF_HOME) / "critic", os.cpu_count() or 1, images)
+        data, tokenizer = prepare(recipe, run.train, cache, os.cpu_count() or 1, images)
     tokens = objective_of(recipe).read_tokens(tokenizer)
     objective = objective_of(recipe, tokens)
     watched_rows = _read_watched(run, objective, tokenizer)
@@ -317,8 +322,7 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
             checkpoint, most = preflight.estimate_disk_use(recipe, settings, *export.count_parameters(model))
             print(preflight.require_room(out, checkpoint, most, recipe.keep), flush=True)
     if recipe.probe is not None and resumed is None:
-        name = hashlib.sha256(json.dumps([facts, recipe.precision], sort_keys=True).encode()).hexdigest()
-        folder = out / "probe" / name
+        folder = feature_folder(recipe, facts, cache)
         linear_head.fit(export.unwrap(model), recipe, data.rows, tokenizer, settings.device, folder)
     if first:
         _announce(model, data, resumed)
@@ -346,7 +350,6 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
         trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
         trainer.finish()
     if first:
-        shutil.rmtree(out / "probe", ignore_errors=True)
         print(f"judge saved in {out}", flush=True)
 
 

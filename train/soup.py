@@ -123,7 +123,7 @@ def prepare_scoring(recipe: Recipe, like: Path, rows: Path, data_root: Path) -> 
         model = export.read_base(str(folder), objective.head_config(), recipe.images, dtype="auto")
         model.to("cuda" if torch.cuda.is_available() else "cpu")
         shares = compute_distributions(model, tokenizer, held.rows, objective.tokens, every.batch_size, held.ends)
-        return compute_metrics(rate_by_expectation(shares), held.human)
+        return compute_metrics(rate_by_expectation(shares), held)
 
     return score
 

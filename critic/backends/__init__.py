@@ -116,6 +116,7 @@ class Told(Struct, frozen=True):
     forms: list[str] = []
     tie_band: float | None = None
     pack: OwnPack | None = None
+    read_answer: bool = False
     ordinal: Annotated[list[float], Meta(min_length=11, max_length=11)] | None = None
     calibrated_on: list[str] = []
 
@@ -147,6 +148,11 @@ class ModelInfo(Struct, frozen=True):
     def writes_freely(self) -> bool:
         """Return True if it writes its verdicts as text of its own kind (`critic adopt --prompt-pack`)."""
         return "pack" in self.about and not self.is_classifier
+
+    @property
+    def reads_answer(self) -> bool:
+        """Return True for a scoring head that reads all tokens of the answer (critic.backends.answers)."""
+        return bool(self.about.get("read_answer"))
 
     @property
     def tie_band(self) -> float | None:

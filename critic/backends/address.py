@@ -9,7 +9,7 @@ from critic.errors import SECRET_NAME
 _DEPLOYMENT = re.compile(r"/deployments/([^/]+)$")
 """Matches the part of an Azure URL that names the deployed model."""
 
-_OUTSIDE_V1 = {"/tokenize", "/classify", "/metrics"}
+_OUTSIDE_V1 = {"/tokenize", "/classify", "/pooling", "/metrics"}
 """vLLM's own routes, which begin at the root of the server."""
 
 

@@ -169,13 +169,21 @@ def is_classifier(facts: dict[str, Any]) -> bool:
     return any(name.endswith("ForSequenceClassification") for name in facts.get("architectures", ()))
 
 
+def reads_answer(facts: dict[str, Any]) -> bool:
+    """Return True if `facts` (`read_notes`) describe a head that reads the answer's tokens beside the last one."""
+    recipe = facts.get("recipe", {})
+    return bool(recipe.get("read_answer")) and recipe.get("objective") == "head"
+
+
 def describe(facts: dict[str, Any]) -> dict[str, Any]:
     """Return the fields that a server publishes about a judge, from its training notes (`read_notes`).
 
-    `forms`: those it learned. `gives`: the output of a scoring head. A head that compares answers also has `tie_band`:
-    two scores that differ by at most this are a tie. A judge trained elsewhere has those that `critic adopt` wrote.
+    `forms`: those it learned. `gives`: the output of a scoring head. `read_answer`: True if the head reads more than
+    the last token. A head that compares answers also has `tie_band`: two scores that differ by at most this are a tie.
+    A judge trained elsewhere has those that `critic adopt` wrote.
     """
     about: dict[str, Any] = {"forms": forms} if (forms := list_learned_forms(facts)) else {}
+    about |= {"read_answer": True} if reads_answer(facts) else {}
     adopted = facts.get("adopted", {})
     compares, rates = "tie_band" in facts, "tie_band" not in facts or "ordinal" in adopted
     if compares or is_classifier(facts):

@@ -7,9 +7,9 @@ import random
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 import aiohttp
@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from critic import backends
 from critic.backends import ChatMessage, ModelInfo, Reply, Request, Token, ends_open, refusals
 from critic.backends.address import parse, redact_url
+from critic.backends.answers import cut_answer, find_answer, rate_answer
 from critic.errors import Hopeless, Refused, Transient, UsageError, loads, mask, one_line
 from critic.images import image_part
 from critic.records import RATINGS
@@ -44,6 +45,9 @@ RED = (
     "gUAgEAgEgi/BAjLD/C5w/SM9AAAAAElFTkSuQmCC"
 )
 """A small image (32 x 32 red pixels) as a data URI."""
+
+Parser = Callable[[dict[str, Any], int], Reply]
+"""Function from a server's answer and the number of the try, from 1, to a reply. It raises one of ODD."""
 
 RETRIED_STATUS = {408, 409, 425, 429}
 
@@ -167,7 +171,7 @@ class OpenAIBackend(backends.Backend):
             _read_count(chosen.get("max_model_len")),
             is_vllm,
             processor if isinstance(processor, str) else None,
-            classes in (1, len(RATINGS)),
+            classes in (1, len(RATINGS)) or chosen.get("read_answer") is True,
             chosen,
         )
         return self.served
@@ -275,7 +279,7 @@ class OpenAIBackend(backends.Backend):
         if self.served.is_classifier and not request.classify:
             raise Refused("refused", backends.NO_TEXT)
         if request.classify:
-            return await self._request(_build_classify_body(self.served.name, request.messages), "/classify")
+            return await self._classify(request.messages)
         body = self._build_body(request)
         # A rating is forced by a bias: the probabilities that the server reports stay the model's own.
         if (token := await self._find_token(request)) is not None:
@@ -304,6 +308,22 @@ class OpenAIBackend(backends.Backend):
             self.unsupported |= left_out.keys()
             self._is_known = True
             return reply
+
+    async def _classify(self, messages: Sequence[ChatMessage]) -> Reply:
+        """Return the class probabilities of a scoring head. Raises as `chat` does."""
+        body = _build_classify_body(self.served.name, messages)
+        if not self.served.reads_answer:
+            return await self._request(body, "/classify", _parse_classes)
+        answer = await asyncio.to_thread(self._find_answer, messages)
+        return await self._request(body, "/pooling", partial(_parse_logits, answer=answer))
+
+    def _find_answer(self, messages: Sequence[ChatMessage]) -> int:
+        """Return the index of the token with which the answer of a prompt begins. Raises Transient without a reply."""
+        try:
+            shown = (self._tokenize(part, add_generation_prompt=True) for part in (messages, cut_answer(messages)))
+            return find_answer(*(tokenized["tokens"] for tokenized in shown))
+        except (httpx.HTTPError, *ODD) as error:
+            raise Transient(f"the prompt cannot be tokenized: {one_line(error)}") from None
 
     def _check_route(self, error: Refused) -> None:
         """Raise Hopeless if the server has no chat route (404 or 405) and has never answered as an OpenAI-compatible
@@ -334,11 +354,13 @@ class OpenAIBackend(backends.Backend):
             return int(tokenized["tokens"][-1]) if tokenized["token_strs"][-1] == text else None
         return None
 
-    async def _request(self, body: dict[str, Any], route: str = "/chat/completions") -> Reply:
+    async def _request(
+        self, body: dict[str, Any], route: str = "/chat/completions", parse: Parser | None = None
+    ) -> Reply:
         """Send `body` up to `attempts` times until there is a reply. Raises Transient with the last problem."""
         for attempt in range(1, self.attempts + 1):
             try:
-                return await self._request_once(body, route, attempt)
+                return await self._request_once(body, route, attempt, parse or _parse_reply)
             except Transient as error:
                 if attempt == self.attempts:
                     raise Transient(f"{error} (after {attempt} tries)", tries=attempt) from None
@@ -370,8 +392,8 @@ class OpenAIBackend(backends.Backend):
             body |= {"logprobs": True, "top_logprobs": request.top_logprobs}
         return body
 
-    async def _request_once(self, body: dict[str, Any], route: str, attempt: int) -> Reply:
-        """Send one request and return the reply; `attempt` is its number, from 1.
+    async def _request_once(self, body: dict[str, Any], route: str, attempt: int, parse: Parser) -> Reply:
+        """Send one request and return the reply that `parse` makes of it; `attempt` is its number, from 1.
 
         Raises Transient, Refused or Hopeless, depending on the server's answer.
         """
@@ -394,7 +416,7 @@ class OpenAIBackend(backends.Backend):
             wish = refusals.read_retry_after(headers, raw[:10_000].decode(errors="replace"))
             self._raise_for_status(status, message, wish, fields)
         try:
-            reply = (_parse_classes if route == "/classify" else _parse_reply)(answered, attempt)
+            reply = parse(answered, attempt)
             ten = headers.get("x-critic-ten")
             return reply if ten is None else replace(reply, ten_given_one=float(ten))
         except ODD as error:
@@ -484,6 +506,12 @@ def _read_count(value: Any) -> int | None:
 def _as_table(value: Any) -> dict[str, Any]:
     """Return `value` if it is a dict, else {}."""
     return value if isinstance(value, dict) else {}
+
+
+def _parse_logits(answered: dict[str, Any], attempt: int, answer: int) -> Reply:
+    """Parse the reply of a scoring head that reads the prompt's tokens from `answer` on: the classes of each token."""
+    (prompt,) = answered["data"]
+    return _parse_classes({**answered, "data": [{"probs": rate_answer(prompt["data"], answer)}]}, attempt)
 
 
 def _parse_classes(answer: dict[str, Any], attempt: int) -> Reply:

@@ -36,6 +36,7 @@ from critic.backends import (
     ends_open,
     identity,
 )
+from critic.backends.answers import cut_answer, find_answer, rate_answer
 from critic.errors import Refused, UsageError, install_extra, one_line
 
 BF16 = {"amx_bf16", "avx512_bf16", "bf16"}
@@ -68,6 +69,8 @@ def build_options(model: str, facts: dict[str, Any], on_cpu: bool) -> list[str]:
     words = ["--model", model]
     if identity.is_classifier(facts):
         words += ["--runner", "pooling", "--convert", "classify"]
+        if identity.reads_answer(facts):
+            words += ["--pooler-config", json.dumps({"task": "token_classify", "use_activation": False})]
     else:
         words += ["--structured-outputs-config", json.dumps(structured)]
     if recipe := facts.get("recipe"):
@@ -247,6 +250,9 @@ class VllmBackend:
             raise UsageError(f"vLLM stopped: {one_line(error)}; run the same command again to go on") from None
         finally:
             self._running.pop(name, None)
+        if self.served.reads_answer:
+            without = await self._render(replace(request, messages=cut_answer(request.messages)))
+            return self._build_reply(output, find_answer(output.prompt_token_ids, without["prompt_token_ids"]))
         return self._build_reply(output)
 
     async def _step_all(self) -> None:
@@ -313,11 +319,13 @@ class VllmBackend:
     def _encode(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    def _build_reply(self, output: Any) -> Reply:
-        """Convert vLLM's output to a Reply."""
+    def _build_reply(self, output: Any, answer: int | None = None) -> Reply:
+        """Convert vLLM's output to a Reply. `answer`: index of the answer's first token if the head reads them."""
         if self.served.is_classifier:
             seen, cached = len(output.prompt_token_ids), output.num_cached_tokens or 0
-            return Reply(text="", prompt_tokens=seen, cached_tokens=cached, classes=output.outputs.data.tolist())
+            logits = output.outputs.data.tolist()
+            shares = logits if answer is None else rate_answer(logits, answer)
+            return Reply(text="", prompt_tokens=seen, cached_tokens=cached, classes=shares)
         (completion,) = output.outputs
         tokens = []
         if flat := completion.logprobs:
@@ -413,7 +421,7 @@ class VllmBackend:
 
         forced = self._digits.get(request.forced_token or "") if self._favours else None
         if request.classify:
-            return PoolingParams(task="classify")
+            return PoolingParams(task="token_classify" if self.served.reads_answer else "classify")
         constrained = request.schema is not None or request.regex is not None
         form = StructuredOutputsParams(json=request.schema, regex=request.regex) if constrained else None
         return SamplingParams(

@@ -30,14 +30,15 @@ from eval_agreement.measures.attacks import looking
 pytestmark = pytest.mark.e2e
 
 
-@pytest.fixture(scope="module")
-def head(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Train a tiny head that distinguishes the rows, in float32."""
+@pytest.fixture(scope="module", params=["last", "answer"])
+def head(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """Train a tiny head that distinguishes the rows, in float32. It reads the last token, or the answer's besides."""
     needs("deepspeed", "vllm")
     import training
 
     folder = tmp_path_factory.mktemp("head")
     changes: dict[str, Any] = {"evaluation": None, "ema": None, "objective": "head", "max_source_tokens": 500}
+    changes["read_answer"] = request.param == "answer"
     # vLLM on a CPU knows no smaller heads than of 32 numbers.
     changes["tiny"] = {"hidden_size": 64, "heads": 1, "initializer_range": 0.06}
     steps = {"max_steps": 80, "save_steps": 80, "learning_rate": 0.004}

@@ -74,7 +74,7 @@ def judge_again(file: Path, rows: Path, judge: Path) -> Any:
     tokens = objective.read_tokens(tokenizer)
     held = evaluation.read_held_out(rows, recipes.objective_of(recipe, tokens), tokenizer)
     shares = evaluation.compute_distributions(model, tokenizer, held.rows, tokens, 3, held.ends)
-    metrics = evaluation.compute_metrics(evaluation.rate_by_expectation(shares), held.human)
+    metrics = evaluation.compute_metrics(evaluation.rate_by_expectation(shares), held)
     line = next(line for line in logged(judge) if "eval_mae" in line)
     # Ranks of scores that are nearly equal may change where an adapter is merged.
     for name in ("n", "mae", "pearson"):

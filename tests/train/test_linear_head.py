@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import example_in
+from conftest import example_in, human_row
 from sklearn.linear_model import LogisticRegression
 from training import (
     RECIPE,
@@ -26,6 +26,7 @@ from training import (
 )
 
 import evaluation  # isort: skip
+from objective import name_classes  # isort: skip
 from recipe import OBJECTIVES, objective_of  # isort: skip
 import linear_head  # isort: skip
 import recipe as recipes  # isort: skip
@@ -46,13 +47,15 @@ from critic.records import RATINGS, Example
 HEAD: dict[str, Any] = {"objective": "head", "evaluation": None, "ema": None}
 
 
-@pytest.fixture(scope="module")
-def env(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+@pytest.fixture(scope="module", params=[False, True], ids=["last", "answer"])
+def env(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> SimpleNamespace:
     """Tokenized rows, and a random model with a scoring head."""
     folder = tmp_path_factory.mktemp("head")
-    recipe, data, tokenizer = prepare_rows(folder, sample_rows(12), **HEAD, balance=0.5)
+    # Two answers that begin alike, and two rows that are the same but for the score.
+    written = [*sample_rows(10), human_row(20, response="One. Two. Three."), human_row(21, response="One. Two. Four.")]
+    recipe, data, tokenizer = prepare_rows(folder, written, **HEAD, balance=0.5, read_answer=request.param)
     assert recipe.tiny is not None
-    model = tiny.random_model(recipe.tiny, tokenizer, 2000, OBJECTIVES["head"].head_config())
+    model = tiny.random_model(recipe.tiny, tokenizer, 2000, objective_of(recipe).head_config())
     objective_of(recipe).install(model)
     return SimpleNamespace(recipe=recipe, file=folder / "rows.jsonl", data=data, tokenizer=tokenizer, model=model)
 
@@ -67,6 +70,15 @@ def prompt_ids(env: SimpleNamespace) -> list[list[int]]:
     return prompts
 
 
+def logits_alone(env: SimpleNamespace, ids: list[int]) -> torch.Tensor:
+    """The ratings' logits of a prompt by itself, by what transformers makes of it."""
+    by_token = env.model.score(env.model.model(torch.tensor([ids])).last_hidden_state[0])
+    # The answer is one line, the last that is quoted.
+    begins = env.tokenizer.decode(ids).rindex("\n> ") + 1
+    answer = next(place for place in range(len(ids)) if len(env.tokenizer.decode(ids[: place + 1])) > begins)
+    return by_token[-1, :10] + by_token[answer:, 10:].mean(0) if env.recipe.read_answer else by_token[-1]
+
+
 @pytest.mark.parametrize("share", [True, False])
 def test_the_loss_is_that_of_each_prompt_alone(env: SimpleNamespace, share: bool) -> None:
     rows = [env.data.rows[place] for place in range(len(env.data.rows))]
@@ -76,8 +88,7 @@ def test_the_loss_is_that_of_each_prompt_alone(env: SimpleNamespace, share: bool
     wanted = torch.zeros(())
     for row, ids in zip(rows, prompt_ids(env), strict=True):
         assert row["input_ids"][: len(ids)] == ids, "what is trained is what is asked"
-        logits = env.model(input_ids=torch.tensor([ids])).logits[0]
-        logs = logits.log_softmax(-1)
+        logs = logits_alone(env, ids).log_softmax(-1)
         wanted = wanted - weighing.by_rating[row["rating"]] * (torch.tensor(row["people"]) * logs).sum()
     batch = batches_module.Batches(env.tokenizer.pad_token_id, weighing, objective_of(env.recipe), share=share)(rows)
     assert int((batch["labels"] >= 0).sum()) == len(rows)
@@ -91,7 +102,7 @@ def test_held_out_rows_are_judged_by_the_head(env: SimpleNamespace) -> None:
     assert sorted(row["input_ids"] for row in held.rows) == sorted(prompt_ids(env))
     shares = evaluation.compute_distributions(env.model, env.tokenizer, held.rows, None, 4)
     for row, distribution in zip(held.rows, shares, strict=True):
-        alone = env.model(input_ids=torch.tensor([row["input_ids"]])).logits[0].softmax(-1)
+        alone = logits_alone(env, row["input_ids"]).softmax(-1)
         assert distribution == pytest.approx(alone.detach().numpy(), abs=1e-6)
 
 
@@ -134,7 +145,7 @@ def test_a_new_head_finds_every_rating_alike_likely_and_an_old_one_is_kept(
 ) -> None:
     """Under ZeRO-3 too, where a process holds parts of the weights."""
     plain, scored, judge = (tmp_path / name for name in ("plain", "scored", "judge"))
-    for folder, classes in ((plain, {}), (scored, OBJECTIVES["head"].head_config())):
+    for folder, classes in ((plain, {}), (scored, name_classes(OBJECTIVES["head"].classes))):
         model = tiny.random_model(env.recipe.tiny, env.tokenizer, 2100, classes)
         model.save_pretrained(folder)
         env.tokenizer.save_pretrained(folder)
@@ -152,10 +163,11 @@ def test_a_new_head_finds_every_rating_alike_likely_and_an_old_one_is_kept(
 
 def test_a_fitted_head_is_a_regression_on_what_the_model_makes(env: SimpleNamespace, tmp_path: Path) -> None:
     _, data, tokenizer = prepare_rows(tmp_path, two_kinds(), **HEAD, balance=0.5)
-    model = tiny.random_model(env.recipe.tiny, tokenizer, 2000, OBJECTIVES["head"].head_config())
+    model = tiny.random_model(env.recipe.tiny, tokenizer, 2000, objective_of(env.recipe).head_config())
     counted = [1.0, 0.25, 0.25, 1.0] * 6
     rows = data.rows.remove_columns("weight").add_column("weight", counted)
     states = linear_head.compute_features(model, rows, tokenizer, tmp_path / "kept")
+    states = states[:, : states.shape[1] // 2]
     head, loss = linear_head.fit_ridge(states, rows)
     hidden, people = [], []
     for row in rows:
@@ -165,45 +177,53 @@ def test_a_fitted_head_is_a_regression_on_what_the_model_makes(env: SimpleNamesp
     features, shares = np.array(hidden, dtype=float), np.array(people) * np.array(counted)[:, None]
     scale = features.std(axis=0) + 1e-6
     classes = [1, 7, 8]  # 2, and half of 8 and of 9
-    repeated = np.concatenate([features / scale] * 3)
+    # The direction of the mean, which stands for an intercept, is shortened.
+    mean = (features / scale).mean(axis=0)
+    along = np.outer(mean, mean) / (mean @ mean)
+    way = (np.eye(len(mean)) + (linear_head._MEAN / np.linalg.norm(mean) - 1) * along) / scale
+    repeated = np.concatenate([features @ way.T] * 3)
     known = np.repeat(classes, len(features))
     weight = np.concatenate([shares[:, each] for each in classes])
     penalty = min(
-        linear_head.STRENGTHS, key=lambda penalty: float(np.abs(said_by(penalty, repeated, known, weight, scale, head)))
+        linear_head.STRENGTHS, key=lambda penalty: float(np.abs(said_by(penalty, repeated, known, weight, way, head)))
     )
-    assert said_by(penalty, repeated, known, weight, scale, head) < 1e-3
+    assert said_by(penalty, repeated, known, weight, way, head) < 1e-3
     assert loss < 1.3 < np.log(10), "the two kinds are told apart"
     rarest = head[[1, 7, 8][int(np.argmin([weight[known == each].sum() for each in classes]))]]
-    assert all(np.array_equal(head[rating], rarest) for rating in range(10) if rating not in classes)
+    assert all(np.allclose(head[rating], rarest) for rating in range(10) if rating not in classes)
 
 
-def test_a_fit_that_was_killed_goes_on(env: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was computed before is not computed again, and what was half written counts as nothing."""
+def test_features_are_computed_once(env: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed, it goes on; what was half written counts as nothing; other rows begin with the prompts that are known."""
     monkeypatch.setattr(linear_head, "_PART", 5)
-    computed = list[int]()
+    computed, kept, width = list[int](), tmp_path / "kept", env.model.config.hidden_size
 
-    def counted(model: Any, tokenizer: Any, ids: list[list[int]], size: int) -> Any:
-        if len(computed) == 1 and not (tmp_path / "kept" / "5.npy.partial").exists():
-            (tmp_path / "kept" / "5.npy.partial").write_bytes(b"half")
+    def counted(model: Any, tokenizer: Any, prompts: list[Any], size: int) -> Any:
+        if len(computed) == 1 and not (kept / "a.npz.partial").exists():
+            (kept / "a.npz.partial").write_bytes(b"half")
             raise KeyboardInterrupt
-        computed.append(len(ids))
-        return evaluation.compute_last_hidden(model, tokenizer, ids, size)
+        computed.append(len(prompts))
+        return evaluation.compute_last_hidden(model, tokenizer, prompts, size)
 
     monkeypatch.setattr(linear_head, "compute_last_hidden", counted)
     rows = env.data.rows
     with pytest.raises(KeyboardInterrupt):
-        linear_head.compute_features(env.model, rows, env.tokenizer, tmp_path / "kept")
-    computed_again = linear_head.compute_features(env.model, rows, env.tokenizer, tmp_path / "kept")
-    assert computed == [5, 5, 2], "of twelve rows"
-    for row, features in zip(rows, computed_again, strict=True):
-        ids = torch.tensor([row["input_ids"][: row["source"]]])
-        assert features == pytest.approx(env.model.model(ids).last_hidden_state[0, -1].detach().numpy(), abs=1e-5)
+        linear_head.compute_features(env.model, rows.select(range(9)), env.tokenizer, kept)
+    for given in (rows.select(range(11)), rows, rows.select([7, 2])):
+        features = linear_head.compute_features(env.model, given, env.tokenizer, kept)
+    assert computed == [5, 5, 1, 1], "five of nine, then the rest of eleven and of twelve"
+    for row, feature in zip(rows.select([7, 2]), features, strict=True):
+        states = (
+            env.model.model(torch.tensor([row["input_ids"][: row["source"]]])).last_hidden_state[0].detach().numpy()
+        )
+        assert feature[:width] == pytest.approx(states[-1], abs=1e-5)
+        assert feature[width:] == pytest.approx(states[row["answer"] :].mean(0), abs=1e-5)
 
 
-def said_by(penalty: float, features: Any, known: Any, weight: Any, scale: Any, head: Any) -> float:
+def said_by(penalty: float, features: Any, known: Any, weight: Any, way: Any, head: Any) -> float:
     """How far a head is from the regression with a penalty."""
     fitted = LogisticRegression(C=penalty, fit_intercept=False, max_iter=500).fit(features, known, sample_weight=weight)
-    return float(np.abs(fitted.coef_ / scale - head[fitted.classes_]).max())
+    return float(np.abs(fitted.coef_ @ way - head[fitted.classes_]).max())
 
 
 NO_STEP = {"max_steps": -1, "num_train_epochs": 0}
@@ -227,7 +247,6 @@ def test_training_begins_with_the_fitted_head(stage: int, changes: dict[str, Any
     out = tmp_path / "judge"
     done = train(write_recipe(tmp_path, **changes), rows, out, internal=False)
     assert done.stdout.count("head fitted on 24 examples") == 1, done.stdout
-    assert not (out / "probe").exists()
     judge = transformers.AutoModelForSequenceClassification.from_pretrained(out, dtype=torch.float32).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(out)
     said = dict[float, list[float]]({2.0: [], 8.5: []})

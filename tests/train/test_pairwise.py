@@ -11,6 +11,7 @@ import pytest
 from training import GRADES, pairs_of_answers, preferences, prepare_rows, start, train, write_recipe, write_rows
 
 import export  # isort: skip
+from objective import name_classes  # isort: skip
 from recipe import OBJECTIVES, objective_of  # isort: skip
 import recipe as recipes  # isort: skip
 import batches as batches_module  # isort: skip
@@ -93,7 +94,9 @@ def test_a_killed_run_ends_as_a_folder_with_one_score_and_a_band(tmp_path: Path)
     assert config["problem_type"] == "regression", "vLLM gives the score as it is"
     # What rates can be the base of what compares, but for its head.
     setup = ready(tmp_path, preferences())
-    tiny.random_model(setup.recipe.tiny, setup.tokenizer, 2100, OBJECTIVES["head"].head_config()).save_pretrained(base)
+    tiny.random_model(
+        setup.recipe.tiny, setup.tokenizer, 2100, name_classes(OBJECTIVES["head"].classes)
+    ).save_pretrained(base)
     setup.tokenizer.save_pretrained(base)
     adapted = write_recipe(tmp_path, "lora.yaml", **PAIRS | {"tiny": None, "base": str(base), "lora": {"r": 2}})
     model = training_run.build_model(recipes.read_recipe(adapted), setup.tokenizer, None)

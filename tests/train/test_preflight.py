@@ -30,7 +30,7 @@ PUBLISHED = {
     "runs/base/gemma-3-270m": 32768,
     "runs/base/gemma-3-270m-10": 32768,
     "runs/base/qwen2.5-coder-1.5b": 32768,
-    "runs/base/qwen2.5-coder-1.5b-22": 32768,
+    "runs/base/qwen2.5-coder-1.5b-18": 32768,
     "runs/base/smollm2-135m": 8192,
     "Qwen/Qwen3-4B": 40960,
     "Qwen/Qwen3.5-0.8B": 262144,

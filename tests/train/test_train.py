@@ -234,6 +234,7 @@ WRONG = [
     (SEEING | {"vision": None}, "a tiny model needs a vision section"),
     (SEEING | {"images": "blind"}, "a tiny model needs a vision section"),
     (SEEING | {"objective": "head", "probe": 4}, "probe is for a scoring head that sees no images"),
+    (SEEING | {"objective": "head", "read_answer": True}, "read_answer is for a head that sees no images"),
     (SEEING | {"images": "look"}, "look"),
     (SEEING | {"arms": {"file": "f"}}, "how many points"),
     (SEEING | {"arms": {"file": "f", "edited": 0.5}}, "edited"),

@@ -11,6 +11,7 @@ from training import SEEING, logged, pictured, train, write_recipe, write_rows
 
 import attention  # isort: skip
 import export  # isort: skip
+from objective import name_classes  # isort: skip
 from recipe import OBJECTIVES, objective_of  # isort: skip
 from objective import rating_tokens  # isort: skip
 import recipe_keys  # isort: skip
@@ -196,7 +197,7 @@ def test_every_family_sees_the_rows_one_by_one(
         plain, white = (batch(setup, text, objective, packing=packing, several=several) for several in (False, True))
         assert "pixel_values" in white and loss(model, white) == pytest.approx(loss(model, plain))
     model.save_pretrained(tmp_path / "judge")
-    again = export.read_base(str(tmp_path / "judge"), OBJECTIVES[kind].head_config(), "show")
+    again = export.read_base(str(tmp_path / "judge"), name_classes(OBJECTIVES[kind].classes), "show")
     assert again.config.architectures[0].endswith("ForSequenceClassification") == objective.is_head()
     assert not objective.is_head() or torch.equal(again.score.weight.float(), model.score.weight.float())
 

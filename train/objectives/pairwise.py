@@ -63,14 +63,14 @@ class Pairwise(ScoringHead):
             return prompts
         return [*prompts, {**prompts[0], "input_ids": second, "length": len(second), "source": len(second)}]
 
-    def tensors(self, rows: list[Row], ends: list[int], weighing: Weights) -> Tensors:
+    def tensors(self, rows: list[Row], places: list[list[int]], weighing: Weights) -> Tensors:
         """Return tensors for the n pairs with human preferences.
 
         They are `ends` [n × 2] of both prompts, `people` [n] (1 for A, 0 for B, 1/2 for a tie), `margins` [n] and
         `row_weights` [n].
         """
         # One entry a prompt.
-        each = super().tensors(rows, ends, weighing)
+        each = super().tensors(rows, places, weighing)
         ahead = each["people"][::2, 0]
         # The strength of the preference is in the margin, not in the target.
         way = ahead.sign()

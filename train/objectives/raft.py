@@ -56,7 +56,7 @@ class Raft(Sft):
         ids = [*row["input_ids"][:position], self.tokens.first[0]]
         return {**row, "input_ids": ids, "length": position + 1, "source": position + 1, "value": []}
 
-    def tensors(self, rows: list[Row], ends: list[int], weighing: Weights) -> Tensors:
+    def tensors(self, rows: list[Row], places: list[list[int]], weighing: Weights) -> Tensors:
         """Return tensors for the n rated rows.
 
         - `people` [n × 10]: the distribution of the human scores.
@@ -67,14 +67,14 @@ class Raft(Sft):
         With `rank` also their groups (`number_groups`).
         """
         branches = [index for index, row in enumerate(rows) if "branch_of" in row]
-        places = [rows[index]["branch_of"] for index in branches]
-        rated = [rows[place] for place in places]
-        before = [ends[place] - (row["length"] - row["value"][0]) for place, row in zip(places, rated, strict=True)]
+        numbers = [rows[index]["branch_of"] for index in branches]
+        rated = [rows[number] for number in numbers]
+        before = [places[number][row["value"][0] - 1] for number, row in zip(numbers, rated, strict=True)]
         closing = [row["input_ids"][row["value"][-1] + 1] in self.tokens.ending for row in rated]
         return {
             "people": torch.tensor([row["people"] for row in rated]).reshape(-1, len(RATINGS)),
             "rated": torch.tensor(before, dtype=torch.long),
-            "branch": torch.tensor([ends[index] for index in branches], dtype=torch.long),
+            "branch": torch.tensor([places[index][-1] for index in branches], dtype=torch.long),
             "last": torch.tensor(closing).bool(),
             "row_weights": torch.tensor([weighing.of_row(row) for row in rated]),
             **number_groups(self.recipe.rank, rated),
