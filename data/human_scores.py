@@ -3,10 +3,12 @@
     python data/human_scores.py rows.jsonl --out runs/mine/data --external GPT4 --internal 20
     python data/human_scores.py mine.csv --map answer=response --map stars=human_score --scale 1:5 --out runs/mine/data
     python data/human_scores.py pairs.csv --map winner=preference --out runs/mine/data
+    python data/human_scores.py rows.jsonl --folds 5 --out runs/mine/folds
 
 Internal test: all rows of the groups with `sha1(group) % 10 == 0`, or with `--per-task` exactly a tenth of each task's
 groups, in the order of that hash. `--internal N` adds groups in the order of the hash until there are N. External test:
-all answers of the system given by --external. Neither is trained on. (AlignMMBench §4.1)
+all answers of the system given by --external. Neither is trained on. (AlignMMBench §4.1) With `--folds K` each question
+is tested once: fold-k/internal.jsonl holds a K-th of the groups, fold-k/train.jsonl the others (cross-fitting).
 """
 
 import hashlib
@@ -120,6 +122,34 @@ def split(
     return parts, leaks
 
 
+def write_parts(parts: dict[str, list[dict[str, Any]]], out: Path) -> dict[str, Any]:
+    """Write the rows of each part to a file in `out`, and return their numbers and hashes for splits.json."""
+    files = {name: out / f"{name}.jsonl" for name in parts}
+    for name, file in files.items():
+        if parts[name]:
+            jsonl.write(file, parts[name])
+        else:
+            # A file left from an earlier split would be trained on or tested.
+            file.unlink(missing_ok=True)
+    hashes = {name: jsonl.sha256(file) for name, file in files.items() if parts[name]}
+    return {"rows": {name: len(lines) for name, lines in parts.items()}, "sha256": hashes}
+
+
+def write_folds(loaded: human_scored.Loaded, count: int, rows: Path, out: Path) -> list[dict[str, Any]]:
+    """Write train.jsonl and internal.jsonl of each fold, dealing the groups out in the order of their hashes.
+
+    Return what splits.json says of each. Raise UsageError, which names the file `rows`, if there are too few groups.
+    """
+    groups, folds = sorted({row.group for row in loaded.rows}, key=_hash_group), []
+    if len(groups) < 2 * count:
+        raise UsageError(f"{rows}: {len(groups)} questions (groups) make no {count} folds, each needs two; give fewer")
+    for number in range(count):
+        parts, leaks = split(loaded, {*groups[number::count]}, None, rows)
+        del parts["external"]
+        folds.append(write_parts(parts, out / f"fold-{number + 1}") | {"leaks": leaks})
+    return folds
+
+
 def main(
     rows: Annotated[
         Path, typer.Argument(help="Human labels: scored rows, pairs, or output of import-grades; a table or a folder.")
@@ -130,6 +160,9 @@ def main(
     internal: Annotated[
         int, typer.Option(min=0, help="Fewest groups in the internal test; an audit needs at least 20.")
     ] = 0,
+    folds: Annotated[
+        int | None, typer.Option(min=2, help="Write so many splits instead, in which each question is tested once.")
+    ] = None,
     pictures: Annotated[
         bool, typer.Option("--pictures", help="Keep rows without a reference if they have an image.")
     ] = False,
@@ -139,6 +172,8 @@ def main(
 ) -> None:
     """Validate human labels (scores or preferences), and write the splits."""
     own = human_scored.OwnColumns.parse(mapped, scale, lang)
+    if folds and (external or per_task or internal):
+        raise UsageError("--folds tests each question once; leave --external, --internal and --per-task out")
     sources = tables.list_files(rows, *(out / f"{name}.jsonl" for name in PARTS))
     loaded = human_scored.load(rows, pictures=pictures, own=own)
     if not loaded.rows:
@@ -148,28 +183,25 @@ def main(
     # A mistyped name would silently leave the system in training.
     if external is not None and external not in systems:
         raise UsageError(f"no answer is by --external {quoted(external)}; the systems are {', '.join(sorted(systems))}")
+    facts: dict[str, Any] = {
+        "sources": {jsonl.relative_place(file, out): jsonl.sha256(file) for file in sources},
+        "left_out": dict(loaded.left_out),
+    }
+    if folds:
+        written = write_folds(loaded, folds, rows, out)
+        jsonl.write_json(out / "splits.json", {**facts, "folds": written, "rule": f"sha1(group), dealt out to {folds}"})
+        for number, fold in enumerate(written, 1):
+            tested, trained = fold["rows"]["internal"], fold["rows"]["train"]
+            print(
+                f"{out}/fold-{number}: train {trained} rows, internal {tested} rows; leaks taken out: {fold['leaks']}"
+            )
+        human_scored.say_left_out(loaded.left_out)
+        return
     groups = choose_internal_groups(loaded.rows, per_task, internal)
     parts, leaks = split(loaded, groups, external, rows)
     rule = "a tenth of each task's groups by sha1" if per_task else "sha1(group) % 10 == 0"
-    files = {name: out / f"{name}.jsonl" for name in PARTS}
-    for name, file in files.items():
-        if parts[name]:
-            jsonl.write(file, parts[name])
-        else:
-            # A file left from an earlier split would be trained on or tested.
-            file.unlink(missing_ok=True)
-    jsonl.write_json(
-        out / "splits.json",
-        {
-            "sources": {jsonl.relative_place(file, out): jsonl.sha256(file) for file in sources},
-            "rows": {name: len(lines) for name, lines in parts.items()},
-            "sha256": {name: jsonl.sha256(file) for name, file in files.items() if parts[name]},
-            "left_out": dict(loaded.left_out),
-            "leaks": leaks,
-            "external": external,
-            "rule": f"{rule}, at least {internal} groups" if internal else rule,
-        },
-    )
+    facts |= {"leaks": leaks, "external": external, "rule": rule + f", at least {internal} groups" * (internal > 0)}
+    jsonl.write_json(out / "splits.json", write_parts(parts, out) | facts)
     print(f"{out}: " + ", ".join(f"{name} {len(lines)} rows" for name, lines in parts.items()))
     print(f"internal test: {len(groups)} questions (groups)")
     print(f"leak check: training rows that share material with another group of the internal test, taken out: {leaks}")

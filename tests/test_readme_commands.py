@@ -38,6 +38,8 @@ LEFT_OUT = {
     "critic judge rows.jsonl --engine ray": "needs a cluster: tests/backends/test_ray.py",
     "critic judge rows.jsonl --gpus all": "needs GPUs: tests/stages/test_gpus.py",
     "critic merge part.*.jsonl": "needs all of a run's shards: tests/stages/test_shards.py",
+    "critic merge runs/fold-?.jsonl": "needs the judgments of all folds: tests/stages/test_shards.py",
+    "critic audit runs/judged.jsonl": "audits what the line above merges: tests/stages/test_shards.py",
     "make ": "installs, and runs whole suites",
     "pip ": "needs the network",
 }
@@ -245,7 +247,8 @@ def test_those_of_other_tools_files(tmp_path: Path) -> None:
 
 def test_those_of_the_recipe_for_all_benchmarks(tmp_path: Path, scripted: Servers) -> None:
     shutil.copytree(ROOT / "data/samples/convbench", tmp_path, dirs_exist_ok=True)
-    assert len(check("train/recipes/README.md", tmp_path, scripted(answer).url)) == 1
+    write_jsonl(tmp_path / "rows.jsonl", [human_row(number) for number in range(40)])
+    assert len(check("train/recipes/README.md", tmp_path, scripted(answer).url)) == 2
 
 
 def test_those_of_annotation(tmp_path: Path, scripted: Servers) -> None:

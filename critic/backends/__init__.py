@@ -119,6 +119,7 @@ class Told(Struct, frozen=True):
     read_answer: bool = False
     ordinal: Annotated[list[float], Meta(min_length=11, max_length=11)] | None = None
     calibrated_on: list[str] = []
+    trained_on: list[str] = []
 
 
 class ModelInfo(Struct, frozen=True):

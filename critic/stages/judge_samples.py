@@ -66,7 +66,7 @@ class JudgeSamples(Stage[Item, Judgment]):
             "max_tokens": judge.max_tokens,
             "images": judge.images.facts() if judge.images else None,
             "recalibration": msgspec.to_builtins(run.recalibration),
-            "calibrated_on": judge.backend.served.about.get("calibrated_on"),
+            **{name: judge.backend.served.about.get(name) for name in ("calibrated_on", "trained_on")},
         }
 
     def problem(self, record: Judgment) -> str | None:

@@ -2,19 +2,24 @@
 
 critic judge rows.jsonl --shard 3/64 --out part.3.jsonl …    # one of 64, on any machine; killed, it goes on
 critic merge part.*.jsonl --out judged.jsonl
+
+Or the judgments of all folds of rows (data/human_scores.py --folds), each by the judge that its fold trained:
+critic merge fold-?.jsonl --cross-fit DATA --out judged.jsonl
 """
 
+import json
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from critic import jsonl
-from critic.errors import UsageError, located, notify, quoted
+from critic.errors import UsageError, hash_value, located, notify, quoted
 from critic.records import Judgment, ModelTurn
 from critic.stages import options
 from critic.stages.run import RunOptions, Shard, finish, join_facts
@@ -53,10 +58,8 @@ def merge(parts: Sequence[Path], out: Path, max_failed: float) -> int:
     _check_shards(shards)
     # A shard without any group does not tell how the others were made.
     full = [part for part in shards if not jsonl.is_empty(part.path)] or shards
-    for part in full[1:]:
-        for name in HOW:
-            if (now := _wherever(part.facts.get(name))) != (then := _wherever(full[0].facts.get(name))):
-                raise UsageError(f"{part.path}: made with {name} {quoted(now)}, the others with {quoted(then)}")
+    for name in HOW:
+        _check_equal({part.path: part.facts for part in full}, name)
     # Places in a sidecar are relative to it, and the merged file may lie in another folder.
     first = jsonl.restore_places(full[0].path)
     kind = next((KINDS[name] for name in KINDS if name in first), None)
@@ -77,6 +80,60 @@ def merge(parts: Sequence[Path], out: Path, max_failed: float) -> int:
     return finish(run, whole, {**facts, "shards": len(shards)})
 
 
+def merge_folds(parts: Sequence[Path], out: Path, data: Path, max_failed: float) -> int:
+    """Merge the judgments of all folds in `data` into `out`, with a sidecar that says so; return the exit code.
+
+    Raises UsageError unless each fold's rows were judged once, by a judge of the other folds, and all in the same way.
+    """
+    judged = _find_folds({path: _read_facts(path) for path in parts}, data)
+    first, how = judged[0][1], ("prompt", "max_tokens", "images", "recalibration")
+    for name in how:
+        _check_equal(dict(judged), name)
+    judges = [facts["judge"] for _, facts in judged]
+    # All later stages take one judge a file.
+    name = f"cross-fitted@{hash_value(judges, 8)}"
+    lines = (line for path, _ in judged for _, line in jsonl.read(path, Judgment))
+    jsonl.write(out, (replace(line, setup=replace(line.setup, judge=name)) for line in lines))
+    run = RunOptions(out=out, concurrency=None, max_failed=max_failed, retry_failed=False)
+    whole = sum_judgments((line for _, line in jsonl.read(out, Judgment)), out, unit="row")
+    kept = {name: first.get(name) for name in (*how, "learned")} | join_facts([facts for _, facts in judged])
+    print(f"{len(judges)} folds: no row was judged by a judge that learned from its question")
+    return finish(run, whole, {**kept, "judge": name, "cross_fitted": judges})
+
+
+def _find_folds(parts: Mapping[Path, dict[str, Any]], data: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """Return the files of judgments with their facts, in the order of the folds in `data`, by the hashes of the rows.
+
+    Raises UsageError if a file judged other rows, if its judge learned from others, or if a fold has no file.
+    """
+    with located(data / "splits.json", OSError, LookupError, TypeError, ValueError):
+        folds = [fold["sha256"] for fold in json.loads((data / "splits.json").read_text("utf-8"))["folds"]]
+    by_rows = {fold["internal"]: number for number, fold in enumerate(folds, 1)}
+    every = {digest for fold in folds for digest in fold.values()}
+    found = dict[int, tuple[Path, dict[str, Any]]]()
+    for path, facts in parts.items():
+        number = by_rows.get((facts.get("responses") or {}).get("sha256"), 0)
+        if not number or number in found:
+            again = f" that {found[number][0]} does not hold already" if number else ""
+            raise UsageError(f"{path}: its rows are not the internal.jsonl of a fold in {data}{again}")
+        # Any other of these files holds questions that are asked here.
+        if {*(facts.get("trained_on") or ())} & every != {folds[number - 1]["train"]}:
+            raise UsageError(f"{path}: its judge was not trained on fold-{number}/train.jsonl in {data} alone")
+        found[number] = path, facts
+    if missing := [str(number) for number in by_rows.values() if number not in found]:
+        raise UsageError(f"no file with the judgments of fold {', '.join(missing)}")
+    return [found[number] for number in sorted(found)]
+
+
+def _check_equal(facts: Mapping[Path, dict[str, Any]], name: str) -> None:
+    """Raise UsageError if sidecars, by the file that they belong to, differ in a fact beyond the places of files."""
+    values = {path: _wherever(each.get(name)) for path, each in facts.items()}
+    then = next(iter(values.values()))
+    for path, now in values.items():
+        if now != then:
+            raise UsageError(f"{path}: made with {name} {quoted(now)}, the others with {quoted(then)}")
+
+
 def _sum_counts(shards: Sequence[ShardFile], name: str) -> Counter[str]:
     """Add up the counts that the sidecars have under a name."""
     return sum((Counter(part.facts.get(name)) for part in shards), Counter[str]())
@@ -84,13 +141,19 @@ def _sum_counts(shards: Sequence[ShardFile], name: str) -> Counter[str]:
 
 def _part(path: Path) -> ShardFile:
     """Read the sidecar of a shard's file. Raises UsageError if the file is unfinished or was made without --shard."""
-    facts = jsonl.facts(path)
-    if not path.is_file() or not facts:
-        raise UsageError(f"{path}: not finished: no {jsonl.sidecar(path).name}; run its command again")
+    facts = _read_facts(path)
     shard = Shard.read(facts.get("shard"))
     if shard is None:
         raise UsageError(f"{path}: made without --shard")
     return ShardFile(path, shard, facts)
+
+
+def _read_facts(path: Path) -> dict[str, Any]:
+    """Return what the sidecar of a finished file says. Raises UsageError if there is none."""
+    facts = jsonl.facts(path)
+    if not path.is_file() or not facts:
+        raise UsageError(f"{path}: not finished: no {jsonl.sidecar(path).name}; run its command again")
+    return facts
 
 
 def _without_members(shards: Sequence[ShardFile]) -> list[ShardFile]:
@@ -151,15 +214,20 @@ def _wherever(value: Any) -> Any:
 
 
 def main(
-    parts: Annotated[list[Path], typer.Argument(help="The files of all shards, in any order.")],
+    parts: Annotated[list[Path], typer.Argument(help="The files of all shards, or of all folds, in any order.")],
     out: Annotated[Path, typer.Option(help="Output file (.jsonl or .jsonl.gz).")],
+    cross_fit: Annotated[
+        Path | None,
+        typer.Option(metavar="DATA", help="Folder of human_scores.py --folds; the files are its folds' judgments."),
+    ] = None,
     max_failed: options.MaxFailed = options.MAX_FAILED,
 ) -> int:
     """Merge the files that critic judge or critic infer made with --shard.
 
     Overlaps, gaps and a mixture of judges, prompts or sources are refused, naming the file. The merged file has the
-    same lines as a run without --shard, in the order of the shards.
+    same lines as a run without --shard, in the order of the shards. With --cross-fit the files are the judgments of all
+    folds, each by the judge that the other folds' rows trained; together they are one sample, for one audit.
     """
     if jsonl.suffix(out) != ".jsonl":
         raise UsageError(f"--out {out}: JSON lines are written; give a name that ends in .jsonl or .jsonl.gz")
-    return merge(parts, out, max_failed)
+    return merge_folds(parts, out, cross_fit, max_failed) if cross_fit else merge(parts, out, max_failed)

@@ -346,10 +346,10 @@ def known(out: Path, record: type[Record], check: Callable[[Record], str | None]
 
 
 def join_facts(parts: Collection[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Combine the entries of several sidecars that are lists: what servers lack, who answered, and what a judge of the
-    parts was calibrated on, which no audit of the whole takes. Entries without values are left out."""
+    """Combine the entries of several sidecars that are lists: what servers lack, who answered, and what judges of the
+    parts were calibrated and trained on. Entries without values are left out."""
     joined = dict[str, list[str]]()
-    for name in ("server_lacks", "answered_by", "calibrated_on"):
+    for name in ("server_lacks", "answered_by", "calibrated_on", "trained_on"):
         if values := {value for facts in parts for value in facts.get(name) or ()}:
             joined[name] = sorted(values)
     return joined

@@ -50,6 +50,9 @@ _CHOSEN = ("protocol", "condition", "judging", "turn")
 """Parts of judged conversations for which people may have judged only some values. For answers this is the
 criterion."""
 
+CROSS_FITTED = "{} stands for the judges of all folds ({}); none of them learned from a question that it judged"
+"""Note on judgments that critic merge --cross-fit put together."""
+
 _NO_PEOPLE = "{}: no people's verdicts (sample.human); give --human FILE --judge NAME=FILE"
 
 
@@ -82,11 +85,12 @@ def find_kind(source: Source) -> Kind:
 def find_judge(path: Path) -> tuple[str, list[str]]:
     """Return the judge of a file of judgments, and a list of notes.
 
-    There is a note if the judge was not trained on the form of its prompts.
+    There is a note if the judge was not trained on the form of its prompts, and if it stands for those of all folds.
     """
     _, first = next(jsonl.read(path, Judgment))
-    unlearned = first.setup.unlearned
-    return first.judge, [f"{path}: {first.judge} {NOT_LEARNED.format(unlearned)}"] if unlearned else []
+    unlearned, judges = first.setup.unlearned, jsonl.facts(path).get("cross_fitted", [])
+    notes = [f"{path}: {first.judge} {NOT_LEARNED.format(unlearned)}"] if unlearned else []
+    return first.judge, [*notes, *([CROSS_FITTED.format(first.judge, ", ".join(judges))] if judges else [])]
 
 
 def read_judgments(name: str, path: Path) -> list[RatedSample]:

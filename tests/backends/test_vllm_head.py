@@ -62,6 +62,8 @@ def test_process_server_and_transformers_agree(head: Path, tmp_path: Path) -> No
         ours = {"model": served["row-0"]["setup"]["judge"], "messages": [{"role": "user", "content": "?"}]}
         assert httpx.post(f"{url}/v1/chat/completions", json=ours).status_code in {400, 404}
     here = judged("here", "--judge", str(head))
+    for name in ("served", "here"):
+        assert jsonl.facts(tmp_path / f"{name}.jsonl")["trained_on"] == [jsonl.sha256(rows)]
     responses = human_scored.load(rows).responses
     wanted = by_transformers(head, [asked_of("pointwise", each).messages for each in responses], head=True)
     for response, shares in zip(responses, wanted, strict=True):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from conftest import assert_one_line_error, human_row, read_jsonl, rows_of, run, write_csv, write_jsonl
 
-from critic import human_scored
+from critic import human_scored, jsonl
 from critic.records import to_ten
 
 PROGRAM = "data/human_scores.py"
@@ -148,6 +148,26 @@ def test_leaks_are_taken_out_of_training(tmp_path: Path) -> None:
     trained = {row["id"] for row in read_jsonl(tmp_path / "out/train.jsonl")}
     assert trained == {row["id"] for row in outside[len(leaking) :]}
     assert "share" in done.stdout and f": {len(leaking)}" in done.stdout
+
+
+def test_folds_test_every_question_once(tmp_path: Path) -> None:
+    rows = [human_row(n, group=f"g{n // 3}") for n in range(60)]
+    for number in (7, 20, 33):
+        rows[number]["image"] = rows[50]["image"]
+    path, out = write_jsonl(tmp_path / "rows.jsonl", rows), tmp_path / "out"
+    run(PROGRAM, path, "--out", out, "--folds", 3, code=0)
+    tested, facts = list[str](), json.loads((out / "splits.json").read_text("utf-8"))["folds"]
+    for number in (1, 2, 3):
+        inside, outside = (read_jsonl(out / f"fold-{number}/{part}.jsonl") for part in ("internal", "train"))
+        groups = [{row["group"] for row in part} for part in (inside, outside)]
+        assert not groups[0] & groups[1] and len(groups[0]) in (6, 7)
+        shared = {row["image"] for row in inside} & {row["image"] for row in outside}
+        assert not shared and len(inside) + len(outside) + facts[number - 1]["leaks"] == 60
+        tested += [row["id"] for row in inside]
+        assert facts[number - 1]["sha256"]["train"] == jsonl.sha256(out / f"fold-{number}/train.jsonl")
+    assert sorted(tested) == sorted(row["id"] for row in rows) and sum(fold["leaks"] for fold in facts) > 0
+    assert_one_line_error(run(PROGRAM, path, "--out", out, "--folds", 11), "20 questions (groups) make no 11 folds")
+    assert_one_line_error(run(PROGRAM, path, "--out", out, "--folds", 3, "--internal", 5), "leave --external")
 
 
 def test_mistakes_in_options(tmp_path: Path) -> None:

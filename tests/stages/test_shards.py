@@ -171,6 +171,45 @@ def test_mixtures_and_lines_that_were_moved_doubled_or_lost_are_refused_by_name(
     assert not (tmp_path / "whole.jsonl").exists()
 
 
+def test_the_judgments_of_all_folds_are_one_sample(tmp_path: Path) -> None:
+    """Each fold's rows were judged by a judge that learned from the others; whatever else was judged is refused."""
+    run("data/human_scores.py", rows(tmp_path), "--out", tmp_path / "data", "--folds", 3, code=0)
+    folds = [tmp_path / f"data/fold-{number}" for number in (1, 2, 3)]
+
+    def judged(number: int, *taught: Path, rows_of: int | None = None) -> Path:
+        out = tmp_path / f"fold-{number}.jsonl"
+        source = folds[(rows_of or number) - 1] / "internal.jsonl"
+        own = replies(tmp_path, number + 2, 5, 7, 8)
+        run("critic", "judge", source, "--judge", own, "--score", "argmax", "--out", out, code=0)
+        facts = jsonl.facts(out) | {"trained_on": [jsonl.sha256(file) for file in taught]}
+        jsonl.sidecar(out).write_text(json.dumps(facts), "utf-8")
+        return out
+
+    def cross_fit(*files: Path) -> Done:
+        return merge([*files], "--cross-fit", tmp_path / "data")
+
+    one, two, three = (judged(number, folds[number - 1] / "train.jsonl") for number in (1, 2, 3))
+    assert_one_line_error(cross_fit(one, three), "no file with the judgments of fold 2")
+    for taught in ([], [folds[0] / "train.jsonl"], [folds[1] / name for name in ("train.jsonl", "internal.jsonl")]):
+        two.unlink()
+        assert_one_line_error(
+            cross_fit(one, judged(2, *taught), three), "fold-2.jsonl: its judge was not trained on fold-2"
+        )
+    two.unlink()
+    assert_one_line_error(
+        cross_fit(one, judged(2, rows_of=1), three), "fold-2.jsonl", "fold-1.jsonl does not hold already"
+    )
+    two.unlink()
+    done = cross_fit(three, judged(2, folds[1] / "train.jsonl"), one)
+    assert done.returncode == 0 and "3 folds: no row was judged by a judge that learned from" in done.stdout
+    whole = [judgment for _, judgment in jsonl.read(tmp_path / "whole.jsonl", Judgment)]
+    assert len({judgment.id for judgment in whole}) == len(whole) == 60
+    assert len({judgment.setup.judge for judgment in whole}) == 1 and len({judgment.score for judgment in whole}) > 4
+    audited = run("critic", "audit", tmp_path / "whole.jsonl", "--out", tmp_path / "audit", code=0).stdout
+    assert "stands for the judges of all folds (judge3, judge4, judge5)" in audited
+    assert_one_line_error(merge([one], "--cross-fit", tmp_path), "splits.json")
+
+
 def test_more_shards_than_groups(tmp_path: Path) -> None:
     """One without groups leaves another's file as it is. What is no count in sidecars is not added up."""
     rows(tmp_path, 6)
