@@ -11,7 +11,6 @@ import hashlib
 import math
 import re
 import shlex
-import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
@@ -26,7 +25,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic import jsonl, records, tables
-from critic.errors import UsageError, loads, located, quoted, shorten_line
+from critic.errors import UsageError, loads, located, notify, quoted, shorten_line
 from critic.judging.thoughts import say_thoughts, split_thoughts, without_thoughts_in
 from critic.records import TEN, HumanScore, Judgment, Language, ModelTurn, PromptInputs, Question, Response, Turn
 
@@ -214,7 +213,7 @@ def find_columns(path: Path, own: OwnColumns | None) -> OwnColumns | None:
     # Scores that were named by the user are said if their scale was found.
     found |= dict.fromkeys(labels, "human_score") if (raters, scale) != (given.raters, given.scale) else {}
     for column, name in found.items():
-        print(f"{path}: {tables.say_taken(name, column, scale if name == 'human_score' else None)}", file=sys.stderr)
+        notify(f"{path}: {tables.say_taken(name, column, scale if name == 'human_score' else None)}")
     return replace(given, columns=given.columns | columns, raters=raters, scale=scale) if found else own
 
 
@@ -618,7 +617,7 @@ def _row_of_reply(location: str, cells: dict[str, Any]) -> dict[str, Any] | None
 def say_left_out(counts: Counter[str]) -> None:
     """Print to stderr, for each reason, how many rows were left out."""
     for reason, count in counts.most_common():
-        print(f"left out {count} rows: {reason}", file=sys.stderr)
+        notify(f"left out {count} rows: {reason}")
 
 
 class Loaded(Struct):

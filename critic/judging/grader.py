@@ -12,7 +12,6 @@ A strategy says how the distribution is read. It depends on the server:
 
 import asyncio
 import math
-import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from statistics import fmean
@@ -22,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from critic.backends import NO_TEXT, Backend, Reply, Request, Token, add_cost, count_images, find_failure, read_usage
-from critic.errors import Refused, UsageError
+from critic.errors import Refused, UsageError, notify
 from critic.judging import distribution, parse
 from critic.judging.forms import JudgeRequest, rates
 from critic.judging.kinds import graded
@@ -271,7 +270,7 @@ class Grader:
             if self.needs is not None:
                 remedy = "--score argmax takes the ratings as they are stated, into another --out where some have more"
                 raise UsageError(f"{reason}, which {self.needs} needs; {remedy}")
-            print(f"{reason}: the ratings count as they are stated (--score argmax)", file=sys.stderr)
+            notify(f"{reason}: the ratings count as they are stated (--score argmax)")
         self.strategy = self.strategy.as_stated()
 
     def stop_probing(self) -> None:

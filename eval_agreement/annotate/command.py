@@ -9,7 +9,6 @@ critic annotate --db labels.sqlite --export labels.jsonl
 import re
 import secrets
 import socket
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +17,7 @@ import msgspec
 import typer
 
 from critic import jsonl
-from critic.errors import UsageError, install_extra, located, quoted
+from critic.errors import UsageError, install_extra, located, notify, quoted
 from critic.human_scored import OwnColumns
 from critic.images import Images
 from critic.stages.options import Mapped, OwnLanguage, OwnScale
@@ -170,7 +169,7 @@ def _create(db: Path, wanted: Mapping[str, Any], files: Mapping[str, Path | None
     db.parent.mkdir(parents=True, exist_ok=True)
     store = Store(db)
     store.create(facts, tokens, ((item, answers.get(item.id)) for item in items), tasks)
-    print(f"{db}: {len(items)} items by the scheme {scheme} for {', '.join(tokens)}", file=sys.stderr)
+    notify(f"{db}: {len(items)} items by the scheme {scheme} for {', '.join(tokens)}")
     return store
 
 

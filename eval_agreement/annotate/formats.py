@@ -9,7 +9,6 @@ tables of preferences and verdicts.
 import codecs
 import io
 import re
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -23,7 +22,7 @@ from msgspec.structs import replace
 
 from critic import jsonl, tables
 from critic.building.bench import correct
-from critic.errors import UsageError, located, quoted, refusing
+from critic.errors import UsageError, located, notify, quoted, refusing
 from critic.human_scored import settle_answers
 from critic.images import Images
 from critic.page.blocks import Section
@@ -377,7 +376,7 @@ def export(store: Store, path: Path) -> int:
         _print_preferred(lines)
     if scheme.source == "benchmark":
         for line in store.query("unreviewed"):
-            print(f"left out: {line['id']!r} ({line['why']})", file=sys.stderr)
+            notify(f"left out: {line['id']!r} ({line['why']})")
     return jsonl.write(path, lines)
 
 
@@ -433,7 +432,7 @@ def _list_reviewed(scheme: Scheme, labels: Sequence[RaterTask]) -> Iterator[dict
     if settle_answers(verdicts.values(), "yes", "no"):
         yield {**labels[0].item.row, "reviews": verdicts}
     else:
-        print(f"left out: {labels[0].item.id!r} ({listed(Counter(verdicts.values()))})", file=sys.stderr)
+        notify(f"left out: {labels[0].item.id!r} ({listed(Counter(verdicts.values()))})")
 
 
 def _print_preferred(lines: Sequence[Mapping[str, Any]]) -> None:
