@@ -8,7 +8,7 @@ by people, the frozen test.
 """
 
 from collections import ChainMap, Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -176,17 +176,15 @@ def generate(building: BenchmarkBuild, chosen: Chosen, plan: BuildPlan) -> list[
     return conversations
 
 
-def _list_turns(conversations: Sequence[DraftConversation]) -> list[BuildRow]:
-    """Return one row per turn: the question, its answer, its checklist (if written yet) and the exchanges before it."""
-    rows = []
+def _list_turns(conversations: Sequence[DraftConversation]) -> Iterator[BuildRow]:
+    """Yield one row per turn: the question, its answer, its checklist (if written yet) and the exchanges before it."""
     for conversation in conversations:
         before: list[dict[str, str]] = []
         for key, turn in conversation.keyed_turns.items():
             exchange = {"question": turn.question, "answer": turn.answer}
             facts = {**exchange, "before": list(before), "items": [item.question for item in turn.items]}
-            rows.append(BuildRow(key=key, lang=conversation.lang, image=conversation.image, facts=facts))
+            yield BuildRow(key=key, lang=conversation.lang, image=conversation.image, facts=facts)
             before.append(exchange)
-    return rows
 
 
 def add_checklists(building: BenchmarkBuild, conversations: Sequence[DraftConversation]) -> list[DraftConversation]:
@@ -195,7 +193,7 @@ def add_checklists(building: BenchmarkBuild, conversations: Sequence[DraftConver
     An item is dropped if no model says that the reference fulfils it (the answers are in held.jsonl). An item on which
     two models differ is kept, and noted in the review sheet.
     """
-    checklists = building.ask_both("checklist", _list_turns(conversations))
+    checklists = building.ask_both("checklist", [*_list_turns(conversations)])
     answered = set[str]().union(*checklists)
     with_items = [conversation for conversation in conversations if answered.issuperset(conversation.keyed_turns)]
     keyed = {key: turn for conversation in with_items for key, turn in conversation.keyed_turns.items()}
@@ -204,7 +202,7 @@ def add_checklists(building: BenchmarkBuild, conversations: Sequence[DraftConver
             # An item that both models write keeps the first one's aspects.
             present = {item.question for item in turn.items}
             turn.items += [item for item in checklist.items if item.question not in present]
-    held = building.ask_both("held", _list_turns(with_items))
+    held = building.ask_both("held", [*_list_turns(with_items)])
     votes = {key: _keep_fulfilled(turn, [replies.get(key) for replies in held]) for key, turn in keyed.items()}
     judged = [*chain(*votes.values())]
     reasons = [f"reference: {words[0]}" for words in judged if "yes" not in words]

@@ -149,17 +149,15 @@ def _describe_setup(runs: Runs, run: Run) -> str:
     return f"as published: {part}" if part else "as published"
 
 
-def _group_by_text(texts: Iterable[tuple[str, str]]) -> list[str]:
-    """Merge pairs (run name, text) with equal texts: return a sentence per text, which begins with the names of its
+def _group_by_text(texts: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Merge pairs (run name, text) with equal texts: yield a sentence per text, which begins with the names of its
     runs."""
     names: dict[str, list[str]] = {}
     for name, text in texts:
         names.setdefault(text, []).append(name)
-    sentences = []
     for text, files in names.items():
         whose = "All files" if len(names) == 1 < len(files) else ", ".join(files)
-        sentences.append(f"{whose}: {text}.")
-    return sentences
+        yield f"{whose}: {text}."
 
 
 def _count_verdicts(run: Run) -> str:
@@ -175,7 +173,7 @@ def _count_verdicts(run: Run) -> str:
 
 def _describe_verdicts(runs: Runs) -> Section:
     """Build the section that says how the verdicts were made, and how many failed."""
-    readings = _group_by_text((run.name, _describe_setup(runs, run)) for run in runs.runs)
+    readings = [*_group_by_text((run.name, _describe_setup(runs, run)) for run in runs.runs)]
     readings += _group_by_text((run.name, _count_verdicts(run)) for run in runs.runs)
     readings += benchmarks.order_effects(runs.runs)
     first = runs.runs[0]
