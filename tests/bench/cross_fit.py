@@ -1,6 +1,6 @@
 """Compare what scoring heads read of a frozen base, cross-fitted, beside another judge's column.
 
-    python tests/bench/cross_fit.py ROWS.jsonl DATA BASE gpt4
+    python tests/bench/cross_fit.py ROWS.jsonl DATA BASE [gpt4]
 
 DATA is the folder of `data/human_scores.py ROWS.jsonl --folds K`. Features are taken from the cache of `critic train`;
 what is missing is computed. Every figure is over all questions, each judged by a head that never saw it; behind the
@@ -33,7 +33,7 @@ from eval_agreement.metrics import resampled  # noqa: E402
 BASIS, SHOWN = "last, median", ("mae", "pearson", "within")
 
 
-def main(rows: Path, data: Path, base: str, other: str, cache: Path = Path("runs/cache")) -> None:
+def main(rows: Path, data: Path, base: str, other: str = "", cache: Path = Path("runs/cache")) -> None:
     recipe = read_recipe(
         ROOT / "train/recipes/qwen-1.5b-head.yaml", [f"base={base}", "read_answer=true", "precision=bf16"]
     )
@@ -41,14 +41,15 @@ def main(rows: Path, data: Path, base: str, other: str, cache: Path = Path("runs
     folder = training.feature_folder(recipe, training.describe(recipe, rows), cache)
     model = training.build_model(recipe, tokenizer, None)
     features = linear_head.compute_features(model, prepared.rows, tokenizer, folder)
-    answers = {response.id: response for response in human_scored.load(rows, judges=[other]).responses}
+    answers = {response.id: response for response in human_scored.load(rows, judges=[other] * bool(other)).responses}
     known = [answers[name] for name in prepared.rows["id"]]
     people = np.array([answer.human.score for answer in known if answer.human])
     parts = sorted(data.glob("fold-*/internal.jsonl"))
     fold_of = {row.id: number for number, part in enumerate(parts) for row in human_scored.load(part).rows}
     folds, half = np.array([fold_of[answer.id] for answer in known]), features.shape[1] // 2
     scores = {"constant": np.full(len(known), np.median(people))}
-    scores[other] = np.array([answer.columns[f"{other}_score_1_10"] for answer in known])
+    if other:
+        scores[other] = np.array([answer.columns[f"{other}_score_1_10"] for answer in known])
     for name, read in {"last": slice(half), "answer": slice(half, None), "both": slice(None)}.items():
         shares = np.zeros((len(known), 10))
         for number in range(len(parts)):
