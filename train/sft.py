@@ -133,32 +133,34 @@ def write_renamed(rows: Path, out: Path, own: human_scored.OwnColumns, **options
 
 
 def main(
-    recipe: Annotated[str, typer.Argument(help="Recipe: a YAML file, or a name in train/recipes, such as tiny.")],
-    out: Annotated[Path, typer.Option(help="Folder for the judge, a Hugging Face model folder.")],
-    train: Annotated[Path | None, typer.Option(help="Human-scored rows to learn from: JSONL, CSV, a folder.")] = None,
-    launcher: Annotated[
-        list[str] | None, typer.Argument(help="Options for DeepSpeed's launcher, after --, such as --num_gpus 2.")
-    ] = None,
-    internal: Annotated[
-        Path | None, typer.Option(help="Human-scored rows to judge in training (recipe: evaluation) or mixing a soup.")
-    ] = None,
-    soup: Annotated[
-        bool, typer.Option("--soup", help="Average judges of several seeds; name their folders instead of a recipe.")
-    ] = False,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="KEY=VALUE to set in the recipe, such as training.max_steps=100.")
-    ] = None,
-    cache: Annotated[Path | None, typer.Option(help="Folder to cache token ids [default: critic in HF_HOME].")] = None,
-    data_root: Annotated[Path | None, typer.Option(help="Folder of images.", show_default="that of the rows")] = None,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads per process [default: the idle cores].")
-    ] = None,
+    recipe: str,
+    out: Annotated[Path, typer.Option()],
+    train: Path | None = None,
+    launcher: Annotated[list[str] | None, typer.Argument()] = None,
+    internal: Path | None = None,
+    soup: Annotated[bool, typer.Option("--soup")] = False,
+    overrides: Annotated[list[str] | None, typer.Option("--set")] = None,
+    cache: Path | None = None,
+    data_root: Annotated[Path | None, typer.Option(show_default="that of the rows")] = None,
+    threads: Annotated[int | None, typer.Option(min=1)] = None,
     mapped: shared.Mapped = None,
     scale: shared.OwnScale = None,
     lang: shared.OwnLanguage = None,
     local_rank: Annotated[int | None, typer.Option("--local_rank", hidden=True)] = None,
 ) -> int:
-    """Fine-tune a judge on human-scored rows (rerun the same command to resume), or average judges (--soup)."""
+    """Fine-tune a judge on human-scored rows (rerun the same command to resume), or average judges (--soup).
+    \f
+    - recipe: Recipe: a YAML file, or a name in train/recipes, such as tiny.
+    - out: Folder for the judge, a Hugging Face model folder.
+    - train: Human-scored rows to learn from: JSONL, CSV, a folder.
+    - launcher: Options for DeepSpeed's launcher, after --, such as --num_gpus 2.
+    - internal: Human-scored rows to judge in training (recipe: evaluation) or mixing a soup.
+    - soup: Average judges of several seeds; name their folders instead of a recipe.
+    - overrides: KEY=VALUE to set in the recipe, such as training.max_steps=100.
+    - cache: Folder to cache token ids [default: critic in HF_HOME].
+    - data_root: Folder of images.
+    - threads: CPU threads per process [default: the idle cores].
+    """
     own = human_scored.OwnColumns.parse(mapped, scale, lang)
     if soup:
         if train or overrides or cache or threads or own:
