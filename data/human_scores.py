@@ -151,26 +151,27 @@ def write_folds(loaded: human_scored.Loaded, count: int, rows: Path, out: Path) 
 
 
 def main(
-    rows: Annotated[
-        Path, typer.Argument(help="Human labels: scored rows, pairs, or output of import-grades; a table or a folder.")
-    ],
-    out: Annotated[Path, typer.Option(help="Folder for train.jsonl, internal.jsonl, external.jsonl.")],
-    external: Annotated[str | None, typer.Option(help="System whose answers are kept out of training.")] = None,
-    per_task: Annotated[bool, typer.Option("--per-task", help="Test exactly a tenth of each task's groups.")] = False,
-    internal: Annotated[
-        int, typer.Option(min=0, help="Fewest groups in the internal test; an audit needs at least 20.")
-    ] = 0,
-    folds: Annotated[
-        int | None, typer.Option(min=2, help="Write so many splits instead, in which each question is tested once.")
-    ] = None,
-    pictures: Annotated[
-        bool, typer.Option("--pictures", help="Keep rows without a reference if they have an image.")
-    ] = False,
+    rows: Path,
+    out: Annotated[Path, typer.Option()],
+    external: str | None = None,
+    per_task: Annotated[bool, typer.Option("--per-task")] = False,
+    internal: Annotated[int, typer.Option(min=0)] = 0,
+    folds: Annotated[int | None, typer.Option(min=2)] = None,
+    pictures: Annotated[bool, typer.Option("--pictures")] = False,
     mapped: options.Mapped = None,
     scale: options.OwnScale = None,
     lang: options.OwnLanguage = None,
 ) -> None:
-    """Validate human labels (scores or preferences), and write the splits."""
+    """Validate human labels (scores or preferences), and write the splits.
+    \f
+    - rows: Human labels: scored rows, pairs, or output of import-grades; a table or a folder.
+    - out: Folder for train.jsonl, internal.jsonl, external.jsonl.
+    - external: System whose answers are kept out of training.
+    - per_task: Test exactly a tenth of each task's groups.
+    - internal: Fewest groups in the internal test; an audit needs at least 20.
+    - folds: Write so many splits instead, in which each question is tested once.
+    - pictures: Keep rows without a reference if they have an image.
+    """
     own = human_scored.OwnColumns.parse(mapped, scale, lang)
     if folds and (external or per_task or internal):
         raise UsageError("--folds tests each question once; leave --external, --internal and --per-task out")
