@@ -85,12 +85,17 @@ def find_kind(source: Source) -> Kind:
 def find_judge(path: Path) -> tuple[str, list[str]]:
     """Return the judge of a file of judgments, and a list of notes.
 
-    There is a note if the judge was not trained on the form of its prompts, and if it stands for those of all folds.
+    There is a note if the judge was not trained on the form of its prompts, if it was trained on the rows that it
+    judged, and if it stands for the judges of all folds.
     """
     _, first = next(jsonl.read(path, Judgment))
-    unlearned, judges = first.setup.unlearned, jsonl.facts(path).get("cross_fitted", [])
+    facts, unlearned = jsonl.facts(path), first.setup.unlearned
     notes = [f"{path}: {first.judge} {NOT_LEARNED.format(unlearned)}"] if unlearned else []
-    return first.judge, [*notes, *([CROSS_FITTED.format(first.judge, ", ".join(judges))] if judges else [])]
+    if judges := facts.get("cross_fitted"):
+        notes.append(CROSS_FITTED.format(first.judge, ", ".join(judges)))
+    if (facts.get("responses") or {}).get("sha256") in (facts.get("trained_on") or ()):
+        notes.append(f"{path}: {first.judge} was trained on these very rows, so it agrees better here than elsewhere")
+    return first.judge, notes
 
 
 def read_judgments(name: str, path: Path) -> list[RatedSample]:

@@ -196,6 +196,9 @@ def test_the_judgments_of_all_folds_are_one_sample(tmp_path: Path) -> None:
             cross_fit(one, judged(2, *taught), three), "fold-2.jsonl: its judge was not trained on fold-2"
         )
     two.unlink()
+    seen = run("critic", "audit", judged(2, folds[1] / "internal.jsonl"), "--out", tmp_path / "seen", code=0).stdout
+    assert "judge4 was trained on these very rows" in seen
+    two.unlink()
     assert_one_line_error(
         cross_fit(one, judged(2, rows_of=1), three), "fold-2.jsonl", "fold-1.jsonl does not hold already"
     )
