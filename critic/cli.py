@@ -1,6 +1,5 @@
 """The command `critic STAGE …`: each stage is a module with a command, imported only on request."""
 
-import ast
 import inspect
 import re
 import sys
@@ -10,7 +9,6 @@ from functools import partial, wraps
 from importlib import import_module
 from importlib.metadata import version
 from io import TextIOWrapper
-from itertools import pairwise
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Annotated, Any, TypeVar, get_origin
@@ -60,7 +58,7 @@ _EXAMPLE = re.compile(r"^ *((?:critic|python|deepspeed) .*(?:\\\n.*)*)", re.MULT
 """A command in the docstring of a stage's module."""
 
 _PARAMETER = re.compile(r"^- (\w+): (.*(?:\n  .*)*)", re.MULTILINE)
-"""The help of a parameter in the docstring of a command."""
+"""The help of a parameter or option in the docstring of a command or a Struct."""
 
 _new_app = partial(typer.Typer, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -90,7 +88,7 @@ class _Command(TyperCommand):
         super().__init__(*words, **given)
         parameters: dict[str | None, Any] = {parameter.name: parameter for parameter in self.params}
         for name, text in _PARAMETER.findall((self.help or "").partition("\f")[2]):
-            parameters[name].help = " ".join(text.split())
+            parameters[name].help = re.sub(r"\n +", " ", text)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
@@ -150,16 +148,14 @@ class _OnDemand(TyperGroup):
 
 
 def _read_options(struct: type[Struct]) -> dict[str, inspect.Parameter]:
-    """Return the fields of a Struct as parameters of a command. The docstring of a field becomes the help of its
-    option, which is a plain one unless the field is annotated with another."""
-    fields, tree = dict(inspect.signature(struct).parameters), ast.parse(inspect.getsource(struct))
-    for field, text in pairwise(tree.body[0].body):  # type: ignore[attr-defined]  # the class
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-            name = ast.unparse(field.target)
-            kind: Any = fields[name].annotation
-            kind = kind if get_origin(kind) is Annotated else Annotated[kind, typer.Option()]
-            kind.__metadata__[0].help = ast.literal_eval(text.value)
-            fields[name] = fields[name].replace(annotation=kind)
+    """Return the fields of a Struct as parameters of a command. Items "- NAME: text" of its docstring are the help of
+    their options, which are plain ones unless the fields are annotated with others."""
+    fields = dict(inspect.signature(struct).parameters)
+    for name, text in _PARAMETER.findall(inspect.getdoc(struct) or ""):
+        kind: Any = fields[name].annotation
+        kind = kind if get_origin(kind) is Annotated else Annotated[kind, typer.Option()]
+        kind.__metadata__[0].help = re.sub(r"\n +", " ", text)
+        fields[name] = fields[name].replace(annotation=kind)
     return fields
 
 

@@ -52,48 +52,50 @@ _GATED: dict[tables.Kind, Sequence[str]] = {"score": (), "preference": gate.PREF
 
 
 class AuditOptions(Struct, frozen=True, kw_only=True):
-    """Options of `critic audit`."""
+    """Options of `critic audit`.
+
+    - judgments: FILE or NAME=FILE: judgments, a tool's results, or a table that holds people's scores.
+    - out: Output folder for summary.json and report.html.
+    - human: File of people's scores, preferences or verdicts.
+    - judge: A judge's scores by id; repeatable, the first is audited.
+    - scale: Scale of scores in tables; default: as found, else 1:10.
+    - judge_scale: Scale of the judges' scores, if it differs.
+    - train: Human-scored training rows to fit trivial judges on.
+    - epsilon: Alternative annotator test: 0.2 experts, 0.15 skilled, 0.1 crowd.
+    - within: Plan labels for a mean within ± this many points.
+    - attacked: Judgments of rows from critic attack.
+    - gates: Exit with 1 if a limit breaks: mae<=0.9,SAMPLE:failed<=0.02.
+    - certificate: Write the findings to this file; critic judge refuses other judges. Of a log: compare it.
+    - since: Earlier certificate or judged file; exit 1 if the judge changed or the model got worse.
+    - looks: Planned number of audits with --since, which share 5 % of false alarms; 52 for weekly.
+    - exchange: A retired judge's scores, to convert to --judge.
+    - use_folds: Audit a recalibrated judge by maps fitted on other folds of these labels.
+    - max_failed: Exit with 3 if a larger share failed.
+    - columns: Meaning of a column: people, judge, id, model, text, …; of a number: a, b, tie.
+    """
 
     judgments: Annotated[list[str] | None, typer.Argument()] = None
-    """FILE or NAME=FILE: judgments, a tool's results, or a table that holds people's scores."""
     out: Path = Path("runs/audit")
-    """Output folder for summary.json and report.html."""
     human: Annotated[str | None, typer.Option(metavar="FILE[:COLUMN]")] = None
-    """File of people's scores, preferences or verdicts."""
     judge: Annotated[list[str] | None, typer.Option(metavar="NAME=FILE[:COLUMN]")] = None
-    """A judge's scores by id; repeatable, the first is audited."""
     scale: Annotated[str | None, typer.Option(metavar="LOW:HIGH")] = None
-    """Scale of scores in tables; default: as found, else 1:10."""
     judge_scale: Annotated[str | None, typer.Option(metavar="LOW:HIGH")] = None
-    """Scale of the judges' scores, if it differs."""
     train: Path | None = None
-    """Human-scored training rows to fit trivial judges on."""
     epsilon: Annotated[float, typer.Option(min=0, max=0.99)] = EPSILON
-    """Alternative annotator test: 0.2 experts, 0.15 skilled, 0.1 crowd."""
     within: Annotated[float | None, typer.Option("--target-half-width", min=0.001, max=9)] = None
-    """Plan labels for a mean within ± this many points."""
     attacked: list[Path] | None = None
-    """Judgments of rows from critic attack."""
     gates: Annotated[str | None, typer.Option("--gate", metavar="LIMITS")] = None
-    """Exit with 1 if a limit breaks: mae<=0.9,SAMPLE:failed<=0.02."""
     certificate: Path | None = None
-    """Write the findings to this file; critic judge refuses other judges. Of a log: compare it."""
     since: Path | None = None
-    """Earlier certificate or judged file; exit 1 if the judge changed or the model got worse."""
     looks: Annotated[int | None, typer.Option(min=1)] = None
-    """Planned number of audits with --since, which share 5 % of false alarms; 52 for weekly."""
     exchange: Annotated[str | None, typer.Option(metavar="NAME=FILE[:COLUMN]")] = None
-    """A retired judge's scores, to convert to --judge."""
     use_folds: Annotated[bool, typer.Option("--folds")] = False
-    """Audit a recalibrated judge by maps fitted on other folds of these labels."""
     max_failed: Annotated[float, typer.Option(min=0, max=1)] = 0.02
-    """Exit with 3 if a larger share failed."""
     accepted: Annotated[
         list[str] | None,
         typer.Option("--accept", help=f"Decide in spite of a doubt about the files: {', '.join(DOUBTS)}."),
     ] = None
     columns: Annotated[list[str] | None, typer.Option("--map", metavar="COLUMN=FIELD")] = None
-    """Meaning of a column: people, judge, id, model, text, …; of a number: a, b, tie."""
 
     def prepare(self, judges: Sequence[Source], judgments: Iterable[Judgment | None]) -> HowJudged | None:
         """Create the output folder, and return how the first judge was run, or None if no certificate is to be written.

@@ -171,10 +171,15 @@ def urls(where: str) -> list[str]:
 
 
 class ModelOptions(Struct, frozen=True, kw_only=True):
-    """Options of `critic infer` for prompting a model under test; `critic run` has some of them, too."""
+    """Options of `critic infer` for prompting a model under test; `critic run` has some of them, too.
+
+    - name: The model's name in the records.
+    - max_tokens: Longest reply, in tokens.
+    - seed: Seed for sampling.
+    - limit: Run only the first N conversations.
+    """
 
     name: Annotated[str | None, typer.Option(parser=replace_surrogates, metavar="TEXT", show_default="its own")] = None
-    """The model's name in the records."""
     condition: Annotated[
         list[str] | None,
         typer.Option(
@@ -185,71 +190,70 @@ class ModelOptions(Struct, frozen=True, kw_only=True):
     ] = None
     published: Published = None
     max_tokens: Annotated[int, limits(min=1)] = 1024
-    """Longest reply, in tokens."""
     temperature: Temperature = 0.0
     seed: int = 0
-    """Seed for sampling."""
     limit: Annotated[int | None, typer.Option(min=1)] = None
-    """Run only the first N conversations."""
 
 
 class JudgeOptions(Struct, frozen=True, kw_only=True):
-    """Options of `critic judge` for judging; `critic run` has some of them, too."""
+    """Options of `critic judge` for judging; `critic run` has some of them, too.
+
+    - against: Other replies to compare.
+    - aggregate: Score of a panel: mean or median.
+    - certificate: Certificate of an audit; refuse any other judge.
+    - judge: FOLDER (vLLM in this process), URL, URL#MODEL, @FILE of URLs, replies.jsonl; several: a panel.
+    - judge_name: Name of the judge.
+    - images: Show images to the judge, or not.
+    - prompt_pack: Ask in another program's prompts, as its .toml files say.
+    - score: Rating: expected, median or argmax.
+    - no_reason: Ask for the rating only: much faster.
+    - force_form: Ask in a form that the judge did not learn.
+    - temperature: Sampling temperature; each row has its own seed.
+    - recalibrate: Map ratings to people's scale, by the map of this certificate.
+    - repeat: Ask for each verdict K times; the first counts.
+    - seed: Seed for random orders and battles.
+    - battles: Which of several models are compared.
+    - reference_free: Compare models without a reference.
+    - order: Order in which two answers are shown.
+    - extract: Ask once more which verdict an unreadable reply comes to (direct, pairwise).
+    - on_unparsed: Result of an unreadable comparison.
+    - turn_context: Turns shown beside the judged one.
+    - max_tokens: Longest reply, in tokens.
+    """
 
     against: Annotated[list[Path] | None, data(metavar="FILE", show_default="the reference")] = None
-    """Other replies to compare."""
     mapped: Mapped = None
     scale: OwnScale = None
     lang: OwnLanguage = None
     aggregate: Annotated[Aggregation, endpoint(metavar="HOW")] = "mean"
-    """Score of a panel: mean or median."""
     certificate: Annotated[Path | None, endpoint(metavar="FILE")] = None
-    """Certificate of an audit; refuse any other judge."""
     judge: Annotated[list[str] | None, endpoint(metavar="JUDGE")] = None
-    """FOLDER (vLLM in this process), URL, URL#MODEL, @FILE of URLs, replies.jsonl; several: a panel."""
     judge_name: Annotated[
         str | None, endpoint("--name", parser=replace_surrogates, metavar="NAME", show_default="the model's")
     ] = None
-    """Name of the judge."""
     images: Annotated[records.Showing | None, data(show_default="show, if it can")] = None
-    """Show images to the judge, or not."""
     prompt: Annotated[
         str | None,
         verdicts(metavar="FORM", help=f"{', '.join([*FORMS, EVERY_REASON_FIRST])}.", show_default="what it learned"),
     ] = None
     prompt_pack: Annotated[Path | None, verdicts(metavar="FOLDER")] = None
-    """Ask in another program's prompts, as its .toml files say."""
     published: Published = None
     protocol: Annotated[list[str] | None, verdicts(metavar="NAME", help=f"{', '.join(PROTOCOLS)}.")] = None
     score: Annotated[ScoreKind | None, verdicts(metavar="WHICH", show_default="argmax with --benchmark")] = None
-    """Rating: expected, median or argmax."""
     no_reason: Annotated[bool, verdicts("--no-reason")] = False
-    """Ask for the rating only: much faster."""
     force_form: Annotated[bool, verdicts("--force-form")] = False
-    """Ask in a form that the judge did not learn."""
     temperature: Annotated[float, rare(min=0)] = 0.0
-    """Sampling temperature; each row has its own seed."""
     recalibrate: Annotated[Path | None, verdicts(metavar="FILE")] = None
-    """Map ratings to people's scale, by the map of this certificate."""
     repeat: Annotated[int, verdicts(min=1, metavar="K")] = 1
-    """Ask for each verdict K times; the first counts."""
     seed: Annotated[int, rare()] = 0
-    """Seed for random orders and battles."""
     battles: Annotated[records.Pairing | None, rare()] = None
-    """Which of several models are compared."""
     reference_free: Annotated[bool, rare("--reference-free")] = False
-    """Compare models without a reference."""
     order: Annotated[records.Order | None, rare()] = None
-    """Order in which two answers are shown."""
     judging: Annotated[list[str] | None, rare(help=f"Ablations of ConvBench's judge: {', '.join(ABLATIONS)}.")] = None
     extract: Annotated[bool, rare("--extract")] = False
-    """Ask once more which verdict an unreadable reply comes to (direct, pairwise)."""
     on_unparsed: Annotated[records.OnUnparsed | None, rare()] = None
-    """Result of an unreadable comparison."""
     turn_context: Annotated[records.TurnContext | None, rare()] = None
-    """Turns shown beside the judged one."""
     max_tokens: Annotated[int | None, limits(min=8, show_default=f"{TOKENS}; steps: {TOKENS_OF_STEPS}")] = None
-    """Longest reply, in tokens."""
 
     @property
     def answer_form(self) -> str:
@@ -278,49 +282,50 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     (`takes_options`).
 
     `model` is the model to select on a server, unless the URL names one.
+
+    - vllm_options: Options of vLLM in this process.
+    - model: Model name on the server, or a checkpoint folder.
+    - base_url: OpenAI-compatible server: URL, URL#MODEL; several as URL,URL or @FILE.
+    - api_key: Key of the server.
+    - data_root: Folder of images.
+    - frames: Frames that show a video.
+    - concurrency: Requests at a time.
+    - retry_failed: Ask again for records that failed.
+    - cache: SQLite file that caches replies.
+    - budget: Stop after this many tokens: 2000000tokens.
+    - prices: Prices as for critic score: print the cost.
+    - max_image_pixels: Shrink larger images to this many pixels.
+    - max_image_bytes: Refuse larger image files.
+    - attempts: Tries of a request before it counts as failed.
+    - timeout: Time limit of a try, in seconds.
+    - shard: Do part K of N; critic merge joins the parts.
+    - gpus: Run one engine on each of N GPUs, or on all.
+    - engine: Run the model in actors of a Ray cluster.
+    - ray_address: Address, or auto.  [RAY_ADDRESS]
+    - replicas: Number of actors, each with its own GPUs.
     """
 
     vllm_options: Annotated[list[str] | None, typer.Argument(metavar="-- VLLM")] = None
-    """Options of vLLM in this process."""
     model: Annotated[str | None, endpoint(metavar="NAME", show_default="its first")] = None
-    """Model name on the server, or a checkpoint folder."""
     base_url: Annotated[str | None, endpoint(metavar="URL")] = None
-    """OpenAI-compatible server: URL, URL#MODEL; several as URL,URL or @FILE."""
     api_key: Annotated[str | None, endpoint(metavar="KEY", envvar="OPENAI_API_KEY")] = None
-    """Key of the server."""
     data_root: Annotated[Path | None, data(metavar="FOLDER", show_default="the file's folder")] = None
-    """Folder of images."""
     frames: Annotated[int, data(min=1, metavar="N")] = records.FRAMES
-    """Frames that show a video."""
     concurrency: Annotated[int | None, limits(min=1, show_default=f"{CONNECTIONS}; in here the engine's own")] = None
-    """Requests at a time."""
     max_failed: MaxFailed = MAX_FAILED
     retry_failed: Annotated[bool, limits("--retry-failed")] = False
-    """Ask again for records that failed."""
     cache: Annotated[Path | None, limits(metavar="FILE")] = None
-    """SQLite file that caches replies."""
     budget: Annotated[str | None, limits(metavar="N")] = None
-    """Stop after this many tokens: 2000000tokens."""
     prices: Annotated[Path | None, limits(metavar="FILE")] = None
-    """Prices as for critic score: print the cost."""
     max_image_pixels: Annotated[int | None, rare(min=1)] = None
-    """Shrink larger images to this many pixels."""
     max_image_bytes: Annotated[int, rare(min=1)] = MAX_BYTES
-    """Refuse larger image files."""
     attempts: Annotated[int, rare(min=1)] = ATTEMPTS
-    """Tries of a request before it counts as failed."""
     timeout: Annotated[float, rare(min=0.1)] = TIMEOUT
-    """Time limit of a try, in seconds."""
     shard: Annotated[str | None, cluster(metavar="K/N")] = None
-    """Do part K of N; critic merge joins the parts."""
     gpus: Annotated[str | None, cluster(metavar="N")] = None
-    """Run one engine on each of N GPUs, or on all."""
     engine: Annotated[Literal["ray"] | None, cluster()] = None
-    """Run the model in actors of a Ray cluster."""
     ray_address: Annotated[str | None, cluster(metavar="HOST:PORT")] = None
-    """Address, or auto.  [RAY_ADDRESS]"""
     replicas: Annotated[int, cluster(min=1)] = 1
-    """Number of actors, each with its own GPUs."""
 
     def run_options(self, out: Path, certificate: Path | None = None, recalibrate: Path | None = None) -> RunOptions:
         """Return the options for running a stage. Raises UsageError for an invalid --shard, or if no map is there."""
