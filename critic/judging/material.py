@@ -16,27 +16,8 @@ only contradict one. So can a sentence that says that there is no verdict.
 import re
 from collections.abc import Callable, Iterator
 from itertools import accumulate
-from pathlib import Path
 
-from msgspec import toml
-
-LISTS: dict[str, dict[str, list[str]]] = toml.decode(Path(__file__).with_name("words.toml").read_bytes())
-"""The content of words.toml, which explains it."""
-
-
-def any_of(name: str, before: str = "", behind: str = "") -> str:
-    """Return a pattern of the words in the list `name` of words.toml.
-
-    The patterns `before` and `behind` are put around the English words.
-    """
-    english, chinese = ("|".join(LISTS[name][lang]) for lang in ("en", "zh"))
-    return f"(?:{before}(?:{english}){behind}|{chinese})"
-
-
-def word_pattern(name: str) -> re.Pattern[str]:
-    """Return a pattern that finds a word of the list `name` in words.toml, ignoring case."""
-    return re.compile(any_of(name, r"\b", r"\b"), re.IGNORECASE)
-
+from critic.judging.patterns import any_of, pattern, word_pattern
 
 RETOLD, MATERIAL, JUDGING, TELLER, ASSESSING, RETELLING, ARGUING = map(
     word_pattern, ("retold", "material", "judging", "teller", "assessing", "retelling", "arguing")
@@ -49,21 +30,13 @@ _SIDE = re.compile(r"[A-D1-4甲乙]$")
 
 _LABEL = re.compile(r"[^\w\n]*([^:.,;!?。，、；！？\n]{2,60}):(?=.*\w)")
 _ASIDE = re.compile(r"\([^()]*\)")
-_ANNOUNCES = re.compile(
-    r"[^\w\n]*(?:(?:below|here|the following|what follows)\b|(?:以下|下面))[^\n]{0,80}[.。]\s*\Z", re.IGNORECASE
-)
+_ANNOUNCES = pattern("announces", re.IGNORECASE)
 _LISTED = re.compile(r"[ \t]*(?:[-*•+]|\d{1,2}[.)、])[ \t]")
 _QUOTED_LINE = re.compile(r"""[ \t]*["“「『>]""")
 _UNDERLINE = re.compile(r"[ \t]*[=-]{3,}[ \t]*\Z")
 _FENCE_LINE = re.compile(r"[ \t]*(?:```|~~~)")
 
-# "### Title", "**Title**", "=== Title ===", "[Title]", "【Title】", "BEGIN TITLE"; not with a value behind a colon.
-_HEADING = re.compile(
-    r"[ \t>]*(?:#{1,6}[ \t]+(?P<marked>[^\n]*)"
-    r"|(?P<marks>[=~*_-]{3,}|\*\*|__|\[|【)[ \t]*(?=[^\n]*\w)(?P<wrapped>[^:：\n\[\]{}]{2,80}?)"
-    r":?[ \t]*(?:[=~*_-]{3,}|\*\*|__|\]|】):?"
-    r"|(?P<capitals>[A-Z]{3,}(?: [A-Z]+){1,4}))[ \t]*\Z"
-)
+_HEADING = pattern("heading")
 _ENDING = re.compile(r"\W*(?:end\b|结束|完\b)", re.IGNORECASE)
 
 
@@ -198,11 +171,7 @@ _STATING = re.compile(rf"{word_pattern('stating').pattern}|\d\s*/\s*\d|★", re.
 _UNREAD = re.compile(rf"{any_of('unread')}|[+½⁄~→×]|\.\.|\?\W*\Z", re.IGNORECASE)
 _JUDGING = re.compile("|".join(any_of(name) for name in ("unread", "stating", "judging_sentence")), re.IGNORECASE)
 
-_NO_VERDICT = re.compile(
-    any_of("refusing", r"\b", r"""(?=["'*_)\]]*[ \t]*(?:[.!,;\n]|because\b|as\b|since\b|without\b|\Z))""")
-    + r"|(?:^|:)[^\w\n]{0,20}(?:N/?A|none|null|unknown|undecided|no verdict|无|弃权|不适用)[^\w\n]{0,20}$",
-    re.IGNORECASE | re.MULTILINE,
-)
+_NO_VERDICT = pattern("no_verdict", re.IGNORECASE | re.MULTILINE)
 """Pattern of the sentences in which judges refuse a verdict."""
 
 

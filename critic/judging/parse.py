@@ -12,7 +12,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from critic.judging.material import LISTS, NUMBERS, NUMERALS
+from critic.judging.material import NUMBERS, NUMERALS
+from critic.judging.patterns import LISTS, expand, pattern
 from critic.judging.statements import AnswerText, Sought, Statement, half_width
 from critic.judging.targets import RATING
 from critic.records import TEN, Failure, Scale, Verdict, to_ten
@@ -26,59 +27,13 @@ _RATING = "(?:Rating|Score|Grade|评分|分数|得分|打分|总分)"
 _MEANT = LISTS["meant"]
 """A choice -> the words that mean it."""
 
-_OPENS = r"""[\[({*_"'“”`【「$ ]*(?:\\boxed\{\s*)?"""
-"""Marks before a value."""
-
-_CLOSES = r"""[*_"'”’`\])}】」$]*+"""
-
-_NUMBER = rf"""{_OPENS}(?P<value>[-+]?\d+(?:\.\d+)?)"""
-
-# What may follow a rating, perhaps in marks: its own scale's highest and a unit, and then the end of the line, a mark
-# or words that give it; but neither the rest of a longer number, of a sum, of a range or of a list, nor another scale,
-# nor a word as in "10 means perfect", "10 is too high".
-_HEDGE = r"(?:to|or|and|x|in|from|of|out|on|a|scale|then|vs|versus|was|maybe|perhaps|possibly|even|rather)\b"
-_BEHIND_RATING = (
-    rf"(?:\s*分)?+(?:{_CLOSES}[ \t]*\(?(?:/|(?:out[ \t]+)?of\b|满分|总分)[ \t]*%(highest)d(?![\d/]|\.\d))?+"
-    rf"(?:[ \t]*分)?+(?![\d%%/½²]|\.\d|[.…~]{{2}}|[ \t]*[?+=~→>:½]|[ \t]*[*x×][ \t]*\d|[ \t]*-[ \t]*(?:\d|>))"
-    rf"(?!{_CLOSES}[ \t]*(?:[,;/|&–—-]|、|…|至|到|和|或)*[ \t]*(?:[(\[][^()\n]{{1,40}}[)\]][ \t]*,?)?"
-    rf"(?![ \t*_]*\(\d+ (?:out )?of \d)[ \t,;(\[*_\"'“|&~–—-]*(?:{_HEDGE}[ \t,(\[*_\"'“-]*)*+\d)"
-    rf"(?!{_CLOSES}[ \t]*[,(–—-]?[ \t]*(?:(?:if|max(?:imum)?|when|per|no|not|as \w+ed)\b|满分(?!\s*%(highest)d)))"
-    rf"(?!{_CLOSES}[ \t]*(?!(?:because|since|as it\b|to me|or so|for being|points?|reason\b|due|based|with|given"
-    r"|理由|因为|由于|满分)(?!\w* (?:are|is|would)))[^\W\d_])"
-)
-
-# Not behind a value that is explained instead of given, as the rubric is.
-_GIVEN = (
-    r"""(?![*_"'”’\])}]*[ \t]*(?:=|\(?(?:表示|代表|意味|是指|即|若|如果)"""
-    r"|(?:means?|meaning|is|are|was|would|stands?|if|when|denotes?|indicates?|represents?)\b))"
-)
-
-_ENDS = (
-    r"""(?=[ \t]*(?:["'”’*_.;!。)\]}`|】」]|<[|/]"""
-    r"""|,(?![ \t]*(?:no|yes|or|tie|however|(?:but )?[AB])\b)|[-–—] (?!(?:[AB]|no|yes)\b)"""
-    r"""|\((?![^()\n]*(?:/|\bor\b|或))|because\b|since\b|更好|胜"""
-    r"""|(?:is (?:slightly |much |clearly )?(?:the )?better|wins)\b(?! or\b)|$))"""
-)
-"""Pattern behind a choice in free text: the end of its sentence or line, or of the marks around it."""
-
-_FINAL = r"^[ \t*_#>\"“-]*(?:my )?final (?:answer|verdict)[\s*_]*(?::|is:?)[\s*_]*"
-_PLAYER = r"(?:(?:the\s+)?(?:response|reply|assistant|conversation)\s+(?:from\s+assistant\s+)?|(?:作答|回答|助手)\s*)"
-_COMPARED = r"(?:A\s*(?:=|[<>]{1,2})\s*B|B\s*(?:=|[<>]{1,2})\s*A)"
+_PLAYER = expand("player")
 
 _STATED_CHOICES = tuple(
-    re.compile(pattern, re.IGNORECASE | re.MULTILINE)
-    for pattern in (
-        # Not behind other words: "I cannot say that overall …" states nothing, nor does what is quoted in a sentence.
-        r"(?:^[ \t*_#>\"“-]*|[.!?:;。][\s*_]*)(?:(?:therefore|thus|hence|so|in conclusion|in summary)\W{1,3})?"
-        rf"overall\W{{1,3}}{_PLAYER}(?P<value>[AB])\s+is\s+(?:slightly\s+|much\s+|clearly\s+)?(?:the\s+)?better\b",
-        rf"{_FINAL}{_PLAYER}?(?P<value>[AB]|tie){_ENDS}",
-        rf"\[\[\s*(?P<value>[ABC]|tie|{_COMPARED})\s*\]\]{_GIVEN}",
-        rf"\\boxed\{{\s*(?P<value>[AB]|tie)\s*\}}{_GIVEN}",
-        rf"(?:{_FINAL}|^[ \t*_#>-]*)(?P<value>{_COMPARED})[\s*_.]*$",
-    )
+    pattern(f"{form}_choice", re.IGNORECASE | re.MULTILINE)
+    for form in ("overall", "final", "bracketed", "boxed", "ordered")
 )
-"""Patterns of the last words of a comparison in other benchmarks: ConvBench and VisIT-Bench (figures 17 to 20 and 25;
-16 to 18), MT-Bench's [[A]], where [[C]] is a tie, and A=B, A>B, A>>B."""
+"""Patterns of the last words of a comparison in other benchmarks."""
 
 
 class _Read(Struct, frozen=True):
@@ -343,11 +298,9 @@ def _seek_rating(scale: Scale, criterion: str | None) -> Sought:
     # Beside other criteria's ratings only one under its own name is meant, which is the user's: signs of patterns in it
     # are none.
     names = _RATING if criterion is None else NAMES.get(criterion, re.escape(criterion))
-    behind = _BEHIND_RATING % {"highest": scale[1]}
-    value = re.compile(_NUMBER + behind + _GIVEN, re.IGNORECASE)
-    names += rf"(?:\s*[(\[](?:(?:{scale[0]}\s*[-–~到至]|out of|满分)\s*)?{scale[1]}分?[)\]])?"
-    unit = rf"\s*(?:points?|\(?\s*(?:(?:out )?of|满分)\s*{scale[1]}\s*分?\s*\)?)?\s*"
-    only_number = re.compile(r"\s*(?P<value>[-+]?\d+(?:\.\d+)?)" + behind + unit, re.IGNORECASE)
+    names += expand("scale_of_name", lowest=scale[0], highest=scale[1])
+    value = pattern("rating", re.IGNORECASE, highest=scale[1])
+    only_number = pattern("only_rating", re.IGNORECASE, highest=scale[1])
 
     def number(value: Any) -> float | None:
         # "8/10" and "8分" are ratings that JSON has as text.
@@ -360,17 +313,11 @@ def _seek_rating(scale: Scale, criterion: str | None) -> Sought:
         # 1e999 is read as infinite; the longest whole numbers are too long for math.isfinite.
         return value if abs(value) < float("inf") else None
 
-    marked = re.compile(
-        r"(?:\[\[|\\boxed\{|<(?:rating|score|grade)>)\s*(?P<value>[-+]?\d+(?:\.\d+)?)" + behind + _GIVEN, re.IGNORECASE
-    )
     if criterion is not None:
         return Sought(names, value, number, several=True)
     low, high = scale
-    out_of = re.compile(
-        rf"\(?(?:(?:\bout of|\bof|/|满分)\s*(?:{high}(?!\d)|{NUMBERS[high]}\b)"
-        rf"|\b{low}\s*(?:to|[-~–到至])\s*{high}\b)\s*分?\)?",
-        re.IGNORECASE,
-    )
+    out_of = pattern("out_of", re.IGNORECASE, lowest=low, highest=high, highest_word=NUMBERS[high])
+    marked = pattern("marked_rating", re.IGNORECASE, highest=high)
 
     def rated(sentence: str) -> tuple[list[float | str | None], str]:
         """Return the ratings that a sentence states (digits, words, stars), and the sentence without them.
@@ -389,9 +336,8 @@ def _seek_rating(scale: Scale, criterion: str | None) -> Sought:
 @cache
 def _seek_choice(key: str, values: tuple[str, ...]) -> Sought:
     words = "|".join(word for value in values for word in _MEANT.get(value, (value,)))
-    # Only comparisons have players, and endings that papers gave them.
-    player = _PLAYER if "A" in values else ""
-    pattern = re.compile(rf"{_OPENS}{player and player + '?'}(?P<value>{words}){_ENDS}", re.IGNORECASE | re.MULTILINE)
+    kind = "side" if "A" in values else "choice"
+    value = pattern(kind, re.IGNORECASE | re.MULTILINE, words=words)
     papers = _STATED_CHOICES if "A" in values else ()
 
     def compared(stated: str) -> str | None:
@@ -402,14 +348,10 @@ def _seek_choice(key: str, values: tuple[str, ...]) -> Sought:
         return side if side in values else None
 
     mentioned = _read_sides if "A" in values else _read_correctness
-    return Sought(NAMES[key], pattern, lambda value: _read_choice(value, values), papers, compared, mentioned=mentioned)
+    return Sought(NAMES[key], value, lambda value: _read_choice(value, values), papers, compared, mentioned=mentioned)
 
 
-_ANY_NUMBER = re.compile(
-    rf"(?<![A-Za-z\d.])[-+]?\d+(?:\.\d+)?%?(?![A-Za-z])|\b(?:{'|'.join(NUMBERS)})\b|[★⭐]+☆*"
-    rf"|[{NUMERALS}]+(?=\s*[分星]|\W*\Z)",
-    re.IGNORECASE,
-)
+_ANY_NUMBER = pattern("any_number", re.IGNORECASE, word="|".join(NUMBERS), numeral="|".join(NUMERALS))
 
 
 def _read_number(word: str, highest: int) -> float | None:
@@ -423,22 +365,10 @@ def _read_number(word: str, highest: int) -> float | None:
     return None if word.endswith("%") else float(word)
 
 
-_BEATS = re.compile(
-    rf"\b(A|B)\s*(?:>{{1,2}}|(?:is\s+)?(?:slightly\s+|much\s+|clearly\s+)?better than|beats|wins over"
-    rf"|is preferred (?:over|to)|优于|胜过|好于)\s*(?i:{_PLAYER})?[AB]\b|\b[AB]\s*<{{1,2}}\s*(A|B)\b",
-    re.ASCII,
-)
+_BEATS = pattern("beats", re.ASCII)
 _SIDE = re.compile(r"\b(?:[AB](?![A-Za-z'])|(?i:a tie|tie|draw|equal(?:ly good)?)\b)|平局|平手", re.ASCII)
 
-_PART = "(?:reply|response|assistant|conversation|model)"
-_NAMED = (
-    rf"(?:the|this|that)\s+(?:(?:first|second)\s+)?{_PART}\b(?:\s+(?:of|from|by|in|the|this|here|i|judged?|{_PART})\b)*"
-)
-_NAMES_A_SIDE = re.compile(
-    rf"\W*(?:(?:so|here|thus|hence)\W+)?(?:{_NAMED}\s+(?:is|was)\s+{_PLAYER}?[AB](?:\s+here)?"
-    rf"|{_PLAYER}?[AB]\s+(?:is|was)\s+{_NAMED}|(?:该|此|这|这份|这个|本)(?:作答|回答|回复|助手)(?:是|为)\s*{_PLAYER}?[AB])\W*",
-    re.IGNORECASE,
-)
+_NAMES_A_SIDE = pattern("names_a_side", re.IGNORECASE)
 """Pattern of a sentence that only says which side something is, such as "The model is B": no verdict."""
 
 
@@ -454,13 +384,9 @@ def _read_sides(sentence: str) -> tuple[list[float | str | None], str]:
     return [side if side in ("A", "B") else "tie" for side in sides], _SIDE.sub(" ", sentence)
 
 
-_ASKED_CORRECT = re.compile(
-    r"^\W*(?:(?:is (?:it|the \w+) )?correct(?:ness)?|是否正确|正确性)\s*[*_]*[:?=>|]|</?correct>", re.I
+_ASKED_CORRECT, _JUDGED_WRONG, _JUDGED_RIGHT = (
+    pattern(name, re.IGNORECASE) for name in ("asked_correct", "judged_wrong", "judged_right")
 )
-_JUDGED_WRONG = re.compile(
-    r"\b(?:not |in)(?:correct|right|true)\b|\b(?:wrong|false|no)\b|不正确|错误|不对|错|否(?=\W*\Z)", re.I
-)
-_JUDGED_RIGHT = re.compile(r"\b(?:correct|right|true|yes)\b|正确|对|是(?=\W*\Z)", re.I)
 
 
 def _read_correctness(sentence: str) -> tuple[list[float | str | None], str]:
@@ -480,12 +406,9 @@ def _read_correctness(sentence: str) -> tuple[list[float | str | None], str]:
 @cache
 def _seek_item(number: int) -> Sought:
     words = "|".join(word for value in ("yes", "no") for word in _MEANT[value])
-    ends = rf"""(?![a-z])(?!["'”*]*\s*(?:[/?]|or\b|或)){_GIVEN}"""
-    # The judge may write the item down once more.
-    question = r"(?:[^?\n]{3,300}\?)?"
-    pattern = re.compile(rf"{question}{_OPENS}[✓✔✅✗✘❌]?\s*(?P<value>{words}){ends}", re.IGNORECASE)
+    value = pattern("item", re.IGNORECASE, words=words)
     name = rf"(?:(?:Q|Item |Question |第)?{number}[项题]?)"
-    return Sought(name, pattern, lambda value: _read_choice(value, ("yes", "no")), several=True, separator="[:.)、|-]")
+    return Sought(name, value, lambda value: _read_choice(value, ("yes", "no")), several=True, separator="[:.)、|-]")
 
 
 def _read_choice(value: Any, values: Sequence[str]) -> str | None:

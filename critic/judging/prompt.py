@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from critic import records
 from critic.errors import UsageError, hash_value
+from critic.judging.patterns import pattern
 from critic.records import TEN, Candidate, Exchange, Language, Message, PromptInputs, Response
 
 LANGUAGES: tuple[Language, ...] = get_args(Language)
@@ -510,13 +511,7 @@ def _measure_sizes(material: PromptInputs) -> dict[str, list[int]]:
 
 
 _LINE_ENDS = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
-_CONTROL_TOKEN = re.compile(
-    r"<[|｜][^\n<>]{0,48}?[|｜]?>|<[|｜]"
-    r"|</?[A-Za-z0-9]*_[A-Za-z0-9_]*>"  # an underscore tells <im_end> and <BOS_TOKEN> from HTML
-    r"|</?(?:s|unk|pad|bos|eos|sop|eop|eoh|eoa|mask|think|image|img)>"
-    r"|<</?SYS>>|\[/?(?:INST|[A-Za-z]?MASK|IMG|ARGS|THINK|PREFIX|SUFFIX|MIDDLE|(?-i:[A-Z]+_[A-Z_]+))\]",
-    re.IGNORECASE,
-)
+_CONTROL_TOKEN = pattern("control_token", re.IGNORECASE)
 LOOKALIKES = str.maketrans("<>[]|｜", "‹›［］¦¦")
 """Characters of control tokens -> look-alikes that are written in their place."""
 

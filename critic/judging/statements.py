@@ -16,32 +16,15 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from critic.judging.material import MATERIAL, RETOLD, TELLER, Values, any_of, find_material, is_material, mentions
+from critic.judging.material import MATERIAL, RETOLD, TELLER, Values, find_material, is_material, mentions
+from critic.judging.patterns import any_of, expand, pattern
 from critic.judging.thoughts import QUOTED_REASON, QUOTED_TEXT, REASON, answer_at, later_thoughts
 
 _MASK = "\ufffc"
 """Character that replaces each character of a complete JSON object, whose values are read separately."""
 
-# A key in an object: quoted, behind a brace, a comma or the beginning of a line.
-_OBJECT_KEY = r"""(?:[{,]\s*|^[ \t>*#`-]*)["'“”](?P<name>%s)["'“”]\s*%s\s*"""
-
-# One of several keys, in an object without quotation marks or in a list on one line.
-_BARE_KEY = r"""[{,;]\s*["'“”*]{0,3}(?P<name>%s)["'“”*]{0,3}\s*%s\s*"""
-
-# A key on a line of its own, behind the marks of lists, headings and quotations.
-_LINE_KEY = (
-    r"""^[ \t>*#_•·`|({\[【"'“-]*+(?:\d{1,2}[.)、][ \t]+)?[*_"'“]*+"""
-    r"""(?P<name>%s)["'”*_`】\]]{0,3}(?:\s*%s|(?<=】)|(?=[ \t]*\n))\s*[*_]*"""
-)
-
 _QUALIFIER = r"(?:(?:(?:my|your|the|final|overall|updated|revised|corrected|actual)\s+){1,3}|最终|综合|总体)?"
 """Words before the name of a single verdict. With several keys they may begin another key's name."""
-
-_PROSE_KEY = r"""(?<![A-Za-z])(?P<name>%s)["'”*_]{0,3}\s*%s\s*[*_]*"""
-
-# The mark that ends a reason, the comma, and the quoted key of the value behind it: what follows an unfinished reason
-# counts only where it stands between two values of the same object. An escaped mark is part of the reason.
-_AFTER_REASON = r"""(?<!\\)(["'”])\s*,\s*["'“](?P<name>%s)["'”]\s*%s\s*"""
 
 _FLAGS = re.IGNORECASE | re.MULTILINE
 """Flags of the patterns of keys."""
@@ -52,55 +35,29 @@ _OPEN_REASON = re.compile(rf"(?:^|[.!?;,。{{]\s*+)[ \t*_#>-]*+{REASON}[\s*_]*:"
 _REASON_LINE = re.compile(rf"[\s>*#_-]*{any_of('reason')}[\s*_]*:", re.IGNORECASE)
 _REASON_FOLLOWS = re.compile(rf"""[\s"'”’*_`,;.)\]}}>#-]*{any_of("reason")}["'”’*_]*\s*:""", re.IGNORECASE)
 
-# What a judge quotes, of one paragraph at most, or of a line where the mark may also be an apostrophe or a fence.
-_QUOTATION = re.compile(
-    r"""(?<![A-Za-z0-9])"(?:[^"\n]|\n(?!\s*\n))*"(?![A-Za-z0-9])"""
-    r"""|(?<![A-Za-z0-9])'(?:[^'\n]|(?<=[A-Za-z])'(?=[A-Za-z]))*'(?![A-Za-z0-9])"""
-    r"|“(?:[^“”\n]|\n(?!\s*\n))*”|‘[^‘’\n]*’|「[^「」]*」|『[^『』]*』|`[^`\n]+`"
-)
+_QUOTATION = pattern("quotation")
+"""What a judge quotes."""
 
-# What may stand before a judge's own statement in its line or sentence.
-_LEAD = r"[\s*_#>`({-]*(?:" + any_of("lead", behind=r"\b") + r"""[\s*_:,]*)*["'“]?"""
-_LINE_BEGINS = re.compile(rf"^{_LEAD}\Z", re.IGNORECASE | re.MULTILINE)
-_SENTENCE_BEGINS = re.compile(rf"(?:^|[.!?]\s|[。!?]){_LEAD}\Z", re.IGNORECASE | re.MULTILINE)
-_CLAUSE_BEGINS = re.compile(rf"(?:^|[.!?:;,。)\]}}>〉》】{_MASK}]\s*){_LEAD}\Z", re.IGNORECASE | re.MULTILINE)
+_LINE_BEGINS = re.compile(rf"^{expand('led')}\Z", _FLAGS)
+_SENTENCE_BEGINS = re.compile(rf"(?:^|[.!?]\s|[。!?]){expand('led')}\Z", _FLAGS)
+_CLAUSE_BEGINS = re.compile(rf"(?:^|[.!?:;,。)\]}}>〉》】{_MASK}]\s*){expand('led')}\Z", _FLAGS)
 _SENTENCE_END = re.compile(r"[.!?;。！？；](?=\s|$|[^\x00-\x7f])|\n\s*\n")
 _WORD = re.compile(r"\w")
 _MARKS = re.compile(r"""[.!?:;。]?[\s*_#>"“-]*""")
 _LONGEST_LEAD = 80
 """Characters before a place that are searched for the beginning of its line, which bounds the time of the search."""
 
-# Material that a judge shows as such.
-_SHOWN = re.compile(
-    r"<((?:\w+_)?(?:quote|blockquote|reply|response|candidate|assistant|student|material|submission|text|content|transcript"
-    r"|message|document|passage|excerpt|user|model|input|answer(?=_)|(?<=_)answer)(?:_\w+)?)>(?:(?!<\1>|</\1>).)*</\1>"
-    r"|<!--(?:(?!<!--|-->).)*-->|<<<[^<>]*>>>|«[^«»]*»|《[^《》]*》|〈[^〈〉]*〉"
-    r"|\"{3}(?:(?!\"{3}).)*\"{3}|'{3}(?:(?!'{3}).)*'{3}",
-    re.DOTALL | re.IGNORECASE,
-)
+_SHOWN = pattern("shown", re.DOTALL | re.IGNORECASE)
+"""Material that a judge shows as such."""
+
 _FENCE = re.compile(r"^[ \t>]*```\w*[ \t]*$", re.MULTILINE)
-# What stands between the words that lead to a statement and its key or value.
-_BEFORE = re.compile(
-    r"""(?:(?<![A-Za-z])(?:rating|score|verdict)|评分|分数|裁决|```\w*|<[^<>\n]{1,40}>|[\s:,>*_`"“'#({\[-])*+\Z""",
-    re.IGNORECASE,
-)
+_BEFORE = pattern("before", re.IGNORECASE)
 _POSSESSOR = re.compile(r"(?:the\s+(?:response|reply|answer)'s|(?:该|此|这份|本)?(?:作答|回答)的?)\s*\Z", re.IGNORECASE)
 
-_OPEN_END = re.compile(any_of("going_on", r"\b") + r"\Z", re.IGNORECASE)
-_LIST_BEGINS = re.compile(
-    r"[:|{]|^[^\w\n]*(?:Q|Item |Question |第)?(?=\d{1,2}\s*[项题]?\s*[:.)、|-])", re.IGNORECASE | re.MULTILINE
-)
+_OPEN_END = pattern("open_end", re.IGNORECASE)
+_LIST_BEGINS = pattern("list_begins", _FLAGS)
 _GOES_ON = re.compile(r"^(?![ \t]*(?:[-*•+|>#]|\d{1,2}[.)、]))[^:\n]*\w\Z", re.MULTILINE)
-# What takes back the statement before it.
-_TAKEN_BACK = re.compile(
-    rf"""[\s"'`>)\]}}*.,(]*{any_of("taken_back")}"""
-    # In its own line, words that make it part of what somebody wrote.
-    rf"""|[ \t"'`>)\]}}*.,;”’]*{any_of("part_of")}"""
-    # Behind an object or brackets, words go on in a sentence about it.
-    r"|(?<=[}\]\ufffc])[ \t]*(?:(?!because|since|as\b|for\b|with\b|or\b|and\b|but\b|not\b)(?-i:[a-z])"
-    r"|[\u4e00-\u9fff]|\(sic|<-)",
-    re.IGNORECASE,
-)
+_TAKEN_BACK = pattern("taken_back_behind", re.IGNORECASE)
 
 _MOST_TORN = 50
 """The most braces that open no valid JSON. Each is parsed up to its error, so that many would take long."""
@@ -153,8 +110,9 @@ class Sought(Struct, frozen=True):
     mentioned: Values | None = None
     separator: str = r"(?:(?:为|是)?[:=|]|[-–—](?=\s)|is\b|为|是)"
 
-    def key(self, pattern: str, names: str | None = None) -> re.Pattern[str]:
-        return re.compile(pattern % (names or self.names, self.separator), _FLAGS)
+    def key(self, kind: str, names: str | None = None) -> re.Pattern[str]:
+        """Return the pattern of a key; `kind` is its name in patterns.toml."""
+        return pattern(kind, _FLAGS, names=names or self.names, separator=self.separator)
 
     @property
     def key_names(self) -> str:
@@ -253,14 +211,14 @@ class AnswerText:
 
     def unfinished_at(self, sought: Sought) -> int | None:
         """Return the position after the last key, where its value should begin, or None if there is no key."""
-        keys = [*sought.key(_OBJECT_KEY).finditer(self.plain)]
-        keys += sought.key(_LINE_KEY).finditer(self.plain)
+        keys = [*sought.key("object_key").finditer(self.plain)]
+        keys += sought.key("line_key").finditer(self.plain)
         return max((key.end() for key in keys if not self._is_quoted(key.end() - 1, key.end())), default=None)
 
     def loose_reason(self, several: bool) -> str | None:
         """Return the reason beside a verdict that is not valid JSON, or None. `several`: as in Sought."""
-        patterns = (_BARE_KEY, _LINE_KEY) if several else (_PROSE_KEY,)
-        keys = (re.search(pattern % (REASON, ":"), self.plain, _FLAGS) for pattern in patterns)
+        kinds = ("bare_key", "line_key") if several else ("prose_key",)
+        keys = (pattern(kind, _FLAGS, names=REASON, separator=":").search(self.plain) for kind in kinds)
         key = next((key for key in keys if key is not None), None)
         if key is None:
             return None
@@ -295,7 +253,7 @@ class AnswerText:
 
     def _find_torn(self, sought: Sought) -> Iterator[_Torn]:
         """Yield the broken JSON objects. Each ends before the next line that begins with a brace."""
-        key = sought.key(_OBJECT_KEY, f"{sought.key_names}|{REASON}")
+        key = sought.key("object_key", f"{sought.key_names}|{REASON}")
         begins = [line.start() for line in re.finditer(r"^[^\w\n{]*\{", self.plain, re.MULTILINE)]
         for start, end in zip([0, *begins], [*begins, len(self.plain)], strict=True):
             keys = key.finditer(self.plain, start, end)
@@ -311,7 +269,7 @@ class AnswerText:
                 # Only a key between two values counts, and the mark that closes the first is the one that opened it:
                 # the reason may quote a verdict that the response tried to forge.
                 opening = self.text[fragment.key.end() : fragment.key.end() + 1]
-                behind = sought.key(_AFTER_REASON).finditer(self.plain, fragment.key.end(), fragment.end)
+                behind = sought.key("after_reason").finditer(self.plain, fragment.key.end(), fragment.end)
                 keys = [key for key in behind if self.text[key.start(1)] == _CLOSING.get(opening, opening)]
                 key = keys[-1] if keys else None
             value = None if key is None else sought.value.match(self.plain, key.end())
@@ -321,9 +279,9 @@ class AnswerText:
                 yield _build_statement(sought.convert, value, stands)
 
     def _read_lines(self, sought: Sought, torn: list[_Torn]) -> Iterator[Statement]:
-        lines = list(self._find_keys(sought.key(_LINE_KEY, sought.key_names)))
+        lines = list(self._find_keys(sought.key("line_key", sought.key_names)))
         if sought.several:
-            lines += [key for key in sought.key(_BARE_KEY).finditer(self.plain) if self._is_listed(key.start())]
+            lines += [key for key in sought.key("bare_key").finditer(self.plain) if self._is_listed(key.start())]
         in_objects = {fragment.key.end() for fragment in torn}
         for key in lines:
             value = sought.value.match(self.plain, key.end())
@@ -341,7 +299,7 @@ class AnswerText:
         only a line of its own or the last sentence is the judge's statement. `keyed`: a key and its value count too.
         """
         reason = self._reason
-        for form in [*([sought.key(_PROSE_KEY)] if keyed else []), *sought.papers]:
+        for form in [*([sought.key("prose_key")] if keyed else []), *sought.papers]:
             has_key = "name" in form.groupindex
             convert = sought.convert if has_key else sought.compared or sought.convert
             for match in form.finditer(self.plain):

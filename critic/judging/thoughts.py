@@ -14,6 +14,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from critic.errors import notify
+from critic.judging.patterns import pattern
 from critic.records import ModelTurn, TurnFailure
 
 _NAMES = "think(?:ing)?|thoughts?|reasoning|reflection|analysis|scratchpad|rationale|monologue|思考|推理"
@@ -44,18 +45,10 @@ _OPENING = re.compile(
 _CLOSING = [re.compile(closing, re.IGNORECASE) for _, closing in _MARKS]
 _ANY_CLOSING = "|".join(closing for _, closing in _MARKS)
 
-# The end of thoughts whose beginning the chat template wrote: not a mark that is spoken of in a sentence.
-_ORPHAN = re.compile(
-    rf"^[ \t]*(?:{_ANY_CLOSING})|(?:{_ANY_CLOSING})(?=[ \t\r]*(?:$|[\[{{]|```))|{_MARKS[-1][1]}",
-    re.MULTILINE | re.IGNORECASE,
-)
+_ORPHAN = pattern("orphan", re.MULTILINE | re.IGNORECASE, closing=_ANY_CLOSING, final_channel=_MARKS[-1][1])
+"""The end of thoughts whose beginning the chat template wrote."""
 
-# A reply that begins with its verdict has no thoughts before it.
-_VERDICT_FIRST = re.compile(
-    r"""(?:```\w*)?[\s"'“*#]*(?:\[?\{|\[\[|\d{1,3}["']?\s*[:.)：]\s*["']?(?:yes|no)\b"""
-    r"""|(?:rating|score|verdict|correct|reason|评分|分数|裁决|正确|理由)["'”*]{0,3}\s*[:：])""",
-    re.IGNORECASE,
-)
+_VERDICT_FIRST = pattern("verdict_first", re.IGNORECASE)
 
 _CORE = re.compile(rf"{_NAMES}|channel|commentary|assistant\n?final")
 """Each mark has one of these words. A look for them takes a tenth of the time of one for marks."""
@@ -65,15 +58,8 @@ _FENCED = re.compile(r"^[ ]{0,3}(```+|~~~+).*?^[ ]{0,3}\1", re.MULTILINE | re.DO
 _INDENTS = ("", " ", "  ", "   ")
 """Blanks before a mark that begins a line. Four of them would make code of it (CommonMark 4.4)."""
 
-# "<think> and </think> are tags": a mark that a sentence speaks of, by what follows it or stands before it.
-_SPOKEN_OF = re.compile(
-    r"[ \t]*(?:[,，:：;；。、]|\.(?:\s|$)|(?:\.\.\.|…)\s*[<\[【◁⊲]|标签|标记|和|与|是一"
-    r"|(?:and|or|is|are|was|were|tags?|tokens?|marks?|markers?|blocks?|elements?"
-    r"|means?|opens?|closes?|begins?|starts?|ends?)\b)"
-)
-_SPEAKS_OF = re.compile(
-    r"(?:\b(?:with|by|the|an?|and|or|after|before|of|is|tags?|tokens?|marks?|called|named)[ ]|[用以和与][ ]?)$"
-)
+_SPOKEN_OF, _SPEAKS_OF = pattern("spoken_of"), pattern("speaks_of")
+"""Words behind a mark, or before it, of a sentence that speaks of it."""
 
 _HEADING = re.compile(r"[\[【](?!\w*(?:think|thought|思考))", re.IGNORECASE)
 """Beginning of a mark that may be an answer's heading if nothing closes it: `[Analysis]`, `【推理】`."""
