@@ -12,12 +12,12 @@ import regex
 from api_formats import Request
 from contracts import LABELLED, SEARCH_SECONDS, Contract, Unanswerable, compile_frame, list_turns
 from reader import ASKS, CLOSING, DATA
-from scales import one_of
+from scales import expand
 
 JUDGED = ("answer", "other", "answer_1")
 """Parts that the judged models wrote. Their text may imitate the template that separates the parts."""
 
-ANSWERS = regex.compile(rf"(?i){one_of('answers')}s?(?:[ _]\w)?\W*\Z")
+ANSWERS = regex.compile(rf"(?i){expand('answers')}s?(?:[ _]\w)?\W*\Z")
 REFERENCES = regex.compile(r"(?i)\b(?:reference|correct|expected|standard)\b")
 
 

@@ -18,31 +18,32 @@ from scales import (
     BINARY,
     Schema,
     count_digits,
+    expand,
     find_labels,
     find_range,
     find_scale,
     is_verdict,
     limits,
-    one_of,
+    pattern,
     value_pattern,
 )
 
 HEAD, TAIL = 20_000, 6_000
 """Characters that are read at the beginning (HEAD) and the end (TAIL) of a long request."""
 
-SPEAKS = re.compile(rf"(?i)\b(?:{one_of('rates')}|judge|criteria|rubric)\b")
-JUDGING = re.compile(rf"(?i){one_of('judging')}")
+SPEAKS = re.compile(rf"(?i)\b(?:{expand('rates')}|judge|criteria|rubric)\b")
+JUDGING = re.compile(rf"(?i){expand('judging')}")
 """Words that ask to judge answers. Forms that occur in all kinds of texts are only read as a verdict's if these occur.
 """
 
-ABOUT = re.compile(rf"(?i)\A\W*(?:please )?(?:(?:can|could) you )?{one_of('about')}")
+ABOUT = re.compile(rf"(?i)\A\W*(?:please )?(?:(?:can|could) you )?{expand('about')}")
 """Beginnings of requests to write or edit a text. A form in such a request is the text's, not a verdict's."""
 
 INSTANCE = re.compile(r"(?i)\b(?:return|respond|reply|answer|output|provide)\b[^{}]{0,200}\bschema\b")
 """Words that ask for an instance of a schema, on any subject."""
 
 EXAMPLE = re.compile(r"(?i)\b(?:example|instance|e\.g)\b[^{}]{0,60}$")
-OBJECT = re.compile(rf"(?i)\b{one_of('returns')}\b[^{{}}]{{0,160}}\b{one_of('object')}\b")
+OBJECT = re.compile(rf"(?i)\b{expand('returns')}\b[^{{}}]{{0,160}}\b{expand('object')}\b")
 SCHEMA = re.compile(r"(?i)(?:schema|json format)\W[^{}]{0,80}$")
 NEAR = 250
 """Characters before an object in which the words that ask for it may be."""
@@ -50,10 +51,7 @@ NEAR = 250
 MOST_OBJECTS = 100
 """Most objects that are read in a text, and most keys of an object."""
 
-LISTED = re.compile(
-    r"(?m)^ *(?:[-*•]|[0-9]{1,2}[.)]) ?[`\"*]{0,3}(?P<name>[A-Za-z_]\w{0,30})[`\"*]{0,3} ?"
-    r"(?:\((?P<type>[^()\n]{1,60})\) ?)?:[`\"*]{0,3} ?(?P<words>[^\n]{0,400}(?:\n {3,}[^\n]{1,200}){0,6})"
-)
+LISTED = pattern("listed", re.MULTILINE)
 """A bullet or a numbered line that explains a key, with its continuation lines."""
 
 KEYED = re.compile(r"(?i)\b(?:keys|fields|properties)\b[^{}\n]{0,80}\n(?=\s{0,6}[-*•1])")
@@ -76,18 +74,13 @@ FIELD = re.compile(
 )
 """DSPy's fields in the order of the reply, with their types."""
 
-RULE = re.compile(
-    r"[\"'`](?P<name>[^\"'`\n]{1,80})[\"'`]"
-    r"(?=(?P<says> (?:(?:field|key|value) )?(?:must|should)(?: only| strictly)? (?:STRICTLY )?be [^.\n]{2,120}))"
-)
+RULE = pattern("rule")
 """A sentence that says what the field with a quoted name must be."""
 
 OUTPUT = re.compile(r"Outputs?:\s*\Z")
 """The line before an example reply, in prompts that list their keys."""
 
-SKETCHED = re.compile(
-    r"(?<=:)\s*(?P<value><[^<>\n]*>|\"[^\"\n]*\"(?:\s*(?:\||/|or)\s*\"[^\"\n]*\")+|[^\s\"'{}\[\],<][^,{}\[\]\n\"]*)"
-)
+SKETCHED = pattern("sketched")
 """A value after its key that is described instead of written out, such as `<1-5>`."""
 
 SEVERAL = re.compile(r"(?<=:)\s*\[([A-Za-z<][^\[\]\"'{},]{0,60})(?:,[^\[\]\"'{}]{0,200})?\]")
@@ -522,24 +515,16 @@ def options(text: str) -> list[str]:
     return sorted(letters | {"Z"} if {"A", "B"} <= letters else ascii_uppercase)
 
 
-ASKS = re.compile(
-    rf"(?i)(?<!\W)\W*+(?:{one_of('polite')}\W++){{0,8}}"
-    rf"(?:{one_of('asks')}\b|score ?\([0-9]|[^\w\n]{{0,8}}(?:evaluation form|grading rubric)\b[^.:\n]{{0,40}}:)"
-)
+ASKS = pattern("instructs", re.IGNORECASE)
 """Beginning of a sentence that gives an instruction."""
 
 CLOSING = re.compile(r"(?i)(?:stars|score|rating|grade) ?: *\Z")
 """Last line of a request that the reply completes, such as `Score:`."""
 
-NAMES = rf"{one_of('data')}s?"
-WHOSE = rf"(?:the )?(?:{one_of('whose')}(?: [a-z0-9])?(?:['’]s)? ){{0,2}}"
-DATA = re.compile(
-    rf"(?i)[^\w\n\"']{{0,8}}(?:(?:the )?(?:begin|start)[ _](?:of[ _](?:the[ _])?)?)?{WHOSE}{NAMES}"
-    rf"(?:[ _][a-z0-9])?(?:[^\w\n\"']{{0,3}}:|\|?[\]>]|\*\*$)|#{{1,6}} {WHOSE}{NAMES}(?: [a-z0-9])? *$"
-)
+DATA = pattern("introduces", re.IGNORECASE)
 """Beginning of a line that introduces judged data."""
 
-TAG = re.compile(rf"(?i)<({NAMES})>")
+TAG = re.compile(rf"(?i)<({expand('data')}s?)>")
 
 
 def drop_data(text: str) -> str:

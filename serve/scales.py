@@ -1,6 +1,6 @@
 """Read the values that a text allows: ranges of numbers and lists of labels. All functions are pure.
 
-The words of these patterns, and of those in reader.py, are in words.toml.
+The words of these patterns, and of those in reader.py and parts.py, and the longest of them are in words.toml.
 """
 
 import functools
@@ -10,49 +10,42 @@ from re import escape
 from typing import Any
 
 import regex as re
-from chinese import HAN
 from msgspec import toml
 
 Schema = dict[str, Any]
 Range = tuple[float, float]
 
-_WORDS: dict[str, list[str]] = toml.decode(Path(__file__).with_name("words.toml").read_bytes())
+_WORDS: dict[str, list[str] | str] = toml.decode(Path(__file__).with_name("words.toml").read_bytes())
 
 
-def one_of(name: str) -> str:
-    """Return a pattern of the alternatives in the list `name` of words.toml.
+def expand(name: str) -> str:
+    """Return a pattern of words.toml: the alternatives in the list `name`, or the verbose expression of this name.
 
-    >>> one_of("object")
-    '(?:json|object|dictionary|structure|format|fields|keys|schema)'
+    >>> expand("object")
+    '(?-x:json|object|dictionary|structure|format|fields|keys|schema)'
     """
-    return str(re.sub(r"\{([a-z]+)\}", lambda inner: one_of(inner[1]), f"(?:{'|'.join(_WORDS[name])})"))
+    words = _WORDS[name]
+    written = f"(?x:{words})" if isinstance(words, str) else f"(?-x:{'|'.join(words)})"
+    return str(re.sub(r"\{([a-z_]+)\}", lambda inner: expand(inner[1]), written))
 
 
-NUMBER = r"-?[0-9]{1,4}(?:\.[0-9]{1,3})?"
-RANGES = [
-    re.compile(rf"(?i){pattern}(?![\w-]|\.[0-9])")
-    for pattern in (
-        rf"(?<![\w.-])(?P<low>{NUMBER})(?: ?\([^()\n]{{0,60}}\))?(?:\s?[-–~]\s?|,? (?:to|through) )(?P<high>{NUMBER})",
-        rf"\bbetween (?P<low>{NUMBER}),? and (?P<high>{NUMBER})",
-        r"(?<![\w.-])(?P<low>0)(?:,? or | ?/ ?)(?P<high>1)",
-    )
-]
+def pattern(name: str, flags: int = 0) -> re.Pattern[str]:
+    """Compile a pattern of words.toml (`expand`)."""
+    return re.compile(expand(name), flags)
+
+
+RANGES = [pattern(name, re.IGNORECASE) for name in ("range_to", "range_between", "range_binary")]
 LENGTH = re.compile(r"(?i)[ -](?:words?|sentences?|characters?|tokens?|lines?)\b")
 """Words after a range that make it a length instead of a scale."""
 
-SPOKEN = re.compile(
-    r"(?i:\b(?:scale|scor|rat(?:ed?|ing)\b|grad))(?:[^,;.!?\n]|\.\S|:\n)*\Z|(?im:^)\W{0,4}(?i:[A-Z][\w -]{0,40}) \(\Z"
-)
+SPOKEN = pattern("spoken")
 """Words before a range that make it a scale: a cue such as "score", or the name of a criterion, directly before it."""
 
 RUBRIC = re.compile(r"(?im)^\W{0,6}score ([0-9]{1,2})\b ?[:=(–-]")
-BINARY = re.compile(
-    r"\b(?:1 (?:if|when|for|means) [^.;]{1,120}\b0|0 (?:if|when|for|means) [^.;]{1,120}\b1) "
-    r"(?:if|when|for|means|otherwise)\b"
-)
-WHOLE = re.compile(rf"(?i)\b{one_of('whole')}\b|(?<![\w.-])(?:0(?: or |/)1|1(?: or |/)0)(?![\w-]|\.[0-9])")
+BINARY = pattern("binary")
+WHOLE = re.compile(rf"(?i)\b{expand('whole')}\b|(?<![\w.-])(?:0(?: or |/)1|1(?: or |/)0)(?![\w-]|\.[0-9])")
 REAL = re.compile(r"(?i)\bfloat|\bdecimal|\bhalf[- ](?:points?|steps?)|\bpartial (?:marks|points)|steps of 0?\.[0-9]")
-VERDICTS = re.compile(rf"(?i)(?<![a-z]){one_of('verdicts')}|{one_of('verdicts_zh')}")
+VERDICTS = re.compile(rf"(?i)(?<![a-z]){expand('verdicts')}|{expand('verdicts_zh')}")
 
 
 def is_verdict(name: str) -> bool:
@@ -174,21 +167,12 @@ def any_of(values: list[str]) -> str:
     return "|".join(map(escaped, sorted(values, key=len, reverse=True)))
 
 
-WORD = rf"(?:N/A|[A-Za-z0-9{HAN}][A-Za-z0-9{HAN}_ ()+-]{{0,23}})"
-QUOTED = rf"(?:\"{WORD}\"|'{WORD}'|`{WORD}`|\*\*{WORD}\*\*)"
-CAPITALS = r"(?!(?:ONLY|WITH|OR|AND|AS|IN|EITHER)\b)[A-Z]{2,20}\b"
-BARE = rf"(?:N/A\b|[A-Z]\b|-?[0-9]{{1,3}}(?:\.[0-9]{{1,2}})?(?![0-9]|\.[0-9])|{CAPITALS}|(?i:{one_of('labels')})\b)"
-NO_MORE = r"(?i:no (?:explanation|other|additional|extra|further|more|text|preference)|nothing|do not|with|without)\b"
-NEXT = rf"(?: ?\([^()\n]{{0,40}}\))?(?:, and |, or |, | or | and | ?/ ?| ?\| ?)(?!{NO_MORE})"
-LIST = re.compile(rf"(?<![\w./+-])(?:{QUOTED}(?:{NEXT}{QUOTED}){{1,14}}|{BARE}(?:{NEXT}(?:{BARE}|{QUOTED})){{1,14}})")
-ITEM = re.compile(rf"{QUOTED}|{BARE}")
-LEADS = re.compile(rf"(?i)(?:\A[\"'`]?|[\[(]|\b{one_of('leads')}),?:? ?\Z")
+QUOTED = expand("quoted")
+LIST, ITEM = pattern("list"), pattern("item")
+LEADS = re.compile(rf"(?i)(?:\A[\"'`]?|[\[(]|\b{expand('leads')}),?:? ?\Z")
 """Text before a list of labels after which the list is understood as the complete choice."""
 
-STOPS = re.compile(
-    rf"(?: ?\([^()\n]{{0,40}}\))?[\"'`]?(?:\s*\Z|[.;:!?)\n\]](?![\w.])|,? {NO_MORE}|"
-    r" (?:only|in|as|on|by|based|here|ONLY)\b|,? (?:and nothing|and (?:should|must) not|on)\b)"
-)
+STOPS = pattern("stops")
 """Text after a list of labels that shows that the list is complete."""
 
 MARKED = re.compile(r"\[\[([^\[\]\n#]{1,30})\]\]")
@@ -196,7 +180,7 @@ LABEL = re.compile(r"[A-Z]{1,12}(?:[<>=]{1,2}[A-Z])?|(?i:tie|yes|no|neither|equa
 OUT_OF = re.compile(r"[^\n/]{1,16}?(?P<out> ?/ ?(?P<most>[2-9]|[0-9]{2,3}))(?![\w/]|\.[0-9])")
 """A placeholder or example of a score out of a maximum: `n/10`."""
 
-PLACEHOLDER = re.compile(rf"(?i:(?:(?:your|final) )?{one_of('values')})|X|n|[^A-Za-z]*")
+PLACEHOLDER = re.compile(rf"(?i:(?:(?:your|final) )?{expand('values')})|X|n|[^A-Za-z]*")
 
 
 def find_labels(text: str) -> list[str] | None:
