@@ -9,7 +9,6 @@ line ("> "), so that it cannot close its section. What a tokenizer would read as
 
 import re
 import string
-import unicodedata
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
@@ -18,6 +17,7 @@ from typing import Any, get_args
 
 import jinja2
 import msgspec
+import regex
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -516,22 +516,12 @@ LOOKALIKES = str.maketrans("<>[]|｜", "‹›［］¦¦")
 """Characters of control tokens -> look-alikes that are written in their place."""
 
 _JOINER_BY_ASCII = re.compile("(?<=[\x00-\x7f])[\u200c\u200d]+|[\u200c\u200d]+(?=[\x00-\x7f])")
-_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")
-
-
-@cache
-def _is_visible(char: str) -> bool:
-    """Return True if a character neither hides nor reorders text.
-
-    The result is False for control characters except tab, bidirectional marks, Unicode tags, variation selectors and
-    letters that look blank.
-    """
-    if char in _BLANK or "\u180b" <= char <= "\u180f" or "\ufe00" <= char <= "\ufe0f" or char >= "\U000e0100":
-        return False
-    kind = unicodedata.category(char)
-    if kind == "Cc":
-        return char == "\t"
-    return kind != "Cs" and (kind != "Cf" or char in "\u200c\u200d")
+_HIDDEN = regex.compile(
+    r"(?![\t\u200c\u200d])[\p{Cc}\p{Cf}\p{Cs}\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f"
+    r"\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U0010ffff]"
+)
+"""Characters that hide or reorder text: control characters except tab, bidirectional marks, Unicode tags, variation
+selectors and letters that look blank."""
 
 
 def quote_untrusted(text: str) -> str:
@@ -555,7 +545,7 @@ def quote_untrusted(text: str) -> str:
     """
     quoted = []
     for line in _LINE_ENDS.split(text.strip()):
-        shown = _JOINER_BY_ASCII.sub("", "".join(filter(_is_visible, line)))
+        shown = _JOINER_BY_ASCII.sub("", _HIDDEN.sub("", line))
         quoted.append(f"> {escape_control_tokens(shown)}".rstrip())
     return "\n".join(quoted)
 
