@@ -8,7 +8,7 @@ judge answers and names exactly one form.
 import functools
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from string import ascii_uppercase
 from typing import Any, NamedTuple
 
@@ -69,9 +69,7 @@ TRUTH = re.compile(r"(?i)\A\W*+(?:an? )?(?:bool(?:ean)?\b|true ?(?:or\b|if\b|/|\
 LIST = re.compile(r"(?i)(?:list|array)(?:\[(?P<item>.+)\]| of (?P<items>.+))")
 NUMERIC = re.compile(r"(?i)\b(?:(?P<whole>int(?:eger)?|whole)|number|float|numeric|decimal)s?\b")
 NULL = re.compile(r"\b(?:null|None(?:Type)?)\b|\bOptional\[")
-FIELD = re.compile(
-    r"`\[\[ ## (?P<name>\w+) ## \]\]`(?: \(must be formatted as a valid Python (?P<type>[^\n()]{1,300})\))?"
-)
+FIELD = pattern("field")
 """DSPy's fields in the order of the reply, with their types."""
 
 RULE = pattern("rule")
@@ -295,7 +293,8 @@ def _typed(name: str, kind: str, words: str, text: str) -> Schema:
     """
     type_name = re.sub(r"\A(?:must be formatted as an? )?(?:valid )?Python ", "", kind.strip())
     key = Key(name, type_name, words, text)
-    field = next(filter(None, (read(key) for read in READERS)), None) or _open(key)
+    # The ways to describe a key's values, in the order in which they are tried.
+    field = _truth(key) or _list(key) or _listed(key) or _number(key) or _labels(key) or _open(key)
     other = re.search(r"(?i)\bset [`\"'*]{0,2}(\w+)[`\"'*]{0,2} to (?:null|None)\b", key.spoken)
     is_nullable = NULL.search(key.spoken) and (not other or other[1] in (name, "it", "this"))
     return {"anyOf": [field, {"type": "null"}]} if is_nullable else field
@@ -365,10 +364,6 @@ def _open(key: Key) -> Schema:
     if is_verdict(key.name) or is_type:
         raise Unread(key.name)
     return STRING
-
-
-READERS: tuple[Callable[[Key], Schema | None], ...] = (_truth, _list, _listed, _number, _labels)
-"""Readers for the ways to describe a key's values, in the order in which they are tried. The first result is used."""
 
 
 @functools.lru_cache(64)

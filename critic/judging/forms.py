@@ -80,7 +80,7 @@ class Form(Struct, frozen=True, kw_only=True):
             if (was.protocol, was.scope, was.all_turns) != (self.protocol, self.scope, self.all_turns):
                 return f"a judgment of another form, {response.form}"
         elif scope != self.scope:
-            return _SCOPES[scope]
+            return str(_FILE["scored"][scope])
         return self.kind.lacking(response.question)
 
     def material(self, response: Response, other: Response | None = None) -> PromptInputs:
@@ -93,12 +93,6 @@ class Form(Struct, frozen=True, kw_only=True):
         if response.shown is None and not self.has_checklist:
             shown = replace(shown, checklist=[])
         return replace(shown, own_answer=other.text) if other is not None and self.first else shown
-
-
-_SCOPES: dict[records.Scope, str] = {
-    "turn": "people scored the last answer alone",
-    "conversation": "people scored the whole conversation",
-}
 
 
 _FILE = toml.decode(Path(__file__).with_name("forms.toml").read_bytes())

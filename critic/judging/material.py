@@ -158,9 +158,6 @@ def _find_paragraph_end(lines: list[str], number: int) -> int:
     return next((at for at in range(number, len(lines)) if not lines[at].strip()), len(lines)) - 1
 
 
-NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-NUMERALS = "零一二三四五六七八九十"
-
 _LONGEST = 120
 """The most characters of a sentence that may mention a verdict."""
 

@@ -12,7 +12,6 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from critic.judging.material import NUMBERS, NUMERALS
 from critic.judging.patterns import LISTS, expand, pattern
 from critic.judging.statements import AnswerText, Sought, Statement, half_width
 from critic.judging.targets import RATING
@@ -26,6 +25,9 @@ _RATING = "(?:Rating|Score|Grade|评分|分数|得分|打分|总分)"
 
 _MEANT = LISTS["meant"]
 """A choice -> the words that mean it."""
+
+_NUMBERS, _NUMERALS = LISTS["numbers"]["en"], LISTS["numbers"]["zh"]
+"""Words for 0, 1, … 10."""
 
 _PLAYER = expand("player")
 
@@ -316,7 +318,7 @@ def _seek_rating(scale: Scale, criterion: str | None) -> Sought:
     if criterion is not None:
         return Sought(names, value, number, several=True)
     low, high = scale
-    out_of = pattern("out_of", re.IGNORECASE, lowest=low, highest=high, highest_word=NUMBERS[high])
+    out_of = pattern("out_of", re.IGNORECASE, lowest=low, highest=high, highest_word=_NUMBERS[high])
     marked = pattern("marked_rating", re.IGNORECASE, highest=high)
 
     def rated(sentence: str) -> tuple[list[float | str | None], str]:
@@ -351,17 +353,17 @@ def _seek_choice(key: str, values: tuple[str, ...]) -> Sought:
     return Sought(NAMES[key], value, lambda value: _read_choice(value, values), papers, compared, mentioned=mentioned)
 
 
-_ANY_NUMBER = pattern("any_number", re.IGNORECASE, word="|".join(NUMBERS), numeral="|".join(NUMERALS))
+_ANY_NUMBER = pattern("any_number", re.IGNORECASE)
 
 
 def _read_number(word: str, highest: int) -> float | None:
     """Return the number meant by a match of `_ANY_NUMBER`, or None for a percentage and for stars on another scale."""
     if word[0] in "★⭐":
         return len(word.rstrip("☆")) if len(word) == highest else None
-    if word[0] in NUMERALS:
-        return NUMERALS.index(word) if len(word) == 1 else None
-    if word.lower() in NUMBERS:
-        return NUMBERS.index(word.lower())
+    if word[0] in _NUMERALS:
+        return _NUMERALS.index(word) if len(word) == 1 else None
+    if word.lower() in _NUMBERS:
+        return _NUMBERS.index(word.lower())
     return None if word.endswith("%") else float(word)
 
 
