@@ -26,7 +26,7 @@ def form_name(protocol: str, turn: int | None, setup: JudgeConfig) -> str:
         return setup.pointwise_prompt
     wanted = {"forced": setup.forced, "reason_first": setup.reason_first, "in_full": setup.sight == "all"}
     # A form's flags stand in the order in which its name has them.
-    endings = [ending for flag in FORMS[base].flags for ending in flag if wanted.get(ending)]
+    endings = [ending for flag in FORMS[base] for ending in flag if wanted.get(ending)]
     return "_".join([base, *endings])
 
 

@@ -34,10 +34,6 @@ REASON_FIRST = "_reason_first"
 """Ending of the names of forms that put the reason before the verdict."""
 
 
-Flag = dict[str, dict[str, Any]]
-"""Endings of a form's name, of which one applies ("" for none) -> what this ending changes of the form's entry."""
-
-
 class Form(Struct, frozen=True, kw_only=True):
     """A way to ask for a verdict.
 
@@ -49,7 +45,6 @@ class Form(Struct, frozen=True, kw_only=True):
     - `protocol`: the protocol that judges conversations in this form.
     - `all_turns`: the judge of a turn also sees the later turns.
     - `has_checklist`: the judge sees the question's checklist.
-    - `flags`: the form's variants, worded in its prompt file (`flags.ENDING`).
     """
 
     kind: kinds.Kind
@@ -60,7 +55,6 @@ class Form(Struct, frozen=True, kw_only=True):
     protocol: str = "pointwise"
     all_turns: bool = False
     has_checklist: bool = False
-    flags: tuple[Flag, ...] = ()
 
     @property
     def shown(self) -> int:
@@ -98,20 +92,21 @@ class Form(Struct, frozen=True, kw_only=True):
 _FILE = toml.decode(Path(__file__).with_name("forms.toml").read_bytes())
 
 
-def _build_form(entry: Mapping[str, Any]) -> Form:
-    flags = tuple(_FILE["flags"][name] for name in entry.get("flags", ()))
-    return Form(**{**entry, "kind": kinds.load(entry["kind"]), "flags": flags})
+Flag = dict[str, dict[str, Any]]
+"""Endings of a form's name, of which one applies ("" for none) -> what this ending changes of the form's entry."""
 
-
-FORMS = {base: _build_form(entry) for base, entry in _FILE["forms"].items()}
-"""Name, without flags -> form."""
+FORMS: dict[str, list[Flag]] = {
+    base: [_FILE["flags"][name] for name in entry.pop("flags", ())] for base, entry in _FILE["forms"].items()
+}
+"""Name of a form -> its flags, whose endings are worded in its prompt file (`flags.ENDING`)."""
 
 
 def _name_variants() -> Iterator[tuple[str, Form]]:
     for base, entry in _FILE["forms"].items():
-        for chosen in product(*(flag.items() for flag in FORMS[base].flags)):
+        for chosen in product(*(flag.items() for flag in FORMS[base])):
             name = "_".join([base, *(ending for ending, _ in chosen if ending)])
-            yield name, _build_form({**entry, **ChainMap(*(changes for _, changes in chosen))})
+            fields = {**entry, **ChainMap(*(changes for _, changes in chosen))}
+            yield name, Form(**{**fields, "kind": kinds.load(fields["kind"])})
 
 
 BY_NAME = dict(_name_variants())

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from critic import jsonl, tables
 from critic.errors import UsageError, located, quoted
-from critic.judging.forms import FORMS, Form, form_of
+from critic.judging.forms import Form, form_of
 from critic.judging.kinds import AuditedPart
 from critic.judging.protocols import PROTOCOLS
 from critic.judging.thoughts import split_thoughts
@@ -59,7 +59,7 @@ def items_of(judgment: Judgment) -> list[AuditItem]:
         form = form_of(judgment.prompt)
     except UsageError:
         # Prompts of other judges have no form here; their judgments can only be ratings.
-        form = FORMS["pointwise"]
+        form = form_of("pointwise")
     sample, asked = judgment.sample, judgment.sample.asked
     turn = sample.turn and len(sample.conversation.history) + sample.turn
     base = build_item(sample.response)
