@@ -11,13 +11,13 @@ import msgspec
 import regex
 from api_formats import Request
 from contracts import LABELLED, SEARCH_SECONDS, Contract, Unanswerable, compile_frame, list_turns
+from patterns import pattern
 from reader import ASKS, CLOSING, DATA
-from scales import expand
 
 JUDGED = ("answer", "other", "answer_1")
 """Parts that the judged models wrote. Their text may imitate the template that separates the parts."""
 
-ANSWERS = regex.compile(rf"(?i){expand('answers')}s?(?:[ _]\w)?\W*\Z")
+ANSWERS = pattern("names_answer", regex.IGNORECASE)
 REFERENCES = regex.compile(r"(?i)\b(?:reference|correct|expected|standard)\b")
 
 

@@ -14,36 +14,25 @@ from typing import Any, NamedTuple
 
 import regex as re
 from chinese import translate_to_english
-from scales import (
-    BINARY,
-    Schema,
-    count_digits,
-    expand,
-    find_labels,
-    find_range,
-    find_scale,
-    is_verdict,
-    limits,
-    pattern,
-    value_pattern,
-)
+from patterns import pattern
+from scales import BINARY, Schema, count_digits, find_labels, find_range, find_scale, is_verdict, limits, value_pattern
 
 HEAD, TAIL = 20_000, 6_000
 """Characters that are read at the beginning (HEAD) and the end (TAIL) of a long request."""
 
-SPEAKS = re.compile(rf"(?i)\b(?:{expand('rates')}|judge|criteria|rubric)\b")
-JUDGING = re.compile(rf"(?i){expand('judging')}")
+SPEAKS = pattern("speaks", re.IGNORECASE)
+JUDGING = pattern("judging", re.IGNORECASE)
 """Words that ask to judge answers. Forms that occur in all kinds of texts are only read as a verdict's if these occur.
 """
 
-ABOUT = re.compile(rf"(?i)\A\W*(?:please )?(?:(?:can|could) you )?{expand('about')}")
+ABOUT = pattern("writes", re.IGNORECASE)
 """Beginnings of requests to write or edit a text. A form in such a request is the text's, not a verdict's."""
 
 INSTANCE = re.compile(r"(?i)\b(?:return|respond|reply|answer|output|provide)\b[^{}]{0,200}\bschema\b")
 """Words that ask for an instance of a schema, on any subject."""
 
 EXAMPLE = re.compile(r"(?i)\b(?:example|instance|e\.g)\b[^{}]{0,60}$")
-OBJECT = re.compile(rf"(?i)\b{expand('returns')}\b[^{{}}]{{0,160}}\b{expand('object')}\b")
+OBJECT = pattern("wants_object", re.IGNORECASE)
 SCHEMA = re.compile(r"(?i)(?:schema|json format)\W[^{}]{0,80}$")
 NEAR = 250
 """Characters before an object in which the words that ask for it may be."""
@@ -519,7 +508,7 @@ CLOSING = re.compile(r"(?i)(?:stars|score|rating|grade) ?: *\Z")
 DATA = pattern("introduces", re.IGNORECASE)
 """Beginning of a line that introduces judged data."""
 
-TAG = re.compile(rf"(?i)<({expand('data')}s?)>")
+TAG = pattern("tag", re.IGNORECASE)
 
 
 def drop_data(text: str) -> str:

@@ -1,38 +1,15 @@
-"""Read the values that a text allows: ranges of numbers and lists of labels. All functions are pure.
-
-The words of these patterns, and of those in reader.py and parts.py, and the longest of them are in words.toml.
-"""
+"""Read the values that a text allows: ranges of numbers and lists of labels. All functions are pure."""
 
 import functools
 from collections.abc import Iterator
-from pathlib import Path
 from re import escape
 from typing import Any
 
 import regex as re
-from msgspec import toml
+from patterns import expand, pattern
 
 Schema = dict[str, Any]
 Range = tuple[float, float]
-
-_WORDS: dict[str, list[str] | str] = toml.decode(Path(__file__).with_name("words.toml").read_bytes())
-
-
-def expand(name: str) -> str:
-    """Return a pattern of words.toml: the alternatives in the list `name`, or the verbose expression of this name.
-
-    >>> expand("object")
-    '(?-x:json|object|dictionary|structure|format|fields|keys|schema)'
-    """
-    words = _WORDS[name]
-    written = f"(?x:{words})" if isinstance(words, str) else f"(?-x:{'|'.join(words)})"
-    return str(re.sub(r"\{([a-z_]+)\}", lambda inner: expand(inner[1]), written))
-
-
-def pattern(name: str, flags: int = 0) -> re.Pattern[str]:
-    """Compile a pattern of words.toml (`expand`)."""
-    return re.compile(expand(name), flags)
-
 
 RANGES = [pattern(name, re.IGNORECASE) for name in ("range_to", "range_between", "range_binary")]
 LENGTH = re.compile(r"(?i)[ -](?:words?|sentences?|characters?|tokens?|lines?)\b")
@@ -59,8 +36,8 @@ def is_verdict(name: str) -> bool:
 
 def ranges(text: str) -> Iterator[tuple[re.Match[str], Range]]:
     """Yield each number range (low, high) in the text with its match, except ranges of lengths."""
-    for pattern in RANGES:
-        for match in pattern.finditer(text):
+    for form in RANGES:
+        for match in form.finditer(text):
             low, high = float(match["low"]), float(match["high"])
             # A length in words or tokens is no scale.
             if low < high <= 1000 and not LENGTH.match(text, match.end()):
