@@ -864,18 +864,15 @@ def list_pictures(location: str, row: Mapping[str, Any], column: str) -> list[st
     return [*images, *([f"{VIDEO}{video}"] if video else [])]
 
 
-class Ids:
-    """The ids seen so far in a file."""
-
-    def __init__(self) -> None:
-        self._locations: dict[str, str] = {}
+class Ids(dict[str, str]):
+    """The ids seen so far in a file -> the location of each."""
 
     def add(self, location: str, key: str) -> str:
         """Remember an id and return it. Raises UsageError, naming both locations, if it was seen before."""
         check_ids([key], location)
-        if key in self._locations:
-            raise UsageError(f"{location}: duplicate id {quoted(key)}, first at {self._locations[key]}")
-        self._locations[key] = location
+        if key in self:
+            raise UsageError(f"{location}: duplicate id {quoted(key)}, first at {self[key]}")
+        self[key] = location
         return key
 
 
