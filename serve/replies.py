@@ -3,6 +3,7 @@
 import json
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,15 +18,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-ENDING = {
-    "EngineCore encountered an issue": "the engine has ended, and the server is about to",
-    "EngineDeadError": "the engine has ended, and the server is about to",
-    "cannot schedule new futures after shutdown": "the server is stopping, and only finishes what it has begun",
-}
-"""Text in vLLM's errors after its engine has died or was told to stop -> the message for the client."""
-
-ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
-
+ERRORS: dict[str, dict[str, str]] = msgspec.toml.decode(Path(__file__).with_name("errors.toml").read_bytes())
+"""The content of errors.toml, which explains it."""
 
 MOST_MESSAGE = 2000
 """Most characters of an error message, which may repeat text from the client."""
@@ -82,6 +76,12 @@ def shape_error(answer: Answer, extra: Iterable[tuple[bytes, bytes]] = ()) -> An
     """Return an error response in OpenAI's format: `{"error": {"message", "type", "param", "code"}}`.
 
     `code` is a string or null. `extra` are headers to add.
+
+    >>> print(shape_error(Answer(404, [], b"no such route")).body.decode())
+    {"error": {"message": "no such route", "type": "not_found_error", "param": null, "code": null}}
+    >>> ended = shape_error(Answer(500, [], b"EngineDeadError: CUDA"))
+    >>> ended.status.value, json.loads(ended.body)["error"]["message"]
+    (503, 'the engine has ended, and the server is about to')
     """
     details, message = _details(answer.body)
     status, code = answer.status, details.get("code") if isinstance(details.get("code"), str) else None
@@ -91,11 +91,11 @@ def shape_error(answer: Answer, extra: Iterable[tuple[bytes, bytes]] = ()) -> An
     # Some clients look for the word in the message.
     if code == "context_length_exceeded" and code not in message:
         message = f"{message} ({code})"
-    ending = next((meaning for sign, meaning in ENDING.items() if sign in message), None)
+    ending = next((meaning for sign, meaning in ERRORS["ending"].items() if sign in message), None)
     # Another server, or this one started again, may answer: the client should try later.
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR and ending:
         status, message = HTTPStatus.SERVICE_UNAVAILABLE, ending
-    kind = ERROR_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    kind = ERRORS["types"].get(f"{status:d}", "server_error" if status >= 500 else "invalid_request_error")
     error = {"message": message[:MOST_MESSAGE], "type": kind, "param": details.get("param"), "code": code}
     body = json.dumps({"error": error}).encode()
     headers = [header for header in resized(answer.headers, body) if header[0].lower() != b"content-type"]
