@@ -37,16 +37,9 @@ from replies import Answer, App, Message, Receive, Scope, Send
 from critic.errors import UsageError
 
 CHAT = "/v1/chat/completions"
-CHAT_PATH = re.compile(r"(/v1|/chat/completions)*/chat/completions/?")
-SERVED = re.compile(
-    r"/(?:health|ping|version|load|metrics|docs|redoc|openapi\.json|tokenize|detokenize|invocations|"
-    r"classify|pooling|score|rerank|generative_scoring|"
-    r"v[12]/(?:models|chat/completions|completions|responses|messages|embeddings|embed|score|rerank)(?:/.*)?)?/?"
-)
-"""Routes that clients may use. vLLM has other routes, which resize, profile or change the server."""
-
-WRITES = re.compile("/v1/(?:completions|responses|messages)")
-"""Routes that return free text and that no contract applies to."""
+_ROUTES = msgspec.toml.decode(Path(__file__).with_name("routes.toml").read_bytes(), type=dict[str, str])
+ROUTES = {name: re.compile(path, re.VERBOSE) for name, path in _ROUTES.items()}
+"""The content of routes.toml, which explains it."""
 
 MOST_NAME = 200
 """Most characters of a model name from the client that are copied into a header."""
@@ -86,7 +79,7 @@ class JudgeLayer:
             return
         path = re.sub("//+", "/", scope["path"])
         # Clients append the route to a base URL that may have it already.
-        path = CHAT if CHAT_PATH.fullmatch(path) else path
+        path = CHAT if ROUTES["chat"].fullmatch(path) else path
         digest = self.settings.about.get("certificate_sha256")
         send = replies.add_headers(send, [(b"x-critic-certificate", digest[:16].encode())]) if digest else send
         try:
@@ -101,12 +94,12 @@ class JudgeLayer:
         """Answer a request whose API key is valid. Raise Refusal if its route is not served or its body not allowed."""
         method, path = scope["method"], scope["path"]
         # vLLM's other routes resize, profile or change the server.
-        if not SERVED.fullmatch(path):
+        if not ROUTES["served"].fullmatch(path):
             raise Refusal("Not Found", status=HTTPStatus.NOT_FOUND)
         body = await self._read(receive) if method == "POST" else b""
         # A large body takes long to parse, and others wait for the event loop.
         request, body = await asyncio.to_thread(self._parsed, path, body) if body else (None, body)
-        if "gives" in self.settings.about and WRITES.match(path):
+        if "gives" in self.settings.about and ROUTES["writes"].match(path):
             raise self._refuse_text("it is no chat request")
         # vLLM's list of models also describes the judge to clients.
         if path == "/v1/models" and method == "GET" and self.settings.about:
