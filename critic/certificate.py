@@ -231,17 +231,15 @@ def name_audit(number: int) -> str:
     return f"{words[number - 1]} audit on these labels" if number <= len(words) else f"audit {number} on these labels"
 
 
-def read(path: Path) -> tuple[Certificate, str]:
-    """Return the certificate in a file, and the SHA-256 of the file. Raises UsageError if the file is not a
-    certificate."""
+def read(path: Path) -> Certificate:
+    """Return the certificate in a file. Raises UsageError if the file is not a certificate."""
     with located(f"--certificate {path}: no certificate of critic audit", OSError, msgspec.DecodeError):
-        content = path.read_bytes()
-        return msgspec.json.decode(content, type=Certificate), hash_value(content)
+        return msgspec.json.decode(path.read_bytes(), type=Certificate)
 
 
 def read_map(path: Path) -> FittedMap:
     """Return the map in a certificate. Raises UsageError if it has none."""
-    certificate, _ = read(path)
+    certificate = read(path)
     if certificate.recalibration is None:
         raise UsageError(f"--recalibrate {path}: it holds no map: its judge gives no scores, or on too few questions")
     return certificate.recalibration
@@ -262,7 +260,7 @@ def find_judged_file(path: Path) -> Path:
     If the recorded path does not exist, look in the certificate's folder. Raises UsageError if the judgments are
     missing or have changed.
     """
-    judged = read(path)[0].judged
+    judged = read(path).judged
     # The certificate and its judgments may have been copied together.
     file = Path(judged.file) if Path(judged.file).is_file() else path.parent / Path(judged.file).name
     if not file.is_file() or jsonl.sha256(file) != judged.sha256:
@@ -277,7 +275,7 @@ def check_certificate(path: Path, processors: Mapping[str, str], prompts: Mappin
     the judge with the map that it contains. Prints warnings to standard error: about unknown processors, changed
     labels, and a judge that missed its gate. Raises UsageError naming the first difference.
     """
-    certificate, _ = read(path)
+    certificate = read(path)
     how, labels, fitted = certificate.how, Path(certificate.labels.file), certificate.recalibration
     setup, applied = now.pop("setup", {}), now.pop("recalibrated", how.recalibrated)
     if applied not in (how.recalibrated, fitted and fitted.map.digest):

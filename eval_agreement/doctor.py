@@ -61,7 +61,7 @@ def _look_at_folder(folder: Path) -> list[str]:
         raise errors.UsageError(f"{', '.join(lost)} missing; copy the judge's folder anew")
     name, about = identity.own_name(str(folder), facts), {"forms": (), **identity.describe(facts)}
     files = filter(certificate.is_certificate, [*folder.glob("*.json"), *folder.parent.glob("*.json")])
-    held = next((own for own, _ in map(certificate.read, files) if own.how.judge == name), None)
+    held = next((own for own in map(certificate.read, files) if own.how.judge == name), None)
     return say("judge", name=name, about=about, held=held, sees=identity.sees_images(str(folder))).splitlines()
 
 
@@ -77,7 +77,7 @@ def _look_at_server(url: str) -> list[str]:
 
 
 READERS: dict[str, Callable[[Any], list[str]]] = {
-    "certificate": lambda path: [certificate.read(path)[0].line()] if certificate.is_certificate(path) else [],
+    "certificate": lambda path: [certificate.read(path).line()] if certificate.is_certificate(path) else [],
     "critic audit": _look_at_scores,
     "critic judge, train": _look_at_rows,
     "model": _look_at_folder,

@@ -30,7 +30,7 @@ from options import LAYER, SETTINGS, Settings, check_apart, list_aliases
 from critic import jsonl
 from critic.backends import identity
 from critic.backends.vllm import build_environment, build_options, count_gpus, end_with_parent, find_build, list_devices
-from critic.certificate import check_certificate, read
+from critic.certificate import check_certificate
 from critic.cli import run_program
 from critic.errors import UsageError, located, notify
 
@@ -265,7 +265,7 @@ def main(
         if held["recalibration"] is not None:
             held["recalibration"]["keys"] = []
         about["certificate"] = jsonl.hide_places(held, certificate.parent)
-        about["certificate_sha256"] = read(certificate)[1]
+        about["certificate_sha256"] = jsonl.sha256(certificate)
     if stop_with_parent:
         end_with_parent()
     signal.signal(signal.SIGTERM, signal.default_int_handler)

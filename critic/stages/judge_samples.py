@@ -55,7 +55,7 @@ class JudgeSamples(Stage[Item, Judgment]):
         judge.recalibrate(run.recalibration)
         self.judge, self._answered = judge, dict[tuple[str, str | None], Judgment]()
         if run.certificate is not None:
-            self.certified_by = certificate.read(run.certificate)[0].how.answered_by
+            self.certified_by = certificate.read(run.certificate).how.answered_by
         self.facts = {
             **source,
             "judge": judge.setup.judge,

@@ -50,7 +50,7 @@ def main(
     except ImportError:
         raise UsageError("critic push needs huggingface_hub: pip install huggingface_hub") from None
     facts = identity.read_notes(folder)
-    audited = read(certificate)[0] if certificate else None
+    audited = read(certificate) if certificate else None
     judge = identity.own_name(str(folder), facts)
     # The figures of another judge's audit would stand under this one's name.
     if audited and audited.how.judge.rpartition("@")[2] != judge.rpartition("@")[2]:

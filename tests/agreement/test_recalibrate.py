@@ -67,7 +67,7 @@ def audit(folder: Path, judged: str, *words: object, certificate: str = "c", cod
 def test_the_certificate_holds_the_map_and_judging_applies_it(tmp_path: Path, judge: Judge) -> None:
     judge(rows_of(tmp_path, "first", range(200), lang="en"), "first", code=0)
     audit(tmp_path, "first", code=0)
-    fitted, labels = read(tmp_path / "c.json")[0].recalibration, read_jsonl(tmp_path / "first.jsonl")
+    fitted, labels = read(tmp_path / "c.json").recalibration, read_jsonl(tmp_path / "first.jsonl")
     assert fitted is not None and (fitted.rows, fitted.groups, len(fitted.keys)) == (200, 200, 200)
     human = np.array([line["sample"]["human"]["score"] for line in labels])
     raw = np.array([line["score"] for line in labels])
@@ -98,9 +98,9 @@ def test_the_pair_is_certified_and_held_to(tmp_path: Path, judge: Judge) -> None
     second, pair = rows_of(tmp_path, "second", range(200, 320)), tmp_path / "pair.json"
     judge(second, "second", "--recalibrate", tmp_path / "c.json", code=0)
     audit(tmp_path, "second", "--gate", "mae<=1.5", certificate="pair", code=0)
-    held = read(pair)[0]
+    held = read(pair)
     assert held.recalibration is not None and held.how.recalibrated == held.recalibration.map.digest and held.kept
-    assert held.recalibration == read(tmp_path / "c.json")[0].recalibration
+    assert held.recalibration == read(tmp_path / "c.json").recalibration
     again = judge(second, "again", "--recalibrate", pair, code=0)
     assert "mae<=1.5 kept" in again.stdout and "folds" not in again.stdout
     assert_one_line_error(judge(second, "no", "--certificate", pair), "now used without it; add --recalibrate")
@@ -133,7 +133,7 @@ def test_no_map_is_certified_on_rows_that_it_was_fitted_on(tmp_path: Path, judge
     assert not (tmp_path / "again.json").exists()
     done = audit(tmp_path, "mapped", "--folds", certificate="again", code=0)
     assert f"its map was fitted on {seen} of the {len(numbers)} answers" in done.stdout
-    certified, first = read(tmp_path / "again.json")[0], read(tmp_path / "c.json")[0].recalibration
+    certified, first = read(tmp_path / "again.json"), read(tmp_path / "c.json").recalibration
     assert certified.folds and "(figures from folds)" in certified.line(recalibrated=True) and first is not None
     if change == "same":
         assert certified.agreement["mae"].value == pytest.approx(first.agreement["mae"].value)

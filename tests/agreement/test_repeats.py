@@ -41,7 +41,7 @@ def test_the_share_that_changes_is_in_record_table_certificate_and_gate(tmp_path
     assert "changed" in done.stdout.splitlines()[1] and done.stdout.splitlines()[2].endswith("25.0 %")
     assert "Asked 3 times, the judge changes 25.0 % of its verdicts" in done.stdout
     assert "changed<=0.2 NOT kept: 0.250 [" in done.stderr
-    assert read(tmp_path / "c.json")[0].agreement["changed"].value == 0.25
+    assert read(tmp_path / "c.json").agreement["changed"].value == 0.25
     # It is the same judge if it is asked once, and another run of judging if it is asked more often.
     held = run(*words, "--out", tmp_path / "once.jsonl", "--certificate", tmp_path / "c.json", code=0)
     assert "changed 0.25 [" in held.stdout and "taken as fixed" not in held.stdout
