@@ -10,7 +10,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec.structs import replace
 
 from critic import jsonl
 from critic.benchmarks import visitbench
@@ -30,8 +30,8 @@ INTERNAL = 0.1
 """Fraction of the groups that goes into the internal test (AlignMMBench §4.2)."""
 
 
-def _build_multiverse_row(conversation: DraftConversation, image: str) -> dict[str, Any]:
-    """Build a row in the format of MultiVerse's data set; `image` is the path to write."""
+def _build_multiverse_row(conversation: DraftConversation) -> dict[str, Any]:
+    """Build a row in the format of MultiVerse's data set."""
     turns: list[dict[str, Any]] = []
     for turn in conversation.turns:
         items = [
@@ -43,42 +43,37 @@ def _build_multiverse_row(conversation: DraftConversation, image: str) -> dict[s
     about |= {"main_task_category": conversation.task, "sub_task_category": conversation.sub_task}
     about |= {"image_main_category": conversation.category, "image_sub_category": conversation.sub_category}
     about |= {"lang": conversation.lang}
-    return {"index": conversation.id, "image": image, **about, "conversation": turns}
+    return {"index": conversation.id, "image": conversation.image, **about, "conversation": turns}
 
 
-def _build_convbench_row(conversation: DraftConversation, image: str) -> dict[str, Any]:
-    """Build a row in the format of ConvBench's sheet; `image` is the path to write."""
-    row: dict[str, Any] = {"ID": conversation.id, IMAGE: image, CAPTION: conversation.caption}
+def _build_convbench_row(conversation: DraftConversation) -> dict[str, Any]:
+    """Build a row in the format of ConvBench's sheet."""
+    row: dict[str, Any] = {"ID": conversation.id, IMAGE: conversation.image, CAPTION: conversation.caption}
     for position, turn in enumerate(conversation.turns):
         row |= {INSTRUCTIONS[position]: turn.question, TASKS[position]: turn.task, REFERENCES[position]: turn.answer}
     return {**row, FOCUS: conversation.turns[-1].focus, "lang": conversation.lang}
 
 
-def _build_alignmmbench_row(conversation: DraftConversation, image: str) -> dict[str, Any]:
-    """Build a row in the format of AlignMMBench's questions file; `image` is the path to write."""
+def _build_alignmmbench_row(conversation: DraftConversation) -> dict[str, Any]:
+    """Build a row in the format of AlignMMBench's questions file."""
     (turn,) = conversation.turns
     history = [{"user": before.question, "assistant": before.answer} for before in conversation.dialogue]
-    row = {"question_id": conversation.id, "prompt": turn.question, "image_path": image, "history": history}
-    return {**row, "ref_answer": turn.answer, "task": turn.task, "category": CATEGORY_OF[str(turn.task)]}
+    row: dict[str, Any] = {"question_id": conversation.id, "prompt": turn.question, "image_path": conversation.image}
+    row |= {"history": history, "ref_answer": turn.answer, "task": turn.task}
+    return {**row, "category": CATEGORY_OF[str(turn.task)]}
 
 
-FORMS: dict[str, Callable[[DraftConversation, str], dict[str, Any]]] = {
+FORMS: dict[str, Callable[[DraftConversation], dict[str, Any]]] = {
     "multiverse": _build_multiverse_row,
     "convbench": _build_convbench_row,
     "alignmmbench": _build_alignmmbench_row,
 }
-"""Benchmark -> function that converts a conversation and an image path to a row of the benchmark's file."""
+"""Benchmark -> function that converts a conversation to a row of the benchmark's file."""
 
 
-def write(
-    path: Path, form: str, conversations: Iterable[DraftConversation], copies: Mapping[str, str] | None = None
-) -> None:
-    """Write conversations to `path` in the file format of the benchmark `form`.
-
-    `copies` maps image paths to the names under which copies of the images are published; None keeps the paths.
-    """
-    name_of = copies or {}
-    jsonl.write(path, (FORMS[form](talk, name_of.get(talk.image, talk.image)) for talk in conversations))
+def write(path: Path, form: str, conversations: Iterable[DraftConversation]) -> None:
+    """Write conversations to `path` in the file format of the benchmark `form`."""
+    jsonl.write(path, map(FORMS[form], conversations))
 
 
 def correct(form: str | None, row: dict[str, Any], kind: str, turn: int, text: str) -> None:
@@ -109,12 +104,8 @@ def correct(form: str | None, row: dict[str, Any], kind: str, turn: int, text: s
     row[column] = lines if kind == "checklist" or column.startswith("images") else text
 
 
-class SharedText(Struct, frozen=True):
-    """Two texts that repeat each other; `share` is the part of the shorter one's runs that the other has too."""
-
-    key: str
-    other: str
-    share: float
+SharedText = tuple[str, str, float]
+"""The ids of two texts that repeat each other, and the share of the shorter one's runs that the other has too."""
 
 
 def find_overlaps(texts: Mapping[str, str]) -> Iterator[SharedText]:
@@ -128,7 +119,7 @@ def find_overlaps(texts: Mapping[str, str]) -> Iterator[SharedText]:
     >>> start, end = " ".join(numbers[:12]), " ".join([*numbers[40:], *(f"more{number}" for number in range(12))])
     >>> other = "quite another thing that nobody has said before"
     >>> pairs = [*find_overlaps({"a": " ".join(numbers), "b": other, "c": start, "d": end})]
-    >>> [(pair.key, pair.other) for pair in pairs], pairs[0].share, group_overlaps("abcd", pairs)
+    >>> [pair[:2] for pair in pairs], pairs[0][2], group_overlaps("abcd", pairs)
     ([('a', 'c'), ('a', 'd')], 1.0, {'a': 'a', 'b': 'b', 'c': 'a', 'd': 'a'})
     """
     runs = {key: _collect_runs(text) for key, text in texts.items()}
@@ -136,7 +127,7 @@ def find_overlaps(texts: Mapping[str, str]) -> Iterator[SharedText]:
         share = len(runs[first] & runs[second]) / min(len(runs[first]), len(runs[second]))
         # The shorter text decides: a text contained in a long one is repeated in full.
         if share >= OVERLAP:
-            yield SharedText(first, second, share)
+            yield first, second, share
 
 
 def _collect_runs(text: str) -> frozenset[tuple[str, ...]]:
@@ -149,14 +140,14 @@ def _collect_runs(text: str) -> frozenset[tuple[str, ...]]:
 def group_overlaps(keys: Iterable[str], pairs: Iterable[SharedText]) -> dict[str, str]:
     """Return the group of each key, named after its first member in sorted order. Keys linked by pairs share a group.
 
-    >>> group_overlaps(["a", "b", "c", "d"], [SharedText("a", "b", 0.9), SharedText("b", "c", 0.6)])
+    >>> group_overlaps(["a", "b", "c", "d"], [("a", "b", 0.9), ("b", "c", 0.6)])
     {'a': 'a', 'b': 'a', 'c': 'a', 'd': 'd'}
     """
     from scipy.cluster.hierarchy import DisjointSet  # noqa: PLC0415 - takes half a second
 
     groups = DisjointSet(keys)
-    for pair in pairs:
-        groups.merge(pair.key, pair.other)
+    for key, other, _ in pairs:
+        groups.merge(key, other)
     return {key: min(groups.subset(key)) for key in groups}
 
 
@@ -203,8 +194,7 @@ def freeze(
     partial = target.with_name(f"{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     with jsonl.remove_on_failure(partial):
-        copies = dict[str, str]()
-        hashes = dict[str, str]()
+        published, hashes = list[DraftConversation](), dict[str, str]()
         for conversation in conversations:
             path = root / conversation.image
             data = path.read_bytes()
@@ -213,11 +203,11 @@ def freeze(
                 raise UsageError(f"{path}: is another image than when it was hashed; build in another --out")
             name = f"images/{md5_of[conversation.image]}{path.suffix.lower()}"
             jsonl.write_bytes(partial / name, data)
-            copies[conversation.image] = name
+            published.append(replace(conversation, image=name))
             hashes[name] = hashlib.sha256(data).hexdigest()
         for name in ("benchmark", *sorted(set(split_of.values()))):
-            part = [talk for talk in conversations if name in ("benchmark", split_of[talk.id])]
-            write(partial / f"{name}.jsonl", form, part, copies)
+            part = [talk for talk in published if name in ("benchmark", split_of[talk.id])]
+            write(partial / f"{name}.jsonl", form, part)
             hashes[f"{name}.jsonl"] = jsonl.sha256(partial / f"{name}.jsonl")
         content = {"benchmark": form, "hash": _combine_hashes(hashes), **facts, "sha256": hashes}
         jsonl.write_json(partial / "frozen.json", content)

@@ -352,10 +352,10 @@ def _drop_solved(
     reasons = dict[str, dict[str, Any]]()
     for key, score in solved.items():
         reasons[key] = {"reason": "solved_blind", "score": round(score, 3)}
-    for pair in bench.find_overlaps({talk.id: talk.join_texts() for talk in conversations}):
+    for key, other, share in bench.find_overlaps({talk.id: talk.join_texts() for talk in conversations}):
         # One that shares only a part stays, in the same split.
-        if pair.share == 1:
-            reasons.setdefault(pair.other, {"reason": "repeats_another", "of": pair.key})
+        if share == 1:
+            reasons.setdefault(other, {"reason": "repeats_another", "of": key})
     removed = [{"id": talk.id, "image": talk.image, **reasons[talk.id]} for talk in conversations if talk.id in reasons]
     jsonl.write(building.out / "removed.jsonl", removed)
     left = [talk for talk in conversations if talk.id not in reasons]

@@ -576,7 +576,7 @@ def test_conversations_sharing_text_share_a_split(built: tuple[Built, Any], monk
     def find_near_copies(texts: dict[str, str]) -> list[bench.SharedText]:
         first, *others = texts
         # The repetitions found before are found again: only of these conversations there is a review.
-        return [*find_overlaps(texts), *(bench.SharedText(first, other, 0.6) for other in others)]
+        return [*find_overlaps(texts), *((first, other, 0.6) for other in others)]
 
     monkeypatch.setattr(bench, "find_overlaps", find_near_copies)
     assert project.build(out.name).returncode == 0
