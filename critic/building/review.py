@@ -5,10 +5,9 @@ The yield is printed by reason, as MultiVerse does (§2.1, step 4).
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
-
-from msgspec import Struct
 
 from critic import tables
 from critic.building.replies import DraftConversation
@@ -21,29 +20,24 @@ REVIEWERS = 2
 """Number of reviewers per conversation; another one decides if they differ."""
 
 
-class Reviewed(Struct, frozen=True):
-    """The outcome of a review, by conversation id.
+OPEN, DIFFERING = "open", "differ"
+"""Outcomes of a review that has not come to an end: too few reviewers, or no majority among them."""
 
-    `removed` has reasons by id; `open` ones have too few reviews, `differing` ones no majority.
+Outcomes = dict[str, list[str]]
+"""Conversation id -> the reasons for removing it, none if it is accepted, or [OPEN] or [DIFFERING]."""
+
+
+def format_yield(outcomes: Outcomes) -> str:
+    """Return one line in MultiVerse's style: how many conversations were retained, and how many removed by reason.
+
+    >>> format_yield({"a": [], "b": ["unnatural_flow", "blind"], "c": [DIFFERING]})
+    'reviewed: 1 of 3 retained, 1 removed (1 unnatural_flow, 0 wrong_answer, 1 blind); 0 open, 1 differ'
     """
-
-    accepted: list[str]
-    removed: dict[str, list[str]]
-    open: list[str]
-    differing: list[str]
-
-    def list_reasons(self) -> list[str]:
-        """Return all reasons for removal; a conversation removed for several reasons contributes each of them."""
-        return [reason for some in self.removed.values() for reason in some]
-
-    def format_yield(self) -> str:
-        """Return one line in MultiVerse's style: how many conversations were retained, and how many removed by
-        reason."""
-        reasons = Counter(self.list_reasons())
-        why = ", ".join(f"{reasons[reason]} {reason}" for reason in CRITERIA.values())
-        total = sum(map(len, (self.accepted, self.removed, self.open, self.differing)))
-        line = f"reviewed: {len(self.accepted)} of {total} retained, {len(self.removed)} removed ({why})"
-        return f"{line}; {len(self.open)} open, {len(self.differing)} differ"
+    counts, accepted = Counter(chain(*outcomes.values())), list(outcomes.values()).count([])
+    why = ", ".join(f"{counts[reason]} {reason}" for reason in CRITERIA.values())
+    removed = len(outcomes) - accepted - counts[OPEN] - counts[DIFFERING]
+    line = f"reviewed: {accepted} of {len(outcomes)} retained, {removed} removed ({why})"
+    return f"{line}; {counts[OPEN]} open, {counts[DIFFERING]} differ"
 
 
 def _build_key(talk: DraftConversation) -> str:
@@ -100,14 +94,14 @@ def format_talk(conversation: DraftConversation) -> str:
     )
 
 
-def decide(conversations: Sequence[DraftConversation], sheet: Path) -> Reviewed:
+def decide(conversations: Sequence[DraftConversation], sheet: Path) -> Outcomes:
     """Decide on each conversation from the reviewers' answers in the sheet.
 
     A conversation with at least REVIEWERS reviews is removed if, for any criterion, most answers are no. Rows without
     any answer are ignored. Raises UsageError, naming the row, for a word other than yes or no, or if one reviewer
     answers twice.
     """
-    votes, seen, decided = defaultdict[str | None, list[list[bool]]](list), tables.Ids(), Reviewed([], {}, [], [])
+    votes, seen, outcomes = defaultdict[str | None, list[list[bool]]](list), tables.Ids(), Outcomes()
     for location, row in _read_rows(sheet):
         # A sheet comes with empty rows for reviews still to be made.
         if any(tables.optional_text(row, column) for column in CRITERIA):
@@ -118,14 +112,9 @@ def decide(conversations: Sequence[DraftConversation], sheet: Path) -> Reviewed:
         reviews = votes[_build_key(talk)]
         yes = dict(zip(CRITERIA.values(), map(sum, zip(*reviews, strict=True)), strict=False))
         reasons = [reason for reason, count in yes.items() if 2 * count < len(reviews)]
-        # A single opinion decides nothing, not even a clear no.
-        if len(reviews) < REVIEWERS:
-            decided.open.append(talk.id)
-        elif reasons:
-            decided.removed[talk.id] = reasons
         # A tie goes to a third reviewer rather than to chance.
-        elif any(2 * count == len(reviews) for count in yes.values()):
-            decided.differing.append(talk.id)
-        else:
-            decided.accepted.append(talk.id)
-    return decided
+        if not reasons and any(2 * count == len(reviews) for count in yes.values()):
+            reasons = [DIFFERING]
+        # A single opinion decides nothing, not even a clear no.
+        outcomes[talk.id] = reasons if len(reviews) >= REVIEWERS else [OPEN]
+    return outcomes

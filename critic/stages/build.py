@@ -9,7 +9,6 @@ by people, the frozen test.
 
 from collections import ChainMap, Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
@@ -26,14 +25,13 @@ from critic.benchmarks.alignmmbench import CATEGORY_OF
 from critic.building import bench, card, pictures, review
 from critic.building.pictures import DroppedImage, ImageFile
 from critic.building.replies import DraftConversation, DraftTurn, HeldItems
-from critic.cli import takes_options
 from critic.errors import UsageError
 from critic.images import Images
 from critic.judging import protocols
 from critic.page.blocks import interval, number
 from critic.records import Judgment, Language, ModelTurn
 from critic.stages.ask_rows import STEPS, TOKENS, AskedRow, AskRows, BuildRow
-from critic.stages.options import NAMES, Endpoint, choose
+from critic.stages.options import NAMES, Endpoint, choose, takes_one_model
 from critic.stages.run import known
 from critic.stages.totals import listed
 
@@ -308,16 +306,17 @@ def build_conversations(building: BenchmarkBuild, chosen: Chosen, name: str, *, 
     if conversations and not unreviewed:
         sheet = building.out / "review/sheet.csv"
         review.ask(sheet, conversations, range(1, review.REVIEWERS + 1))
-        decided = review.decide(conversations, sheet)
-        print(decided.format_yield())
-        if decided.open or decided.differing:
+        outcomes = review.decide(conversations, sheet)
+        print(review.format_yield(outcomes))
+        if any(reasons in ([review.OPEN], [review.DIFFERING]) for reasons in outcomes.values()):
             # Only if two reviewers differ does a third one decide.
-            third = [conversation for conversation in conversations if conversation.id in decided.differing]
+            third = [talk for talk in conversations if outcomes[talk.id] == [review.DIFFERING]]
             review.ask(sheet, third, [review.REVIEWERS + 1])
             print(f"{sheet}: fill in {', '.join(review.CRITERIA)} with yes or no, then run the same command again")
             return
-        building.count("people", "conversations", len(conversations), len(decided.accepted), decided.list_reasons())
-        conversations = [conversation for conversation in conversations if conversation.id in decided.accepted]
+        accepted = [talk for talk in conversations if not outcomes[talk.id]]
+        building.count("people", "conversations", len(conversations), len(accepted), chain(*outcomes.values()))
+        conversations = accepted
     if not conversations:
         raise UsageError(f"{building.out}: no conversation is left; removed.jsonl and the review say why")
     texts = {conversation.id: conversation.join_texts() for conversation in conversations}
@@ -401,7 +400,7 @@ def choose_images(building: BenchmarkBuild, *, min_side: int, quality: int, rare
     return {image["path"]: image for image in kept}
 
 
-@partial(takes_options, names=NAMES["one_model"])
+@takes_one_model
 def main(
     folder: Path,
     out: Annotated[Path, typer.Option()],

@@ -5,7 +5,6 @@ critic run alignmmbench metadata.jsonl --model runs/vlm --judge http://b:8000/v1
 """
 
 import shutil
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +14,6 @@ import typer
 from msgspec.structs import asdict, replace
 
 from critic import benchmarks
-from critic.cli import takes_options
 from critic.errors import UsageError, notify
 from critic.judging.assignments import VerdictPlan
 from critic.judging.transcripts import Pair, Transcript
@@ -23,7 +21,7 @@ from critic.stages import infer, options, score
 from critic.stages.judge_conversations import judge_conversations, plan_verdicts, prepare_judge, say_calls
 
 
-@partial(takes_options, names=options.NAMES["common"])
+@options.takes_common
 def main(
     benchmark: Annotated[str, typer.Argument(metavar="NAME", help=f"{', '.join(benchmarks.BENCHMARKS)}.")],
     benchmark_file: Annotated[Path, typer.Argument(metavar="FILE", help="The benchmark's published file.")],

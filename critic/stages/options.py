@@ -17,7 +17,7 @@ from critic.backends.middleware import Budget, Cached, Metered, walk_layers
 from critic.backends.scripted import from_file
 from critic.backends.vllm import VllmBackend, count_gpus
 from critic.certificate import read_map
-from critic.cli import RARELY_NEEDED
+from critic.cli import RARELY_NEEDED, takes_options
 from critic.errors import UsageError, located, notify, replace_surrogates
 from critic.images import MAX_BYTES, Images
 from critic.judging.distribution import Aggregation, ScoreKind
@@ -48,6 +48,9 @@ data, endpoint, verdicts, limits, cluster, rare = (
     for title in ("Data", "Endpoint", "The form of a verdict", "Limits", "Several machines", RARELY_NEEDED)
 )
 """Functions that declare an option, one for each group of --help."""
+
+takes_one_model, takes_common = (partial(takes_options, names=NAMES[name]) for name in ("one_model", "common"))
+"""Decorators of commands that offer only some options of their Structs, as `options.toml` names them."""
 
 MaxFailed = Annotated[float, limits(min=0, max=1, help="Exit with 3 if a larger share fails.")]
 Temperature = Annotated[float, typer.Option(min=0, help="Sampling temperature.")]

@@ -6,7 +6,6 @@ critic rewrite seeds.jsonl --out questions.jsonl --apply review.jsonl
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,11 +14,10 @@ from msgspec import Struct
 
 from critic import jsonl
 from critic.benchmarks import alignmmbench
-from critic.cli import takes_options
 from critic.errors import UsageError, notify, quoted
 from critic.records import Question
 from critic.stages.ask_rows import AskedRow, AskRows, BuildRow
-from critic.stages.options import NAMES, Endpoint, check
+from critic.stages.options import Endpoint, check, takes_one_model
 from critic.stages.totals import listed
 
 DIALOGUE = "Dialogue Context"
@@ -135,7 +133,7 @@ def _decided(review: Path, prompt_of: Mapping[str, str]) -> tuple[dict[str, list
     return accepted, decisions
 
 
-@partial(takes_options, names=NAMES["one_model"])
+@takes_one_model
 def main(
     questions: Path,
     out: Annotated[Path, typer.Option()],
