@@ -4,7 +4,6 @@ Each process works on its --shard of the rows, in a file beside --out that stays
 number of GPUs.
 """
 
-import inspect
 import multiprocessing
 import os
 import re
@@ -25,16 +24,12 @@ from critic.stages.run import check_plain
 def on_gpus(command: Callable[..., int]) -> Callable[..., int]:
     """Give a stage's command its option --gpus: run it in one process for each engine, and merge what they made.
 
-    The command's options are those of `takes_options`, with an Endpoint among them.
+    The command's options are those of `takes_options`, with an Endpoint among them. The command line gives all by name.
     """
 
     @wraps(command)
     def spread(*words: Any, **given: Any) -> int:
-        if given.get("gpus") is None:
-            return command(*words, **given)
-        call = inspect.signature(command).bind(*words, **given)
-        call.apply_defaults()
-        return _spread(spread, call.arguments)
+        return command(*words, **given) if given.get("gpus") is None else _spread(spread, given)
 
     return spread
 

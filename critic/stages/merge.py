@@ -214,12 +214,9 @@ def _wherever(value: Any) -> Any:
 
 
 def main(
-    parts: Annotated[list[Path], typer.Argument(help="The files of all shards, or of all folds, in any order.")],
-    out: Annotated[Path, typer.Option(help="Output file (.jsonl or .jsonl.gz).")],
-    cross_fit: Annotated[
-        Path | None,
-        typer.Option(metavar="DATA", help="Folder of human_scores.py --folds; the files are its folds' judgments."),
-    ] = None,
+    parts: list[Path],
+    out: Annotated[Path, typer.Option()],
+    cross_fit: Annotated[Path | None, typer.Option(metavar="DATA")] = None,
     max_failed: options.MaxFailed = options.MAX_FAILED,
 ) -> int:
     """Merge the files that critic judge or critic infer made with --shard.
@@ -227,6 +224,10 @@ def main(
     Overlaps, gaps and a mixture of judges, prompts or sources are refused, naming the file. The merged file has the
     same lines as a run without --shard, in the order of the shards. With --cross-fit the files are the judgments of all
     folds, each by the judge that the other folds' rows trained; together they are one sample, for one audit.
+    \f
+    - parts: The files of all shards, or of all folds, in any order.
+    - out: Output file (.jsonl or .jsonl.gz).
+    - cross_fit: Folder of human_scores.py --folds; the files are its folds' judgments.
     """
     if jsonl.suffix(out) != ".jsonl":
         raise UsageError(f"--out {out}: JSON lines are written; give a name that ends in .jsonl or .jsonl.gz")
