@@ -11,7 +11,6 @@ The latter two hold people's ratings of the GPT-4 answer, which is the reference
     There are two kites.   True                        False
 """
 
-import re
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -32,7 +31,8 @@ REFERENCES = ("output_human_annotated", "gpt4_prediction")
 CORRECT, CAPTION_PROBLEM = "human_ratings_gpt4_correct", "human_ratings_problem_in_caption"
 """People's ratings of a GPT-4 answer: it is the reference if it is correct and its caption has no problem."""
 
-_URL = re.compile("https?://")
+URLS = ("http://", "https://")
+"""How an image begins that is given by its address."""
 
 
 def read_conversations(path: Path) -> Iterator[Conversation]:
@@ -88,7 +88,7 @@ def _parse_images(location: str, row: tables.Row) -> list[str]:
     if video and (column == "video" or not row[column]):
         return [f"{VIDEO}{video}"]
     images = [tables.parse_image(location, value) for value in _parse_list(location, row, column)]
-    images = [unquote(urlsplit(image).path).rsplit("/", 1)[-1] if _URL.match(image) else image for image in images]
+    images = [unquote(urlsplit(image).path).rsplit("/", 1)[-1] if image.startswith(URLS) else image for image in images]
     if not images or len(set(images)) < len(images):
         raise UsageError(f"{location}: {quoted(column)} has {'one image twice' if images else 'no image'}")
     return [*images, f"{VIDEO}{video}"] if video else images

@@ -12,8 +12,8 @@ from typing import Any
 from msgspec import Struct, to_builtins
 
 from critic import benchmarks, jsonl
-from critic.page import blocks, page
-from critic.page.blocks import Part, Section, Table, number, row
+from critic.page import page
+from critic.page.blocks import Part, Section, Table, axis_of, bar, number, row, share
 from critic.records import Conversation, ConversationTurn
 from critic.stats.diversity import mtld, words
 
@@ -199,10 +199,10 @@ def _build_distribution(kind: str, names: Mapping[str, tuple[int, int]]) -> Part
     total = sum(count for count, _ in names.values())
     # Only this class has thousands of names.
     shown = list(names.items())[: MOST_ASKED if kind == ASKED else None]
-    bars = {name: blocks.bar(count / total, None) for name, (count, _) in shown}
-    rows = [row(name, count, blocks.share(count / total), images, bar=bars[name]) for name, (count, images) in shown]
+    bars = {name: bar(count / total, None) for name, (count, _) in shown}
+    rows = [row(name, count, share(count / total), images, bar=bars[name]) for name, (count, images) in shown]
     units = {"task": "questions", "task and turn": "questions", ASKED: "questions", "main aspect": "checklist items"}
-    head, axis = [kind, units.get(kind, "conversations"), "share", "images"], blocks.axis_of(bars.values())
+    head, axis = [kind, units.get(kind, "conversations"), "share", "images"], axis_of(bars.values())
     return Part(tables=[Table(caption=f"By {kind}", head=head, rows=rows, axis=axis)])
 
 

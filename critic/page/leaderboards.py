@@ -1,14 +1,12 @@
 """Build leaderboards: sections of a page, and the same tables as CSV and LaTeX."""
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from critic.errors import UsageError
-from critic.page import blocks
-from critic.page.blocks import Bar, Section, Table, TableCell, bar, interval, number, row, span, ticks_of
+from critic.page.blocks import Bar, Panel, Section, Shown, Table, TableCell, bar, interval, number, row, span, ticks_of
 from critic.page.page import render
 from critic.stats.leaderboard import MEAN, Leaderboard, LeaderboardCell, LeaderboardRow, ranks, standings
 from critic.tables import write_csv
@@ -87,10 +85,10 @@ def state_leaders(boards: Sequence[Leaderboard]) -> list[str]:
     sentences: dict[str, list[str]] = {}
     for board in boards:
         column = board.columns[0]
-        names: dict[str, list[str]] = defaultdict(list)
+        names: dict[str, list[str]] = {}
         for name, entry in board.entries.items():
             if not entry.apart and column in board.standings[name]:
-                names[entry.judge].append(name)
+                names.setdefault(entry.judge, []).append(name)
         for judge, own in names.items():
             # Rows without a judge, such as those on how often two judges agree, lead no model.
             if judge not in sentences and (judge or not sentences):
@@ -136,7 +134,7 @@ def table_of(board: Leaderboard) -> Table:
     apart, rows = any(entry.apart for entry in board.entries.values()), []
     several = len({entry.judge for entry in board.entries.values()}) > 1
     for name, scores in board.standings.items():
-        cells: list[blocks.Shown] = [_build_cell(column, scores.get(column)) for column in board.columns]
+        cells: list[Shown] = [_build_cell(column, scores.get(column)) for column in board.columns]
         if board.places:
             ranks = "–".join(map(str, sorted(set(board.places.get(name, ())))))
             judge = f"by {board.entries[name].judge}" if ranks and several else ""
@@ -156,7 +154,7 @@ def table_of(board: Leaderboard) -> Table:
     return Table(caption=board.caption, head=head, rows=rows, sticky=True, picture=f"leaderboard-{board.key}", **rest)
 
 
-def _build_panels(board: Leaderboard) -> Iterator[blocks.Panel]:
+def _build_panels(board: Leaderboard) -> Iterator[Panel]:
     """Yield the charts: scores of one kind share an axis, which includes 0 if they can be negative."""
     bars, kinds = dict[str, list[Bar | None]](), dict[str, tuple[bool, bool, bool]]()
     # A collapsed table is closed on the page, so a chart in it would not be seen.
@@ -170,7 +168,7 @@ def _build_panels(board: Leaderboard) -> Iterator[blocks.Panel]:
     for column, kind in kinds.items():
         alike = [mark for name in bars if kinds[name] == kind for mark in bars[name]]
         ticks = ticks_of([*alike, *[bar(0.0, None)] * kind[1]], most)
-        yield blocks.Panel(heading=column, bars=bars[column], ticks=ticks)
+        yield Panel(heading=column, bars=bars[column], ticks=ticks)
 
 
 def _build_single_table(board: Leaderboard) -> Table:

@@ -10,14 +10,14 @@ from typing import Annotated, Any
 import typer
 from msgspec.structs import replace
 
-from critic import benchmarks, human_scored, jsonl, records, tables
+from critic import benchmarks, human_scored, jsonl, tables
 from critic.errors import UsageError, quoted
 from critic.images import name_images
 from critic.judging import protocols
 from critic.judging.assignments import Assignment
 from critic.judging.forms import PlannedVerdict
 from critic.judging.transcripts import Transcripts, benchmark_of, read_transcripts
-from critic.records import Conversation, HumanScore, JudgeConfig, Judgment, Scope, TurnContext, Verdict
+from critic.records import Conversation, HumanScore, JudgeConfig, Judgment, Scope, TurnContext, Verdict, to_ten
 
 WHOLE = "whole"
 
@@ -84,7 +84,7 @@ def _grade(location: str, text: str, scale: tables.Scale) -> float:
     grade = tables.parse_optional_number(location, "grade", text, scale, hint=" (--scale)")
     if grade is None:
         raise UsageError(f"{location}: grade {quoted(text)}; expected a number on --scale")
-    return grade if scale == (1, 10) else records.to_ten(grade, *scale)
+    return grade if scale == (1, 10) else to_ten(grade, *scale)
 
 
 def _read_judged(path: Path, opponent: str | None) -> dict[Key, Judgment]:

@@ -12,7 +12,6 @@ from itertools import islice
 import numpy as np
 import scipy
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from critic.errors import UsageError
 from critic.records import Judgment
@@ -227,12 +226,12 @@ def bradley_terry(battles: Sequence[Battle]) -> Ratings:
     return games.ratings(points[:, 0], points[:, 1:], unrated)
 
 
-def _count_wins(counts: NDArray[np.generic], models: int) -> Floats:
+def _count_wins(counts: Floats, models: int) -> Floats:
     """Return the wins of model i over j (ties count half), shape (R, m, m), from R tables of battle counts.
 
     Each row of `counts` has m × m × 3 entries: first model, second model, and outcome (loss, tie, win of the first).
     """
-    lost, tied, won = np.moveaxis(counts.reshape(-1, models, models, 3).astype(np.float64), 3, 0)
+    lost, tied, won = np.moveaxis(counts.reshape(-1, models, models, 3), 3, 0)
     return np.asarray(won + tied / 2 + np.swapaxes(lost + tied / 2, 1, 2))
 
 
