@@ -67,7 +67,6 @@ def merge(parts: Sequence[Path], out: Path, max_failed: float) -> int:
         raise UsageError(f"{shards[0].path}: expected what critic judge or critic infer made with --shard")
     record, counted, summarise = kind
     jsonl.write(out, _lines(shards, record, counted))
-    run = RunOptions(out=out, concurrency=None, max_failed=max_failed, retry_failed=False)
     whole = summarise((line for _, line in jsonl.read(out, record)), out)
     facts = {name: first[name] for name in (*HOW, *ELSEWHERE) if name in first}
     facts |= {"not_judged": _sum_counts(shards, "not_judged"), "speed": _sum_counts(shards, "speed")}
@@ -77,7 +76,7 @@ def merge(parts: Sequence[Path], out: Path, max_failed: float) -> int:
     facts |= {"server_lacks": [], **join_facts([part.facts for part in shards])}
     answered_by = facts.get("answered_by", [])
     print(f"{len(shards)} shards" + (f", answered by {', '.join(answered_by)}" if len(answered_by) > 1 else ""))
-    return finish(run, whole, {**facts, "shards": len(shards)})
+    return finish(RunOptions(out=out, max_failed=max_failed), whole, {**facts, "shards": len(shards)})
 
 
 def merge_folds(parts: Sequence[Path], out: Path, data: Path, max_failed: float) -> int:
@@ -94,11 +93,10 @@ def merge_folds(parts: Sequence[Path], out: Path, data: Path, max_failed: float)
     name = f"cross-fitted@{hash_value(judges, 8)}"
     lines = (line for path, _ in judged for _, line in jsonl.read(path, Judgment))
     jsonl.write(out, (replace(line, setup=replace(line.setup, judge=name)) for line in lines))
-    run = RunOptions(out=out, concurrency=None, max_failed=max_failed, retry_failed=False)
     whole = sum_judgments((line for _, line in jsonl.read(out, Judgment)), out, unit="row")
     kept = {name: first.get(name) for name in (*how, "learned")} | join_facts([facts for _, facts in judged])
     print(f"{len(judges)} folds: no row was judged by a judge that learned from its question")
-    return finish(run, whole, {**kept, "judge": name, "cross_fitted": judges})
+    return finish(RunOptions(out=out, max_failed=max_failed), whole, {**kept, "judge": name, "cross_fitted": judges})
 
 
 def _find_folds(parts: Mapping[Path, dict[str, Any]], data: Path) -> list[tuple[Path, dict[str, Any]]]:

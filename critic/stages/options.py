@@ -54,9 +54,6 @@ takes_one_model, takes_common = (partial(takes_options, names=NAMES[name]) for n
 
 MaxFailed = Annotated[float, limits(min=0, max=1, help="Exit with 3 if a larger share fails.")]
 Temperature = Annotated[float, typer.Option(min=0, help="Sampling temperature.")]
-Published = Annotated[
-    Literal["published"] | None, data("--as", help="Use the paper's conditions, protocols and judge settings.")
-]
 Mapped = Annotated[
     list[str] | None, data("--map", metavar="COLUMN=FIELD", help="Read a column as a field: answer=response.")
 ]
@@ -177,6 +174,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True):
     """Options of `critic infer` for prompting a model under test; `critic run` has some of them, too.
 
     - name: The model's name in the records.
+    - published: Use the paper's conditions, protocols and judge settings.
     - max_tokens: Longest reply, in tokens.
     - seed: Seed for sampling.
     - limit: Run only the first N conversations.
@@ -191,7 +189,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True):
             show_default="the paper's usual one: own, MultiVerse's oracle",
         ),
     ] = None
-    published: Published = None
+    published: Annotated[Literal["published"] | None, data("--as")] = None
     max_tokens: Annotated[int, limits(min=1)] = 1024
     temperature: Temperature = 0.0
     seed: int = 0
@@ -208,6 +206,7 @@ class JudgeOptions(Struct, frozen=True, kw_only=True):
     - judge_name: Name of the judge.
     - images: Show images to the judge, or not.
     - prompt_pack: Ask in another program's prompts, as its .toml files say.
+    - published: Use the paper's conditions, protocols and judge settings.
     - score: Rating: expected, median or argmax.
     - no_reason: Ask for the rating only: much faster.
     - force_form: Ask in a form that the judge did not learn.
@@ -240,7 +239,7 @@ class JudgeOptions(Struct, frozen=True, kw_only=True):
         verdicts(metavar="FORM", help=f"{', '.join([*FORMS, EVERY_REASON_FIRST])}.", show_default="what it learned"),
     ] = None
     prompt_pack: Annotated[Path | None, verdicts(metavar="FOLDER")] = None
-    published: Published = None
+    published: Annotated[Literal["published"] | None, data("--as")] = None
     protocol: Annotated[list[str] | None, verdicts(metavar="NAME", help=f"{', '.join(PROTOCOLS)}.")] = None
     score: Annotated[ScoreKind | None, verdicts(metavar="WHICH", show_default="argmax with --benchmark")] = None
     no_reason: Annotated[bool, verdicts("--no-reason")] = False

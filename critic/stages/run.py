@@ -72,8 +72,8 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     """How a stage is run.
 
     `out`: the file of records.
-    `concurrency`: most requests at a time; None for as many as keep the backend busy.
     `max_failed`: share of failures (0..1) above which the exit code is 3.
+    `concurrency`: most requests at a time; None for as many as keep the backend busy.
     `retry_failed`: True to repeat requests whose records in the file are failures.
     `certificate`: certificate of the only judge that is accepted, or None.
     `recalibration`: the map to apply to ratings, or None.
@@ -82,9 +82,9 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     """
 
     out: Path
-    concurrency: int | None
     max_failed: float
-    retry_failed: bool
+    concurrency: int | None = None
+    retry_failed: bool = False
     certificate: Path | None = None
     recalibration: FittedMap | None = None
     shard: Shard | None = None
