@@ -234,10 +234,10 @@ def draw(boards: Mapping[str, Leaderboard], sizes: Sizes) -> Iterator[Figure]:
     # A mean that lacks tasks is no place beside means of all tasks.
     scatter = plot_models(board, MEAN_OF_TASKS, ALIGNMENT)
     if len(marks := scatter.marks) > 1:
-        bars = median(mark.x for mark in marks), median(mark.y for mark in marks)
+        bars = median(mark.x.value for mark in marks), median(mark.y.value for mark in marks)
         classes: dict[str, list[str]] = {name: [] for name in (*QUADRANTS, UNCLEAR, HIDDEN)}
         for mark in marks:
-            classes[place_in_quadrant(mark.across, mark.up, bars)].append(mark.label)
+            classes[place_in_quadrant(mark.x.interval, mark.y.interval, bars)].append(mark.label)
         classes[HIDDEN] = [name for name in list_models(board) if name not in {mark.label for mark in marks}]
         told = "; ".join(f"{name}: {', '.join(models)}" for name, models in classes.items() if models)
         corners = [name if classes[name] else "" for name in QUADRANTS]

@@ -23,10 +23,10 @@ class TableCell(Struct, frozen=True):
 
 
 class Bar(Struct, frozen=True):
-    """A value and its interval (None without one), drawn on the table's axis."""
+    """A value and its interval (None without one), drawn on an axis."""
 
     value: float
-    interval: Bounds | None
+    interval: Bounds | None = None
 
 
 class Panel(Struct, frozen=True, kw_only=True):
@@ -79,12 +79,10 @@ class Table(Struct, frozen=True, kw_only=True):
 
 
 class Mark(Struct, frozen=True, kw_only=True):
-    """A point of a scatter, with its intervals across and up; `label` stands in the legend, `radius` is in pixels."""
+    """A point of a scatter: its places across and up; `label` stands in the legend, `radius` is in pixels."""
 
-    x: float
-    y: float
-    across: Bounds | None = None
-    up: Bounds | None = None
+    x: Bar
+    y: Bar
     radius: float = 4.0
     label: str = ""
     model: str = ""
@@ -322,10 +320,9 @@ def ticks_of(bars: Iterable[Bar | None], most: int) -> list[float]:
     return [round(number * step, 9) for number in range(first, max(last, first + 1) + 1)]
 
 
-def axis(name: str, values: Iterable[float], most: int = 7) -> Axis:
-    """Return an axis with at most `most` ticks that spans all values."""
-    ticks = ticks_of([Bar(value, None) for value in values], most)
-    return Axis(name, {tick: f"{tick:g}".replace("-", "−") for tick in ticks})
+def axis(name: str, bars: Iterable[Bar | None], most: int = 7) -> Axis:
+    """Return an axis with at most `most` ticks that spans every bar."""
+    return Axis(name, {tick: f"{tick:g}".replace("-", "−") for tick in ticks_of(bars, most)})
 
 
 def align(grid: Sequence[Sequence[str]], *, right: bool = False) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
 
-from critic.page.blocks import Figure, Grid, GridRow, Mark, Scatter, axis, number
+from critic.page.blocks import Bar, Figure, Grid, GridRow, Mark, Scatter, axis, bar, number
 
 if TYPE_CHECKING:  # importing a type would lengthen the way to everything below it
     from critic.stats.leaderboard import Leaderboard
@@ -46,7 +46,7 @@ def compare_parts(board: "Leaderboard | None", columns: Sequence[str], caption: 
         return
     cells = {name: [board.standings[name].get(column) for column in columns] for name in models}
     values = {name: [cell.value if cell else None for cell in own] for name, own in cells.items()}
-    scale = axis("", [0.0, *(value for own in values.values() for value in own if value is not None)], 5)
+    scale = axis("", [Bar(0.0), *(bar(value, None) for own in values.values() for value in own)], 5)
     lowest, *_, highest = scale.ticks
     rings = {(tick - lowest) / (highest - lowest): label for tick, label in scale.ticks.items() if tick > lowest}
     shapes = {}
@@ -78,10 +78,8 @@ def plot_models(board: "Leaderboard", across: str, up: str) -> Scatter:
     for name, model in list_models(board).items():
         x, y = (board.standings[name].get(column) for column in (across, up))
         if x and y and x.value is not None and y.value is not None and not x.partly:
-            marks.append(Mark(x=x.value, y=y.value, across=x.interval, up=y.interval, label=name, model=model))
-    xs = [end for mark in marks for end in (mark.x, *(mark.across or ()))]
-    ys = [end for mark in marks for end in (mark.y, *(mark.up or ()))]
-    return Scatter(x=axis(across, xs), y=axis(up, ys), marks=marks)
+            marks.append(Mark(x=Bar(x.value, x.interval), y=Bar(y.value, y.interval), label=name, model=model))
+    return Scatter(x=axis(across, [mark.x for mark in marks]), y=axis(up, [mark.y for mark in marks]), marks=marks)
 
 
 def plot_many(heading: str, x: str, y: str, pairs: Sequence[tuple[float, float]], line: tuple[float, float]) -> Scatter:
@@ -89,10 +87,10 @@ def plot_many(heading: str, x: str, y: str, pairs: Sequence[tuple[float, float]]
 
     `x` and `y` name the axes. `line` holds the slope and the intercept of a fit.
     """
-    across, up = (axis(name, values) for name, values in zip((x, y), zip(*pairs, strict=True), strict=True))
+    across, up = (axis(name, map(Bar, values)) for name, values in zip((x, y), zip(*pairs, strict=True), strict=True))
     wide, high = ((max(side.ticks) - min(side.ticks)) / CELLS for side in (across, up))
     cells = Counter((round(left / wide) * wide, round(height / high) * high) for left, height in pairs)
     most, ends = max(cells.values()), [min(pairs)[0], max(pairs)[0]]
-    marks = [Mark(x=x, y=y, radius=1 + 5 * math.sqrt(count / most)) for (x, y), count in cells.items()]
+    marks = [Mark(x=Bar(x), y=Bar(y), radius=1 + 5 * math.sqrt(count / most)) for (x, y), count in cells.items()]
     fit = [(end, line[0] * end + line[1]) for end in ends]
     return Scatter(heading=heading, x=across, y=up, marks=marks, line=fit)

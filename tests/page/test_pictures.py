@@ -84,7 +84,7 @@ def test_models_are_in_a_quadrant_only_where_both_intervals_say_so() -> None:
     assert scatter.guides == pytest.approx((6, 1.25), abs=0.01)
     drawn = {"drawn": table_of(built), "sections": sections([built])}
     assert ">∞</text>" in page.render("critic.page", "picture.html.jinja", drawn)
-    assert all(mark.across and mark.up for mark in scatter.marks)
+    assert all(mark.x.interval and mark.y.interval for mark in scatter.marks)
     first, second = state_leaders([built])
     assert "“mean of tasks”" in first and second.startswith("sure is first with ∞ in “alignment”")
     # Models that are not told apart are in no class, and no line parts them.
@@ -112,5 +112,6 @@ def test_models_by_size_are_joined_within_their_family() -> None:
 def test_many_points_are_drawn_by_their_number() -> None:
     pairs = [(0.0, 0.0)] * 16 + [(1.0, 8.0)] * 4
     scatter = figures.plot_many("h", "x", "y", pairs, (8.0, 0.0))
-    assert {(mark.x, mark.y): mark.radius for mark in scatter.marks} == {(0, 0): 6, (1, 8): pytest.approx(3.5)}
+    radii = {(mark.x.value, mark.y.value): mark.radius for mark in scatter.marks}
+    assert radii == {(0, 0): 6, (1, 8): pytest.approx(3.5)}
     assert scatter.line == [(0.0, 0.0), (1.0, 8.0)]
