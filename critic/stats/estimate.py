@@ -13,7 +13,7 @@ Submodules are written out (`scipy.special`), so that they are imported on first
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations
 from typing import Any
@@ -101,6 +101,19 @@ class CorrectedEstimate(Estimate, frozen=True, kw_only=True):
     def unseen(self) -> float | None:
         """Return `detectable` if the test shows no effect after the correction, else None."""
         return self.detectable if self.p_holm is not None and self.p_holm > 1 - LEVEL else None
+
+
+def count_places(names: Collection[str], shown: Sequence[tuple[str, str]]) -> Places:
+    """Return the range of possible places of each name. `shown`: the pairs (better, worse) that are shown to differ.
+
+    The best place is 1 plus the number of names shown to be better, the worst place also counts those not shown to be
+    worse.
+
+    >>> count_places(["a", "b", "c"], [("a", "c")])
+    {'a': (1, 2), 'b': (1, 3), 'c': (2, 3)}
+    """
+    wins, losses = (Counter(pair[side] for pair in shown) for side in (0, 1))
+    return {name: (1 + losses[name], len(names) - wins[name]) for name in names}
 
 
 def detectable(interval: Interval, groups: int, tests: int = 1) -> float:
@@ -343,13 +356,10 @@ class Bootstrap:
     def places(self, drawn: Mapping[str, Floats]) -> Places:
         """Return the range of possible places of each name. `drawn`: its value in the sample, then in each resample.
 
-        The best place is 1 plus the number of names shown to have a higher value, the worst place also counts those not
-        shown to have a lower one. A pair is shown to differ if its difference, in standard errors, exceeds the 95 %
-        quantile of the largest deviation of all pairs in a resample (single-step max-T; Westfall and Young 1993,
-        "Resampling-Based Multiple Testing"), widened as intervals are. Of names that are all equal, 5 in 100 such
-        families show a pair.
+        A pair is shown to differ (`count_places`) if its difference, in standard errors, exceeds the 95 % quantile of
+        the largest deviation of all pairs in a resample (single-step max-T; Westfall and Young 1993, "Resampling-Based
+        Multiple Testing"), widened as intervals are. Of names that are all equal, 5 in 100 such families show a pair.
         """
-        ahead, behind = Counter[str](), Counter[str]()
         leads, largest = dict[tuple[str, str], float](), np.zeros(self.resamples)
         for pair in combinations(drawn, 2):
             # Sums leave rounding errors, by which equal names would always differ.
@@ -362,12 +372,8 @@ class Bootstrap:
         groups = max(self.groups, 2)
         tail = scipy.special.ndtr(-np.quantile(largest, LEVEL))
         limit = scipy.special.stdtrit(groups - 1, 1 - tail) * np.sqrt(groups / (groups - 1))
-        for (first, second), lead in leads.items():
-            if abs(lead) > limit:
-                better, worse = (first, second) if lead > 0 else (second, first)
-                ahead[worse] += 1
-                behind[better] += 1
-        return {name: (1 + ahead[name], len(drawn) - behind[name]) for name in drawn}
+        shown = [pair if lead > 0 else pair[::-1] for pair, lead in leads.items() if abs(lead) > limit]
+        return count_places(drawn, shown)
 
     def p_value(self, values: Floats, null: float = 0.0, groups: int | None = None) -> float | None:
         """Return the two-sided p-value of "the statistic is `null`", or None if there is no `interval`.

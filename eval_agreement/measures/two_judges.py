@@ -4,7 +4,6 @@
 onto the other's scale: means of models by prediction-powered inference (`ppi`), with the anchors as labels.
 """
 
-from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -14,7 +13,7 @@ from msgspec.structs import replace
 from critic.errors import UsageError
 from critic.records import RATINGS, TEN
 from critic.stats.arrays import Floats, ratio
-from critic.stats.estimate import FEWEST_TO_DECIDE, Bootstrap, Estimate, Places, widen
+from critic.stats.estimate import FEWEST_TO_DECIDE, Bootstrap, Estimate, Places, count_places, widen
 from eval_agreement.measures.compare import MARGINS
 from eval_agreement.measures.ppi import compare_models, corrected_mean
 from eval_agreement.sample import AuditRequest, Mask, RatedSample
@@ -138,10 +137,8 @@ def _rank(answers: RatedSample) -> Places:
     """Return the possible places of models by their converted means; empty if answers are not grouped by question."""
     pairs = compare_models(answers, AuditRequest())
     names = {name for pair in pairs for name in (pair.first, pair.second)}
-    shown = [pair for pair in pairs if pair.ahead]
-    wins = Counter(pair.ahead for pair in shown)
-    losses = Counter(pair.first if pair.ahead == pair.second else pair.second for pair in shown)
-    return {name: (1 + losses[name], len(names) - wins[name]) for name in names}
+    shown = [(pair.ahead, pair.first if pair.ahead == pair.second else pair.second) for pair in pairs if pair.ahead]
+    return count_places(names, shown)
 
 
 def _expect_scores(anchors: RatedSample, source: Floats, target: Floats) -> Iterator[Converted]:
