@@ -4,7 +4,7 @@ import re
 from collections import ChainMap, defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import chain, product
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -23,46 +23,39 @@ RatingsByMethod = Mapping[str, tournament.Ratings]
 """The models' ratings by the name of each method, ELO and BRADLEY_TERRY."""
 
 
-class Tournaments(NamedTuple):
-    """The tournaments of a page, one per judge, condition and turn.
-
-    - `sections`: sections of the page. `boards`: tables for files.
-    - `summary`: the values for summary.json, by tournament.
-    - `order`: each model's position on the page.
-    """
-
-    sections: list[Section]
-    boards: list[Leaderboard]
-    summary: dict[str, Any]
-    order: dict[str, int]
-
-
-def tournaments(runs: Runs, order: Mapping[str, int]) -> Tournaments:
+def tournaments(runs: Runs, order: dict[str, int]) -> tuple[list[Section], list[Leaderboard], dict[str, Any]]:
     """Build the tournaments: ratings of models that were compared with each other, and win rates by opponent.
 
-    `order` maps models to positions on the page; models that it lacks follow by Elo. Each judge, people included, has
-    tournaments of its own. Raises UsageError as `tournament.battles` does.
+    Each judge, people included, has a tournament per condition and turn. Return sections of the page, tables for files,
+    and the values for summary.json by tournament. `order` maps models to positions on the page; models that it lacks
+    are added by Elo. Raises UsageError as `tournament.battles` does.
     """
     by_judge: dict[str, list[Run]] = defaultdict(list)
     # A benchmark that compares no answers has no scores of pairs; its battles stand among the other verdicts.
     for run in runs.runs if runs.benchmark.compares else ():
         if run.battles:
             by_judge[run.judge].append(run)
-    result = Tournaments([], [], {}, dict(order))
+    sections, boards, summary = list[Section](), list[Leaderboard](), dict[str, Any]()
     for judge, fighting in by_judge.items():
         cells: dict[Cell, list[Judgment]] = defaultdict(list)
         for judgment in chain.from_iterable(run.battles for run in fighting):
             cells[Cell(judgment.condition, judgment.turn, judgment.judging)].append(judgment)
         for cell in sorted(cells, key=lambda cell: cell.order):
             name = _name_tournament(cell, runs.conversations, judge if len(by_judge) > 1 else None)
-            _add_tournament(result, name, cell, cells[cell], fighting, runs.conversations)
-    return result
+            section, rated, summary[name] = _build(name, cell, cells[cell], fighting, runs.conversations, order)
+            sections.append(section)
+            boards += rated
+    # The note on the first holds for all tournaments of the page.
+    facts = {"k": tournament.K, "shuffles": tournament.SHUFFLES}
+    if sections:
+        sections[0] = replace(sections[0], note=render("critic.page", "tournament.jinja", facts).strip())
+    return sections, boards, summary
 
 
-def _add_tournament(
-    result: Tournaments, name: str, cell: Cell, verdicts: Verdicts, runs: Sequence[Run], conversations: Conversations
-) -> None:
-    """Build the tournament `name` of one cell (condition, turn and way of judging), and add it to `result`."""
+def _build(
+    name: str, cell: Cell, verdicts: Verdicts, runs: Sequence[Run], conversations: Conversations, order: dict[str, int]
+) -> tuple[Section, Sequence[Leaderboard], dict[str, Any]]:
+    """Build the tournament `name` of one cell (condition, turn and way of judging), as `tournaments` returns it."""
     # Who meets whom is no way of judging: a newcomer's battles go with those of the finished tournament.
     setups = {replace(run.setup, battles=None, seed=0) for run in runs}
     backed = all(setup.reference_backed for setup in setups)
@@ -71,9 +64,9 @@ def _add_tournament(
     elo, bradley_terry = tournament.mean_elo(battles), tournament.bradley_terry(battles)
     # If opponents were drawn at random, only the files say who met whom.
     drawn = any(run.setup.battles in ("random", "newcomer") for run in runs)
-    order = _order(result.order, battles, elo)
+    models = _order(order, battles, elo)
     ratings = {ELO: elo, BRADLEY_TERRY: bradley_terry}
-    boards = _build_boards(re.sub(r"\W+", "-", name), verdicts, groups, order, ratings, drawn)
+    boards = _build_boards(re.sub(r"\W+", "-", name), verdicts, groups, models, ratings, drawn)
     reasons = dict.fromkeys(rating.undefined for rating in ratings.values() if rating.undefined)
     readings = [f"Ratings: {reason}." for reason in reasons]
     if bradley_terry.unrated:
@@ -81,14 +74,9 @@ def _add_tournament(
         readings.append(f"Bradley–Terry has no finite rating of {why}; the others are rated by their own battles.")
     if len(setups) > 1:
         readings.append(f"The battles were judged in {len(setups)} ways, which the ratings mix.")
-    facts = {"k": tournament.K, "shuffles": tournament.SHUFFLES}
-    # It holds for all tournaments of the page.
-    note = "" if result.sections else render("critic.page", "tournament.jinja", facts).strip()
-    tables = [*map(table_of, boards)]
-    result.sections.append(Section(heading=name.capitalize(), readings=readings, tables=tables, note=note))
-    result.boards.extend(boards)
+    section = Section(heading=name.capitalize(), readings=readings, tables=[*map(table_of, boards)])
     counts = {model: scores[RATE].asked for model, scores in boards[0].standings.items()}
-    result.summary[name] = {"elo": elo, "bradley_terry": bradley_terry, "asked": counts}
+    return section, boards, {"elo": elo, "bradley_terry": bradley_terry, "asked": counts}
 
 
 def _order(positions: dict[str, int], battles: Sequence[tournament.Battle], elo: tournament.Ratings) -> list[str]:

@@ -66,11 +66,11 @@ def main(
     costs = describe_costs(judgments, {run.path: run.system for run in runs.runs}, prices)
     report = runs.benchmark.report(runs.runs, runs.conversations)
     boards = leaderboards.leaderboards([*_list_rows(runs), *report.rows], baseline)
-    battles = tournaments(runs, leaderboards.order_of(boards))
+    tournament_sections, rated, summary = tournaments(runs, leaderboards.order_of(boards))
     drawn = [*runs.benchmark.draw({board.key: board for board in boards}, sizes)]
     sections = [*leaderboards.sections(boards), *[Section(heading="Pictures", figures=drawn)] * bool(drawn)]
-    sections += [*battles.sections, *report.sections, *costs, _describe_verdicts(runs)]
-    boards += battles.boards
+    sections += [*tournament_sections, *report.sections, *costs, _describe_verdicts(runs)]
+    boards += rated
     cautions = list_cautions(runs)
     print(page.as_text([Section(heading="Before you compare", readings=cautions), *sections]))
     single = out is not None and out.suffix == ".json"
@@ -80,7 +80,7 @@ def main(
         origin[jsonl.relative_place(path, beside)] = {"sha256": jsonl.sha256(path), **jsonl.facts(path)}
     scores = {
         "benchmark": runs.name,
-        "systems": {**report.summary, **battles.summary},
+        "systems": {**report.summary, **summary},
         "leaderboards": {board.key: board.standings for board in boards},
         "places": {board.key: board.places for board in boards if board.places},
         "files": origin,
