@@ -54,6 +54,7 @@ takes_one_model, takes_common = (partial(takes_options, names=NAMES[name]) for n
 
 MaxFailed = Annotated[float, limits(min=0, max=1, help="Exit with 3 if a larger share fails.")]
 Temperature = Annotated[float, typer.Option(min=0, help="Sampling temperature.")]
+Published = Annotated[Literal["published"] | None, data("--as")]
 Mapped = Annotated[
     list[str] | None, data("--map", metavar="COLUMN=FIELD", help="Read a column as a field: answer=response.")
 ]
@@ -189,7 +190,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True):
             show_default="the paper's usual one: own, MultiVerse's oracle",
         ),
     ] = None
-    published: Annotated[Literal["published"] | None, data("--as")] = None
+    published: Published = None
     max_tokens: Annotated[int, limits(min=1)] = 1024
     temperature: Temperature = 0.0
     seed: int = 0
@@ -239,7 +240,7 @@ class JudgeOptions(Struct, frozen=True, kw_only=True):
         verdicts(metavar="FORM", help=f"{', '.join([*FORMS, EVERY_REASON_FIRST])}.", show_default="what it learned"),
     ] = None
     prompt_pack: Annotated[Path | None, verdicts(metavar="FOLDER")] = None
-    published: Annotated[Literal["published"] | None, data("--as")] = None
+    published: Published = None
     protocol: Annotated[list[str] | None, verdicts(metavar="NAME", help=f"{', '.join(PROTOCOLS)}.")] = None
     score: Annotated[ScoreKind | None, verdicts(metavar="WHICH", show_default="argmax with --benchmark")] = None
     no_reason: Annotated[bool, verdicts("--no-reason")] = False
