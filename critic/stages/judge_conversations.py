@@ -189,11 +189,9 @@ def plan_verdicts(how: JudgeOptions, benchmark: str, models: int = 1) -> Verdict
     entry = benchmarks.load(benchmark)
     named = options.choose("protocol", how.protocol or [], protocols.PROTOCOLS)
     comparing = _heeding(lambda protocol: protocol.compares)
-    own = entry.protocols
     # The other protocols judge the answers of one model.
-    if models > 2:
-        own = tuple(name for name in own if name in comparing) or ("pairwise",)
-    chosen = named or list(own)
+    own = [name for name in entry.protocols if models < 3 or name in comparing]
+    chosen = named or own or ["pairwise"]
     if how.published and not {*named} <= {*entry.protocols}:
         raise UsageError(f"--as published: {entry.title} is judged by --protocol {' and '.join(entry.protocols)}")
     if models > 2 and not {*chosen} <= {*comparing}:

@@ -73,25 +73,25 @@ def main(
     boards += rated
     cautions = list_cautions(runs)
     print(page.as_text([Section(heading="Before you compare", readings=cautions), *sections]))
-    single = out is not None and out.suffix == ".json"
-    beside = Path() if out is None else out.parent if single else out
-    origin = {}
-    for path in judgments:
-        origin[jsonl.relative_place(path, beside)] = {"sha256": jsonl.sha256(path), **jsonl.facts(path)}
-    scores = {
-        "benchmark": runs.name,
-        "systems": {**report.summary, **summary},
-        "leaderboards": {board.key: board.standings for board in boards},
-        "places": {board.key: board.places for board in boards if board.places},
-        "files": origin,
-    }
     if out is not None:
-        jsonl.write_json(out if single else out / "summary.json", msgspec.to_builtins(scores))
-    if out is not None and not single:
-        facts = _build_head(runs, boards, cautions) | _list_answers(runs, judgments)
-        page.write(out / "report.html", f"{runs.benchmark.title}: scores", sections, origin, **facts)
-        leaderboards.write(out, boards)
-        print(f"\nopen {out / 'report.html'}")
+        file = out if out.suffix == ".json" else out / "summary.json"
+        origin = {}
+        for path in judgments:
+            origin[jsonl.relative_place(path, file.parent)] = {"sha256": jsonl.sha256(path), **jsonl.facts(path)}
+        scores = {
+            "benchmark": runs.name,
+            "systems": {**report.summary, **summary},
+            "leaderboards": {board.key: board.standings for board in boards},
+            "places": {board.key: board.places for board in boards if board.places},
+            "files": origin,
+        }
+        jsonl.write_json(file, msgspec.to_builtins(scores))
+        # NAME.json holds the scores only.
+        if file != out:
+            facts = _build_head(runs, boards, cautions) | _list_answers(runs, judgments)
+            page.write(out / "report.html", f"{runs.benchmark.title}: scores", sections, origin, **facts)
+            leaderboards.write(out, boards)
+            print(f"\nopen {out / 'report.html'}")
     return 3 if runs.failures > max_failed * len(runs.verdicts) else 0
 
 
