@@ -1,8 +1,8 @@
 """critic audit: scores by judges and people -> samples -> findings -> a table, OUT/summary.json, OUT/report.html.
 
 Steps: `reading` finds and joins the files. MEASURES or PREFERENCE_MEASURES (`measure_tables.py`) compute the findings
-of each sample. `page` formats them. An `_audit_…` function does this for one kind of verdict; `_write` writes the
-results.
+of each sample. `page` formats them. An `_audit_…` function does this for one kind of verdict and hands the
+results to `_write`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,7 +36,6 @@ from eval_agreement.page.decision import Decision, decide_scores, decide_verdict
 from eval_agreement.page.scores import change_sections, exchange_sections, injection_part, looking_part, savings_part
 from eval_agreement.page.words import build_sections, gate_part
 from eval_agreement.reading import inputs
-from eval_agreement.reading.audit_items import read_items
 from eval_agreement.reading.tables import SCALE, Source, TableOptions
 from eval_agreement.sample import EPSILON, AuditRequest, RatedSample
 
@@ -120,29 +119,6 @@ class AuditOptions(Struct, frozen=True, kw_only=True):
         return convert({**asdict(self), "training": training, "accepted": self.accepted or ()}, AuditRequest)
 
 
-class _Audited(Struct, frozen=True, kw_only=True):
-    """Results of an audit, for `_write`.
-
-    `content`: values of summary.json. `verdicts`: sentences by sample. `printed`: lines for the terminal.
-    `certificate`: without the number of the audit; None if none is wanted. `outcomes`: results of the gate.
-    `agreements`: the judge's agreement by sample; items that it was not asked about count as failed.
-    `labels`: id and label of each labelled answer, for the ledger.
-    `findings`: by sample, for the answers on the page.
-    """
-
-    title: str
-    content: dict[str, Any]
-    verdicts: Mapping[str, list[str]]
-    sections: Sequence[Section]
-    printed: Sequence[str]
-    about: str = "How far a judge can stand in for people"
-    certificate: Certificate | None = None
-    outcomes: Sequence[gate.Outcome] = ()
-    agreements: Mapping[str, Agreement] = {}
-    findings: Mapping[str, Findings[Any]] = {}
-    labels: Sequence[tuple[str, float]] = ()
-
-
 @takes_options
 def main(options: AuditOptions) -> int:
     """Measure how well a judge agrees with people, beside other judges, trivial judges and people themselves.
@@ -191,8 +167,8 @@ def main(options: AuditOptions) -> int:
             raise UsageError(f"--target-half-width {options.within:g}: {problem}")
     request = options.request()
     if kind != "score":
-        return _write(_audit_labels(sources, kind, request, limits, options), options)
-    return _write(_audit_scores(_read_samples(sources, options.use_folds), request, limits, options), options)
+        return _audit_labels(sources, kind, request, limits, options)
+    return _audit_scores(_read_samples(sources, options.use_folds), request, limits, options)
 
 
 def _refuse(options: Mapping[str, object], subject: str) -> None:
@@ -262,10 +238,10 @@ def _audit_scores(
     request: AuditRequest,
     limits: Sequence[gate.Limit],
     options: AuditOptions,
-) -> _Audited:
+) -> int:
     """Audit rating judges: compute every measure for each sample, then the gate, the label savings and the decisions.
 
-    `limits`: the limits of the gate.
+    `limits`: the limits of the gate. Returns the exit code.
     """
     injections, looks = inputs.read_attacks(options.attacked or [])
     (first, first_files), *_ = samples
@@ -307,14 +283,15 @@ def _audit_scores(
     parts["looking"] = [looking_part(path, looking) for path, looking in looks.items()]
     parts["failures"] = [report.failures_part(name, findings.sample.labelled) for name, findings in audits.items()]
     sections = build_sections(parts)
-    return _Audited(
+    return _write(
+        options,
         title=f"Audit of {first.judge}",
         certificate=certificate,
         outcomes=outcomes,
         content=content | {"provenance": report.provenance(origin, request)},
         verdicts=verdicts,
         sections=sections,
-        printed=list(_list_printed(audits, sections, decisions, looks, savings)),
+        printed=_list_printed(audits, sections, decisions, looks, savings),
         agreements=agreements,
         findings=audits,
         labels=[*zip(first.labelled.ids, first.labelled.human.tolist(), strict=True)],
@@ -349,10 +326,10 @@ def _list_printed(
 
 def _audit_labels(
     sources: Tables, kind: tables.Kind, request: AuditRequest, limits: Sequence[gate.Limit], options: AuditOptions
-) -> _Audited:
+) -> int:
     """Audit judges of preferences or of yes/no verdicts. Raises UsageError if there are several samples.
 
-    `limits`: the limits of the gate.
+    `limits`: the limits of the gate. Returns the exit code.
     """
     from eval_agreement.reading.loaders import find_judge, read_labels  # noqa: PLC0415 - pandas: keeps --help fast
 
@@ -364,8 +341,7 @@ def _audit_labels(
     sample = read_labels(people, files, kind)
     inputs.check_no_attacks(sample.ids, people.path)
     judge, source = next(iter(files.items()))
-    items = read_items(source) if source.content == "judgments" else ()
-    how = options.prepare([source], (item.judgment for item in items if item.kind == kind))
+    how = options.prepare([source], sample.judgments)
     audit = run_audit(sample, request, PREFERENCE_MEASURES)
     scorers = audit.scorers
     rates = {**scorers.rates.get(judge, {}), "changed": audit.repeats.changed}
@@ -382,7 +358,8 @@ def _audit_labels(
     origin = report.provenance({name: facts})
     sections = preference_sections(name, audit, gate_part(outcomes))
     shown = [as_text([replace(part, note="")]) for part in sections if part.key == "rates"]
-    return _Audited(
+    return _write(
+        options,
         title=f"Audit of {judge}",
         certificate=report.certify(how, source.path, labels, gated, outcomes, audit) if how else None,
         outcomes=outcomes,
@@ -433,7 +410,8 @@ def _audit_two_judges(files: Files, options: AuditOptions) -> int:
     sections = change_sections(name, change) if change else exchange_sections(conversions)
     notes = [*_routing_notes(files), *sample.notes]
     origin = report.provenance({name: report.file_facts(files)})
-    audited = _Audited(
+    _write(
+        options,
         title=f"{name} after {before}",
         content={name: to_builtins(change or conversions), "provenance": origin},
         verdicts={name: [change.reading if change else means[0], *notes]},
@@ -441,7 +419,6 @@ def _audit_two_judges(files: Files, options: AuditOptions) -> int:
         printed=[*means, as_text([replace(part, note="") for part in sections]), *notes],
         about="Two judges",
     )
-    _write(audited, options)
     return 0 if change is None or change.holds else 1
 
 
@@ -454,38 +431,47 @@ def _routing_notes(files: Files) -> list[str]:
     return [f"{name}: answered as {', '.join(was)} then, as {', '.join(now)} now"]
 
 
-def _write(audited: _Audited, options: AuditOptions) -> int:
+def _write(
+    options: AuditOptions,
+    content: Mapping[str, Any],
+    printed: Iterable[str],
+    *,
+    certificate: Certificate | None = None,
+    outcomes: Sequence[gate.Outcome] = (),
+    agreements: Mapping[str, Agreement] = {},
+    findings: Mapping[str, Findings[Any]] = {},
+    labels: Sequence[tuple[str, float]] = (),
+    **page: Any,
+) -> int:
     """Write the results, print them and the gate's, and return the exit code.
+
+    - content: values of summary.json. printed: lines for the terminal.
+    - certificate: without the number of the audit; None if none is wanted. outcomes: results of the gate.
+    - agreements: the judge's agreement by sample; items that it was not asked about count as failed.
+    - findings: by sample, for the answers on the page. labels: id and label of each labelled answer, for the ledger.
+    - page: title, verdicts (sentences by sample), sections and about, as `report.write` takes them.
 
     The code is 1 if a limit of the gate is broken. Otherwise it is 3 if the share of failures in a sample is too large,
     and 0 if not. The reason is printed to standard error.
     """
     # Absolute paths would say where the user works, and differ between machines.
-    jsonl.write_json(options.out / "summary.json", jsonl.hide_places(audited.content, options.out))
-    page = report.write(
-        options.out,
-        origin=audited.content["provenance"],
-        audits=audited.findings,
-        title=audited.title,
-        about=audited.about,
-        verdicts=audited.verdicts,
-        sections=audited.sections,
-    )
-    print(*audited.printed, sep="\n", end="\n\n")
+    jsonl.write_json(options.out / "summary.json", jsonl.hide_places(content, options.out))
+    report_path = report.write(options.out, content["provenance"], findings, **page)
+    print(*printed, sep="\n", end="\n\n")
     # A ledger that cannot be written must not cost the other results.
-    number = report.count_audits(options.out, audited.labels) if audited.labels else 1
+    number = report.count_audits(options.out, labels) if labels else 1
     if number > 1:
         print(f"This is the {name_audit(number)}.")
-    if options.certificate and audited.certificate:
-        jsonl.write_json(options.certificate, to_builtins(replace(audited.certificate, audits=number)))
-    for outcome in audited.outcomes:
+    if options.certificate and certificate:
+        jsonl.write_json(options.certificate, to_builtins(replace(certificate, audits=number)))
+    for outcome in outcomes:
         (print if outcome.holds else notify)(f"gate: {outcome.text}")
-    print(options.out / "summary.json", page, sep="\n")
+    print(options.out / "summary.json", report_path, sep="\n")
     exit_code = 0
-    for name, judge in audited.agreements.items():
+    for name, judge in agreements.items():
         total = judge.n + judge.failed
         if judge.failed > options.max_failed * total:
             notify(f"{name}: {judge.failed} of {total} failed, more than {options.max_failed:.1%}")
             exit_code = 3
     # A broken gate is the worse news.
-    return exit_code if all(outcome.holds for outcome in audited.outcomes) else 1
+    return exit_code if all(outcome.holds for outcome in outcomes) else 1

@@ -209,7 +209,7 @@ def write(folder: Path, origin: dict[str, Any], audits: Mapping[str, Findings[An
 
     The page begins with `verdicts` (sentences by sample), followed by `sections`. It ends with the worst disagreements
     in the samples of `audits`, and the list of answers. `origin`: provenance of the audit. `facts`: `verdicts` and
-    `sections`, and variables of the template: `title` and `about` (subtitle).
+    `sections`, and variables of the template: `title` and `about` (subtitle, if it is not that of an audit of judges).
     """
     scored = {name: audit.sample for name, audit in audits.items() if isinstance(audit.sample, RatedSample)}
     answers = {name: [*rank_answers(audit.sample, MOST_ANSWERS // len(audits))] for name, audit in audits.items()}
