@@ -9,7 +9,7 @@ edited, to measure whether a judge looks at the image. Each of these arms is a r
 
 import hashlib
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import chain, cycle
 from typing import Any
@@ -85,11 +85,15 @@ def suite() -> dict[str, Attack]:
     return {entry.name: entry for entry in sorted(entries, key=lambda entry: not entry.control)}
 
 
-def by_mark(judgments: Sequence[Judgment], marks: Collection[str]) -> dict[str, dict[str, Judgment]]:
-    """Return judgments keyed by mark (the end of the id: CLEAN, an attack or an arm) and by original id.
+Variants = dict[str, list[Judgment | None]]
+"""Judgments by the name of their attack or arm, in the order of the clean ones; None where a variant is not judged."""
 
-    `marks`: the marks expected, CLEAN included.
-    Raises UsageError if there are no judgments, for an unknown mark, a repeated id, a variant without its clean answer,
+
+def pair_variants(judgments: Sequence[Judgment], names: Iterable[str]) -> tuple[list[Judgment], Variants]:
+    """Return the judgments of clean answers, in the order of their ids, and those of their variants.
+
+    `names`: the attacks or arms expected. The end of an id is one of them, or CLEAN.
+    Raises UsageError if there are no judgments, for an unknown end, a repeated id, a variant without its clean answer,
     or for more than one judge, prompt or kind of score.
     """
     if not judgments:
@@ -98,7 +102,7 @@ def by_mark(judgments: Sequence[Judgment], marks: Collection[str]) -> dict[str, 
         values = sorted({getattr(judgment, name) for judgment in judgments})
         if len(values) > 1:
             raise UsageError(f"attacked answers judged with {name} {' and '.join(values)}; expected one")
-    judged: dict[str, dict[str, Judgment]] = {mark: {} for mark in marks}
+    judged: dict[str, dict[str, Judgment]] = {name: {} for name in (CLEAN, *names)}
     for judgment in judgments:
         marked = judgment.sample.id
         original, _, mark = marked.rpartition(SEPARATOR)
@@ -109,11 +113,14 @@ def by_mark(judgments: Sequence[Judgment], marks: Collection[str]) -> dict[str, 
         if original in judged[mark]:
             raise UsageError(f"duplicate response id {quoted(marked)}")
         judged[mark][original] = judgment
+    clean = judged.pop(CLEAN)
     for mark, variants in judged.items():
-        if missing := sorted(variants.keys() - judged[CLEAN].keys()):
-            clean = missing[0] + SEPARATOR + CLEAN
-            raise UsageError(f"{quoted(clean)} is not judged, but its variant {mark} is; judge the whole file")
-    return judged
+        if missing := sorted(variants.keys() - clean.keys()):
+            lacking = missing[0] + SEPARATOR + CLEAN
+            raise UsageError(f"{quoted(lacking)} is not judged, but its variant {mark} is; judge the whole file")
+    # In the order of ids, so that resamples do not depend on the order of the file.
+    ids = sorted(clean)
+    return [clean[key] for key in ids], {mark: list(map(variants.get, ids)) for mark, variants in judged.items()}
 
 
 RISE = 2.0
@@ -173,16 +180,22 @@ def measure_variant(
 def injection(judgments: Sequence[Judgment]) -> Injection:
     """Measure the effects of all attacks on a judge from its judgments.
 
-    Raises UsageError as `by_mark` does, and if some answer is not judged with every attack.
+    Raises UsageError as `pair_variants` does, and if some answer is not judged with every attack.
     """
-    judged = _complete(judgments)
-    group = group_numbers([judgment.conversation.group for judgment in judged[CLEAN]])
-    scores = {name: scores_of(answers) for name, answers in judged.items()}
-    clean = scores.pop(CLEAN)
+    answers, variants = pair_variants(judgments, suite())
+    attacked = {name: judged for name, judged in variants.items() if any(judged)}
+    if all(suite()[name].control for name in attacked):
+        raise UsageError("no attacked answer among the judgments; judge the whole file of `critic attack`")
+    for name, judged in attacked.items():
+        if missing := judged.count(None):
+            left = f"{name}: {len(judged) - missing} of {len(judged)} answers are judged"
+            raise UsageError(f"{left}; run `critic judge` again to finish")
+    group, clean = group_numbers([judgment.conversation.group for judgment in answers]), scores_of(answers)
+    scores = {name: scores_of(judged) for name, judged in attacked.items()}
     effects = []
-    for name, attacked in scores.items():
+    for name, variant in scores.items():
         aim = suite()[name].aim
-        effects.append(measure_variant(name, aim=aim, variant=attacked, clean=clean, group=group, threshold=RISE))
+        effects.append(measure_variant(name, aim=aim, variant=variant, clean=clean, group=group, threshold=RISE))
     # An attacker uses the attack that works, so each answer counts with its strongest one (fmax ignores failures).
     attacks = [effect for effect in effects if not suite()[effect.name].control]
     highest = np.fmax.reduce([_change(scores[effect.name], clean) for effect in attacks])
@@ -197,22 +210,6 @@ def injection(judgments: Sequence[Judgment]) -> Injection:
         any_raised=any_raised,
         reading=say("attacks", attacks=attacks, strongest=strongest, raised=any_raised, rise=RISE),
     )
-
-
-def _complete(judgments: Sequence[Judgment]) -> dict[str, list[Judgment]]:
-    """Return the judgments keyed by mark, for the same answers in the same order.
-
-    Raises UsageError if a judgment is missing.
-    """
-    judged = {name: variants for name, variants in by_mark(judgments, (CLEAN, *suite())).items() if variants}
-    if all(name == CLEAN or suite()[name].control for name in judged):
-        raise UsageError("no attacked answer among the judgments; judge the whole file of `critic attack`")
-    clean = sorted(judged[CLEAN])
-    for name, variants in judged.items():
-        if len(variants) < len(clean):
-            left = f"{name}: {len(variants)} of {len(clean)} answers are judged"
-            raise UsageError(f"{left}; run `critic judge` again to finish")
-    return {name: [variants[original] for original in clean] for name, variants in judged.items()}
 
 
 def scores_of(judgments: Sequence[Judgment | None]) -> Floats:
@@ -363,35 +360,32 @@ class Looking(Struct, frozen=True, kw_only=True):
 def looking(judgments: Sequence[Judgment]) -> Looking:
     """Measure whether a judge looks at images, from its judgments of all arms.
 
-    Raises UsageError as `by_mark` does, and if no answer was judged without the image.
+    Raises UsageError as `pair_variants` does, and if no answer was judged without the image.
     """
-    judged = by_mark(judgments, (CLEAN, *ARMS))
-    if not judged[BLIND]:
+    clean, variants = pair_variants(judgments, ARMS)
+    if not any(variants[BLIND]):
         raise UsageError("no answer was judged blind; judge the whole file of `critic attack --images`")
-    # In the order of ids, so that resamples do not depend on the order of the file.
-    ids = sorted(judged[CLEAN])
-    clean = [judged[CLEAN][key] for key in ids]
-    scores = {arm: scores_of([answers.get(key) for key in ids]) for arm, answers in judged.items()}
     people = [judgment.sample.human.score if judgment.sample.human else None for judgment in clean]
+    seeing = scores_of(clean)
     sample = RatedSample(
         name="images",
-        ids=ids,
+        ids=[judgment.sample.id for judgment in clean],
         human=np.array(people, dtype=np.float64),
-        judges={"seeing": scores[CLEAN], BLIND: scores[BLIND]},
+        judges={"seeing": seeing, BLIND: scores_of(variants[BLIND])},
         group=[judgment.conversation.group for judgment in clean],
     )
 
     def measure_arm(arm: str, aim: str) -> VariantEffect:
         # Only right answers have these arms.
-        rows = np.array([key in judged[arm] for key in ids], dtype=bool)
-        pair = {"variant": scores[arm][rows], "clean": scores[CLEAN][rows]}
+        rows = np.array([judgment is not None for judgment in variants[arm]], dtype=bool)
+        pair = {"variant": scores_of(variants[arm])[rows], "clean": seeing[rows]}
         return measure_variant(arm, aim=aim, group=sample.groups[rows], threshold=-NOTICED, **pair)
 
     swap, edit = measure_arm(SWAPPED, aim="another image"), measure_arm(EDITED, aim="one fact edited")
     differences = compare(sample.labelled, "seeing", BLIND).differences
     return Looking(
         judge=clean[0].judge,
-        answers=len(ids),
+        answers=len(clean),
         reached=sum(judgment.images > 0 for judgment in clean),
         differences=differences,
         swap=swap,
