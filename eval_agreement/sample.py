@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,6 @@ class RatedSample(AuditSample, frozen=True, kw_only=True):
 
     def rows(self, mask: Mask) -> "RatedSample":
         """Return the sample with only the rows for which `mask` (n,) is true."""
-        index = np.flatnonzero(mask).tolist()
 
         def select(column: Any) -> Any:
             if isinstance(column, dict):
@@ -125,7 +125,7 @@ class RatedSample(AuditSample, frozen=True, kw_only=True):
             if isinstance(column, np.ndarray):
                 return column[mask]
             # An empty list, and None, stand for "not known of any row".
-            return [column[row] for row in index] if column else column
+            return [*compress(column, mask)] if column else column
 
         # Every other field has one entry per row, so that a new field needs no line here.
         columns = set(self.__struct_fields__) - {"name", "notes", "criterion"}

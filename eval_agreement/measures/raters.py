@@ -401,21 +401,21 @@ def rater_agreement(
     """
     rated = collect_ratings(ratings, judge, group)
     draws = Bootstrap(rated.group, resamples)
-    columns = [_counts(rated.item, rated.score, rated.items)]
-    if judge is not None:
-        item = np.concatenate([rated.item, np.arange(rated.items)])
-        score = np.concatenate([rated.score, rated.judge])
-        columns.append(_counts(item, score, rated.items))
-    alphas = []
-    for block in draws.draw_counts():
-        times = block[draws.member]
-        alphas.append([_alpha(times, counts, level) for counts in columns])
-    people, *together = np.concatenate(alphas, axis=1)
+
+    def resample_alpha(item: Indices, score: Floats) -> Floats:
+        # How many of each item's ratings have each value, values ascending.
+        values, code = np.unique(score, return_inverse=True)
+        counts = scipy.sparse.csr_array((np.ones(len(score)), (item, code)), shape=(rated.items, len(values)))
+        return np.concatenate([_alpha(block[draws.member], counts, level) for block in draws.draw_counts()])
+
+    people = resample_alpha(rated.item, rated.score)
     reason = "people gave every item the same score" if rated.items else "no item has two ratings"
     with_judge = difference = None
-    for values in together:
-        with_judge = draws.estimate(values, rated.items, undefined=reason)
-        difference = draws.estimate(values - people, rated.items, undefined=reason, null=0.0)
+    if judge is not None:
+        item = np.concatenate([rated.item, np.arange(rated.items)])
+        together = resample_alpha(item, np.concatenate([rated.score, rated.judge]))
+        with_judge = draws.estimate(together, rated.items, undefined=reason)
+        difference = draws.estimate(together - people, rated.items, undefined=reason, null=0.0)
     return RaterAgreement(
         level=level,
         items=rated.items,
@@ -427,12 +427,6 @@ def rater_agreement(
         with_judge=with_judge,
         difference=difference,
     )
-
-
-def _counts(item: Indices, score: Floats, items: int) -> Any:
-    """Count each item's ratings by value. Return a sparse matrix (items, values), values ascending."""
-    values, code = np.unique(score, return_inverse=True)
-    return scipy.sparse.csr_array((np.ones(len(score)), (item, code)), shape=(items, len(values)))
 
 
 def _alpha(times: Floats, counts: Any, level: Level) -> Floats:
