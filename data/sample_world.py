@@ -167,16 +167,13 @@ def change(world: World, scene: Scene, values: Values, fact: str, draw: random.R
     if fact in scene.lure and draw.random() < 0.5:
         return values | {fact: values[scene.lure[fact]]}
     names, source = next(entry.split("=") for entry in scene.picks if fact in entry.split("=")[0].split(","))
-    columns = names.split(",")
     # A computed number: one of about its size.
     if "*" in source:
         source = f"{max(1, int(values[fact]) - 9)}..{int(values[fact]) + 9}"
-    records = world.records(scene.lang, source)
-    column = columns.index(fact)
-    record = draw.choice([record for record in records if record[column] not in values.values()])
+    records = [dict(zip(names.split(","), record, strict=True)) for record in world.records(scene.lang, source)]
+    wrong = draw.choice([record for record in records if record[fact] not in values.values()])
     # Columns that are no facts of their own must follow the changed one.
-    tied = [name for name in columns if name == fact or name not in scene.facts]
-    return values | {name: record[columns.index(name)] for name in tied}
+    return values | {name: value for name, value in wrong.items() if name == fact or name not in scene.facts}
 
 
 def _find_facts(scene: Scene, wordings: list[str]) -> set[str]:
