@@ -8,7 +8,6 @@ With --images it writes the arms that show whether the judge looks: without the 
 and with one fact of the answer edited (`edits.toml`, or the row's own column `edit`, {"old": …, "new": …}).
 """
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ import msgspec
 import typer
 
 from critic import human_scored, jsonl, tables
-from critic.errors import UsageError
+from critic.errors import UsageError, hash_value
 from critic.judging.prompt import LANGUAGES, Prompt, load, of_response, prompt_hash, render
 from critic.judging.targets import RATING, target
 from critic.records import RATINGS, Question, Response
@@ -89,8 +88,8 @@ def main(
         "left_out": dict(loaded.left_out),
     }
     if not images:
-        digest = hashlib.sha256(msgspec.json.encode([*suite().values()])).hexdigest()[:16]
-        facts |= {"suite": digest, "below": below, "prompt": {"name": PROMPT, "hash": prompt_hash(PROMPT)}}
+        prompt = {"name": PROMPT, "hash": prompt_hash(PROMPT)}
+        facts |= {"suite": hash_value([*suite().values()], 16), "below": below, "prompt": prompt}
     jsonl.write_sidecar(out, facts)
     rows_of = ", ".join(f"{name} {count}" for name, count in counts.items())
     print(f"{out}: {len(drawn)} of {len(usable)} {kind}; rows: {rows_of}")
@@ -99,7 +98,7 @@ def main(
 def draw(loaded: human_scored.Loaded, usable: Sequence[int], limit: int) -> list[int]:
     """Sample at most `limit` of the row numbers in `usable` by a hash of the ids, and return them in file order."""
     # By a hash of the id, so that the draw does not depend on the order of the file.
-    hashes = {number: hashlib.sha256(f"0 {loaded.rows[number].id}".encode()).digest() for number in usable}
+    hashes = {number: hash_value(f"0 {loaded.rows[number].id}") for number in usable}
     return sorted(sorted(usable, key=hashes.__getitem__)[:limit])
 
 

@@ -7,7 +7,6 @@ With `--images` the same answers are judged with the image, without it, with ano
 edited, to measure whether a judge looks at the image. Each of these arms is a row of its own.
 """
 
-import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
@@ -19,7 +18,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from critic.errors import UsageError, located, quoted
+from critic.errors import UsageError, hash_value, located, quoted
 from critic.human_scored import BLIND, EDITED, SWAPPED, Loaded
 from critic.records import Judgment
 from critic.stats.arrays import Floats, group_numbers
@@ -285,7 +284,7 @@ def edit_fact(text: str, lang: str, key: str, given: Fact | None = None) -> tupl
     if given:
         changed = text.replace(given.old, given.new, 1)
         return None if changed == text else (changed, _REASONS[lang].format(old=given.old, new=given.new))
-    choice = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big")
+    choice = int(hash_value(key, 8), 16)
     facts: list[tuple[int, int, str]] = []
     # Chinese words have no spaces around them.
     pattern = r"(?<![a-z])({})(?![a-z])" if lang == "en" else "({})"
@@ -313,7 +312,7 @@ def arms(loaded: Loaded, drawn: Sequence[int]) -> Iterator[dict[str, Any]]:
     seen = [response.question.images for response in loaded.responses]
     with_images = [number for number, paths in enumerate(seen) if paths]
     # In the order of their hashes, so that a row's other image does not depend on the file's order.
-    shuffled = sorted(with_images, key=lambda number: hashlib.sha256(loaded.rows[number].id.encode()).digest())
+    shuffled = sorted(with_images, key=lambda number: hash_value(loaded.rows[number].id))
     position = {number: index for index, number in enumerate(shuffled)}
     for number in drawn:
         row, raw, response = loaded.rows[number], loaded.raw[number], loaded.responses[number]
