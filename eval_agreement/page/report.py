@@ -3,7 +3,6 @@
 The page needs no network: its pictures are inline SVG.
 """
 
-import hashlib
 import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -17,7 +16,7 @@ import numpy as np
 
 from critic import jsonl
 from critic.certificate import Certificate, FittedMap, HowJudged, JudgedFile, Labels
-from critic.errors import encode
+from critic.errors import hash_value
 from critic.page import blocks
 from critic.page.page import MOST_ANSWERS, embed_images, render
 from critic.records import RATINGS, Judgment, Response
@@ -26,7 +25,7 @@ from critic.stats.estimate import LEVEL, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MA
 from critic.tables import split_sheet
 from eval_agreement.measures.gate import Outcome
 from eval_agreement.measures.measure import Findings, RatedFindings, Table, written_values
-from eval_agreement.measures.preferences import Preferences
+from eval_agreement.measures.preferences import PEOPLE, Preferences
 from eval_agreement.measures.scorers import Kind, agreement_values
 from eval_agreement.metrics import METRICS, Agreement, half_up
 from eval_agreement.reading.tables import Source
@@ -76,7 +75,7 @@ def count_audits(out: Path, labels: Iterable[tuple[str, float]]) -> int:
     all that the ledger holds of them. Raises UsageError if the ledger cannot be read or written.
     """
     path = out.resolve().parent / "audits.jsonl"
-    now = sorted({hashlib.sha256(encode(label)).hexdigest()[:12] for label in labels})[:LEDGER_HASHES]
+    now = sorted({hash_value(label, 12) for label in labels})[:LEDGER_HASHES]
     number = 1
     for _, line in jsonl.read(path, dict[str, Any]) if path.is_file() else ():
         both = set(sorted({*now, *line["labels"]})[:LEDGER_HASHES])
@@ -134,17 +133,14 @@ def summarise(audits: Mapping[str, RatedFindings], measures: Table, outcomes: Se
     An undefined metric is None, never NaN.
     """
     content: dict[str, Any] = {name: written_values(findings, measures) for name, findings in audits.items()}
-    others: dict[Kind, dict[str, Any]] = {"baseline": {}, "other": {}}
-    people = {}
+    scorers: dict[Kind, dict[str, Any]] = {"judge": {}, "other": {}, "people": {}, "baseline": {}}
     for name, findings in audits.items():
-        for kind, lines in others.items():
-            for line in findings.scorers.of_kind(kind):
-                lines.setdefault(line.name, {})[name] = agreement_values(line.result)
-        # The first line is people's own; the second is the judge against the same means.
-        for line in findings.scorers.of_kind("people")[:1]:
-            people[name] = agreement_values(line.result)
-    scorers = {"baselines": others["baseline"], "judges": others["other"], "people": people}
-    return {**content, **scorers, "gate": gate_values(outcomes)}
+        for line in findings.scorers.lines:
+            scorers[line.kind].setdefault(line.name, {})[name] = agreement_values(line.result)
+    # Beside people's own line stands the judge's against the same means.
+    people = scorers["people"].get(PEOPLE, {})
+    others = {"baselines": scorers["baseline"], "judges": scorers["other"], "people": people}
+    return {**content, **others, "gate": gate_values(outcomes)}
 
 
 def row_lines(audits: Mapping[str, RatedFindings]) -> list[dict[str, Any]]:
