@@ -27,7 +27,7 @@ from eval_agreement.pairs import (
     pearson_within,
     spearman,
 )
-from eval_agreement.sample import Indices, Scores, on_scale
+from eval_agreement.sample import Indices, Mask, Scores, on_scale
 
 Range = tuple[int, int]
 
@@ -156,8 +156,7 @@ class Agreement(Struct, frozen=True, kw_only=True):
     @property
     def undefined(self) -> dict[str, str]:
         """Reasons why metrics are undefined, by name of the metric. Metrics with a value are left out."""
-        missing = {name: estimate for name, estimate in self.estimates.items() if estimate.value is None}
-        return {name: estimate.undefined for name, estimate in missing.items() if estimate.undefined}
+        return {name: each.undefined for name, each in self.estimates.items() if each.value is None and each.undefined}
 
     @property
     def interval(self) -> dict[str, Interval | None]:
@@ -260,20 +259,22 @@ def _count_rare(error: Floats, member: Indices) -> int | None:
 
 
 def mean_estimate(
-    values: Floats, group: Indices, *, share: bool = False, null: float | None = None, weight: Floats | None = None
+    values: Floats | Mask, group: Group, *, share: bool = False, null: float | None = None, weight: Floats | None = None
 ) -> Estimate:
     """Estimate the mean of `values` (n,), ignoring NaN, by a bootstrap over the groups that have a value.
 
-    `group` (n,): number of each value's group. `weight` (n,): weight of each value. `share`, `null`: as in
-    `Bootstrap.estimate`.
+    The mean of a mask is the share (0..1) of its true entries. `group`, `weight` (n,): group and weight of each value.
+    `share`, `null`: as in `Bootstrap.estimate`.
 
-    >>> mean_estimate(np.array([1.0, 2.0, np.nan, 6.0]), group=np.array([0, 0, 1, 2])).value
+    >>> mean_estimate(np.array([1.0, 2.0, np.nan, 6.0]), group=["a", "a", "b", "c"]).value
     3.0
+    >>> mean_estimate(np.array([True, False]), group=["a", "b"], share=True).value
+    0.5
     """
     # Groups without a value are not resampled: a resample of only such groups would have no mean.
     known = ~np.isnan(values)
     times = np.where(known, 1.0 if weight is None else weight, 0.0)
-    by_group = [np.bincount(group, times * column) for column in (np.nan_to_num(values), known)]
+    by_group = [np.bincount(group_numbers(group), times * column) for column in (np.nan_to_num(values), known)]
     sums = np.stack(by_group)[:, by_group[1] > 0].astype(np.float64)
     if not sums.size:
         return Estimate(n=0, undefined="no items")

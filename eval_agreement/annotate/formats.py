@@ -28,7 +28,6 @@ from critic.images import Images
 from critic.page.blocks import Section
 from critic.page.page import as_text, render
 from critic.stages.totals import listed
-from critic.stats.arrays import group_numbers
 from eval_agreement.annotate.plan import draw, is_swapped
 from eval_agreement.annotate.schemes import OVERALL, SCHEMES, Ask, LabelItem, Scheme, load_pictures, read_choices
 from eval_agreement.annotate.store import RaterTask, RaterVerdict, Store
@@ -439,9 +438,8 @@ def _print_preferred(lines: Sequence[Mapping[str, Any]]) -> None:
     """Print how often the first of two ways to judge was found more logical, with a 95 % interval over questions."""
     shares = {}
     for (way, other), own in pd.DataFrame(lines).groupby(["system_a", "system_b"], sort=False):
-        chosen = (own["preference"] == "a").to_numpy(float)
-        groups = group_numbers(own["group"].to_list())
-        shares[f"{way} rather than {other}"] = mean_estimate(chosen, groups, share=True, null=0.5)
+        chosen = (own["preference"] == "a").to_numpy()
+        shares[f"{way} rather than {other}"] = mean_estimate(chosen, own["group"].to_list(), share=True, null=0.5)
     table = estimates("Found more logical", shares, percent)
     print(as_text([Section(heading="Judgments (ConvBench I.2)", tables=[table])]))
 

@@ -21,8 +21,8 @@ from critic.records import to_ten
 from critic.stats.estimate import Estimate
 from eval_agreement.annotate.schemes import SCHEMES, Scheme, load_pictures
 from eval_agreement.annotate.store import Store
-from eval_agreement.measures.preferences import equal_share
 from eval_agreement.measures.raters import RaterAgreement, rater_agreement
+from eval_agreement.metrics import mean_estimate
 from eval_agreement.page.words import percent, points
 
 
@@ -73,7 +73,7 @@ def measure_agreement(rows: Iterable[Mapping[str, Any]], scheme: Scheme) -> tupl
             clusters[rater].append(cluster[item])
     groups = [cluster[item] for item, _ in answers]
     alpha = rater_agreement(list(answers.values()), groups, level="ordinal" if scheme.rated else "nominal")
-    return alpha, {rater: equal_share(np.array(equal[rater]), clusters[rater]) for rater in equal}
+    return alpha, {rater: mean_estimate(np.array(equal[rater]), clusters[rater], share=True) for rater in equal}
 
 
 def owner_page(store: Store, number: int | None = None, images: Images | None = None) -> str:

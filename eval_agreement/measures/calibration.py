@@ -599,8 +599,8 @@ def _summarise(
     for task, rows in [("all", known), *rows_of]:
         if (used := rows & known).any():
             group = sample.groups[used]
-            held = mean_estimate(covered[used].astype(np.float64), group, share=True)
-            kept = mean_estimate(narrow[used].astype(np.float64), group, share=True)
+            held = mean_estimate(covered[used], group, share=True)
+            kept = mean_estimate(narrow[used], group, share=True)
             median, pooled = float(np.median(width[used])), task in borrowed
             tasks.append(TaskWidths(task=task, n=held.n, coverage=held, width=median, narrow=kept, borrowed=pooled))
     share = float(left[known].mean())

@@ -123,18 +123,14 @@ def measure_matrix(sample: Preferences, _: AuditRequest) -> Matrix:
             left, right = scorers[first][rows], scorers[second][rows]
             both = rows[three_way.labelled(left, right)]
             times = None if weight is None or np.isnan(weight[both]).any() else weight[both]
-            equal = equal_share(scorers[first][both] == scorers[second][both], members[both], weight=times)
+            same = scorers[first][both] == scorers[second][both]
+            equal = mean_estimate(same, members[both], share=True, weight=times)
             yield PairAgreement(first=first, second=second, failed=three_way.failures(left, right), equal=equal)
 
     by: dict[str, dict[str, list[PairAgreement]]] = {}
     for name, part in sample.parts.items():
         by[name] = {value: [*measure_rows(rows)] for value, rows in three_way.rows_of(part).items()}
     return Matrix(overall=[*measure_rows(np.arange(len(members)))], by=by)
-
-
-def equal_share(equal: Mask, group: Group, weight: Floats | None = None) -> Estimate:
-    """Estimate the share (0..1) of items with equal verdicts, from the mask `equal` (n,) of these items."""
-    return mean_estimate(equal.astype(np.float64), group_numbers(group), share=True, weight=weight)
 
 
 def position_bias(orders: Codes, group: Group) -> dict[str, Estimate]:
@@ -168,7 +164,7 @@ def position_bias(orders: Codes, group: Group) -> dict[str, Estimate]:
     lean = (ratio(a_wins, a_shown) + ratio(b_wins, b_shown) - 1) / 2
     needs = "needs a verdict other than tie in each order: otherwise place and quality are one"
     return {
-        "flips": equal_share(a_first[both] != b_first[both], members[both]),
+        "flips": mean_estimate(a_first[both] != b_first[both], members[both], share=True),
         "first_place": draws.estimate(lean, int(a_shown[0] + b_shown[0]), undefined=needs, null=0.0),
     }
 
@@ -284,8 +280,7 @@ def measure_rates(people: Codes, judge: Codes, group: Group, weight: Floats | No
     for name, label in (("sensitivity", A), ("specificity", B)):
         # Only items on which people say so: shares of people's yes and no do not depend on how common each is.
         rows = (people == label) & (judge < LABELS)
-        times = None if weight is None else weight[rows]
-        shares[name] = equal_share(judge[rows] == label, group_numbers(group)[rows], times)
+        shares[name] = mean_estimate(np.where(rows, judge == label, np.nan), group, share=True, weight=weight)
     return shares
 
 
@@ -331,7 +326,7 @@ def measure_verdicts(sample: Preferences, _: AuditRequest) -> VerdictScorers:
         rated=int(rated.sum()),
         groups=len(np.unique(group[rated])),
         raters=len(sample.people),
-        people_ties=equal_share(people[rated] == TIE, group[rated], None if weight is None else weight[rated]),
+        people_ties=mean_estimate(np.where(rated, people == TIE, np.nan), group, share=True, weight=weight),
         agreement=agree_with_people(sample.verdicts),
         baselines=agree_with_people(sample.trivial),
         yes_or_no=sample.yes_or_no,

@@ -258,7 +258,7 @@ def soft_agreement(rated: RatedItems, level: Level = "ordinal") -> SoftAgreement
         "judge": mean_estimate(by_judge, rated.group, share=True),
         "people": mean_estimate(by_people, rated.group, share=True),
         "ceiling": mean_estimate(commonest, rated.group, share=True),
-        "differ": mean_estimate((commonest < 1).astype(np.float64), rated.group, share=True),
+        "differ": mean_estimate(commonest < 1, rated.group, share=True),
         "difference": mean_estimate(by_judge - by_people, rated.group, null=0.0),
     }
     return SoftAgreement(**estimates, reading=say("soft", level=level, items=items, **estimates))
