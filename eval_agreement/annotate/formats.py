@@ -33,7 +33,7 @@ from eval_agreement.annotate.schemes import OVERALL, SCHEMES, Ask, LabelItem, Sc
 from eval_agreement.annotate.store import RaterTask, RaterVerdict, Store
 from eval_agreement.metrics import mean_estimate
 from eval_agreement.page.words import estimates, percent
-from eval_agreement.sentences import texts_of
+from eval_agreement.sentences import say, texts_of
 
 FORMATS = ("label-studio", "potato", "csv", "xlsx")
 
@@ -225,8 +225,7 @@ def take(store: Store, path: Path) -> str:
             new += 1
         else:
             differ += opened.verdict.choices != given.verdict.choices
-    kept = f"{path}: {new} labels, {len(labels) - new} more were there already"
-    return f"{kept}; {differ} of these differ, and the earlier label stays" if differ else kept
+    return say("imported", path=path, new=new, earlier=len(labels) - new, differ=differ)
 
 
 def _read_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -6,7 +6,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from critic.page.blocks import Columns, Part, Table, TableRow, bar, row, share
+from critic.page.blocks import Columns, Part, Table, TableRow, bar, row
 from critic.stats.estimate import Estimate
 from critic.stats.verdicts import VerdictAgreement
 from eval_agreement.measures import preferences
@@ -50,9 +50,7 @@ def draw_verdicts(scorers: preferences.VerdictScorers, _: object) -> Iterator[Pa
         rows.append(_scorer_row(judge, about, result, ties=ties, strong=not rows))
     for trivial, result in scorers.baselines.items():
         rows.append(_scorer_row(trivial, _TRIVIAL[trivial], result, ties=ties))
-    tied = f" ({share(scorers.people_ties.value)} ties)" if ties else ""
-    labelled = f"{scorers.items} {scorers.things}, {scorers.rated} with people's verdict{tied}"
-    tables = [_scorers_table(f"{labelled}. Accuracy drawn from 0 to 1.", "Verdicts by", rows, ties=ties)]
+    tables = [_scorers_table(say("verdicts_by", scorers=scorers), "Verdicts by", rows, ties=ties)]
     rates = {}
     for judge, rates_of in scorers.rates.items():
         for key, rate in rates_of.items():

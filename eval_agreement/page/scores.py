@@ -10,7 +10,7 @@ from typing import Any
 
 from critic.human_scored import BLIND
 from critic.page import blocks
-from critic.page.blocks import Bar, Columns, Part, Section, Table, TableCell, axis_of, bar, interval, number, share
+from critic.page.blocks import Bar, Columns, Part, Section, Table, TableCell, axis_of, bar, interval, number
 from eval_agreement.measures.attacks import Injection, Looking, VariantEffect
 from eval_agreement.measures.bias import BiasEffect, Biases, Offsets
 from eval_agreement.measures.calibration import CONFORMAL_LEVEL, Calibration, TaskWidths, Widths
@@ -58,10 +58,7 @@ def draw_scorers(scorers: Scorers, of_samples: Sequence[Scorers]) -> Iterator[Pa
     """Build the part on the agreement of every scorer with people."""
     # One axis for all samples, so that their bars can be compared.
     axis = axis_of(_error_bar(line.result) for of_sample in of_samples for line in of_sample.lines)
-    judged = share(scorers.judge.n / scorers.answers)
-    # Answers without people's scores take part in corrected means and intervals only.
-    more = f", {scorers.unlabelled} more without people's scores" if scorers.unlabelled else ""
-    caption = f"{scorers.answers} answers, {judged} judged{more}. MAE drawn from 0 to {axis[1]:g}."
+    caption = say("scores_by", scorers=scorers, end=axis[1])
     table = _scorer_columns("Scores by", METRICS).table(caption, scorers.lines, axis=axis)
     yield Part(tables=[table], readings=scorers.notes)
 

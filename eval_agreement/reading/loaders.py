@@ -352,10 +352,8 @@ def _read_table(source: Source, kind: Kind, *, judge: bool = False) -> tuple[Lab
         # `find_kind` has taken what it holds for preferences.
         column = COLUMNS["score"]
     values, notes = _read_values(source, column, kind, judge=judge)
-    twice = (" (several raters need a column rater)", " by the same rater")
-    of_judge = ("", "; beside several raters a judge has one verdict on each id")
     names = source.filled("rater") if several and not judge else [PEOPLE] * len(keys)
-    hint = (of_judge if judge else twice)[several]
+    hint = say("repeated", judge=judge, several=several)
     verdicts = _merge_rows(source, pd.DataFrame({column: values}, index=[keys, names], dtype=object), hint)[column]
     # A judge's score stands on the lines of all raters of an answer.
     if len(verdicts) < len(keys) and not (judge and several):

@@ -200,8 +200,8 @@ class Source:
     def empty_notes(self, name: str) -> list[str]:
         """Return a note on cells that hold a word for empty, such as `nan`; [] if there are none."""
         words = [text for text in self.texts(name) if text and text.strip() and tables.is_empty(text)]
-        note = f"{self.path}: {len(words)} cells of {name} say {quoted(words[0])} or the like" if words else ""
-        return [f"{note} and count as empty"] if words else []
+        facts = {"path": self.path, "name": name, "cells": len(words)}
+        return [say("empty_words", **facts, first=quoted(words[0]))] if words else []
 
 
 @dataclass(frozen=True)
@@ -355,9 +355,6 @@ CODED: dict[str, Label | None] = {"a": "a", "b": "b", "tie": "tie", "none": None
 _PLAIN: Codes = {1.0: "a", 2.0: "b"}
 """Default meaning of numbers: 1 is the first answer, 2 the second, if the column has no other number."""
 
-_SHOWN = 7
-"""Most numbers that an error message lists."""
-
 
 def is_pair(source: Source) -> bool:
     """Return True if a file's rows compare two answers, so that numbers in them are codes of preferences."""
@@ -421,13 +418,9 @@ def uncoded(path: Path, column: str, cells: Iterable[Any], codes: Codes) -> Usag
     """Build the error for numbers without a known meaning beside two answers, with the --map options to give."""
     meanings, unknown = find_meanings(cells, codes)
     numbers = unknown or sorted(meanings)
-    count = len(numbers)
     # A guess at what they mean, to be edited: the ends are the two answers, what lies between them is a tie.
-    words = ["a", *["tie"] * (count - 2), "b"] if count > 1 and not codes else ["tie"] * count
+    words = ["tie"] * len(numbers)
+    if len(numbers) > 1 and not codes:
+        words[0], words[-1] = "a", "b"
     options = [f"--map {number:g}={word}" for number, word in zip(numbers, words, strict=True)]
-    listed = ", ".join(f"{number:g}" for number in numbers[:_SHOWN])
-    more = f" and {count - _SHOWN} more" if count > _SHOWN else ""
-    return UsageError(
-        f"{path}: {column} holds numbers beside two answers ({listed}{more}): preferences, not scores of one answer; "
-        f"say what each means (a: the first answer is better; b, tie, none), as in {' '.join(options[:_SHOWN])}"
-    )
+    return UsageError(say("uncoded", path=path, column=column, numbers=numbers, options=options))
