@@ -182,15 +182,13 @@ def check_unseen(sample: RatedSample, files: Mapping[str, Path], *, use_folds: b
         applied = facts.get("recalibration")
         keys = {*(own or ()), *(applied["keys"] if applied else ())}
         seen = labelled & [row is not None and row_key(row) in keys for row in rows]
-        what = f"its map was fitted on {seen.sum()} of the {labelled.sum()} answers with people's scores"
-        if not (applied or own):
-            what = f"{jsonl.sidecar(path).name} is gone, which says on which answers its map was fitted"
+        counts = {"seen": seen.sum(), "labelled": labelled.sum(), "sidecar": jsonl.sidecar(path).name}
+        what = say("map_seen", unknown=not (applied or own), **counts)
         if use_folds and not own:
             sample = _map_by_folds(sample, name, rows, applied["map"].get("by") if applied else None)
             sample.notes.append(f"{name}: {what}; its scores are by maps fitted on other folds (--folds)")
         elif seen.any() or not (applied or own):
-            folds = "" if own else ", or with --folds by maps fitted on other folds"
-            raise UsageError(f"{path}: {what}; audit it on others{folds}")
+            raise UsageError(say("map_on_others", path=path, what=what, own=own))
     return sample
 
 

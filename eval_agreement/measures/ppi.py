@@ -65,7 +65,7 @@ class CorrectedMean(Struct, frozen=True, kw_only=True):
     effective: float | None = None
     undefined: str | None = None
     caution: str | None = None
-    reading: str
+    reading: str = ""
 
 
 class LabelPlan(Struct, frozen=True, kw_only=True):
@@ -208,7 +208,6 @@ def corrected_mean(sample: RatedSample, undefined: str | None = None) -> Correct
         failed_unlabelled=int((failed & ~answers.labelled).sum()),
         human_only=float(answers.shares @ answers.human) if answers.n else None,
         judge_only=float(judged.mean()) if len(judged) else None,
-        reading="",
     )
     if undefined := undefined or answers.too_few:
         return replace(result, undefined=undefined, reading=f"Not measured: {undefined}.")

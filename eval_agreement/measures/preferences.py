@@ -68,9 +68,8 @@ class Preferences(AuditSample, frozen=True, kw_only=True):
         CONSTANT always gives people's most frequent verdict. LONGER prefers the longer answer; it is left out without
         lengths.
         """
-        rated = self.verdict != UNASKED
-        weight = None if self.weight is None else self.weight[rated]
-        commonest = np.bincount(self.verdict[rated], weight, minlength=LABELS).argmax()
+        # An item without a label has a code beyond the labels, and no weight.
+        commonest = np.bincount(self.verdict, self.weight, minlength=LABELS)[:LABELS].argmax()
         judges = {CONSTANT: np.full(len(self.verdict), commonest, dtype=np.int8)}
         # Lengths are known of all pairs or of none.
         if self.length_a is not None and self.length_b is not None:

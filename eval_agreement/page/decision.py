@@ -160,8 +160,8 @@ def _decide(line: Line, findings: RatedFindings) -> str:
     if not _knows(line, recalibration):
         gains = {name: gain for name, gain in recalibration.over.items() if gain.side <= 0}
         gains |= {"constant": pearson} if pearson.side <= 0 else {}
-        hint = "" if findings.beside.raters else say("single_rater")
-        return _why_unknown(who, gains, f"Pearson {quote(pearson)}", result.groups or 0, hint)
+        single = not findings.beside.raters
+        return _why_unknown(who, gains, f"Pearson {quote(pearson)}", result.groups or 0, single=single)
     # Only another judge that is shown to be better rules this one out; one that may be does not.
     if better := [name for name, gain in recalibration.over_judges.items() if gain.side < 0]:
         errors = [f"{name} {number(findings.recalibration[name].error)}" for name in (who, *better)]
@@ -175,11 +175,11 @@ def _decide(line: Line, findings: RatedFindings) -> str:
     return f"{place or _say_use(line, findings)}{uses}{_not_for(who, findings)}"
 
 
-def _why_unknown(who: str, gains: Mapping[str, Estimate], figure: str, groups: int, hint: str = "") -> str:
+def _why_unknown(who: str, gains: Mapping[str, Estimate], figure: str, groups: int, *, single: bool = False) -> str:
     """Return a sentence that a judge is not shown to beat trivial judges, or that there are too few labels to tell.
 
     `gains`: the effects that are not shown, by trivial judge; above 0 is in the judge's favour. `figure`: the judge's
-    agreement in words. `hint`: a sentence to add in the first case.
+    agreement in words. `single`: answers have one rater, so that the labels may be at fault.
     """
     needed = 0.0
     for gain in gains.values():
@@ -190,7 +190,7 @@ def _why_unknown(who: str, gains: Mapping[str, Estimate], figure: str, groups: i
         needed = max(needed, size)
     if needed <= MOST_QUESTIONS * groups:
         return say("too_few_to_tell", who=who, trivial=[*gains], figure=figure, needed=ceil(needed))
-    return say("knows_nothing", who=who, trivial=[*gains], figure=figure) + hint
+    return say("knows_nothing", who=who, trivial=[*gains], figure=figure, single=single)
 
 
 def _say_use(line: Line, findings: RatedFindings) -> str:
@@ -285,8 +285,7 @@ def _list_favoured(biases: Biases, reliability: float) -> list[str]:
     most = max((effect.value or 0.0 for effect in shown), key=abs, default=0.0)
     # An offset compares with all others, so only those with the sign of the largest are named.
     alike = [effect for effect in shown if (effect.value or 0.0) * most > 0][:MOST_NAMED]
-    sign = "+" if most > 0 else ""
-    return [f"{effect.label} ({sign}{number(effect.value)} points at equal human score)" for effect in alike]
+    return [say("favoured", effect=effect) for effect in alike]
 
 
 def _not_for(who: str, findings: RatedFindings) -> str:
@@ -386,8 +385,7 @@ def _decide_verdicts(judge: str, audit: Findings[Preferences]) -> str:
     over = {line.second: line.kappa for line in audit.differences if line.first == judge}
     gains = {name: over[name] for name in scorers.baselines if over[name].side <= 0}
     if gains or result.kappa.side <= 0:
-        agrees = f"it agrees with people on {np.trace(table)} of {result.n} {scorers.things}"
-        figure = f"{agrees}, kappa {quote(result.kappa)}"
+        figure = say("agrees_on", equal=np.trace(table), result=result, things=scorers.things)
         return _why_unknown(judge, gains or {"constant": result.kappa}, figure, scorers.groups)
     if better := [name for name in over if name not in scorers.baselines and over[name].side < 0]:
         kappas = [f"{name} {number(scorers.agreement[name].kappa.value)}" for name in (judge, *better)]

@@ -245,9 +245,8 @@ def _read(human: Source, judges: Mapping[str, Source], kind: Kind) -> tuple[Labe
         by_judge[name], judge_notes = _read_labels(source, kind, set(people.index))
         notes += judge_notes
         if not people.index.isin(judged := by_judge[name].index).any():
-            people_id, judged_id = quoted(people.index[0]), quoted(judged[0])
-            both = f"the first holds {people_id}, the second {judged_id}; --map COLUMN=id names their column"
-            raise UsageError(f"{human.path} and {source.path} have no id in common: {both}")
+            examples = {"people_id": quoted(people.index[0]), "judge_id": quoted(judged[0])}
+            raise UsageError(say("no_common_id", people=human.path, judge=source.path, **examples))
     ids, first = list(people.index), next(iter(by_judge.values()))
     # Items that only the judge has count in corrected means and shares.
     settled = set(ids)
