@@ -164,9 +164,8 @@ def _write_workbook(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
         encoded = {column: tables.encode_xstring(_make_plain(text)) for column, text in row.items()}
         # A cut text would have people label another answer than the judge sees.
         if cut := [column for column, cell in encoded.items() if tables.is_cut(cell)]:
-            long = f"{path}: {cut[0]} of {_TASK} {row[_TASK]} has {len(row[cut[0]])} characters"
-            limit = f"a cell of a workbook holds fewer than {tables.CELL_LIMIT}"
-            raise UsageError(f"{long}, and {limit}; --to csv, or the page, shows all of it")
+            facts = {"column": cut[0], "task": row[_TASK], "length": len(row[cut[0]])}
+            raise UsageError(say("long_text", path=path, **facts, limit=tables.CELL_LIMIT))
         sheet.append(list(encoded.values()))
     # The last line is a task: its texts tell how wide a column should be.
     for cells in sheet.columns:

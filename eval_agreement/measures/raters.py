@@ -383,8 +383,7 @@ def _why_no_test(rated: RatedItems, lines: list[RaterTest]) -> str | None:
     if np.median(rated.sizes) < FEWEST_RATERS:
         return f"the test needs {FEWEST_RATERS} raters an item, and half of the items or more have two"
     if len(lines) < FEWEST_RATERS:
-        enough = f"{FEWEST_ITEMS} items in {FEWEST_BLOCKS} groups"
-        return f"the test needs {FEWEST_RATERS} raters with {enough} or more, and there are {len(lines)}"
+        return say("few_raters", raters=FEWEST_RATERS, items=FEWEST_ITEMS, groups=FEWEST_BLOCKS, there=len(lines))
     return None
 
 

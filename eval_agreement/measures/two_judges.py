@@ -87,15 +87,13 @@ def convert(sample: RatedSample, names: tuple[str, str], source: Floats, target:
     anchors, known = ~np.isnan(source + target), ~np.isnan(source)
     questions = len(np.unique(sample.groups[anchors]))
     if questions < FEWEST_TO_DECIDE:
-        both = f"{names[0]} and {names[1]} both scored answers to {questions} questions"
-        raise UsageError(f"{both}; a conversion takes {FEWEST_TO_DECIDE}")
+        raise UsageError(say("few_in_common", names=names, questions=questions, fewest=FEWEST_TO_DECIDE))
     low, high = float(source[anchors].min()), float(source[anchors].max())
     models = {"all": known, **{name: rows & known for name, rows in sample.part_rows("answerer")}}
     for name, rows in models.items():
         # Scores that no anchor has show that the anchors are no random draw.
         if rows.any() and (share := np.mean((source[rows] < low) | (source[rows] > high))) > MOST_OUTSIDE:
-            whose = f"{name}: {share:.0%} of the scores by {names[0]} lie outside {low:g} to {high:g}"
-            raise UsageError(f"{whose}, where both scored answers; have {names[1]} score some of these")
+            raise UsageError(say("outside_anchors", model=name, share=share, names=names, low=low, high=high))
     # Ranks are those of the models over all tasks.
     parts = {"answerer": sample.parts.get("answerer", [])}
     answers = replace(sample, human=target, judges={names[0]: source}, parts=parts)

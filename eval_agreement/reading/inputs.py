@@ -10,6 +10,7 @@ from critic.records import Judgment
 from critic.stats.verdicts import Label
 from eval_agreement.measures.attacks import ARMS, SEPARATOR, Injection, Looking, injection, looking, suite
 from eval_agreement.reading.tables import CODED, ROLES, USED, Codes, Source, TableOptions
+from eval_agreement.sentences import say
 
 ALIASES = {"text": "response", "model": "system", "human_score": "people", "preference": "people"}
 """Alternative names of columns in --map, with their usual names."""
@@ -182,10 +183,7 @@ def check_no_attacks(ids: Iterable[str], path: Path) -> None:
     marked = re.compile(rf"{SEPARATOR}({names})(?=$|[+/])")  # behind an id: a second answer, a criterion, an item
     if copies := [key for key in ids if SEPARATOR in key and marked.search(key)]:
         first = f"{quoted(copies[0])}{tables.say_first_of(len(copies))}"
-        raise UsageError(
-            f"{path}: {first} is a copy of an answer that critic attack made; give "
-            f"judgments of these to --attacked, and audit the answers as they are"
-        )
+        raise UsageError(say("attacked_copies", path=path, first=first))
 
 
 def name_files(arguments: Iterable[str]) -> dict[str, Path]:

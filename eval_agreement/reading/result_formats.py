@@ -27,7 +27,7 @@ from critic.tables import Kind, find_label, load_columns, match_columns
 from eval_agreement.measures.preferences import PEOPLE
 from eval_agreement.reading import tables as sources
 from eval_agreement.reading.tables import ROLES, Codes, Mapped, Scale, Source, TableOptions
-from eval_agreement.sentences import texts_of
+from eval_agreement.sentences import say, texts_of
 
 Row = dict[str, Any]
 
@@ -193,8 +193,7 @@ def _unknown(problem: str, name: str, files: Sequence[ResultFile]) -> UsageError
     `name`: the role's field in --map.
     """
     columns = [column for file in files for column in file.frame if find_kinds(file.frame[column])]
-    there = f"columns of scores or labels: {', '.join(columns) or 'none'}"
-    return UsageError(f"{problem}; name the column as --map COLUMN={name}; {there}")
+    return UsageError(say("unknown_role", problem=problem, name=name, columns=columns))
 
 
 def _read(path: Path, given: TableOptions) -> ResultFile:

@@ -121,8 +121,7 @@ class Source:
         filled = self.frame.attrs.get("filled")
         if self.note or not filled:
             return self.note
-        columns = "; ".join(f"{usual}: {column}" for usual, column in filled.items())
-        return f"{self.path}: {columns}" + (" (of each row's turn)" if "turn" in self.frame else "")
+        return say("filled", path=self.path, columns=filled, by_turn="turn" in self.frame)
 
     @property
     def verdicts(self) -> list[Any]:
