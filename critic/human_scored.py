@@ -43,7 +43,8 @@ belongs to the original row."""
 class Row(Struct, kw_only=True):
     """One row of a human-scored file; critic/README.md describes the fields.
 
-    `annotators` maps raters to their scores, on the scale `scale_min`..`scale_max`.
+    `annotators` maps raters to their scores, on the scale `scale_min`..`scale_max`. `criteria_scores` are on that scale
+    too, unless `criteria_scales` has the criterion's lowest and highest score.
     """
 
     id: str
@@ -74,6 +75,8 @@ class Row(Struct, kw_only=True):
     checklist_answers: list[bool | None] = field(default_factory=list)
     criteria: dict[str, str] = field(default_factory=dict)
     criteria_scores: dict[str, float] = field(default_factory=dict)
+    criteria_scales: dict[str, tuple[float, float]] = field(default_factory=dict)
+    criteria_weights: dict[str, Annotated[float, msgspec.Meta(gt=0)]] = field(default_factory=dict)
     label_probability: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
     other: str | None = None
     other_system: str | None = None
@@ -84,6 +87,10 @@ class Row(Struct, kw_only=True):
     def is_pair(self) -> bool:
         """True if people compared two answers. A `human_score` of `scale_max` then means that the first is better."""
         return self.other is not None or (self.shown is not None and len(self.shown.sides) > 1)
+
+    def scale_of(self, criterion: str) -> tuple[float, float]:
+        """Return the lowest and the highest score by a criterion."""
+        return self.criteria_scales.get(criterion, (self.scale_min, self.scale_max))
 
     @property
     def pictures(self) -> list[str]:
@@ -149,6 +156,8 @@ class OwnColumns(Struct, frozen=True):
         low, high = self.scale or TEN
         scale = {"scale_min": low, "scale_max": high}
         default = _default_cells(question) | scale | {"id": str(number), "group": _hash_text(shared)}
+        # Names say what the criteria are, if nothing else does.
+        default["criteria"] = {name: name for name in row.get("criteria_scores") or ()}
         # Lines of several raters belong together if they show the same, in either order of the two sides.
         if row.get("rater") is not None:
             sides = sorted(f"{row.get(f'system{side}')}|{row.get(f'response{side}')}" for side in ("", "_a", "_b"))
@@ -294,15 +303,19 @@ def _check_scores(row: Row, location: str) -> None:
     tables.check_ids([row.group], location, "group")
     if not row.scale_min < row.scale_max:
         raise UsageError(f"{location}: scale_min {row.scale_min:g} must be below scale_max {row.scale_max:g}")
-    for name, score in {"human_score": row.human_score, **(row.annotators or {}), **row.criteria_scores}.items():
-        if not row.scale_min <= score <= row.scale_max:
-            raise UsageError(f"{location}: {name} {score:g} is outside its scale {row.scale_min:g}..{row.scale_max:g}")
+    scores = {"human_score": row.human_score, **(row.annotators or {})}
+    for name, score in (*scores.items(), *row.criteria_scores.items()):
+        low, high = (row.scale_min, row.scale_max) if name in scores else row.scale_of(name)
+        if not low <= score <= high:
+            hint = "" if name in scores else "; criteria_scales says which scale a criterion has"
+            raise UsageError(f"{location}: {name} {score:g} is outside its scale {low:g}..{high:g}{hint}")
     answers, questions = len(row.checklist_answers), len(row.checklist)
     if answers not in (0, questions):
         raise UsageError(f"{location}: {answers} checklist_answers to {questions} questions")
     check_criteria(row.criteria, location)
-    if unknown := row.criteria_scores.keys() - row.criteria.keys():
-        raise UsageError(f"{location}: criteria_scores of {', '.join(sorted(unknown))}, which criteria does not name")
+    for column in ("criteria_scores", "criteria_scales", "criteria_weights"):
+        if unknown := getattr(row, column).keys() - row.criteria.keys():
+            raise UsageError(f"{location}: {column} of {', '.join(sorted(unknown))}, which criteria does not name")
 
 
 def _parse_scores(location: str, cells: Mapping[str, Any], **options: Any) -> dict[str, float]:
@@ -320,16 +333,13 @@ def build_response(row: Row, columns: dict[str, float]) -> Response:
     `columns` holds the other judges' scores by column name.
     """
 
-    def on_ten(scores: dict[str, float] | None) -> dict[str, float]:
-        return {name: records.to_ten(score, row.scale_min, row.scale_max) for name, score in (scores or {}).items()}
-
     same = ("task", "category", "group", "lang", "reference", "history", "caption", "focus", "checklist", "criteria")
     question = Question(
         id=row.group,
         prompt=row.question,
         references=row.references or [],
         images=[] if BLIND in row.flags else row.pictures,
-        **{name: getattr(row, name) for name in same},
+        **{name: getattr(row, name) for name in (*same, "criteria_weights")},
     )
     other = None if row.other is None else Response(id="", question=question, text=row.other, system=row.other_system)
     response = Response(id=row.id, question=question, text=row.response, system=row.system, columns=columns)
@@ -337,9 +347,12 @@ def build_response(row: Row, columns: dict[str, float]) -> Response:
     if row.is_pair:
         label: dict[str, Any] = {"preference": (row.human_score - row.scale_min) / (row.scale_max - row.scale_min)}
     else:
-        score = records.to_ten(row.human_score, row.scale_min, row.scale_max)
-        human = HumanScore(score=score, raters=on_ten(row.annotators), reason=row.reason, scope=row.scope)
-        checked = {"answers": row.checklist_answers, "criteria": on_ten(row.criteria_scores)}
+        scale = row.scale_min, row.scale_max
+        raters = {name: records.to_ten(score, *scale) for name, score in (row.annotators or {}).items()}
+        criteria = {name: records.to_ten(score, *row.scale_of(name)) for name, score in row.criteria_scores.items()}
+        score = records.to_ten(row.human_score, *scale)
+        human = HumanScore(score=score, raters=raters, reason=row.reason, scope=row.scope)
+        checked = {"answers": row.checklist_answers, "criteria": criteria}
         label = {"human": replace(human, **checked, probability=row.label_probability)}
     return replace(response, other=other, shown=row.shown, form=row.form, **label)
 
@@ -356,7 +369,7 @@ def build_unscored(cells: dict[str, Any]) -> Response:
 
 _JSON_COLUMNS = (
     *("history", "references", "images", "annotators", "flags", "dims"),
-    *("checklist", "checklist_answers", "criteria", "criteria_scores", "shown"),
+    *("checklist", "checklist_answers", "criteria", "criteria_scores", "criteria_scales", "criteria_weights", "shown"),
 )
 
 _OURS = {"other": "other_system", "shown": "form", "form": "shown"}
@@ -399,7 +412,7 @@ def _drop_nulls(raw: Mapping[str, Any]) -> dict[str, Any]:
     """
     may_be_null = ("reference", "system", "human_score", "preference")
     row = {name: value for name, value in raw.items() if value is not None or name in may_be_null}
-    for name in ("annotators", "criteria", "criteria_scores"):
+    for name in ("annotators", "criteria", "criteria_scores", "criteria_scales", "criteria_weights"):
         if isinstance(row.get(name), dict):
             row[name] = {key: value for key, value in row[name].items() if value is not None}
     return row
@@ -681,6 +694,7 @@ def walk(
     Also raises it if one of the `judges` scored no row at all.
     """
     ids, seen, answers, thinking = tables.Ids(), set[str](), 0, 0
+    scales = dict[str, tuple[float, float]]()
     lines = _read_raw_rows(path, scored, own)
     for location, cells, raw in _merge_by_rater(lines) if scored else lines:
         others = {name: cell for name, cell in raw.items() if name.endswith(tables.SCORE_SUFFIX)}
@@ -701,6 +715,10 @@ def walk(
             left_out[reason] += 1
             continue
         _check_scores(row, location)
+        for name, (low, high) in row.criteria_scales.items():
+            if scales.setdefault(name, (low, high)) != (low, high):
+                before = "{:g}..{:g}".format(*scales[name])
+                raise UsageError(f"{location}: {name} is on the scale {low:g}..{high:g}, in a row before on {before}")
         has_thoughts, ends = _remove_thoughts(row)
         answers, thinking = answers + 1, thinking + has_thoughts
         # People scored an answer that has no end: no label of a complete one. A judge fails it by name.

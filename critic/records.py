@@ -72,7 +72,8 @@ class Question(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `caption`: description of the image, for a judge that cannot see it.
     `focus`: what a good answer to an open question must achieve.
     `checklist`: yes/no questions about the answer.
-    `criteria`: additional criteria to rate, name -> meaning.
+    `criteria`: additional criteria to rate, name -> meaning. `criteria_weights`: how much a point by each counts in the
+        overall score, name -> weight above 0 (default: 1).
     """
 
     id: str
@@ -89,6 +90,7 @@ class Question(Struct, frozen=True, kw_only=True, omit_defaults=True):
     focus: str | None = None
     checklist: list[str] = field(default_factory=list)
     criteria: dict[str, str] = field(default_factory=dict)
+    criteria_weights: dict[str, float] = field(default_factory=dict)
 
 
 Scope = Literal["turn", "conversation"]
@@ -150,7 +152,7 @@ class PromptInputs(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `question`: None if a whole conversation is judged.
     `references`: one per turn, from turn 1; None for a turn without one.
-    `focus`, `checklist`, `criteria`: as in Question.
+    `focus`, `checklist`, `criteria`, `criteria_weights`: as in Question.
     `verdicts`: judgments of single turns, shown when the whole conversation is judged.
     `turned`: `verdicts` for the swapped order of the sides; None if only the sides' names have to be swapped.
     `text`: an unreadable reply of a judge whose verdict is looked for, instead of anything to judge.
@@ -166,6 +168,7 @@ class PromptInputs(Struct, frozen=True, kw_only=True, omit_defaults=True):
     focus: str | None = None
     checklist: list[str] = field(default_factory=list)
     criteria: dict[str, str] = field(default_factory=dict)
+    criteria_weights: dict[str, float] = field(default_factory=dict)
     verdicts: list[TurnJudgment] = field(default_factory=list)
     turned: list[TurnJudgment] | None = None
     text: str | None = None
@@ -327,7 +330,7 @@ class ConversationTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 _OF_TURN = ("reference", "references", "images", "focus", "checklist")
-_OF_ALL = ("lang", "group", "caption", "category", "history", "criteria")
+_OF_ALL = ("lang", "group", "caption", "category", "history", "criteria", "criteria_weights")
 _OF_LABELS = ("human", "columns", "preference", "shown")
 """Names of the fields shared by a Question and a ConversationTurn, by a Question and a Conversation, and by a Response
 and a Sample."""
@@ -343,7 +346,7 @@ class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `history`: exchanges before turn 1, which are given and not generated.
     `group`: unit of splitting and resampling.
-    `criteria`: as in Question. `caption`: description of the image for a judge that cannot see it.
+    `criteria`, `criteria_weights`: as in Question. `caption`: description of the image for a judge that cannot see it.
     `benchmark`: "" for a question from the user's own rows.
     """
 
@@ -358,6 +361,7 @@ class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     domain: str | None = None
     history: list[Turn] = field(default_factory=list)
     criteria: dict[str, str] = field(default_factory=dict)
+    criteria_weights: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, question: Question, benchmark: str = "") -> "Conversation":
